@@ -11,10 +11,10 @@ from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.ground import TIMEOUT_S
-from mirror_core.kafka.acls import create_acls
+from mirror_core.kafka.acl_requests import create_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.group_batches import COMMITTED, GroupOffsetsClient
+from mirror_core.kafka.consumer_groups import COMMITTED, GroupOffsetsClient
 from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster

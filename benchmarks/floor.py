@@ -34,16 +34,16 @@ from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
 from kio.static.primitive import i8
 
 from benchmarks.crowd import AT_ONCE, Crowd
-from mirror_core.kafka.acls import _to_creation
+from mirror_core.kafka.acl_requests import _to_creation
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.codec import AnyResponse, Request, decode, encode
 from mirror_core.kafka.config import Config
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.groups import build_offset_commit, build_offset_fetch
-from mirror_core.kafka.offsets import OffsetPoint, build_list_offsets
+from mirror_core.kafka.consumer_groups import build_offset_commit, build_offset_fetch
+from mirror_core.kafka.log_offsets import OffsetPoint, build_list_offsets
 from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.names import Partition
-from mirror_core.rights.acls import build_denial
+from mirror_core.rights.acl_rules import build_denial
 
 TIMEOUT_S: Final = 120.0
 NOBODY: Final = "User:floor"

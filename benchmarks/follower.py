@@ -21,7 +21,7 @@ from kio.static.primitive import i32
 
 from benchmarks.ground import SOURCE, Ground, NotReached, pause_s
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.sandbox import formatting
+from mirror_core.sandbox import storage_format
 from mirror_core.sandbox.broker import Broker
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.ports import HOST, choose_ports
@@ -65,7 +65,7 @@ class Follower:
         )
         folder = self.at.sandbox.dir / SOURCE / str(FOLLOWER_ID)
         broker = Broker(cluster=SOURCE, node=FOLLOWER_ID, folder=folder, ports=ports, jars=leader.jars)
-        formatting.prepare([broker], state, self.at.source.passwords, lambda line: None)
+        storage_format.prepare([broker], state, self.at.source.passwords, lambda line: None)
         process = broker.spawn()
         both = SandboxCluster(name=SOURCE, brokers=(leader, broker), passwords=self.at.source.passwords)
         try:

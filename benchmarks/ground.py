@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config, load_config
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster

@@ -8,10 +8,9 @@ import threading
 from pathlib import Path
 
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
-from mirror_core.dataplane.local import LocalRunner
-from mirror_core.dataplane.runner import Runner
+from mirror_core.dataplane.task_runner import LocalRunner, Runner
 from mirror_core.kafka.config import load_config
-from mirror_core.state.link import find_mirror_link
+from mirror_core.state.mirror_link import find_mirror_link
 
 TASKS = 2
 """As `mirrorbook replicate` has them."""

@@ -22,7 +22,7 @@ from benchmarks.datasets import SETS, load
 from benchmarks.ground import DESTINATION, TIMEOUT_S, Ground, NotReached, ground
 from benchmarks.measure import Meter
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.model.copying import Assignment
+from mirror_core.model.task_messages import Assignment
 
 DATA_SET: Final = "d4"
 EMPTY: Final = "empty"

@@ -13,8 +13,8 @@ from typing import Any
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal, load_config
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.fetching import FetchLink
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.fetch_link import FetchLink
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.batch import split_batches
 from mirror_core.wire.fetch import FetchPosition, IsolationLevel

@@ -22,12 +22,12 @@ from benchmarks.crowd import RECORDS, Crowd, commit, create, gather, write
 from benchmarks.ground import DESTINATION, SOURCE, Ground, NotReached, ground
 from benchmarks.measure import Meter
 from benchmarks.verdict import of_scale
-from mirror_core.dataplane.planning import Planner
+from mirror_core.dataplane.epoch_planner import Planner
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import OffsetPoint, list_known_offsets, list_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets, list_offsets
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.names import MirrorName
-from mirror_core.state.link import find_mirror_link
+from mirror_core.state.mirror_link import find_mirror_link
 
 NAME: Final = "crowd"
 PLANS: Final = 5

@@ -12,9 +12,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow.sdk import DAG
-from mirrorbook_airflow.approving import CheckApprovers
-from mirrorbook_airflow.debtors import CheckWatchers
-from mirrorbook_airflow.notifying import when_red
+from mirrorbook_airflow.approvals import CheckApprovers
+from mirrorbook_airflow.fence_watch import CheckWatchers
+from mirrorbook_airflow.notifications import when_red
 from mirrorbook_airflow.operators import CheckClusters, CheckMirror, ListMirrors
 from mirrorbook_airflow.params import mirror_list
 

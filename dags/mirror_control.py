@@ -10,8 +10,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow.sdk import DAG, Param
-from mirrorbook_airflow.controlling import ACTIONS, RECOVERIES, ControlMirror, ShowChange
-from mirrorbook_airflow.notifying import when_red
+from mirrorbook_airflow.control_tasks import ACTIONS, RECOVERIES, ControlMirror, ShowChange
+from mirrorbook_airflow.notifications import when_red
 from mirrorbook_airflow.operators import MANY_RUNS
 from mirrorbook_airflow.params import bytes_per_s, mirror
 from mirrorbook_airflow.runbook import approvals_of, chain

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow.sdk import DAG, Param
-from mirrorbook_airflow.notifying import when_red
+from mirrorbook_airflow.notifications import when_red
 from mirrorbook_airflow.operators import CreateMirror, StartMirror, SyncMirror
 from mirrorbook_airflow.params import cluster
 

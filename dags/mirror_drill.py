@@ -10,8 +10,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow.sdk import DAG, Param
-from mirrorbook_airflow.drilling import BOTH, CleanDrill, DrillMirror
-from mirrorbook_airflow.notifying import when_red
+from mirrorbook_airflow.drill_tasks import BOTH, CleanDrill, DrillMirror
+from mirrorbook_airflow.notifications import when_red
 from mirrorbook_airflow.operators import ListMirrors
 from mirrorbook_airflow.params import mirror_list
 

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
-from mirrorbook_airflow.notifying import when_red
+from mirrorbook_airflow.notifications import when_red
 from mirrorbook_airflow.operators import MANY_RUNS, URGENT
 from mirrorbook_airflow.params import data_plane, gate_limit, mirror, pause, strategies
 from mirrorbook_airflow.runbook import failback_phases

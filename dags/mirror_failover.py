@@ -10,7 +10,7 @@ from datetime import datetime
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
-from mirrorbook_airflow.notifying import when_red_or_late
+from mirrorbook_airflow.notifications import when_red_or_late
 from mirrorbook_airflow.operators import MANY_RUNS, URGENT
 from mirrorbook_airflow.params import gate_limit, leave_behind, mirror, pause, spark_master
 from mirrorbook_airflow.runbook import failover_phases

@@ -11,10 +11,10 @@ from datetime import datetime
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
-from mirrorbook_airflow.notifying import when_red_or_late
+from mirrorbook_airflow.notifications import when_red_or_late
 from mirrorbook_airflow.operators import MANY_RUNS, URGENT
 from mirrorbook_airflow.params import mirror_set, spark_master
-from mirrorbook_airflow.sets import set_phases
+from mirrorbook_airflow.set_tasks import set_phases
 
 with DAG(
     "mirror_failover_set_unplanned",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow.sdk import DAG, Param
-from mirrorbook_airflow.notifying import when_red
+from mirrorbook_airflow.notifications import when_red
 from mirrorbook_airflow.operators import CheckClusters, CheckParity, CompactReceipts, ListMirrors
 from mirrorbook_airflow.params import bytes_per_s, mirror_list, spark_master
 

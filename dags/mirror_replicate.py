@@ -12,10 +12,10 @@ from datetime import datetime
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, TriggerRule
-from mirrorbook_airflow.notifying import when_red
+from mirrorbook_airflow.notifications import when_red
 from mirrorbook_airflow.operators import MANY_RUNS
 from mirrorbook_airflow.params import data_plane, mirror
-from mirrorbook_airflow.replicating import SILENT, WatchAgain, WatchDataPlane
+from mirrorbook_airflow.replicate_tasks import SILENT, WatchAgain, WatchDataPlane
 
 with DAG(
     "mirror_replicate",

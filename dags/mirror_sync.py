@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
-from mirrorbook_airflow.notifying import when_red
+from mirrorbook_airflow.notifications import when_red
 from mirrorbook_airflow.operators import AT_ONCE, ListMirrors, SyncMirror
 from mirrorbook_airflow.params import mirror_list
 

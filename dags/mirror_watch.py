@@ -14,8 +14,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
-from mirrorbook_airflow.debtors import MAP_INDEX, CallForDebtors, KeepFenced, LookAtDebtors
-from mirrorbook_airflow.notifying import when_red
+from mirrorbook_airflow.fence_watch import MAP_INDEX, CallForDebtors, KeepFenced, LookAtDebtors
+from mirrorbook_airflow.notifications import when_red
 from mirrorbook_airflow.operators import AT_ONCE, TASK_DEFAULTS
 from mirrorbook_airflow.params import mirror_list
 

@@ -18,7 +18,7 @@ from confluent_kafka import KafkaException
 from demo.scenario import Scenario
 from demo.stage import MIRROR, Stage
 from mirror_core.demo.interrupts import Interrupts
-from mirror_core.demo.screen import Screen
+from mirror_core.demo.terminal_screen import Screen
 from mirror_core.model.errors import MirrorError
 from mirror_core.sandbox.broker import JVM_OPTIONS
 

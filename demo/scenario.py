@@ -11,11 +11,10 @@ import pyarrow.parquet as pq
 from demo.airflow import AirflowFailed
 from demo.conducting import Conducted
 from demo.stage import MIRROR, Stage
-from mirror_core.demo.applications import lose_east
 from mirror_core.demo.commands import Commands
-from mirror_core.demo.life import LIVE
 from mirror_core.demo.logs import TOPIC, LogEnds, read_log
-from mirror_core.demo.verdict import Verdict, judge, switches
+from mirror_core.demo.loss_check import Verdict, judge, switches
+from mirror_core.demo.workload import LIVE, lose_east
 from mirror_core.sandbox.credentials import ADMIN
 
 CAUGHT_OUT: Final = 100

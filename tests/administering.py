@@ -16,7 +16,7 @@ from kio.schema.produce.v8.response import ProduceResponse
 from kio.schema.types import TopicName, TransactionalId
 from kio.static.primitive import Records, i16, i32, i32Timedelta
 
-from mirror_core.kafka.acls import (
+from mirror_core.kafka.acl_requests import (
     BrokerAcls,
     create_acls,
     delete_acls,
@@ -25,9 +25,9 @@ from mirror_core.kafka.acls import (
     wait_until_acls_present,
 )
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.cluster_info import describe_quorum
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.offsets import OffsetPoint, describe_producers, list_offsets
-from mirror_core.kafka.quorum import describe_quorum
+from mirror_core.kafka.log_offsets import OffsetPoint, describe_producers, list_offsets
 from mirror_core.kafka.topics import alter_configs, describe_configs, list_known_topics
 from mirror_core.model.acl import Acl
 from mirror_core.model.names import ClusterName, Partition

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from mirror_core.sandbox import formatting, grants
+from mirror_core.sandbox import grants, storage_format
 from mirror_core.sandbox.broker import Broker
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import load_passwords
@@ -27,7 +27,9 @@ def in_place_of(
     nodes = {name: ClusterState(cluster_id="asideAAAAAAAAAAAAAAAAA", nodes=(ports,))}
     passwords = load_passwords(pair.sandbox.dir)
     broker = Broker(cluster=name, node=1, folder=folder / name / "1", ports=ports, jars=jars)
-    formatting.prepare([broker], SandboxState(clusters=nodes, extra=dict(extra or {})), passwords, lambda line: None)
+    storage_format.prepare(
+        [broker], SandboxState(clusters=nodes, extra=dict(extra or {})), passwords, lambda line: None
+    )
     aside = SandboxCluster(name=name, brokers=(broker,), passwords=passwords)
     process = broker.spawn()
     try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from mirror_core.model.copying import Assignment, PartitionAssignment
 from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.task_messages import Assignment, PartitionAssignment
 
 LONG_S = 600.0
 

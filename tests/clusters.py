@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.folder import claim
 from mirror_core.sandbox.sandbox import Sandbox
+from mirror_core.sandbox.sandbox_folder import claim
 from mirror_core.sandbox.state import save_state
 from tests.brokers import Pair
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from typer.testing import CliRunner, Result
 
-from mirror_core.cli.lazy import COMMANDS
+from mirror_core.cli.lazy_group import COMMANDS
 from mirror_core.cli.main import app
 from tests.documents import check_document
 from tests.waiting import patience

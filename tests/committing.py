@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.group_batches import COMMITTED, GroupOffsetsClient
-from mirror_core.kafka.groups import CommittedOffsets
+from mirror_core.kafka.consumer_groups import COMMITTED, CommittedOffsets, GroupOffsetsClient
 from mirror_core.model.names import Offset, Partition
 from tests.waiting import wait_until
 

@@ -18,7 +18,7 @@ import psutil
 from confluent_kafka import Producer
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.mirror import is_lease_fresh
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster

@@ -11,10 +11,10 @@ from typing import Final
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
-from mirror_core.kafka.acls import create_acls, delete_acls
+from mirror_core.kafka.acl_requests import create_acls, delete_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.acl import Acl, Operation, Resource
 from tests.brokers import TIMEOUT_S, Pair, admin_client
 from tests.mirroring import Mirrored, new_mirror
@@ -40,7 +40,7 @@ def crowd(pair: Pair, evidence: Path, count: int) -> Iterator[Mirrored]:
     with granted(pair, groups):
         mirrored = new_mirror(pair, evidence, rf"{prefix}-\d+", groups=(f"{prefix}-.*",))
         mirrored.copy()
-        verbs.run_sync(mirrored.link)
+        mirror_commands.run_sync(mirrored.link)
         commit(pair, groups, 3)
         yield mirrored
 

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 from mirror_core.cli.json_schema import list_json_commands, make_schema
-from mirror_core.cli.lazy import COMMANDS
+from mirror_core.cli.lazy_group import COMMANDS
 
 
 def check_document(arguments: Sequence[str], out: str) -> None:

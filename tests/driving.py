@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
-from mirror_core.dataplane.local import LocalRunner
+from mirror_core.dataplane.task_runner import LocalRunner
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import get_heartbeat_topic
 from tests.brokers import read_all

@@ -14,7 +14,7 @@ from fastcrc import crc32
 
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.records import STATE_TOPIC
+from mirror_core.state.state_records import STATE_TOPIC
 from mirror_core.wire.batch import split_batches
 from tests.administering import as_admin, undecided
 from tests.brokers import TIMEOUT_S, admin_client

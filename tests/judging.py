@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.verdict import LogInspector, ResumeDecider, apply_decision, find_comparison_start
-from mirror_core.decide.position import BothLogBounds
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.copy.resume_decision import LogInspector, ResumeDecider, apply_decision, find_comparison_start
+from mirror_core.decide.gaps_and_resume import BothLogBounds
 from mirror_core.model.names import ClusterName
 
 EAST, WEST = ClusterName("east"), ClusterName("west")

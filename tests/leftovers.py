@@ -12,18 +12,18 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from mirror_core.kafka.acls import BrokerAcls, describe_acls
+from mirror_core.kafka.acl_requests import BrokerAcls, describe_acls
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
-from mirror_core.kafka.reader import LogReader
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.log_reader import LogReader
 from mirror_core.kafka.topics import alter_configs, delete_records, delete_topics
 from mirror_core.model.acl import Acl, Permission
-from mirror_core.model.clock import MAX_FRESH_AGE_S, now_ms
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.mirror import is_lease_fresh
 from mirror_core.model.names import ACTIVE_TOPIC, MirrorName, Offset, Partition
+from mirror_core.model.timing import MAX_FRESH_AGE_S, now_ms
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.records import STATE_TOPIC, State
+from mirror_core.state.state_records import STATE_TOPIC, State
 from tests.administering import admin_config, as_admin, undecided
 from tests.brokers import TIMEOUT_S
 from tests.waiting import wait_until

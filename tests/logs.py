@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import as_admin

@@ -9,7 +9,7 @@ from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Plan, Run, RunKind, RunMode, RunState
 from mirror_core.state.journal import Journal
-from mirror_core.state.records import State, StateRecord, Tombstone
+from mirror_core.state.state_records import State, StateRecord, Tombstone
 
 
 def fold(records: Iterable[tuple[str, bytes | None]]) -> State:

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
-from mirror_core.dataplane.local import LocalRunner
-from mirror_core.dataplane.results import ReplicationSummary, raise_if_failed
+from mirror_core.dataplane.epoch_results import ReplicationSummary, raise_if_failed
+from mirror_core.dataplane.task_runner import LocalRunner
 from mirror_core.kafka.config import Config, load_config
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.creation import create_mirror
 from mirror_core.model.mirror import GapFilling, PartitionStatus
 from mirror_core.model.names import MirrorName, Partition
-from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.services import Services, local_services
-from mirror_core.state.link import MirrorLink, find_mirror_link
-from mirror_core.state.records import State
-from mirror_core.state.topic import read_state
+from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.runbook.run_services import Services, local_services
+from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
+from mirror_core.state.state_records import State
+from mirror_core.state.state_topic import read_state
 from tests.brokers import Pair
 
 
@@ -76,5 +76,5 @@ def new_mirror(
     name = MirrorName("m-" + secrets.token_hex(4))
     create_mirror(config, name, source="east", destination="west", topics=topics, groups=groups, gaps=gaps, warn=warn)
     made = Mirrored(pair, config, name, evidence)
-    verbs.start_mirror(made.link)
+    mirror_commands.start_mirror(made.link)
     return made

@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mirror_core.copy.outbox import SentBatch
-from mirror_core.decide.gaps import NO_MARKER
-from mirror_core.decide.position import OwnProducerState
-from mirror_core.kafka.faults import ErrorCode
+from mirror_core.copy.send_queue import SentBatch
+from mirror_core.decide.gaps_and_resume import NO_MARKER, OwnProducerState
+from mirror_core.kafka.error_mapping import ErrorCode
 from mirror_core.wire.batch import SEQUENCE_MASK, split_batches
 from mirror_core.wire.records import decode_records
 

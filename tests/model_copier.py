@@ -10,22 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
-from mirror_core.copy.asking import explain_unstable_end
-from mirror_core.copy.errors import handle_produce_response
-from mirror_core.copy.gap_case import GapFillState
-from mirror_core.copy.gap_round import GapRound, GapRoundResponse, LogEndQuery, MarkerWrite
-from mirror_core.copy.outbox import HiddenGap, ReadyBatch
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.rewrite import PRODUCER_EPOCH, BatchRewriter
-from mirror_core.copy.states import CopyState
-from mirror_core.copy.words import ClusterSide
-from mirror_core.decide.gaps import MAX_ATTEMPT
-from mirror_core.decide.position import BothLogBounds, OwnProducerState
-from mirror_core.kafka.faults import ErrorCode
-from mirror_core.model.copying import PartitionAssignment
+from mirror_core.copy.batch_builder import PRODUCER_EPOCH, BatchRewriter
+from mirror_core.copy.gap_claim import GapFillState
+from mirror_core.copy.gap_filler import GapRound, GapRoundResponse, LogEndQuery, MarkerWrite
+from mirror_core.copy.log_ends import explain_unstable_end
+from mirror_core.copy.messages import ClusterSide
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.copy.partition_states import CopyState
+from mirror_core.copy.response_errors import handle_produce_response
+from mirror_core.copy.send_queue import HiddenGap, ReadyBatch
+from mirror_core.decide.gaps_and_resume import MAX_ATTEMPT, BothLogBounds, OwnProducerState
+from mirror_core.kafka.error_mapping import ErrorCode
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.task_messages import PartitionAssignment
 from mirror_core.wire.batch import readdress
-from mirror_core.wire.encode import build_batch, encode_record, encode_varint
+from mirror_core.wire.batch_encoder import build_batch, encode_record, encode_varint
 from mirror_core.wire.fetch import FetchedPartition
 from mirror_core.wire.produce import ProducedPartition
 from mirror_core.wire.records import Codec, Record

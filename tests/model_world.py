@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from mirror_core.copy.states import CopyState
-from mirror_core.decide.gaps import find_turn
+from mirror_core.copy.partition_states import CopyState
+from mirror_core.decide.gaps_and_resume import find_turn
 from mirror_core.model.mirror import FailureKind
 from tests.model_broker import Broker, Connection, Markers, fully
 from tests.model_copier import ModelCopier, Source

@@ -11,9 +11,9 @@ from confluent_kafka.admin import NewTopic
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal, load_config
 from mirror_core.kafka.connection import CLIENT_ID, Connection
-from mirror_core.kafka.reader import LogReader
+from mirror_core.kafka.log_reader import LogReader
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import ParityRange
+from mirror_core.model.parity_verdict import ParityRange
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.wire import produce
 from mirror_core.wire.batch import readdress

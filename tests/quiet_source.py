@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
 
-from mirror_core.copy.errors import handle_produce_response
-from mirror_core.copy.lanes import FetchLinks
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.receiving import BatchFetcher
-from mirror_core.copy.states import CopyState
+from mirror_core.copy.batch_fetcher import BatchFetcher
+from mirror_core.copy.fetch_links import FetchLinks
+from mirror_core.copy.messages import ClusterSide
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.copy.partition_states import CopyState
+from mirror_core.copy.response_errors import handle_produce_response
 from mirror_core.copy.task import _is_idle
-from mirror_core.copy.words import ClusterSide
-from mirror_core.decide.position import ResumePoint
+from mirror_core.decide.gaps_and_resume import ResumePoint
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.fetching import FetchLink
-from mirror_core.model.copying import PartitionAssignment
+from mirror_core.kafka.fetch_link import FetchLink
 from mirror_core.model.names import ClusterName, Partition
+from mirror_core.model.task_messages import PartitionAssignment
 from mirror_core.wire import fetch
 from mirror_core.wire.produce import ProducedPartition
 from tests.assignments import assignment

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mirror_core.evidence.folders import Folder
-from mirror_core.evidence.receipts import format_mirror_folder, parse_receipts
+from mirror_core.evidence.file_store import Folder
+from mirror_core.evidence.receipt_files import format_mirror_folder, parse_receipts
 from mirror_core.model.names import MirrorName, Partition
 
 

@@ -11,7 +11,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import strategies as st
 
 from mirror_core.wire.batch import HEADER, HEADER_SIZE, BatchHeader, crc_matches, readdress, split_batches
-from mirror_core.wire.encode import compress, encode_varint
+from mirror_core.wire.batch_encoder import compress, encode_varint
 from mirror_core.wire.records import Codec, Record, decode_records
 from mirror_core.wire.reencode import RecordRun
 

@@ -1,4 +1,4 @@
-"""A wide-area link on one machine, the sandbox's (`mirror_core.sandbox.route`), under the orders of a test.
+"""A wide-area link on one machine, the sandbox's (`mirror_core.sandbox.wan_proxy`), under the orders of a test.
 
 `relay()` runs it in a process of its own, so that it takes nothing of the interpreter of the copier under test.
 """
@@ -14,13 +14,13 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 
-from mirror_core.sandbox import route
+from mirror_core.sandbox import wan_proxy
 from mirror_core.sandbox.ports import HOST
-from mirror_core.sandbox.route import READ, Route
+from mirror_core.sandbox.wan_proxy import READ, Route
 
 
 @dataclass(frozen=True, slots=True)
-class Weather(route.Weather):
+class Weather(wan_proxy.Weather):
     """How the link is now."""
 
     held: tuple[int, ...] = ()

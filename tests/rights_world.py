@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from mirror_core.kafka.acls import BrokerAcls
+from mirror_core.kafka.acl_requests import BrokerAcls
 from mirror_core.kafka.config import load_config
 from mirror_core.model.acl import LIFTABLE_PURPOSES, Acl, AclPurpose, LedgerEntry, Operation, Pattern, Resource
-from mirror_core.model.drift import DriftRow
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, format_reverse_name
-from mirror_core.rights.acls import build_denial
-from mirror_core.rights.needed import is_allowed
-from mirror_core.state.link import MirrorLink, make_mirror_link
-from mirror_core.state.records import StateRecord, Tombstone
-from mirror_core.sync import access, fence, ledger, lifting, silencing
+from mirror_core.model.sync_state import DriftRow
+from mirror_core.rights.acl_rules import build_denial
+from mirror_core.rights.required_acls import is_allowed
+from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
+from mirror_core.state.state_records import StateRecord, Tombstone
+from mirror_core.sync import acl_ledger, acl_sync, fence_acls, promotion_acls
 from tests.memory import MemoryLog
 
 CONFIG = """
@@ -162,7 +162,7 @@ class Route:
     def sync(self, link: MirrorLink) -> None:
         log, clusters = self.world.logs[link.mirror.destination], (link.mirror.source, link.mirror.destination)
         source, destination = map(self.world.client, clusters)
-        access.sync_acls(link, log.state, log, source, destination, [self.topic], [])
+        acl_sync.sync_acls(link, log.state, log, source, destination, [self.topic], [])
 
     def sync_now(self) -> None:
         """As a schedule does it."""
@@ -201,12 +201,12 @@ class Route:
         yield lambda: self._arrive(names[1])
 
     def _fence(self, link: MirrorLink, log: MemoryLog, source: Any) -> None:
-        fence.deny_writes(link, log, source, [self.topic], ["shared"])
+        fence_acls.deny_writes(link, log, source, [self.topic], ["shared"])
         self.fenced = link.mirror.source
 
     def _promote(self, link: MirrorLink, log: MemoryLog) -> None:
         self.kept = ()
-        access.apply_promotion(link, log, [self.topic])
+        acl_sync.apply_promotion(link, log, [self.topic])
 
     def _leave(self, cluster: str) -> None:
         self.due, self.active, self.mirrored = self.world.open_to(cluster, self.topic), None, None
@@ -240,14 +240,14 @@ class Route:
         left, taken = ended.mirror.source, ended.mirror.destination
         theirs, ours, old = self.world.logs[taken], self.world.logs[left], self.world.client(left)
         name, self.fenced = begins.mirror.name, None
-        access.demote_topics(ended, theirs, [self.topic], left)
-        fence.lift_all_denials(begins.mirror, ours, old)
-        ledger.restage_grants(ours, name, old, frozenset({"User:control", "User:data"}))
-        ledger.copy_demotions(ours, name, theirs.state, left, [self.topic])
-        lifting.sync_lifted_records(begins, ours, theirs.state)
+        acl_sync.demote_topics(ended, theirs, [self.topic], left)
+        fence_acls.lift_all_denials(begins.mirror, ours, old)
+        acl_ledger.restage_grants(ours, name, old, frozenset({"User:control", "User:data"}))
+        acl_ledger.copy_demotions(ours, name, theirs.state, left, [self.topic])
+        promotion_acls.sync_lifted_records(begins, ours, theirs.state)
         self.sync(begins)
-        lifting.record_withdrawn_rights(begins, theirs.state, ours, self.world.client(taken))
-        self.kept = ledger.list_entries(ours, name, left, AclPurpose.DEMOTED)
+        promotion_acls.record_withdrawn_rights(begins, theirs.state, ours, self.world.client(taken))
+        self.kept = acl_ledger.list_entries(ours, name, left, AclPurpose.DEMOTED)
         self.mirrored = left
 
 
@@ -292,7 +292,7 @@ class NoSettings:
 @contextmanager
 def in_memory(world: World) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (access, fence, ledger, lifting, silencing):
+        for module in (acl_sync, fence_acls, acl_ledger, promotion_acls, promotion_acls):
             for name, double in (
                 ("create_acls", world.create),
                 ("delete_acls", world.delete),
@@ -302,12 +302,12 @@ def in_memory(world: World) -> Iterator[None]:
                 ("read_state", lambda side, **_: world.logs[side.name].state.copy()),
             ):
                 patch.setattr(module, name, double, raising=False)
-        patch.setattr(access, "PromotionConfigs", NoSettings)
-        patch.setattr(access, "probe_cluster_rights", lambda _: None)
+        patch.setattr(acl_sync, "PromotionConfigs", NoSettings)
+        patch.setattr(acl_sync, "probe_cluster_rights", lambda _: None)
 
         @contextmanager
         def client(side: Any) -> Iterator[Any]:
             yield world.client(side.name)
 
-        patch.setattr(access, "ClusterClient", client)
+        patch.setattr(acl_sync, "ClusterClient", client)
         yield

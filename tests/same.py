@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import ParityResult, ParityVerdict
+from mirror_core.model.parity_verdict import ParityResult, ParityVerdict
 from mirror_core.parity.check import LocalParity
-from mirror_core.parity.scope import read_parity_scope
+from mirror_core.parity.comparable_ranges import read_parity_scope
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import as_admin
 from tests.brokers import Pair, Record, read_topics, read_topics_aiokafka

@@ -14,7 +14,7 @@ import psutil
 import pyspark
 
 from mirror_core.sandbox.ports import choose_ports
-from mirror_core.spark.java_shim import find_spark_java_home
+from mirror_core.spark.session import find_spark_java_home
 from tests.machines import Machines
 from tests.waiting import patience, wait_until
 

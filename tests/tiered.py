@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
-from mirror_core.kafka.tiered import fetch_local_start
+from mirror_core.kafka.empty_fetch import fetch_local_start
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import ADMIN, load_passwords

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
-from mirror_core.model.limits import SCALE_FACTOR
+from mirror_core.model.timing import SCALE_FACTOR
 
 T = TypeVar("T")
 PAUSE_S = 0.05

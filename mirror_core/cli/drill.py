@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mirror_core.cli.common import (
+from mirror_core.cli.command_options import (
     ConfigOption,
     JsonOption,
     NameArgument,
@@ -17,15 +17,15 @@ from mirror_core.cli.common import (
     print_json,
     print_table,
 )
-from mirror_core.cli.conducting import EvidenceOption, choose_evidence_folder, find_operator
+from mirror_core.cli.output import print_line, print_line_or_continue
+from mirror_core.cli.run_commands import EvidenceOption, choose_evidence_folder, find_operator
 from mirror_core.cli.runs import format_time
-from mirror_core.cli.telling import print_line, print_line_or_continue
 from mirror_core.decide.drills import DrillSummary
-from mirror_core.model.documents import JsonDocument, prints_json
+from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.run import RunMode
+from mirror_core.runbook import drill
 from mirror_core.runbook import drill as drills
-from mirror_core.runbook import drill_clean
-from mirror_core.runbook.services import Services, local_services
+from mirror_core.runbook.run_services import Services, local_services
 
 drill_app = typer.Typer(
     help="A failover that nobody notices: the same steps, on a topic of their own.", no_args_is_help=True
@@ -101,7 +101,7 @@ def list_drills(name: NameArgument, config: ConfigOption = None, as_json: JsonOp
 def clean(name: NameArgument, evidence: EvidenceOption = None, config: ConfigOption = None) -> None:
     """Take away what a drill that was killed has left, as the next one would. 4: not all was reached, call it again."""
     loaded = load_configuration(config)
-    drill_clean.clean_drill(
+    drill.clean_drill(
         loaded,
         name,
         _make_services(loaded.path, evidence),

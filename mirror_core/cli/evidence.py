@@ -7,25 +7,24 @@ from typing import Annotated
 
 import typer
 
-from mirror_core.cli.common import (
+from mirror_core.cli.command_options import (
     ConfigOption,
     JsonOption,
     NameArgument,
+    SparkConfOption,
     find_mirror,
     print_facts,
     print_json,
     print_table,
 )
-from mirror_core.cli.conducting import CompareRunner, EvidenceOption, MasterOption, RunnerOption, make_services
-from mirror_core.cli.spark_conf import SparkConfOption
+from mirror_core.cli.run_commands import CompareRunner, EvidenceOption, MasterOption, RunnerOption, make_services
+from mirror_core.decide.audit_log_check import AuditFlaw, RunConclusion
 from mirror_core.decide.drills import MAX_KEPT_RUNS
-from mirror_core.decide.evidence import AuditFlaw, RunConclusion
-from mirror_core.evidence.signing import PublicKey
-from mirror_core.evidence.verify import BundleVerification, verify_bundle
-from mirror_core.model.documents import JsonDocument, prints_json
+from mirror_core.evidence.signed_bundle import BundleVerification, PublicKey, verify_bundle
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
-from mirror_core.runbook import bundles
-from mirror_core.state.records import State
+from mirror_core.model.json_documents import JsonDocument, prints_json
+from mirror_core.runbook import evidence_bundle
+from mirror_core.state.state_records import State
 
 evidence_app = typer.Typer(help="What a run has left: written as a bundle, and verified offline.", no_args_is_help=True)
 
@@ -91,7 +90,7 @@ def write_command(
     if not state.audit_lines(run_id):
         raise Indeterminate(f"run {run_id}: an older Mirrorbook began it, and told nothing of it: there is no evidence")
     services = make_services(link.config.path, runner, master, evidence, conf)
-    head = bundles.write_run_bundle(services, link.config, run, state)
+    head = evidence_bundle.write_run_bundle(services, link.config, run, state)
     folder = services.run_dir(run_id)
     written = BundleDocument(
         run=run_id,
@@ -100,7 +99,7 @@ def write_command(
         entries=head.entries,
         head=head.hash,
         key=head.key,
-        copy=bundles.copy_run_bundle(services, link.config, head),
+        copy=evidence_bundle.copy_run_bundle(services, link.config, head),
     )
     print_json(written) if as_json else print_facts(_to_bundle_facts(written))
 
@@ -139,8 +138,8 @@ def verify_command(
         raise Indeterminate(f"{folder} is consistent, but without --public-key nobody can tell who wrote it")
     if verification.forgotten:
         raise Indeterminate(
-            f"{folder} is consistent and signed by key {verification.key}, but it cannot be compared with the state topic, "
-            f"which remembers a mirror's newest {MAX_KEPT_RUNS} drills, and this one is older"
+            f"{folder} is consistent and signed by key {verification.key}, but it cannot be compared with the state"
+            f" topic, which remembers a mirror's newest {MAX_KEPT_RUNS} drills, and this one is older"
         )
 
 
@@ -159,9 +158,9 @@ def _to_bundle_facts(written: BundleDocument) -> dict[str, object]:
 def _to_facts(verification: BundleVerification) -> dict[str, object]:
     return {
         "run": verification.run,
-        "verdict": verification.verdict
-        if not verification.reason
-        else f"{verification.verdict}: {verification.reason}",
+        "verdict": (
+            verification.verdict if not verification.reason else f"{verification.verdict}: {verification.reason}"
+        ),
         "approved by": verification.approved_by or "nobody was asked",
         "entries": verification.entries,
         "files": f"{verification.files}{_format_left_out(verification)}",

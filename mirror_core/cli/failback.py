@@ -6,16 +6,18 @@ from typing import Annotated
 
 import typer
 
-from mirror_core.cli.common import (
+from mirror_core.cli.command_options import (
     ConfigOption,
     DryRunOption,
     JsonOption,
     NameArgument,
+    SparkConfOption,
     YesOption,
     find_mirror,
     require_confirmation,
 )
-from mirror_core.cli.conducting import (
+from mirror_core.cli.output import print_line
+from mirror_core.cli.run_commands import (
     CompareRunner,
     EvidenceOption,
     GateLimitOption,
@@ -39,15 +41,12 @@ from mirror_core.cli.conducting import (
     refuse_if_conducted,
     status_on_failure,
 )
-from mirror_core.cli.documents import PlanDocument, RunDocument
-from mirror_core.cli.runs import print_newest_run, print_plan
-from mirror_core.cli.spark_conf import SparkConfOption
-from mirror_core.cli.telling import print_line
-from mirror_core.decide.approvals import must_confirm_before_fence
-from mirror_core.decide.strategies import AllowedStrategies
-from mirror_core.model.documents import prints_json
+from mirror_core.cli.runs import PlanDocument, RunDocument, print_newest_run, print_plan
+from mirror_core.decide.approval_rules import must_confirm_before_fence
+from mirror_core.decide.truncation import AllowedStrategies
+from mirror_core.model.json_documents import prints_json
 from mirror_core.model.run import Run, RunKind, RunState
-from mirror_core.runbook.failback import Failback
+from mirror_core.runbook.failback_conductor import Failback
 
 failback_app = typer.Typer(help="Bring applications home after a failover.", no_args_is_help=True)
 

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from mirror_core.cli.lazy import COMMANDS, load_command
-from mirror_core.cli.telling import print_line
-from mirror_core.model.documents import format_json, get_printed_documents
+from mirror_core.cli.lazy_group import COMMANDS, load_command
+from mirror_core.cli.output import print_line
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.schemas import build_schema
+from mirror_core.model.json_documents import format_json, get_printed_documents
+from mirror_core.model.json_schemas import build_schema
 
 
 def json_schema_command(

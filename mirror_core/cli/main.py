@@ -13,11 +13,10 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from mirror_core.cli.lazy import LazyGroup, register_commands
+from mirror_core.cli.lazy_group import LazyGroup, register_commands
 from mirror_core.model import logs
-from mirror_core.model.defects import format_error_location
-from mirror_core.model.errors import BadRequest, MirrorError
-from mirror_core.model.garbage import reduce_gc_frequency
+from mirror_core.model.errors import BadRequest, MirrorError, format_error_location
+from mirror_core.model.gc_tuning import reduce_gc_frequency
 from mirror_core.model.text import escape_invisible_lines
 
 DEBUG_OPTION: Final = "--debug"

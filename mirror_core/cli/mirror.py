@@ -1,4 +1,11 @@
-"""`mirrorbook mirror`: parse, call, print."""
+"""`mirrorbook mirror`: parse, call, print.
+
+`mirrorbook mirror runbook`: parse, call, print.
+
+`mirrorbook mirror check`: parse, call, print.
+
+`mirrorbook mirror`: parse, call, print.
+"""
 
 from __future__ import annotations
 
@@ -6,45 +13,252 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
-from mirror_core.cli.asking import UndoableYesOption, confirm_command
-from mirror_core.cli.check import check
-from mirror_core.cli.common import (
+from mirror_core.cli.command_options import (
     ConfigOption,
     DryRunOption,
+    JsonOption,
     NameArgument,
     YesOption,
     find_mirror,
     load_configuration,
+    print_facts,
+    print_json,
+    print_table,
+    refuse_incomplete_list,
     require_confirmation,
 )
-from mirror_core.cli.listing import describe, list_command
-from mirror_core.cli.runbook import runbook
-from mirror_core.cli.standing import fence, watch
-from mirror_core.cli.telling import print_line
-from mirror_core.decide.recovery import RecoveryAction
-from mirror_core.decide.ruled import warn_foreign_destination, warn_foreign_source
-from mirror_core.decide.verbs import MirrorCommand
-from mirror_core.mirrors import creation, estimate, recovery, verbs
-from mirror_core.mirrors.deletion import DeletionChoice
-from mirror_core.mirrors.describe import GAP_TEXTS
-from mirror_core.mirrors.gaps import format_gap_limit
+from mirror_core.cli.confirm import UndoableYesOption, confirm_command
+from mirror_core.cli.mirror_watch import fence, watch
+from mirror_core.cli.output import print_line
+from mirror_core.cli.parity import EXIT_CODES
+from mirror_core.decide.command_rules import MirrorCommand
+from mirror_core.decide.failure_remedies import RecoveryAction
+from mirror_core.decide.fence_limits import warn_foreign_destination, warn_foreign_source
+from mirror_core.decide.fence_state import format_time
+from mirror_core.evidence.expectations import load_expectations
+from mirror_core.evidence.runbook_page import render_runbook
+from mirror_core.evidence.suites import READINESS, SYNC
+from mirror_core.mirrors import creation, mirror_commands, partition_recovery
+from mirror_core.mirrors.creation import format_gap_limit
+from mirror_core.mirrors.describe import GAP_TEXTS, MirrorDescription, collect_runbook
+from mirror_core.mirrors.describe import describe_mirror as describe_mirror
+from mirror_core.mirrors.mirror_commands import DeletionChoice
 from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, lacks_heartbeats
-from mirror_core.mirrors.recovery_plan import plan_recovery
-from mirror_core.mirrors.recovery_words import format_blocked, format_done, format_proposals, format_question
-from mirror_core.model.errors import BadRequest, Refused
-from mirror_core.model.mirror import GapFilling
-from mirror_core.model.units import format_bytes, parse_bytes_per_s
-from mirror_core.state.link import make_mirror_link
+from mirror_core.mirrors.recovery_plan import (
+    format_blocked,
+    format_done,
+    format_proposals,
+    format_question,
+    plan_recovery,
+)
+from mirror_core.model.errors import BadRequest, MirrorError, Refused
+from mirror_core.model.files import check_writable
+from mirror_core.model.json_documents import JsonDocument, prints_json
+from mirror_core.model.mirror import DesiredState, GapFilling, PartitionState
+from mirror_core.model.text import format_bytes, parse_bytes_per_s
+from mirror_core.model.timing import now_ms
+from mirror_core.runbook.mirror_check import CHECK_ADVICE, CHECK_NAME, CheckDocument, MirrorCheck
+from mirror_core.runbook.mirror_check import check_mirror as check_mirror
+from mirror_core.state.mirror_link import find_mirror_link, make_mirror_link, read_states
+from mirror_core.state.state_records import STATE_TOPIC
+
+
+class MirrorListRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A mirror, by its destination's state topic."""
+
+    name: str
+    source: str
+    destination: str
+    desired: DesiredState
+    """As the operator wants it."""
+    partitions: int
+    failed: int
+    """FAILED partitions."""
+
+
+class SilentCluster(msgspec.Struct, frozen=True, kw_only=True):
+    """A cluster that did not answer."""
+
+    cluster: str
+    error: str
+
+
+class UnreadableKey(msgspec.Struct, frozen=True, kw_only=True):
+    """An unreadable record of a state topic."""
+
+    cluster: str
+    key: str
+    error: str
+
+
+class MirrorsDocument(JsonDocument, frozen=True, kw_only=True):
+    """All known mirrors. Incomplete if `silent` or `unreadable` is not empty."""
+
+    mirrors: tuple[MirrorListRow, ...]
+    silent: tuple[SilentCluster, ...]
+    unreadable: tuple[UnreadableKey, ...]
+
+
+@prints_json(MirrorsDocument)
+def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """All mirrors that the configured clusters know. Exit code 4 when one did not answer."""
+    rows, silent, unreadable = list[MirrorListRow](), list[SilentCluster](), list[UnreadableKey]()
+    for cluster, state_or_error in read_states(load_configuration(config)):
+        if isinstance(state_or_error, MirrorError):
+            silent.append(SilentCluster(cluster=cluster, error=str(state_or_error)))
+            continue
+        unreadable += [
+            UnreadableKey(cluster=cluster, key=key, error=error) for key, error in state_or_error.unreadable.items()
+        ]
+        for mirror in state_or_error.mirrors.values():
+            statuses = state_or_error.partitions.get(mirror.name, {}).values()
+            failed = sum(s.state is PartitionState.FAILED for s in statuses)
+            rows.append(
+                MirrorListRow(
+                    name=mirror.name,
+                    source=mirror.source,
+                    destination=mirror.destination,
+                    desired=mirror.desired,
+                    partitions=len(statuses),
+                    failed=failed,
+                )
+            )
+    rows.sort(key=lambda row: row.name)
+    if as_json:
+        print_json(MirrorsDocument(mirrors=tuple(rows), silent=tuple(silent), unreadable=tuple(unreadable)))
+    else:
+        print_table("Mirrors", MirrorListRow.__struct_fields__, [msgspec.structs.astuple(row) for row in rows])
+    unknown = [row.error for row in silent]
+    unknown += [f"cluster {r.cluster}, state topic {STATE_TOPIC}, key {r.key}: {r.error}" for r in unreadable]
+    refuse_incomplete_list("mirrors", unknown)
+
+
+@prints_json(MirrorDescription)
+def describe(name: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """One mirror: state, position and lag of each partition, who copies it."""
+    link, state = find_mirror(config, name)
+    description = describe_mirror(link, state, now_ms())
+    if as_json:
+        print_json(description)
+        return
+    print_facts(description.facts)
+    print_table(
+        "Partitions",
+        ["partition", "state", "position", "source end", "lag", "proved", "LMO", "kind", "reason"],
+        [
+            [
+                *(r.partition, r.state, r.position, _format_known(r.source_end), _format_known(r.lag), r.verified_end),
+                *(r.lmo, r.kind, r.reason),
+            ]
+            for r in description.rows
+        ],
+    )
+    seeding = [r for r in description.rows if r.missing_offsets]
+    if seeding:
+        print_table(
+            "Seeding, up to where the source begins",
+            ["partition", "offsets done", "of", "left"],
+            [[r.partition, r.position, r.source_start, r.missing_offsets] for r in seeding],
+        )
+    never_copied = [(r.partition, r.never_copied) for r in description.rows if r.never_copied]
+    if never_copied:
+        print_table(
+            "Deleted on the source before they were copied",
+            ["partition", "offsets", "first found", "last of them", "found"],
+            [
+                [p, n.offsets, format_time(n.since_ms), f"[{n.first}, {n.next})", format_time(n.newest_ms)]
+                for p, n in never_copied
+            ],
+        )
+
+
+def _format_known(value: int | None) -> object:
+    return "unknown" if value is None else value
+
+
+def runbook(name: NameArgument, config: ConfigOption = None) -> None:
+    """This mirror's runbook as Markdown, with its own names, commands and times: print it before you need it.
+
+    Asks the destination's state topic and nobody else, so it can be had when the source is dead, too.
+    """
+    link, state = find_mirror(config, name)
+    print_line(render_runbook(collect_runbook(link, state, now_ms())).rstrip())
+
+
+@prints_json(CheckDocument)
+def check(
+    name: NameArgument,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Folder for the tables and Data Docs. Default: none are written.")
+    ] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Judge its readiness, and what a sync would find. Exit code 0 passed, 1 failed, 4 indeterminate."""
+    loaded = load_configuration(config)
+    user_expectations = load_expectations(loaded, READINESS, SYNC)
+    if output is not None:
+        output = output.absolute()
+        check_writable(CHECK_NAME, output, CHECK_ADVICE)
+    link, state = find_mirror_link(loaded, name)
+    checked = check_mirror(link, state, user_expectations.for_mirror(link.mirror.name), output)
+    if as_json:
+        print_json(checked.document)
+    else:
+        _print_check(checked)
+    raise typer.Exit(EXIT_CODES[checked.verdict])
+
+
+def _print_check(checked: MirrorCheck) -> None:
+    suite_facts = {
+        f"{suite}": f"{expectation.verdict}, {checked.rows[suite]} rows"
+        for suite, expectation in checked.judged.items()
+    }
+    tiers = ", ".join(checked.tiers) or "none"
+    print_facts({"mirror": checked.mirror, "verdict": checked.verdict, "tiers": tiers, **suite_facts})
+    rows = [
+        (
+            suite,
+            expectation.what,
+            expectation.by or "Mirrorbook",
+            "no" if expectation.known else "not known",
+            expectation.where,
+        )
+        for suite, judged in checked.judged.items()
+        for expectation in judged.held
+        if not expectation.held
+    ]
+    if rows:
+        print_table("Not as expected", ("suite", "expectation", "by", "held", "where"), rows)
+    for line in checked.trouble:
+        print_line(f"not looked at: {line}")
+    if checked.report:
+        print_facts({"report": checked.report})
+
 
 mirror_app = typer.Typer(help="One-way links between two clusters.", no_args_is_help=True)
+
+
 mirror_app.command()(watch)
+
+
 mirror_app.command()(fence)
+
+
 mirror_app.command()(runbook)
+
+
 mirror_app.command()(check)
+
+
 mirror_app.command("list")(list_command)
+
+
 mirror_app.command()(describe)
+
 
 TopicsOption = Annotated[list[str] | None, typer.Option("--topics", help="Regular expression of topic names; repeat.")]
 
@@ -91,7 +305,7 @@ def create(
         warn_foreign_source(checked.source, loaded.cluster(source).ruling),
         warn_foreign_destination(checked.destination, loaded.cluster(destination).ruling),
     )
-    for line in chain(*rules, estimate.describe_copy_estimate(make_mirror_link(loaded, checked))):
+    for line in chain(*rules, creation.describe_copy_estimate(make_mirror_link(loaded, checked))):
         print_line(line)
     if dry_run:
         return
@@ -107,7 +321,7 @@ def start(
     """Let a mirror run; `replicate` copies."""
     link, _ = find_mirror(config, name)
     if confirm_command(link, MirrorCommand.START, dry_run=dry_run, yes=yes):
-        verbs.start_mirror(link)
+        mirror_commands.start_mirror(link)
         print_line(f"mirror {name}: STARTED")
 
 
@@ -118,7 +332,7 @@ def pause(
     """Stop copying for now; the topics stay the mirror's."""
     link, _ = find_mirror(config, name)
     if confirm_command(link, MirrorCommand.PAUSE, dry_run=dry_run, yes=yes):
-        verbs.pause_mirror(link)
+        mirror_commands.pause_mirror(link)
         print_line(f"mirror {name}: PAUSED; the running data plane notices at its next epoch")
 
 
@@ -129,7 +343,7 @@ def resume(
     """Go on after a pause."""
     link, _ = find_mirror(config, name)
     if confirm_command(link, MirrorCommand.RESUME, dry_run=dry_run, yes=yes):
-        verbs.resume_mirror(link)
+        mirror_commands.resume_mirror(link)
         print_line(f"mirror {name}: STARTED")
 
 
@@ -148,7 +362,7 @@ def throttle(
     link, _ = find_mirror(config, name)
     change = f"{_format_limit(link.mirror.throttle)} now, {_format_limit(limit)} then"
     if confirm_command(link, MirrorCommand.THROTTLE, dry_run=dry_run, yes=yes, further_lines=[change]):
-        verbs.throttle_mirror(link, limit)
+        mirror_commands.throttle_mirror(link, limit)
         print_line(f"mirror {name}: {_format_limit(limit)}; the running data plane notices at its next epoch")
 
 
@@ -163,7 +377,7 @@ def stop(
     """End mirroring and record where (the LMO). For applications to move, use `failover` instead."""
     link, _ = find_mirror(config, name)
     if confirm_command(link, MirrorCommand.STOP, dry_run=dry_run, yes=yes):
-        for partition, end in sorted(verbs.stop_mirror(link, print_line).items()):
+        for partition, end in sorted(mirror_commands.stop_mirror(link, print_line).items()):
             print_line(f"{partition}: STOPPED, LMO {end}")
 
 
@@ -197,8 +411,8 @@ def recover(
         return
     require_confirmation(f"{format_question(recovery_survey)}?", yes)
     if salvage is not None:
-        recovery.salvage_lost_records(link, recovery_survey, salvage, print_line)
-    recovery.recover_partitions(link, recovery_survey, print_line)
+        partition_recovery.salvage_lost_records(link, recovery_survey, salvage, print_line)
+    partition_recovery.recover_partitions(link, recovery_survey, print_line)
     for line in format_done(recovery_survey):
         print_line(line)
 
@@ -228,6 +442,6 @@ def delete(
     if confirm_command(
         link, MirrorCommand.DELETE, dry_run=dry_run, yes=yes, further_lines=forgotten, gone=lost, deletion=choice
     ):
-        for line in verbs.delete_mirror(link, lost, choice):
+        for line in mirror_commands.delete_mirror(link, lost, choice):
             print_line(line)
         print_line(f"mirror {name}: deleted; its topics are still on cluster {link.mirror.destination}")

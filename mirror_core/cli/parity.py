@@ -10,38 +10,38 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
-from mirror_core.cli.common import (
+from mirror_core.cli.command_options import (
     ConfigOption,
     JsonOption,
     NameArgument,
+    SparkConfOption,
     check_runner,
     load_configuration,
+    parse_spark_conf,
     print_facts,
     print_json,
     print_table,
 )
-from mirror_core.cli.spark_conf import SparkConfOption, parse_spark_conf
-from mirror_core.cli.telling import print_line
-from mirror_core.decide.parity import LEVEL_DIGEST, LEVEL_ENDS, LEVEL_RECORDS
-from mirror_core.evidence.asked import load_expectations
-from mirror_core.evidence.parity_document import ParityResultDocument, to_parity_document
+from mirror_core.cli.output import print_line
+from mirror_core.decide.parity_result import LEVEL_DIGEST, LEVEL_ENDS, LEVEL_RECORDS
+from mirror_core.evidence.expectations import load_expectations
+from mirror_core.evidence.parity_report import ParityResultDocument, to_parity_document
 from mirror_core.evidence.suites import PARITY, TableExpectations
-from mirror_core.mirrors.proving import compare_and_record, record_differences
-from mirror_core.model.documents import prints_json
+from mirror_core.mirrors.incremental_verification import compare_and_record, record_differences
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.files import check_writable
+from mirror_core.model.json_documents import prints_json
 from mirror_core.model.names import Partition
-from mirror_core.model.parity import ParityRange, ParityResult, ParityVerdict
-from mirror_core.model.units import parse_bytes_per_s
-from mirror_core.parity.check import LocalParity
-from mirror_core.parity.scope import read_parity_scope
-from mirror_core.parity.so_far import OnParityProgress
-from mirror_core.state.link import MirrorLink, find_mirror_link
-from mirror_core.state.records import State
+from mirror_core.model.parity_verdict import ParityRange, ParityResult, ParityVerdict
+from mirror_core.model.text import parse_bytes_per_s
+from mirror_core.parity.check import LocalParity, OnParityProgress
+from mirror_core.parity.comparable_ranges import read_parity_scope
+from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
+from mirror_core.state.state_records import State
 
 if TYPE_CHECKING:  # not needed at run time
-    from mirror_core.parity.certified import CertificateRunner
-    from mirror_core.runbook.services import ParityCheck
+    from mirror_core.parity.certificate_check import CertificateRunner
+    from mirror_core.runbook.run_services import ParityCheck
 
 EXIT_CODES: Final = {
     ParityVerdict.PASSED: 0,
@@ -114,8 +114,7 @@ def parity_command(
     folder = output or Path("evidence") / name / f"parity-{datetime.now(UTC):%Y%m%dT%H%M%SZ}{folder_suffix}"
     check_writable("parity report", folder.absolute(), "give another folder: --output")
     if against == "certificates":
-        from mirror_core.parity.certified import check_certificates
-        from mirror_core.parity.certified_scope import read_certificate_scope, to_certified_ranges
+        from mirror_core.parity.certificate_check import check_certificates, read_certificate_scope, to_certified_ranges
 
         level = LEVEL_DIGEST
         proof = make_proof_tasks(runner, master, conf)
@@ -196,7 +195,7 @@ def make_parity_check(
         own_expectations = demands if demands and demands.own else None
         return LocalParity(config, level=level, demands=own_expectations, throttle=throttle, values=values)
     # Imported late: `--runner local` must work where Spark is not installed.
-    from mirror_core.spark.parity import SparkParity
+    from mirror_core.spark.parity_job import SparkParity
 
     settings = parse_spark_conf(conf)
     return SparkParity(config, master, level=level, demands=demands, conf=settings, throttle=throttle, values=values)
@@ -204,10 +203,10 @@ def make_parity_check(
 
 def make_proof_tasks(runner: str, master: str, conf: list[str] | None) -> CertificateRunner:
     if runner == "local":
-        from mirror_core.parity.certified import LocalCertificateRunner
+        from mirror_core.parity.certificate_check import LocalCertificateRunner
 
         return LocalCertificateRunner()
-    from mirror_core.spark.parity import SparkCertificateCheck
+    from mirror_core.spark.parity_job import SparkCertificateCheck
 
     return SparkCertificateCheck(master, conf=parse_spark_conf(conf))
 

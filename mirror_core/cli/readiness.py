@@ -13,26 +13,30 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from mirror_core.cli import completing
-from mirror_core.cli.common import ConfigOption, JsonOption, find_mirror, print_facts, print_json, print_table
-from mirror_core.cli.conducting import choose_evidence_folder
-from mirror_core.cli.metrics import METRICS_OPTION, parse_address, serve_metrics
-from mirror_core.cli.telling import print_line
-from mirror_core.decide.readiness import PointWeight, Readiness, ReadinessPoint
+from mirror_core.cli import completion
+from mirror_core.cli.command_options import ConfigOption, JsonOption, find_mirror, print_facts, print_json, print_table
+from mirror_core.cli.metrics_server import METRICS_OPTION, parse_address, serve_metrics
+from mirror_core.cli.output import print_line
+from mirror_core.cli.run_commands import choose_evidence_folder
+from mirror_core.decide.failover_readiness import (
+    PointWeight,
+    Readiness,
+    ReadinessPoint,
+    UnplannedForecast,
+    list_forecast_facts,
+)
 from mirror_core.decide.steps import WriteLocation
-from mirror_core.decide.without_source import UnplannedForecast, list_forecast_facts
 from mirror_core.kafka.config import Config, Principal, find_config, load_config
 from mirror_core.mirrors.readiness_metrics import ReadinessCollector
-from mirror_core.model.clock import now_ms
-from mirror_core.model.defects import format_error_location
-from mirror_core.model.documents import JsonDocument, prints_json
-from mirror_core.model.errors import BadRequest, MirrorError, Refused
+from mirror_core.model.errors import BadRequest, MirrorError, Refused, format_error_location
+from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.names import DRILL_PREFIX, ClusterName
-from mirror_core.runbook.readiness import assess_readiness
-from mirror_core.runbook.services import Services, local_services
-from mirror_core.state.link import MirrorLink, make_mirror_link, read_states
-from mirror_core.state.records import State
-from mirror_core.state.remembered import STATE_CACHE
+from mirror_core.model.timing import now_ms
+from mirror_core.runbook.readiness_report import assess_readiness
+from mirror_core.runbook.run_services import Services, local_services
+from mirror_core.state.mirror_link import MirrorLink, make_mirror_link, read_states
+from mirror_core.state.state_records import State
+from mirror_core.state.state_topic import STATE_CACHE
 
 LOOK_INTERVAL_S: Final = 30.0
 PARALLEL_MIRRORS: Final = 4
@@ -68,7 +72,7 @@ def readiness_command(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="The find_mirror. With --metrics: all of them.", autocompletion=completing.complete_mirrors
+            help="The find_mirror. With --metrics: all of them.", autocompletion=completion.complete_mirrors
         ),
     ] = None,
     metrics: Annotated[

@@ -8,26 +8,25 @@ from typing import Annotated
 import msgspec
 import typer
 
-from mirror_core.cli.common import (
+from mirror_core.cli.command_options import (
     ConfigOption,
     JsonOption,
     NameArgument,
+    SparkConfOption,
     check_runner,
     find_mirror,
     print_facts,
     print_json,
     print_table,
 )
+from mirror_core.cli.output import print_line
 from mirror_core.cli.parity import MAX_LISTED, make_parity_check, make_proof_tasks
-from mirror_core.cli.spark_conf import SparkConfOption
-from mirror_core.cli.telling import print_line
-from mirror_core.decide.parity import LEVEL_RECORDS
-from mirror_core.mirrors.rebuilding import RebuildResult
-from mirror_core.mirrors.rebuilding import rebuild_receipts as rebuild_receipts
-from mirror_core.mirrors.receipts import compact_receipts as compact_receipts
-from mirror_core.mirrors.receipts import first_open_day
-from mirror_core.model.documents import JsonDocument, prints_json
+from mirror_core.decide.parity_result import LEVEL_RECORDS
+from mirror_core.mirrors.receipt_maintenance import RebuildResult, first_open_day
+from mirror_core.mirrors.receipt_maintenance import compact_receipts as compact_receipts
+from mirror_core.mirrors.receipt_maintenance import rebuild_receipts as rebuild_receipts
 from mirror_core.model.errors import Indeterminate
+from mirror_core.model.json_documents import JsonDocument, prints_json
 
 receipts_app = typer.Typer(no_args_is_help=True, help="What vouches for a copy: put together, or stored anew.")
 
@@ -95,8 +94,8 @@ def compact(
     if compaction.troubled:
         listed = "".join(f"\n  - {day}: {path}" for day, path in compaction.troubled.items())
         raise Indeterminate(
-            f"mirror {name}: {len(compaction.troubled)} days stay as they are, since receipts were lost, altered or are not "
-            f"ours; `mirrorbook receipts rebuild {name}` looks at what they vouched for:{listed}"
+            f"mirror {name}: {len(compaction.troubled)} days stay as they are, since receipts were lost, altered or are"
+            f" not ours; `mirrorbook receipts rebuild {name}` looks at what they vouched for:{listed}"
         )
 
 

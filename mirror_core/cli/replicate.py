@@ -1,34 +1,161 @@
-"""`mirrorbook replicate`: parse, call, print."""
+"""Progress of a data plane: a live line on a terminal, else a line every few seconds.
+
+`mirrorbook replicate`: its progress line, several mirrors, and the command.
+
+`mirrorbook replicate`: parse, call, print.
+"""
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from typing import Annotated
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final, Protocol, TextIO
 
 import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
-from mirror_core.cli import completing
-from mirror_core.cli.common import ConfigOption, JsonOption, check_runner, find_mirror, print_facts, print_json
-from mirror_core.cli.fleet import replicate_mirrors
-from mirror_core.cli.metrics import METRICS_OPTION, parse_address, serve_metrics
-from mirror_core.cli.progress import show_progress
-from mirror_core.cli.spark_conf import SparkConfOption, parse_spark_conf
-from mirror_core.cli.telling import print_line
-from mirror_core.dataplane.allowed import check_may_run
+from mirror_core.cli import completion
+from mirror_core.cli.command_options import (
+    ConfigOption,
+    JsonOption,
+    SparkConfOption,
+    check_runner,
+    find_mirror,
+    load_configuration,
+    parse_spark_conf,
+    print_facts,
+    print_json,
+)
+from mirror_core.cli.metrics_server import METRICS_OPTION, parse_address, serve_metrics
+from mirror_core.cli.output import print_line
 from mirror_core.dataplane.counters import Counters
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
-from mirror_core.dataplane.local import LocalRunner
-from mirror_core.dataplane.metrics import MetricsCollector
-from mirror_core.dataplane.results import ReplicationSummary, raise_if_failed
-from mirror_core.dataplane.runner import Runner
-from mirror_core.evidence.folders import is_url, open_local_folder, refuse_password
-from mirror_core.mirrors.background import BackgroundVerification
-from mirror_core.model.documents import JsonDocument, prints_json
-from mirror_core.model.errors import BadRequest
-from mirror_core.model.units import parse_bytes_per_s
+from mirror_core.dataplane.epoch_results import ReplicationSummary, raise_if_failed
+from mirror_core.dataplane.progress import ProgressTotals, ProgressTracker
+from mirror_core.dataplane.prometheus_collector import MetricsCollector
+from mirror_core.dataplane.start_check import check_may_run
+from mirror_core.dataplane.task_runner import LocalRunner, Runner
+from mirror_core.evidence.file_store import is_url, open_local_folder, refuse_password
+from mirror_core.mirrors.background_verification import BackgroundVerification
+from mirror_core.mirrors.mirror_fleet import Fleet, FleetMember
+from mirror_core.model.errors import BadRequest, PartitionFailed
+from mirror_core.model.json_documents import JsonDocument, prints_json
+from mirror_core.model.names import MirrorName
+from mirror_core.model.text import format_bytes, parse_bytes_per_s
+
+_TERMINAL_S: Final = 0.5
+
+
+_PLAIN_S: Final = 5.0
+
+
+class _TotalsSource(Protocol):
+    def totals(self) -> ProgressTotals: ...
+
+
+@contextmanager
+def show_progress(stream: TextIO | None = None) -> Iterator[ProgressTracker]:
+    progress = ProgressTracker()
+    with show_totals(progress, stream):
+        yield progress
+
+
+@contextmanager
+def show_totals(progress: _TotalsSource, stream: TextIO | None = None) -> Iterator[None]:
+    output = stream or sys.stderr
+    stop = threading.Event()
+    printer = _print_on_terminal if output.isatty() else _print_in_lines
+    thread = threading.Thread(target=printer, args=(progress, output, stop), name="progress-line", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def format_totals(totals: ProgressTotals) -> str:
+    """`unknown` is printed, never left out."""
+    lag = f"{totals.lag:,}"
+    if totals.unknown:
+        lag = "unknown" if totals.unknown == totals.partitions else f"{lag} + unknown of {totals.unknown} partitions"
+    behind_text = "" if totals.worst_time_lag_s is None else f", {_format_seconds(totals.worst_time_lag_s)} behind"
+    seeding = f"seeding {totals.seeding:,} partitions, {totals.to_seed:,} offsets left; " if totals.seeding else ""
+    return (
+        f"{totals.partitions:,} partitions, lag {lag}{behind_text}; {seeding}"
+        f"{totals.records_per_s:,.0f} records/s, {format_bytes(totals.bytes_per_s)}/s; "
+        f"{totals.records:,} records, {format_bytes(totals.bytes)} in all"
+    )
+
+
+def _print_on_terminal(progress: _TotalsSource, output: TextIO, stop: threading.Event) -> None:
+    # Other output through sys.stdout and sys.stderr goes above the line.
+    with Live(console=Console(file=output), auto_refresh=False, transient=False) as live:
+        while not stop.wait(_TERMINAL_S):
+            totals = progress.totals()
+            if totals.partitions:
+                live.update(Text(format_totals(totals)), refresh=True)
+
+
+def _print_in_lines(progress: _TotalsSource, output: TextIO, stop: threading.Event) -> None:
+    while not stop.wait(_PLAIN_S):
+        totals = progress.totals()
+        if totals.partitions:
+            print(time.strftime("%H:%M:%S"), format_totals(totals), file=output, flush=True)
+
+
+def _format_seconds(value: float) -> str:
+    minutes, seconds = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{value:.0f} s"
+
+
+def replicate_mirrors(
+    config: Path | None,
+    names: Sequence[str],
+    runners: AbstractContextManager[Callable[[int], Runner]],
+    receipts: str,
+    metrics_address: tuple[str, int] | None,
+    stop: threading.Event,
+    prove_bytes_per_s: int | None,
+) -> None:
+    """Until stopped. Raises PartitionFailed if partitions were left behind."""
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:
+        raise BadRequest(f"{', '.join(repeated)}: named more than once")
+    path = load_configuration(config).path
+    with runners as start:
+        members = [
+            FleetMember(
+                path,
+                MirrorName(name),
+                partial(start, number),
+                ReplicationOptions(receipts=receipts),
+                stop=stop,
+                print_line=print_line,
+                verify_bytes_per_s=prove_bytes_per_s,
+            )
+            for number, name in enumerate(names)
+        ]
+        fleet = Fleet(members, stop)
+        with show_totals(fleet), serve_metrics(metrics_address, fleet, print_line):
+            fleet.run()
+    failed = [f"{m.name}: {p}: {reason}" for m in members for p, reason in sorted(m.failed.items())]
+    if failed:
+        listed = "".join(f"\n  - {line}" for line in failed)
+        raise PartitionFailed(
+            f"{len(failed)} partitions FAILED; `mirrorbook mirror recover` shows what can be done about each:{listed}"
+        )
 
 
 class ReplicateDocument(JsonDocument, frozen=True, kw_only=True):
@@ -57,7 +184,7 @@ def replicate_command(
         typer.Argument(
             metavar="NAME...",
             help="The find_mirror; of several, one process copies them all.",
-            autocompletion=completing.complete_mirrors,
+            autocompletion=completion.complete_mirrors,
         ),
     ],
     until_caught_up: Annotated[
@@ -174,7 +301,7 @@ def _open_runners(
     if kind == "local":
         yield lambda number: LocalRunner()
         return
-    from mirror_core.spark.fleet import SparkFleet
+    from mirror_core.spark.runner import SparkFleet
 
     fleet = SparkFleet(master, tasks, mirrors, conf)
     try:

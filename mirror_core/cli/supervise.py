@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from mirror_core.cli import completing
-from mirror_core.cli.telling import print_line
+from mirror_core.cli import completion
+from mirror_core.cli.output import print_line
 from mirror_core.kafka.config import find_config
 from mirror_core.model.logs import get_log_settings
 from mirror_core.model.names import MirrorName
-from mirror_core.supervisor.supervise import build_replicate_command, build_watch_command
+from mirror_core.supervisor.lifecycle import build_replicate_command, build_watch_command
 from mirror_core.supervisor.supervisor import Supervisor
 
 
@@ -25,7 +25,7 @@ def find_default_home() -> Path:
 
 
 def supervise_command(
-    name: Annotated[str, typer.Argument(help="The mirror.", autocompletion=completing.complete_mirrors)],
+    name: Annotated[str, typer.Argument(help="The mirror.", autocompletion=completion.complete_mirrors)],
     options: Annotated[
         list[str] | None, typer.Argument(help="Options for `mirrorbook replicate`, after `--`.", metavar="[-- OPTIONS]")
     ] = None,

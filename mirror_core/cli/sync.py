@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mirror_core.cli.asking import UndoableYesOption
-from mirror_core.cli.common import (
+from mirror_core.cli.command_options import (
     ConfigOption,
     DryRunOption,
     JsonOption,
@@ -19,13 +18,14 @@ from mirror_core.cli.common import (
     print_table,
     require_confirmation,
 )
-from mirror_core.cli.telling import print_line
-from mirror_core.decide.verbs import MirrorCommand
-from mirror_core.mirrors import verbs
-from mirror_core.model.documents import prints_json
-from mirror_core.model.drift import SyncAction, SyncCategory
+from mirror_core.cli.confirm import UndoableYesOption
+from mirror_core.cli.output import print_line
+from mirror_core.decide.command_rules import MirrorCommand
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.errors import BadRequest, Refused
-from mirror_core.sync.cycle import SyncDocument, SyncReport, preview_sync
+from mirror_core.model.json_documents import prints_json
+from mirror_core.model.sync_state import SyncAction, SyncCategory
+from mirror_core.sync.mirror_sync import SyncDocument, SyncReport, preview_sync
 
 
 @prints_json(SyncDocument)
@@ -42,7 +42,7 @@ def sync_command(
     """Bring topics, their settings, access rights and groups' offsets in line; print what differed."""
     parts = parse_parts(only)
     link, state = find_mirror(config, name)
-    intent = verbs.preview(link, MirrorCommand.SYNC)
+    intent = mirror_commands.preview(link, MirrorCommand.SYNC)
     if not dry_run:
         intent.raise_refusal()
     if dry_run or (sys.stdin.isatty() and not yes):
@@ -52,7 +52,7 @@ def sync_command(
             if report.pending:
                 require_confirmation(f"Carry out {len(report.pending)} changes?", yes)
     if not dry_run:
-        report = verbs.run_sync(link, only=parts)
+        report = mirror_commands.run_sync(link, only=parts)
     if as_json:
         print_json(report.document)
     else:

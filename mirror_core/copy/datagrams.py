@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from mirror_core.model.copying import DriverAddress
 from mirror_core.model.logs import get_logger
+from mirror_core.model.task_messages import DriverAddress
 from mirror_core.model.text import format_address
 
 MAX_DATAGRAM_BYTES: Final = 1_200

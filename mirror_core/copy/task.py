@@ -1,51 +1,168 @@
-"""The copying task of one epoch: a plain function of its assignment, independent of Spark."""
+"""The copying task of one epoch: a plain function of its assignment, independent of Spark.
+
+Builds the task's report: receipts of what was acknowledged, failures, and why partitions wait.
+"""
 
 from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from mirror_core.copy.ahead import ConnectionOpener, wait_for_connections
-from mirror_core.copy.align import ResumeFinder
-from mirror_core.copy.beacon import ProgressSender
-from mirror_core.copy.beside import BackgroundThreads
+from mirror_core.copy.background import BackgroundThreads, ConnectionOpener, wait_for_connections
+from mirror_core.copy.batch_builder import PRODUCER_EPOCH, build_seed_batches, pop_hidden_batch
+from mirror_core.copy.batch_fetcher import BatchFetcher
+from mirror_core.copy.batch_producer import BatchProducer, OutgoingBatch
 from mirror_core.copy.datagrams import DriverChannel
-from mirror_core.copy.gap_hidden import pop_hidden_batch
-from mirror_core.copy.gap_markers import GapFiller
-from mirror_core.copy.handover import ClaimClient
-from mirror_core.copy.outbox import HiddenGap, QueueBudget
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.receiving import BatchFetcher
-from mirror_core.copy.report import build_report
-from mirror_core.copy.rewrite import PRODUCER_EPOCH
-from mirror_core.copy.seed import build_seed_batches
-from mirror_core.copy.sending import BatchProducer, OutgoingBatch
-from mirror_core.copy.states import CopyState
-from mirror_core.copy.words import format_late_start
+from mirror_core.copy.driver_messages import ClaimClient, ProgressSender
+from mirror_core.copy.gap_filler import GapFiller
+from mirror_core.copy.messages import format_late_start, format_retriable
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.copy.partition_states import CopyState
+from mirror_core.copy.resume_finder import ResumeFinder
+from mirror_core.copy.send_queue import HiddenGap, QueueBudget
+from mirror_core.decide.gaps_and_resume import count_filled, round_filled
 from mirror_core.kafka.client import ClusterClient, ClusterMetadata
 from mirror_core.kafka.config import Principal, load_config
+from mirror_core.kafka.empty_fetch import REMOTE_STORAGE_HINT
 from mirror_core.kafka.sockets import wait_readable
-from mirror_core.model.clock import SteadyClock
-from mirror_core.model.copying import Assignment, TaskReport
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.logs import get_logger, log_context
 from mirror_core.model.mirror import GapFilling
+from mirror_core.model.names import Offset
+from mirror_core.model.task_messages import AlignedPartition, Assignment, Receipt, TaskReport
+from mirror_core.model.timing import SteadyClock, now_ms
+
+
+def build_report(
+    assignment: Assignment,
+    replicators: Sequence[PartitionReplicator],
+    last_error: str,
+    started_s: float,
+    cpu_s: float,
+    explain_wait: Callable[[int], str],
+    interrupted_comparisons: int = 0,
+) -> TaskReport:
+    receipts = [
+        Receipt(
+            mirror=assignment.mirror,
+            partition=replicator.partition,
+            epoch=assignment.epoch,
+            task=assignment.task,
+            first=Offset(replicator.counts.first),
+            next=Offset(replicator.progress.acknowledged),
+            records=replicator.records,
+            gaps=replicator.counts.gaps,
+            batches=replicator.counts.batches,
+            bytes=replicator.counts.bytes,
+            pieces=replicator.counts.pieces,
+            source_topic_id=replicator.assigned.source_topic_id,
+            destination_topic_id=replicator.assigned.destination_topic_id,
+            source_end=None if replicator.source.end is None else Offset(replicator.source.end),
+            started_ms=int(started_s * 1000),
+            ended_ms=now_ms(),
+        )
+        for replicator in replicators
+        if replicator.counts.first is not None
+    ]
+    return TaskReport(
+        receipts=tuple(receipts),
+        failures=tuple(
+            replicator.failure
+            for replicator in replicators
+            if replicator.failure and replicator.state is CopyState.FAILED
+        ),
+        cpu_s=cpu_s,
+        aligned=tuple(
+            _complete_aligned(replicator, replicator.aligned)
+            for replicator in replicators
+            if replicator.aligned is not None
+        ),
+        trimmed_ranges=tuple(
+            trimmed
+            for replicator in replicators
+            for trimmed in replicator.trims.to_trimmed_ranges(replicator.partition)
+        ),
+        retry_reason=_format_retry_reason(assignment.source, replicators, last_error, explain_wait),
+        interrupted_comparisons=interrupted_comparisons,
+        comparisons_unknown=started_s * 1000 >= assignment.stop_ms,
+    )
+
+
+def _complete_aligned(replicator: PartitionReplicator, aligned: AlignedPartition) -> AlignedPartition:
+    start = replicator.trims.get_reached_start(replicator.progress.acknowledged)
+    return replace(
+        aligned,
+        all_answered=replicator.all_answered,
+        source_start=None if start is None else Offset(start),
+        filled_gap_offsets=0
+        if replicator.uses_hidden_records
+        else round_filled(count_filled(replicator.progress.acknowledged, replicator.progress.acknowledged_sequence)),
+    )
+
+
+def _format_retry_reason(
+    source: str, replicators: Sequence[PartitionReplicator], last_error: str, explain_wait: Callable[[int], str]
+) -> str:
+    lost = [replicator for replicator in replicators if replicator.state is CopyState.LOST]
+    reasons = [replicator.lost_reason for replicator in lost if replicator.lost_reason]
+    awaiting_remote = [replicator for replicator in replicators if is_awaiting_remote_storage(replicator)]
+    reasons += [
+        format_retriable(source, replicator.partition, replicator.progress.position, REMOTE_STORAGE_HINT)
+        for replicator in awaiting_remote
+    ]
+    unanswered = [
+        replicator
+        for replicator in replicators
+        if replicator.can_send and (replicator.progress.in_flight or replicator.has_sendable_batch)
+    ]
+    blocked = [replicator for replicator in unanswered if explain_wait(replicator.destination_broker)]
+    reasons += [explain_wait(broker) for broker in sorted({replicator.destination_broker for replicator in blocked})]
+    if not lost and not awaiting_remote and not blocked:
+        return ""
+    text, waiting_count = reasons[0] if reasons else last_error, len({*lost, *awaiting_remote, *blocked})
+    return f"{text} ({waiting_count} partitions wait)" if text and waiting_count > 1 else text
+
+
+def is_awaiting_remote_storage(replicator: PartitionReplicator) -> bool:
+    return (
+        replicator.can_send
+        and replicator.source.empty_fetches > 0
+        and replicator.source.is_remote(replicator.progress.position)
+    )
+
 
 _log = get_logger(__name__)
 
+
 _CONTROL_TIMEOUT_S: Final = 10.0
+
+
 _MAX_CONNECT_WAIT_S: Final = 1.0
+
+
 _FIRST_DRAIN_S: Final = 1.0
+
+
 _DRAIN_S: Final = 10.0
+
+
 """For responses after the task's end. The assignment says how long comparisons may go on."""
+
+
 _MAX_BATCHES_PER_TURN: Final = 64
+
+
 """Of one partition before responses are processed: a wide gap must not delay the others."""
+
+
 _FILL_MARGIN_S: Final = 0.1
+
+
 """No markers in the last moments of an epoch: two tasks' clocks may differ, and only sequences of data
 tolerate that."""
 

@@ -11,14 +11,14 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from mirror_core.dataplane.heart import HeartbeatOutcome
-from mirror_core.dataplane.planning import COPIED_STATES
-from mirror_core.dataplane.watch import SourceWatch
-from mirror_core.decide.ages import FreshnessKind
-from mirror_core.model.copying import TaskReport
+from mirror_core.dataplane.epoch_planner import COPIED_STATES
+from mirror_core.dataplane.heartbeat_writer import HeartbeatOutcome
+from mirror_core.dataplane.source_monitor import SourceWatch
+from mirror_core.decide.failover_readiness import FreshnessKind
 from mirror_core.model.mirror import Lease, PartitionState, PartitionStatus
 from mirror_core.model.names import Partition
-from mirror_core.model.sighting import SourceObservation
+from mirror_core.model.source_observation import SourceObservation
+from mirror_core.model.task_messages import TaskReport
 from mirror_core.state.lease import HeldLease
 
 EPOCH_BUCKETS_S: Final = (1.0, 10.0, 29.0, 31.0, 35.0, 45.0, 60.0, 120.0)

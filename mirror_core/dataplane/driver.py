@@ -2,6 +2,8 @@
 
 Epochs overlap: the next tasks connect and wait before the boundary, and start when the old ones stop by their own
 clock. Where clocks are wrong, the sequences refuse.
+
+Renews the lease during slow calls.
 """
 
 from __future__ import annotations
@@ -9,44 +11,116 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final, Protocol, TypeVar
 
-from mirror_core.dataplane.allowed import check_data_principal, check_may_run
-from mirror_core.dataplane.channel import DatagramReceiver, build_handlers
 from mirror_core.dataplane.counters import Counters, RetriedWork
-from mirror_core.dataplane.epochs import CopyEpoch, EpochLength, build_assignments
-from mirror_core.dataplane.patience import LeaseKeepalive
-from mirror_core.dataplane.planning import CopyPlan, Planner
+from mirror_core.dataplane.datagram_receiver import DatagramReceiver, build_handlers
+from mirror_core.dataplane.epoch_planner import CopyEpoch, CopyPlan, EpochLength, Planner, build_assignments
+from mirror_core.dataplane.epoch_results import EpochResults, ReplicationSummary
 from mirror_core.dataplane.progress import ProgressTracker
-from mirror_core.dataplane.results import EpochResults, ReplicationSummary
-from mirror_core.dataplane.runner import Runner
-from mirror_core.dataplane.watch import SourceWatch
-from mirror_core.evidence import receipts
-from mirror_core.evidence.folders import is_url, open_local_folder
+from mirror_core.dataplane.source_monitor import SourceWatch
+from mirror_core.dataplane.start_check import check_data_principal, check_may_run
+from mirror_core.dataplane.task_runner import Runner
+from mirror_core.evidence import receipt_files
+from mirror_core.evidence.file_store import is_url, open_local_folder
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import TaskReport
-from mirror_core.model.errors import BadRequest, Indeterminate, LostOwnership, MirrorError, RemoteFault, StateNotWritten
+from mirror_core.model.errors import (
+    BadRequest,
+    Indeterminate,
+    LostOwnership,
+    MirrorError,
+    RemoteFault,
+    StateNotWritten,
+    Unreachable,
+)
 from mirror_core.model.logs import get_logger, log_context
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.task_messages import TaskReport
+from mirror_core.model.timing import now_ms
 from mirror_core.state.lease import HeldLease, acquire_lease, make_owner_name, release_at_end
-from mirror_core.state.link import MirrorLink
-from mirror_core.sync.following import OffsetFollower
-from mirror_core.sync.identity import check_cluster_ids
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.sync.cluster_identity import check_cluster_ids
+from mirror_core.sync.offset_follower import OffsetFollower
+
+WorkResult = TypeVar("WorkResult")
+
+
+_RENEW_INTERVAL_S: Final = 0.1
+
+
+class Closeable(Protocol):
+    def close(self) -> None: ...
+
+
+class LeaseKeepalive:
+    """One call at a time."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="at-work")
+        self._current_work: Future[Any] = Future()
+        self._current_work.set_result(None)
+
+    def run_renewing(self, lease: HeldLease, work: Callable[[], WorkResult], until_ms: int | None = None) -> WorkResult:
+        """Runs `work` in another thread and returns its result.
+
+        Raises Unreachable when it is not done by `until_ms` (wall clock): a late result is outdated. Nothing else
+        starts before it has ended. Raises LostOwnership like the lease.
+        """
+        if not self._current_work.done():
+            raise Unreachable("the last look at both clusters is not over yet")
+        self._current_work = future = self._pool.submit(copy_context().run, work)
+        while not future.done():
+            if until_ms is not None and now_ms() >= until_ms:
+                raise Unreachable("the look at both clusters is not over yet")
+            with suppress(StateNotWritten):  # the next writer raises it
+                lease.renew()
+            wait((future,), timeout=_RENEW_INTERVAL_S)
+        return future.result()
+
+    @contextmanager
+    def close_after_work(self, *resources: Closeable) -> Iterator[None]:
+        """Closes the resources once the work has ended; does not wait: a hung call may open connections later."""
+        try:
+            yield
+        finally:
+            self._pool.shutdown(wait=False)
+            for resource in resources:
+                self._current_work.add_done_callback(partial(_close_resource, resource))
+
+
+def _close_resource(resource: Closeable, _: Future[Any]) -> None:
+    resource.close()
+
 
 _log = get_logger(__name__)
 
+
 EPOCH_S: Final = 30.0
+
+
 PLAN_LEAD_S: Final = 2.0
+
+
 _TICK_S: Final = 0.1
+
+
 _CLOSE_TIMEOUT_S, _FAILURE_PAUSE_S = 10.0, 1.0
+
+
 _STOP_MARGIN_MS: Final = 1_000
+
+
 """Added to a task's stop in the promise of its last write."""
+
+
 _MAX_FAILED_EPOCHS: Final = 5
+
+
 """Consecutive failed epochs, before the supervisor starts a new driver."""
 
 
@@ -104,7 +178,7 @@ class Replication:
         check_cluster_ids(self.link, source, destination)
         planner = Planner(self.link, source, destination)
         if self.options.receipts is not None and not is_url(self.options.receipts):
-            open_local_folder(self.options.receipts).check("receipts", receipts.RECEIPTS_ADVICE)
+            open_local_folder(self.options.receipts).check("receipts", receipt_files.RECEIPTS_ADVICE)
         check_data_principal(self.link)
         with self._lease() as lease, SourceWatch(self.link, lease, self.report_line) as self._watch:
             self.counters.set_watch(self._watch)
@@ -152,7 +226,7 @@ class Replication:
         try:
             if self.options.receipts is not None:
                 folder = runner.folder(self.options.receipts)
-                self._keepalive.run_renewing(lease, lambda: folder.check("receipts", receipts.RECEIPTS_ADVICE))
+                self._keepalive.run_renewing(lease, lambda: folder.check("receipts", receipt_files.RECEIPTS_ADVICE))
                 self.results.receipts.start(folder)
             with DatagramReceiver(
                 runner.listening, build_handlers(self.results.claim_board, self.options.progress)

@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from mirror_core.copy.datagrams import Datagram
-from mirror_core.model.clock import MAX_FRESH_AGE_S
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.timing import MAX_FRESH_AGE_S
 
 RATE_WINDOW_S: Final = 5.0
 _MAX_SAMPLES: Final = 32

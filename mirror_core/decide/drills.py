@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from mirror_core.decide.mirror_snapshot import StandstillForecast
 from mirror_core.decide.steps import measure_standstill_s, measure_step_s
-from mirror_core.decide.view import StandstillForecast
 from mirror_core.model.acl import AclPurpose, LedgerEntry
 from mirror_core.model.errors import MirrorError, Refused, Unreachable
 from mirror_core.model.mirror import Mirror

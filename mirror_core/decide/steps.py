@@ -11,9 +11,9 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from mirror_core.model.config_sections import WriteBarrier
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import format_reverse_name
-from mirror_core.model.ruling import WriteBarrier
 from mirror_core.model.run import PlanStep, Run, RunKind, RunMode, StepRecord
 
 
@@ -68,10 +68,14 @@ _PLANNED_STEPS: Final = (
     ),
     StepDefinition(
         name="fence",
-        action="deny everybody to write the mirror's topics on {source}, and prove on every broker that its logs stand "
-        "still",
+        action=(
+            "deny everybody to write the mirror's topics on {source}, and prove on every broker that its logs stand "
+            "still"
+        ),
         action_unfenced="{source} cannot be fenced by Mirrorbook: only check that its logs stand still for 2 s",
-        action_by_command="close {source} to applications by its fence_command, and check that its logs stand still for 2 s",
+        action_by_command=(
+            "close {source} to applications by its fence_command, and check that its logs stand still for 2 s"
+        ),
         needs=_BOTH,
         writes=WriteLocation.NOWHERE,
         failure_advice="somebody still writes, or a transaction is open: the message names it. End it, resume",
@@ -114,7 +118,9 @@ _PLANNED_STEPS: Final = (
     ),
     StepDefinition(
         name="switch",
-        action="tell applications that {destination} is active: topic __mirrorbook_active on both sides, and your hooks",
+        action=(
+            "tell applications that {destination} is active: topic __mirrorbook_active on both sides, and your hooks"
+        ),
         needs=_DESTINATION,
         writes=WriteLocation.DESTINATION,
         is_reversible=False,
@@ -141,7 +147,9 @@ _PLANNED_STEPS: Final = (
 _UNPLANNED_STEPS: Final = (
     StepDefinition(
         name="settle",
-        action="let no copier write on {destination} any more, and see that what is there is replicated and stands still",
+        action=(
+            "let no copier write on {destination} any more, and see that what is there is replicated and stands still"
+        ),
         needs=_DESTINATION,
         writes=WriteLocation.NOWHERE,
         failure_advice="{destination} is not well: a broker is away, or an old task still writes. Mend it, resume",
@@ -149,8 +157,10 @@ _UNPLANNED_STEPS: Final = (
     StepDefinition(
         name="stand",
         action="keep {source} from taking writes from now on: fence it at once if it answers, or the moment it does",
-        action_by_command="keep {source} from taking writes from now on: call its fence_command at once if it answers, or the "
-        "moment it does",
+        action_by_command=(
+            "keep {source} from taking writes from now on: call its fence_command at once if it answers, or the "
+            "moment it does"
+        ),
         needs=_DESTINATION,
         writes=WriteLocation.NOWHERE,
         failure_advice="resume",
@@ -169,21 +179,29 @@ _UNPLANNED_STEPS: Final = (
 _FAILBACK_STEPS: Final = (
     StepDefinition(
         name="salvage",
-        action="fence {source}, find from where on it holds something else than {destination}, and save that to Parquet",
+        action=(
+            "fence {source}, find from where on it holds something else than {destination}, and save that to Parquet"
+        ),
         needs=_BOTH | {StepNeed.SPARK},
         writes=WriteLocation.DESTINATION,
-        failure_advice="there is more to discard than was approved: abort, plan again. Disk full, or a cluster is "
-        "unreachable: fix it, then resume",
+        failure_advice=(
+            "there is more to discard than was approved: abort, plan again. Disk full, or a cluster is "
+            "unreachable: fix it, then resume"
+        ),
     ),
     StepDefinition(
         name="align",
-        action="take the logs on {source} back to where they parted from {destination}, each topic by its strategy; what "
-        "has come there since is saved first",
+        action=(
+            "take the logs on {source} back to where they parted from {destination}, each topic by its strategy; what "
+            "has come there since is saved first"
+        ),
         needs=_BOTH,
         writes=WriteLocation.DESTINATION,
         is_reversible=False,
-        failure_advice="logs have to be cut by you: the message has the lines; then resume. Somebody writes on {source} "
-        "in spite of the fence: end that, resume. A cluster is away: resume",
+        failure_advice=(
+            "logs have to be cut by you: the message has the lines; then resume. Somebody writes on {source} "
+            "in spite of the fence: end that, resume. A cluster is away: resume"
+        ),
     ),
     StepDefinition(
         name="demote",
@@ -211,13 +229,16 @@ _FAILBACK_STEPS: Final = (
     ),
     StepDefinition(
         name="reprotect",
-        action="after a planned failover of {back}, with its own plan and approval: mirror {source} to {destination} "
-        "again",
+        action=(
+            "after a planned failover of {back}, with its own plan and approval: mirror {source} to {destination} again"
+        ),
         needs=_BOTH | {StepNeed.REVERSE_FAILOVER},
         writes=WriteLocation.SOURCE,
         is_reversible=False,
-        failure_advice="resume. What somebody wrote on {destination} after the switch stays there, and its partitions are "
-        "FAILED: `mirrorbook mirror recover` saves it",
+        failure_advice=(
+            "resume. What somebody wrote on {destination} after the switch stays there, and its partitions are "
+            "FAILED: `mirrorbook mirror recover` saves it"
+        ),
     ),
 )
 

@@ -20,6 +20,6 @@ def demo_command(
 
     Starts two clusters on this machine and needs the extra `sandbox`. Ctrl-C stops all that was started.
     """
-    from mirror_core.demo.play import play  # late: `mirrorbook` without the extra `sandbox` must still start
+    from mirror_core.demo.scenario_runner import play  # late: `mirrorbook` without the extra `sandbox` must still start
 
     raise typer.Exit(play(dir, keep=keep))

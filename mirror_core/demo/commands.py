@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from mirror_core.demo.life import StoryFailed
 from mirror_core.demo.processes import Processes
-from mirror_core.demo.screen import Screen
+from mirror_core.demo.terminal_screen import Screen
+from mirror_core.demo.workload import StoryFailed
 from mirror_core.model.text import escape_invisible_lines
-from mirror_core.supervisor.supervise import PROGRAM
+from mirror_core.supervisor.lifecycle import PROGRAM
 
 DATA_PLANE: Final = "data plane"
 SHOWN: Final = 2000

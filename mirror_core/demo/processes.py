@@ -15,9 +15,9 @@ from typing import Final
 import psutil
 
 from mirror_core.demo.interrupts import Interrupts
-from mirror_core.demo.place import Place
+from mirror_core.demo.workdir import Place
 from mirror_core.sandbox.process import end as end_processes
-from mirror_core.supervisor.identity import read_start_ticks
+from mirror_core.supervisor.process_identity import read_start_ticks
 
 STOP_S: Final = 10.0
 

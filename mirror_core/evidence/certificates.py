@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from mirror_core.model.copying import PIECE_OFFSETS, ReceiptPiece
 from mirror_core.model.names import Offset, Partition
-from mirror_core.wire.digest import DIGEST_MODULUS
+from mirror_core.model.task_messages import PIECE_OFFSETS, ReceiptPiece
+from mirror_core.wire.batch import DIGEST_MODULUS
 
 
 class DatedPiece(NamedTuple):
@@ -90,8 +90,9 @@ def find_gaps(
 def format_shortfall(gaps_by_partition: Mapping[Partition, Sequence[UncoveredRange]], partitions: int) -> str:
     offsets = sum(gap.end - gap.start for partition_gaps in gaps_by_partition.values() for gap in partition_gaps)
     return (
-        f"of {len(gaps_by_partition)} of {partitions} partitions not all is vouched for, {offsets} offsets together: this proves "
-        "the rest and no more. `mirrorbook receipts rebuild` compares them with the source, while it answers"
+        f"of {len(gaps_by_partition)} of {partitions} partitions not all is vouched for, {offsets} offsets together:"
+        " this proves the rest and no more. `mirrorbook receipts rebuild` compares them with the source, while it"
+        " answers"
     )
 
 

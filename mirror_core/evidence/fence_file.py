@@ -13,12 +13,12 @@ from typing import Final
 
 import msgspec
 
-from mirror_core.evidence.bundle import HEAD_FILE
-from mirror_core.evidence.folders import open_local_folder
+from mirror_core.evidence.file_store import open_local_folder
+from mirror_core.evidence.signed_bundle import HEAD_FILE
 from mirror_core.model.acl import Acl, Resource
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.rights.acls import build_denial
+from mirror_core.rights.acl_rules import build_denial
 
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 FILE_DESCRIPTION: Final = "the file that lifts the fence"

@@ -1,4 +1,9 @@
-"""Writes a parity check's evidence."""
+"""The evidence of a parity check: JSON, Parquet and one HTML page.
+
+Pages have sizes and digests, never record contents.
+
+Writes a parity check's evidence.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +18,92 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mirror_core.decide.parity import ParityRow, count_sample
+from mirror_core.decide.parity_result import ParityRow, count_sample
 from mirror_core.evidence.expectations import TableJudgement, combine_verdicts, judge_table
-from mirror_core.evidence.parity_document import to_parity_document
-from mirror_core.evidence.shown import load_template
+from mirror_core.evidence.html_templates import load_template
 from mirror_core.evidence.suites import PARITY, TableExpectations
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.files import report_write_errors
+from mirror_core.model.json_documents import JsonDocument
 from mirror_core.model.names import ClusterName
-from mirror_core.model.parity import ParityResult, ParityVerdict
+from mirror_core.model.parity_verdict import ParityResult, ParityVerdict
+
+
+class ProvenOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """Compared equal up to here."""
+
+    topic: str
+    partition: int
+    offset: int
+    """Next offset after the last compared equal."""
+
+
+class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """One difference."""
+
+    topic: str
+    partition: int
+    offset: int | None
+    kind: str
+    """missing, extra, reordered, key, value, headers, timestamp, log start, log end."""
+    detail: str
+
+
+class ParityResultDocument(JsonDocument, frozen=True, kw_only=True):
+    """Samples included. User expectations do not change `proven`."""
+
+    verdict: ParityVerdict
+    records: int
+    """Compared."""
+    chunks: int
+    seconds: float
+    proven: tuple[ProvenOffset, ...]
+    findings: tuple[FindingDocument, ...]
+    reasons: tuple[str, ...]
+    """Why it is indeterminate."""
+    unmet: tuple[str, ...]
+    """User expectations that failed or are unknown."""
+    report: str
+    """Empty: none requested."""
+
+
+def to_parity_document(result: ParityResult) -> ParityResultDocument:
+    return ParityResultDocument(
+        verdict=result.verdict,
+        records=result.records,
+        chunks=result.chunks,
+        seconds=result.seconds,
+        proven=tuple(
+            ProvenOffset(topic=partition.topic, partition=partition.index, offset=offset)
+            for partition, offset in sorted(result.verified_ends.items())
+        ),
+        findings=tuple(
+            FindingDocument(
+                topic=finding.partition.topic,
+                partition=finding.partition.index,
+                offset=finding.offset,
+                kind=finding.kind,
+                detail=finding.detail,
+            )
+            for finding in result.findings
+        ),
+        reasons=result.reasons,
+        unmet=result.unmet_expectations,
+        report=result.report,
+    )
+
 
 REPORT_FORMAT: Final = 1
+
+
 MAX_LISTED_ROWS: Final = 500
+
+
 REPORT_NAME: Final = "parity report"
+
+
 REPORT_ADVICE: Final = "make room and rights there, or give another folder"
+
 
 PARITY_SCHEMA: Final = PARITY.schema
 

@@ -7,16 +7,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from mirror_core.evidence.shown import load_template
+from mirror_core.evidence.html_templates import load_template
 from mirror_core.model.files import report_write_errors
-from mirror_core.model.parity import SalvagedPartition, SalvageMatch
+from mirror_core.model.parity_verdict import SalvagedPartition, SalvageMatch
 
 SALVAGE_PAGE: Final = "_report.html"
 """The underscore hides it from Parquet readers."""
 MAX_FATE_ROWS: Final = 1000
 _FATE_MEANINGS: Final[Mapping[SalvageMatch, str]] = MappingProxyType(
     {
-        SalvageMatch.MISSING: "the new primary has no record of this key since the logs parted: without it something is lost",
+        SalvageMatch.MISSING: (
+            "the new primary has no record of this key since the logs parted: without it something is lost"
+        ),
         SalvageMatch.SAME_VALUE: "the new primary has a record of this key with this value: nothing to do",
         SalvageMatch.CONFLICTING: "the new primary has gone on with other values of this key: decide which one holds",
         SalvageMatch.UNKEYED: "there is no key to look for: only what it says can tell",

@@ -13,9 +13,15 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from mirror_core.decide.expected import NO_EXPECTATIONS, TIER_LIMITS, JudgedTable, UserExpectation, UserExpectations
-from mirror_core.model.drift import SyncAction, SyncCategory
+from mirror_core.decide.user_expectations import (
+    NO_EXPECTATIONS,
+    TIER_LIMITS,
+    JudgedTable,
+    UserExpectation,
+    UserExpectations,
+)
 from mirror_core.model.mirror import PartitionState
+from mirror_core.model.sync_state import SyncAction, SyncCategory
 
 TIER: Final = "tier"
 _NULL_EXPECTATIONS: Final = frozenset(

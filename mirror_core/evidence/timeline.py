@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from mirror_core.decide.steps import list_standstill_steps
-from mirror_core.model.chronicle import AuditEntry, AuditEntryKind
+from mirror_core.model.audit_log import AuditEntry, AuditEntryKind
 from mirror_core.model.run import Run, StepRecord, StepState
 
 TIMELINE_WIDTH: Final = 820

@@ -1,13 +1,15 @@
 """A cluster through control requests: metadata, leaders, any request to any broker.
 
 Every wait has a limit. A request whose connection breaks is sent once more, so all requests here must be idempotent.
+
+Exclusive use of one of a client's connections.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, NamedTuple, TypeVar
@@ -17,25 +19,38 @@ from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopi
 from kio.schema.metadata.v12.response import MetadataResponse
 from kio.schema.types import TopicName
 
+from mirror_core.kafka.broker_health import StaleMetadata
 from mirror_core.kafka.codec import Request, Response
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.doubts import StaleMetadata
-from mirror_core.kafka.kept import CONNECTION_POOL
-from mirror_core.kafka.opening import ParallelConnect, no_broker_answered
+from mirror_core.kafka.connection_pool import CONNECTION_POOL, ParallelConnect, no_broker_answered
 from mirror_core.model.errors import BadRequest, RemoteFault, Unreachable
 from mirror_core.model.names import Partition
 
 _FORWARDED_TIMEOUT_S: Final = 45.0
+
+
 """A broker that forwards to a hanging controller tries the next after controller.socket.timeout.ms, 30
 s; measured: 30.1 s, once per broker."""
+
+
 _POOLED_TIMEOUT_S: Final = 0.5
+
+
 _POOLED_ROUND_TRIPS: Final = 4
+
+
 """With `_POOLED_TIMEOUT_S`, a pooled connection's timeout before all brokers are tried."""
+
+
 _SIGN_IN_ROUND_TRIPS: Final = 5
+
+
 _BROKERS_ONLY_REQUEST: Final = MetadataRequest(
     topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False
 )
+
+
 CallResult = TypeVar("CallResult")
 
 
@@ -328,3 +343,15 @@ class ClusterClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@contextmanager
+def borrowed_connection(client: ClusterClient, address: tuple[str, int]) -> Iterator[Connection]:
+    """Closed on any error or interruption: responses could still arrive."""
+    connection = client.borrow_connection(address) or client.open(address)
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
+    client.return_connection(address, connection)

@@ -1,4 +1,6 @@
-"""mirrorbook.yaml: clusters as librdkafka properties, hooks, sets, evidence.
+"""Names of client properties: a mistyped one would show late or never.
+
+mirrorbook.yaml: clusters as librdkafka properties, hooks, sets, evidence.
 
 `${env:NAME}` is an environment variable, `${file:PATH:KEY}` the value of KEY in a properties file.
 """
@@ -8,36 +10,133 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from confluent_kafka import KafkaException, Producer
 
-from mirror_core.kafka.property_names import check_property_names
-from mirror_core.kafka.subject import SubjectUnreadable, parse_subject
+from mirror_core.kafka.tls import SubjectUnreadable, parse_subject
+from mirror_core.model.config_sections import (
+    AUTHORIZER_KEYS,
+    KAFKA_AUTHORIZER,
+    AuthorizerConfig,
+    MirrorSections,
+    MirrorSet,
+    get_for_mirror,
+    parse_authorizer_config,
+    parse_mirror_sections,
+    parse_sets,
+)
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.files import PASSWORD_ADVICE, has_password
 from mirror_core.model.hooks import Hook
 from mirror_core.model.logs import get_logger
-from mirror_core.model.mirror_sections import MirrorSections, get_for_mirror, parse_mirror_sections
-from mirror_core.model.mirror_set import MirrorSet, parse_sets
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.model.ruling import AUTHORIZER_KEYS, KAFKA_AUTHORIZER, AuthorizerConfig, parse_authorizer_config
 from mirror_core.model.text import format_suggestion
+
+SUPPORTED_SECURITY: Final = frozenset(
+    {
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        "sasl.password",
+        "sasl.username",
+        "ssl.ca.location",
+        "ssl.ca.pem",
+        "ssl.certificate.location",
+        "ssl.crl.location",
+        "ssl.endpoint.identification.algorithm",
+        "ssl.key.location",
+        "ssl.key.password",
+    }
+)
+
+
+"""Honoured by our connections and by librdkafka: one known to only one of them would seem to protect
+both."""
+
+
+_COMMON_NAMES: Final = (
+    *AUTHORIZER_KEYS,
+    *sorted(SUPPORTED_SECURITY),
+    "bootstrap.servers",
+    "client.id",
+    "client.rack",
+    "data",
+    "principal",
+    "security.protocol",
+    "socket.timeout.ms",
+)
+
+
+"""Candidates for suggestions."""
+
+
+_SECURITY_PREFIXES: Final = ("ssl.", "sasl.", "https.", "enable.ssl.", "enable.sasl.")
+
+
+_INVALID_PROPERTY: Final = "mirrorbook.stops.here"
+
+
+"""Unknown to librdkafka, so that no client is ever created."""
+
+
+def check_property_names(where: str, names: Iterable[str]) -> None:
+    """BadRequest for unknown names, with a suggestion, and for security properties not honoured
+    everywhere."""
+    for name in names:
+        if _is_unknown_property(name):
+            raise BadRequest(
+                f"{where}.{name}: there is no such property of Kafka's client{format_suggestion(name, _COMMON_NAMES)}"
+            )
+        if name.startswith(_SECURITY_PREFIXES) and name not in SUPPORTED_SECURITY:
+            raise BadRequest(
+                f"{where}.{name}: not all of Mirrorbook's connections would go by it: leave it out; of security's "
+                f"properties they know security.protocol, {', '.join(sorted(SUPPORTED_SECURITY))}"
+            )
+
+
+@lru_cache(maxsize=256)
+def _is_unknown_property(name: str) -> bool:
+    """Java-only properties count as unknown."""
+    try:
+        Producer({name: "", _INVALID_PROPERTY: ""})
+    except KafkaException as error:
+        message: str = error.args[0].str()
+        return message.startswith("Java ") or message == f'No such configuration property: "{name}"'
+    except TypeError:
+        return False  # a callback, which no file can set
+    raise AssertionError(f"librdkafka has a property {_INVALID_PROPERTY}")
+
 
 _log = get_logger(__name__)
 
+
 ANONYMOUS: Final = "ANONYMOUS"
+
+
 """The principal of every unauthenticated client."""
+
+
 _USER_PREFIX: Final = "User:"
+
+
 _REFERENCE = re.compile(r"\$\{([\w.-]+):([^}]*)\}")
+
+
 _FILE = re.compile(r"\$\{file:([^}]*)\}")
+
+
 _KNOWN_SECTIONS: Final = ("clusters", "mirrors", "evidence", "sets", "expectations")
+
+
 _IN_MEMORY_CONFIGS: Final[dict[Path, str]] = {}
+
+
 """By path; only in this process's memory."""
 
 

@@ -26,7 +26,7 @@ from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 from mirror_core.kafka import scram
 from mirror_core.kafka.codec import AnyResponse, Request, Response, decode, encode
 from mirror_core.kafka.config import ClusterConfig, Principal
-from mirror_core.kafka.hearing import local_processing, report_progress
+from mirror_core.kafka.progress_timeout import local_processing, report_progress
 from mirror_core.kafka.sockets import Buffer, connect, push, receive, to_frame, wait_readable
 from mirror_core.kafka.tls import get_tls_context
 from mirror_core.model.errors import AuthenticationFailed, BadRequest, ConnectionRejected, RemoteFault, Unreachable

@@ -1,4 +1,11 @@
-"""Topics: configs, creation, partitions, DeleteRecords, deletion. All idempotent."""
+"""DescribeConfigs and IncrementalAlterConfigs requests for topics.
+
+Topics: configs, creation, partitions, DeleteRecords, deletion. All idempotent.
+
+Default values of topic settings.
+
+Waits until all brokers show changed topic configs.
+"""
 
 from __future__ import annotations
 
@@ -30,36 +37,104 @@ from kio.schema.delete_topics.v3.response import DeleteTopicsResponse
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest as DeleteByIdRequest
 from kio.schema.delete_topics.v6.request import DeleteTopicState
 from kio.schema.delete_topics.v6.response import DeleteTopicsResponse as DeleteByIdResponse
+from kio.schema.describe_configs.v1.request import DescribeConfigsRequest, DescribeConfigsResource
 from kio.schema.describe_configs.v1.response import DescribeConfigsResponse
 from kio.schema.errors import ErrorCode
+from kio.schema.incremental_alter_configs.v0.request import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from kio.schema.incremental_alter_configs.v0.response import IncrementalAlterConfigsResponse
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.metadata.v12.response import MetadataResponse
 from kio.schema.types import BrokerId, TopicName
-from kio.static.primitive import i16, i32, i32Timedelta, i64
+from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config_requests import build_alter_configs, build_describe_configs
-from mirror_core.kafka.existing import describe_denied_error
-from mirror_core.kafka.faults import make_fault, retry_per_key
+from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.error_mapping import make_fault, retry_per_key
+from mirror_core.kafka.fan_out import wait_for_propagation
+from mirror_core.kafka.topic_existence import describe_denied_error
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.logs import get_logger
 from mirror_core.model.names import Offset, Partition
 
+_TOPIC_RESOURCE: Final = i8(2)
+
+
+_SET_OPERATION: Final = i8(0)
+
+
+_DELETE_OPERATION: Final = i8(1)
+
+
+def build_describe_configs(topics: Iterable[str]) -> DescribeConfigsRequest:
+    return DescribeConfigsRequest(
+        resources=tuple(
+            DescribeConfigsResource(resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=None)
+            for name in topics
+        )
+    )
+
+
+def build_alter_configs(
+    topics: Iterable[str], changes: Mapping[str, Mapping[str, str | None]], *, validate_only: bool = False
+) -> IncrementalAlterConfigsRequest:
+    """None removes the override."""
+    resources = tuple(
+        AlterConfigsResource(
+            resource_type=_TOPIC_RESOURCE,
+            resource_name=name,
+            configs=tuple(
+                AlterableConfig(
+                    name=key, config_operation=_DELETE_OPERATION if value is None else _SET_OPERATION, value=value
+                )
+                for key, value in sorted(changes[name].items())
+            ),
+        )
+        for name in topics
+    )
+    return IncrementalAlterConfigsRequest(resources=resources, validate_only=validate_only)
+
+
 _log = get_logger(__name__)
 
+
 NO_TOPIC_ID: Final = "0" * 32
+
+
 """Brokers before 2.8."""
+
+
 TOPIC_OVERRIDE_SOURCE: Final = 1
+
+
 """Set on the topic itself. Not 3, a dynamic default of all brokers."""
+
+
 _MAX_TOPICS_DESCRIBED: Final = 500
+
+
 _MAX_CHANGES_PER_REQUEST: Final = 2_000
+
+
 """Topics, partitions and settings: a controller refuses more than 10,000, and does nothing else
 meanwhile."""
+
+
 NEW_TOPIC_WAIT_S: Final = 0.1
+
+
 """Brokers announce new topics once all logs exist, 10 to 100 ms each."""
+
+
 BROKER_TIME_CONFIGS: Final[Mapping[str, str]] = MappingProxyType({"message.timestamp.type": "LogAppendTime"})
+
+
 """Brokers refuse times of a clock an hour ahead (KIP-937)."""
+
+
 Key = TypeVar("Key")
 
 
@@ -416,3 +491,69 @@ def list_known_topics(
 
 def _to_timeout(client: ClusterClient) -> i32Timedelta:
     return i32Timedelta.parse(datetime.timedelta(milliseconds=int(client.timeout_s * 1000)))
+
+
+_TOPIC_RESOURCE_TYPE: Final = i8(2)
+
+
+_TOPIC_OVERRIDE_SOURCE: Final = 1
+
+
+def fetch_default_config(client: ClusterClient, topic: str, name: str) -> str | None:
+    """The value without a topic override; None: unknown setting. Needs DESCRIBE_CONFIGS on the topic."""
+    resource = DescribeConfigsResource(
+        resource_type=_TOPIC_RESOURCE_TYPE, resource_name=topic, configuration_keys=(name,)
+    )
+    request = DescribeConfigsRequest(resources=(resource,), include_synonyms=True)
+    result = client.call(request, DescribeConfigsResponse).results[0]
+    if result.error_code is not ErrorCode.none:
+        raise make_fault(client, f"topic {topic}", "DescribeConfigs", result.error_code, result.error_message)
+    # The nearest value comes first.
+    return next(
+        (
+            synonym.value
+            for config in result.configs
+            if config.name == name
+            for synonym in config.synonyms
+            if synonym.source != _TOPIC_OVERRIDE_SOURCE
+        ),
+        None,
+    )
+
+
+CONFIG_BARRIER_S: Final = 5.0
+
+
+"""Brokers need only milliseconds."""
+
+
+ConfigOverrides = Mapping[str, Mapping[str, str | None]]
+
+
+"""By topic; None: no override."""
+
+
+def find_late_brokers(
+    client: ClusterClient, overrides: ConfigOverrides, within_s: float | None = None
+) -> Collection[int]:
+    """A broker's logs apply a config as soon as it shows it. With ZooKeeper none is late."""
+
+    def shows_configs(connection: Connection) -> bool:
+        response = connection.call(build_describe_configs(sorted(overrides)), DescribeConfigsResponse)
+        shown = {
+            result.resource_name: {
+                row.name: row.value for row in result.configs if row.config_source == TOPIC_OVERRIDE_SOURCE
+            }
+            for result in response.results
+            if result.error_code is ErrorCode.none
+        }
+        return all(
+            topic in shown and all(shown[topic].get(name) == value for name, value in changes.items())
+            for topic, changes in overrides.items()
+        )
+
+    return (
+        wait_for_propagation(client, shows_configs, CONFIG_BARRIER_S if within_s is None else within_s).keys()
+        if overrides
+        else set()
+    )

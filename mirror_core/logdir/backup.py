@@ -17,7 +17,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 from mirror_core.logdir.layout import LogDirOwner
-from mirror_core.logdir.plan import PartitionTruncation, RemoveFiles, ShortenSegment
+from mirror_core.logdir.partition_truncation import PartitionTruncation, RemoveFiles, ShortenSegment
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.files import report_write_errors, sync_path
 

@@ -1,35 +1,149 @@
+"""Creates a mirror: gap method, copy estimate, checks, one record."""
+
 from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
+from mirror_core.decide.copy_estimate import (
+    estimate_copy,
+    format_copy_estimate,
+    warn_few_replicas,
+    warn_kafka_go_compaction,
+    warn_refused_settings,
+    warn_unclean_elections,
+)
 from mirror_core.decide.filters import build_group_filter
-from mirror_core.decide.mirror_circles import explain_circles
-from mirror_core.decide.outlook import warn_refused_settings
+from mirror_core.decide.mirror_topology import explain_circles
+from mirror_core.decide.topic_settings import is_compacted
+from mirror_core.kafka.authorization_probe import can_write_markers
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import ClusterConfig, Config
-from mirror_core.kafka.topics import BROKER_TIME_CONFIGS, NewTopic, create_topics, set_broker_time, wait_for_leaders
-from mirror_core.mirrors.first_acl import list_refused_answers
-from mirror_core.mirrors.gaps import choose_gap_method
+from mirror_core.kafka.config import ClusterConfig, Config, Principal
+from mirror_core.kafka.log_offsets import OffsetPoint, PartitionProducer, describe_known_producers, list_offsets
+from mirror_core.kafka.log_snapshot import fetch_log_sizes
+from mirror_core.kafka.topics import (
+    BROKER_TIME_CONFIGS,
+    NewTopic,
+    create_topics,
+    describe_available_configs,
+    set_broker_time,
+    wait_for_leaders,
+)
+from mirror_core.mirrors.broker_checks import UNCLEAN_ELECTION_KEY, check_auto_creation, list_refused_answers
 from mirror_core.mirrors.preflight import check_shut_out, format_unknown_shut_out
-from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import BadRequest, MirrorError, Refused
+from mirror_core.model.errors import BadRequest, MirrorError, Refused, RemoteFault
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import DesiredState, GapFilling, Mirror
-from mirror_core.model.names import ACTIVE_TOPIC, DRILL_PREFIX, MirrorName, get_base_name, is_reverse_mirror
-from mirror_core.state import active
-from mirror_core.state.link import MirrorLink, make_mirror_link, read_states
-from mirror_core.state.records import STATE_TOPIC, State
-from mirror_core.state.topic import read_complete_state
+from mirror_core.model.names import ACTIVE_TOPIC, DRILL_PREFIX, MirrorName, Partition, get_base_name, is_reverse_mirror
+from mirror_core.model.timing import TIMEOUTS, now_ms
+from mirror_core.state import active_cluster
+from mirror_core.state.mirror_link import MirrorLink, make_mirror_link, read_states
+from mirror_core.state.state_records import STATE_TOPIC, State
+from mirror_core.state.state_topic import read_complete_state
 from mirror_core.state.writer import StateWriter, make_control_id
-from mirror_core.sync.mirror_circles import search_circles
-from mirror_core.sync.topics import TopicPlacement, create_missing_topics, list_mirror_topics
+from mirror_core.sync.circle_search import search_circles
+from mirror_core.sync.mirror_topics import TopicPlacement, create_missing_topics, list_mirror_topics
+
+SLOW_ROUND_TRIP_S: Final = 0.01
+
+
+"""50 transactions a second of each partition with markers."""
+
+
+def find_gap_method(destination: ClusterConfig) -> GapFilling:
+    """ADRs 0008, 0010."""
+    with ClusterClient(destination, Principal.DATA) as client:
+        return GapFilling.MARKERS if can_write_markers(client) else GapFilling.HIDDEN
+
+
+def choose_gap_method(destination: ClusterConfig, choice: GapFilling | None) -> GapFilling:
+    """Refused for markers that may not be written."""
+    if choice is GapFilling.HIDDEN:
+        return choice
+    possible = find_gap_method(destination)
+    if choice is GapFilling.MARKERS and possible is not choice:
+        user = destination.user(Principal.DATA) or "its data principal"
+        reason = f"cluster {destination.name}: {user} may not write markers: grant it CLUSTER_ACTION on the cluster"
+        raise Refused("mirror with gaps filled by markers", [reason])
+    return possible
+
+
+def choose_reverse_gap_method(mirror: Mirror, link: MirrorLink) -> GapFilling:
+    """Hidden records where they were chosen: the distance is the same."""
+    if mirror.gaps is GapFilling.HIDDEN and find_gap_method(link.destination) is GapFilling.MARKERS:
+        return GapFilling.HIDDEN
+    return find_gap_method(link.source)
+
+
+def format_gap_limit(destination: ClusterConfig, gaps: GapFilling) -> str:
+    """Markers take two round trips a gap."""
+    if gaps is GapFilling.HIDDEN:
+        return ""
+    with ClusterClient(destination, Principal.DATA) as client:
+        client.metadata(())
+        sent_at = time.monotonic()
+        client.metadata(())
+        round_trip_s = time.monotonic() - sent_at
+    if round_trip_s < SLOW_ROUND_TRIP_S:
+        return ""
+    return (
+        f"an answer from {destination.name} takes {1000 * round_trip_s:.0f} ms: with markers at most"
+        f" {1 / (2 * round_trip_s):.0f} transactions a second of each partition come over; with hidden records (`--gaps"
+        " hidden`) as many as there are"
+    )
+
+
+def describe_copy_estimate(link: MirrorLink) -> tuple[str, ...]:
+    """Three requests to each broker of the source."""
+    limit_s = TIMEOUTS.estimate_response_s
+    try:
+        with (
+            ClusterClient(link.source, timeout_s=limit_s) as source,
+            ClusterClient(link.destination, timeout_s=limit_s) as destination,
+        ):
+            topics = list_mirror_topics(link, source)
+            partitions = [Partition(name, index) for name, view in topics.items() for index in view.partitions]
+            starts = list_offsets(source, partitions, OffsetPoint.START)
+            ends = list_offsets(source, partitions, OffsetPoint.STABLE_END)
+            estimate = estimate_copy(starts, ends, fetch_log_sizes(source, partitions), link.mirror.gaps)
+            factors = {name: view.replication_factor for name, view in topics.items()}
+            replica_warnings = warn_few_replicas(link.destination.name, factors, len(destination.brokers()))
+            remarks = _format_setting_remarks(link, source, list(topics), partitions)
+            auto_creation_warnings = check_auto_creation(destination, sorted(destination.brokers()))
+            return (*format_copy_estimate(estimate), *replica_warnings, *remarks, *auto_creation_warnings)
+    except RemoteFault as error:
+        return (f"to copy: not known now: {error}",)
+
+
+def _format_setting_remarks(
+    link: MirrorLink, source: ClusterClient, topics: Collection[str], partitions: Collection[Partition]
+) -> list[str]:
+    configs, _ = describe_available_configs(source, topics)
+    unclean = [
+        name for name, topic_configs in configs.items() if topic_configs.effective.get(UNCLEAN_ELECTION_KEY) == "true"
+    ]
+    lines = warn_unclean_elections(source.name, unclean)
+    compacted = {name for name, topic_configs in configs.items() if is_compacted(topic_configs.effective)}
+    if link.mirror.gaps is GapFilling.MARKERS and compacted:
+        producers = describe_known_producers(source, [p for p in partitions if p.topic in compacted])
+        transactional = {p.topic for p, views in producers.states.items() if any(map(_is_transactional, views))}
+        lines += warn_kafka_go_compaction(link.destination.name, compacted - transactional)
+    return lines
+
+
+def _is_transactional(producer: PartitionProducer) -> bool:
+    return producer.coordinator_epoch >= 0 or producer.open_transaction_start >= 0
+
 
 _log = get_logger(__name__)
 
+
 _MIRROR_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}")
+
+
 _LITERAL_TOPIC: Final = re.compile(r"[a-zA-Z0-9_-]+")
 
 
@@ -54,8 +168,8 @@ def create_mirror(
         raise BadRequest(f"mirror name {name!r}: use letters, digits, dot, underscore and hyphen, 63 at most")
     if is_reverse_mirror(name) and not name.startswith(DRILL_PREFIX):
         raise BadRequest(
-            f"mirror name {name!r}: a failback of mirror {get_base_name(MirrorName(name))!r} makes one of this name, and "
-            "they would share heartbeats, hooks and runs; choose a name that does not end in '-back'"
+            f"mirror name {name!r}: a failback of mirror {get_base_name(MirrorName(name))!r} makes one of this name,"
+            " and they would share heartbeats, hooks and runs; choose a name that does not end in '-back'"
         )
     if not topics:
         raise BadRequest(f"mirror {name}: say which topics: --topics 'orders.*'")
@@ -139,7 +253,7 @@ def _check_first_acls(mirror: str, *clusters: ClusterConfig) -> list[str]:
 def _ensure_active_topic(*clients: ClusterClient) -> None:
     for client in clients:
         try:
-            active.ensure_active_topic(client)
+            active_cluster.ensure_active_topic(client)
             set_broker_time(client, ACTIVE_TOPIC)
         except MirrorError as error:
             _log.info("applications cannot follow a topic there: %s", error, cluster=client.name)

@@ -8,40 +8,39 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from mirror_core.dataplane.again import format_failure_reason
-from mirror_core.dataplane.planning import COPIED_STATES
-from mirror_core.decide import clocks, crowded, deletions
-from mirror_core.decide.abandoned import format_stalled_alarms
-from mirror_core.decide.access import format_narrowed_acls
-from mirror_core.decide.loss import LossBound, compute_loss
-from mirror_core.decide.loss_figures import (
+from mirror_core.dataplane.epoch_planner import COPIED_STATES, format_failure_reason
+from mirror_core.decide import clock_skew, gaps_and_resume, trimmed_offsets
+from mirror_core.decide.acl_plan import format_narrowed_acls
+from mirror_core.decide.drills import forecast_standstill
+from mirror_core.decide.fence_state import format_fence_state, format_late_writes, warn_pending_fence
+from mirror_core.decide.group_offset_rules import format_all_uncommitted
+from mirror_core.decide.loss_bound import (
     LISTED_FIGURE,
     NOT_MIRRORED_FIGURE,
+    LossBound,
+    compute_loss,
     format_heartbeats,
     format_listed,
     format_observed,
     format_uncopied,
 )
-from mirror_core.decide.offsets import format_all_uncommitted
-from mirror_core.decide.proof import find_differences, format_differences, format_verified_share, read_verified
-from mirror_core.decide.run_standing import find_run_progress
-from mirror_core.decide.slipped import format_late_writes
-from mirror_core.decide.standing import format_fence_state, warn_pending_fence
-from mirror_core.decide.topics import is_compacted
-from mirror_core.decide.view import join_limited
+from mirror_core.decide.mirror_snapshot import join_limited
+from mirror_core.decide.run_status import find_run_progress, format_stalled_alarms
+from mirror_core.decide.steps import measure_standstill_s
+from mirror_core.decide.topic_settings import is_compacted
+from mirror_core.decide.verification import find_differences, format_differences, format_verified_share, read_verified
+from mirror_core.evidence.runbook_page import PastRunLine, RunbookContent
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.existing import check_presence, describe_denied_error
-from mirror_core.kafka.heartbeats import read_newest_heartbeats
-from mirror_core.kafka.kept import CONNECTION_POOL
-from mirror_core.kafka.offsets import OffsetPoint, list_available_offsets
-from mirror_core.kafka.quorum import measure_clock_ahead_ms
+from mirror_core.kafka.connection_pool import CONNECTION_POOL
+from mirror_core.kafka.heartbeat_topic import read_newest_heartbeats
+from mirror_core.kafka.log_offsets import OffsetPoint, list_available_offsets
+from mirror_core.kafka.topic_existence import check_presence, describe_denied_error
 from mirror_core.kafka.topics import describe_configs
-from mirror_core.mirrors.reappeared import describe_stray_denials
-from mirror_core.model.documents import JsonDocument
+from mirror_core.mirrors.fence_stray_denials import describe_stray_denials
 from mirror_core.model.errors import RemoteFault
-from mirror_core.model.groups import UnsyncedGroups
-from mirror_core.model.limits import TIMEOUTS
+from mirror_core.model.json_documents import JsonDocument
 from mirror_core.model.mirror import (
     GapFilling,
     Lease,
@@ -52,14 +51,49 @@ from mirror_core.model.mirror import (
     is_lease_fresh,
 )
 from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
-from mirror_core.model.proof import MirrorVerification
-from mirror_core.model.run import Run
-from mirror_core.model.sighting import TRANSACTION_OVER, Heartbeat, SourceObservation
-from mirror_core.model.units import format_bytes
-from mirror_core.state.link import MirrorLink
-from mirror_core.state.pulse import find_conductor_status
-from mirror_core.state.records import State
-from mirror_core.state.watchers import find_watcher_status
+from mirror_core.model.parity_verdict import MirrorVerification
+from mirror_core.model.run import Run, RunKind, RunMode
+from mirror_core.model.source_observation import TRANSACTION_OVER, Heartbeat, SourceObservation
+from mirror_core.model.sync_state import UnsyncedGroups
+from mirror_core.model.text import format_bytes
+from mirror_core.model.timing import TIMEOUTS
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.run_heartbeat import find_conductor_status
+from mirror_core.state.state_records import State
+from mirror_core.state.watcher_heartbeat import find_watcher_status
+
+MAX_LISTED_RUNS: Final = 5
+
+
+def collect_runbook(link: MirrorLink, state: State, now_ms: int) -> RunbookContent:
+    mirror = link.mirror
+    forecasts = {mode: forecast_standstill(state.runs.values(), state.steps_of, mirror.name, mode) for mode in RunMode}
+    return RunbookContent(
+        mirror=mirror,
+        statuses=state.partitions.get(mirror.name, {}),
+        servers={side.name: side.control["bootstrap.servers"] for side in (link.source, link.destination)},
+        owner=link.config.owner(mirror.name),
+        hooks=[hook.description for hook in link.config.hooks(mirror.name)],
+        forecasts={
+            mode: (
+                f"{run_forecast.seconds:.1f} ({run_forecast.basis})"
+                if run_forecast
+                else "unknown: no earlier run, and no drill"
+            )
+            for mode, run_forecast in forecasts.items()
+        },
+        runs=list(_list_past_runs(state, mirror.name)),
+        now_ms=now_ms,
+    )
+
+
+def _list_past_runs(state: State, name: str) -> Iterator[PastRunLine]:
+    failovers = [r for r in state.runs.values() if r.plan.mirror == name and r.plan.kind is RunKind.FAILOVER]
+    for run in sorted(failovers, key=lambda run: run.started_ms, reverse=True)[:MAX_LISTED_RUNS]:
+        seconds = measure_standstill_s(run, state.steps_of(run))
+        stood_still = "unknown" if seconds is None else f"{seconds:.1f}"
+        yield PastRunLine(id=run.id, mode=run.plan.mode, state=run.state, stood_still=stood_still)
+
 
 GAP_TEXTS: Final[Mapping[GapFilling, str]] = MappingProxyType(
     {
@@ -67,6 +101,7 @@ GAP_TEXTS: Final[Mapping[GapFilling, str]] = MappingProxyType(
         GapFilling.HIDDEN: "filled with hidden records, which every consumer drops",
     }
 )
+
 
 CLOCK_NOT_BEHIND: Final = "not seen to be behind"
 
@@ -126,7 +161,7 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
     ahead_ms = (
         None if destination_problem else measure_clock_ahead_ms(link.destination, timeout_s=TIMEOUTS.monitor_response_s)
     )
-    now_ms = clocks.to_owner_clock_ms(now_ms, ahead_ms, lease, state.appended_ms.get(mirror.name))
+    now_ms = clock_skew.to_owner_clock_ms(now_ms, ahead_ms, lease, state.appended_ms.get(mirror.name))
     has_driver = is_lease_fresh(lease, now_ms)
     pending_fence = state.pending_fences.get(mirror.name)
     proof = state.verifications.get(mirror.name)
@@ -147,7 +182,7 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
     loss_estimate = compute_loss(
         statuses, state.source_observations.get(mirror.name), positions, last_heartbeats, now_ms=now_ms
     )
-    behind_s = clocks.find_clock_behind_s(
+    behind_s = clock_skew.find_clock_behind_s(
         now_ms, lease, state.source_observations.get(mirror.name), state.groups.get(mirror.name), last_heartbeats
     )
     lag, groups_left = _sum_lag(rows), _find_groups_left(state, mirror)
@@ -160,7 +195,7 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
             "excluded": " ".join(mirror.exclude_topics) or "none",
             "groups": " ".join(mirror.groups),
             "gaps": "; ".join(
-                filter(None, (GAP_TEXTS[mirror.gaps], crowded.format_gap_limit_warning(statuses.values())))
+                filter(None, (GAP_TEXTS[mirror.gaps], gaps_and_resume.format_gap_limit_warning(statuses.values())))
             ),
             "compacted topics": "unknown" if problems else _format_compacted(link, statuses.values()),
             "rights narrowed until promotion": format_narrowed_acls(state.ledger_entries(mirror.name)),
@@ -180,17 +215,17 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
             "source last looked at": format_observed(loss_estimate),
             LISTED_FIGURE: format_listed(loss_estimate),
             NOT_MIRRORED_FIGURE: format_uncopied(loss_estimate),
-            "offsets known to be missing": None
-            if loss_estimate.unknown_partitions or not rows
-            else max(loss_estimate.known_missing, lag or 0),
-            "deleted before they were copied": deletions.format_never_copied(statuses) or "none",
+            "offsets known to be missing": (
+                None if loss_estimate.unknown_partitions or not rows else max(loss_estimate.known_missing, lag or 0)
+            ),
+            "deleted before they were copied": trimmed_offsets.format_never_copied(statuses) or "none",
             "proved equal": format_verified_share(proof, positions, _list_topic_ids(statuses.values()), now_ms),
             "groups' offsets that could not be committed": (
-                format_all_uncommitted(groups_left.uncommitted) if groups_left else "unknown"
-            )
-            or "none",
-            "groups that are not synced": (join_limited(groups_left.unsupported_groups) if groups_left else "unknown")
-            or "none",
+                (format_all_uncommitted(groups_left.uncommitted) if groups_left else "unknown") or "none"
+            ),
+            "groups that are not synced": (
+                (join_limited(groups_left.unsupported_groups) if groups_left else "unknown") or "none"
+            ),
             "known to differ": format_differences(find_differences(proof, statuses), now_ms) or "none",
             "newest heartbeats on the destination": format_heartbeats(last_heartbeats, now_ms),
             "clock": _clock(mirror, ahead_ms, behind_s),
@@ -204,9 +239,9 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
 
 
 def _clock(mirror: Mirror, ahead_ms: int | None, behind: float | None) -> str:
-    if differing := clocks.format_clock_difference(mirror.destination, ahead_ms or 0):
+    if differing := clock_skew.format_clock_difference(mirror.destination, ahead_ms or 0):
         return f"{differing}: ages shown here go by the brokers' clock"
-    return CLOCK_NOT_BEHIND if behind is None else clocks.format_clock_behind(mirror.name, behind)
+    return CLOCK_NOT_BEHIND if behind is None else clock_skew.format_clock_behind(mirror.name, behind)
 
 
 def _describe_partitions(
@@ -308,7 +343,10 @@ def _format_compacted(link: MirrorLink, statuses: Iterable[PartitionStatus]) -> 
         for name in compacted
         if name in destination_configs and not is_compacted(destination_configs[name].effective)
     ]
-    text = f"{len(compacted)}, of which {len(growing)} not cleaned on {link.mirror.destination}, and growing by all that is "
+    text = (
+        f"{len(compacted)}, of which {len(growing)} not cleaned on {link.mirror.destination}, and growing by all"
+        " that is "
+    )
     if not growing:
         return str(len(compacted)) if compacted else "none"
     if link.mirror.gaps is GapFilling.HIDDEN:

@@ -7,29 +7,30 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from mirror_core.decide.clocks import format_clock_difference
-from mirror_core.decide.ruled import warn_foreign_destination, warn_foreign_source
-from mirror_core.kafka.acls import AuthorizerOff, BrokerAcls, describe_acls
+from mirror_core.decide.clock_skew import format_clock_difference
+from mirror_core.decide.fence_limits import warn_foreign_destination, warn_foreign_source
+from mirror_core.kafka.acl_requests import AuthorizerOff, BrokerAcls, describe_acls
+from mirror_core.kafka.authorization_probe import PrincipalRights, can_write_markers, fetch_features, probe_rights
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.cluster_info import fetch_api_versions, measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig, Principal
-from mirror_core.kafka.quorum import measure_clock_ahead_ms
-from mirror_core.kafka.rights import PrincipalRights, can_write_markers, fetch_features, probe_rights
-from mirror_core.kafka.versions import fetch_api_versions
-from mirror_core.mirrors.broker_settings import check_auto_creation, check_unclean_election
-from mirror_core.mirrors.first_acl import check_first_acl
-from mirror_core.mirrors.forgetful import check_producer_expiry
+from mirror_core.mirrors.broker_checks import (
+    check_auto_creation,
+    check_first_acl,
+    check_producer_expiry,
+    check_unclean_election,
+)
 from mirror_core.model.acl import Operation, Permission, Resource
-from mirror_core.model.documents import JsonDocument
+from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.errors import MirrorError, RemoteFault
-from mirror_core.model.limits import TIMEOUTS
+from mirror_core.model.json_documents import JsonDocument
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName
-from mirror_core.model.ruling import AuthorizerKind
 from mirror_core.model.text import format_address
-from mirror_core.rights.acl_command import format_acl_command
-from mirror_core.rights.acls import OWN_TOPIC_PREFIX
+from mirror_core.model.timing import TIMEOUTS
+from mirror_core.rights.acl_rules import OWN_TOPIC_PREFIX, format_acl_command
 from mirror_core.rights.first_acl import REFUSED_EFFECTS, FirstAclAssessment, FirstAclEffect
-from mirror_core.rights.needed import REQUIRED_ACLS, ClusterRole, RequiredAcl, is_allowed
-from mirror_core.state.records import STATE_TOPIC as STATE
+from mirror_core.rights.required_acls import REQUIRED_ACLS, ClusterRole, RequiredAcl, is_allowed
+from mirror_core.state.state_records import STATE_TOPIC as STATE
 from mirror_core.sync.principals import format_principal, list_uncertain_principals
 
 NEEDED_APIS: Final = (

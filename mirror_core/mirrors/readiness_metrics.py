@@ -9,9 +9,8 @@ from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
 from mirror_core.dataplane.metric_names import MetricDescription
-from mirror_core.decide.readiness import PointWeight, Readiness
-from mirror_core.decide.watchers import WatcherState
-from mirror_core.decide.without_source import UnplannedForecast
+from mirror_core.decide.failover_readiness import PointWeight, Readiness, UnplannedForecast
+from mirror_core.decide.process_liveness import WatcherState
 from mirror_core.model.mirror import DesiredState
 
 READINESS_METRICS: Final = (

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from mirror_core.decide.filters import parse_topic_filter
-from mirror_core.decide.recovery import (
+from mirror_core.decide.command_rules import format_held_by
+from mirror_core.decide.failure_remedies import (
+    ACTION_EFFECTS,
     DIVERGENT_KINDS,
     REMEDIES,
     RecoveryAction,
@@ -15,22 +17,21 @@ from mirror_core.decide.recovery import (
     explain_blockers,
     find_current_kind,
 )
-from mirror_core.decide.verbs import format_held_by
+from mirror_core.decide.filters import parse_topic_filter
 from mirror_core.kafka.client import ClusterClient, ClusterMetadata
-from mirror_core.kafka.group_batches import fetch_group_offsets
-from mirror_core.kafka.groups import OFFSET_KINDS, list_groups
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
-from mirror_core.kafka.sizes import fetch_log_sizes
+from mirror_core.kafka.consumer_groups import OFFSET_KINDS, fetch_group_offsets, list_groups
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.log_snapshot import fetch_log_sizes
 from mirror_core.model.errors import HeldByRun, RemoteFault
-from mirror_core.model.limits import TIMEOUTS
-from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
+from mirror_core.model.mirror import FailureKind, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import ParityRange
+from mirror_core.model.parity_verdict import ParityRange
+from mirror_core.model.timing import TIMEOUTS
 from mirror_core.state.lease import find_live_lease
-from mirror_core.state.link import MirrorLink
-from mirror_core.state.pulse import find_conductor_status
-from mirror_core.state.records import State
-from mirror_core.sync.identity import check_cluster_ids
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.run_heartbeat import find_conductor_status
+from mirror_core.state.state_records import State
+from mirror_core.sync.cluster_identity import check_cluster_ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,3 +263,88 @@ def _list_groups(client: ClusterClient, topics: list[str]) -> dict[str, dict[str
             if partition.topic in topics:
                 groups_by_topic.setdefault(partition.topic, {})[name] = groups[name].is_idle
     return groups_by_topic
+
+
+def format_proposals(mirror: Mirror, plan: RecoveryPlan, salvage: Path | None) -> Iterator[str]:
+    for proposal in plan.proposals:
+        yield from _format_proposal(mirror, proposal)
+    for cost in plan.costs:
+        yield from _format_cost(mirror, cost)
+        for own_range in (r for r in plan.destination_only if r.partition.topic == cost.topic):
+            yield (
+                f"  lost by it, too: {own_range.end - own_range.start} offsets of {own_range.partition} from offset"
+                f" {own_range.start} on, which only cluster {mirror.destination} has"
+            )
+    if salvage is not None:
+        saved = ", ".join(f"{r.partition} [{r.start}, {r.end})" for r in plan.lost) or "nothing"
+        yield f"saved to {salvage} before anything is deleted: {saved}"
+
+
+def format_blocked(plan: RecoveryPlan) -> list[str]:
+    return [f"{p.partition}: {reason}" for p in plan.proposals for reason in p.blockers]
+
+
+def format_question(plan: RecoveryPlan) -> str:
+    templates = {
+        RecoveryAction.RETRY: "Try {} partition(s) again",
+        RecoveryAction.ACCEPT: "Let go of {} partition(s)",
+        RecoveryAction.RECOPY: "Delete and copy anew topic(s) {}",
+    }
+    topics = ", ".join(sorted({p.partition.topic for p in plan.actionable if p.action is RecoveryAction.RECOPY}))
+    counts = {action: sum(p.action is action for p in plan.actionable) for action in RecoveryAction}
+    return "; ".join(
+        templates[action].format(topics if action is RecoveryAction.RECOPY else count)
+        for action, count in counts.items()
+        if count
+    )
+
+
+def format_done(plan: RecoveryPlan) -> Iterator[str]:
+    """Recopies are reported as they go."""
+    for action, text in (
+        (RecoveryAction.RETRY, "partitions will be looked at anew in the next epoch"),
+        (RecoveryAction.ACCEPT, "partitions are no longer the mirror's"),
+    ):
+        if count := sum(p.action is action for p in plan.actionable):
+            yield f"{count} {text}"
+    for line in format_blocked(plan):
+        yield f"left: {line}"
+
+
+def _format_proposal(mirror: Mirror, proposal: RecoveryProposal) -> Iterator[str]:
+    status = proposal.status
+    offset_text = "" if status.failed_at is None else f" at offset {status.failed_at}"
+    yield f"{proposal.partition}: {proposal.kind}{offset_text}: {status.reason}"
+    remedy = REMEDIES[proposal.kind]
+    yield f"  first: {remedy.first_step}"
+    yield f"  {proposal.action}: {ACTION_EFFECTS[proposal.action]}"
+    if proposal.action is RecoveryAction.RETRY and proposal.position is not None:
+        yield f"  position: {proposal.position}"
+    if proposal.action is RecoveryAction.RECOPY and proposal.kind in DIVERGENT_KINDS and status.failed_at is not None:
+        own_offsets = max(0, (proposal.position or 0) - status.failed_at)
+        offset_text = f"from offset {status.failed_at} on, which only cluster {mirror.destination} has"
+        yield f"  lost by it: {own_offsets} offsets {offset_text}"
+    for reason in proposal.blockers:
+        yield f"  not now: {reason}"
+
+
+def _format_cost(mirror: Mirror, cost: RecopyCost) -> Iterator[str]:
+    yield (
+        f"recopy of topic {cost.topic}: deletes {cost.deleted} offsets{_format_bytes(cost.deleted_bytes)} on cluster "
+        f"{mirror.destination}, copies {cost.copied} offsets{_format_bytes(cost.copied_bytes)} of {cost.partitions} "
+        f"partition(s) from cluster {mirror.source}; until then a failover has only what is copied so far"
+    )
+    if cost.groups is None:
+        yield "  groups: unknown; their committed offsets on it go with the topic, and are synced again"
+    elif cost.groups:
+        names = ", ".join(cost.groups)
+        yield f"  groups whose committed offsets on it go with the topic, and are synced again: {names}"
+    if cost.active_groups:
+        yield (
+            f"  stop first, or they may commit an old position on the new topic: {', '.join(cost.active_groups)} "
+            f"(has members on cluster {mirror.destination})"
+        )
+
+
+def _format_bytes(count: int | None) -> str:
+    return " (bytes unknown)" if count is None else f" ({count:,} bytes)"

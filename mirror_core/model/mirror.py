@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from mirror_core.model.clock import MAX_FRESH_AGE_S
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.timing import MAX_FRESH_AGE_S
 
 
 class PartitionState(StrEnum):

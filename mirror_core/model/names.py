@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NewType
 
 ClusterName = NewType("ClusterName", str)
 
+
 MirrorName = NewType("MirrorName", str)
 
+
 Offset = NewType("Offset", int)
+
+
 """Equal on source and destination."""
 
 
@@ -24,7 +29,10 @@ class Partition:
 
 _REVERSE_SUFFIX: Final = "-back"
 
+
 ACTIVE_TOPIC: Final = "__mirrorbook_active"
+
+
 """Each cluster has its own; it is never mirrored."""
 
 
@@ -62,3 +70,21 @@ DRILL_PREFIX: Final = "drill."
 def get_drill_group(name: MirrorName) -> str | None:
     """No other mirror syncs it. None: not a drill."""
     return f"mirrorbook.{name}" if name.startswith(DRILL_PREFIX) else None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffsets:
+    topics: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = ()
+
+    @classmethod
+    def from_mapping(cls, offsets: Mapping[Partition, Offset]) -> PartitionOffsets:
+        by_topic: dict[str, list[tuple[int, int]]] = {}
+        for partition, offset in sorted(offsets.items()):
+            by_topic.setdefault(partition.topic, []).append((partition.index, offset))
+        return cls(tuple((topic, tuple(rows)) for topic, rows in by_topic.items()))
+
+    def to_mapping(self) -> dict[Partition, Offset]:
+        return {Partition(topic, index): Offset(offset) for topic, rows in self.topics for index, offset in rows}
+
+
+NO_OFFSETS: Final = PartitionOffsets()

@@ -11,9 +11,9 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType
 
+from mirror_core.model.forecast import ForecastOutcome, PlanForecast
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName
-from mirror_core.model.reckoning import ForecastOutcome, PlanForecast
 
 StepEvidence = Mapping[str, str | int | float | bool | None]
 """For people: flat, without secrets, never read back. Later steps use checkpoints."""

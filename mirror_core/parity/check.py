@@ -1,3 +1,5 @@
+"""Parity check: runs tasks anywhere, reports progress, writes the evidence."""
+
 from __future__ import annotations
 
 import time
@@ -8,32 +10,85 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from mirror_core.decide.parity import (
+from mirror_core.decide.parity_result import (
     CHUNK_OFFSETS,
     LEVEL_ENDS,
     LEVEL_RECORDS,
     ParityRow,
+    ParityRowBuffer,
     compare_log_bounds,
     fill_missing_rows,
     judge_rows,
+    merge_equal_rows,
     plan_rounds,
 )
-from mirror_core.decide.parity_rows import ParityRowBuffer
 from mirror_core.evidence.parity_report import write_parity_report
 from mirror_core.evidence.suites import TableExpectations
 from mirror_core.kafka.config import Config, load_config
-from mirror_core.kafka.kept import CONNECTION_POOL
+from mirror_core.kafka.connection_pool import CONNECTION_POOL
 from mirror_core.model.errors import BadRequest, RemoteFault
 from mirror_core.model.names import ClusterName
-from mirror_core.model.parity import ParityRange, ParityResult
+from mirror_core.model.parity_verdict import ParityRange, ParityResult
+from mirror_core.parity.comparable_ranges import format_missing_partition
 from mirror_core.parity.compare import CompareTask, compare_task, list_compacted_topics, read_ends
-from mirror_core.parity.scope import format_missing_partition
-from mirror_core.parity.so_far import OnParityProgress, ParityProgress
+
+OnParityProgress = Callable[[ParityResult], None]
+
+
+PROGRESS_INTERVAL_S: Final = 5.0
+
+
+"""Minimum time between reports of progress."""
+
+
+PROGRESS_COST_FACTOR: Final = 20
+
+
+"""Pause this many times as long as the last report took."""
+
+
+PARTITIONS_PER_S: Final = 500
+
+
+"""Pause a second for so many partitions: records of 50 bytes each make 90 MB an hour at most."""
+
+
+class ParityProgress:
+    """Partial results. Reporting costs as much as is new."""
+
+    def __init__(
+        self, on_progress: OnParityProgress, ranges: Sequence[ParityRange], level: int, ends: Sequence[ParityRow]
+    ) -> None:
+        self._on_progress, self._ranges, self._level = on_progress, ranges, level
+        self._known, self._new = list(ends), list[ParityRow]()
+        self._due_at = time.monotonic() + self._pause_s(0.0)
+
+    def add(self, rows: Sequence[ParityRow]) -> None:
+        """Report what is new when it is due."""
+        self._new += rows
+        began = time.monotonic()
+        if not self._new or began < self._due_at:
+            return
+        self._known, self._new = merge_equal_rows([*self._known, *self._new]), []
+        self._on_progress(
+            judge_rows(self._ranges, fill_missing_rows(self._ranges, self._known, self._level), self._level)
+        )
+        ended = time.monotonic()
+        self._due_at = ended + self._pause_s(ended - began)
+
+    def _pause_s(self, took_s: float) -> float:
+        return max(PROGRESS_INTERVAL_S, PROGRESS_COST_FACTOR * took_s, len(self._ranges) / PARTITIONS_PER_S)
+
 
 RunCompareTasks = Callable[[Sequence[CompareTask]], Iterable[Sequence[ParityRow]]]
+
+
 """Yields rows as tasks end, and empty batches while none do."""
 
+
 DEFAULT_THREADS: Final = 4
+
+
 PROGRESS_TICK_S: Final = 1.0
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from mirror_core.decide.parity import (
+from mirror_core.decide.parity_result import (
     LEVEL_DIGEST,
     LEVEL_RECORDS,
     ParityLogBounds,
@@ -17,21 +17,26 @@ from mirror_core.decide.parity import (
     build_trimmed_row,
     split_chunks,
 )
-from mirror_core.decide.rate import RateLimiter
-from mirror_core.decide.topics import is_compacted
+from mirror_core.decide.task_assignment import RateLimiter
+from mirror_core.decide.topic_settings import is_compacted
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config, Principal, load_config
-from mirror_core.kafka.existing import check_presence
-from mirror_core.kafka.log_faults import LogTrimmed
-from mirror_core.kafka.offsets import OffsetPoint, explain_missing_offset, list_points_with_retry
-from mirror_core.kafka.reader import PREFETCH_LOGS, LogReader
+from mirror_core.kafka.log_offsets import OffsetPoint, explain_missing_offset, list_points_with_retry
+from mirror_core.kafka.log_reader import PREFETCH_LOGS, LogReader, LogTrimmed
+from mirror_core.kafka.topic_existence import check_presence
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import ParityRange
-from mirror_core.parity.differences import LoneRecords, compare_records, find_damage
-from mirror_core.parity.explained import add_unexplained, read_records, to_failed_row
+from mirror_core.model.parity_verdict import ParityRange
 from mirror_core.parity.keyed_digest import DigestKey, KeyedDigest
+from mirror_core.parity.record_differences import (
+    LoneRecords,
+    add_unexplained,
+    compare_records,
+    find_damage,
+    read_records,
+    to_failed_row,
+)
 from mirror_core.wire.batch import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, BatchHeader, is_dense
 
 _DIGESTED: Final = struct.Struct(">qiqqBB")

@@ -1,9 +1,15 @@
+"""Saves records to Parquet before their log is truncated.
+
+A salvage is written beside its place, counted against the log, synced to disk, and then moved into place. It is never
+overwritten: after a repeated step it may be the only copy.
+"""
+
 from __future__ import annotations
 
 import os
 import shutil
 from bisect import insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -14,20 +20,69 @@ import pyarrow.parquet as pq
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config, Principal, load_config
-from mirror_core.kafka.existing import find_existing_topics
-from mirror_core.kafka.offsets import OffsetPoint, list_offset_points, list_offsets
-from mirror_core.kafka.reader import LogReader
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offset_points, list_offsets
+from mirror_core.kafka.log_reader import LogReader
+from mirror_core.kafka.topic_existence import find_existing_topics
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.files import report_write_errors, sync_path, sync_tree
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import ParityRange, SalvagedPartition
-from mirror_core.parity.elsewhere import TailMatches, find_tail_records
+from mirror_core.model.parity_verdict import ParityRange, SalvagedPartition, SalvageMatch
+from mirror_core.parity.keyed_digest import digest_in_memory
 from mirror_core.wire.batch import LOG_APPEND_TIME
+from mirror_core.wire.records import Record
+
+_TOMBSTONE: Final = b""
+
+
+"""Digests of values have 16 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TailMatches:
+    """Which keys of a tail the other cluster has."""
+
+    same_values: frozenset[tuple[bytes, bytes]]
+    """Digests of keys and values found there."""
+    keys: frozenset[bytes]
+    """Digests of keys found there."""
+
+    def find_fate(self, record: Record) -> SalvageMatch:
+        if record.key is None:
+            return SalvageMatch.UNKEYED
+        key = digest_in_memory(record.key)
+        if (key, _digest_value(record)) in self.same_values:
+            return SalvageMatch.SAME_VALUE
+        return SalvageMatch.CONFLICTING if key in self.keys else SalvageMatch.MISSING
+
+
+def find_tail_records(tail: Iterable[Record], other: Iterable[Record]) -> TailMatches:
+    """Memory grows with the tail, which is read first, not with the other log."""
+    tail_values: dict[bytes, set[bytes]] = {}
+    for record in tail:
+        if record.key is not None:
+            tail_values.setdefault(digest_in_memory(record.key), set()).add(_digest_value(record))
+    same_values, found_keys = set[tuple[bytes, bytes]](), set[bytes]()
+    for record in other if tail_values else ():
+        if record.key is None:
+            continue
+        key = digest_in_memory(record.key)
+        if key in tail_values:
+            found_keys.add(key)
+            if (value := _digest_value(record)) in tail_values[key]:
+                same_values.add((key, value))
+    return TailMatches(frozenset(same_values), frozenset(found_keys))
+
+
+def _digest_value(record: Record) -> bytes:
+    return _TOMBSTONE if record.value is None else digest_in_memory(record.value)
+
 
 _HEADER: Final[tuple[pa.Field[Any], ...]] = (
     pa.field("name", pa.binary(), nullable=False),  # binary: header names need not be UTF-8
     pa.field("value", pa.binary()),
 )
+
+
 _COLUMNS: Final[tuple[pa.Field[Any], ...]] = (
     pa.field("topic", pa.string(), nullable=False),
     pa.field("partition", pa.int32(), nullable=False),
@@ -39,18 +94,32 @@ _COLUMNS: Final[tuple[pa.Field[Any], ...]] = (
     pa.field("headers", pa.list_(pa.struct(_HEADER)), nullable=False),
     pa.field("fate", pa.string()),  # null where no other cluster was compared
 )
+
+
 SCHEMA: Final = pa.schema(_COLUMNS)
+
+
 DDL: Final = (
     "topic string not null, partition int not null, offset bigint not null, timestamp_ms bigint not null, "
     "timestamp_type string not null, key binary, value binary, "
     "headers array<struct<name: binary not null, value: binary>> not null, fate string"
 )
 
+
 MANIFEST: Final = "_salvage.json"
+
+
 NOT_WRITABLE_ADVICE: Final = "nothing was deleted: make room and rights there, or give another folder"
+
+
 MAX_LISTED_OFFSETS: Final = 5
+
+
 _ROWS_PER_BATCH: Final = 2000
+
+
 _BYTES_PER_BATCH: Final = 16 << 20
+
 
 WriteRecords = Callable[[Sequence["SalvageTask"], Path], None]
 

@@ -12,9 +12,8 @@ from enum import StrEnum
 from typing import Final
 
 from mirror_core.model.acl import Acl, Operation, Pattern, Resource
-from mirror_core.rights.acl_command import format_acl_command
-from mirror_core.rights.acls import EVERYBODY, SortedNames, covers
-from mirror_core.rights.needed import CLUSTER_NAME
+from mirror_core.rights.acl_rules import EVERYBODY, SortedNames, covers, format_acl_command
+from mirror_core.rights.required_acls import CLUSTER_NAME
 
 ALLOW_EVERYONE_SETTING: Final = "allow.everyone.if.no.acl.found"
 SUPER_USERS_SETTING: Final = "super.users"
@@ -176,8 +175,8 @@ def _assess_broker(reply: AuthorizerReply) -> FirstAclAssessment:
     hint = next((t for t in _list_default_allowed(reply) if not _is_super_user(t.user, reply)), None)
     if hint and reply.setting is AllowEveryoneValue.HIDDEN:
         reason = (
-            f"{location} has set {ALLOW_EVERYONE_SETTING} and hides the value; it admits {_format_trial(hint)}, which has no ACL: the value is "
-            f"true, unless {hint.user} is a super user"
+            f"{location} has set {ALLOW_EVERYONE_SETTING} and hides the value; it admits {_format_trial(hint)}, which"
+            f" has no ACL: the value is true, unless {hint.user} is a super user"
         )
         return FirstAclAssessment(FirstAclEffect.LIKELY, reason)
     return FirstAclAssessment(

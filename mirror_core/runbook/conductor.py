@@ -1,4 +1,6 @@
-"""What failover and failback share: open a run, take its steps, abort it.
+"""Conducts runs: what failover and failback share.
+
+What failover and failback share: open a run, take its steps, abort it.
 
 A process that acts takes the mirror's control transactional id first. Kafka fences the previous holder (KIP-98), so
 two conductors never act at once: the earlier one fails at its next journal write. A process that only reads, or would
@@ -14,7 +16,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import ClassVar, Generic, TypeVar
 
-from mirror_core.decide.approvals import (
+from mirror_core.decide.approval_rules import (
     ApprovalPolicy,
     explain_expired_run,
     explain_not_approved,
@@ -26,13 +28,13 @@ from mirror_core.decide.approvals import (
     select_valid_approvals,
 )
 from mirror_core.decide.drills import is_drill_mirror
-from mirror_core.decide.failover import PlanDecision
+from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.steps import find_no_return_step, list_step_names
-from mirror_core.mirrors.door import retry_until_owned
-from mirror_core.model.chronicle import AuditEntryKind
-from mirror_core.model.clock import now_ms
+from mirror_core.kafka.connection_pool import CONNECTION_POOL
+from mirror_core.mirrors.control import retry_until_owned
+from mirror_core.model.audit_log import AuditEntryKind
 from mirror_core.model.errors import BadRequest, LostOwnership, Refused
-from mirror_core.model.limits import TIMEOUTS
+from mirror_core.model.gc_tuning import reduced_gc_frequency
 from mirror_core.model.run import (
     AIRFLOW_CONDUCTOR_PREFIX,
     Approval,
@@ -44,9 +46,9 @@ from mirror_core.model.run import (
     StepRecord,
     StepState,
 )
-from mirror_core.runbook.at_work import process_caches
-from mirror_core.runbook.bundles import load_signer, write_bundle_or_report
-from mirror_core.runbook.services import Services
+from mirror_core.model.timing import TIMEOUTS, now_ms
+from mirror_core.runbook.evidence_bundle import load_signer, write_bundle_or_report
+from mirror_core.runbook.run_services import Services
 from mirror_core.state.approvals import find_approvals
 from mirror_core.state.journal import (
     Journal,
@@ -56,14 +58,22 @@ from mirror_core.state.journal import (
     make_begin_entry,
     make_conductor_records,
 )
-from mirror_core.state.link import MirrorLink
-from mirror_core.state.pulse import HeartbeatMonitor, send_heartbeats
-from mirror_core.state.pulse import make_released_heartbeat as begun_by_process
-from mirror_core.state.records import State, StateRecord, Tombstone
-from mirror_core.state.topic import read_complete_state, read_state
-from mirror_core.state.turning import is_past_no_return
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.no_return import is_past_no_return
+from mirror_core.state.run_heartbeat import HeartbeatMonitor, send_heartbeats
+from mirror_core.state.run_heartbeat import make_released_heartbeat as begun_by_process
+from mirror_core.state.state_records import State, StateRecord, Tombstone
+from mirror_core.state.state_topic import STATE_CACHE, read_complete_state, read_state
 from mirror_core.state.writer import StateWriter, make_control_id
-from mirror_core.sync.identity import is_source_answering
+from mirror_core.sync.cluster_identity import is_source_answering
+
+
+@contextmanager
+def process_caches() -> Iterator[None]:
+    """Pools connections and caches state topic reads while entered."""
+    with CONNECTION_POOL.keep_connections(), STATE_CACHE.enable(), reduced_gc_frequency():
+        yield
+
 
 PlanChoice = TypeVar("PlanChoice")
 

@@ -1,4 +1,6 @@
-"""The steps of a failback. Each may be repeated after a crash at any point.
+"""The steps of a failback, and what the old source's state says of its reverse mirror.
+
+The steps of a failback. Each may be repeated after a crash at any point.
 
 M is the failed-over mirror; its state is on the new primary. M-back, its reverse, is recorded on the old source.
 """
@@ -12,20 +14,17 @@ from dataclasses import replace
 from typing import Final
 
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
-from mirror_core.dataplane.local import LocalRunner
-from mirror_core.dataplane.results import raise_if_failed
-from mirror_core.decide.failback import find_written_since
-from mirror_core.decide.headway import format_catch_up
-from mirror_core.decide.view import join_limited
+from mirror_core.dataplane.epoch_results import raise_if_failed
+from mirror_core.dataplane.task_runner import LocalRunner
+from mirror_core.decide.copy_estimate import format_catch_up
+from mirror_core.decide.failback_plan import find_written_since
+from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.existing import find_existing_topics
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
-from mirror_core.mirrors.creation import ensure_state_topic, generate_producer_id
-from mirror_core.mirrors.gaps import choose_reverse_gap_method
-from mirror_core.model.clock import now_ms
-from mirror_core.model.drift import SyncCategory
-from mirror_core.model.errors import LostOwnership, MirrorError
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.topic_existence import find_existing_topics
+from mirror_core.mirrors.creation import choose_reverse_gap_method, ensure_state_topic, generate_producer_id
+from mirror_core.model.errors import LostOwnership, MirrorError, Refused, Unreachable
 from mirror_core.model.mirror import (
     ZOMBIE_WRITER_MARGIN_MS,
     DesiredState,
@@ -35,37 +34,85 @@ from mirror_core.model.mirror import (
     PartitionStatus,
     is_lease_fresh,
 )
-from mirror_core.model.names import Partition, format_reverse_name
-from mirror_core.model.run import RunMode, StepEvidence
-from mirror_core.runbook.tails import TailSteps
-from mirror_core.runbook.way_home import (
-    find_reverse_failover,
-    is_already_home,
-    load_reverse_link,
-    require_reverse_failover,
-)
-from mirror_core.state.link import MirrorLink, make_mirror_link
-from mirror_core.state.records import PartitionRecord, State, StateRecord, Tombstone
-from mirror_core.state.table import PartitionEvent, apply_events
-from mirror_core.state.topic import read_complete_state, read_state
+from mirror_core.model.names import MirrorName, Partition, format_reverse_name
+from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence
+from mirror_core.model.sync_state import SyncCategory
+from mirror_core.model.timing import now_ms
+from mirror_core.runbook.tail_steps import TailSteps
+from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
+from mirror_core.state.partition_transitions import PartitionEvent, apply_events
+from mirror_core.state.state_records import PartitionRecord, State, StateRecord, Tombstone
+from mirror_core.state.state_topic import read_complete_state, read_state
 from mirror_core.state.writer import StateWriter, make_control_id
-from mirror_core.sync.access import demote_topics
-from mirror_core.sync.closing_commands import build_command_target
-from mirror_core.sync.closings import ClusterClosed
-from mirror_core.sync.cycle import SyncReport, sync_mirror
-from mirror_core.sync.fence import STILLNESS_PAUSE_S, TRANSACTION_WAIT_S, lift_all_denials, wait_for_stillness
-from mirror_core.sync.homecoming import reset_group_offsets
-from mirror_core.sync.ledger import copy_demotions, restage_grants
-from mirror_core.sync.lifting import forget_revoked_rights, record_withdrawn_rights, sync_lifted_records
+from mirror_core.sync.acl_ledger import copy_demotions, restage_grants
+from mirror_core.sync.acl_sync import demote_topics
+from mirror_core.sync.fence_acls import STILLNESS_PAUSE_S, TRANSACTION_WAIT_S, lift_all_denials, wait_for_stillness
+from mirror_core.sync.fence_command import ClusterClosed, build_command_target
+from mirror_core.sync.fence_command_ownership import close_cluster
+from mirror_core.sync.mirror_sync import SyncReport, sync_mirror
+from mirror_core.sync.offset_sync import reset_group_offsets
 from mirror_core.sync.principals import list_own_principals
-from mirror_core.sync.shutting import close_cluster
+from mirror_core.sync.promotion_acls import forget_revoked_rights, record_withdrawn_rights, sync_lifted_records
+
+
+def find_reverse_failover(reverse_state: State, failback_run_id: str) -> Run | None:
+    """Matched by run id: clocks of two hosts do not tell what came first."""
+    expected = (RunKind.FAILOVER, RunState.DONE, failback_run_id)
+    return next(
+        (run for run in reverse_state.runs.values() if (run.plan.kind, run.state, run.failback_run) == expected), None
+    )
+
+
+def load_reverse_link(link: MirrorLink) -> MirrorLink:
+    state = read_state(link.source)
+    state.require_readable(format_reverse_name(link.mirror.name))
+    mirror = state.mirrors.get(format_reverse_name(link.mirror.name))
+    if mirror is None:
+        raise Unreachable(
+            f"mirror {format_reverse_name(link.mirror.name)} is not recorded on cluster {link.source.name}"
+        )
+    return make_mirror_link(link.config, mirror)
+
+
+def is_already_home(reverse_state: State, name: MirrorName, failback_run_id: str) -> bool:
+    """Whether M-back moved applications back. Refused while it does: rights would be removed."""
+    reverse_state.require_readable(name)
+    if run := reverse_state.active_run(name):
+        raise Refused(
+            f"failback {failback_run_id}: step create_reverse",
+            [f"run {run.id} takes applications home already: `mirrorbook failover resume {name}` first"],
+        )
+    return find_reverse_failover(reverse_state, failback_run_id) is not None
+
+
+def require_reverse_failover(link: MirrorLink, reverse_state: State, failback_run_id: str) -> Run:
+    run = find_reverse_failover(reverse_state, failback_run_id)
+    if run is None:
+        raise Refused(
+            f"failback {failback_run_id}: step reprotect",
+            [f"mirror {link.mirror.name} is not failed over yet: applications are still on {link.source.name}"],
+        )
+    return run
+
 
 CAUGHT_UP_OFFSETS: Final = 1_000
+
+
 CAUGHT_UP_S: Final = 5.0
+
+
 """In seconds of writes on a busy cluster."""
+
+
 STALL_S: Final = 120.0
+
+
 REPORT_INTERVAL_S: Final = 10.0
+
+
 PARTS_SYNCED_FIRST: Final = frozenset({SyncCategory.CONFIGS, SyncCategory.ACLS})
+
+
 """Rights too: a later withdrawal is detected by them."""
 
 
@@ -243,8 +290,9 @@ class FailbackSteps(TailSteps):
         reason = None
         if own_range:
             reason = (
-                f"somebody wrote to {self.link.destination.name} after applications had left it, or it was given up "
-                f"while they were there: its log goes {own_range}, and {self.link.source.name} never got that: save it first"
+                f"somebody wrote to {self.link.destination.name} after applications had left it, or it was given up"
+                f" while they were there: its log goes {own_range}, and {self.link.source.name} never got that: save it"
+                " first"
             )
         if reverse_status.reason:
             reason = (

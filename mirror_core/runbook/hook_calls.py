@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import msgspec
 
-from mirror_core.decide.calling import HookOutcome, from_http_status
+from mirror_core.decide.hook_retries import HookOutcome, from_http_status
 from mirror_core.kafka.config import Config
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.hooks import HookCommand, HookRequest
 from mirror_core.model.names import MirrorName
-from mirror_core.state.link import MirrorLink
-from mirror_core.sync.programs import SubprocessAttempt
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.sync.subprocess_hook import SubprocessAttempt
 
 
 def find_hook_problems(config: Config, mirror: MirrorName) -> Iterator[str]:

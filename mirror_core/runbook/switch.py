@@ -14,23 +14,22 @@ from typing import Final
 
 import msgspec
 
-from mirror_core.decide.calling import HookOutcome, compute_retry_pause_s
-from mirror_core.decide.view import UnseenCluster, join_limited
+from mirror_core.decide.hook_retries import HookOutcome, compute_retry_pause_s
+from mirror_core.decide.mirror_snapshot import UnseenCluster, join_limited
 from mirror_core.kafka.config import Config
-from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.hooks import AssetEvent, Hook, HookCommand, HookRequest, format_asset_uri
-from mirror_core.model.limits import TIMEOUTS
 from mirror_core.model.logs import get_logger
 from mirror_core.model.names import ClusterName, get_base_name
 from mirror_core.model.run import RunMode, StepEvidence
-from mirror_core.runbook.checkpoints import Announcement, HookCall, HookCalls
+from mirror_core.model.timing import TIMEOUTS, now_ms
 from mirror_core.runbook.hook_calls import build_request, send_request
-from mirror_core.runbook.observe import Query
-from mirror_core.state.active import ActiveCluster, announce_active_cluster, read_active_cluster
+from mirror_core.runbook.snapshot_reader import Query
+from mirror_core.runbook.step_records import Announcement, HookCall, HookCalls
+from mirror_core.state.active_cluster import ActiveCluster, announce_active_cluster, read_active_cluster
 from mirror_core.state.journal import Journal
-from mirror_core.state.link import MirrorLink
-from mirror_core.sync.programs import SubprocessAttempt, run_program
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.sync.subprocess_hook import SubprocessAttempt, run_program
 
 SWITCH_STEP: Final = "switch"
 

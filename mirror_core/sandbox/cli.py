@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from mirror_core.model.documents import JsonDocument, format_json, prints_json
 from mirror_core.model.errors import BadRequest
-from mirror_core.sandbox.route import Weather
+from mirror_core.model.json_documents import JsonDocument, format_json, prints_json
+from mirror_core.sandbox.wan_proxy import Weather
 
 if TYPE_CHECKING:
     from mirror_core.sandbox.sandbox import Sandbox

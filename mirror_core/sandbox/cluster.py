@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.limits import TIMEOUTS
+from mirror_core.model.timing import TIMEOUTS
 from mirror_core.sandbox.broker import Broker, run_tool
 from mirror_core.sandbox.credentials import ADMIN, scram_config
 from mirror_core.sandbox.errors import SandboxFailed

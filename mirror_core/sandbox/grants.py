@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 )
 
 from mirror_core.model.acl import Acl, Operation, Pattern, Resource
-from mirror_core.rights.needed import REQUIRED_ACLS
+from mirror_core.rights.required_acls import REQUIRED_ACLS
 from mirror_core.sandbox.credentials import ADMIN, APP, CONTROL, DATA, read_passwords, scram_config
 
 APP_HOME = "east"

@@ -20,7 +20,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from mirror_core.model.errors import BadRequest
-from mirror_core.sandbox import folder, formatting, grants
+from mirror_core.sandbox import grants, sandbox_folder, storage_format
 from mirror_core.sandbox.broker import MAIN_CLASS, Broker
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import (
@@ -32,11 +32,10 @@ from mirror_core.sandbox.credentials import (
     load_passwords,
 )
 from mirror_core.sandbox.errors import SandboxFailed
-from mirror_core.sandbox.folder import NAMES
 from mirror_core.sandbox.jars import ensure_jars, jars_dir
-from mirror_core.sandbox.link import Link
 from mirror_core.sandbox.ports import choose_ports
 from mirror_core.sandbox.process import end, running
+from mirror_core.sandbox.sandbox_folder import NAMES
 from mirror_core.sandbox.state import (
     ClusterState,
     NodePorts,
@@ -44,6 +43,7 @@ from mirror_core.sandbox.state import (
     load_state,
     save_state,
 )
+from mirror_core.sandbox.wan_process import Link
 
 NODE_COUNTS: Final = (1, 3)
 GRACE_S: Final = 30.0
@@ -75,8 +75,8 @@ class Sandbox:
         if nodes is not None and nodes not in NODE_COUNTS:
             raise BadRequest(f"a sandbox has 1 or 3 nodes in each cluster, not {nodes}")
         try:
-            folder.claim(self.dir)
-            with folder.exclusive(self.dir):
+            sandbox_folder.claim(self.dir)
+            with sandbox_folder.exclusive(self.dir):
                 self._up(nodes, extra, link)
         except OSError as error:
             raise SandboxFailed(
@@ -88,9 +88,9 @@ class Sandbox:
         """Stop exactly our brokers, in order, and return how many; `delete` removes what we made in the folder."""
         if not self.dir.is_dir():
             return 0
-        folder.refuse_foreign(self.dir)
-        with folder.exclusive(self.dir):
-            formatting.stop_formatters(path.parent for path in self._nodes())
+        sandbox_folder.refuse_foreign(self.dir)
+        with sandbox_folder.exclusive(self.dir):
+            storage_format.stop_formatters(path.parent for path in self._nodes())
             stopped = self.running()
             # Combined nodes that stop together lose their quorum, and the last one may wait for it in vain.
             self.link.down()
@@ -98,7 +98,7 @@ class Sandbox:
             if immortal := end(stubborn, signal.SIGKILL, GRACE_S):
                 raise SandboxFailed(f"could not stop pid {immortal[0].pid}: the system doesn't let it die")
             if delete:
-                folder.clear(self.dir)
+                sandbox_folder.clear(self.dir)
             return len(stopped)
 
     def running(self) -> list[psutil.Process]:
@@ -158,7 +158,7 @@ class Sandbox:
         dead = [b for cluster in clusters for b in cluster.brokers if processes[b.cluster, b.node] is None]
         if not dead:
             self._say("already running")
-        formatting.prepare(dead, state, passwords, self._say)
+        storage_format.prepare(dead, state, passwords, self._say)
         started: list[psutil.Process] = []
         try:
             for broker in dead:

@@ -12,22 +12,24 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
-from mirror_core.dataplane.runner import RunnerGone
-from mirror_core.evidence.folders import Folder, is_url, open_local_folder
+from mirror_core.dataplane.task_runner import RunnerGone
+from mirror_core.evidence.file_store import Folder, is_url, open_local_folder
 from mirror_core.model import logs
-from mirror_core.model.copying import Assignment, ListenAddress, TaskReport
-from mirror_core.model.errors import MirrorError
-from mirror_core.spark import task
-from mirror_core.spark.hadoop import HadoopFolder
-from mirror_core.spark.jobs import run_job
+from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.task_messages import Assignment, ListenAddress, TaskReport
+from mirror_core.spark import copy_executor
+from mirror_core.spark.hadoop_store import HadoopFolder
+from mirror_core.spark.job_submission import NoTaskSlot, require_task_slot, run_job
 from mirror_core.spark.session import (
     NO_CONF,
     PORT_SETTING,
@@ -36,21 +38,36 @@ from mirror_core.spark.session import (
     get_spark_context,
     parse_local_master,
 )
-from mirror_core.spark.slots import NoTaskSlot, require_task_slot
 
 R = TypeVar("R")
 
+
 REPLICATE_APP: Final = "mirrorbook-replicate"
+
+
 _JOB_NUMBERS: Final = itertools.count()
+
+
 """Unique among runners that share one Spark, since groups can be cancelled."""
+
+
 _MAX_JOBS: Final = 16
+
+
 """Two are normal. More wait only while Spark does not answer."""
+
 
 _TASK_LOST = re.compile(
     r"Task (\d+) in stage \S+ failed (\d+) times, most recent failure: Lost task [^(]*\(TID \d+\) \(([^)]*)\): (.*)"
 )
+
+
 _CLASS_NAME = re.compile(r"^(?:[a-z]\w*\.)+\w+: ")
+
+
 _STOP_WAIT_S: Final = 5.0
+
+
 """Time for local tasks to end by themselves before they are cancelled."""
 
 
@@ -89,7 +106,7 @@ class SparkRunner:
         try:
             # A barrier gives every slot its own worker. Dynamic allocation has none.
             barrier = self._context.getConf().get("spark.dynamicAllocation.enabled", "false") != "true"
-            self._run_job(_new_job_group(), task.preload_copy_task, [b""] * (2 * slots), barrier=barrier)
+            self._run_job(_new_job_group(), copy_executor.preload_copy_task, [b""] * (2 * slots), barrier=barrier)
         except SparkGone:
             self.close()
             raise
@@ -105,7 +122,9 @@ class SparkRunner:
         payloads = [msgspec.json.encode(assignment) for assignment in assignments]
         stop_file = str(self._stop_file) if self._stop_file else ""
         return self._start_job(
-            partial(task.run_copy_task, stop_file, logs.get_log_settings()), payloads, task.parse_task_report
+            partial(copy_executor.run_copy_task, stop_file, logs.get_log_settings()),
+            payloads,
+            copy_executor.parse_task_report,
         )
 
     def folder(self, location: str) -> Folder:
@@ -135,7 +154,7 @@ class SparkRunner:
                 return  # already dead, with its workers
 
     def _start_job(
-        self, work: task.TaskFunction, payloads: Sequence[bytes], read: Callable[[bytes], R]
+        self, work: copy_executor.TaskFunction, payloads: Sequence[bytes], read: Callable[[bytes], R]
     ) -> Future[tuple[R, ...]]:
         group = _new_job_group()
         with self._lock:
@@ -147,7 +166,7 @@ class SparkRunner:
         return job
 
     def _run_job(
-        self, group: str, work: task.TaskFunction, payloads: Sequence[bytes], barrier: bool = False
+        self, group: str, work: copy_executor.TaskFunction, payloads: Sequence[bytes], barrier: bool = False
     ) -> list[bytes]:
         try:
             with require_task_slot(
@@ -210,3 +229,41 @@ def count_task_slots(master: str, slots: int) -> int:
 
 def _new_job_group() -> str:
     return f"mirrorbook-{next(_JOB_NUMBERS)}"
+
+
+class SparkFleet:
+    """Starts one Spark for several mirrors, each with its own task slots.
+
+    A mirror has no more tasks than slots, so none takes another's.
+    """
+
+    def __init__(self, master: str, slots: int, mirrors: int, conf: Mapping[str, str] = NO_CONF) -> None:
+        """`slots`: tasks of one mirror's epoch. BadRequest when the ports from `conf`'s on are too few."""
+        port = int(conf.get(PORT_SETTING, "0"))
+        if port and port + mirrors > 1 << 16:
+            raise BadRequest(
+                f"{PORT_SETTING} is {port}: {mirrors} mirrors take as many ports from there on, which do not exist"
+            )
+        self._master = master
+        self._slots = slots
+        self._mirrors = mirrors
+        self._conf = conf
+        self._lock = threading.Lock()
+        self._context: SparkContext | None = None
+
+    def runner(self, number: int) -> SparkRunner:
+        with self._lock:
+            if self._context is None:
+                core_count = count_task_slots(self._master, self._slots * self._mirrors)
+                self._context = get_spark_context(REPLICATE_APP, self._master, core_count, self._conf)
+        try:
+            return SparkRunner(self._master, self._slots, self._conf, number=number)
+        except (PySparkException, Py4JError, OSError) as error:
+            raise SparkGone(f"Spark's process has ended ({format_first_line(error)}): start again") from None
+
+    def close(self) -> None:
+        """After all runners are closed."""
+        with self._lock:
+            if self._context is not None:
+                with suppress(PySparkException, Py4JError, OSError):  # already dead, with its workers
+                    self._context.stop()

@@ -5,10 +5,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from mirror_core.runbook.services import Services, local_services
-from mirror_core.spark.hadoop import open_private_folder
-from mirror_core.spark.parity import SparkCertificateCheck, SparkParity
-from mirror_core.spark.salvage import SparkSalvage
+from mirror_core.runbook.run_services import Services, local_services
+from mirror_core.spark.hadoop_store import open_private_folder
+from mirror_core.spark.parity_job import SparkCertificateCheck, SparkParity
+from mirror_core.spark.salvage_job import SparkSalvage
 from mirror_core.spark.session import NO_CONF
 
 

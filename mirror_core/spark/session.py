@@ -1,8 +1,12 @@
+""""""
+
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,16 +20,101 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import mirror_core
+from mirror_core.java import find_java_home, get_cache_dir
 from mirror_core.model.errors import BadRequest, RemoteFault
 from mirror_core.model.files import has_password
-from mirror_core.spark.java_shim import find_spark_java_home, write_log_configuration
+
+VECTOR_MODULE: Final = "jdk.incubator.vector"
+
+
+# Without its own level the gateway would set the root to "warn".
+LOG4J_CONFIGURATION: Final = """\
+rootLogger.level = error
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = spark %p %c{1}: %m%ex{0}%n
+"""
+
+
+# Keeps all arguments but one, in order.
+LAUNCHER_SCRIPT: Final = """\
+#!/bin/sh
+# Spark's launcher always adds this module (only MLlib uses it); this runtime has none, and would refuse to start.
+for argument do
+    shift
+    [ "$argument" = --add-modules={module} ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+
+def find_spark_java_home() -> Path:
+    """A shim where Java lacks the module that Spark's launcher demands."""
+    home = find_java_home()
+    if _has_module(home, VECTOR_MODULE):
+        return home
+    shim = _get_shim_folder() / hashlib.sha256(str(home).encode()).hexdigest()[:16]
+    _write_atomically(
+        shim / "bin" / "java", LAUNCHER_SCRIPT.format(module=VECTOR_MODULE, java=home / "bin" / "java"), 0o755
+    )
+    return shim
+
+
+def write_log_configuration() -> Path:
+    path = _get_shim_folder() / "log4j2.properties"
+    _write_atomically(path, LOG4J_CONFIGURATION, 0o644)
+    return path
+
+
+def _has_module(home: Path, module: str) -> bool:
+    try:
+        return module in (home / "release").read_text(encoding="utf-8").split('MODULES="', 1)[1].split()
+    except (OSError, IndexError):
+        return False
+
+
+def _get_shim_folder() -> Path:
+    return get_cache_dir() / "spark-java"
+
+
+def _write_atomically(path: Path, text: str, mode: int) -> None:
+    """Atomic: several processes may start Spark at once."""
+    if (
+        path.is_file()
+        and path.read_text(encoding="utf-8") == text
+        and os.access(path, os.X_OK if mode & 1 else os.R_OK)
+    ):
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.chmod(temporary, mode)
+    os.replace(temporary, path)
+
 
 NO_CONF: Final[Mapping[str, str]] = MappingProxyType({})
+
+
 LOOPBACK: Final = "127.0.0.1"
+
+
 PORT_SETTING: Final = "spark.mirrorbook.port"
+
+
 """UDP port of the driver, for firewalls. Unset: any free one."""
+
+
 TASK_ATTEMPTS: Final = 4
+
+
 """Without it a killed Python worker fails the whole job on local[N]."""
+
 
 _FIXED_SETTINGS: Final = {
     "spark.master": ("", "say it with --master"),
@@ -33,21 +122,37 @@ _FIXED_SETTINGS: Final = {
     "spark.sql.adaptive.enabled": ("false", "it would merge tasks"),
     "spark.sql.execution.arrow.maxRecordsPerBatch": ("1", "a row is a whole task's work"),
 }
+
+
 """Fixed settings, with the reason."""
+
 
 _SECRET_NAME: Final = re.compile(
     r"secret(?!bitlength)|passw(?:or)?d|passphrase|(?<!delegation\.)token|(?:private|access|account)[._]?key|\.sas\.",
     re.IGNORECASE,
 )
+
+
 _NOT_SECRET_NAME: Final = re.compile(
     r"spark\.kubernetes\.\w+\.(?:secrets|secretKeyRef)\..*|.*(?:file|path|provider|enabled)", re.IGNORECASE
 )
+
+
 _JAVA_PROPERTY: Final = re.compile(r"-D([^\s=]+)=")
 
+
 _START_LOCK: Final = threading.Lock()
+
+
 """Mirrors of a set start Spark from several threads."""
+
+
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+
+
 _LOCAL = re.compile(r"local(?:\[(\*|[1-9]\d*)(?:,([1-9]\d*))?\])?")
+
+
 _ON_THIS_MACHINE = re.compile(r"spark://(127\.0\.0\.1|localhost|\[::1\])[:,]")
 
 

@@ -12,12 +12,12 @@ from typing import Final, TypeVar
 import msgspec
 
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.model.checkpoint import Checkpoint, RecordedApproval, ShownPlan
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import MirrorName
-from mirror_core.state.aside import NonFencingWriter
+from mirror_core.model.run_checkpoints import Checkpoint, RecordedApproval, ShownPlan
 from mirror_core.state.journal import make_checkpoint
-from mirror_core.state.records import STATE_TOPIC, State, Tombstone
+from mirror_core.state.nonfencing_writer import NonFencingWriter
+from mirror_core.state.state_records import STATE_TOPIC, State, Tombstone
 
 WRITE_TIMEOUT_S: Final = 20.0
 APPROVAL_RETENTION_MS: Final = 24 * 3_600_000

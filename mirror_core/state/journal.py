@@ -11,13 +11,13 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from mirror_core.model.checkpoint import Checkpoint, StepValue
-from mirror_core.model.chronicle import AuditEntryKind, AuditLine, build_next_line, hash_line, to_canonical_json
-from mirror_core.model.clock import now_ms
+from mirror_core.model.audit_log import AuditEntryKind, AuditLine, build_next_line, hash_line, to_canonical_json
 from mirror_core.model.errors import BadRequest, Indeterminate, LostOwnership, MirrorError, Refused
 from mirror_core.model.logs import get_logger, log_context
 from mirror_core.model.run import Run, RunState, StepEvidence, StepRecord, StepState
-from mirror_core.state.records import State, StateRecord, Tombstone
+from mirror_core.model.run_checkpoints import Checkpoint, StepValue
+from mirror_core.model.timing import now_ms
+from mirror_core.state.state_records import State, StateRecord, Tombstone
 
 CheckpointValue = TypeVar("CheckpointValue", bound=StepValue)
 

@@ -14,14 +14,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.exclusive import ForeignAbort, TransactionalIdExhausted, TransactionalProducer
-from mirror_core.kafka.transaction_brokers import ProducerFenced
-from mirror_core.model.chronicle import AuditLine, renumber_line
+from mirror_core.kafka.transactional_producer import (
+    ForeignAbort,
+    ProducerFenced,
+    TransactionalIdExhausted,
+    TransactionalProducer,
+)
+from mirror_core.model.audit_log import AuditLine, renumber_line
 from mirror_core.model.errors import Indeterminate, LostOwnership, RemoteFault, Unreachable
 from mirror_core.model.names import MirrorName, Partition
-from mirror_core.state.records import STATE_TOPIC, State, StateRecord, Tombstone, TransactionalIdNumber
-from mirror_core.state.short import explain_min_isr
-from mirror_core.state.topic import STATE_TRANSACTION_MS, read_complete_state
+from mirror_core.state.state_records import STATE_TOPIC, State, StateRecord, Tombstone, TransactionalIdNumber
+from mirror_core.state.state_topic import STATE_TRANSACTION_MS, read_complete_state
+from mirror_core.state.topic_reader import explain_min_isr
 
 _MAX_FOREIGN_ABORTS: Final = 3
 """When others abort."""
@@ -90,9 +94,9 @@ class StateWriter:
             except RemoteFault as error:
                 raise self._explain_error(error) from None
         raise RemoteFault(
-            f"{self._where}: cannot write: somebody else aborted {_MAX_FOREIGN_ABORTS} transactions of {self.id} in a row. "
-            f"Holders of CLUSTER_ACTION or ALTER on {self.cluster.name} can do that. Withdraw it from those who should "
-            "not have it, the mirror's data principal first; then resume"
+            f"{self._where}: cannot write: somebody else aborted {_MAX_FOREIGN_ABORTS} transactions of {self.id} in a"
+            f" row. Holders of CLUSTER_ACTION or ALTER on {self.cluster.name} can do that. Withdraw it from those who"
+            " should not have it, the mirror's data principal first; then resume"
         )
 
     def _write(self, records: Sequence[StateRecord | Tombstone]) -> None:
@@ -102,9 +106,11 @@ class StateWriter:
             self.refresh()
             self._open_since = None
             all_records = [
-                renumber_line(original, self.state.audit_lines(original.run))
-                if isinstance(original, AuditLine)
-                else original
+                (
+                    renumber_line(original, self.state.audit_lines(original.run))
+                    if isinstance(original, AuditLine)
+                    else original
+                )
                 for original in records
             ]
         if self._producer.number > self._recorded_number():
@@ -165,8 +171,9 @@ class StateWriter:
         message = f"{self._where}: cannot {action}: another process now controls this mirror; stopping"
         if open_s * 1000 >= STATE_TRANSACTION_MS:
             message += (
-                f". Or nobody has: the write took {open_s:.0f} s, and brokers end one after {STATE_TRANSACTION_MS // 1000} "
-                f"s. Then resume the run, from where the way to {self.cluster.name} is quicker"
+                f". Or nobody has: the write took {open_s:.0f} s, and brokers end one after"
+                f" {STATE_TRANSACTION_MS // 1000} s. Then resume the run, from where the way to {self.cluster.name} is"
+                " quicker"
             )
         return LostOwnership(message)
 

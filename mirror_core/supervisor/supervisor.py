@@ -5,34 +5,81 @@ A refused `replicate` may mean a failover with a pending fence, so `mirrorbook m
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
-from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, LostOwnership, Refused
 from mirror_core.model.names import MirrorName
-from mirror_core.supervisor.child import start_tethered
-from mirror_core.supervisor.home import SupervisorDirectory, SupervisorStatus, make_own_status
+from mirror_core.model.timing import now_ms
+from mirror_core.supervisor.directory import SupervisorDirectory, SupervisorStatus, make_own_status
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def start_tethered(command: Sequence[str], output: BinaryIO) -> subprocess.Popen[bytes]:
+    """In its own process group; on Linux it gets SIGTERM when the calling thread's process dies.
+
+    So Ctrl-C is the parent's, and a hanging child can be killed with its children.
+    """
+    libc = ctypes.CDLL(None)  # before the fork, which must not load libraries
+    parent = os.getpid()
+
+    def set_death_signal() -> None:
+        if sys.platform == "linux":
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != parent:  # the parent died before
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        process_group=0,
+        preexec_fn=set_death_signal,
+    )
+
 
 FIRST_DELAY_S: Final = 0.5
+
+
 MAX_DELAY_S: Final = 30.0
+
+
 HEALTHY_S: Final = 10.0
+
+
 """After this time an exit is a new incident."""
+
+
 REFUSED_DELAY_S: Final = 5.0
+
+
 SLOW_RETRY_EXIT_CODES: Final = frozenset({BadRequest.exit_code, Refused.exit_code, LostOwnership.exit_code})
+
+
 """Only a person, or another owner's end, changes these."""
+
+
 STOP_TIMEOUT_S: Final = 60.0
+
+
 LOG_CHECK_INTERVAL_S: Final = 60.0
 
+
 REPLICATE: Final = "replicate"
+
+
 WATCH: Final = "watch"
 
 

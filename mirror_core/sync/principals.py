@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Set
 from functools import partial
 
-from mirror_core.kafka.acls import BrokerAcls
+from mirror_core.kafka.acl_requests import BrokerAcls
 from mirror_core.kafka.config import ANONYMOUS, ClusterConfig, Principal
 from mirror_core.model.acl import Acl, Operation, Pattern
-from mirror_core.rights.acls import OWN_TOPIC_PREFIX, build_denial
+from mirror_core.rights.acl_rules import OWN_TOPIC_PREFIX, build_denial
 from mirror_core.rights.first_acl import UNKNOWN_USER
-from mirror_core.state.link import MirrorLink
-from mirror_core.state.records import State
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.state_records import State
 
 
 def format_principal(config: ClusterConfig, principal: Principal) -> str:

@@ -3,6 +3,11 @@
 Positions: base offset 0, length 8 (of what follows), leader epoch 12, magic 16, CRC-32C 17 (over 21 to the end),
 attributes 21, last offset delta 23, base timestamp 27, max timestamp 35, producer id 43, producer epoch 51, base
 sequence 53, record count 57, records 61.
+
+Digest of a batch's content, equal as sent and as read back.
+
+Digests add up modulo 2**128 to those of ranges; each includes its offset. XXH3 detects accidents, not an attacker
+who chooses both records; log comparisons use `parity.keyed_digest` (ADR 0014).
 """
 
 from __future__ import annotations
@@ -11,31 +16,69 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+import xxhash
 from fastcrc import crc32
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+
+
 HEADER_SIZE: Final = HEADER.size
+
+
 LENGTH_PREFIX: Final = 12
+
+
 """Base offset and length; the length does not count them."""
 
+
 LEGACY_HEADER: Final = struct.Struct(">qiIBB")
+
+
 MIN_LEGACY_SIZES: Final = (26, 34)
+
+
 CURRENT_MAGIC: Final = 2
+
+
 _MAGIC_POSITION: Final = 16
 
+
 CODEC_MASK: Final = 0x07
+
+
 LOG_APPEND_TIME: Final = 0x08
+
+
 TRANSACTIONAL: Final = 0x10
+
+
 CONTROL: Final = 0x20
+
+
 DELETE_HORIZON: Final = 0x40
+
+
 NO_TIMESTAMP: Final = -1
+
+
 """Brokers always accept it. Messages of magic 0 have none."""
+
+
 SEQUENCE_MASK: Final = 0x7FFFFFFF
 
+
 _ATTRIBUTES: Final = struct.Struct(">h")
+
+
 _CRC: Final = struct.Struct(">I")
+
+
 _PRODUCER: Final = struct.Struct(">qhi")
+
+
 _MAX_TIMESTAMP: Final = struct.Struct(">q")
+
+
 _ZERO_OFFSET: Final = bytes(8)
 
 
@@ -144,3 +187,26 @@ def readdress(batch: memoryview, producer_id: int, producer_epoch: int, base_seq
     batch[:8] = _ZERO_OFFSET
     _PRODUCER.pack_into(batch, 43, producer_id, producer_epoch, base_sequence)
     _CRC.pack_into(batch, 17, crc32.iscsi(batch[21:]))
+
+
+_DIGEST_HEAD: Final = struct.Struct(">qB")
+
+
+_ATTRIBUTES_LOW_BYTE: Final = 22
+
+
+_DIGESTED_BITS: Final = 0x0F
+
+
+"""Codec and timestamp type. All other attributes differ between logs."""
+
+
+DIGEST_MODULUS: Final = 1 << 128
+
+
+def compute_batch_digest(base_offset: int, batch: memoryview) -> int:
+    """Covers offset, codec, timestamp type, times, record count and records (magic 2)."""
+    digest = xxhash.xxh3_128(_DIGEST_HEAD.pack(base_offset, batch[_ATTRIBUTES_LOW_BYTE] & _DIGESTED_BITS))
+    digest.update(batch[27:43])
+    digest.update(batch[57:])
+    return digest.intdigest()

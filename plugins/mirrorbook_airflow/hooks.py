@@ -19,15 +19,13 @@ import yaml
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from mirror_core.model.config_sections import AUTHORIZER_KEYS, parse_mirror_sections, parse_sets
 from mirror_core.model.errors import BadRequest, MirrorError
-from mirror_core.model.mirror_sections import parse_mirror_sections
-from mirror_core.model.mirror_set import parse_sets
 from mirror_core.model.names import MirrorName
-from mirror_core.model.ruling import AUTHORIZER_KEYS
 from mirror_core.model.text import format_suggestion
 from mirrorbook_airflow import kafka_type
 from mirrorbook_airflow.params import starts_data_planes
-from mirrorbook_airflow.passwords import Passwords
+from mirrorbook_airflow.secret_files import Passwords
 
 _EXTRA: Final = (
     "security_protocol",
@@ -114,7 +112,7 @@ def current_config(name: str, connections: Iterable[str]) -> Path:
 
 def hold_in_memory(name: str, connections: Iterable[str]) -> Path:
     """Keep the configuration in this process, with its passwords; the path that stands for it."""
-    from mirror_core.state.link import register_config
+    from mirror_core.state.mirror_link import register_config
 
     path = home("config") / f"{_safe(name)}.yaml (in memory)"  # hooks run in this folder
     register_config(path, _text_of(_usable(path, connections), unusable_connections(path)))

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from mirror_core.decide.drills import FORECAST_FIGURE
 from mirror_core.decide.steps import list_standstill_steps
-from mirror_core.model.mirror_sections import OWNER_KEY
+from mirror_core.model.config_sections import OWNER_KEY
 from mirror_core.model.run import Plan, Run, RunKind, StepEvidence, StepRecord, shorten_hash
 from mirror_core.model.text import escape_invisible
 

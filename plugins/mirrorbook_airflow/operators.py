@@ -11,15 +11,15 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from mirror_core.model.errors import BadRequest, HeldByRun, LostOwnership, Refused
 from mirror_core.model.names import MirrorName
-from mirror_core.model.parity import ParityVerdict
+from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.text import escape_invisible
+from mirrorbook_airflow.airflow_variables import remember_clusters, remember_mirror
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.hooks import home
-from mirrorbook_airflow.mirrors import config_path, find_mirror, silent_clusters, started_mirrors
-from mirrorbook_airflow.page.mirror_reports import Kind, folder_name, page_path
+from mirrorbook_airflow.mirror_lookup import config_path, find_mirror, silent_clusters, started_mirrors
+from mirrorbook_airflow.page.report_files import Kind, folder_name, page_path
 from mirrorbook_airflow.params import page_root, receipts
-from mirrorbook_airflow.services import parity_check, receipts_folder
-from mirrorbook_airflow.variables import remember_clusters, remember_mirror
+from mirrorbook_airflow.worker_services import parity_check, receipts_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -76,12 +76,10 @@ class CreateMirror(MirrorOperator):
     timeout = HOURS
 
     def execute(self, context: Context) -> None:
-        from mirror_core.mirrors.creation import create_mirror
+        from mirror_core.mirrors.creation import create_mirror, describe_copy_estimate, format_gap_limit
         from mirror_core.mirrors.describe import GAP_TEXTS
-        from mirror_core.mirrors.estimate import describe_copy_estimate
-        from mirror_core.mirrors.gaps import format_gap_limit
         from mirror_core.model.mirror import GapFilling
-        from mirror_core.state.link import find_mirror_link, load_clusters, make_mirror_link
+        from mirror_core.state.mirror_link import find_mirror_link, load_clusters, make_mirror_link
 
         params = context["params"]
         gaps = (
@@ -118,7 +116,7 @@ class StartMirror(MirrorOperator):
     """Let the mirror run. Its data plane is another DAG's business."""
 
     def execute(self, context: Context) -> None:
-        from mirror_core.mirrors.verbs import start_mirror
+        from mirror_core.mirrors.mirror_commands import start_mirror
 
         with airflow_errors():
             start_mirror(find_mirror(self.mirror)[0])
@@ -130,7 +128,7 @@ class SyncMirror(MirrorOperator):
     timeout = HOURS
 
     def execute(self, context: Context) -> dict[str, int]:
-        from mirror_core.mirrors.verbs import run_sync
+        from mirror_core.mirrors.mirror_commands import run_sync
 
         with airflow_errors():
             try:
@@ -186,11 +184,11 @@ class CheckParity(MirrorOperator):
     timeout = DAYS
 
     def execute(self, context: Context) -> str:
-        from mirror_core.evidence.asked import load_expectations
+        from mirror_core.evidence.expectations import load_expectations
         from mirror_core.evidence.suites import PARITY, TableExpectations
-        from mirror_core.mirrors.proving import compare_and_record
-        from mirror_core.parity.scope import read_parity_scope
-        from mirror_core.state.link import find_mirror_link, load_clusters
+        from mirror_core.mirrors.incremental_verification import compare_and_record
+        from mirror_core.parity.comparable_ranges import read_parity_scope
+        from mirror_core.state.mirror_link import find_mirror_link, load_clusters
 
         with airflow_errors():
             config = load_clusters(config_path(self.mirror))
@@ -234,11 +232,11 @@ class CheckMirror(MirrorOperator):
     """
 
     def execute(self, context: Context) -> str:
-        from mirror_core.evidence.asked import load_expectations
+        from mirror_core.evidence.expectations import load_expectations
         from mirror_core.evidence.suites import READINESS, SYNC
         from mirror_core.model.files import check_writable
-        from mirror_core.runbook.checking import CHECK_ADVICE, CHECK_NAME, check_mirror
-        from mirror_core.state.link import find_mirror_link, load_clusters
+        from mirror_core.runbook.mirror_check import CHECK_ADVICE, CHECK_NAME, check_mirror
+        from mirror_core.state.mirror_link import find_mirror_link, load_clusters
 
         with airflow_errors():
             config = load_clusters(config_path(self.mirror))
@@ -278,7 +276,7 @@ class CompactReceipts(MirrorOperator):
     timeout = HOURS
 
     def execute(self, context: Context) -> int:
-        from mirror_core.mirrors.receipts import compact_receipts, first_open_day
+        from mirror_core.mirrors.receipt_maintenance import compact_receipts, first_open_day
 
         with airflow_errors():
             link, _ = find_mirror(self.mirror)

@@ -12,8 +12,8 @@ from airflow.sdk import Param
 
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.run import FailbackStrategy
+from mirrorbook_airflow.airflow_variables import offered_clusters, offered_mirrors, offered_sets
 from mirrorbook_airflow.page import page_root as page_root
-from mirrorbook_airflow.variables import offered_clusters, offered_mirrors, offered_sets
 
 if TYPE_CHECKING:
     from airflow.sdk.execution_time.hitl import HITLUser

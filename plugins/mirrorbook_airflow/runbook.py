@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator, TaskGroup
 
-from mirror_core.decide.left_behind import format_planned_failover_hint, format_run_kept
+from mirror_core.decide.certificate_coverage import check_as_copied
+from mirror_core.decide.source_probe import format_planned_failover_hint, format_run_kept
 from mirror_core.decide.steps import (
     RUN_STEPS,
     StepNeed,
@@ -24,13 +25,12 @@ from mirror_core.decide.steps import (
     list_step_names,
     list_steps_needing,
 )
-from mirror_core.decide.strategies import AllowedStrategies
-from mirror_core.decide.vouching import check_as_copied
+from mirror_core.decide.truncation import AllowedStrategies
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.names import MirrorName, format_reverse_name
 from mirror_core.model.run import AIRFLOW_CONDUCTOR_PREFIX, RunKind, RunMode
 from mirror_core.model.text import escape_invisible, escape_invisible_lines
-from mirrorbook_airflow.approving import (
+from mirrorbook_airflow.approvals import (
     Agreed,
     ApprovePlan,
     ApproveSecond,
@@ -42,23 +42,23 @@ from mirrorbook_airflow.approving import (
     record_shown,
     recorded_plan,
 )
-from mirrorbook_airflow.closing import LAST_WORDS, LastWords
 from mirrorbook_airflow.errors import airflow_errors
-from mirrorbook_airflow.events import FENCED, HOME, SWITCHED, emit_home, emit_switched
 from mirrorbook_airflow.markdown import PROVE, plan_markdown, proved_markdown
-from mirrorbook_airflow.mirrors import find_mirror
+from mirrorbook_airflow.mirror_lookup import find_mirror
 from mirrorbook_airflow.operators import CUT_OVER_TIMEOUT, DAYS, HOURS, MirrorOperator
 from mirrorbook_airflow.params import page_root, two_people
-from mirrorbook_airflow.replicating import ReplicateMirror
-from mirrorbook_airflow.services import services
+from mirrorbook_airflow.replicate_tasks import ReplicateMirror
+from mirrorbook_airflow.run_status import LAST_WORDS, LastWords
+from mirrorbook_airflow.switch_event import FENCED, HOME, SWITCHED, emit_home, emit_switched
+from mirrorbook_airflow.worker_services import services
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from mirror_core.model.run import Run, StepRecord
-    from mirror_core.runbook.failback import Failback
-    from mirror_core.runbook.failover import Failover
-    from mirror_core.state.records import State
+    from mirror_core.runbook.failback_conductor import Failback
+    from mirror_core.runbook.failover_conductor import Failover
+    from mirror_core.state.state_records import State
 
 STAND_STILL: Final = list_standstill_steps(RunKind.FAILOVER)[0]
 """The step from which on a planned failover keeps applications from writing."""
@@ -101,8 +101,8 @@ class RunOperator(MirrorOperator):
 
     def engine(self, context: Context, steps: Sequence[str] = ()) -> Failover | Failback:
         """The core's conductor, equipped for these steps; every task of this DAG run conducts in the same name."""
-        from mirror_core.runbook.failback import Failback
-        from mirror_core.runbook.failover import Failover
+        from mirror_core.runbook.failback_conductor import Failback
+        from mirror_core.runbook.failover_conductor import Failover
 
         link, _ = find_mirror(self.mirror)
         make = Failover if self.kind is RunKind.FAILOVER else Failback
@@ -264,7 +264,7 @@ class AbortRun(RunOperator):
         self.step_tasks = tuple(step.task_id for step in steps)
 
     def execute(self, context: Context) -> str:
-        from mirror_core.runbook.closing import read_run_outcome
+        from mirror_core.runbook.run_outcome import read_run_outcome
 
         run_id = context["ti"].xcom_pull(task_ids=self.begin_task)
         with airflow_errors():
@@ -276,8 +276,8 @@ class AbortRun(RunOperator):
         return outcome
 
     def _given_up(self, context: Context, state: State, run: Run | None) -> str:
-        from mirror_core.runbook.closing import is_awaiting_confirmation
-        from mirror_core.state.turning import is_past_no_return
+        from mirror_core.runbook.run_outcome import is_awaiting_confirmation
+        from mirror_core.state.no_return import is_past_no_return
 
         if run is None or run.ended_ms is not None:
             return "nothing to abort: the run has ended"

@@ -6,13 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mirror_core.evidence.folders import LocalFolder
-from mirror_core.mirrors.rebuilding import RebuildResult, rebuild_receipts
+from mirror_core.evidence.file_store import LocalFolder
+from mirror_core.mirrors.receipt_maintenance import RebuildResult, rebuild_receipts
 from mirror_core.model.mirror import GapFilling
 from mirror_core.model.names import ClusterName, Partition
-from mirror_core.model.parity import ParityRange, ParityResult
-from mirror_core.parity.certified import LocalCertificateRunner, RunCertificateTasks, check_certificates
-from mirror_core.parity.certified_scope import CertificateScope, read_certificate_scope
+from mirror_core.model.parity_verdict import ParityRange, ParityResult
+from mirror_core.parity.certificate_check import (
+    CertificateScope,
+    LocalCertificateRunner,
+    RunCertificateTasks,
+    check_certificates,
+    read_certificate_scope,
+)
 from mirror_core.parity.check import LocalParity
 from tests.brokers import Pair, new_topic
 from tests.mirroring import Mirrored, new_mirror

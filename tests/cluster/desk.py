@@ -13,10 +13,10 @@ import yaml
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.records import STATE_TOPIC
+from mirror_core.state.state_records import STATE_TOPIC
 from tests.brokers import TIMEOUT_S, Pair, admin_client
 from tests.mirroring import Mirrored, new_mirror
 from tests.waiting import wait_until

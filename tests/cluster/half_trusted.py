@@ -12,7 +12,7 @@ from typing import Any, Final
 import yaml
 
 from mirror_core.kafka.topics import NewTopic, create_topics
-from mirror_core.sandbox import formatting
+from mirror_core.sandbox import storage_format
 from mirror_core.sandbox.broker import Broker
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import ADMIN, load_passwords
@@ -49,7 +49,7 @@ def half_trusted(pair: Pair, name: str, folder: Path) -> Iterator[SandboxCluster
     for broker in brokers:
         tls, plain = ports[broker.node + 3], ports[broker.node + 5]
         extra = _extra(broker, tls, plain, folder)
-        formatting.prepare([broker], SandboxState(clusters=clusters, extra=extra), passwords, lambda line: None)
+        storage_format.prepare([broker], SandboxState(clusters=clusters, extra=extra), passwords, lambda line: None)
     cluster = SandboxCluster(name=name, brokers=brokers, passwords=passwords)
     try:
         cluster.wait_ready({broker.node: broker.spawn() for broker in brokers}, whole_cluster=True)

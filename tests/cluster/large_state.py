@@ -16,20 +16,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from mirror_core.decide import failback as failback_decision
-from mirror_core.decide import failover as failover_decision
-from mirror_core.decide.failback import FailbackSnapshot, NewPrimary, OldSource
-from mirror_core.decide.failover import PlanDecision
+from mirror_core.decide import failback_plan as failback_decision
+from mirror_core.decide import failover_plan as failover_decision
+from mirror_core.decide.failback_plan import FailbackSnapshot, NewPrimary, OldSource
+from mirror_core.decide.failover_plan import PlanDecision
+from mirror_core.decide.mirror_snapshot import ClusterTopic, DestinationSnapshot, MirrorSnapshot, SourceSnapshot
 from mirror_core.decide.steps import list_step_names
-from mirror_core.decide.strategies import AllowedStrategies
-from mirror_core.decide.view import ClusterTopic, DestinationSnapshot, MirrorSnapshot, SourceSnapshot
+from mirror_core.decide.truncation import AllowedStrategies
 from mirror_core.kafka.config import load_config
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
-from mirror_core.model.names import Offset, Partition
-from mirror_core.model.offsets import PartitionOffsets
+from mirror_core.model.names import Offset, Partition, PartitionOffsets
+from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import FailbackStrategy, RunKind, RunMode, RunState, StepEvidence
-from mirror_core.model.standing import FenceAction, PendingFence
-from mirror_core.runbook.checkpoints import (
+from mirror_core.runbook.failback_conductor import Failback
+from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.runbook.planned_steps import PlannedSteps
+from mirror_core.runbook.promotion_steps import list_stopped_records
+from mirror_core.runbook.run_services import local_services
+from mirror_core.runbook.step_records import (
     DrainResult,
     FenceResult,
     GateResult,
@@ -39,15 +43,10 @@ from mirror_core.runbook.checkpoints import (
     SalvageResult,
     read_output,
 )
-from mirror_core.runbook.failback import Failback
-from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.failover_steps import PlannedSteps
-from mirror_core.runbook.promotion import list_stopped_records
-from mirror_core.runbook.services import local_services
 from mirror_core.state.journal import Journal
-from mirror_core.state.link import MirrorLink, find_mirror_link
-from mirror_core.state.records import PartitionRecord, State
-from mirror_core.state.topic import read_state
+from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
+from mirror_core.state.state_records import PartitionRecord, State
+from mirror_core.state.state_topic import read_state
 from mirror_core.state.writer import StateWriter, make_control_id
 
 TOPICS: Final = 10_000

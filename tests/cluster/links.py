@@ -10,8 +10,8 @@ from mirror_core.kafka.config import load_config
 from mirror_core.mirrors.creation import create_mirror
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import Partition
-from mirror_core.state.link import MirrorLink, make_mirror_link
-from mirror_core.state.records import PartitionRecord
+from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
+from mirror_core.state.state_records import PartitionRecord
 from mirror_core.state.writer import StateWriter, make_control_id
 from tests.brokers import Pair
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from mirror_core.sandbox import formatting
+from mirror_core.sandbox import storage_format
 from mirror_core.sandbox.broker import Broker
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import ADMIN, create_passwords, load_passwords
@@ -143,7 +143,7 @@ def secure_cluster(folder: Path) -> Iterator[Secure]:
         },
     )
     broker = Broker(cluster=NAME, node=1, folder=folder / NAME / "1", ports=ports, jars=jars_dir())
-    formatting.prepare([broker], state, passwords, lambda line: None)
+    storage_format.prepare([broker], state, passwords, lambda line: None)
     cluster = SandboxCluster(name=NAME, brokers=(broker,), passwords=passwords)
     process = broker.spawn()
     try:

@@ -11,18 +11,18 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from mirror_core.dataplane.counters import Counters, RetriedWork
-from mirror_core.decide.parity import ParityRow
-from mirror_core.decide.rate import RateLimiter
+from mirror_core.decide.parity_result import ParityRow
+from mirror_core.decide.task_assignment import RateLimiter
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.reader import LogReader
-from mirror_core.mirrors import background, proving
-from mirror_core.mirrors.background import BackgroundVerification
+from mirror_core.kafka.log_reader import LogReader
+from mirror_core.mirrors import background_verification, incremental_verification
+from mirror_core.mirrors.background_verification import BackgroundVerification
 from mirror_core.mirrors.describe import describe_mirror
-from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import HeldByRun
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode
-from mirror_core.parity import so_far
+from mirror_core.model.timing import now_ms
+from mirror_core.parity import check
 from mirror_core.parity.compare import CompareTask, compare_task
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce
 from tests.cluster.test_unplanned import begin
@@ -54,7 +54,9 @@ def more(mirrored: Mirrored, count: int) -> None:
 
 def proved(mirrored: Mirrored) -> int | None:
     with ClusterClient(mirrored.link.destination) as client:
-        known = proving.read_basis(mirrored.link, mirrored.state, client).valid.get(partition_of(mirrored))
+        known = incremental_verification.read_basis(mirrored.link, mirrored.state, client).valid.get(
+            partition_of(mirrored)
+        )
     return known.end if known else None
 
 
@@ -137,7 +139,9 @@ def test_what_cannot_be_read_is_as_loud_as_a_difference_until_it_can_be(
 def test_a_run_is_left_alone(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
     run = begin(mirrored.failover, RunMode.PLANNED)
     with monkeypatch.context() as patched:
-        patched.setattr(background, "read_parity_scope", lambda *_: pytest.fail("a run compares by itself"))
+        patched.setattr(
+            background_verification, "read_parity_scope", lambda *_: pytest.fail("a run compares by itself")
+        )
         Beside(mirrored).proof._compare_new()
     mirrored.failover.drive(run.id)
 
@@ -149,14 +153,14 @@ def test_a_run_that_begins_meanwhile_keeps_what_is_its_own(mirrored: Mirrored, m
         runs.append(begin(mirrored.failover, RunMode.PLANNED))
         return compare_task(task)
 
-    monkeypatch.setattr(background, "compare_task", meanwhile)
+    monkeypatch.setattr(background_verification, "compare_task", meanwhile)
     with pytest.raises(HeldByRun):
         Beside(mirrored).proof._compare_new()
     mirrored.failover.drive(runs[0].id)
 
 
 def test_the_end_of_the_process_ends_it_between_chunks(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
-    beside = Beside(mirrored, background.COMPARE_INTERVAL_S)  # so that nothing is written down on the way
+    beside = Beside(mirrored, background_verification.COMPARE_INTERVAL_S)  # so that nothing is written down on the way
     tasks = threading.Event()
 
     def last(task: CompareTask) -> Sequence[ParityRow]:
@@ -165,9 +169,9 @@ def test_the_end_of_the_process_ends_it_between_chunks(mirrored: Mirrored, monke
         beside.proof._stop.set()
         return compare_task(task)
 
-    monkeypatch.setattr(background, "compare_task", last)
-    monkeypatch.setattr(background, "CHUNK_OFFSETS", 10)
-    with pytest.raises(background._ComparisonStopped):
+    monkeypatch.setattr(background_verification, "compare_task", last)
+    monkeypatch.setattr(background_verification, "CHUNK_OFFSETS", 10)
+    with pytest.raises(background_verification._ComparisonStopped):
         beside.proof._compare_new()
     assert proved(mirrored) is None
     assert beside.counters.snapshot().retries[RetriedWork.PROOF] == 0
@@ -176,18 +180,18 @@ def test_the_end_of_the_process_ends_it_between_chunks(mirrored: Mirrored, monke
 def test_what_a_long_comparison_has_proved_is_kept_meanwhile(
     mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beside, begun = Beside(mirrored, background.COMPARE_INTERVAL_S), list[int | None]()
+    beside, begun = Beside(mirrored, background_verification.COMPARE_INTERVAL_S), list[int | None]()
 
     def noted(task: CompareTask) -> Sequence[ParityRow]:
         begun.append(proved(mirrored))
         return compare_task(task)
 
-    monkeypatch.setattr(background, "compare_task", noted)
-    monkeypatch.setattr(background, "CHUNK_OFFSETS", 25)
-    monkeypatch.setattr(background, "SAVE_INTERVAL_S", 0.0)
+    monkeypatch.setattr(background_verification, "compare_task", noted)
+    monkeypatch.setattr(background_verification, "CHUNK_OFFSETS", 25)
+    monkeypatch.setattr(background_verification, "SAVE_INTERVAL_S", 0.0)
     for pause in ("TELL_S", "SELDOM"):
-        monkeypatch.setattr(so_far, pause, 0.0)
-    monkeypatch.setattr(so_far, "PARTITIONS_PER_S", float("inf"))
+        monkeypatch.setattr(check, pause, 0.0)
+    monkeypatch.setattr(check, "PARTITIONS_PER_S", float("inf"))
     beside.proof._compare_new()
     assert begun == [None, 25, 50, 75], "whoever is killed reads one chunk again"
 

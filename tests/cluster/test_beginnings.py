@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from mirror_core.copy import sending
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.seed import build_seed_batches
+from mirror_core.copy import batch_producer
+from mirror_core.copy.batch_builder import build_seed_batches
+from mirror_core.copy.partition_replicator import PartitionReplicator
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
-from mirror_core.dataplane.local import LocalRunner
 from mirror_core.dataplane.progress import PartitionFigures, ProgressTracker
-from mirror_core.decide import position
-from mirror_core.decide.position import ResumePoint
+from mirror_core.dataplane.task_runner import LocalRunner
+from mirror_core.decide import gaps_and_resume
+from mirror_core.decide.gaps_and_resume import ResumePoint
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.producing import ProduceBatch, ProduceLink
+from mirror_core.kafka.produce_link import ProduceBatch, ProduceLink
 from mirror_core.kafka.topics import delete_records
-from mirror_core.model.copying import PartitionAssignment
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.task_messages import PartitionAssignment
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
@@ -110,7 +110,7 @@ def test_a_log_that_begins_at_three_million_is_announced_and_seeded_though_it_is
             told.append(progress.partitions()[partition])
         return delete_records(client, until)
 
-    monkeypatch.setattr(sending, "delete_records", delete_or_break)
+    monkeypatch.setattr(batch_producer, "delete_records", delete_or_break)
     options = ReplicationOptions(until_caught_up=True, progress=progress)
     stop = threading.Event()
     summary = Replication(mirrored.link, LocalRunner, options, stop=stop, report_line=lambda line: None).run()
@@ -132,7 +132,7 @@ def test_lookups_by_time_see_through_what_was_seeded(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of old records in many segments: a time of today in the first one would hide all that come behind it."""
-    monkeypatch.setattr(position, "MAX_MARKED_START", 2)
+    monkeypatch.setattr(gaps_and_resume, "MAX_MARKED_START", 2)
     topic = new_topic(pair.east, retention_ms="-1", segment_bytes=str(1 << 20))
     times = [T2020 + number * HOUR_MS for number in range(40)]
     producer = Producer(pair.east.client_config("admin"))

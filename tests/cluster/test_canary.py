@@ -9,12 +9,12 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
-from mirror_core.decide.canary import CanaryKind
+from mirror_core.decide.canary_result import CanaryKind
 from mirror_core.kafka.config import ClusterConfig, load_config
 from mirror_core.model.errors import MissingPermission
 from mirror_core.model.names import MirrorName
-from mirror_core.runbook import canary
-from mirror_core.runbook.canary import CANARY_TOPIC, run_canary
+from mirror_core.runbook import canary_probe
+from mirror_core.runbook.canary_probe import CANARY_TOPIC, run_canary
 from tests.brokers import TIMEOUT_S, Pair, admin_client, grant, new_topic
 from tests.waiting import wait_until
 
@@ -94,10 +94,10 @@ def test_what_a_killed_canary_has_left_is_in_nobodys_way(
     pair: Pair, west: ClusterConfig, name: MirrorName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its topic, and what its group has committed there."""
-    clean: Callable[..., str] = canary._delete_canary_topic
-    monkeypatch.setattr(canary, "_delete_canary_topic", lambda client, topic: "killed before")
+    clean: Callable[..., str] = canary_probe._delete_canary_topic
+    monkeypatch.setattr(canary_probe, "_delete_canary_topic", lambda client, topic: "killed before")
     run_canary(west, name, "first", set())
-    monkeypatch.setattr(canary, "_delete_canary_topic", clean)
+    monkeypatch.setattr(canary_probe, "_delete_canary_topic", clean)
     shown = run_canary(west, name, "second", set())
     assert {str(shown[kind]).split()[0] for kind in CanaryKind} == {"passed"}
     assert f"{CANARY_TOPIC}.{name}" not in canaries(pair)

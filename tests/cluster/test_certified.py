@@ -12,16 +12,20 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import TopicPartition
 
-from mirror_core.evidence.folders import LocalFolder
+from mirror_core.evidence.file_store import LocalFolder
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.mirror import GapFilling, PartitionState
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import ParityVerdict
+from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.parity.certified import LocalCertificateRunner, check_certificates
-from mirror_core.parity.certified_scope import CertificateScope, read_certificate_scope
+from mirror_core.parity.certificate_check import (
+    CertificateScope,
+    LocalCertificateRunner,
+    check_certificates,
+    read_certificate_scope,
+)
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic
 from tests.cluster.copied import Copied, copied, mixed, unproved
 from tests.cluster.test_unplanned import begin
@@ -46,7 +50,7 @@ def test_what_was_copied_is_proved_and_nothing_else(pair: Pair, tmp_path: Path, 
 
 def test_with_the_source_deleted_and_dead_the_command_proves_the_copy(pair: Pair, tmp_path: Path) -> None:
     made = copied(pair, tmp_path, content(100))
-    verbs.run_sync(made.mirrored.link)
+    mirror_commands.run_sync(made.mirrored.link)
     admin = admin_client(pair.east)
     admin.delete_topics([made.topic])[made.topic].result(TIMEOUT_S)
     command = ["parity", made.mirrored.name, "--against", "certificates", "--receipts", str(made.receipts.path)]

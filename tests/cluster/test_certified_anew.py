@@ -9,17 +9,21 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from mirror_core.decide.parity import ParityRow
-from mirror_core.decide.recovery import RecoveryAction
+from mirror_core.decide.failure_remedies import RecoveryAction
+from mirror_core.decide.parity_result import ParityRow
 from mirror_core.kafka.topics import delete_topic
-from mirror_core.mirrors import recovery
-from mirror_core.mirrors.receipts import compact_receipts
+from mirror_core.mirrors import partition_recovery
+from mirror_core.mirrors.receipt_maintenance import compact_receipts
 from mirror_core.mirrors.recovery_plan import plan_recovery
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
-from mirror_core.model.parity import ALTERED_KIND, ParityVerdict
-from mirror_core.parity.certified import RECREATED_REASON, CertificateTask, LocalCertificateRunner
-from mirror_core.parity.certified_scope import REPLACED_REASON
+from mirror_core.model.parity_verdict import ALTERED_KIND, ParityVerdict
+from mirror_core.parity.certificate_check import (
+    RECREATED_REASON,
+    REPLACED_REASON,
+    CertificateTask,
+    LocalCertificateRunner,
+)
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.writer import StateWriter, make_control_id
 from tests.administering import as_admin
@@ -42,7 +46,7 @@ def fail(made: Copied, kind: FailureKind) -> None:
 def recopy(made: Copied) -> None:
     """Delete the mirror topic, as an operator does who was asked: the next epoch copies it anew."""
     link = made.mirrored.link
-    recovery.recover_partitions(
+    partition_recovery.recover_partitions(
         link, plan_recovery(link, made.mirrored.state, None, RecoveryAction.RECOPY), lambda line: None
     )
 
@@ -146,7 +150,7 @@ def test_a_copy_of_another_source_topic_of_the_same_name_is_not_held_against_rec
         StateWriter(mirrored.link.destination, make_control_id(mirrored.name)) as writer,
         as_admin(pair.west) as client,
     ):
-        recovery.record_recopy(mirrored.link, writer, seen.costs[0])
+        partition_recovery.record_recopy(mirrored.link, writer, seen.costs[0])
         delete_topic(client, made.topic, seen.costs[0].destination_id or "")
     assert unproved(made.scope) == {partition: [(0, 130)]}, "it is FAILED, and no longer there"
     assert made.proved().reasons[0].startswith("of 1 of 1 partitions not all is vouched for, 130 offsets together")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.evidence.folders import LocalFolder
+from mirror_core.evidence.file_store import LocalFolder
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import ALTERED_KIND, ParityVerdict
+from mirror_core.model.parity_verdict import ALTERED_KIND, ParityVerdict
 from tests.administering import as_admin
 from tests.brokers import Pair, new_topic
 from tests.cluster.copied import Copied, unproved

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from mirror_core.dataplane.results import raise_if_failed
-from mirror_core.decide.position import MAX_MARKED_START
-from mirror_core.kafka.offsets import OffsetPoint, PartitionProducer, describe_producers, list_offsets
+from mirror_core.dataplane.epoch_results import raise_if_failed
+from mirror_core.decide.gaps_and_resume import MAX_MARKED_START
+from mirror_core.kafka.log_offsets import OffsetPoint, PartitionProducer, describe_producers, list_offsets
 from mirror_core.kafka.topics import alter_configs, delete_records, describe_configs
 from mirror_core.mirrors.describe import describe_mirror
-from mirror_core.model.drift import WRITING_ACTIONS, SyncAction, SyncCategory
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import ParityVerdict
+from mirror_core.model.parity_verdict import ParityVerdict
+from mirror_core.model.sync_state import WRITING_ACTIONS, SyncAction, SyncCategory
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sync.cycle import sync_mirror
+from mirror_core.sync.mirror_sync import sync_mirror
 from mirror_core.wire.batch import CONTROL, BatchHeader, split_batches
 from tests import shapes
 from tests.administering import as_admin, broker_setting

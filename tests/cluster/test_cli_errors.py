@@ -14,9 +14,9 @@ from confluent_kafka.admin import (
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import MirrorError
-from mirror_core.runbook.failover_steps import PlannedSteps
+from mirror_core.runbook.planned_steps import PlannedSteps
 from mirror_core.sandbox.ports import choose_ports
-from mirror_core.state.topic import read_state
+from mirror_core.state.state_topic import read_state
 from tests.brokers import TIMEOUT_S, admin_client, new_topic, produce, read_all
 from tests.cluster.desk import MENDED, Desk, Said
 from tests.commands import mirrorbook

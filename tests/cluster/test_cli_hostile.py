@@ -14,7 +14,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.ports import choose_ports
-from mirror_core.state.records import STATE_TOPIC
+from mirror_core.state.state_records import STATE_TOPIC
 from tests.brokers import TIMEOUT_S, new_topic, produce
 from tests.cluster.desk import Desk
 from tests.committing import commit_offsets

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.verbs import COMMAND_RULES, MirrorCommand
+from mirror_core.decide.command_rules import COMMAND_RULES, MirrorCommand
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import get_heartbeat_topic
-from mirror_core.rights.needed import CLUSTER_NAME
+from mirror_core.rights.required_acls import CLUSTER_NAME
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.records import STATE_TOPIC
+from mirror_core.state.state_records import STATE_TOPIC
 from tests.brokers import TIMEOUT_S, admin_client, grant, new_topic, produce, read_all
 from tests.cluster.desk import MENDED, Desk, Said
 from tests.mirroring import Mirrored
@@ -69,10 +69,11 @@ def test_a_control_principal_that_may_not_read_the_state(desk: Desk) -> None:
     before = desk.traces()
     said = desk.run("mirror", "start", mirrored.name)
     assert (said.code, said.out) == (2, "")
-    assert said.err == (
-        f"error: mirror {mirrored.name!r} is not known to the clusters whose state could be read; these are left:\n"
-        f"  - cluster west, state topic {STATE_TOPIC}: Metadata (needs DESCRIBE): topic_authorization_failed: {name} may not "
-        "do this; `mirrorbook cluster check west` names the rights\n"
+    assert (
+        said.err
+        == f"error: mirror {mirrored.name!r} is not known to the clusters whose state could be read; these are left:\n "
+        f" - cluster west, state topic {STATE_TOPIC}: Metadata (needs DESCRIBE): topic_authorization_failed: {name}"
+        " may not do this; `mirrorbook cluster check west` names the rights\n"
     )
     assert desk.traces() == before
 

@@ -10,13 +10,13 @@ from typing import Any, Final
 import pytest
 from jsonschema import Draft202012Validator
 
-from mirror_core.decide.approvals import APPROVAL_VALIDITY_S
+from mirror_core.decide.approval_rules import APPROVAL_VALIDITY_S
 from mirror_core.decide.steps import list_step_names
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunKind, RunMode, RunState
-from mirror_core.runbook.failback import Failback
-from mirror_core.state.topic import read_state
+from mirror_core.runbook.failback_conductor import Failback
+from mirror_core.state.state_topic import read_state
 from mirror_core.state.writer import StateWriter, make_control_id
 from tests.brokers import TIMEOUT_S, new_topic, produce, read_all
 from tests.cluster.desk import Desk, Said

@@ -12,15 +12,15 @@ from typing import Final
 import pytest
 
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.heartbeats import HeartbeatProducer, ensure_heartbeat_topic
+from mirror_core.kafka.heartbeat_topic import HeartbeatProducer, ensure_heartbeat_topic
 from mirror_core.kafka.topics import BROKER_TIME_CONFIGS, alter_configs, describe_configs
 from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.mirrors.preflight import check_cluster
-from mirror_core.model.clock import now_ms
 from mirror_core.model.names import ACTIVE_TOPIC, Partition, get_heartbeat_topic
 from mirror_core.model.run import Plan, RunMode, RunState
-from mirror_core.model.sighting import Heartbeat
-from mirror_core.state.records import STATE_TOPIC
+from mirror_core.model.source_observation import Heartbeat
+from mirror_core.model.timing import now_ms
+from mirror_core.state.state_records import STATE_TOPIC
 from mirror_core.wire.batch import NO_TIMESTAMP
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all

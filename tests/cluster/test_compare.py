@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from mirror_core.model.names import ClusterName, Partition
-from mirror_core.model.parity import ParityRange, ParityResult, ParityVerdict
+from mirror_core.model.parity_verdict import ParityRange, ParityResult, ParityVerdict
 from mirror_core.parity.check import LocalParity
 from mirror_core.parity.compare import CompareTask
 from mirror_core.parity.compare import compare_task as compare_task

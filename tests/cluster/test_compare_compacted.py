@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.copy.divergence import DivergenceFinder
+from mirror_core.copy.log_inspection import DivergenceFinder
 from mirror_core.kafka.topics import alter_configs
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import ParityResult, ParityVerdict
+from mirror_core.model.parity_verdict import ParityResult, ParityVerdict
 from tests.administering import as_admin, broker_setting
 from tests.brokers import Pair, new_topic, read_all
 from tests.cluster.test_compare import compare, found

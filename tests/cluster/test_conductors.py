@@ -12,24 +12,23 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from mirror_core.parity.on_progress import OnParityProgress
 
-from mirror_core.decide.conducting import ConductorState, ConductorStatus
-from mirror_core.decide.verbs import MirrorCommand
+from mirror_core.decide.command_rules import MirrorCommand
+from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic
-from mirror_core.mirrors import verbs
-from mirror_core.model.clock import now_ms
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.errors import Indeterminate, LostOwnership, Refused, Unreachable
 from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
 from mirror_core.model.names import ClusterName, Offset, Partition, format_reverse_name
-from mirror_core.model.parity import ParityRange, ParityResult
+from mirror_core.model.parity_verdict import ParityRange, ParityResult
 from mirror_core.model.run import Run, RunMode, RunState
-from mirror_core.runbook.failback_steps import FailbackSteps
-from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.way_home import load_reverse_link
-from mirror_core.state import pulse
-from mirror_core.state.records import STATE_TOPIC, PartitionRecord
+from mirror_core.model.timing import now_ms
+from mirror_core.parity.check import OnParityProgress
+from mirror_core.runbook.failback_steps import FailbackSteps, load_reverse_link
+from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.state import run_heartbeat
+from mirror_core.state.state_records import STATE_TOPIC, PartitionRecord
 from mirror_core.state.writer import StateWriter, make_data_id
 from tests.brokers import TIMEOUT_S, Pair, produce, read_all
 from tests.cluster.links import writer_of
@@ -133,11 +132,11 @@ def test_a_record_that_cannot_be_read_lets_no_verb_take_the_mirror_over(pair: Pa
         stranger.produce(STATE_TOPIC, b"garbage", key=key, partition=0)
         assert stranger.flush(TIMEOUT_S) == 0
         with pytest.raises(Indeterminate, match=f"key {key}: it is not readable"):
-            verbs.pause_mirror(link)
+            mirror_commands.pause_mirror(link)
         conductor.put(conductor.state.mirrors[mirrored.name])
     stranger.produce(STATE_TOPIC, None, key=key, partition=0)
     assert stranger.flush(TIMEOUT_S) == 0
-    assert verbs.pause_mirror(link).desired is DesiredState.PAUSED
+    assert mirror_commands.pause_mirror(link).desired is DesiredState.PAUSED
 
 
 def command(mirrored: Mirrored, *words: str, log: str = "said", before: Callable[[], object] = int) -> Forked:
@@ -158,7 +157,7 @@ def now(mirrored: Mirrored) -> ConductorStatus:
     state = mirrored.state
     run = state.active_run(mirrored.name)
     assert run is not None
-    return pulse.find_conductor_status(state, run)
+    return run_heartbeat.find_conductor_status(state, run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +190,8 @@ def test_in_a_long_step_a_run_is_seen_to_be_conducted_and_nobody_else_resumes_it
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirrored, topic = mirrored_topic(pair, tmp_path)
-    monkeypatch.setattr(pulse, "RUN_HEARTBEAT_S", 0.2)
-    monkeypatch.setattr(pulse, "_FLUSH_TIMEOUT_S", TIMEOUT_S)
+    monkeypatch.setattr(run_heartbeat, "RUN_HEARTBEAT_S", 0.2)
+    monkeypatch.setattr(run_heartbeat, "_FLUSH_TIMEOUT_S", TIMEOUT_S)
     parity = Asking(mirrored, [("resume",), ("abort", "--yes")])
     conductor = Failover(mirrored.link, replace(mirrored.services, parity=parity), started_by="ann@desk")
     run = begin(conductor)
@@ -217,9 +216,9 @@ def test_a_run_is_taken_over_from_a_conductor_that_hangs_and_beats_and_that_one_
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], state: RunState
 ) -> None:
     mirrored, topic = mirrored_topic(pair, tmp_path)
-    monkeypatch.setattr(pulse, "RUN_HEARTBEAT_S", 0.2)
+    monkeypatch.setattr(run_heartbeat, "RUN_HEARTBEAT_S", 0.2)
     monkeypatch.setattr(
-        pulse, "_FLUSH_TIMEOUT_S", TIMEOUT_S
+        run_heartbeat, "_FLUSH_TIMEOUT_S", TIMEOUT_S
     )  # beats that slow brokers take later are left to the next run
     parity = Asking(mirrored, [words])
     conductor = Failover(mirrored.link, replace(mirrored.services, parity=parity), started_by="ann@desk")
@@ -253,9 +252,9 @@ def test_what_a_hanging_destination_does_not_take_in_time_ends_no_conductor(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirrored, _ = mirrored_topic(pair, tmp_path)
-    monkeypatch.setattr(pulse, "RUN_HEARTBEAT_S", 0.1)
+    monkeypatch.setattr(run_heartbeat, "RUN_HEARTBEAT_S", 0.1)
     monkeypatch.setattr(
-        pulse, "_FLUSH_TIMEOUT_S", TIMEOUT_S
+        run_heartbeat, "_FLUSH_TIMEOUT_S", TIMEOUT_S
     )  # a broker that is slow for a moment is let go of all the same
 
     def beats() -> object:
@@ -263,7 +262,7 @@ def test_what_a_hanging_destination_does_not_take_in_time_ends_no_conductor(
         return wait_until(lambda: (now(mirrored).last_seen_ms or 0) > before, timeout_s=TIMEOUT_S, why="it beats")
 
     run = begin(mirrored.failover)
-    with writer_of(mirrored.link) as writer, pulse.send_heartbeats(writer, run, "test"):
+    with writer_of(mirrored.link) as writer, run_heartbeat.send_heartbeats(writer, run, "test"):
         beats()
         with suspended(pair.west):
             writer.timeout_s = 1.0
@@ -312,7 +311,7 @@ def test_the_reverse_mirror_is_not_ended_while_applications_need_it_to_come_home
     assert failback.drive(run.id).state is RunState.RUNNING
     back = load_reverse_link(mirrored.link)
     assert back.mirror.name == format_reverse_name(mirrored.name)
-    for verb in (verbs.stop_mirror, verbs.delete_mirror):
+    for verb in (mirror_commands.stop_mirror, mirror_commands.delete_mirror):
         with pytest.raises(Refused, match=f"way home .*: failback {run.id} "):
             verb(back)
     with writer_of(back) as conductor:
@@ -320,7 +319,7 @@ def test_the_reverse_mirror_is_not_ended_while_applications_need_it_to_come_home
             failback.run_step(run.id, "reprotect")
         conductor.put(conductor.state.mirrors[back.mirror.name])
     go_home(failback, run.id)
-    assert verbs.preview(back, MirrorCommand.STOP).refusal is None
+    assert mirror_commands.preview(back, MirrorCommand.STOP).refusal is None
     assert read_all(pair.east, topic) == sent
 
 
@@ -328,7 +327,7 @@ def test_the_reverse_mirror_is_not_ended_while_applications_need_it_to_come_home
 def test_a_failback_is_not_resumed_while_somebody_conducts_the_failover_that_leads_home(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulse, "RUN_HEARTBEAT_S", 0.2)
+    monkeypatch.setattr(run_heartbeat, "RUN_HEARTBEAT_S", 0.2)
     topic = app_topic(pair)
     sent = produce(pair.east, topic, 10)
     mirrored = failed_over(pair, tmp_path, topic)
@@ -338,7 +337,7 @@ def test_a_failback_is_not_resumed_while_somebody_conducts_the_failover_that_lea
     assert failback.drive(run.id).state is RunState.RUNNING
     home = failback.make_reverse_failover()
     led = home.begin(home.plan(RunMode.PLANNED).hash)
-    with writer_of(home.link) as writer, pulse.send_heartbeats(writer, led.id, home.started_by):
+    with writer_of(home.link) as writer, run_heartbeat.send_heartbeats(writer, led.id, home.started_by):
         writer.put(led)
         code, words = said(mirrored, "failback", "resume", "--yes")
         assert (code, f"run {led.id}: resume" in " ".join(words.split())) == (Refused.exit_code, True), words

@@ -13,7 +13,7 @@ from kio.schema.list_transactions.v0.response import ListTransactionsResponse
 
 from mirror_core.kafka.client import ClusterClient, ClusterMetadata
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.coordinators import TRANSACTION_STATE_TOPIC
+from mirror_core.kafka.fan_out import TRANSACTION_STATE_TOPIC
 from mirror_core.kafka.transactions import list_open_transactions
 from mirror_core.model.errors import Unreachable
 from tests.brokers import TIMEOUT_S, Pair, new_topic

@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
-from mirror_core.dataplane.local import LocalRunner
+from mirror_core.dataplane.task_runner import LocalRunner
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Offset, Partition

@@ -1,6 +1,6 @@
 """What a thief of one credential tries beyond its documented rights: each attempt is refused, and changes nothing.
 
-Rights are exactly those of `rights/needed.py`, for one role of one cluster.
+Rights are exactly those of `rights/required_acls.py`, for one role of one cluster.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from kio.schema.fetch.v10.response import FetchResponse
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32, i32Timedelta, i64
 
-from mirror_core.kafka.acls import create_acls, wait_until_acls_present
+from mirror_core.kafka.acl_requests import create_acls, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, load_config
 from mirror_core.model.acl import Acl, Operation, Resource
-from mirror_core.model.drift import SyncCategory
 from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, Offset, Partition
-from mirror_core.rights.needed import REQUIRED_ACLS, ClusterRole
+from mirror_core.model.sync_state import SyncCategory
+from mirror_core.rights.required_acls import REQUIRED_ACLS, ClusterRole
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.records import STATE_TOPIC
+from mirror_core.state.state_records import STATE_TOPIC
 from mirror_core.state.writer import make_control_id
-from mirror_core.sync.cycle import sync_mirror
+from mirror_core.sync.mirror_sync import sync_mirror
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
 from tests.cluster.links import writer_of

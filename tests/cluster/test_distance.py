@@ -13,22 +13,22 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from mirror_core.copy.sending import BatchProducer
+from mirror_core.copy.batch_producer import BatchProducer
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
-from mirror_core.mirrors.gaps import format_gap_limit
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
+from mirror_core.mirrors.creation import format_gap_limit
 from mirror_core.model.errors import StateNotWritten
-from mirror_core.model.limits import TIMEOUTS, Timeouts
 from mirror_core.model.mirror import GapFilling, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.parity import ParityVerdict
+from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.run import RunMode
+from mirror_core.model.timing import TIMEOUTS, Timeouts
 from mirror_core.parity.salvage import LocalSalvage
-from mirror_core.runbook import observe
-from mirror_core.state.active import ActiveCluster, announce_active_cluster, read_active_cluster
+from mirror_core.runbook import snapshot_reader
+from mirror_core.state.active_cluster import ActiveCluster, announce_active_cluster, read_active_cluster
 from mirror_core.state.lease import acquire_lease, make_owner_name, release_at_end
-from mirror_core.state.records import PartitionRecord
+from mirror_core.state.state_records import PartitionRecord
 from mirror_core.state.writer import StateWriter, make_control_id
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
 from tests.distant import Distant, distant_clusters
@@ -68,7 +68,7 @@ def test_a_plan_waits_for_a_side_that_goes_on_answering(
     produce(distant.pair.east, topic, 10)
     mirrored = new_mirror(distant.pair, tmp_path, topic)
     mirrored.copy()
-    monkeypatch.setattr(observe, "TIMEOUTS", replace(TIMEOUTS, plan_cluster_idle_s=patience(1.0)))
+    monkeypatch.setattr(snapshot_reader, "TIMEOUTS", replace(TIMEOUTS, plan_cluster_idle_s=patience(1.0)))
     with distant.is_far(distant.pair.east, 1000 * patience(0.4)):
         plan = mirrored.failover.plan(RunMode.PLANNED)
     assert plan.figures["lag in offsets"] == "0", plan.figures.get("source")

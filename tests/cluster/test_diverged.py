@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from mirror_core.copy.divergence import DivergenceFinder
-from mirror_core.dataplane.local import LocalCopy
+from mirror_core.copy.log_inspection import DivergenceFinder
+from mirror_core.dataplane.task_runner import LocalCopy
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
-from mirror_core.kafka.epochs import list_epoch_ends
+from mirror_core.kafka.leader_epochs import list_epoch_ends
 from mirror_core.model.errors import PartitionFailed
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Offset, Partition

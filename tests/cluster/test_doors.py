@@ -13,21 +13,21 @@ from typing import Final
 import pytest
 
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
-from mirror_core.dataplane.local import LocalRunner
+from mirror_core.dataplane.task_runner import LocalRunner
+from mirror_core.decide.command_rules import MirrorCommand
 from mirror_core.decide.steps import list_step_names
-from mirror_core.decide.verbs import MirrorCommand
-from mirror_core.mirrors import door, recovery, verbs
+from mirror_core.mirrors import control, mirror_commands, partition_recovery
 from mirror_core.mirrors.recovery_plan import RecoveryPlan
-from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import HeldByRun, LostOwnership
 from mirror_core.model.mirror import DesiredState, PartitionState
 from mirror_core.model.names import Partition, get_heartbeat_topic
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepState
-from mirror_core.runbook.failover import Failover
+from mirror_core.model.timing import now_ms
+from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.state import lease
 from mirror_core.state.lease import take_over_lease
-from mirror_core.state.link import MirrorLink
-from mirror_core.state.records import StateRecord, Tombstone
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.state_records import StateRecord, Tombstone
 from mirror_core.state.writer import StateWriter, WriterId, make_control_id
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.cluster.desk import Desk
@@ -55,14 +55,14 @@ TYPED: Final = tuple(
 comparison, whose answer stands though how far it is proved is not kept then: `test_proving`. Of receipts something is
 written down only where there is something to write: `test_receipts_compacted`."""
 CALLS: Final[Mapping[MirrorCommand, Callable[[MirrorLink], object]]] = {
-    MirrorCommand.START: verbs.start_mirror,
-    MirrorCommand.PAUSE: verbs.pause_mirror,
-    MirrorCommand.RESUME: verbs.resume_mirror,
-    MirrorCommand.THROTTLE: lambda link: verbs.throttle_mirror(link, 1_000_000),
-    MirrorCommand.SYNC: verbs.run_sync,
-    MirrorCommand.STOP: verbs.stop_mirror,
-    MirrorCommand.RECOVER: lambda link: recovery.recover_partitions(link, RecoveryPlan((), ()), print),
-    MirrorCommand.DELETE: verbs.delete_mirror,
+    MirrorCommand.START: mirror_commands.start_mirror,
+    MirrorCommand.PAUSE: mirror_commands.pause_mirror,
+    MirrorCommand.RESUME: mirror_commands.resume_mirror,
+    MirrorCommand.THROTTLE: lambda link: mirror_commands.throttle_mirror(link, 1_000_000),
+    MirrorCommand.SYNC: mirror_commands.run_sync,
+    MirrorCommand.STOP: mirror_commands.stop_mirror,
+    MirrorCommand.RECOVER: lambda link: partition_recovery.recover_partitions(link, RecoveryPlan((), ()), print),
+    MirrorCommand.DELETE: mirror_commands.delete_mirror,
 }
 """As Airflow does it, which asks nothing before."""
 
@@ -132,9 +132,9 @@ def test_a_run_that_begins_in_the_moment_of_taking_over_is_told_and_can_be_resum
             return super().__enter__()
 
     with monkeypatch.context() as patched:
-        patched.setattr(door, "StateWriter", JustBefore)
+        patched.setattr(control, "StateWriter", JustBefore)
         with pytest.raises(HeldByRun) as refused:
-            verbs.pause_mirror(mirrored.link)
+            mirror_commands.pause_mirror(mirrored.link)
     assert refused.value.reasons == (
         f"failover {begun[0]} began at this very moment, and whoever conducts it has been interrupted by this (exit "
         f"code 5). Nothing else was changed: `mirrorbook failover resume {mirrored.name}` goes on with it",
@@ -217,7 +217,7 @@ def test_a_stop_beside_a_running_data_plane_records_where_the_last_task_ended(pa
             )
             produce(pair.east, topic, 200)  # some are still on their way while it is stopped
             said: list[str] = []
-            ends = verbs.stop_mirror(mirrored.link, said.append)
+            ends = mirror_commands.stop_mirror(mirrored.link, said.append)
             with pytest.raises(LostOwnership):
                 driver.result(TIMEOUT_S)
         finally:
@@ -250,12 +250,12 @@ def test_a_stop_that_was_taken_over_while_it_waited_records_nothing_and_the_next
     def another_takes_over(line: str) -> None:
         writer_of(link).__enter__()
 
-    monkeypatch.setattr(door, "MAX_ATTEMPTS", 1)
+    monkeypatch.setattr(control, "MAX_ATTEMPTS", 1)
     with pytest.raises(LostOwnership):
-        verbs.stop_mirror(link, another_takes_over)
+        mirror_commands.stop_mirror(link, another_takes_over)
     assert now_ms() + passed_ms >= until_ms, "it would have read LMOs while tasks may still write"
     assert {(s.state, s.lmo) for s in mirrored.statuses.values()} == {(PartitionState.MIRRORING, None)}
-    assert verbs.stop_mirror(link) == {Partition(topic, 0): 7}
+    assert mirror_commands.stop_mirror(link) == {Partition(topic, 0): 7}
     assert {(s.state, s.lmo) for s in mirrored.statuses.values()} == {(PartitionState.STOPPED, 7)}
 
 
@@ -269,7 +269,7 @@ def met(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     def meeting(writer: StateWriter, *records: StateRecord | Tombstone) -> None:
         if not begun:
             begun.append(writer.id)
-            verbs.run_sync(link)
+            mirror_commands.run_sync(link)
         put(writer, *records)
 
     monkeypatch.setattr(StateWriter, "put", meeting)
@@ -278,12 +278,12 @@ def met(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 def test_what_a_person_asks_for_is_done_though_a_sync_takes_over_in_the_middle(met: Mirrored) -> None:
-    verbs.pause_mirror(met.link)
+    mirror_commands.pause_mirror(met.link)
     assert met.link.mirror.desired is DesiredState.PAUSED
 
 
 def test_a_mirror_is_stopped_though_a_sync_takes_over_in_the_middle(met: Mirrored) -> None:
-    verbs.stop_mirror(met.link)
+    mirror_commands.stop_mirror(met.link)
     assert met.link.mirror.desired is DesiredState.STOPPED
     assert {s.state for s in met.statuses.values()} == {PartitionState.STOPPED}
 
@@ -312,7 +312,7 @@ def test_a_run_that_begins_in_the_middle_is_not_insisted_against(
 
     monkeypatch.setattr(StateWriter, "put", met_by_a_run)
     with pytest.raises(HeldByRun):
-        verbs.pause_mirror(link)
+        mirror_commands.pause_mirror(link)
     assert mirrored.link.mirror.desired is DesiredState.STARTED
     mirrored.failover.drive(runs[0].id)
 

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.copy.endings import find_ends_as_sent
-from mirror_core.dataplane.local import LocalRunner
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
-from mirror_core.kafka.producing import ProduceLink, Tag
+from mirror_core.copy.log_ends import find_ends_as_sent
+from mirror_core.dataplane.task_runner import LocalRunner
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.produce_link import ProduceLink, Tag
 from mirror_core.kafka.topics import alter_configs, delete_records
-from mirror_core.model.copying import Assignment, TaskReport
 from mirror_core.model.errors import PartitionFailed, Unreachable
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.task_messages import Assignment, TaskReport
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.records import PartitionRecord
+from mirror_core.state.state_records import PartitionRecord
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
 from tests.cluster.links import writer_of

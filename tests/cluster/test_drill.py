@@ -9,28 +9,27 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
-from mirror_core.parity.on_progress import OnParityProgress
 
-from mirror_core.decide.ages import FreshnessKind, list_newest_times
 from mirror_core.decide.drills import NOT_EQUAL_TEXT, to_drill_group, to_drill_name, to_drill_topic
+from mirror_core.decide.failover_readiness import FreshnessKind, list_newest_times
 from mirror_core.decide.steps import list_step_names
-from mirror_core.kafka import group_reader
-from mirror_core.kafka.acls import AuthorizerOff, describe_acls
+from mirror_core.kafka import drill_consumer
+from mirror_core.kafka.acl_requests import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, load_config
-from mirror_core.kafka.group_batches import fetch_group_offsets
-from mirror_core.kafka.groups import delete_group, list_groups
-from mirror_core.kafka.heartbeats import ensure_heartbeat_topic
-from mirror_core.mirrors import verbs
+from mirror_core.kafka.consumer_groups import delete_group, fetch_group_offsets, list_groups
+from mirror_core.kafka.heartbeat_topic import ensure_heartbeat_topic
+from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.creation import create_mirror
-from mirror_core.model.documents import format_json
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, MissingPermission, Refused
+from mirror_core.model.json_documents import format_json
 from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, Offset, Partition
-from mirror_core.model.parity import ParityRange, ParityResult, ParityVerdict
+from mirror_core.model.parity_verdict import ParityRange, ParityResult, ParityVerdict
 from mirror_core.model.run import RunKind, RunMode, RunState
+from mirror_core.parity.check import OnParityProgress
+from mirror_core.runbook import drill
 from mirror_core.runbook import drill as drills
-from mirror_core.runbook import drill_clean
-from mirror_core.state.link import MirrorLink
+from mirror_core.state.mirror_link import MirrorLink
 from tests.administering import as_admin
 from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.cluster.desk import Desk
@@ -85,7 +84,7 @@ def beside(pair: Pair, tmp_path: Path) -> Iterator[Mirrored]:
     assert mirrored.link.mirror == mirrored.state.mirrors[mirrored.name]
 
 
-def drilled(mirrored: Mirrored, mode: RunMode, say: drill_clean.PrintLine = lambda line: None) -> drills.DrillOutcome:
+def drilled(mirrored: Mirrored, mode: RunMode, say: drill.PrintLine = lambda line: None) -> drills.DrillOutcome:
     return drills.run_drill(mirrored.config, mirrored.name, mode, mirrored.services, started_by="test", print_line=say)
 
 
@@ -102,7 +101,8 @@ def left_in_state(mirrored: Mirrored) -> list[object]:
             RunMode.PLANNED,
             0,
             0,
-            f"{(drills.COPIED_RECORDS + drills.TAIL_RECORDS) // 2} record(s) would be read again as of the last sync; 0 after",
+            f"{(drills.COPIED_RECORDS + drills.TAIL_RECORDS) // 2} record(s) would be read again as of the last sync; 0"
+            " after",
             marks=pytest.mark.slow,
         ),
         (
@@ -183,7 +183,7 @@ BEFORE_IT = "its group has committed, and no run has begun"
 
 
 def kill_at(step: str, beside: Mirrored, mode: RunMode, patched: pytest.MonkeyPatch) -> None:
-    clean, before = drill_clean.clean_drill, list[str]()
+    clean, before = drill.clean_drill, list[str]()
 
     def dies(line: object) -> None:
         if isinstance(line, MirrorLink) or line == f"{step} ...":
@@ -215,7 +215,7 @@ def test_killed_at_any_step_nothing_is_left_behind_by_the_next_one(
         with monkeypatch.context() as patched:
             kill_at(step, beside, mode, patched)
         said: list[str] = []
-        drill_clean.clean_drill(beside.config, beside.name, beside.services, started_by="test", print_line=said.append)
+        drill.clean_drill(beside.config, beside.name, beside.services, started_by="test", print_line=said.append)
         assert said == []
         assert all_there_is(beside) ^ before == set(), step
         assert left_in_state(beside) == [], step
@@ -226,10 +226,10 @@ def test_two_may_clean_at_once(beside: Mirrored, monkeypatch: pytest.MonkeyPatch
     before = all_there_is(beside)
     with monkeypatch.context() as patched:
         kill_at(BEFORE_IT, beside, RunMode.PLANNED, patched)
-    lift, others = drill_clean._lift_drill_fence, list[str]()
+    lift, others = drill._lift_drill_fence, list[str]()
 
     def clean(who: str) -> None:
-        drill_clean.clean_drill(beside.config, beside.name, beside.services, started_by=who, print_line=print)
+        drill.clean_drill(beside.config, beside.name, beside.services, started_by=who, print_line=print)
 
     def behind_the_other(link: MirrorLink, side: ClusterConfig) -> None:
         if not others:
@@ -237,7 +237,7 @@ def test_two_may_clean_at_once(beside: Mirrored, monkeypatch: pytest.MonkeyPatch
             clean("another")
         lift(link, side)
 
-    monkeypatch.setattr(drill_clean, "_lift_drill_fence", behind_the_other)
+    monkeypatch.setattr(drill, "_lift_drill_fence", behind_the_other)
     clean("test")
     assert others, "nobody was quicker"
     assert all_there_is(beside) ^ before == set()
@@ -255,13 +255,13 @@ def test_what_a_drill_has_left_goes_when_its_mirror_was_deleted_and_as_far_as_a_
     before = all_there_is(mirrored)
     with monkeypatch.context() as patched:
         kill_at("parity", mirrored, RunMode.PLANNED, patched)
-    verbs.stop_mirror(mirrored.link)
-    verbs.delete_mirror(mirrored.link)
+    mirror_commands.stop_mirror(mirrored.link)
+    mirror_commands.delete_mirror(mirrored.link)
     left = all_there_is(mirrored) - before
     assert {cluster for cluster, _ in left} == {"east", "west"}
 
     def clean() -> None:
-        drill_clean.clean_drill(mirrored.config, mirrored.name, mirrored.services, started_by="test", print_line=print)
+        drill.clean_drill(mirrored.config, mirrored.name, mirrored.services, started_by="test", print_line=print)
 
     with suspended(pair.east), pytest.raises(Indeterminate, match=rf"cluster east: .*drill clean {mirrored.name}`"):
         clean()
@@ -280,9 +280,9 @@ def test_a_topic_of_a_drill_that_nobody_knows_any_more_goes_by_its_name(pair: Pa
     with ClusterClient(mirrored.link.source) as source:
         ensure_heartbeat_topic(source, to_drill_topic(mirrored.name))
     config, services = mirrored.config, mirrored.services
-    verbs.stop_mirror(mirrored.link)
-    verbs.delete_mirror(mirrored.link)
-    drill_clean.clean_drill(config, mirrored.name, services, started_by="test", print_line=print)
+    mirror_commands.stop_mirror(mirrored.link)
+    mirror_commands.delete_mirror(mirrored.link)
+    drill.clean_drill(config, mirrored.name, services, started_by="test", print_line=print)
     assert all_there_is(mirrored) ^ before == set()
 
 
@@ -317,13 +317,13 @@ def test_who_may_not_commit_for_the_group_or_delete_it_is_told_so_and_an_offset_
     produce(desk.pair.east, topic, 4)
     first, middle, end = ({Partition(topic, 0): Offset(offset)} for offset in (0, 2, 4))
     with pytest.raises(MirrorError, match="have no offset of it"):
-        group_reader.consume_from_committed(load_config(desk.config).cluster("east"), group, end)
+        drill_consumer.consume_from_committed(load_config(desk.config).cluster("east"), group, end)
     user, password = desk.new_user(desk.pair.east)
     grant(desk.pair.east, user, ResourceType.TOPIC, topic, (AclOperation.READ,))
     grant(desk.pair.east, user, ResourceType.GROUP, "mirrorbook.", (AclOperation.DESCRIBE,), prefixed=True)
     desk.change("east", sasl_username=user, sasl_password=password)
     east = load_config(desk.config).cluster("east")
     with pytest.raises(MissingPermission, match=f"GROUP_AUTHORIZATION_FAILED for {user}"):
-        group_reader.consume_and_commit(east, group, first, middle)
+        drill_consumer.consume_and_commit(east, group, first, middle)
     with ClusterClient(east) as client, pytest.raises(MissingPermission, match="needs DELETE"):
         delete_group(client, group)

@@ -11,15 +11,13 @@ import msgspec
 import pytest
 import yaml
 
-from mirror_core.decide.evidence import RunConclusion
-from mirror_core.evidence.bundle import ENTRIES_FILE, HEAD_FILE
-from mirror_core.evidence.signing import PublicKey
-from mirror_core.evidence.verify import BundleVerification, verify_bundle
+from mirror_core.decide.audit_log_check import RunConclusion
+from mirror_core.evidence.signed_bundle import ENTRIES_FILE, HEAD_FILE, BundleVerification, PublicKey, verify_bundle
 from mirror_core.kafka.config import load_config
-from mirror_core.model.chronicle import AuditEntry
+from mirror_core.model.audit_log import AuditEntry
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.runbook.failover import Failover
+from mirror_core.runbook.failover_conductor import Failover
 from tests.brokers import Pair, new_topic, produce
 from tests.commands import mirrorbook
 from tests.mirroring import Mirrored, new_mirror

@@ -14,13 +14,12 @@ from confluent_kafka import Producer
 from kio.schema.end_txn.v2.request import EndTxnRequest
 from kio.schema.end_txn.v2.response import EndTxnResponse
 
-from mirror_core.kafka import exclusive, transaction_brokers
+from mirror_core.kafka import transactional_producer
 from mirror_core.kafka.codec import Request
 from mirror_core.kafka.config import ClusterConfig, load_config
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.exclusive import TransactionalProducer
-from mirror_core.kafka.faults import ErrorCode
-from mirror_core.kafka.transaction_brokers import ProducerFenced
+from mirror_core.kafka.error_mapping import ErrorCode
+from mirror_core.kafka.transactional_producer import ProducerFenced, TransactionalProducer
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Partition
 from tests.administering import as_admin, undecided
@@ -32,7 +31,7 @@ pytestmark = pytest.mark.cluster
 BEGIN, APPEND, END = PARTS = ("_begin", "_append", "_end")
 """Of a write, in their order."""
 FOR_GOOD: Final = float("inf")
-LONG: Final = 3 * exclusive._BATCH_BYTES
+LONG: Final = 3 * transactional_producer._BATCH_BYTES
 
 
 class Log:
@@ -70,7 +69,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.passed_s = 0.0
         self.sleep = time.sleep
-        for module in (exclusive, transaction_brokers):
+        for module in (transactional_producer, transactional_producer):
             monkeypatch.setattr(module, "time", self)
 
     def monotonic(self) -> float:
@@ -259,7 +258,7 @@ def test_the_copy_of_a_commit_that_was_interrupted_ends_no_later_write(
         producer.write([("first", b"x")], TIMEOUT_S)
     assert not producer.finish_transaction(TIMEOUT_S)
     monkeypatch.setattr(TransactionalProducer, "_append", appended)
-    producer.write([("second", secrets.token_bytes(exclusive._BATCH_BYTES)), ("third", b"x")], TIMEOUT_S)
+    producer.write([("second", secrets.token_bytes(transactional_producer._BATCH_BYTES)), ("third", b"x")], TIMEOUT_S)
     assert log.keys == ["first", "second", "third"]
 
 

@@ -9,24 +9,24 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.strategies import AllowedStrategies
-from mirror_core.kafka.acls import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
+from mirror_core.decide.truncation import AllowedStrategies
+from mirror_core.kafka.acl_requests import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import delete_topic, describe_configs
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
-from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
 from mirror_core.model.names import ClusterName, Partition, format_reverse_name
 from mirror_core.model.run import FailbackStrategy, RunMode, RunState
+from mirror_core.model.timing import now_ms
 from mirror_core.parity.salvage import MANIFEST
-from mirror_core.rights.acls import build_denial
-from mirror_core.rights.needed import CLUSTER_NAME
+from mirror_core.rights.acl_rules import build_denial
+from mirror_core.rights.required_acls import CLUSTER_NAME
 from mirror_core.runbook import conductor
-from mirror_core.runbook.failback import Failback
+from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.topic import read_state
+from mirror_core.state.state_topic import read_state
 from tests.administering import as_admin
 from tests.brokers import Pair, Record, grant, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failover import app_topic, begin, denied
@@ -294,7 +294,7 @@ def test_a_mirror_that_was_only_stopped_cannot_come_home_and_the_live_primary_is
     produce(pair.east, topic, 4)
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
-    verbs.stop_mirror(mirrored.link)
+    mirror_commands.stop_mirror(mirrored.link)
     produce(pair.east, topic, 4)
 
     failback = failback_of(mirrored)
@@ -303,7 +303,7 @@ def test_a_mirror_that_was_only_stopped_cannot_come_home_and_the_live_primary_is
 
     assert not denied(pair.east, topic)
     produce(pair.east, topic, 4)
-    verbs.start_mirror(mirrored.link)
+    mirror_commands.start_mirror(mirrored.link)
     mirrored.copy()
     assert_same(pair, [topic])
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.dataplane.results import raise_if_failed
+from mirror_core.dataplane.epoch_results import raise_if_failed
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic, delete_topics
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Partition
-from mirror_core.runbook.way_home import load_reverse_link
+from mirror_core.runbook.failback_steps import load_reverse_link
 from tests.administering import as_admin
 from tests.brokers import Pair, grant, produce, read_all
 from tests.cluster.test_failback import failback_of, go_home

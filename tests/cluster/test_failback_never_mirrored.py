@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from mirror_core.decide.strategies import AllowedStrategies
+from mirror_core.decide.truncation import AllowedStrategies
 from mirror_core.kafka.topics import NewTopic, create_topics
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import Partition

@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.evidence import BOTH_EMPTY_VERDICT
+from mirror_core.decide.audit_log_check import BOTH_EMPTY_VERDICT
 from mirror_core.decide.steps import StepNeed, list_step_names, list_steps_needing
-from mirror_core.kafka.acls import BrokerAcls, describe_acls
+from mirror_core.kafka.acl_requests import BrokerAcls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import delete_records, describe_configs
 from mirror_core.model.acl import Acl
@@ -24,8 +24,8 @@ from mirror_core.model.errors import MirrorError, PartitionFailed, Refused
 from mirror_core.model.mirror import DesiredState, PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunKind, RunMode, RunState, StepState
-from mirror_core.runbook.comparing import GateClosed
-from mirror_core.runbook.failover import Failover
+from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.runbook.parity_gate import GateClosed
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import as_admin
 from tests.brokers import Pair, grant, new_topic, produce, read_all, read_all_aiokafka

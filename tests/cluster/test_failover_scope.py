@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 
 from mirror_core.decide.steps import list_step_names
-from mirror_core.kafka.acls import create_acls, delete_acls
+from mirror_core.kafka.acl_requests import create_acls, delete_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import delete_topics
 from mirror_core.model.acl import Acl
@@ -18,8 +18,8 @@ from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunKind, RunMode, RunState
 from mirror_core.state.writer import StateWriter, make_control_id
-from mirror_core.sync import ledger
-from mirror_core.sync.fence import build_denials, deny_writes, lift_fence
+from mirror_core.sync import acl_ledger
+from mirror_core.sync.fence_acls import build_denials, deny_writes, lift_fence
 from tests.brokers import Pair, admin_client, produce, read_all
 from tests.cluster.test_failover import acls, app_topic, begin, denied
 from tests.mirroring import Mirrored, new_mirror, replicate
@@ -165,7 +165,7 @@ def test_a_fence_that_is_put_up_after_somebody_elses_abort_is_withdrawn(
                 lift_fence(link.mirror, other, client)
             create_acls(client, wanted)
 
-        monkeypatch.setattr(ledger, "create_acls", late)
+        monkeypatch.setattr(acl_ledger, "create_acls", late)
         with pytest.raises(LostOwnership):
             deny_writes(link, sleeper, source, [topic])
     wait_until(lambda: acls(mirrored, "east") == before, timeout_s=30, why="the denial of nobody is gone")

@@ -12,17 +12,17 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
-from mirror_core.kafka.acls import BrokerAcls, describe_acls
+from mirror_core.kafka.acl_requests import BrokerAcls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, load_config
-from mirror_core.kafka.group_batches import GroupOffsetsClient
+from mirror_core.kafka.consumer_groups import GroupOffsetsClient
 from mirror_core.kafka.transactions import list_open_transactions
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, LiftedDenial
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, Partition
-from mirror_core.state.link import MirrorLink, make_mirror_link
-from mirror_core.state.records import StateRecord, Tombstone
-from mirror_core.sync.fence import NotFenced, apply_fence, lift_fence
+from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
+from mirror_core.state.state_records import StateRecord, Tombstone
+from mirror_core.sync.fence_acls import NotFenced, apply_fence, lift_fence
 from tests.brokers import Pair, grant, new_topic
 from tests.memory import MemoryLog
 from tests.threads import beside

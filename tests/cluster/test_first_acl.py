@@ -16,16 +16,16 @@ import yaml
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.kafka.admission import BrokerAuthorization, probe_brokers
+from mirror_core.kafka.authorization_probe import BrokerAuthorization, probe_brokers
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
+from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.mirrors.preflight import RightStatus, check_cluster, check_shut_out, format_unknown_shut_out
-from mirror_core.mirrors.standing import check_fence
 from mirror_core.model.acl import Resource
-from mirror_core.model.drift import SyncAction, SyncCategory
 from mirror_core.model.names import ClusterName
 from mirror_core.model.run import RunMode, RunState
+from mirror_core.model.sync_state import SyncAction, SyncCategory
 from mirror_core.rights.first_acl import (
     ALLOW_EVERYONE_SETTING,
     AUTHORIZER_SETTING,
@@ -291,7 +291,7 @@ def mirror_of_all(pair: Pair, folder: Path) -> tuple[Mirrored, Mapping[str, str]
     used_by_all(pair.east, topic)
     mirrored = new_mirror(pair, folder, topic, groups=("g-.*",))
     mirrored.copy()
-    rows = verbs.run_sync(mirrored.link).rows
+    rows = mirror_commands.run_sync(mirrored.link).rows
     assert [row.action for row in rows if row.part is SyncCategory.ACLS] == [SyncAction.SKIP, SyncAction.SKIP]
     as_ever(pair, topic, elsewhere, active=pair.east)
     return mirrored, elsewhere

@@ -16,16 +16,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mirror_core.evidence.folders import LocalFolder
+from mirror_core.evidence.file_store import LocalFolder
 from mirror_core.kafka.config import load_config
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.creation import create_mirror
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.names import MirrorName
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.lease import HeldLease, take_over_lease
-from mirror_core.state.link import MirrorLink, find_mirror_link
-from mirror_core.state.topic import read_state
+from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
+from mirror_core.state.state_topic import read_state
 from tests.brokers import Pair, new_topic, produce, read_all, read_all_aiokafka
 from tests.cluster.test_metrics import ADDRESS, Scraped
 from tests.clusters import third_cluster
@@ -77,7 +77,7 @@ def new_mirror(pair: Pair, config: Path, destination: str, there: SandboxCluster
     topic, name = new_topic(pair.east, partitions=2), MirrorName("f-" + secrets.token_hex(4))
     create_mirror(load_config(config), name, source="east", destination=destination, topics=(topic,), groups=())
     made = Mirrored(config, name, topic, pair.east, there)
-    verbs.start_mirror(made.link)
+    mirror_commands.start_mirror(made.link)
     return made
 
 
@@ -177,7 +177,7 @@ def test_a_mirror_that_is_paused_taken_or_dead_does_not_slow_the_others(
         now = Scraped(running.url)
         assert [now("data_plane_info", mirror=m.name) for m in everyone] == [1, 1, 1, 1]
 
-        verbs.pause_mirror(paused.link)
+        mirror_commands.pause_mirror(paused.link)
         with somebody_copies(taken):
             third.terminate()
             assert worst_delay_s(well, running, WATCHED_S) < LATE_S, running.said
@@ -191,7 +191,7 @@ def test_a_mirror_that_is_paused_taken_or_dead_does_not_slow_the_others(
             assert "Traceback" not in running.said
 
         third.start()
-        verbs.resume_mirror(paused.link)
+        mirror_commands.resume_mirror(paused.link)
         for mirrored in everyone:
             mirrored.catches_up()
         running.process.send_signal(signal.SIGTERM)
@@ -222,7 +222,7 @@ def test_what_stops_one_mirror_of_a_process_leaves_the_process_alone(pair: Pair,
     stopped, well = (new_mirror(pair, pair.config_path, "west", pair.west) for _ in range(2))
     with fleet("local", tmp_path, pair.config_path, stopped, well) as running:
         stopped.catches_up()
-        verbs.stop_mirror(stopped.link, lambda line: None)
+        mirror_commands.stop_mirror(stopped.link, lambda line: None)
         running.says(f"{stopped.name}: not copied now, tried again: ")
         well.catches_up()
         assert running.process.poll() is None

@@ -18,17 +18,16 @@ from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
 from mirror_core.dataplane.counters import RetriedWork
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
-from mirror_core.dataplane.local import LocalRunner
+from mirror_core.dataplane.task_runner import LocalRunner
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
-from mirror_core.kafka.groups import CommittedOffset
-from mirror_core.kafka.offsets_topic import ConsumerOffsetsFollower
-from mirror_core.mirrors import verbs
+from mirror_core.kafka.consumer_groups import CommittedOffset
+from mirror_core.kafka.consumer_offsets_topic import ConsumerOffsetsFollower
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.errors import MissingPermission
 from mirror_core.model.names import Offset, Partition
-from mirror_core.state.link import MirrorLink
-from mirror_core.sync.group_commits import OwnCommittedOffsets
-from mirror_core.sync.group_rounds import OffsetCommitRounds, PendingOffsetCommits
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.sync.offset_commits import OffsetCommitRounds, OwnCommittedOffsets, PendingOffsetCommits
 from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.cluster.test_sync_groups import consumer, made_anew
 from tests.committing import commit_offsets, fetch_offsets
@@ -272,7 +271,7 @@ def test_where_the_offsets_topic_may_not_be_read_copying_goes_on_and_syncs_look(
         assert offset_on(west, group, topic) is None
         assert mirrored.state.groups.get(mirrored.name) is None
         assert driver.counters.snapshot().retries[RetriedWork.GROUPS] == 0
-    verbs.run_sync(mirrored.link)
+    mirror_commands.run_sync(mirrored.link)
     assert offset_on(west, group, topic) == 5
     seen = mirrored.state.groups[mirrored.name]
     assert not seen.followed

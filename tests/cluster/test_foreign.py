@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mirror_core.decide.standing import FenceNextAction, FenceState
+from mirror_core.decide.fence_state import FenceNextAction, FenceState
 from mirror_core.kafka.config import load_config
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
+from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.mirrors.preflight import RightStatus, check_cluster
-from mirror_core.mirrors.standing import check_fence
-from mirror_core.model.drift import SyncAction as Change
-from mirror_core.model.drift import SyncCategory
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.runbook.failover import Failover
-from mirror_core.state.link import find_mirror_link
+from mirror_core.model.sync_state import SyncAction as Change
+from mirror_core.model.sync_state import SyncCategory
+from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.state.mirror_link import find_mirror_link
 from tests.brokers import Pair, produce, read_all
 from tests.cluster.test_failback import failback_of, go_home
 from tests.cluster.test_failover import app_topic, denied
@@ -42,7 +42,7 @@ def mirrored_of(pair: Pair, folder: Path, topic: str) -> Mirrored:
     produce(pair.east, topic, 30)
     mirrored = new_mirror(pair, folder, topic)
     mirrored.copy()
-    rows = verbs.run_sync(mirrored.link).rows
+    rows = mirror_commands.run_sync(mirrored.link).rows
     acls = [(row.subject, row.action) for row in rows if row.part is SyncCategory.ACLS]
     assert acls == [("cluster east", Change.SKIP), ("cluster west", Change.SKIP)]
     return mirrored

@@ -22,14 +22,14 @@ from kio.static.primitive import i16, i32
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
-from mirror_core.kafka.exclusive import TransactionalProducer
-from mirror_core.kafka.offsets import describe_producers
+from mirror_core.kafka.log_offsets import describe_producers
+from mirror_core.kafka.transactional_producer import TransactionalProducer
 from mirror_core.mirrors.creation import ensure_state_topic
 from mirror_core.model.errors import LostOwnership, RemoteFault
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, Partition
-from mirror_core.state.records import STATE_TOPIC
-from mirror_core.state.topic import read_complete_state, read_state
+from mirror_core.state.state_records import STATE_TOPIC
+from mirror_core.state.state_topic import read_complete_state, read_state
 from mirror_core.state.writer import StateWriter, make_control_id
 from tests.administering import undecided
 from tests.brokers import Pair

@@ -14,22 +14,22 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation
 
-from mirror_core.copy import ownership
+from mirror_core.copy import gap_claim
 from mirror_core.copy import task as copy_task
 from mirror_core.copy.datagrams import DatagramKind
-from mirror_core.copy.handover import ClaimBoard
-from mirror_core.dataplane.channel import DatagramReceiver
-from mirror_core.decide.gaps import MAX_ATTEMPT
+from mirror_core.copy.driver_messages import ClaimBoard
+from mirror_core.dataplane.datagram_receiver import DatagramReceiver
+from mirror_core.decide.gaps_and_resume import MAX_ATTEMPT
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.marking import MarkerLink
-from mirror_core.kafka.offsets import describe_producers
-from mirror_core.model.copying import Assignment, ListenAddress, PartitionAssignment
+from mirror_core.kafka.log_offsets import describe_producers
+from mirror_core.kafka.marker_link import MarkerLink
 from mirror_core.model.mirror import FailureKind, GapFilling
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.wire.markers import MarkerEntry
+from mirror_core.model.task_messages import Assignment, ListenAddress, PartitionAssignment
+from mirror_core.wire.txn_markers import MarkerEntry
 from tests.administering import as_admin, restore_rights, rights_of
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
 from tests.logs import assert_equal, bounds, transaction, transactional, write
@@ -281,7 +281,7 @@ def test_an_epoch_goes_on_with_the_markers_of_the_one_before(
     ):
         for epoch in (1, 2):
             if told and epoch == 2:  # who is told in time waits for no quiet, though the driver's thread be held up
-                monkeypatch.setattr(ownership, "QUIET_S", 20.0)
+                monkeypatch.setattr(gap_claim, "QUIET_S", 20.0)
             now = int(time.time() * 1000)
             work = assignment(mirrored, epoch, now, now + 120_000)
             ended = threading.Event()

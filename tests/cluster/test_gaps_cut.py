@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from mirror_core.kafka.connection import CLIENT_ID
-from mirror_core.kafka.marking import MarkerLink
+from mirror_core.kafka.marker_link import MarkerLink
 from mirror_core.model.errors import Unreachable
-from mirror_core.wire import markers
+from mirror_core.wire import txn_markers
 from tests.brokers import Pair, new_topic
 from tests.logs import assert_equal, transaction, transactional
 from tests.mirroring import new_mirror
@@ -34,13 +34,13 @@ class Cutter:
         self.limit = limit
         self.calls = self.cuts = 0
 
-    def __call__(self, link: MarkerLink, entries: Iterable[markers.MarkerEntry]) -> None:
+    def __call__(self, link: MarkerLink, entries: Iterable[txn_markers.MarkerEntry]) -> None:
         self.calls += 1
         if self.cuts >= self.limit or self.calls % 3:
             ASK(link, entries)
             return
         self.cuts += 1
-        link.connection.send([markers.encode_request(entries, link.connection.next_id(), CLIENT_ID)])
+        link.connection.send([txn_markers.encode_request(entries, link.connection.next_id(), CLIENT_ID)])
         if self.chance.random() < 0.5:
             link.connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         link.connection.close()

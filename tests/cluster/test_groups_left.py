@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from mirror_core.kafka.acls import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
+from mirror_core.kafka.acl_requests import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import alter_configs
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.model.acl import Acl, Operation, Resource
-from mirror_core.model.clock import now_ms
-from mirror_core.model.drift import DriftRow, SyncAction, SyncCategory
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.rights.acls import build_denial
-from mirror_core.runbook.readiness import assess_readiness
+from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
+from mirror_core.model.timing import now_ms
+from mirror_core.rights.acl_rules import build_denial
+from mirror_core.runbook.readiness_report import assess_readiness
 from tests.aside import in_place_of
 from tests.brokers import Pair, new_topic, produce
 from tests.cluster.test_following import replicating
@@ -54,7 +54,7 @@ def commit_on_source(
 
 
 def rows_of(mirrored: Mirrored) -> list[DriftRow]:
-    return list(verbs.run_sync(mirrored.link, only=frozenset({SyncCategory.GROUPS})).rows)
+    return list(mirror_commands.run_sync(mirrored.link, only=frozenset({SyncCategory.GROUPS})).rows)
 
 
 def test_an_offset_is_committed_without_metadata_that_the_destination_refuses(pair: Pair, tmp_path: Path) -> None:

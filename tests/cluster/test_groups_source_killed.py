@@ -14,12 +14,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.broker import java_command
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sync.group_rounds import OffsetCommitRounds, PendingOffsetCommits
+from mirror_core.sync.offset_commits import OffsetCommitRounds, PendingOffsetCommits
 from tests.administering import tool_properties
 from tests.brokers import Pair, new_topic, produce
 from tests.cluster.test_following import replicating

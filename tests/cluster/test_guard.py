@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.mirrors.standing import check_fence
+from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.sandbox.ports import choose_ports
-from mirror_core.state.records import STATE_TOPIC
+from mirror_core.state.state_records import STATE_TOPIC
 from tests.brokers import grant, produce
 from tests.cluster.desk import Desk
 from tests.cluster.test_failover import app_topic

@@ -9,10 +9,10 @@ import pytest
 from kio.schema.metadata.v12.request import MetadataRequest
 from kio.schema.metadata.v12.response import MetadataResponse
 
-from mirror_core.kafka.at_once import BrokerTimeout, call_brokers
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.fan_out import BrokerTimeout, call_brokers
 from mirror_core.model.names import ClusterName
 from tests.brokers import Pair
 

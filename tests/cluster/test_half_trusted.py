@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mirror_core.mirrors.describe import describe_mirror
-from mirror_core.model.clock import now_ms
+from mirror_core.model.timing import now_ms
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import TIMEOUT_S, Pair, Record, admin_client, new_topic, produce, read_all
 from tests.cluster.half_trusted import by_certificate, by_login, half_trusted, spread_topic

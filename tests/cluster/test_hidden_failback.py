@@ -12,7 +12,7 @@ import pytest
 from mirror_core.model.mirror import GapFilling
 from mirror_core.model.names import MirrorName
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.topic import read_state
+from mirror_core.state.state_topic import read_state
 from tests.brokers import new_topic, produce, read_all, read_all_aiokafka
 from tests.cluster.desk import Desk
 from tests.logs import bounds, transaction, transactional

@@ -11,15 +11,15 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioPartition
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from mirror_core.copy.gap_hidden import MAX_HIDDEN_RECORDS
+from mirror_core.copy.batch_builder import MAX_HIDDEN_RECORDS
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
-from mirror_core.kafka.producing import ProduceBatch, ProduceLink
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.produce_link import ProduceBatch, ProduceLink
 from mirror_core.kafka.topics import alter_configs
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.wire.batch import readdress
-from mirror_core.wire.hidden import build_hidden_batch
+from mirror_core.wire.hidden_records import build_hidden_batch
 from tests import shapes
 from tests.administering import as_admin, broker_setting, tool_properties
 from tests.brokers import TIMEOUT_S, Pair, Record, new_topic, produce, read_all, read_all_aiokafka

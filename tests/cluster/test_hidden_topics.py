@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.kafka.acls import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
+from mirror_core.kafka.acl_requests import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.existing import find_existing_topics
-from mirror_core.mirrors import verbs
+from mirror_core.kafka.topic_existence import find_existing_topics
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
-from mirror_core.model.clock import now_ms
-from mirror_core.model.drift import SyncAction
 from mirror_core.model.errors import MissingPermission, Refused
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.model.run import RunMode
+from mirror_core.model.sync_state import SyncAction
+from mirror_core.model.timing import now_ms
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
@@ -107,11 +107,13 @@ def test_what_is_hidden_from_the_data_planes_driver_is_denied_and_goes_on_afterw
             )
             assert "--operation Describe" in (mirrored.statuses[mine].reason or "")
             assert mirrored.statuses[Partition(other, 0)].state is PartitionState.MIRRORING
-            refused = [row.subject for row in verbs.run_sync(mirrored.link).rows if row.action is SyncAction.REFUSE]
+            refused = [
+                row.subject for row in mirror_commands.run_sync(mirrored.link).rows if row.action is SyncAction.REFUSE
+            ]
             assert refused == [topic]
         produce(pair.east, topic, 5)
         with monkeypatch.context() as patched:
-            patched.setattr("mirror_core.dataplane.planning.now_ms", lambda: now_ms() + 3_600_000)
+            patched.setattr("mirror_core.dataplane.epoch_planner.now_ms", lambda: now_ms() + 3_600_000)
             wait_until(
                 lambda: mirrored.statuses[mine].state is PartitionState.MIRRORING,
                 timeout_s=TIMEOUT_S,

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.kafka.acls import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
+from mirror_core.kafka.acl_requests import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import Operation, Resource
 from mirror_core.model.errors import MissingPermission
 from mirror_core.model.names import Offset, Partition
-from mirror_core.rights.acls import build_denial
-from mirror_core.sync.group_commits import OwnCommittedOffsets
-from mirror_core.sync.homecoming import reset_group_offsets
+from mirror_core.rights.acl_rules import build_denial
+from mirror_core.sync.offset_commits import OwnCommittedOffsets
+from mirror_core.sync.offset_sync import reset_group_offsets
 from tests.brokers import Pair, new_topic, produce
 from tests.committing import commit_offsets, fetch_offsets
 from tests.memory import MemoryLog

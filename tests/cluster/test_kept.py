@@ -8,7 +8,7 @@ from kio.schema.metadata.v12.response import MetadataResponse
 from mirror_core.kafka.client import _BROKERS_ONLY_REQUEST, ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.kept import CONNECTION_POOL
+from mirror_core.kafka.connection_pool import CONNECTION_POOL
 from mirror_core.model.errors import Unreachable
 from tests.brokers import TIMEOUT_S, Pair
 from tests.harm import killed, suspended

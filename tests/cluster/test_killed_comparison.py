@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from mirror_core.decide.parity import CHUNK_OFFSETS, ParityRow
-from mirror_core.mirrors import proving
-from mirror_core.parity import check, so_far
+from mirror_core.decide.parity_result import CHUNK_OFFSETS, ParityRow
+from mirror_core.mirrors import incremental_verification
+from mirror_core.parity import check
 from mirror_core.parity.check import DEFAULT_THREADS
 from mirror_core.parity.compare import CompareTask, compare_task
 from tests.brokers import TIMEOUT_S, Pair, new_topic
@@ -39,8 +39,8 @@ def note_chunks(log: Path) -> None:
 
     patched = pytest.MonkeyPatch()
     patched.setattr(check, "compare_task", noting)
-    patched.setattr(so_far, "PROGRESS_INTERVAL_S", 0.0)
-    patched.setattr(proving, "PROOF_SAVE_INTERVAL_S", 0.0)
+    patched.setattr(check, "PROGRESS_INTERVAL_S", 0.0)
+    patched.setattr(incremental_verification, "PROOF_SAVE_INTERVAL_S", 0.0)
 
 
 def proved(mirrored: Mirrored) -> int:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from mirror_core.kafka.config import load_config
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.creation import create_mirror
 from mirror_core.model.names import MirrorName
-from mirror_core.state.link import find_mirror_link
+from mirror_core.state.mirror_link import find_mirror_link
 from tests.cluster.large_state import NAME, PARTITIONS, STAGES
 from tests.clusters import two_clusters
 
@@ -34,7 +34,7 @@ def config(tmp_path: Path) -> Iterator[Path]:
 def test_each_stage_of_a_run_takes_little_memory_and_time(config: Path, tmp_path: Path) -> None:
     clusters = load_config(config)
     create_mirror(clusters, MirrorName(NAME), source="east", destination="west", topics=("department.*",))
-    verbs.start_mirror(find_mirror_link(clusters, NAME)[0])
+    mirror_commands.start_mirror(find_mirror_link(clusters, NAME)[0])
     took = {}
     for stage in STAGES:
         command = [sys.executable, "-m", "tests.cluster.large_state", stage, str(config), str(tmp_path / "evidence")]

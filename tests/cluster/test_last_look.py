@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from mirror_core.decide.steps import list_step_names
-from mirror_core.kafka.acls import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
+from mirror_core.kafka.acl_requests import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topics
-from mirror_core.mirrors import verbs
-from mirror_core.mirrors.standing import check_fence
-from mirror_core.model import clock
+from mirror_core.mirrors import mirror_commands
+from mirror_core.mirrors.fence_watcher import check_fence
+from mirror_core.model import timing
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
 from mirror_core.model.errors import MissingPermission, Refused
 from mirror_core.model.run import RunKind, RunMode, RunState
-from mirror_core.runbook import lost_steps
-from mirror_core.runbook.last_look import PROBE_EVIDENCE_KEY
+from mirror_core.runbook import unplanned_steps
+from mirror_core.runbook.fence_recheck import PROBE_EVIDENCE_KEY
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sync import access
+from mirror_core.sync import acl_sync
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, produce
 from tests.cluster.test_failover import denied
@@ -120,16 +120,16 @@ def test_who_sleeps_between_the_last_look_and_the_first_right_looks_again(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirrored, topic = copied(pair, tmp_path)
-    verbs.run_sync(mirrored.link)
+    mirror_commands.run_sync(mirrored.link)
     run = through(mirrored, "record_lmo")
-    giving = access.apply_promotion
+    giving = acl_sync.apply_promotion
 
     def slept(*args: Any, **known: Any) -> Any:
         lift_by_hand(mirrored, topic)
-        monkeypatch.setattr(clock, "now_ms", lambda: time.time_ns() // 1_000_000 + 3_600_000)
+        monkeypatch.setattr(timing, "now_ms", lambda: time.time_ns() // 1_000_000 + 3_600_000)
         return giving(*args, **known)
 
-    monkeypatch.setattr("mirror_core.runbook.promotion.apply_promotion", slept)
+    monkeypatch.setattr("mirror_core.runbook.promotion_steps.apply_promotion", slept)
     with pytest.raises(Refused, match="east accepted writes behind the fence"):
         mirrored.failover.run_step(run, "promote")
     monkeypatch.undo()
@@ -142,7 +142,7 @@ def test_an_unplanned_promotion_is_resumed_only_if_a_source_that_answers_can_be_
     pair: Pair, tmp_path: Path, by_a_word: bool
 ) -> None:
     mirrored, topic = copied(pair, tmp_path)
-    verbs.run_sync(mirrored.link)  # rights are staged
+    mirror_commands.run_sync(mirrored.link)  # rights are staged
     with suspended(pair.east):
         run = up_to_promotion(mirrored)
         give_nothing(pair, mirrored, run)
@@ -171,7 +171,7 @@ def test_what_a_source_took_before_a_promotion_is_resumed_is_left_behind_only_by
 ) -> None:
     """Also of a run that was held up before its promotion had begun: the source had the same time to take writes."""
     mirrored, topic = copied(pair, tmp_path)
-    verbs.run_sync(mirrored.link)  # rights are staged
+    mirror_commands.run_sync(mirrored.link)  # rights are staged
     with suspended(pair.east):
         run = up_to_promotion(mirrored)
         if begun:
@@ -179,8 +179,8 @@ def test_what_a_source_took_before_a_promotion_is_resumed_is_left_behind_only_by
     produce(pair.east, topic, 3)
 
     if not begun:
-        monkeypatch.setattr(lost_steps, "UNDELAYED_PROMOTION_S", -1.0)
-        monkeypatch.setattr("mirror_core.decide.abandoned.STALLED_AFTER_MS", -1)
+        monkeypatch.setattr(unplanned_steps, "UNDELAYED_PROMOTION_S", -1.0)
+        monkeypatch.setattr("mirror_core.decide.run_status.STALLED_AFTER_MS", -1)
     found = check_fence(mirrored.link)
     assert [line for line in found.alarms if f"{topic}-0 [10, 13)" in line], found
     with pytest.raises(Refused, match="has not stopped for records"):
@@ -201,7 +201,7 @@ def test_a_source_that_comes_back_before_the_promotion_is_given_up_by_no_approva
 ) -> None:
     """Nothing has held the run up: it is seconds ago that somebody gave up a silent one."""
     mirrored, topic = copied(pair, tmp_path)
-    verbs.run_sync(mirrored.link)  # rights are staged
+    mirror_commands.run_sync(mirrored.link)  # rights are staged
     produce(pair.east, topic, 3)
     with suspended(pair.east):
         run = up_to_promotion(mirrored, silent=True)

@@ -10,11 +10,11 @@ import pytest
 from kio.schema.metadata.v12.request import MetadataRequest
 from kio.schema.metadata.v12.response import MetadataResponse
 
-from mirror_core.copy.asking import LogEndRequest, LogEndRequests, LogEndsResponse
-from mirror_core.kafka.at_once import BrokerResponsePending, BrokerTimeout, call_brokers
+from mirror_core.copy.log_ends import LogEndRequest, LogEndRequests, LogEndsResponse
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.fan_out import BrokerResponsePending, BrokerTimeout, call_brokers
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import Pair, produce

@@ -11,22 +11,22 @@ from types import MappingProxyType
 
 import pytest
 
-from mirror_core.kafka.acls import BrokerAcls, describe_acls
+from mirror_core.kafka.acl_requests import BrokerAcls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
-from mirror_core.kafka.epochs import LogPosition
-from mirror_core.kafka.group_batches import GroupOffsetsClient, OffsetsToCommit
-from mirror_core.kafka.groups import CommittedOffset
+from mirror_core.kafka.consumer_groups import CommittedOffset, GroupOffsetsClient, OffsetsToCommit
+from mirror_core.kafka.leader_epochs import LogPosition
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.sync.fence import lift_all_denials
-from mirror_core.sync.group_commits import (
+from mirror_core.sync.fence_acls import lift_all_denials
+from mirror_core.sync.offset_commits import (
+    OffsetCommitRounds,
     OffsetCommitter,
     OwnCommittedOffsets,
+    PendingOffsetCommits,
     build_commit_denial,
     deny_offset_commits,
 )
-from mirror_core.sync.group_rounds import OffsetCommitRounds, PendingOffsetCommits
 from tests.brokers import Pair, new_topic, produce
 from tests.cluster.test_failback import failback_of, go_home
 from tests.cluster.test_failover import app_topic, begin, committed

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
-from mirror_core.state.records import STATE_TOPIC
+from mirror_core.state.state_records import STATE_TOPIC
 from tests import leftovers
 from tests.brokers import TIMEOUT_S, Pair, grant, new_topic, produce
 from tests.driving import beating, driving

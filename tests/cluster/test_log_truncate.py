@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from mirror_core.kafka.offsets import OffsetPoint, describe_producers, list_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, describe_producers, list_offsets
 from mirror_core.kafka.topics import delete_records
-from mirror_core.logdir.actions import perform_action
-from mirror_core.logdir.stopped import hold_stopped_broker, plan_broker_truncation
-from mirror_core.logdir.targets import parse_targets
-from mirror_core.model.clock import now_ms
+from mirror_core.logdir.partition_truncation import perform_action
+from mirror_core.logdir.stopped_broker import hold_stopped_broker, parse_targets, plan_broker_truncation
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.timing import now_ms
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.wire.batch import BatchHeader, split_batches
 from tests.administering import as_admin, broker_setting

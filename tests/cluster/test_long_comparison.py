@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.copy.asking import LogEndRequest, LogEndRequests, UnknownLogEnd
-from mirror_core.copy.divergence import DivergenceFinder
-from mirror_core.decide.position import NO_KNOWN_OFFSET
+from mirror_core.copy.log_ends import LogEndRequest, LogEndRequests, UnknownLogEnd
+from mirror_core.copy.log_inspection import DivergenceFinder
+from mirror_core.decide.gaps_and_resume import NO_KNOWN_OFFSET
 from mirror_core.model.names import Partition
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.driving import driving

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirror_core.copy.divergence import DivergenceFinder
+from mirror_core.copy.log_inspection import DivergenceFinder
 from mirror_core.model.names import Offset, Partition
 from tests.administering import as_admin
 from tests.brokers import Pair

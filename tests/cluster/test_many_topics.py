@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import pytest
 
-from mirror_core.dataplane.planning import Planner
-from mirror_core.kafka.acls import create_acls, delete_acls
+from mirror_core.dataplane.epoch_planner import Planner
+from mirror_core.kafka.acl_requests import create_acls, delete_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode, RunState
@@ -100,10 +100,10 @@ def work_through(mirrored: Mirrored, topics: Sequence[str], doing: list[str]) ->
             len(Planner(mirrored.link, east, west).plan(mirrored.state, all_ends=False).partitions) == len(topics) * 2
         )
     doing.append("first sync")
-    rows = verbs.run_sync(mirrored.link).rows
+    rows = mirror_commands.run_sync(mirrored.link).rows
     assert sum(row.done for row in rows if row.part == "groups") == len(topics)
     doing.append("sync")
-    assert not any(row.done for row in verbs.run_sync(mirrored.link).rows if row.part == "groups")
+    assert not any(row.done for row in mirror_commands.run_sync(mirrored.link).rows if row.part == "groups")
     failover = mirrored.failover
     doing.append("failover plan")
     plan = failover.plan(RunMode.PLANNED)

@@ -14,13 +14,13 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mirror_core.cli.metrics import serve_metrics
+from mirror_core.cli.metrics_server import serve_metrics
 from mirror_core.dataplane.counters import Counters
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
-from mirror_core.dataplane.local import LocalRunner
-from mirror_core.dataplane.metrics import MetricsCollector
 from mirror_core.dataplane.progress import ProgressTracker
-from mirror_core.evidence.folders import LocalFolder
+from mirror_core.dataplane.prometheus_collector import MetricsCollector
+from mirror_core.dataplane.task_runner import LocalRunner
+from mirror_core.evidence.file_store import LocalFolder
 from mirror_core.model.names import Partition
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.cluster.desk import Desk

@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
-from mirror_core.dataplane.local import LocalRunner
-from mirror_core.decide.verbs import MirrorCommand
+from mirror_core.dataplane.task_runner import LocalRunner
+from mirror_core.decide.command_rules import MirrorCommand
 from mirror_core.kafka.config import Config, load_config
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.creation import create_mirror
-from mirror_core.model.drift import SyncAction
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import DesiredState, FailureKind, GapFilling, PartitionState
 from mirror_core.model.names import MirrorName, Partition
+from mirror_core.model.sync_state import SyncAction
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.link import MirrorLink, find_mirror_link
-from mirror_core.state.topic import read_state
+from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
+from mirror_core.state.state_topic import read_state
 from tests.administering import as_admin
 from tests.brokers import Pair, new_topic, produce, read_all, read_all_aiokafka
 from tests.cluster.desk import Desk
@@ -46,7 +46,7 @@ def made(config: Config, source: str, destination: str, *topics: str, gaps: GapF
 
 def started(config: Config, source: str, destination: str, *topics: str, gaps: GapFilling | None = None) -> MirrorLink:
     link = made(config, source, destination, *topics, gaps=gaps)
-    verbs.start_mirror(link)
+    mirror_commands.start_mirror(link)
     return link
 
 
@@ -63,7 +63,7 @@ def prefixes() -> tuple[str, str]:
 
 
 def refused(link: MirrorLink, verb: MirrorCommand) -> str:
-    intent = verbs.preview(link, verb)
+    intent = mirror_commands.preview(link, verb)
     assert intent.refusal is not None
     return str(intent.refusal)
 
@@ -140,14 +140,16 @@ def test_mirrors_in_both_directions_are_refused_where_a_topic_passes_both_filter
     forward = made(config, "east", "west", f"{there}.*", f"{mine}.*")
     both = f"({there}|{back}).*"
     backward = made(config, "west", "east", both)
-    assert verbs.preview(backward, MirrorCommand.START).refusal is None, "nothing runs in the other direction yet"
-    verbs.start_mirror(forward)
+    assert mirror_commands.preview(backward, MirrorCommand.START).refusal is None, (
+        "nothing runs in the other direction yet"
+    )
+    mirror_commands.start_mirror(forward)
     assert f"it would close a circle with {forward.mirror.name}, back to cluster west" in refused(
         backward, MirrorCommand.START
     )
     with pytest.raises(Refused, match=f"both directions select topic .*{mine}"):
         made(config, "west", "east", f"{back}.*")
-    verbs.pause_mirror(forward)
+    mirror_commands.pause_mirror(forward)
     assert "it would close a circle" in refused(backward, MirrorCommand.START), "a paused mirror can be resumed"
 
 
@@ -156,11 +158,11 @@ def test_pause_start_resume_does_not_pass_the_check(pair: Pair) -> None:
     new_topic(pair.east, prefix=there)
     forward = started(config, "east", "west", f"{there}.*", f"{back}.*")
     new_topic(pair.west, prefix=back + "own-")
-    verbs.pause_mirror(forward)
+    mirror_commands.pause_mirror(forward)
     backward = made_in_spite(config, forward, f"{back}.*")
     assert "it would close a circle" in refused(find_mirror_link(config, forward.mirror.name)[0], MirrorCommand.RESUME)
-    verbs.stop_mirror(backward)
-    verbs.resume_mirror(forward)
+    mirror_commands.stop_mirror(backward)
+    mirror_commands.resume_mirror(forward)
 
 
 def made_in_spite(config: Config, forward: MirrorLink, topics: str) -> MirrorLink:
@@ -187,7 +189,7 @@ def test_a_topic_that_begins_to_match_both_ways_is_copied_by_neither_and_told(pa
     assert late not in _topics(pair.west)
     status = read_state(forward.destination).partitions[forward.mirror.name][Partition(late, 0)]
     assert (status.state, status.kind) == (PartitionState.FAILED, FailureKind.OCCUPIED)
-    row = next(row for row in verbs.run_sync(forward).rows if row.subject == late)
+    row = next(row for row in mirror_commands.run_sync(forward).rows if row.subject == late)
     assert (row.action, f"mirror {backward.mirror.name} would bring it back" in row.reason) == (SyncAction.REFUSE, True)
     copied(backward)
     assert read_all(pair.east, late) == records
@@ -210,8 +212,8 @@ def test_a_failback_is_refused_while_another_mirror_would_take_what_comes_home_a
     new_topic(pair.west, prefix=back + "both-")
     [reason] = failback_of(mirrored).decide().reasons
     assert f"it would close a circle with {other.mirror.name}, back to cluster west" in reason
-    verbs.stop_mirror(other)
-    verbs.stop_mirror(beside)
+    mirror_commands.stop_mirror(other)
+    mirror_commands.stop_mirror(beside)
 
 
 def test_a_circle_is_said_by_the_command_and_nothing_is_changed(desk: Desk) -> None:
@@ -245,7 +247,7 @@ def test_a_ring_of_three_is_refused_and_clusters_that_cannot_be_asked_are_named(
     (prefix, other) = prefixes()
     new_topic(pair.east, prefix=prefix)
     one, two = started(config, "east", "west", f"{prefix}.*"), made(config, "west", "south", f"{prefix}.*")
-    verbs.start_mirror(two)
+    mirror_commands.start_mirror(two)
     copied(one, two)
     new_topic(south, prefix=other)
     with pytest.raises(Refused, match=f"close a circle with {one.mirror.name} -> {two.mirror.name}, back to"):
@@ -253,24 +255,24 @@ def test_a_ring_of_three_is_refused_and_clusters_that_cannot_be_asked_are_named(
     free = started(config, "south", "east", f"{other}.*")
     copied(free)
 
-    verbs.pause_mirror(one)
+    mirror_commands.pause_mirror(one)
     south.terminate()
-    assert verbs.preview(one, MirrorCommand.RESUME).refusal is None
-    assert not [line for line in verbs.preview(one, MirrorCommand.RESUME).lines if "could not be asked" in line], (
-        "nothing of these topics can come from there"
-    )
+    assert mirror_commands.preview(one, MirrorCommand.RESUME).refusal is None
+    assert not [
+        line for line in mirror_commands.preview(one, MirrorCommand.RESUME).lines if "could not be asked" in line
+    ], "nothing of these topics can come from there"
     south.start()
-    verbs.stop_mirror(two)
-    verbs.stop_mirror(free)
+    mirror_commands.stop_mirror(two)
+    mirror_commands.stop_mirror(free)
     coming = started(config, "south", "east", f"{prefix}more-.*")
     new_topic(pair.east, prefix=prefix + "more-")
     south.terminate()
-    intent = verbs.preview(one, MirrorCommand.RESUME)
+    intent = mirror_commands.preview(one, MirrorCommand.RESUME)
     assert intent.refusal is None
     [line] = [line for line in intent.lines if "could not be asked" in line]
     assert line.startswith("cluster south could not be asked whether a mirror brings these topics back over it")
     south.start()
-    verbs.stop_mirror(coming)
+    mirror_commands.stop_mirror(coming)
 
 
 @pytest.mark.slow

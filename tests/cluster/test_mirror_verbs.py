@@ -8,23 +8,23 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.verbs import MirrorCommand
+from mirror_core.decide.command_rules import MirrorCommand
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import describe_configs
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.creation import ensure_state_topic
-from mirror_core.mirrors.deletion import DeletionChoice
 from mirror_core.mirrors.describe import CLOCK_NOT_BEHIND, describe_mirror
+from mirror_core.mirrors.mirror_commands import DeletionChoice
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Resource
-from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Indeterminate, Refused
 from mirror_core.model.mirror import DesiredState, PartitionState
 from mirror_core.model.names import Partition
-from mirror_core.state.link import find_mirror_link
-from mirror_core.state.records import Tombstone
+from mirror_core.model.timing import now_ms
+from mirror_core.state.mirror_link import find_mirror_link
+from mirror_core.state.state_records import Tombstone
 from mirror_core.state.writer import StateWriter, make_control_id
-from mirror_core.sync.access import demote_topics
-from mirror_core.sync.fence import deny_writes
+from mirror_core.sync.acl_sync import demote_topics
+from mirror_core.sync.fence_acls import deny_writes
 from tests.administering import rights_of
 from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.cluster.links import writer_of
@@ -62,11 +62,11 @@ def test_a_record_on_its_source_is_not_taken_for_a_mirror(mirrored: Mirrored) ->
 
 def test_a_paused_mirror_is_not_copied_and_goes_on_when_resumed(mirrored: Mirrored) -> None:
     [topic] = mirrored.link.mirror.topics
-    verbs.pause_mirror(mirrored.link)
+    mirror_commands.pause_mirror(mirrored.link)
     produce(mirrored.pair.east, topic, 10)
     with pytest.raises(Refused, match="it is PAUSED"):
         replicate(mirrored.link)
-    verbs.resume_mirror(mirrored.link)
+    mirror_commands.resume_mirror(mirrored.link)
     mirrored.copy()
     assert read_all(mirrored.pair.east, topic) == read_all(mirrored.pair.west, topic)
 
@@ -88,30 +88,30 @@ def test_of_a_mirror_that_has_copied_nothing_nothing_is_said_to_be_there(pair: P
 def test_stop_records_where_mirroring_ended_and_start_goes_on_from_there(mirrored: Mirrored) -> None:
     [topic] = mirrored.link.mirror.topics
     east, west = mirrored.pair.east, mirrored.pair.west
-    assert verbs.stop_mirror(mirrored.link) == {Partition(topic, 0): 100}
+    assert mirror_commands.stop_mirror(mirrored.link) == {Partition(topic, 0): 100}
     status = mirrored.statuses[Partition(topic, 0)]
     assert (status.state, status.lmo) == (PartitionState.STOPPED, 100)
     assert mirrored.link.mirror.desired is DesiredState.STOPPED
 
     produce(east, topic, 50)
-    verbs.start_mirror(mirrored.link)
+    mirror_commands.start_mirror(mirrored.link)
     assert mirrored.statuses[Partition(topic, 0)].lmo is None
     mirrored.copy()
     assert read_all(east, topic) == read_all(west, topic)
 
-    verbs.stop_mirror(mirrored.link)
+    mirror_commands.stop_mirror(mirrored.link)
     produce(west, topic, 1)
     with pytest.raises(Refused, match=f"cluster west, {topic}-0: mirroring ended at 150, it ends at 151 now"):
-        verbs.start_mirror(mirrored.link)
+        mirror_commands.start_mirror(mirrored.link)
     assert mirrored.statuses[Partition(topic, 0)].lmo == 150
     assert mirrored.link.mirror.desired is DesiredState.STOPPED
 
 
 def test_only_a_stopped_mirror_can_be_deleted_and_then_nothing_of_it_is_left(mirrored: Mirrored) -> None:
     with pytest.raises(Refused, match="stop it first"):
-        verbs.delete_mirror(mirrored.link)
-    verbs.stop_mirror(mirrored.link)
-    verbs.delete_mirror(mirrored.link)
+        mirror_commands.delete_mirror(mirrored.link)
+    mirror_commands.stop_mirror(mirrored.link)
+    mirror_commands.delete_mirror(mirrored.link)
     after = mirrored.state
     assert mirrored.name not in after.mirrors
     assert not after.partitions.get(mirrored.name)
@@ -129,18 +129,18 @@ def copied_rights(mirrored: Mirrored) -> tuple[Acl, Acl]:
         Acl(resource=Resource.TOPIC, name=topic, principal=f"User:{user}", operation=Operation.READ)
         for user in ("app", "local")
     )
-    verbs.run_sync(mirrored.link)
+    mirror_commands.run_sync(mirrored.link)
     assert {ours, local} <= rights_of(west)
-    verbs.stop_mirror(mirrored.link)
+    mirror_commands.stop_mirror(mirrored.link)
     return ours, local
 
 
 def test_a_deleted_mirror_takes_the_rights_along_that_it_copied(mirrored: Mirrored) -> None:
     ours, local = copied_rights(mirrored)
     link = mirrored.link
-    lines = verbs.preview(link, MirrorCommand.DELETE).lines
+    lines = mirror_commands.preview(link, MirrorCommand.DELETE).lines
     assert [line for line in lines if "copied to west" in line and "are withdrawn" in line]
-    assert verbs.delete_mirror(link) == ()
+    assert mirror_commands.delete_mirror(link) == ()
     assert rights_of(mirrored.pair.west) & {ours, local} == {local}
     assert not mirrored.state.ledger_entries(mirrored.name)
 
@@ -151,7 +151,7 @@ def test_a_deleted_mirror_leaves_a_right_that_another_mirror_has_copied_too(mirr
     other = new_mirror(mirrored.pair, tmp_path / "other", new_topic(mirrored.pair.east))
     with writer_of(other.link) as log:
         log.put(LedgerEntry(mirror=other.name, cluster=link.destination.name, acl=ours, purpose=AclPurpose.COPIED))
-    verbs.delete_mirror(link)
+    mirror_commands.delete_mirror(link)
     assert ours in rights_of(mirrored.pair.west)
 
 
@@ -161,10 +161,10 @@ def test_copied_rights_are_handed_over_by_a_list_on_request(mirrored: Mirrored) 
     choice = DeletionChoice(keep_rights=True)
     assert [
         line
-        for line in verbs.preview(link, MirrorCommand.DELETE, choice=choice).lines
+        for line in mirror_commands.preview(link, MirrorCommand.DELETE, choice=choice).lines
         if "Mirrorbook forgets them" in line
     ]
-    listed = verbs.delete_mirror(link, choice=choice)
+    listed = mirror_commands.delete_mirror(link, choice=choice)
     assert rights_of(mirrored.pair.west) >= {ours, local}
     assert [line for line in listed if "--remove" in line and "User:app" in line and topic in line]
     assert not [line for line in listed if "User:local" in line]
@@ -178,14 +178,14 @@ def test_a_deleted_mirrors_topics_get_the_sources_settings_if_that_is_wanted(
     topic = new_topic(pair.east, retention_ms="7200000")
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
-    verbs.run_sync(mirrored.link)
-    verbs.stop_mirror(mirrored.link)
+    mirror_commands.run_sync(mirrored.link)
+    mirror_commands.stop_mirror(mirrored.link)
     choice = DeletionChoice(restore_settings=restored)
-    lines = verbs.preview(mirrored.link, MirrorCommand.DELETE, choice=choice).lines
+    lines = mirror_commands.preview(mirrored.link, MirrorCommand.DELETE, choice=choice).lines
     assert bool([line for line in lines if "get the settings of east" in line]) is restored
     assert bool([line for line in lines if "keep a mirror topic's settings" in line]) is not restored
     config = mirrored.link.destination
-    verbs.delete_mirror(mirrored.link, choice=choice)
+    mirror_commands.delete_mirror(mirrored.link, choice=choice)
 
     def shown() -> bool:
         with ClusterClient(config) as client:
@@ -200,11 +200,11 @@ def test_a_mirror_whose_denials_stand_is_not_forgotten(mirrored: Mirrored) -> No
     [topic] = mirrored.link.mirror.topics
     link = mirrored.link
     grant(mirrored.pair.east, "app", ResourceType.TOPIC, topic, [AclOperation.WRITE])
-    verbs.stop_mirror(link)
+    mirror_commands.stop_mirror(link)
     with writer_of(link) as log:
         demote_topics(link, log, [topic], link.source.name)
     with pytest.raises(Refused, match=f"--remove --deny-principal User:app --operation Write --topic {topic}"):
-        verbs.delete_mirror(link)
+        mirror_commands.delete_mirror(link)
     assert mirrored.name in mirrored.state.mirrors
 
 
@@ -212,17 +212,17 @@ def test_a_mirror_whose_denials_stand_is_not_forgotten(mirrored: Mirrored) -> No
 def test_a_mirror_is_forgotten_with_a_cluster_that_is_gone_for_good(mirrored: Mirrored) -> None:
     [topic] = mirrored.link.mirror.topics
     link, east = mirrored.link, mirrored.pair.east
-    verbs.stop_mirror(link)
+    mirror_commands.stop_mirror(link)
     with writer_of(link) as log, ClusterClient(link.source) as source:
         deny_writes(link, log, source, [topic])
     with pytest.raises(Refused, match="cluster east answers: it is not gone"):
-        verbs.delete_mirror(link, link.source.name)
+        mirror_commands.delete_mirror(link, link.source.name)
     east.kill()
     try:
         with pytest.raises(Refused, match=r"stand there is not known: .* never come back: --gone east"):
-            verbs.delete_mirror(link)
+            mirror_commands.delete_mirror(link)
         assert mirrored.name in mirrored.state.mirrors
-        verbs.delete_mirror(link, link.source.name)
+        mirror_commands.delete_mirror(link, link.source.name)
     finally:
         east.start()
     assert mirrored.name not in mirrored.state.mirrors

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mirror_core.decide.standing import FenceNextAction
+from mirror_core.decide.fence_state import FenceNextAction
 from mirror_core.kafka.config import load_config
-from mirror_core.mirrors import verbs
-from mirror_core.mirrors.standing import check_fence
+from mirror_core.mirrors import mirror_commands
+from mirror_core.mirrors.fence_watcher import check_fence
+from mirror_core.model.pending_fence import FenceAction
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.model.standing import FenceAction
-from mirror_core.runbook.observe import take_snapshot
+from mirror_core.runbook.snapshot_reader import take_snapshot
 from tests.administering import rights_of
 from tests.brokers import Pair, produce
 from tests.cluster.test_failover import app_topic, denied
@@ -41,7 +41,7 @@ def test_a_name_that_leads_to_the_new_primary_fences_it_not(pair: Pair, tmp_path
     topic = app_topic(pair)
     produce(pair.east, topic, 20)
     mirrored = copied(pair, tmp_path, topic)
-    verbs.run_sync(mirrored.link)
+    mirror_commands.run_sync(mirrored.link)
     moved = led_to_west(mirrored, tmp_path)
     with suspended(pair.east):
         promoted(moved)

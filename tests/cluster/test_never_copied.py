@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.copy.handover import ClaimBoard
-from mirror_core.dataplane.results import EpochResults
+from mirror_core.copy.driver_messages import ClaimBoard
+from mirror_core.dataplane.epoch_results import EpochResults
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import NeverCopied

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.decide.watchers import MAX_MISSED_PROBES, find_watcher_heartbeat
+from mirror_core.decide.process_liveness import MAX_MISSED_PROBES, find_watcher_heartbeat
 from mirror_core.mirrors.describe import describe_mirror
-from mirror_core.mirrors.standing import ANSWER_WAIT_S, check_fence
-from mirror_core.model.checkpoint import WatcherHeartbeat
-from mirror_core.runbook.failback import Failback
-from mirror_core.state.watchers import find_watcher_status
+from mirror_core.mirrors.fence_watcher import ANSWER_WAIT_S, check_fence
+from mirror_core.model.run_checkpoints import WatcherHeartbeat
+from mirror_core.runbook.failback_conductor import Failback
+from mirror_core.state.watcher_heartbeat import find_watcher_status
 from tests.brokers import Pair, produce
 from tests.cluster.test_failover import app_topic
 from tests.cluster.test_standing import copied, promoted, stood, watching

@@ -12,7 +12,7 @@ import pytest
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.producing import ProduceBatch, ProduceLink, Tag
+from mirror_core.kafka.produce_link import ProduceBatch, ProduceLink, Tag
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster

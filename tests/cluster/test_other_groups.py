@@ -16,12 +16,12 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i64
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.groups import find_coordinator
-from mirror_core.mirrors import verbs
+from mirror_core.kafka.consumer_groups import find_coordinator
+from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.describe import describe_mirror
-from mirror_core.model.clock import now_ms
 from mirror_core.model.run import RunMode
-from mirror_core.runbook.readiness import assess_readiness
+from mirror_core.model.timing import now_ms
+from mirror_core.runbook.readiness_report import assess_readiness
 from tests.brokers import TIMEOUT_S, Pair, new_topic
 from tests.harm import killed
 from tests.mirroring import new_mirror
@@ -47,7 +47,7 @@ def test_a_share_group_is_named_in_the_plan_also_when_the_source_is_dead(pair: P
     warnings = mirrored.failover.plan(RunMode.PLANNED).warnings
     assert [line for line in warnings if f"will not be there on west: {group} (share)." in line]
     mirrored.copy()
-    verbs.run_sync(mirrored.link)
+    mirror_commands.run_sync(mirrored.link)
     remembered = f"will not be there on west, as of the last sync: {group} (share)."
     with killed(pair.east):
         assert [line for line in mirrored.failover.plan(RunMode.UNPLANNED).warnings if remembered in line]

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.decide.strategies import AllowedStrategies
+from mirror_core.decide.truncation import AllowedStrategies
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import Partition
 from mirror_core.model.run import FailbackStrategy
-from mirror_core.state.records import PartitionRecord
+from mirror_core.state.state_records import PartitionRecord
 from mirror_core.state.writer import StateWriter, make_control_id
 from tests.brokers import Pair, Record, produce, read_all
 from tests.cluster.desk import Desk

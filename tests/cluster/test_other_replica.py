@@ -13,8 +13,8 @@ import pytest
 
 from mirror_core.java import find_java_home
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
-from mirror_core.kafka.reader import LogReader
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.log_reader import LogReader
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.jars import ensure_jars
 from tests.aside import in_place_of

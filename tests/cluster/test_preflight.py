@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
+from mirror_core.kafka.authorization_probe import fetch_broker_setting
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
-from mirror_core.kafka.rights import fetch_broker_setting
 from mirror_core.kafka.topics import describe_configs
-from mirror_core.mirrors.broker_settings import AUTO_CREATE_KEY, UNCLEAN_ELECTION_KEY
-from mirror_core.mirrors.estimate import describe_copy_estimate
+from mirror_core.mirrors.broker_checks import AUTO_CREATE_KEY, UNCLEAN_ELECTION_KEY
+from mirror_core.mirrors.creation import describe_copy_estimate
 from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, ClusterCheck, RightStatus, check_cluster, lacks_heartbeats
 from mirror_core.model.acl import Operation, Permission
 from mirror_core.model.errors import BadRequest, Unreachable
 from mirror_core.model.mirror import GapFilling
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName
-from mirror_core.rights.needed import CLUSTER_NAME, ClusterRole
+from mirror_core.rights.required_acls import CLUSTER_NAME, ClusterRole
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.jars import ensure_jars
 from tests.administering import tool_properties

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from mirror_core.kafka.config import load_config
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.rights.needed import CLUSTER_NAME
+from mirror_core.rights.required_acls import CLUSTER_NAME
 from tests.brokers import TIMEOUT_S, grant, new_topic, produce, read_all
 from tests.cluster.desk import Desk
 from tests.driving import driving

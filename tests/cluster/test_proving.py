@@ -12,16 +12,15 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from mirror_core.decide import proof as decide_proof
+from mirror_core.decide import verification as decide_proof
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_records, wait_for_leaders
-from mirror_core.mirrors import proving
+from mirror_core.mirrors import incremental_verification
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import ParityRange, ParityResult
+from mirror_core.model.parity_verdict import ParityRange, ParityResult
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.parity.check import LocalParity
-from mirror_core.parity.scope import read_parity_scope
-from mirror_core.parity.so_far import OnParityProgress
+from mirror_core.parity.check import LocalParity, OnParityProgress
+from mirror_core.parity.comparable_ranges import read_parity_scope
 from mirror_core.state.writer import StateWriter, make_control_id
 from tests.administering import broker_setting
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
@@ -74,7 +73,7 @@ def compared(mirrored: Mirrored, *options: str) -> int:
 def proved(mirrored: Mirrored) -> dict[Partition, tuple[int, int]]:
     """Next offset after the last one proved, and records, by what still holds."""
     with ClusterClient(mirrored.link.destination) as client:
-        holding = proving.read_basis(mirrored.link, mirrored.state, client).valid
+        holding = incremental_verification.read_basis(mirrored.link, mirrored.state, client).valid
     return {partition: (one.end, one.records) for partition, one in holding.items()}
 
 
@@ -223,7 +222,9 @@ def test_a_comparison_does_not_put_back_what_was_taken_out_of_the_proof_meanwhil
             return found
 
         ranges, state = read_parity_scope(link, mirrored.state).ranges, mirrored.state
-        return proving.compare_and_record(link, state, ranges, comparing, compare_all=False, report=said.append)
+        return incremental_verification.compare_and_record(
+            link, state, ranges, comparing, compare_all=False, report=said.append
+        )
 
     compare({first})
     assert proved(mirrored) == {second: (110, 110)}
@@ -262,8 +263,8 @@ from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import proving
 from mirror_core.parity import so_far
 from mirror_core.parity.check import LocalParity
-from mirror_core.parity.scope import scope
-from mirror_core.state.link import find
+from mirror_core.parity.comparable_ranges import scope
+from mirror_core.state.mirror_link import find
 so_far.TELL_S = proving.KEPT_S = 0.0
 path, name = Path(sys.argv[1]), sys.argv[2]
 link, state = find(load_config(path), name)

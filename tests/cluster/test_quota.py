@@ -15,8 +15,8 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import f64
 
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
-from mirror_core.dataplane.local import LocalRunner
-from mirror_core.dataplane.results import raise_if_failed
+from mirror_core.dataplane.epoch_results import raise_if_failed
+from mirror_core.dataplane.task_runner import LocalRunner
 from mirror_core.kafka.config import Principal
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import as_admin

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.sandbox.credentials import DATA
 from tests.brokers import TIMEOUT_S, grant, new_topic, produce
 from tests.cluster.desk import Desk
@@ -82,7 +82,7 @@ def test_a_user_that_only_the_source_knows_is_named_and_a_mirror_that_was_stoppe
     assert seen("unplanned_ready", mirror=mirrored.name) == 1
     assert seen("unplanned_loss_offsets", mirror=mirrored.name) == 0
 
-    verbs.stop_mirror(mirrored.link)
+    mirror_commands.stop_mirror(mirrored.link)
     for cluster, config in ((c.name, c.client_config(DATA)) for c in (desk.pair.east, desk.pair.west)):
         desk.change(cluster, {"sasl.password": config["sasl.password"]})
     code, told = found(desk, mirrored.name)

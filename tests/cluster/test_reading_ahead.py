@@ -12,10 +12,10 @@ import pytest
 
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.reader import LogReader
+from mirror_core.kafka.log_reader import LogReader
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import ParityVerdict
+from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.parity.check import LocalParity
 from tests.brokers import Pair
 from tests.parity_topics import Content, content, copy_bytes, send, twin_topics, whole

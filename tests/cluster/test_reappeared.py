@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.kafka.acls import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
+from mirror_core.kafka.acl_requests import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.mirrors.describe import describe_mirror
-from mirror_core.model.clock import now_ms
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.sync.fence import build_denials
+from mirror_core.model.timing import now_ms
+from mirror_core.sync.fence_acls import build_denials
 from tests.brokers import Pair
 from tests.cluster.test_failover import denied
 from tests.cluster.test_failover_scope import copied, through

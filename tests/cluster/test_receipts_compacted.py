@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.evidence.folders import LocalFolder
-from mirror_core.evidence.heads import CheckedReceipts
-from mirror_core.mirrors.receipts import compact_receipts
-from mirror_core.model.parity import ParityVerdict
-from mirror_core.model.receipts import ReceiptsHead
-from mirror_core.state.records import Tombstone
+from mirror_core.evidence.file_store import LocalFolder
+from mirror_core.evidence.receipt_index import CheckedReceipts
+from mirror_core.mirrors.receipt_maintenance import compact_receipts
+from mirror_core.model.parity_verdict import ParityVerdict
+from mirror_core.model.receipt_heads import ReceiptsHead
+from mirror_core.state.state_records import Tombstone
 from mirror_core.state.writer import StateWriter, make_control_id
 from tests.brokers import TIMEOUT_S, Pair, admin_client
 from tests.cluster.copied import TOMORROW, Copied, copied, mixed

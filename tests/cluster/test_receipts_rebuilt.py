@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
-from mirror_core.dataplane.local import LocalRunner
-from mirror_core.evidence.folders import LocalFolder
+from mirror_core.dataplane.task_runner import LocalRunner
+from mirror_core.evidence.file_store import LocalFolder
 from mirror_core.model.files import Unwritable
 from mirror_core.model.names import Partition
-from mirror_core.model.parity import ParityVerdict
+from mirror_core.model.parity_verdict import ParityVerdict
 from tests.brokers import TIMEOUT_S, Pair
 from tests.cluster.copied import copied, mixed, unproved
 from tests.commands import invoked

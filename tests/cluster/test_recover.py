@@ -16,12 +16,12 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewPartitions, NewTopic
 
-from mirror_core.dataplane.planning import Planner
-from mirror_core.decide.recovery import RecoveryAction
+from mirror_core.dataplane.epoch_planner import Planner
+from mirror_core.decide.failure_remedies import RecoveryAction
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.topics import delete_topic
-from mirror_core.mirrors import recovery
+from mirror_core.mirrors import partition_recovery
 from mirror_core.mirrors.recovery_plan import plan_recovery
 from mirror_core.model.errors import Refused, RemoteFault
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
@@ -157,7 +157,7 @@ def test_partitions_that_only_the_destination_has_are_shown_and_saved_before_a_r
     widen(3)
     produce(desk.pair.west, topic, 1, partition=2)
     with pytest.raises(Refused, match=f"{topic}-2 has grown from 0 to 1"):
-        recovery.recover_partitions(mirrored.link, seen, print)
+        partition_recovery.recover_partitions(mirrored.link, seen, print)
     with ClusterClient(mirrored.config.cluster("west")) as client:
         assert client.metadata([topic]).topics[topic].id == before
     folder = tmp_path / "saved"
@@ -221,14 +221,14 @@ def test_what_was_not_saved_is_not_deleted(desk: Desk, tmp_path: Path, monkeypat
         said = recover(desk, mirrored, *anew)
         assert said.code == 1
         assert f"{topic}-0: 0 saved, 3 in the log" in said.err
-    real = recovery.salvage_lost_records
+    real = partition_recovery.salvage_lost_records
 
     def save_and_grow(*arguments: Any) -> None:
         real(*arguments)
         produce(desk.pair.west, topic, 1)
 
     with monkeypatch.context() as patched:
-        patched.setattr(recovery, "salvage_lost_records", save_and_grow)
+        patched.setattr(partition_recovery, "salvage_lost_records", save_and_grow)
         said = recover(desk, mirrored, *anew)
         assert said.code == 3
         assert f"{topic}-0 has grown from 103 to 104 since you were asked" in said.err
@@ -262,7 +262,7 @@ def test_a_recopy_that_was_killed_is_finished_by_the_next_and_left_alone_by_copi
         raise RemoteFault("killed here")
 
     with monkeypatch.context() as patched:
-        patched.setattr(recovery, "delete_topic", dies)
+        patched.setattr(partition_recovery, "delete_topic", dies)
         assert recover(desk, mirrored, "--action", "recopy", "--yes").err == "error: killed here\n"
     assert {s.kind for s in mirrored.statuses.values()} == {FailureKind.RECOPYING}
     assert set(replicate(mirrored.link).failed) == {Partition(topic, 0), Partition(topic, 1)}
@@ -285,7 +285,7 @@ def test_a_recopy_that_has_not_deleted_yet_can_be_given_up(desk: Desk) -> None:
     failed(mirrored, topic, FailureKind.FOREIGN)
     seen = plan_recovery(mirrored.link, mirrored.state, None, RecoveryAction.RECOPY)
     with StateWriter(mirrored.link.destination, make_control_id(mirrored.name)) as writer:
-        recovery.record_recopy(mirrored.link, writer, seen.costs[0])
+        partition_recovery.record_recopy(mirrored.link, writer, seen.costs[0])
     assert recover(desk, mirrored, "--action", "retry", "--yes").code == 0
     failed(mirrored, topic, FailureKind.FOREIGN)
     assert len(read_all(desk.pair.west, topic)) == 101
@@ -301,7 +301,7 @@ def test_another_topic_than_the_one_that_was_shown_is_not_deleted(desk: Desk) ->
     create(desk.pair.west, topic)
     produce(desk.pair.west, topic, 5)
     with pytest.raises(Refused, match="it is another topic now"):
-        recovery.recover_partitions(mirrored.link, seen, print)
+        partition_recovery.recover_partitions(mirrored.link, seen, print)
     assert len(read_all(desk.pair.west, topic)) == 5
 
 

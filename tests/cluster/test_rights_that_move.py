@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from mirror_core.kafka.acls import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
+from mirror_core.kafka.acl_requests import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Resource
-from mirror_core.model.drift import SyncAction, SyncCategory
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.rights.acls import OWN_NAME_PREFIX, OWN_TOPIC_PREFIX, build_denial, can_change_topic
+from mirror_core.model.sync_state import SyncAction, SyncCategory
+from mirror_core.rights.acl_rules import OWN_NAME_PREFIX, OWN_TOPIC_PREFIX, build_denial, can_change_topic
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.records import STATE_TOPIC as STATE
-from mirror_core.sync.access import apply_promotion, demote_topics
-from mirror_core.sync.cycle import sync_mirror
+from mirror_core.state.state_records import STATE_TOPIC as STATE
+from mirror_core.sync.acl_sync import apply_promotion, demote_topics
+from mirror_core.sync.mirror_sync import sync_mirror
 from tests.administering import as_admin, rights_of
 from tests.brokers import Pair, new_topic, produce, read_all
 from tests.cluster.links import new_link, writer_of

@@ -15,11 +15,11 @@ import pytest
 
 from mirror_core.sandbox.broker import MAIN_CLASS
 from mirror_core.sandbox.errors import SandboxFailed
-from mirror_core.sandbox.formatting import ARGUMENTS_FILE
 from mirror_core.sandbox.ports import HOST
 from mirror_core.sandbox.process import running
 from mirror_core.sandbox.sandbox import Sandbox
 from mirror_core.sandbox.state import STATE_FILE
+from mirror_core.sandbox.storage_format import ARGUMENTS_FILE
 from tests.brokers import Pair
 from tests.commands import MIRRORBOOK
 from tests.waiting import wait_until

@@ -21,14 +21,14 @@ from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechani
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.api_versions.v0.response import ApiVersionsResponse
 
-from mirror_core.copy.ahead import ConnectionOpener
-from mirror_core.copy.lanes import FetchLinks
+from mirror_core.copy.background import ConnectionOpener
+from mirror_core.copy.fetch_links import FetchLinks
 from mirror_core.dataplane.counters import RetriedWork
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
-from mirror_core.dataplane.heart import HeartbeatOutcome
-from mirror_core.dataplane.local import LocalRunner
-from mirror_core.dataplane.results import raise_if_failed
-from mirror_core.kafka.acls import (
+from mirror_core.dataplane.epoch_results import raise_if_failed
+from mirror_core.dataplane.heartbeat_writer import HeartbeatOutcome
+from mirror_core.dataplane.task_runner import LocalRunner
+from mirror_core.kafka.acl_requests import (
     AuthorizerOff,
     BrokerAcls,
     create_acls,
@@ -39,10 +39,10 @@ from mirror_core.kafka.acls import (
 )
 from mirror_core.kafka.client import ClusterClient, ClusterMetadata
 from mirror_core.kafka.config import ClusterConfig, Config, Principal, load_config
-from mirror_core.kafka.fetching import FetchLink
+from mirror_core.kafka.fetch_link import FetchLink
+from mirror_core.kafka.produce_link import InflightWindow
 from mirror_core.kafka.tls import get_tls_context
-from mirror_core.kafka.window import InflightWindow
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.creation import create_mirror
 from mirror_core.mirrors.preflight import check_cluster
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
@@ -56,15 +56,15 @@ from mirror_core.model.errors import (
 )
 from mirror_core.model.names import ClusterName, MirrorName, Partition
 from mirror_core.model.run import RunMode, RunState, StepEvidence
-from mirror_core.rights.acls import build_denial
-from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.services import local_services
+from mirror_core.rights.acl_rules import build_denial
+from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.runbook.run_services import local_services
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import ADMIN
 from mirror_core.sandbox.ports import HOST, choose_ports
-from mirror_core.state.link import MirrorLink, find_mirror_link
+from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
 from mirror_core.state.writer import StateWriter, make_control_id
-from mirror_core.sync.access import demote_topics
+from mirror_core.sync.acl_sync import demote_topics
 from tests.addresses import has_ipv6
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
@@ -116,7 +116,7 @@ class Way:
         name = MirrorName("m-" + secrets.token_hex(4))
         ends = {"source": self.source.name, "destination": self.destination.name}
         create_mirror(self.config, name, topics=[topic], groups=groups, **ends)  # type: ignore[arg-type]
-        verbs.start_mirror(find_mirror_link(self.config, name)[0])
+        mirror_commands.start_mirror(find_mirror_link(self.config, name)[0])
         return find_mirror_link(self.config, name)[0]
 
     def copy(self, topic: str) -> None:
@@ -453,7 +453,7 @@ def test_copying_tasks_that_brokers_may_call_otherwise_are_not_counted_as_denied
         create_acls(admin, anybody)
         wait_until_acls_present(admin, anybody)
         create_mirror(config, name, topics=[topic], groups=["none"], source="east", destination=NAME)
-        verbs.start_mirror(find_mirror_link(config, name)[0])
+        mirror_commands.start_mirror(find_mirror_link(config, name)[0])
         raise_if_failed(replicate(find_mirror_link(config, name)[0]))
         doubted = settled()
         assert doubted["copiers"] == "outwaited"

@@ -14,22 +14,21 @@ from subprocess import CompletedProcess
 import pytest
 import yaml
 
-from mirror_core.dataplane.local import LocalCopy, RecordTrimmed
+from mirror_core.dataplane.task_runner import LocalCopy, RecordTrimmed
 from mirror_core.decide.steps import list_step_names
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
+from mirror_core.model.config_sections import MirrorSet, SetOrder
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused
 from mirror_core.model.mirror import DesiredState
-from mirror_core.model.mirror_set import MirrorSet, SetOrder
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord
-from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.failover_steps import PlannedSteps
-from mirror_core.runbook.last_look import PromotionProbe
-from mirror_core.runbook.services import InProcessCopy
-from mirror_core.runbook.set_runs import SetFailed
-from mirror_core.runbook.sets import SetFailover
-from mirror_core.state import pulse
-from mirror_core.state.link import MirrorLink
+from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.runbook.fence_recheck import PromotionProbe
+from mirror_core.runbook.planned_steps import PlannedSteps
+from mirror_core.runbook.run_services import InProcessCopy
+from mirror_core.runbook.set_failover import SetFailed, SetFailover
+from mirror_core.state import run_heartbeat
+from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.writer import StateWriter, make_control_id
 from tests.brokers import Pair, produce, read_all
 from tests.cluster.desk import Desk, Said
@@ -268,7 +267,7 @@ def test_one_that_somebody_else_takes_over_ends_it_for_all_and_aborts_nothing(bo
 def test_one_that_somebody_conducts_is_not_gone_on_with(
     desk: Desk, both: tuple[Mirrored, Mirrored], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulse, "RUN_HEARTBEAT_S", 0.2)
+    monkeypatch.setattr(run_heartbeat, "RUN_HEARTBEAT_S", 0.2)
     typed = typed_set(desk, *both)
     said = list[CompletedProcess[str]]()
 
@@ -322,7 +321,7 @@ def test_dead_sources_of_a_set_are_given_up_and_a_planned_one_that_stood_still_i
 ) -> None:
     first, second = both
     for one in both:
-        verbs.run_sync(one.link)  # who may write is asked of no source that is dead
+        mirror_commands.run_sync(one.link)  # who may write is asked of no source that is dead
     several = together(*both)
     attempt = begin(several)
     several.prove(attempt)

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.evidence.folders import LocalFolder
+from mirror_core.evidence.file_store import LocalFolder
 from mirror_core.kafka.topics import delete_records, delete_topics
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.mirror import GapFilling
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import ParityVerdict
-from mirror_core.parity.certified import LocalCertificateRunner, check_certificates
-from mirror_core.parity.certified_scope import read_certificate_scope
+from mirror_core.model.parity_verdict import ParityVerdict
+from mirror_core.parity.certificate_check import LocalCertificateRunner, check_certificates, read_certificate_scope
 from mirror_core.wire.batch import (
     CODEC_MASK,
     CONTROL,
@@ -117,8 +116,8 @@ def test_every_shape_is_mirrored_exactly(pair: Pair, tmp_path: Path, made: Shape
     for name in ("tiny", "empty"):
         with pytest.raises(AssertionError):
             assert_same(pair, [made.topics[name]])
-    verbs.stop_mirror(mirrored.link)
-    verbs.delete_mirror(mirrored.link)
+    mirror_commands.stop_mirror(mirrored.link)
+    mirror_commands.delete_mirror(mirrored.link)
 
 
 @pytest.mark.slow

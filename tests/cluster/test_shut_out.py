@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from mirror_core.kafka.config import load_config
-from mirror_core.mirrors.standing import check_fence
+from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.sandbox.ports import choose_ports
 from tests.brokers import Pair

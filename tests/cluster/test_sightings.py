@@ -14,16 +14,16 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
-from mirror_core.dataplane.heart import HeartbeatOutcome, HeartbeatWriter
-from mirror_core.dataplane.lookout import SourceMonitor
+from mirror_core.dataplane.heartbeat_writer import HeartbeatOutcome, HeartbeatWriter
+from mirror_core.dataplane.source_monitor import SourceMonitor
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.mirrors.describe import describe_mirror
-from mirror_core.model.clock import now_ms
 from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
 from mirror_core.model.run import Plan, RunMode
-from mirror_core.model.sighting import TRANSACTION_OVER
+from mirror_core.model.source_observation import TRANSACTION_OVER
+from mirror_core.model.timing import now_ms
 from mirror_core.sandbox.credentials import CONTROL
 from mirror_core.state.writer import StateWriter, make_data_id
 from tests.brokers import Pair, grant, new_topic, produce, read_all

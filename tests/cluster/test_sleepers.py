@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.dataplane.local import RecordTrimmed
-from mirror_core.kafka.acls import create_acls, delete_acls
+from mirror_core.dataplane.task_runner import RecordTrimmed
+from mirror_core.kafka.acl_requests import create_acls, delete_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import Acl
-from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.services import InProcessCopy
-from mirror_core.state.link import MirrorLink
-from mirror_core.sync import ledger
+from mirror_core.model.timing import now_ms
+from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.runbook.run_services import InProcessCopy
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.sync import acl_ledger
 from tests.administering import rights_of
 from tests.brokers import Pair, produce
 from tests.cluster.test_failback import failback_of, go_home
@@ -64,7 +64,7 @@ def test_copiers_that_are_silenced_after_somebody_elses_abort_may_write_again(
     late = asleep_before(
         create_acls, lambda: another(mirrored).abort(run.id), lambda acl: acl.principal == "User:mirror-data"
     )
-    monkeypatch.setattr(ledger, "create_acls", late)
+    monkeypatch.setattr(acl_ledger, "create_acls", late)
     with pytest.raises(LostOwnership):
         mirrored.failover.drive(run.id)
     assert rights_of(pair.west) == before, "a denial of nobody would stop the mirror for good"
@@ -89,7 +89,7 @@ def test_a_fence_that_is_lifted_after_another_run_began_is_put_up_again(
             another(mirrored).run_step(again.id, name)
 
     late = asleep_before(delete_acls, meanwhile, lambda acl: acl.name == topic)
-    monkeypatch.setattr(ledger, "delete_acls", late)
+    monkeypatch.setattr(acl_ledger, "delete_acls", late)
     with pytest.raises(LostOwnership):
         mirrored.failover.abort(run.id)
     assert denied(pair.east, topic), "a run that was given up has lifted the next one's fence"
@@ -116,7 +116,7 @@ def test_a_promotion_that_slept_over_a_failback_promotes_nothing(
     run = begin(mirrored.failover, RunMode.PLANNED)
     demotion = "User:app"
     late = asleep_before(delete_acls, lambda: there_and_back(run.id), lambda acl: acl.principal == demotion)
-    monkeypatch.setattr(ledger, "delete_acls", late)
+    monkeypatch.setattr(acl_ledger, "delete_acls", late)
     with pytest.raises(LostOwnership):
         mirrored.failover.drive(run.id)
     assert denied(pair.west, topic), "applications may write on both sides"

@@ -13,23 +13,22 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.slipped import find_late_ranges
-from mirror_core.decide.standing import FenceDecision, FenceNextAction, FenceState
-from mirror_core.kafka.acls import create_acls, delete_acls
+from mirror_core.decide.fence_state import FenceDecision, FenceNextAction, FenceState, find_late_ranges
+from mirror_core.kafka.acl_requests import create_acls, delete_acls
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
-from mirror_core.mirrors import standing
-from mirror_core.mirrors.standing import check_fence
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
+from mirror_core.mirrors import fence_watcher
+from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.model.acl import Permission
-from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.model.standing import FenceAction, PendingFence
-from mirror_core.runbook.failback import Failback
-from mirror_core.state.records import Tombstone
+from mirror_core.model.timing import now_ms
+from mirror_core.runbook.failback_conductor import Failback
+from mirror_core.state.state_records import Tombstone
 from mirror_core.state.writer import StateWriter, make_control_id
-from mirror_core.sync.fence import deny_writes, lift_fence
+from mirror_core.sync.fence_acls import deny_writes, lift_fence
 from tests.administering import restore_rights, rights_of
 from tests.brokers import Pair, grant, produce
 from tests.cluster.test_failover import app_topic, denied
@@ -65,7 +64,9 @@ class Stubborn:
 def watching(mirrored: Mirrored) -> Iterator[Watched]:
     stop, watched = threading.Event(), Watched()
 
-    with beside(partial(standing.watch_fence, mirrored.link, stop, watched.told.append), stop.set, name="watching"):
+    with beside(
+        partial(fence_watcher.watch_fence, mirrored.link, stop, watched.told.append), stop.set, name="watching"
+    ):
         yield watched
 
 
@@ -196,7 +197,7 @@ def test_denials_that_somebody_took_away_are_put_up_again(pair: Pair, tmp_path: 
     written = check_fence(mirrored.link)  # whoever looked before may have died before anybody was told
     assert written.alarms[0] == found.alarms[0]
     assert "that no fence stopped" in written.alarms[1], "what was written while it was down"
-    standing.record_reported(mirrored.link, written.one_time_alarms)
+    fence_watcher.record_reported(mirrored.link, written.one_time_alarms)
     assert check_fence(mirrored.link).alarms == written.alarms[1:]
     assert debt_of(mirrored).unreported == ()
 
@@ -237,7 +238,7 @@ def test_what_is_left_of_a_transaction_is_no_writer(pair: Pair, tmp_path: Path) 
         promoted(mirrored)
     fenced = check_fence(mirrored.link)
     assert fenced.action is FenceNextAction.APPLY
-    standing.record_reported(mirrored.link, fenced.one_time_alarms)
+    fence_watcher.record_reported(mirrored.link, fenced.one_time_alarms)
     end = debt_of(mirrored).log_ends.to_mapping()[partition]
     with pytest.raises(KafkaException):
         producer.commit_transaction(20)
@@ -315,7 +316,7 @@ def test_a_watcher_that_slept_before_it_fenced_changes_nothing(
             lifted_by_another(mirrored)
         create_acls(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("mirror_core.sync.ledger.create_acls", late)
+    monkeypatch.setattr("mirror_core.sync.acl_ledger.create_acls", late)
     with pytest.raises(LostOwnership):
         check_fence(mirrored.link)
     assert slept
@@ -349,7 +350,7 @@ def test_a_watcher_that_slept_before_it_lifted_a_fence_leaves_the_next_runs_fenc
                 deny_writes(mirrored.link, other, source, [topic])
         delete_acls(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("mirror_core.sync.ledger.delete_acls", late)
+    monkeypatch.setattr("mirror_core.sync.acl_ledger.delete_acls", late)
     with pytest.raises(LostOwnership):
         check_fence(mirrored.link)
     assert slept

@@ -10,22 +10,22 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
-from mirror_core.decide.standing import FenceNextAction, FenceState
+from mirror_core.decide.fence_state import FenceNextAction, FenceState
 from mirror_core.evidence.fence_file import read_fence_file
-from mirror_core.kafka.acls import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
+from mirror_core.kafka.acl_requests import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.mirrors.describe import describe_mirror
-from mirror_core.mirrors.standing import check_fence
-from mirror_core.model.clock import now_ms
+from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.model.errors import MissingPermission
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Run, RunMode, RunState, StepEvidence, StepState
-from mirror_core.runbook.canary import CANARY_TOPIC, run_canary
-from mirror_core.runbook.failback import Failback
+from mirror_core.model.timing import now_ms
+from mirror_core.runbook.canary_probe import CANARY_TOPIC, run_canary
+from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.state.writer import StateWriter, make_control_id
-from mirror_core.sync.fence import build_denials, list_fence_entries
-from mirror_core.sync.ledger import forget_pending_fence
+from mirror_core.sync.acl_ledger import forget_pending_fence
+from mirror_core.sync.fence_acls import build_denials, list_fence_entries
 from tests.administering import as_admin, rights_of
 from tests.brokers import Pair, grant, produce
 from tests.cluster.test_failback import failback_of, failed_over
@@ -128,7 +128,7 @@ def test_a_conductor_in_the_middle_of_its_canary_is_not_disturbed(
             assert debt_of(mirrored).applied_at_ms is None
             return run_canary(cluster, name, note, topics)
 
-        monkeypatch.setattr("mirror_core.runbook.promotion.run_canary", canary)
+        monkeypatch.setattr("mirror_core.runbook.promotion_steps.run_canary", canary)
         assert mirrored.failover.drive(begin(mirrored.failover).id).state is RunState.DONE
     assert looked == [FenceNextAction.APPLY]
     assert debt_of(mirrored).applied_at_ms
@@ -161,7 +161,7 @@ def test_a_planned_run_in_the_middle_that_nobody_conducts_calls_people(
     for name in ("prove", "fence"):
         mirrored.failover.run_step(run.id, name)
     for patience in ("CONDUCTED_S", "_BETWEEN_TASKS_S"):
-        monkeypatch.setattr(f"mirror_core.decide.abandoned.{patience}", 0.0)  # let go of just now
+        monkeypatch.setattr(f"mirror_core.decide.run_status.{patience}", 0.0)  # let go of just now
     [alarm] = check_fence(mirrored.link).alarms
     assert f"failover {run.id} stands still at fence" in alarm
     assert describe_mirror(mirrored.link, mirrored.state, now_ms()).facts["run under way"] == alarm
@@ -201,7 +201,7 @@ def test_a_watcher_that_slept_until_the_fence_was_lifted_leaves_nothing(
             meanwhile(mirrored)  # type: ignore[operator]
         create_acls(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("mirror_core.mirrors.beside.create_acls", late)
+    monkeypatch.setattr("mirror_core.mirrors.old_source_fence.create_acls", late)
     found = check_fence(mirrored.link)
     assert slept
     assert found.action is FenceNextAction.NOTHING

@@ -11,7 +11,7 @@ import pytest
 from mirror_core.model.acl import Permission
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunMode
-from mirror_core.supervisor import supervise
+from mirror_core.supervisor import lifecycle
 from tests.administering import rights_of
 from tests.brokers import Pair, produce, read_all
 from tests.cluster.desk import Desk
@@ -103,7 +103,7 @@ def test_a_supervisor_keeps_the_old_source_fenced_when_its_mirror_was_failed_ove
     home = tmp_path / "home"
     with killed(pair.east):
         promoted(mirrored)
-        supervise.ensure_supervisor(
+        lifecycle.ensure_supervisor(
             pair.config_path, mirrored.name, home, ("--runner", "local", "--receipts", str(tmp_path))
         )
         log = home / mirrored.name / "replicate.log"
@@ -114,7 +114,7 @@ def test_a_supervisor_keeps_the_old_source_fenced_when_its_mirror_was_failed_ove
         wait_until(lambda: debt_of(mirrored).applied_at_ms, timeout_s=TIMEOUT_S, why="east is fenced")
         assert denied(pair.east, topic)
     finally:
-        supervise.stop_supervisor(home, mirrored.name)
+        lifecycle.stop_supervisor(home, mirrored.name)
 
 
 def test_a_supervisor_lifts_what_an_abort_had_to_leave_and_copies_again(pair: Pair, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_supervisor_lifts_what_an_abort_had_to_leave_and_copies_again(pair: Pa
     try:
         with killed(pair.east):
             failover.abort(run.id)
-            supervise.ensure_supervisor(
+            lifecycle.ensure_supervisor(
                 pair.config_path, mirrored.name, home, ("--runner", "local", "--receipts", str(tmp_path))
             )
             log = home / mirrored.name / "replicate.log"
@@ -140,4 +140,4 @@ def test_a_supervisor_lifts_what_an_abort_had_to_leave_and_copies_again(pair: Pa
             lambda: len(read_all(pair.west, topic)) == 20 + len(sent), timeout_s=TIMEOUT_S, why="copying goes on"
         )
     finally:
-        supervise.stop_supervisor(home, mirrored.name)
+        lifecycle.stop_supervisor(home, mirrored.name)

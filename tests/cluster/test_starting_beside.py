@@ -11,9 +11,9 @@ import pytest
 from mirror_core.decide.steps import list_step_names
 from mirror_core.model.errors import HeldByRun, LostOwnership
 from mirror_core.model.run import RunKind, RunMode, RunState
-from mirror_core.runbook import drained, failover_steps, insisting
+from mirror_core.runbook import drain, planned_steps, step_context
 from mirror_core.state.lease import HeldLease, acquire_lease, make_owner_name, take_over_lease
-from mirror_core.state.records import State
+from mirror_core.state.state_records import State
 from tests.brokers import Pair, new_topic, produce, read_all
 from tests.mirroring import Mirrored, new_mirror
 
@@ -37,7 +37,7 @@ def draining(pair: Pair, tmp_path: Path) -> tuple[Mirrored, str]:
 
 def rival(mirrored: Mirrored, taken: list[HeldLease], times: int) -> Callable[..., Any]:
     """Right behind the drain's own taking."""
-    real = drained.report_drain_progress
+    real = drain.report_drain_progress
 
     def look(*given: Any, **named: Any) -> Any:
         if len(taken) < times:
@@ -53,11 +53,11 @@ def test_the_lease_is_taken_back_from_a_data_plane_that_was_just_starting(
     mirrored, run = draining
     taken = list[HeldLease]()
     with monkeypatch.context() as patched:
-        patched.setattr(insisting, "_LEASE_ATTEMPTS", 0)  # as it was
-        patched.setattr(failover_steps, "report_drain_progress", rival(mirrored, taken, 1))
+        patched.setattr(step_context, "_LEASE_ATTEMPTS", 0)  # as it was
+        patched.setattr(planned_steps, "report_drain_progress", rival(mirrored, taken, 1))
         with pytest.raises(LostOwnership):
             mirrored.failover.run_step(run, "drain")
-    monkeypatch.setattr(failover_steps, "report_drain_progress", rival(mirrored, taken, 3))
+    monkeypatch.setattr(planned_steps, "report_drain_progress", rival(mirrored, taken, 3))
     assert mirrored.failover.drive(run).state is RunState.DONE
     assert len(taken) == 3
     for one in taken:
@@ -71,14 +71,14 @@ def test_who_has_lost_the_run_takes_nothing_from_who_conducts_it_now(
     draining: tuple[Mirrored, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirrored, run = draining
-    real, other = drained.report_drain_progress, mirrored.failover
+    real, other = drain.report_drain_progress, mirrored.failover
 
     def overtaken(*given: Any, **named: Any) -> Any:
-        monkeypatch.setattr(failover_steps, "report_drain_progress", real)
+        monkeypatch.setattr(planned_steps, "report_drain_progress", real)
         assert other.drive(run).state is RunState.DONE
         return real(*given, **named)
 
-    monkeypatch.setattr(failover_steps, "report_drain_progress", overtaken)
+    monkeypatch.setattr(planned_steps, "report_drain_progress", overtaken)
     with pytest.raises(LostOwnership):
         mirrored.failover.run_step(run, "drain")
     assert mirrored.state.runs[run].state is RunState.DONE

@@ -13,18 +13,17 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from mirror_core.kafka.config import ClusterConfig, load_config
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_records, delete_topics
-from mirror_core.model.checkpoint import Checkpoint
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.state import reading
-from mirror_core.state import topic as state_topic
+from mirror_core.model.run_checkpoints import Checkpoint
+from mirror_core.state import state_topic as state_topic
+from mirror_core.state import topic_reader
 from mirror_core.state import writer as state_writer
-from mirror_core.state.encoding import PIECE_BYTES
-from mirror_core.state.reading import TopicRead
-from mirror_core.state.records import State, StateRecord, Tombstone
-from mirror_core.state.remembered import STATE_CACHE
-from mirror_core.state.topic import read_state
+from mirror_core.state.record_encoding import PIECE_BYTES
+from mirror_core.state.state_records import State, StateRecord, Tombstone
+from mirror_core.state.state_topic import STATE_CACHE, read_state
+from mirror_core.state.topic_reader import TopicRead
 from mirror_core.state.writer import StateWriter, make_control_id
 from tests.administering import as_admin, broker_setting
 from tests.brokers import TIMEOUT_S, Pair, new_topic
@@ -110,7 +109,7 @@ def desk(pair: Pair, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReq
     topic = new_topic(pair.west, 1, "t-", **getattr(request, "param", {"cleanup_policy": "compact"}))
     for module in (state_topic, state_writer):
         monkeypatch.setattr(module, "TOPIC", topic)
-    made, real = Desk(pair, topic), reading.read_from_start
+    made, real = Desk(pair, topic), topic_reader.read_from_start
 
     def counted(*given: Any, **more: Any) -> TopicRead:
         made.wholes += 1
@@ -118,7 +117,7 @@ def desk(pair: Pair, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReq
 
     monkeypatch.setattr(state_topic, "read_from_start", counted)
     # A commit or an abort is answered before its marker is written: who writes it may be held up.
-    monkeypatch.setattr(reading, "OPEN_TRANSACTION_WAIT_S", 5.0)
+    monkeypatch.setattr(topic_reader, "OPEN_TRANSACTION_WAIT_S", 5.0)
     with STATE_CACHE.enable():
         yield made
 

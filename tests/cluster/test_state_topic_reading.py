@@ -10,16 +10,16 @@ import pytest
 from confluent_kafka import Producer
 
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.faults import ErrorCode
-from mirror_core.kafka.fetching import FetchLink
+from mirror_core.kafka.error_mapping import ErrorCode
+from mirror_core.kafka.fetch_link import FetchLink
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.state import reading
-from mirror_core.state import topic as state_topic
-from mirror_core.state.records import State
-from mirror_core.state.topic import read_state
+from mirror_core.state import state_topic as state_topic
+from mirror_core.state import topic_reader
+from mirror_core.state.state_records import State
+from mirror_core.state.state_topic import read_state
 from mirror_core.wire.fetch import FetchedPartition, FetchPosition
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
@@ -33,7 +33,7 @@ def test_a_reader_waits_for_the_marker_of_a_commit_that_is_under_way(
 ) -> None:
     topic = new_topic(pair.west)
     monkeypatch.setattr(state_topic, "STATE_TOPIC", topic)
-    monkeypatch.setattr(reading, "OPEN_TRANSACTION_WAIT_S", TIMEOUT_S)
+    monkeypatch.setattr(topic_reader, "OPEN_TRANSACTION_WAIT_S", TIMEOUT_S)
     lease = Lease(mirror=MirrorName("m"), owner="me", generation=1, heartbeat_ms=1, writers_until_ms=1)
     producer = Producer({**pair.west.client_config("admin"), "transactional.id": f"tx-{topic}"})
     producer.init_transactions(TIMEOUT_S)
@@ -42,7 +42,7 @@ def test_a_reader_waits_for_the_marker_of_a_commit_that_is_under_way(
     producer.produce(topic, key=key, value=value, partition=0)
     assert producer.flush(TIMEOUT_S) == 0
 
-    real, undecided = reading._fetch_records, threading.Event()
+    real, undecided = topic_reader._fetch_records, threading.Event()
 
     def watched(link: FetchLink, wanted: FetchPosition, *, waiting: bool) -> FetchedPartition | None:
         answer = real(link, wanted, is_waiting=waiting)
@@ -51,7 +51,7 @@ def test_a_reader_waits_for_the_marker_of_a_commit_that_is_under_way(
             undecided.set()
         return answer
 
-    monkeypatch.setattr(reading, "_fetch_records", watched)
+    monkeypatch.setattr(topic_reader, "_fetch_records", watched)
     west = load_config(pair.config_path).cluster("west")
     reader = Work(partial(read_state, west, timeout_s=TIMEOUT_S), "reader").start()
     assert undecided.wait(TIMEOUT_S), "it has seen no open transaction"
@@ -86,13 +86,13 @@ def test_a_leader_that_is_being_elected_is_waited_for(pair: Pair, monkeypatch: p
     west = load_config(pair.config_path).cluster("west")
     produce(pair.west, topic, 1)
     codes = iter([ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch, ErrorCode.offset_out_of_range])
-    real = reading._fetch_records
+    real = topic_reader._fetch_records
 
     def electing(link: FetchLink, wanted: FetchPosition, *, waiting: bool) -> FetchedPartition | None:
         answer = real(link, wanted, is_waiting=waiting)
         return answer and answer._replace(error=int(next(codes, ErrorCode.none)))
 
-    monkeypatch.setattr(reading, "_fetch_records", electing)
+    monkeypatch.setattr(topic_reader, "_fetch_records", electing)
     assert read_state(west, timeout_s=TIMEOUT_S).leases == {}
     assert next(codes, None) is None
     codes = itertools.repeat(ErrorCode.not_leader_or_follower)
@@ -105,7 +105,7 @@ def test_what_is_damaged_or_senseless_is_named(pair: Pair, monkeypatch: pytest.M
     monkeypatch.setattr(state_topic, "STATE_TOPIC", topic)
     produce(pair.west, topic, 3)
     west = load_config(pair.config_path).cluster("west")
-    real = reading._fetch_records
+    real = topic_reader._fetch_records
 
     def damaged(link: FetchLink, wanted: FetchPosition, *, waiting: bool) -> FetchedPartition | None:
         answer = real(link, wanted, is_waiting=waiting)
@@ -114,7 +114,7 @@ def test_what_is_damaged_or_senseless_is_named(pair: Pair, monkeypatch: pytest.M
         whole[-1:] = bytes(byte ^ 1 for byte in whole[-1:])
         return answer._replace(records=memoryview(whole))
 
-    monkeypatch.setattr(reading, "_fetch_records", damaged)
+    monkeypatch.setattr(topic_reader, "_fetch_records", damaged)
     with pytest.raises(RemoteFault, match=rf"state topic {topic}: batch at offset 0 is damaged"):
         read_state(west, timeout_s=TIMEOUT_S)
 
@@ -123,7 +123,7 @@ def test_what_is_damaged_or_senseless_is_named(pair: Pair, monkeypatch: pytest.M
         assert answer is not None
         return answer._replace(records=answer.records[:20])
 
-    monkeypatch.setattr(reading, "_fetch_records", cut_short)
+    monkeypatch.setattr(topic_reader, "_fetch_records", cut_short)
     with pytest.raises(RemoteFault, match=rf"state topic {topic}, offset 0: no whole batch"):
         read_state(west, timeout_s=TIMEOUT_S)
 

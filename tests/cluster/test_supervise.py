@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mirror_core.supervisor import supervise
-from mirror_core.supervisor.home import SupervisorStatus
+from mirror_core.supervisor import lifecycle
+from mirror_core.supervisor.directory import SupervisorStatus
 from tests.brokers import Pair, new_topic, produce, read_all
 from tests.commands import mirrorbook
 from tests.mirroring import Mirrored, new_mirror
@@ -33,10 +33,10 @@ class Supervised:
     options: tuple[str, ...]
 
     def ensure(self) -> None:
-        supervise.ensure_supervisor(self.pair.config_path, self.mirrored.name, self.home, self.options)
+        lifecycle.ensure_supervisor(self.pair.config_path, self.mirrored.name, self.home, self.options)
 
     def status(self) -> SupervisorStatus:
-        found = supervise.read_supervisor_status(self.home, self.mirrored.name)
+        found = lifecycle.read_supervisor_status(self.home, self.mirrored.name)
         assert found is not None
         return found
 
@@ -65,7 +65,7 @@ def supervised(pair: Pair, tmp_path: Path) -> Iterator[Supervised]:
     try:
         yield made
     finally:
-        supervise.stop_supervisor(made.home, mirrored.name)
+        lifecycle.stop_supervisor(made.home, mirrored.name)
 
 
 def test_data_flows_again_after_the_driver_was_killed(supervised: Supervised) -> None:

@@ -17,15 +17,20 @@ from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 from mirror_core.decide.steps import list_step_names
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.fetching import FetchLink, fetch_once
+from mirror_core.kafka.fetch_link import FetchLink, fetch_once
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import MirrorError, Unreachable
-from mirror_core.model.limits import TIMEOUTS
 from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, MirrorName, Partition
 from mirror_core.model.run import RunKind, RunMode, RunState, StepState
+from mirror_core.model.timing import TIMEOUTS
 from mirror_core.runbook import switch
-from mirror_core.state.active import ActiveCluster, announce_active_cluster, copy_announcement, read_active_cluster
-from mirror_core.state.topic import read_state
+from mirror_core.state.active_cluster import (
+    ActiveCluster,
+    announce_active_cluster,
+    copy_announcement,
+    read_active_cluster,
+)
+from mirror_core.state.state_topic import read_state
 from mirror_core.wire.fetch import FetchedPartition
 from tests.brokers import Pair, grant, produce, read_all
 from tests.cluster.test_failover import app_topic
@@ -115,7 +120,7 @@ def test_a_topic_that_is_read_only_so_far_ends_the_reading_in_time(pair: Pair, m
         answer = real(link, partition, offset)
         return answer and (answer._replace(records=memoryview(b"")) if empty >= 0 else answer)
 
-    monkeypatch.setattr("mirror_core.state.active.fetch_once", fetched)
+    monkeypatch.setattr("mirror_core.state.active_cluster.fetch_once", fetched)
     assert read_active_cluster(config, known.mirror, LOOK_S) == known, "asked again"
     empty = sys.maxsize
     with pytest.raises(Unreachable, match=r"not read in time: .*: nothing came of what stands behind offset \d+"):

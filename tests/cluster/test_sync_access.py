@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from mirror_core.decide.topics import ACCEPTANCE_KEYS
-from mirror_core.kafka.acls import (
+from mirror_core.decide.topic_settings import ACCEPTANCE_KEYS
+from mirror_core.kafka.acl_requests import (
     BrokerAcls,
     create_acls,
     delete_acls,
@@ -23,19 +23,19 @@ from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors.creation import ensure_state_topic
 from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
-from mirror_core.model.clock import now_ms
-from mirror_core.model.drift import DriftRow, SyncAction, SyncCategory
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import format_reverse_name
+from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
+from mirror_core.model.timing import now_ms
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.link import MirrorLink, make_mirror_link
-from mirror_core.state.topic import read_state
+from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
+from mirror_core.state.state_topic import read_state
 from mirror_core.state.writer import StateWriter
-from mirror_core.sync import access
-from mirror_core.sync.access import apply_promotion, demote_topics, list_promotion_warnings
-from mirror_core.sync.cycle import sync_mirror
-from mirror_core.sync.ledger import list_entries, restage_grants
+from mirror_core.sync import acl_sync
+from mirror_core.sync.acl_ledger import list_entries, restage_grants
+from mirror_core.sync.acl_sync import apply_promotion, demote_topics, list_promotion_warnings
+from mirror_core.sync.mirror_sync import sync_mirror
 from mirror_core.sync.principals import list_own_principals
 from tests.brokers import TIMEOUT_S, Pair, new_topic
 from tests.cluster.links import new_link, record, writer_of
@@ -287,7 +287,7 @@ def test_applications_wait_for_what_a_topic_takes_and_not_for_how_long_it_keeps_
     link: MirrorLink, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A promotion that dies right after it has given rights: what is left is done by the next one."""
-    given = access._promote_access
+    given = acl_sync._promote_access
 
     def dies(*args: Any, **named: Any) -> None:
         given(*args, **named)
@@ -295,7 +295,7 @@ def test_applications_wait_for_what_a_topic_takes_and_not_for_how_long_it_keeps_
 
     with writer_of(link) as writer, ClusterClient(link.destination) as west:
         sync_mirror(link, writer)
-        monkeypatch.setattr(access, "_promote_access", dies)
+        monkeypatch.setattr(acl_sync, "_promote_access", dies)
         with pytest.raises(Died):
             apply_promotion(link, writer, [topic])
 
@@ -307,7 +307,7 @@ def test_applications_wait_for_what_a_topic_takes_and_not_for_how_long_it_keeps_
         assert there is not None
         assert not (ACCEPTANCE_KEYS - {"cleanup.policy"}) & there.keys(), "the source has none of them set"
         assert there["retention.ms"] == "-1"
-        monkeypatch.setattr(access, "_promote_access", given)
+        monkeypatch.setattr(acl_sync, "_promote_access", given)
         rows = apply_promotion(link, writer, [topic])
         assert f"{topic}: retention.ms" in {row.subject for row in rows if row.done}
         settings_become(west, topic, {"cleanup.policy": "compact"})

@@ -13,18 +13,18 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.groups import CommittedOffset, list_groups
+from mirror_core.kafka.consumer_groups import CommittedOffset, list_groups
 from mirror_core.kafka.topics import delete_records
-from mirror_core.model.clock import now_ms
-from mirror_core.model.drift import DriftRow, SyncAction, SyncCategory
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import GroupSyncTime
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Plan, RunKind, RunMode
+from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
+from mirror_core.model.timing import now_ms
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.link import MirrorLink
-from mirror_core.sync import groups
-from mirror_core.sync.cycle import SyncReport, sync_mirror
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.sync import offset_sync
+from mirror_core.sync.mirror_sync import SyncReport, sync_mirror
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce
 from tests.cluster.links import new_link, record, writer_of
 from tests.committing import commit_offsets, fetch_offsets
@@ -253,14 +253,14 @@ def test_a_sync_takes_back_nothing_that_was_followed_meanwhile(
     commit(link, "source", group, topic, 3)
     synced(link)
     commit(link, "source", group, topic, 4)
-    look = groups._list_log_ranges
+    look = offset_sync._list_log_ranges
 
     def meanwhile(destination: ClusterClient, partitions: Collection[Partition]) -> object:
         for side in ("source", "destination"):
             commit(link, side, group, topic, 5)
         return look(destination, partitions)
 
-    monkeypatch.setattr(groups, "_list_log_ranges", meanwhile)
+    monkeypatch.setattr(offset_sync, "_list_log_ranges", meanwhile)
     with writer_of(link) as writer:
         writer.put(GroupSyncTime(mirror=link.mirror.name, synced_ms=now_ms(), followed=True))
     row = synced(link)[0]

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.kafka.acls import AuthorizerOff, describe_acls
+from mirror_core.kafka.acl_requests import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.settings_shown import find_late_brokers
+from mirror_core.kafka.topics import find_late_brokers
 from mirror_core.mirrors.preflight import RightStatus, check_cluster
-from mirror_core.model.drift import SyncAction, SyncCategory
 from mirror_core.model.run import RunMode, RunState
+from mirror_core.model.sync_state import SyncAction, SyncCategory
 from mirror_core.sandbox.sandbox import Sandbox
 from mirror_core.sandbox.state import load_state, save_state
-from mirror_core.sync.access import apply_promotion, demote_topics
-from mirror_core.sync.cycle import sync_mirror
-from mirror_core.sync.fence import TRANSACTION_WAIT_S
+from mirror_core.sync.acl_sync import apply_promotion, demote_topics
+from mirror_core.sync.fence_acls import TRANSACTION_WAIT_S
+from mirror_core.sync.mirror_sync import sync_mirror
 from tests.brokers import Pair, new_topic, produce
 from tests.cluster.links import new_link, record, writer_of
 from tests.driving import beating, beats, driving

@@ -15,13 +15,13 @@ from mirror_core.kafka.topics import (
     delete_topics,
     describe_configs,
 )
-from mirror_core.model.drift import DriftRow, SyncAction, SyncCategory
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import ClusterName
+from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.topic import read_state
-from mirror_core.sync.cycle import preview_sync, sync_mirror
-from mirror_core.sync.topics import find_accepted_topics
+from mirror_core.state.state_topic import read_state
+from mirror_core.sync.mirror_sync import preview_sync, sync_mirror
+from mirror_core.sync.mirror_topics import find_accepted_topics
 from tests.administering import alter_topic
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce
 from tests.cluster.links import new_link, record, writer_of

@@ -8,18 +8,17 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from mirror_core.dataplane.results import raise_if_failed
-from mirror_core.decide.strategies import AllowedStrategies
-from mirror_core.kafka.acls import delete_acls, wait_until_acls_absent
+from mirror_core.dataplane.epoch_results import raise_if_failed
+from mirror_core.decide.truncation import AllowedStrategies
+from mirror_core.kafka.acl_requests import delete_acls, wait_until_acls_absent
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import FailbackStrategy, RunMode, RunState
-from mirror_core.rights.acls import build_denial
-from mirror_core.runbook.checkpoints import RecreatedTopic
-from mirror_core.runbook.failback_steps import FailbackSteps
-from mirror_core.runbook.way_home import load_reverse_link
+from mirror_core.rights.acl_rules import build_denial
+from mirror_core.runbook.failback_steps import FailbackSteps, load_reverse_link
+from mirror_core.runbook.step_records import RecreatedTopic
 from tests.administering import as_admin
 from tests.brokers import Pair, produce, read_all
 from tests.cluster.test_failback import content, failback_of, failed_over, go_home

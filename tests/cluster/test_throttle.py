@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import Producer
 
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
-from mirror_core.dataplane.local import LocalRunner
-from mirror_core.decide.rate import RateLimiter
-from mirror_core.mirrors import verbs
+from mirror_core.dataplane.task_runner import LocalRunner
+from mirror_core.decide.task_assignment import RateLimiter
+from mirror_core.mirrors import mirror_commands
 from tests.brokers import TIMEOUT_S, Pair, new_topic, read_all
 from tests.cluster.desk import Desk, Said
 from tests.copiers import Progress
@@ -26,7 +26,7 @@ RECORDS, SIZE = 3_000, 1_000
 
 
 def set_throttle(mirrored: Mirrored, rate: int | None) -> None:
-    verbs.throttle_mirror(mirrored.link, rate)
+    mirror_commands.throttle_mirror(mirrored.link, rate)
 
 
 @pytest.mark.timed

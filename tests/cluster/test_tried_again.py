@@ -8,19 +8,18 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from mirror_core.dataplane import again
+from mirror_core.dataplane import epoch_planner
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
-from mirror_core.dataplane.local import LocalRunner
-from mirror_core.dataplane.results import raise_if_failed
-from mirror_core.kafka.acls import create_acls, delete_acls, wait_until_acls_absent
-from mirror_core.kafka.settings_shown import find_late_brokers
-from mirror_core.kafka.topics import alter_configs, describe_configs
+from mirror_core.dataplane.epoch_results import raise_if_failed
+from mirror_core.dataplane.task_runner import LocalRunner
+from mirror_core.kafka.acl_requests import create_acls, delete_acls, wait_until_acls_absent
+from mirror_core.kafka.topics import alter_configs, describe_configs, find_late_brokers
 from mirror_core.mirrors.describe import describe_mirror
-from mirror_core.mirrors.verbs import run_sync
+from mirror_core.mirrors.mirror_commands import run_sync
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
-from mirror_core.model.clock import now_ms
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Partition
+from mirror_core.model.timing import now_ms
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.driving import driving
@@ -51,7 +50,7 @@ def test_a_right_that_was_taken_for_a_moment_stops_nothing_for_good(
     def states() -> set[PartitionState]:
         return {mirrored.statuses[p].state for p in parts if p in mirrored.statuses}
 
-    monkeypatch.setattr(again, "RETRY_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(epoch_planner, "RETRY_INTERVAL_S", 3600.0)
     with driving(mirrored, epoch_s=1) as said:
         wait_until(lambda: states() == {PartitionState.MIRRORING}, timeout_s=TIMEOUT_S, why="it is copied")
         with as_admin(pair.east) as client:
@@ -64,7 +63,7 @@ def test_a_right_that_was_taken_for_a_moment_stops_nothing_for_good(
             delete_acls(client, [denial])
             wait_until_acls_absent(client, [denial])  # tried too early, it would be tried again an hour later
         sent += produce(pair.east, topic, 10)
-        monkeypatch.setattr("mirror_core.dataplane.planning.now_ms", lambda: now_ms() + 3_600_000)
+        monkeypatch.setattr("mirror_core.dataplane.epoch_planner.now_ms", lambda: now_ms() + 3_600_000)
         wait_until(lambda: states() == {PartitionState.MIRRORING}, timeout_s=TIMEOUT_S, why="it is tried again")
         wait_until(lambda: len(read_all(pair.west, topic)) == len(sent), timeout_s=TIMEOUT_S, why="it goes on")
     assert not [line for line in said if line.startswith("the data plane ended")]

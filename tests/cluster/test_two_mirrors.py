@@ -9,14 +9,14 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.kafka.acls import delete_acls, wait_until_acls_absent
+from mirror_core.kafka.acl_requests import delete_acls, wait_until_acls_absent
 from mirror_core.model.acl import Acl, Operation, Resource
-from mirror_core.model.drift import SyncCategory
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.rights.needed import is_allowed
+from mirror_core.model.sync_state import SyncCategory
+from mirror_core.rights.required_acls import is_allowed
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import scram_config
-from mirror_core.sync.cycle import sync_mirror
+from mirror_core.sync.mirror_sync import sync_mirror
 from tests import brokers
 from tests.administering import as_admin, rights_of
 from tests.brokers import Pair, grant, produce

@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mirror_core.model.chronicle import AuditEntry, AuditEntryKind
+from mirror_core.model.audit_log import AuditEntry, AuditEntryKind
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.run import RunMode, RunState, StepState
-from mirror_core.runbook.failover_steps import PlannedSteps
-from mirror_core.runbook.rest import LITTLE_OFFSETS
-from mirror_core.state.topic import read_state
+from mirror_core.runbook.parity_gate import LITTLE_OFFSETS
+from mirror_core.runbook.planned_steps import PlannedSteps
+from mirror_core.state.state_topic import read_state
 from tests.brokers import Pair, produce
 from tests.cluster.test_failover import app_topic, denied
 from tests.cluster.test_unplanned import begin

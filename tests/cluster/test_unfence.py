@@ -15,17 +15,17 @@ import pytest
 
 from mirror_core.decide.steps import list_step_names
 from mirror_core.evidence.fence_file import read_fence_file
-from mirror_core.kafka.acls import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
+from mirror_core.kafka.acl_requests import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.mirrors.unfencing import lift_by_file, preview_lift
-from mirror_core.model import limits
+from mirror_core.mirrors.fence_manual_commands import lift_by_file, preview_lift
+from mirror_core.model import timing
 from mirror_core.model.errors import LostOwnership, Refused, RemoteFault
 from mirror_core.model.files import Unwritable
 from mirror_core.model.run import RunKind, RunMode, RunState, StepState
-from mirror_core.runbook import promotion, raised_again
-from mirror_core.runbook.failover import Failover
+from mirror_core.runbook import fence_recheck, promotion_steps
+from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.state.writer import StateWriter, make_control_id
-from mirror_core.sync.fence import build_denials
+from mirror_core.sync.fence_acls import build_denials
 from tests.brokers import Pair, produce
 from tests.cluster.test_failover import acls, app_topic, begin, denied
 from tests.cluster.test_failover_scope import copied, through
@@ -60,7 +60,7 @@ def test_a_promotion_that_had_begun_goes_on_behind_a_fence_that_is_raised_again(
     mirrored, topic = copied(pair, tmp_path)
     run = through(mirrored, "record_lmo")
     with monkeypatch.context() as patched:
-        patched.setattr(promotion, "apply_promotion", dies)
+        patched.setattr(promotion_steps, "apply_promotion", dies)
         with pytest.raises(RemoteFault, match="the destination dies"):
             mirrored.failover.run_step(run, "promote")
     lift_by_hand(mirrored, topic)
@@ -68,7 +68,7 @@ def test_a_promotion_that_had_begun_goes_on_behind_a_fence_that_is_raised_again(
 
     with monkeypatch.context() as patched:
         if not seen:  # it falls silent after its denials were put up, before it has told its log ends
-            patched.setattr(raised_again, "wait_until_still", dies)
+            patched.setattr(fence_recheck, "wait_until_still", dies)
         mirrored.failover.run_step(run, "promote")
     assert mirrored.failover.drive(run).state is RunState.DONE
 
@@ -94,7 +94,7 @@ def test_an_unplanned_run_raises_again_what_it_had_paid_or_is_refused_as_long_as
     assert denied(pair.east, topic)
     if given:
         with monkeypatch.context() as patched:
-            patched.setattr(promotion, "apply_promotion", dies)
+            patched.setattr(promotion_steps, "apply_promotion", dies)
             with pytest.raises(RemoteFault, match="the destination dies"):
                 mirrored.failover.run_step(run, "promote")
     lift_by_hand(mirrored, topic)
@@ -213,7 +213,7 @@ def test_the_destination_dies_behind_a_fence_that_somebody_else_has_put_up_for_a
 def test_applications_write_on_the_source_again_within_half_a_minute_of_the_command(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(limits.SCALE_VARIABLE, "1")
+    monkeypatch.setenv(timing.SCALE_VARIABLE, "1")
     mirrored, topic = copied(pair, tmp_path)
     run = through(mirrored, "fence")
     file = tmp_path / f"run-{run}" / f"unfence-{run}.json"

@@ -13,23 +13,23 @@ from _pytest.mark import ParameterSet
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions, NewTopic
 
-from mirror_core.dataplane.results import raise_if_failed
-from mirror_core.decide.standing import FenceDecision, FenceState
+from mirror_core.dataplane.epoch_results import raise_if_failed
+from mirror_core.decide.fence_state import FenceDecision, FenceState
 from mirror_core.decide.steps import list_step_names
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.describe import describe_mirror
-from mirror_core.mirrors.standing import check_fence
-from mirror_core.model.clock import now_ms
+from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Partition
+from mirror_core.model.pending_fence import FenceAction
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepState
-from mirror_core.model.standing import FenceAction
-from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.way_home import load_reverse_link
-from mirror_core.state.records import PartitionRecord
+from mirror_core.model.timing import now_ms
+from mirror_core.runbook.failback_steps import load_reverse_link
+from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.state.state_records import PartitionRecord
 from mirror_core.state.writer import StateWriter, make_data_id
-from mirror_core.sync.group_commits import build_commit_denial
+from mirror_core.sync.offset_commits import build_commit_denial
 from tests.brokers import TIMEOUT_S, Pair, admin_client, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failback import failback_of, failed_over, go_home
 from tests.cluster.test_failover import acls, app_topic, commit, committed, denied
@@ -85,7 +85,7 @@ def test_a_dead_source_is_given_up_and_every_copied_record_is_there(pair: Pair, 
     commit(pair.east, group, topic, 42)
     mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
     mirrored.copy()
-    verbs.run_sync(mirrored.link)
+    mirror_commands.run_sync(mirrored.link)
     commit(pair.east, group, topic, 60)
     lost = produce(pair.east, topic, 7)
     with harm(pair.east):
@@ -224,7 +224,7 @@ def test_a_planned_run_whose_source_dies_before_the_comparison_becomes_an_unplan
     sent = produce(pair.east, topic, 30)
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
-    verbs.run_sync(mirrored.link)
+    mirror_commands.run_sync(mirrored.link)
     if behind in ("drain", "final_sync"):
         sent += produce(pair.east, topic, 5)  # the drain brings it over
     failover = mirrored.failover

@@ -17,13 +17,12 @@ from confluent_kafka.admin import (
 )
 
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import HeldByRun, LostOwnership, StateNotWritten
 from mirror_core.model.names import ClusterName
-from mirror_core.state.lease import HeldLease, acquire_lease, make_owner_name, take_over_lease
-from mirror_core.state.records import STATE_TOPIC, State
-from mirror_core.state.regaining import LeaseRecovery
-from mirror_core.state.topic import read_complete_state
+from mirror_core.model.timing import now_ms
+from mirror_core.state.lease import HeldLease, LeaseRecovery, acquire_lease, make_owner_name, take_over_lease
+from mirror_core.state.state_records import STATE_TOPIC, State
+from mirror_core.state.state_topic import read_complete_state
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
 from tests.driving import driving
 from tests.exact import about_data
@@ -171,7 +170,7 @@ def test_who_took_the_lease_in_the_last_moment_has_it(
         taken.append(take_over_lease(cluster, lease.lease.mirror, make_owner_name()))
         return seen
 
-    monkeypatch.setattr("mirror_core.state.regaining.read_complete_state", overtaken)
+    monkeypatch.setattr("mirror_core.state.lease.read_complete_state", overtaken)
     with pytest.raises(LostOwnership, match=r"its lease is .*generation 2"):
         wait_until(ends(lease), timeout_s=TIMEOUT_S, why="it is seen")
     (other,) = taken

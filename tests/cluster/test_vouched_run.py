@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.evidence.verify import verify_bundle
-from mirror_core.mirrors import verbs
+from mirror_core.evidence.signed_bundle import verify_bundle
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.run import RunState, StepEvidence
 from tests.brokers import TIMEOUT_S, Pair, admin_client
 from tests.cluster.copied import Copied, copied
@@ -28,7 +28,7 @@ def with_a_hole(pair: Pair, folder: Path) -> Copied:
         for partition in (0, 1):
             send(pair.east, made.topic, records, partition)
         made.mirrored.copy(receipts)
-    verbs.run_sync(made.mirrored.link)
+    mirror_commands.run_sync(made.mirrored.link)
     return made
 
 
@@ -85,7 +85,7 @@ def test_a_copy_or_a_certificate_that_was_changed_is_found_and_the_command_does_
     altered, _ = made.receipts.names()
     path = made.receipts.path / altered
     path.write_bytes(path.read_bytes().replace(b"PAR1", b"PAR2"))
-    verbs.run_sync(made.mirrored.link)
+    mirror_commands.run_sync(made.mirrored.link)
     with suspended(pair.east):
         command = ["failover", "run", made.mirrored.name, "--mode", "unplanned", "--yes"]
         said = mirrorbook(*command, "--config", str(pair.config_path), "--evidence", str(tmp_path))
@@ -104,7 +104,7 @@ def test_a_copy_or_a_certificate_that_was_changed_is_found_and_the_command_does_
 def test_certificates_that_are_not_reached_from_here_are_said_and_make_no_run_red(pair: Pair, tmp_path: Path) -> None:
     made = copied(pair, tmp_path, content(100))
     shutil.rmtree(made.receipts.path)
-    verbs.run_sync(made.mirrored.link)
+    mirror_commands.run_sync(made.mirrored.link)
     with suspended(pair.east):
         run = begin(made.mirrored.failover)
         assert made.mirrored.failover.drive(run.id).state is RunState.DONE

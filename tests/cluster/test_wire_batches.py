@@ -11,13 +11,12 @@ import pytest
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal, load_config
 from mirror_core.kafka.connection import CLIENT_ID, Connection
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Offset, Partition
-from mirror_core.wire import legacy, markers, produce, records
+from mirror_core.wire import message_v0_v1, produce, records, txn_markers
 from mirror_core.wire.batch import LOG_APPEND_TIME, BatchHeader, readdress, split_batches
-from mirror_core.wire.merge import merge_batches
 from mirror_core.wire.records import Codec
-from mirror_core.wire.reencode import RecordRun, split_into_runs
+from mirror_core.wire.reencode import RecordRun, merge_batches, split_into_runs
 from tests.brokers import Pair, Record, new_topic, read_all, read_all_aiokafka
 from tests.record_bytes import BASE_TIME, message, source, wrapper
 
@@ -63,10 +62,10 @@ class Log:
 
     def _fill(self, count: int) -> None:
         self.gaps += count
-        entry = markers.MarkerEntry(PRODUCER, 0, self.gaps, (self.partition,))
-        self.connection.send([markers.encode_request([entry] * count, self.connection.next_id(), CLIENT_ID)])
-        answer = list(markers.decode_response(memoryview(self.connection.receive())[4:]))
-        assert answer == [markers.MarkerResult(PRODUCER, self.partition.topic, self.partition.index, 0)]
+        entry = txn_markers.MarkerEntry(PRODUCER, 0, self.gaps, (self.partition,))
+        self.connection.send([txn_markers.encode_request([entry] * count, self.connection.next_id(), CLIENT_ID)])
+        answer = list(txn_markers.decode_response(memoryview(self.connection.receive())[4:]))
+        assert answer == [txn_markers.MarkerResult(PRODUCER, self.partition.topic, self.partition.index, 0)]
 
 
 @pytest.fixture
@@ -114,7 +113,7 @@ def test_batches_written_anew_are_appended_and_read_as_what_they_were(pair: Pair
     for log, magic in ((logs[11], 0), (logs[12], 1)):
         old = b"".join(message(row, magic) for row in OLD[:2]) + wrapper(OLD[2:], magic, Codec.LZ4)
         for header, view in split_batches(memoryview(old)):
-            for run in legacy.split_message_into_runs(header, view, 0):
+            for run in message_v0_v1.split_message_into_runs(header, view, 0):
                 log.append(run)
         expected += [
             as_read(log.partition.index, records.Record(offset, time if magic else -1, key, value, ()))

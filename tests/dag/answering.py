@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from mirror_core.model.checkpoint import RecordedApproval, ShownPlan
 from mirror_core.model.names import MirrorName
+from mirror_core.model.run_checkpoints import RecordedApproval, ShownPlan
 from mirror_core.state import approvals
 from mirror_core.state.journal import make_checkpoint
-from mirror_core.state.records import State
+from mirror_core.state.state_records import State
 
 Answer = dict[str, Any]
 
@@ -34,15 +34,15 @@ def answer_question(task: Any, context: Any, person: str, choice: str = "Approve
     """What the task leaves when this person has answered; None where it asks nothing. Its templates are rendered."""
     from airflow.providers.standard.operators import hitl
     from airflow.sdk.exceptions import TaskAwaitingInput
-    from mirrorbook_airflow import approving
-    from mirrorbook_airflow.approving import GoAhead
+    from mirrorbook_airflow import approvals
+    from mirrorbook_airflow.approvals import GoAhead
 
     plan = context["ti"].xcom_pull(task_ids=task.plan_task)
     if not isinstance(task, GoAhead):
         task.body = plan["body"]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(hitl, "upsert_hitl_detail", lambda **fields: None)
-        patched.setattr(approving, "displayed_question", lambda asks, context: (asks.subject, asks.body or ""))
+        patched.setattr(approvals, "displayed_question", lambda asks, context: (asks.subject, asks.body or ""))
         try:
             return task.execute({**context, "task_instance": SimpleNamespace(id="t1")})
         except TaskAwaitingInput as asking:
@@ -52,7 +52,7 @@ def answer_question(task: Any, context: Any, person: str, choice: str = "Approve
 @contextmanager
 def answered_by(person: str) -> Iterator[None]:
     """Whatever a DAG asks, which runs in this process, this person approves."""
-    from mirrorbook_airflow.approving import ApprovePlan
+    from mirrorbook_airflow.approvals import ApprovePlan
 
     ask = ApprovePlan.execute
 

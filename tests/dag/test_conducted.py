@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from mirror_core.decide.failover import PlanDecision
+from mirror_core.decide.failover_plan import PlanDecision
+from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.errors import Refused
-from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
-from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.set_runs import MemberRun, SetPlan
-from mirror_core.runbook.sets import SetFailover
-from mirror_core.state.records import State
+from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.runbook.set_failover import MemberRun, SetFailover, SetPlan
+from mirror_core.state.state_records import State
 from tests.dag.answering import answer, answer_question, record_in
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_refusals import LINK
@@ -39,7 +38,7 @@ def not_to_be_done(*arguments: object, **options: object) -> None:
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], Any]:
     """A set of which ann has taken one run over. What tasks have left in Airflow."""
-    from mirrorbook_airflow import sets
+    from mirrorbook_airflow import set_tasks
 
     one: Any = SimpleNamespace(started_by=MINE, refuse_conducted=refuse)
     runs = {
@@ -53,7 +52,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], Any]:
         monkeypatch.setattr(SetFailover, name, not_to_be_done)
     monkeypatch.setattr(SetFailover, "refuse_expired", lambda self, attempt, agreed: None)
     several = SetFailover(MirrorSet("shop", (A, B)), {A: one, B: one}, print_line=print)
-    monkeypatch.setattr(sets.SetOperator, "together", lambda self, context, steps=(): several)
+    monkeypatch.setattr(set_tasks.SetOperator, "together", lambda self, context, steps=(): several)
     return {("begin", "return_value"): "shop-1"}
 
 
@@ -62,7 +61,7 @@ def test_a_set_of_which_a_person_conducts_a_run_is_left_to_them(name: str, taken
     """Also by the teardown behind the task, which would abort the others."""
     from airflow.providers.standard.operators.empty import EmptyOperator
     from airflow.sdk.exceptions import AirflowFailException
-    from mirrorbook_airflow.sets import AbortSet, MoveSet, ProveSet
+    from mirrorbook_airflow.set_tasks import AbortSet, MoveSet, ProveSet
 
     def context(task: str) -> Any:
         pull: Callable[..., Any] = lambda task_ids, key="return_value": taken.get((task_ids, key))  # noqa: E731
@@ -85,12 +84,12 @@ def test_a_run_is_taken_from_whoever_conducts_it_only_by_a_word_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from airflow.sdk.exceptions import AirflowFailException
-    from mirrorbook_airflow import controlling
+    from mirrorbook_airflow import control_tasks
 
     state = State()
     state.put(replace(RUN, state=RunState.RUNNING))
-    monkeypatch.setattr(controlling, "find_mirror", lambda name: (LINK, state))
-    monkeypatch.setattr(controlling, "services", lambda path, steps, master: None)
+    monkeypatch.setattr(control_tasks, "find_mirror", lambda name: (LINK, state))
+    monkeypatch.setattr(control_tasks, "services", lambda path, steps, master: None)
     monkeypatch.setattr(Failover, "refuse_conducted", lambda self, run_id, title, **known: refuse(run_id, title))
     monkeypatch.setattr(Failover, "abort", not_to_be_done)
     control, context = _controlled(state, monkeypatch, "abort")
@@ -113,7 +112,7 @@ def test_what_ends_a_mirror_or_a_run_or_goes_on_with_it_needs_approvals(
     monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
     from airflow.sdk.exceptions import AirflowFailException
-    from mirrorbook_airflow import controlling
+    from mirrorbook_airflow import control_tasks
 
     state = State()
     state.put(replace(RUN, state=RunState.RUNNING))
@@ -123,7 +122,7 @@ def test_what_ends_a_mirror_or_a_run_or_goes_on_with_it_needs_approvals(
         done.append(action)
         return "did"
 
-    monkeypatch.setattr(controlling, "ACTIONS", {action: act})
+    monkeypatch.setattr(control_tasks, "ACTIONS", {action: act})
     monkeypatch.setenv("AIRFLOW__MIRRORBOOK__TWO_PEOPLE", "true")
     control, context = _controlled(state, monkeypatch, action)
     context["left"] |= {"approve": answer("ann"), "approve_second": answer("ben")}
@@ -138,11 +137,11 @@ def test_what_ends_a_mirror_or_a_run_or_goes_on_with_it_needs_approvals(
 def _controlled(state: State, monkeypatch: pytest.MonkeyPatch, action: str) -> tuple[Callable[..., str], Any]:
     """Sends the form of `mirror_control`, answers, and lets the last task do it; what its tasks get from Airflow."""
     from airflow.sdk import DAG
-    from mirrorbook_airflow import approving, controlling
+    from mirrorbook_airflow import approvals, control_tasks
     from mirrorbook_airflow.runbook import approvals_of
 
     record_in(state, monkeypatch)
-    for module in (approving, controlling):
+    for module in (approvals, control_tasks):
         monkeypatch.setattr(module, "find_mirror", lambda name: (LINK, state))
     left = dict[str, Any]()
     context: Any = {
@@ -152,9 +151,9 @@ def _controlled(state: State, monkeypatch: pytest.MonkeyPatch, action: str) -> t
         "left": left,
     }
     with DAG("mirror_control"):
-        show = controlling.ShowChange(task_id="show", mirror=LINK.mirror.name)
+        show = control_tasks.ShowChange(task_id="show", mirror=LINK.mirror.name)
         asks = approvals_of(show, "Do it?")
-        task = controlling.ControlMirror(task_id="control", mirror=LINK.mirror.name, show=show, approvals=asks)
+        task = control_tasks.ControlMirror(task_id="control", mirror=LINK.mirror.name, show=show, approvals=asks)
 
     def control(*, asked: bool = True, people: tuple[str, ...] = ("ann",), **params: bool) -> str:
         context["params"].update(params)
@@ -172,15 +171,15 @@ def test_a_form_gives_the_word_that_a_run_waits_for_and_goes_on_with_it(
     monkeypatch: pytest.MonkeyPatch, begun: bool, words: list[str]
 ) -> None:
     """Also in the task's next attempt, when the first one has gone on by the word and was killed."""
-    from mirrorbook_airflow import controlling
+    from mirrorbook_airflow import control_tasks
 
     state, run = State(), replace(RUN, plan=replace(RUN.plan, mode=RunMode.UNPLANNED), state=RunState.RUNNING)
     state.put(run)
     if begun:
         state.put(StepRecord(run=run.id, step="promote", state=StepState.DONE, attempt=1, started_ms=0))
     done = list[str]()
-    monkeypatch.setattr(controlling, "find_mirror", lambda name: (LINK, state))
-    monkeypatch.setattr(controlling, "services", lambda path, steps, master: None)
+    monkeypatch.setattr(control_tasks, "find_mirror", lambda name: (LINK, state))
+    monkeypatch.setattr(control_tasks, "services", lambda path, steps, master: None)
     monkeypatch.setattr(Failover, "refuse_conducted", lambda self, run_id, title, **known: done.append("asked"))
     monkeypatch.setattr(Failover, "confirm_leave_behind", lambda self, run_id: done.append("word"))
 
@@ -205,7 +204,7 @@ def test_an_approval_knows_whether_the_source_was_silent(
 ) -> None:
     """What a person has agreed to is to give up a dead cluster, or one that answers."""
     from airflow.providers.standard.operators.empty import EmptyOperator
-    from mirrorbook_airflow import runbook, sets
+    from mirrorbook_airflow import runbook, set_tasks
 
     found = PlanDecision(replace(RUN.plan, mode=RunMode.UNPLANNED), ())
     names, begun, state = ((A,) if silent else ()), list[Any](), State()
@@ -222,16 +221,16 @@ def test_an_approval_knows_whether_the_source_was_silent(
         under_way=lambda started_by, plan_hash: None, cut_off=lambda started_by: None,
     )  # fmt: skip
     monkeypatch.setattr(runbook.RunOperator, "engine", lambda self, context: engine)
-    for module in (runbook, sets):
+    for module in (runbook, set_tasks):
         monkeypatch.setattr(module, "find_mirror", lambda name: (LINK, state))
-    monkeypatch.setattr(sets, "find_set", lambda name: MirrorSet("shop", (A,)))
-    monkeypatch.setattr(sets.SetOperator, "together", lambda self, context, steps=(): several)
+    monkeypatch.setattr(set_tasks, "find_set", lambda name: MirrorSet("shop", (A,)))
+    monkeypatch.setattr(set_tasks.SetOperator, "together", lambda self, context, steps=(): several)
     asked, lost = EmptyOperator(task_id="approve"), RunMode.UNPLANNED
     plan: Any
     task: Any
     if of_a_set:
-        plan = sets.PlanSet(task_id="plan", set_name="shop", mode=lost)
-        task = sets.BeginSet(task_id="begin", plan=plan, approvals=(asked,), set_name="shop", mode=lost)
+        plan = set_tasks.PlanSet(task_id="plan", set_name="shop", mode=lost)
+        task = set_tasks.BeginSet(task_id="begin", plan=plan, approvals=(asked,), set_name="shop", mode=lost)
     else:
         common: dict[str, Any] = {"mirror": "a", "kind": RunKind.FAILOVER, "mode": lost}
         plan = runbook.PlanRun(task_id="plan", **common)

@@ -117,15 +117,15 @@ def test_the_name_of_a_mapped_task_fits_into_the_database(dag_bag: DagBag) -> No
 def test_a_task_that_waits_for_a_cluster_is_named_by_the_cluster(
     dag_bag: DagBag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mirrorbook_airflow import debtors
+    from mirrorbook_airflow import fence_watch
 
     link = SimpleNamespace(source=SimpleNamespace(name="east"))
-    monkeypatch.setattr(debtors, "debtors", lambda names: [link] * len(names))
-    monkeypatch.setattr("mirror_core.mirrors.debtors.probe_on_first_answer", lambda links, seconds: {})
+    monkeypatch.setattr(fence_watch, "debtors", lambda names: [link] * len(names))
+    monkeypatch.setattr("mirror_core.mirrors.fence_watcher.probe_on_first_answer", lambda links, seconds: {})
     mirrors = [f"mirror-{number}" for number in range(300)]
-    task, context = debtors.KeepFenced(task_id="watch", mirrors=mirrors), dict[str, Any]()
+    task, context = fence_watch.KeepFenced(task_id="watch", mirrors=mirrors), dict[str, Any]()
     task.execute(context)  # type: ignore[arg-type]
-    assert task.get_template_env().from_string(debtors.MAP_INDEX).render(**context, task=task) == "east"
+    assert task.get_template_env().from_string(fence_watch.MAP_INDEX).render(**context, task=task) == "east"
 
 
 def test_a_form_that_changes_a_mirror_has_no_action_chosen_beforehand(airflow_database: None) -> None:
@@ -202,7 +202,7 @@ class Trigger:
     def execute(self, run: str = "r", mirror: str = "orders") -> str:
         """The id that Airflow was asked for; empty: none was."""
         from airflow.providers.common.compat.sdk import DagRunTriggerException
-        from mirrorbook_airflow.replicating import PASSED_ON, ReplicateMirror
+        from mirrorbook_airflow.replicate_tasks import PASSED_ON, ReplicateMirror
 
         ti = SimpleNamespace(
             get_dr_count=lambda dag_id, run_ids, states: sum(self.runs.get(one) in states for one in run_ids),

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import RunKind, RunMode, RunState
-from mirror_core.model.standing import FenceAction, PendingFence
 from mirror_core.state.journal import make_checkpoint
-from mirror_core.state.records import State
-from mirror_core.state.turning import SourceReturned
+from mirror_core.state.no_return import SourceReturned
+from mirror_core.state.state_records import State
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_refusals import LINK
 
@@ -58,7 +58,7 @@ def test_an_unplanned_run_that_waits_for_a_word_is_kept_while_its_source_is_sile
     engine: Any = SimpleNamespace(link=LINK, abort=abort, source_answers=lambda: answers)
     monkeypatch.setattr(runbook, "find_mirror", lambda name: (LINK, state))
     monkeypatch.setattr(runbook.RunOperator, "engine", lambda self, context: engine)
-    monkeypatch.setattr("mirror_core.runbook.closing.read_run_outcome", lambda link, run: ())
+    monkeypatch.setattr("mirror_core.runbook.run_outcome.read_run_outcome", lambda link, run: ())
     common: dict[str, Any] = {"mirror": "m", "kind": RunKind.FAILOVER, "mode": RunMode.UNPLANNED}
     task = runbook.AbortRun(task_id="abort", begin=EmptyOperator(task_id="begin"), steps=(), **common)
     ti = SimpleNamespace(xcom_pull=lambda task_ids, key="return_value": WAITING.id)

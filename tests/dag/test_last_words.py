@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.errors import Unreachable
-from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
-from mirror_core.state.link import MirrorLink
-from mirror_core.state.records import State
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.state_records import State
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_refusals import LINK
 
@@ -23,7 +23,7 @@ A, B = MirrorName("m"), MirrorName("n")
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
     """Of which mirror, and which run of it, the last words were wanted."""
-    from mirrorbook_airflow import closing
+    from mirrorbook_airflow import run_status
 
     found = list[tuple[str, str | None]]()
 
@@ -39,9 +39,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
         state.runs["of-set"] = SimpleNamespace(id="of-set", part_of="shop-1", plan=RUN.plan)  # type: ignore[assignment]
         return LINK, state
 
-    monkeypatch.setattr("mirror_core.runbook.closing.read_mirror_status", say)
-    monkeypatch.setattr(closing, "find_mirror", find)
-    monkeypatch.setattr(closing, "find_set", lambda name: MirrorSet("shop", (A, B)))
+    monkeypatch.setattr("mirror_core.runbook.run_outcome.read_mirror_status", say)
+    monkeypatch.setattr(run_status, "find_mirror", find)
+    monkeypatch.setattr(run_status, "find_set", lambda name: MirrorSet("shop", (A, B)))
     return found
 
 
@@ -54,7 +54,7 @@ def test_they_are_of_the_run_that_was_begun_if_one_was(
     asked: list[tuple[str, str | None]], begun: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from airflow.providers.standard.operators.empty import EmptyOperator
-    from mirrorbook_airflow.closing import LastWords
+    from mirrorbook_airflow.run_status import LastWords
 
     task = LastWords(task_id="last_words", mirror="m", begin=EmptyOperator(task_id="begin"))
     said = task.execute(context(begun))
@@ -69,7 +69,7 @@ def test_of_a_set_they_are_of_each_mirror_and_a_silent_one_hides_no_other(
     asked: list[tuple[str, str | None]], begun: str | None, run: str | None
 ) -> None:
     from airflow.providers.standard.operators.empty import EmptyOperator
-    from mirrorbook_airflow.closing import LastWordsOfSet
+    from mirrorbook_airflow.run_status import LastWordsOfSet
 
     task = LastWordsOfSet(task_id="last_words", set_name="shop", begin=EmptyOperator(task_id="begin"))
     lines = task.execute(context(begun)).splitlines()

@@ -19,11 +19,11 @@ from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.runbook.drill import list_past_drills
-from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.failover_steps import PlannedSteps
-from mirror_core.runbook.services import local_services
-from mirror_core.state.link import find_mirror_link
-from mirror_core.state.topic import read_state
+from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.runbook.planned_steps import PlannedSteps
+from mirror_core.runbook.run_services import local_services
+from mirror_core.state.mirror_link import find_mirror_link
+from mirror_core.state.state_topic import read_state
 from mirror_core.state.writer import StateWriter, make_control_id
 from tests.brokers import Pair, admin_client, new_topic, produce
 from tests.dag.airflow_home import add_connection, connection_of, run_dag
@@ -143,7 +143,7 @@ def test_receipts_of_past_days_are_put_together_and_a_lost_one_is_red(
     for _ in range(2):
         mirrored.copy(operators.receipts_place())
     monkeypatch.setattr(operators, "find_mirror", lambda name: (mirrored.link, mirrored.state))
-    monkeypatch.setattr("mirror_core.mirrors.receipts.first_open_day", lambda: "9999-01-01")
+    monkeypatch.setattr("mirror_core.mirrors.receipt_maintenance.first_open_day", lambda: "9999-01-01")
     context: Any = {"params": {"master": "local[1]"}}
     task = operators.CompactReceipts(task_id="receipts", mirror=mirrored.name)
     assert task.execute(context) == 1
@@ -306,14 +306,14 @@ def test_a_drill_is_run_and_cleaned_away(
 @pytest.fixture
 def both(pair: Pair, airflow_database: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Both:
     """Drills in both modes of a mirror of its own, as the task does them."""
-    from mirrorbook_airflow import drilling
+    from mirrorbook_airflow import drill_tasks
 
     mirrored = new_mirror(pair, tmp_path, new_topic(pair.east))
-    monkeypatch.setattr(drilling, "find_mirror", lambda name: (mirrored.link, mirrored.state))
-    monkeypatch.setattr(drilling, "services", lambda *given: mirrored.services)
-    monkeypatch.setattr(drilling, "conductor", lambda context: "airflow")
-    context: Any = {"params": {"mode": drilling.BOTH}}
-    return mirrored, lambda: drilling.DrillMirror(task_id="drill", mirror=mirrored.name).execute(context)
+    monkeypatch.setattr(drill_tasks, "find_mirror", lambda name: (mirrored.link, mirrored.state))
+    monkeypatch.setattr(drill_tasks, "services", lambda *given: mirrored.services)
+    monkeypatch.setattr(drill_tasks, "conductor", lambda context: "airflow")
+    context: Any = {"params": {"mode": drill_tasks.BOTH}}
+    return mirrored, lambda: drill_tasks.DrillMirror(task_id="drill", mirror=mirrored.name).execute(context)
 
 
 @pytest.mark.slow

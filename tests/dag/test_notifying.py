@@ -111,7 +111,7 @@ def test_every_red_run_and_every_question_is_told_of(ours: str) -> None:
     ],
 )
 def test_whoever_is_told_learns_whom_to_call(ours: str, about: dict[str, Any], owners: dict[str, str]) -> None:
-    from mirrorbook_airflow.notifying import Named
+    from mirrorbook_airflow.notifications import Named
 
     with named(
         {
@@ -125,7 +125,7 @@ def test_whoever_is_told_learns_whom_to_call(ours: str, about: dict[str, Any], o
 
 
 def test_a_mistake_about_owners_keeps_nobody_from_being_told(ours: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from mirrorbook_airflow.notifying import Named
+    from mirrorbook_airflow.notifications import Named
 
     with named({"mirrors": {"orders": {"owner": 7}}}):
         context: Any = {"what": "red", "params": {"mirror": "orders"}}
@@ -177,12 +177,12 @@ def test_a_question_is_asked_although_the_pager_is_down(ours: str, monkeypatch: 
     from airflow.providers.standard.operators import hitl
     from airflow.providers.standard.operators.empty import EmptyOperator
     from airflow.sdk.exceptions import TaskAwaitingInput
-    from mirrorbook_airflow import approving
-    from mirrorbook_airflow.approving import ApprovePlan
+    from mirrorbook_airflow import approvals
+    from mirrorbook_airflow.approvals import ApprovePlan
 
     monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda **fields: None)
     monkeypatch.setattr(ApprovePlan, "shown", lambda self, context: "0123456789ab")
-    monkeypatch.setattr(approving, "displayed_question", lambda asks, context: (asks.subject, asks.body or ""))
+    monkeypatch.setattr(approvals, "displayed_question", lambda asks, context: (asks.subject, asks.body or ""))
     asked = ApprovePlan(task_id="approve", question="Fail over?", plan=EmptyOperator(task_id="plan"))
     ti = SimpleNamespace(xcom_pull=lambda task_ids: {"hash": "0123456789ab"}, xcom_push=lambda key, value: None)
     context: Any = {"ti": ti, "task_instance": SimpleNamespace(id="t1"), "what": "question"}

@@ -12,14 +12,14 @@ from urllib.parse import quote
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
-from mirrorbook_airflow.page.known import Clusters, Judged, Told
+from mirrorbook_airflow.page.mirror_state import Clusters, Judged, Told
 
-from mirror_core.decide.without_source import UnplannedForecast
-from mirror_core.evidence.set_page import SetPageMirror, write_set_page
-from mirror_core.model.clock import now_ms
-from mirror_core.model.mirror_set import MirrorSet
+from mirror_core.decide.failover_readiness import UnplannedForecast
+from mirror_core.evidence.run_report import SetPageMirror, write_set_page
+from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.names import ClusterName, MirrorName, Partition
-from mirror_core.state.records import PartitionRecord, State
+from mirror_core.model.timing import now_ms
+from mirror_core.state.state_records import PartitionRecord, State
 from tests.dag.test_page_routes import signed_in
 from tests.unit.test_page_sets import ATTEMPT, run_of
 from tests.unit.test_page_views import HOSTILE, MIRROR, NAME, status
@@ -206,14 +206,17 @@ def test_a_mirrors_page_lists_its_newest_reports(get: Callable[..., Response], t
 
 
 def test_a_silent_or_large_copy_is_said(get: Callable[..., Response], monkeypatch: pytest.MonkeyPatch) -> None:
-    from mirrorbook_airflow.page import copies
+    from mirrorbook_airflow.page import remote_reports
 
-    for error, code in ((copies.NoAnswer("x: no answer within 5 s"), 503), (copies.TooLarge("x is too large"), 413)):
+    for error, code in (
+        (remote_reports.NoAnswer("x: no answer within 5 s"), 503),
+        (remote_reports.TooLarge("x is too large"), 413),
+    ):
 
         def fail(*asked: object, error: Exception = error) -> None:
             raise error
 
-        monkeypatch.setattr(copies.Copies, "_ask", fail)
+        monkeypatch.setattr(remote_reports.Copies, "_ask", fail)
         answer = get(f"{FILES}/index.html")
         assert (answer.status_code, str(error) in answer.text) == (code, True)
         if code == 503:

@@ -11,11 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from mirrorbook_airflow.page.known import Clusters
+from mirrorbook_airflow.page.mirror_state import Clusters
 
-from mirror_core.model.clock import now_ms
 from mirror_core.model.names import ClusterName
 from mirror_core.model.run import RunMode
+from mirror_core.model.timing import now_ms
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
 from tests.dag.airflow_home import add_connection, connection_of
 from tests.mirroring import Mirrored, new_mirror

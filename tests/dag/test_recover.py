@@ -48,7 +48,7 @@ class Form:
 @pytest.fixture
 def foreign(pair: Pair, tmp_path: Path, airflow_database: None, monkeypatch: pytest.MonkeyPatch) -> Mirrored:
     """A mirror whose only partition somebody else has written to on the destination."""
-    from mirrorbook_airflow import approving, controlling
+    from mirrorbook_airflow import approvals, control_tasks
 
     topic = new_topic(pair.east)
     produce(pair.east, topic, 20)
@@ -56,16 +56,16 @@ def foreign(pair: Pair, tmp_path: Path, airflow_database: None, monkeypatch: pyt
     mirrored.copy()
     produce(pair.west, topic, 3)
     assert set(replicate(mirrored.link).failed) == {Partition(topic, 0)}
-    for module in (approving, controlling):
+    for module in (approvals, control_tasks):
         monkeypatch.setattr(module, "find_mirror", lambda name: (mirrored.link, mirrored.state))
-    monkeypatch.setattr(controlling, "home", lambda part: tmp_path)
+    monkeypatch.setattr(control_tasks, "home", lambda part: tmp_path)
     return mirrored
 
 
 def test_a_recopy_is_shown_approved_and_done_as_it_was_shown(foreign: Mirrored, tmp_path: Path) -> None:
     from airflow.sdk.exceptions import AirflowFailException
-    from mirrorbook_airflow.approving import ApprovePlan
-    from mirrorbook_airflow.controlling import ControlMirror, ShowChange
+    from mirrorbook_airflow.approvals import ApprovePlan
+    from mirrorbook_airflow.control_tasks import ControlMirror, ShowChange
 
     [topic] = foreign.link.mirror.topics
     show = ShowChange(task_id="show", mirror=foreign.name)

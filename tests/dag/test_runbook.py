@@ -14,12 +14,12 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from demo.airflow import REPOSITORY, Airflow, AirflowFailed
-from mirror_core.decide.approvals import make_approval
-from mirror_core.decide.evidence import RunConclusion
-from mirror_core.evidence.verify import verify_bundle
+from mirror_core.decide.approval_rules import make_approval
+from mirror_core.decide.audit_log_check import RunConclusion
+from mirror_core.evidence.signed_bundle import verify_bundle
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.run import Run, RunState, StepState
-from mirror_core.runbook.failback import Failback
+from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.sandbox.credentials import CONTROL, DATA
 from mirror_core.state.approvals import find_approvals, record_approval
 from tests.brokers import Pair, grant, new_topic, produce, read_all

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from demo.airflow import REPOSITORY, Airflow, AirflowFailed
-from mirror_core.decide.evidence import RunConclusion
-from mirror_core.evidence.verify import verify_bundle
-from mirror_core.mirrors import verbs
+from mirror_core.decide.audit_log_check import RunConclusion
+from mirror_core.evidence.signed_bundle import verify_bundle
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.sandbox.credentials import CONTROL, DATA
@@ -138,7 +138,7 @@ def test_a_set_whose_sources_die_before_the_moment_is_given_up_and_the_planned_r
 ) -> None:
     first, second = both
     for one in both:
-        verbs.run_sync(one.link)  # who may write is asked of no source that is dead
+        mirror_commands.run_sync(one.link)  # who may write is asked of no source that is dead
     planned = approved_by_two(airflow, DAG)
     airflow.await_question(DAG, planned, "go_ahead", RUN_S)
     produce(first.pair.east, topic_of(second), 3, user="app")  # which nobody copies any more
@@ -170,7 +170,7 @@ def test_an_ill_data_plane_is_told_of_once(airflow: Airflow, both: tuple[Mirrore
         return len(runs) == 2
 
     wait_until(red, timeout_s=RUN_S, why="two runs are red")
-    verbs.stop_mirror(ill.link)
+    mirror_commands.stop_mirror(ill.link)
     assert events_of(airflow, dag) == [(f"mirrorbook://{ill.name}/unhealthy", "watch_again", ill.name)]
     sides = (ill.pair.east, ill.pair.west)
     passwords = {side.client_config(user)["sasl.password"].encode() for side in sides for user in (CONTROL, DATA)}

@@ -14,9 +14,9 @@ from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import RunState
-from mirror_core.runbook.failover_steps import PlannedSteps
-from mirror_core.runbook.last_look import PromotionProbe
-from mirror_core.state.link import find_mirror_link
+from mirror_core.runbook.fence_recheck import PromotionProbe
+from mirror_core.runbook.planned_steps import PlannedSteps
+from mirror_core.state.mirror_link import find_mirror_link
 from tests.brokers import Pair
 from tests.cluster.test_failover import denied
 from tests.cluster.test_sets import at_home, mirrored, moved, runs_of, topic_of
@@ -74,7 +74,7 @@ def dag_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> DagRun:
     from airflow.sdk.execution_time.context import OutletEventAccessors
-    from mirrorbook_airflow import approving, sets
+    from mirrorbook_airflow import approvals, set_tasks
 
     first, second = both
     document = yaml.safe_load(first.pair.config_path.read_text(encoding="utf-8"))
@@ -82,16 +82,16 @@ def dag_run(
     document["mirrors"] = {str(first.name): {"switch": [{"name": "dags", "airflow": "asset"}]}}
     path = tmp_path / "mirrorbook.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    for module in (approving, sets):
+    for module in (approvals, set_tasks):
         monkeypatch.setattr(module, "find_set", lambda name: load_config(path).sets[name])
         monkeypatch.setattr(module, "find_mirror", lambda name: find_mirror_link(load_config(path), name))
-    monkeypatch.setattr(sets, "services", lambda link, steps, master: first.services)
+    monkeypatch.setattr(set_tasks, "services", lambda link, steps, master: first.services)
     return DagRun(dag_bag.dags["mirror_failover_set"], OutletEventAccessors())
 
 
 def test_a_set_is_moved_by_its_tasks(dag_run: DagRun, both: tuple[Mirrored, Mirrored]) -> None:
     from airflow.sdk.exceptions import AirflowFailException
-    from mirrorbook_airflow.events import SWITCHED
+    from mirrorbook_airflow.switch_event import SWITCHED
 
     plan = dag_run.execute("plan")
     for one in both:

@@ -12,9 +12,9 @@ import pytest
 from mirror_core.kafka.config import load_config
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.state.topic import read_state
-from mirror_core.state.watchers import find_watcher_status
-from mirror_core.supervisor.supervise import stop_supervisor
+from mirror_core.state.state_topic import read_state
+from mirror_core.state.watcher_heartbeat import find_watcher_status
+from mirror_core.supervisor.lifecycle import stop_supervisor
 from tests.brokers import TIMEOUT_S, Pair, produce
 from tests.cluster.test_failover import app_topic, denied
 from tests.cluster.test_unplanned import begin
@@ -51,12 +51,12 @@ def test_behind_a_failover_the_supervisor_keeps_the_old_source_fenced(
 ) -> None:
     """No run of DAG `mirror_watch`: it may be paused."""
     from airflow.sdk.exceptions import TaskDeferred
+    from mirrorbook_airflow.data_plane_trigger import DataPlaneTrigger, ended
     from mirrorbook_airflow.hooks import home
-    from mirrorbook_airflow.replicating import WatchDataPlane
-    from mirrorbook_airflow.watching import DataPlaneTrigger, ended
+    from mirrorbook_airflow.replicate_tasks import WatchDataPlane
 
     monkeypatch.setenv("AIRFLOW__MIRRORBOOK__DATA_PLANE", "start")
-    monkeypatch.setattr("mirrorbook_airflow.replicating.find_mirror", lambda name: (mirrored.link, mirrored.state))
+    monkeypatch.setattr("mirrorbook_airflow.replicate_tasks.find_mirror", lambda name: (mirrored.link, mirrored.state))
     [topic] = mirrored.link.mirror.topics
     params = {"runner": "local", "metrics": None, "prove_at": None, "patience_s": 90, "master": "local[*]"}
     context: Any = {"params": params, "ti": SimpleNamespace(xcom_push=lambda key, value: None)}

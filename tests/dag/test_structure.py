@@ -200,7 +200,7 @@ def test_nothing_is_changed_before_the_first_approval(dag_bag: DagBag) -> None:
 
 
 def test_all_mirrors_of_a_set_are_moved_by_one_task_and_told_of_also_when_one_failed(dag_bag: DagBag) -> None:
-    from mirrorbook_airflow.sets import SetOperator
+    from mirrorbook_airflow.set_tasks import SetOperator
 
     before: tuple[str, ...]
     for name, mode, before in (
@@ -249,7 +249,7 @@ def test_a_form_gives_the_word_for_partitions_without_a_leader_to_a_planned_fail
 
 @pytest.mark.parametrize("name", ["mirror_replicate", "mirror_failback"])
 def test_a_data_planes_parameters_become_options_of_replicate(dag_bag: DagBag, name: str) -> None:
-    from mirrorbook_airflow.replicating import PASSED_ON, replicate_options
+    from mirrorbook_airflow.replicate_tasks import PASSED_ON, replicate_options
 
     params = dag_of(dag_bag, name).params.dump()
 
@@ -280,7 +280,7 @@ def test_spark_masters_are_those_that_airflows_settings_name(dag_bag: DagBag, mo
 
 def test_sparks_settings_are_the_deployments_and_no_runs(dag_bag: DagBag, monkeypatch: pytest.MonkeyPatch) -> None:
     from mirrorbook_airflow.params import spark_conf
-    from mirrorbook_airflow.replicating import replicate_options
+    from mirrorbook_airflow.replicate_tasks import replicate_options
 
     assert spark_conf() == {}
     lines = "\n  spark.driver.memory=2g\n  spark.driver.extraJavaOptions=-Da=b -Dc=d\n"
@@ -381,7 +381,7 @@ def test_what_is_no_address_for_metrics_is_refused_before_the_run(dag_bag: DagBa
 
 def test_every_route_of_the_page_asks_who_is_there_and_is_tried_without_a_login(airflow_database: None) -> None:
     from fastapi.routing import APIRoute
-    from mirrorbook_airflow.page.rights import may_see
+    from mirrorbook_airflow.page.auth import may_see
     from mirrorbook_airflow.page.routes import app
 
     tried = (*test_page.PAGES, *test_page.DATA)

@@ -15,8 +15,8 @@ from mirror_core.kafka.config import load_config
 from mirror_core.model.hooks import AssetEvent, Hook
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import RunKind, RunMode, StepRecord, StepState
-from mirror_core.runbook.failover import Failover
-from mirror_core.state.records import State
+from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.state.state_records import State
 from tests.brokers import Pair, produce
 from tests.cluster.test_failover import app_topic
 from tests.mirroring import Mirrored, new_mirror
@@ -34,8 +34,8 @@ def test_the_switch_emits_an_asset_event(
     from airflow.providers.standard.operators.empty import EmptyOperator
     from airflow.sdk.execution_time.context import OutletEventAccessors
     from mirrorbook_airflow import runbook
-    from mirrorbook_airflow.events import FENCED, SWITCHED
     from mirrorbook_airflow.runbook import TellingStep
+    from mirrorbook_airflow.switch_event import FENCED, SWITCHED
 
     topic = app_topic(pair)
     produce(pair.east, topic, 5)
@@ -102,7 +102,7 @@ class Told:
 
 
 def test_a_source_that_was_given_up_was_not_fenced() -> None:
-    from mirrorbook_airflow.events import SWITCHED, emit_switched
+    from mirrorbook_airflow.switch_event import SWITCHED, emit_switched
 
     told = Told(switch=5)
     assert [*emit_switched(told.link, told.state, "r1", told.context)] == ["mirrorbook://m/active"]
@@ -111,8 +111,8 @@ def test_a_source_that_was_given_up_was_not_fenced() -> None:
 
 
 def test_the_end_of_a_failback_is_told_of(dag_bag: DagBag) -> None:
-    from mirrorbook_airflow.events import HOME, emit_home
     from mirrorbook_airflow.runbook import TellingStep
+    from mirrorbook_airflow.switch_event import HOME, emit_home
 
     told = Told(reprotect=7)
     told.link.mirror.name = MirrorName("m")

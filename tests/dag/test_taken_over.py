@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from mirror_core.dataplane.local import LocalCopy, RecordTrimmed
+from mirror_core.dataplane.task_runner import LocalCopy, RecordTrimmed
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunKind, RunState, StepState
-from mirror_core.runbook.failback import Failback
-from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.services import InProcessCopy
-from mirror_core.state import pulse
-from mirror_core.state.link import MirrorLink
+from mirror_core.runbook.failback_conductor import Failback
+from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.runbook.run_services import InProcessCopy
+from mirror_core.state import run_heartbeat
+from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.writer import StateWriter, make_control_id
 from tests.brokers import Pair, produce, read_all
 from tests.cluster.test_failback import go_home
@@ -124,8 +124,8 @@ class Desk:
 
 @pytest.fixture
 def desk(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    from mirrorbook_airflow import approving, runbook
-    from mirrorbook_airflow.approving import ApprovePlan
+    from mirrorbook_airflow import approvals, runbook
+    from mirrorbook_airflow.approvals import ApprovePlan
     from mirrorbook_airflow.runbook import AbortRun, BeginRun, PlanRun, TakeSteps
 
     topic = app_topic(pair)
@@ -134,7 +134,7 @@ def desk(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     mirrored.copy()
     held = Held()
     services = replace(mirrored.services, copy=held.copy)
-    for module in (approving, runbook):
+    for module in (approvals, runbook):
         monkeypatch.setattr(module, "find_mirror", lambda name: (mirrored.link, mirrored.state))
     monkeypatch.setattr(runbook, "services", lambda link, steps, master: services)
     common: dict[str, Any] = {"mirror": mirrored.name, "kind": RunKind.FAILOVER}
@@ -198,7 +198,7 @@ def test_a_task_that_is_tried_again_is_refused_while_somebody_else_conducts(
 ) -> None:
     from airflow.sdk.exceptions import AirflowFailException
 
-    monkeypatch.setattr(pulse, "RUN_HEARTBEAT_S", 0.2)
+    monkeypatch.setattr(run_heartbeat, "RUN_HEARTBEAT_S", 0.2)
     desk.take("prove", "fence")  # and then its worker was killed; Airflow learns it minutes later
     with beside(lambda: desk.cli(desk.held.copy).drive(desk.run)) as ended:
         assert desk.held.reached.wait(WAIT_S)
@@ -241,7 +241,7 @@ def test_a_failure_of_its_own_is_undone(desk: Desk) -> None:
 
 def test_a_go_ahead_is_for_the_run_that_it_was_given(desk: Desk) -> None:
     from airflow.sdk.exceptions import AirflowFailException
-    from mirrorbook_airflow.approving import GoAhead
+    from mirrorbook_airflow.approvals import GoAhead
     from mirrorbook_airflow.runbook import TakeSteps
 
     ask = GoAhead(task_id="go_ahead", question="Now?", plan=desk.plan_task, proof=desk.steps["prove"])

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from mirror_core.decide.approvals import ApprovalPolicy, make_approval
-from mirror_core.model.checkpoint import RecordedApproval
-from mirror_core.model.clock import now_ms
+from mirror_core.decide.approval_rules import ApprovalPolicy, make_approval
 from mirror_core.model.run import Approval, RunKind
-from mirror_core.runbook.failover import Failover
+from mirror_core.model.run_checkpoints import RecordedApproval
+from mirror_core.model.timing import now_ms
+from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.state import approvals
-from mirror_core.state.records import State
+from mirror_core.state.state_records import State
 from tests.dag.answering import answer, answer_question, record_in
 from tests.dag.conftest import DAGS
 from tests.dag.test_structure import APPROVED
@@ -55,7 +55,7 @@ class Desk:
 
     def shown(self, plan: Any = PLAN) -> None:
         """The task that plans has run."""
-        from mirrorbook_airflow.approving import record_shown
+        from mirrorbook_airflow.approvals import record_shown
 
         self.left["plan"] = plan
         record_shown(self.context, "plan", [(LINK, self.state)], plan["hash"], plan["body"])
@@ -74,13 +74,13 @@ class Desk:
 @pytest.fixture
 def desk(airflow_database: None, monkeypatch: pytest.MonkeyPatch) -> Desk:
     from airflow.providers.standard.operators.empty import EmptyOperator
-    from mirrorbook_airflow import approving, runbook
-    from mirrorbook_airflow.approving import ApprovePlan, ApproveSecond
+    from mirrorbook_airflow import approvals, runbook
+    from mirrorbook_airflow.approvals import ApprovePlan, ApproveSecond
 
     monkeypatch.setenv("AIRFLOW__MIRRORBOOK__APPROVERS", "ann ben")
     state = State()
     record_in(state, monkeypatch)
-    for module in (approving, runbook):
+    for module in (approvals, runbook):
         monkeypatch.setattr(module, "find_mirror", lambda name: (LINK, state))
     plan = EmptyOperator(task_id="plan")
     first = ApprovePlan(task_id="approve", question="Fail over?", plan=plan)
@@ -111,12 +111,12 @@ def test_the_second_question_is_there_where_two_people_are_wanted_and_only_there
 def test_the_first_person_is_not_among_those_who_are_asked_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.providers.standard.operators import hitl
     from airflow.sdk.exceptions import TaskAwaitingInput
-    from mirrorbook_airflow import approving
+    from mirrorbook_airflow import approvals
 
     desk.answered(desk.first, "ann")
     asked: list[list[Mapping[str, str]]] = []
     monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda **fields: asked.append(fields["assigned_users"]))
-    monkeypatch.setattr(approving, "displayed_question", lambda asks, context: (asks.subject, asks.body or ""))
+    monkeypatch.setattr(approvals, "displayed_question", lambda asks, context: (asks.subject, asks.body or ""))
     desk.second.body = PLAN["body"]
     with pytest.raises(TaskAwaitingInput) as asking:
         desk.second.execute({**desk.context, "task_instance": SimpleNamespace(id="t1")})
@@ -258,7 +258,7 @@ def test_approvers_are_ids_that_the_auth_manager_gives(
     monkeypatch: pytest.MonkeyPatch, manager: str, ids: str, wrong: list[str]
 ) -> None:
     from airflow.sdk.exceptions import AirflowFailException
-    from mirrorbook_airflow.approving import CheckApprovers
+    from mirrorbook_airflow.approvals import CheckApprovers
     from mirrorbook_airflow.params import wrong_approvers
 
     monkeypatch.setenv("AIRFLOW__CORE__AUTH_MANAGER", manager)

@@ -13,14 +13,14 @@ from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.hooks import AssetEvent, Hook, HookCommand
 from mirror_core.model.mirror import DesiredState, Lease, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Plan, RunKind, RunMode
-from mirror_core.model.standing import FenceAction, PendingFence
-from mirror_core.state.records import State
+from mirror_core.state.state_records import State
 from tests.memory import run_of
 
 if TYPE_CHECKING:
     from airflow.triggers.base import TriggerEvent
-    from mirrorbook_airflow.watching import DataPlaneTrigger
+    from mirrorbook_airflow.data_plane_trigger import DataPlaneTrigger
 
 pytestmark = [pytest.mark.dag, pytest.mark.filterwarnings("ignore")]
 
@@ -69,13 +69,13 @@ def owing(state: State) -> State:
     ],
 )
 def test_watching_ends_when_the_mirror_is_not_meant_to_run(state: State, reason: str | None) -> None:
-    from mirrorbook_airflow.watching import ended
+    from mirrorbook_airflow.data_plane_trigger import ended
 
     assert ended(state, NAME) == reason
 
 
 def test_the_newest_heartbeat_is_the_sign_of_life() -> None:
-    from mirrorbook_airflow.watching import last_sign_ms
+    from mirrorbook_airflow.data_plane_trigger import last_sign_ms
 
     assert last_sign_ms(state_of(beat_ms=NOW_MS - 500), NAME) == NOW_MS - 500
     assert last_sign_ms(state_of(), NAME) == 0
@@ -83,7 +83,7 @@ def test_the_newest_heartbeat_is_the_sign_of_life() -> None:
 
 
 def test_a_run_that_holds_the_mirror_and_a_pause_are_no_illness() -> None:
-    from mirrorbook_airflow.watching import excused
+    from mirrorbook_airflow.data_plane_trigger import excused
 
     plan = Plan(kind=RunKind.FAILOVER, mirror=NAME, mode=RunMode.PLANNED, steps=(), bound_facts=())
     run = run_of("r", plan)
@@ -103,7 +103,7 @@ def test_after_a_pause_the_data_plane_is_waited_for_as_at_its_start(
 ) -> None:
     import asyncio
 
-    from mirrorbook_airflow import watching
+    from mirrorbook_airflow import data_plane_trigger
 
     clock_s, resumed_s, back_s, stopped_s = 0.0, 1_000.0, 1_080.0, 2_000.0
 
@@ -119,12 +119,12 @@ def test_after_a_pause_the_data_plane_is_waited_for_as_at_its_start(
         clock_s += seconds
 
     async def watched() -> TriggerEvent:
-        trigger = watching.DataPlaneTrigger("m1", "west", "/x.yaml", "/home", [], 90)
+        trigger = data_plane_trigger.DataPlaneTrigger("m1", "west", "/x.yaml", "/home", [], 90)
         monkeypatch.setattr(trigger, "_look", look)
         return await anext(trigger.run())
 
-    monkeypatch.setattr(watching, "now_ms", lambda: round(clock_s * 1000))
-    monkeypatch.setattr("mirrorbook_airflow.watching.asyncio.sleep", pass_by)
+    monkeypatch.setattr(data_plane_trigger, "now_ms", lambda: round(clock_s * 1000))
+    monkeypatch.setattr("mirrorbook_airflow.data_plane_trigger.asyncio.sleep", pass_by)
     fired = asyncio.run(watched()).payload
     assert fired["status"] == status
     assert clock_s > resumed_s
@@ -140,7 +140,7 @@ def test_behind_a_failover_it_is_watched_until_nothing_is_owed(monkeypatch: pyte
     """The supervisor is what keeps the old source fenced: it is seen to at each look, for as long as that lasts."""
     import asyncio
 
-    from mirrorbook_airflow import watching
+    from mirrorbook_airflow import data_plane_trigger
 
     clock_s, failed_over_s, home_s, looks = 0.0, 100.0, 1e6, list[float]()
 
@@ -155,12 +155,12 @@ def test_behind_a_failover_it_is_watched_until_nothing_is_owed(monkeypatch: pyte
         clock_s += 5_000 if clock_s > failed_over_s else seconds
 
     async def watched() -> TriggerEvent:
-        trigger = watching.DataPlaneTrigger("m1", "west", "/x.yaml", "/home", [], 90)
+        trigger = data_plane_trigger.DataPlaneTrigger("m1", "west", "/x.yaml", "/home", [], 90)
         monkeypatch.setattr(trigger, "_look", look)
         return await anext(trigger.run())
 
-    monkeypatch.setattr(watching, "now_ms", lambda: round(clock_s * 1000))
-    monkeypatch.setattr("mirrorbook_airflow.watching.asyncio.sleep", pass_by)
+    monkeypatch.setattr(data_plane_trigger, "now_ms", lambda: round(clock_s * 1000))
+    monkeypatch.setattr("mirrorbook_airflow.data_plane_trigger.asyncio.sleep", pass_by)
     assert asyncio.run(watched()).payload == {"status": "ended", "reason": "the mirror is stopped"}
     assert looks[-1] >= home_s
     assert len([at for at in looks if failed_over_s < at < home_s]) > 100
@@ -173,7 +173,7 @@ class World:
         from pathlib import Path
 
         from airflow.sdk.exceptions import TaskDeferred
-        from mirrorbook_airflow.replicating import WatchDataPlane
+        from mirrorbook_airflow.replicate_tasks import WatchDataPlane
 
         self.done: list[str] = []
         link = SimpleNamespace(
@@ -182,12 +182,12 @@ class World:
             destination=SimpleNamespace(name=ClusterName("west")),
         )
         monkeypatch.setenv("AIRFLOW__MIRRORBOOK__DATA_PLANE", setting)
-        monkeypatch.setattr("mirrorbook_airflow.replicating.find_mirror", lambda name: (link, state_of()))
+        monkeypatch.setattr("mirrorbook_airflow.replicate_tasks.find_mirror", lambda name: (link, state_of()))
         for action in ("ensure", "stop", "status"):
-            monkeypatch.setattr(f"mirror_core.supervisor.supervise.{action}", self._doing(action))
-        monkeypatch.setattr("mirror_core.state.link.load_clusters", lambda path: None)
-        monkeypatch.setattr("mirrorbook_airflow.watching.current_path", lambda mirror: Path("/in-memory"))
-        monkeypatch.setattr("mirror_core.state.link.read_cluster_state", lambda config, cluster: state_of())
+            monkeypatch.setattr(f"mirror_core.supervisor.lifecycle.{action}", self._doing(action))
+        monkeypatch.setattr("mirror_core.state.mirror_link.load_clusters", lambda path: None)
+        monkeypatch.setattr("mirrorbook_airflow.data_plane_trigger.current_path", lambda mirror: Path("/in-memory"))
+        monkeypatch.setattr("mirror_core.state.mirror_link.read_cluster_state", lambda config, cluster: state_of())
         self.task = WatchDataPlane(task_id="watch", mirror=NAME)
         params = {"runner": "local", "metrics": None, "prove_at": None, "patience_s": 90, "master": "local[*]"}
         with pytest.raises(TaskDeferred) as deferred:
@@ -233,7 +233,7 @@ def test_a_supervisor_on_another_host_does_not_make_the_end_of_a_mirror_red(
         raise Refused("its supervisor is not stopped from here", ["it runs on host mirror-2"])
 
     world = World(monkeypatch, "")
-    monkeypatch.setattr("mirror_core.supervisor.supervise.stop_supervisor", elsewhere)
+    monkeypatch.setattr("mirror_core.supervisor.lifecycle.stop_supervisor", elsewhere)
     assert world.finish("ended") == "no heartbeat for 11 s"
 
 
@@ -248,7 +248,7 @@ def test_another_word_than_start_and_watch_is_refused(monkeypatch: pytest.Monkey
 def test_the_trigger_survives_its_serialization() -> None:
     from importlib import import_module
 
-    from mirrorbook_airflow.watching import DataPlaneTrigger
+    from mirrorbook_airflow.data_plane_trigger import DataPlaneTrigger
 
     trigger = DataPlaneTrigger("m1", "west", "/x.yaml", "/home", ["--runner", "local"], 90)
 
@@ -272,14 +272,14 @@ class Incident:
 
         self.begun: list[Any] = []
         monkeypatch.setattr(TriggerDagRunOperator, "execute", lambda task, context: self.begun.append(task.conf))
-        monkeypatch.setattr("mirrorbook_airflow.replicating.config_path", lambda mirror: mirror)
-        monkeypatch.setattr("mirror_core.state.link.load_clusters", lambda path: SimpleNamespace(hooks=hooks))
+        monkeypatch.setattr("mirrorbook_airflow.replicate_tasks.config_path", lambda mirror: mirror)
+        monkeypatch.setattr("mirror_core.state.mirror_link.load_clusters", lambda path: SimpleNamespace(hooks=hooks))
 
     def told(self, conf: dict[str, object], found: dict[str, object] | None) -> list[Any]:
         """Of a run with this configuration, whose watch has left this; the events."""
         from airflow.sdk.execution_time.context import OutletEventAccessors
-        from mirrorbook_airflow.events import UNHEALTHY
-        from mirrorbook_airflow.replicating import INCIDENT, WatchAgain
+        from mirrorbook_airflow.replicate_tasks import INCIDENT, WatchAgain
+        from mirrorbook_airflow.switch_event import UNHEALTHY
 
         events = OutletEventAccessors()
         context: Any = {
@@ -296,16 +296,16 @@ class Incident:
 
 
 def test_an_incident_is_told_of_once_and_the_next_one_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mirrorbook_airflow import replicating
+    from mirrorbook_airflow import replicate_tasks
 
     incident = Incident(monkeypatch, AssetEvent())
-    monkeypatch.setattr(replicating, "now_ms", lambda: NOW_MS)
+    monkeypatch.setattr(replicate_tasks, "now_ms", lambda: NOW_MS)
     found = {"reason": "no heartbeat", "seen_ms": NOW_MS - 9000, "source": "east", "destination": "west"}
     wanted = (f"mirrorbook://{NAME}/unhealthy", {"mirror": NAME, **found, "at_ms": NOW_MS})
     assert incident.told({"mirror": NAME}, found) == [wanted]
     after = incident.begun[-1]
     assert after == {**after, "incident": NOW_MS, "patience_s": 180}
-    monkeypatch.setattr(replicating, "now_ms", lambda: NOW_MS + 100_000)
+    monkeypatch.setattr(replicate_tasks, "now_ms", lambda: NOW_MS + 100_000)
     assert incident.told(after, found) == [], "nothing has lived since"
     assert incident.told(after, None) == [], "the destination has not answered"
     assert incident.begun[-1]["incident"] == NOW_MS

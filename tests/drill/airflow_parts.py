@@ -18,12 +18,12 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from demo.airflow import REPOSITORY, Airflow
 from mirror_core.demo.processes import end, session_of
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.names import MirrorName, format_reverse_name
 from mirror_core.model.run import RunKind, RunState
 from mirror_core.sandbox.credentials import CONTROL, DATA
-from mirror_core.state.topic import read_state
-from mirror_core.supervisor import supervise
+from mirror_core.state.state_topic import read_state
+from mirror_core.supervisor import lifecycle
 from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.cluster.test_failover import denied
 from tests.mirroring import Mirrored, new_mirror
@@ -147,7 +147,7 @@ def airflow_in_parts(pair: Pair, folder: Path) -> Iterator[Parts]:
         airflow.stop()
         home = folder / "mirrorbook" / "data-plane"
         for mirror in sorted(home.iterdir()) if home.is_dir() else ():
-            supervise.stop_supervisor(home, MirrorName(mirror.name))
+            lifecycle.stop_supervisor(home, MirrorName(mirror.name))
 
 
 def copied_mirror(pair: Pair, evidence: Path) -> Mirrored:
@@ -157,7 +157,7 @@ def copied_mirror(pair: Pair, evidence: Path) -> Mirrored:
     grant(pair.east, "app", ResourceType.TOPIC, topic, [AclOperation.WRITE, AclOperation.READ])
     mirror = new_mirror(pair, evidence, topic, groups=(f"g-{topic}",))
     mirror.copy()
-    verbs.run_sync(mirror.link)  # who may write is asked of no source that is given up
+    mirror_commands.run_sync(mirror.link)  # who may write is asked of no source that is given up
     return mirror
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.runbook.failback import Failback
+from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import scram_config
 from mirror_core.sandbox.properties import SCRAM_LOGIN

@@ -13,13 +13,13 @@ from typing import Final
 
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.strategies import AllowedStrategies
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.decide.truncation import AllowedStrategies
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.transactions import list_open_transactions
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import FailbackStrategy, Plan, RunMode, RunState
-from mirror_core.runbook.failback import Failback
+from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import as_admin
 from tests.brokers import Pair, grant, read_topics, read_topics_aiokafka
@@ -210,7 +210,7 @@ def give_up(
         drill.work()
         for group in drill.groups:
             group.is_followed(west)
-        verbs.run_sync(mirrored.link)  # users' rights are staged
+        mirror_commands.run_sync(mirrored.link)  # users' rights are staged
         for topic in set(drill.ways) - set(drill.tailed):
             drill.spare(topic)
         drill.work()

@@ -16,7 +16,7 @@ from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.sockets import Buffer
 from mirror_core.model.run import StepEvidence, StepRecord
 from mirror_core.state.journal import Journal
-from mirror_core.state.records import StateRecord, Tombstone
+from mirror_core.state.state_records import StateRecord, Tombstone
 from mirror_core.state.writer import StateWriter
 
 

@@ -13,17 +13,17 @@ import sys
 import threading
 from pathlib import Path
 
-from mirror_core.cli.metrics import serve_metrics
+from mirror_core.cli.metrics_server import serve_metrics
 from mirror_core.copy.datagrams import Datagram
-from mirror_core.copy.handover import ClaimBoard
+from mirror_core.copy.driver_messages import ClaimBoard
 from mirror_core.dataplane.counters import Counters
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
-from mirror_core.dataplane.metrics import MetricsCollector
 from mirror_core.dataplane.progress import ProgressTracker
+from mirror_core.dataplane.prometheus_collector import MetricsCollector
 from mirror_core.kafka.config import load_config
 from mirror_core.model.names import MirrorName
 from mirror_core.spark.runner import SparkRunner
-from mirror_core.state.link import find_mirror_link
+from mirror_core.state.mirror_link import find_mirror_link
 
 
 def say(line: str) -> None:

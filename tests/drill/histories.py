@@ -23,15 +23,15 @@ from pathlib import Path
 from confluent_kafka import ElectionType, TopicPartition
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.topics import alter_configs, describe_configs
-from mirror_core.model.copying import PartitionFailure
-from mirror_core.model.drift import SyncCategory
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.mirror import FailureKind, GapFilling
 from mirror_core.model.names import Partition
+from mirror_core.model.sync_state import SyncCategory
+from mirror_core.model.task_messages import PartitionFailure
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sync.cycle import sync_mirror
+from mirror_core.sync.mirror_sync import sync_mirror
 from tests.administering import as_admin, end_hanging
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, read_all, read_all_aiokafka
 from tests.cleaned import assert_compacted, cleaned_by_aiokafka

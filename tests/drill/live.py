@@ -11,7 +11,7 @@ from enum import StrEnum
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.slipped import find_late_ranges
+from mirror_core.decide.fence_state import find_late_ranges
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import Record, grant, read_topics, read_topics_aiokafka

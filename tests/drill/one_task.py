@@ -7,14 +7,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from mirror_core.copy.place import SEQUENCE_VALID_S
-from mirror_core.copy.report import is_awaiting_remote_storage
-from mirror_core.copy.states import CopyState
-from mirror_core.copy.task import CopyTask
+from mirror_core.copy.partition_progress import SEQUENCE_VALID_S
+from mirror_core.copy.partition_states import CopyState
+from mirror_core.copy.task import CopyTask, is_awaiting_remote_storage
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
-from mirror_core.model.copying import Assignment, PartitionAssignment, TaskReport
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.task_messages import Assignment, PartitionAssignment, TaskReport
 from tests.brokers import TIMEOUT_S
 from tests.mirroring import Mirrored
 from tests.threads import Work

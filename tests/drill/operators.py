@@ -9,7 +9,7 @@ from functools import partial
 from types import ModuleType
 from unittest.mock import patch
 
-from mirror_core.runbook import parking
+from mirror_core.runbook import truncation_strategies
 from tests.brokers import TIMEOUT_S, Pair
 from tests.drill.dying import Death, DeathAt
 from tests.drill.test_kill_conductor import ENDS_S, Conducted
@@ -105,6 +105,6 @@ class Hasty:
 
     def __call__(self) -> None:
         for name, seconds in (("WAIT_S", 120.0), ("APPROACH_S", 5.0)):
-            patch.object(parking, name, seconds).start()
+            patch.object(truncation_strategies, name, seconds).start()
         if self.death is not None:
             self.death()

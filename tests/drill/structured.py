@@ -19,7 +19,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import APP
 from mirror_core.sandbox.jars import ensure_jars
-from mirror_core.spark.java_shim import find_spark_java_home
+from mirror_core.spark.session import find_spark_java_home
 from tests.brokers import Pair, Record, grant, new_topic
 from tests.drill.applications import Lines, Login, login, words
 from tests.exact import about_data

@@ -14,9 +14,9 @@ import msgspec
 
 from mirror_core.copy import task as copy_task
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.model.clock import MAX_FRESH_AGE_S
-from mirror_core.model.copying import Assignment, PartitionAssignment, PartitionFailure, TaskReport
 from mirror_core.model.names import Partition
+from mirror_core.model.task_messages import Assignment, PartitionAssignment, PartitionFailure, TaskReport
+from mirror_core.model.timing import MAX_FRESH_AGE_S
 from tests.mirroring import Mirrored
 from tests.waiting import patience
 

@@ -13,8 +13,8 @@ import yaml
 
 from mirror_core.model.names import format_reverse_name
 from mirror_core.model.run import RunKind, RunMode, RunState, StepRecord, StepState
-from mirror_core.state.records import State
-from mirror_core.state.topic import read_state
+from mirror_core.state.state_records import State
+from mirror_core.state.state_topic import read_state
 from tests.brokers import Pair, produce
 from tests.cluster.test_failover import commit, committed
 from tests.commands import mirrorbook

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from mirror_core.decide.drills import to_drill_name
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import RunMode, RunState
@@ -143,7 +143,7 @@ def test_a_data_plane_is_watched(parts: Parts, mirrored: Mirrored, part: str) ->
         produce(mirrored.pair.east, topic, 10)
         want = read_all(mirrored.pair.east, topic)
         wait_until(lambda: read_all(mirrored.pair.west, topic) == want, timeout_s=RUN_S, why="it is copied")
-        verbs.stop_mirror(mirrored.link)
+        mirror_commands.stop_mirror(mirrored.link)
 
     conf = {"mirror": mirrored.name, "runner": "local"}
     goes_on(parts, part, "mirror_replicate", conf, "watch", then=live)

@@ -11,7 +11,7 @@ import pytest
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.model.names import Offset, Partition
-from mirror_core.sync.group_commits import OffsetCommitter, commit_until_answered
+from mirror_core.sync.offset_commits import OffsetCommitter, commit_until_answered
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
 from tests.cluster.test_groups_source_killed import java
 from tests.clusters import two_clusters

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from mirror_core.kafka.config import load_config
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.creation import create_mirror
 from mirror_core.model.acl import AclPurpose
-from mirror_core.model.drift import SyncAction
 from mirror_core.model.names import MirrorName
-from mirror_core.sync.fence import build_denials
+from mirror_core.model.sync_state import SyncAction
+from mirror_core.sync.fence_acls import build_denials
 from tests.brokers import Pair, produce
 from tests.cluster.test_failback import failback_of
 from tests.cluster.test_failover import app_topic, begin
@@ -33,7 +33,7 @@ def test_the_fence_of_one_mirror_is_no_rule_for_another(pair: Pair, tmp_path: Pa
             name = MirrorName("m-" + secrets.token_hex(4))
             create_mirror(config, name, source="east", destination=cluster, topics=(topic,), groups=())
             there[cluster] = Mirrored(pair, config, name, tmp_path)
-            verbs.start_mirror(there[cluster].link)
+            mirror_commands.start_mirror(there[cluster].link)
             there[cluster].copy()
         west = there["west"]
         run = there["south"].failover
@@ -44,10 +44,10 @@ def test_the_fence_of_one_mirror_is_no_rule_for_another(pair: Pair, tmp_path: Pa
 
         (fence,) = build_denials([topic])
         subject = str(fence)
-        assert subject not in {row.subject for row in verbs.run_sync(west.link).rows}
+        assert subject not in {row.subject for row in mirror_commands.run_sync(west.link).rows}
 
         south.terminate()
-        (row,) = [row for row in verbs.run_sync(west.link).rows if row.subject == subject]
+        (row,) = [row for row in mirror_commands.run_sync(west.link).rows if row.subject == subject]
         assert row.action is SyncAction.SKIP
         assert "south: no answer" in row.reason
         staged = {e.acl for e in west.state.ledger_entries(west.name) if e.purpose is AclPurpose.STAGED}

@@ -13,12 +13,12 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
-from mirror_core.copy import tail
-from mirror_core.copy.looks import MAX_SHORT_COMPARISONS
+from mirror_core.copy import log_inspection
+from mirror_core.copy.log_comparisons import MAX_SHORT_COMPARISONS
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.offsets import OffsetPoint, describe_producers, list_offsets
-from mirror_core.kafka.reader import LogReader
+from mirror_core.kafka.log_offsets import OffsetPoint, describe_producers, list_offsets
+from mirror_core.kafka.log_reader import LogReader
 from mirror_core.kafka.topics import alter_configs
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
@@ -214,7 +214,7 @@ class Looked:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.at: list[Partition] = []
         self.by = set[Connection]()
-        look, connect = tail.read_last_record, LogReader.leader_connection
+        look, connect = log_inspection.read_last_record, LogReader.leader_connection
 
         def last_record(reader: LogReader, partition: Partition, start: int, end: int) -> LogRecord | None:
             self.at.append(partition)
@@ -224,7 +224,7 @@ class Looked:
             self.by.add(found := connect(reader, partition))
             return found
 
-        monkeypatch.setattr(tail, "read_last_record", last_record)
+        monkeypatch.setattr(log_inspection, "read_last_record", last_record)
         monkeypatch.setattr(LogReader, "leader_connection", connection)
 
 

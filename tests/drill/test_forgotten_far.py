@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Partition
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S

@@ -20,17 +20,17 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from mirror_core.copy import sending
-from mirror_core.copy.errors import handle_produce_response
-from mirror_core.copy.outbox import SentBatch
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.verdict import ResumeDecider
-from mirror_core.copy.words import ClusterSide
-from mirror_core.dataplane.planning import Planner
+from mirror_core.copy import batch_producer
+from mirror_core.copy.messages import ClusterSide
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.copy.response_errors import handle_produce_response
+from mirror_core.copy.resume_decision import ResumeDecider
+from mirror_core.copy.send_queue import SentBatch
+from mirror_core.dataplane.epoch_planner import Planner
 from mirror_core.kafka.topics import alter_configs, delete_records
-from mirror_core.model.copying import PartitionFailure
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.task_messages import PartitionFailure
 from mirror_core.wire.produce import ProducedPartition
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, new_topic
@@ -96,7 +96,7 @@ def _times(patch: pytest.MonkeyPatch) -> None:
     def timeless(one: PartitionReplicator, sent: SentBatch, produced: ProducedPartition, side: ClusterSide) -> bool:
         return handle_produce_response(one, sent, produced._replace(append_time=-1), side)
 
-    patch.setattr(sending, "handle_produce_response", timeless)
+    patch.setattr(batch_producer, "handle_produce_response", timeless)
 
 
 def _starts(patch: pytest.MonkeyPatch) -> None:

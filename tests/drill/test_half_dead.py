@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.copy.ahead import RESPONSE_TIMEOUT_S
+from mirror_core.copy.background import RESPONSE_TIMEOUT_S
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.writer import make_data_id

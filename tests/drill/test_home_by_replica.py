@@ -12,8 +12,8 @@ import pytest
 
 from mirror_core.model.errors import Refused
 from mirror_core.model.run import FailbackStrategy
-from mirror_core.runbook import parking
-from mirror_core.runbook.failback import Failback
+from mirror_core.runbook import truncation_strategies
+from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import Pair, new_topic
 from tests.clusters import two_clusters
@@ -65,7 +65,7 @@ class ByHand:
 
     def __call__(self, failback: Failback, run: str) -> None:
         deaths = Deaths(conducted(self.mirrored, "home by replica"), self.operator, ("failback", "resume", "--yes"))
-        deaths.at(parking, "_approach")
+        deaths.at(truncation_strategies, "_approach")
         assert not self.operator.threads, "it told somebody to stop a broker before the replica was parked"
         with pytest.raises(Refused, match="stop it; on its host `mirrorbook log truncate") as refused:
             failback.drive(run)
@@ -84,7 +84,7 @@ def test_a_short_replica_leads_home_what_was_not_given_up(
     three: Pair, tmp_path: Path, user: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, seconds in (("WAIT_S", 120.0), ("APPROACH_S", 5.0)):
-        monkeypatch.setattr(parking, name, seconds)
+        monkeypatch.setattr(truncation_strategies, name, seconds)
     ways = {
         new_topic(three.east, PARTITIONS, retention_ms="-1", min_insync_replicas="2"): way
         for way in (FailbackStrategy.NONE, FailbackStrategy.REPLICA, FailbackStrategy.OFFLINE)

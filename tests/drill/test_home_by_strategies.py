@@ -10,7 +10,7 @@ import pytest
 
 from mirror_core.model.errors import Refused
 from mirror_core.model.run import FailbackStrategy
-from mirror_core.runbook.failback import Failback
+from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import Pair, new_topic
 from tests.commands import mirrorbook

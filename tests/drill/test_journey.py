@@ -17,7 +17,7 @@ from demo.airflow import REPOSITORY, Airflow
 from mirror_core.model.names import MirrorName
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import CONTROL, DATA
-from mirror_core.supervisor import supervise
+from mirror_core.supervisor import lifecycle
 from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.browsing import browser, found_by_axe
 from tests.clusters import two_clusters
@@ -67,7 +67,7 @@ def airflow(tmp_path: Path) -> Iterator[Airflow]:
         found.stop()
         home = found.folder / "mirrorbook" / "data-plane"
         for folder in sorted(home.iterdir()) if home.is_dir() else ():
-            supervise.stop_supervisor(home, MirrorName(folder.name))
+            lifecycle.stop_supervisor(home, MirrorName(folder.name))
 
 
 @dataclass

@@ -13,11 +13,11 @@ from typing import Literal
 import pytest
 
 from mirror_core.decide.steps import list_step_names
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.mirror import DesiredState, PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunKind, RunMode, RunState, StepState
-from mirror_core.state.topic import read_state
+from mirror_core.state.state_topic import read_state
 from tests.brokers import Pair, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failover import acls, app_topic, committed, denied
 from tests.cluster.test_failover import commit as commit_offset
@@ -128,7 +128,7 @@ def test_an_unplanned_failover_killed_in_every_step_is_resumed_to_the_same_end(p
     commit_offset(pair.east, group, topic, 77)
     mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
     mirrored.copy()
-    verbs.run_sync(mirrored.link)
+    mirror_commands.run_sync(mirrored.link)
 
     deaths = conducted(mirrored, "unplanned failover killed in every step")
     pair.east.kill()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.kafka.acls import BrokerAcls, delete_acls, describe_acls
+from mirror_core.kafka.acl_requests import BrokerAcls, delete_acls, describe_acls
 from mirror_core.model.errors import Refused
 from mirror_core.model.run import RunState
-from mirror_core.sync.fence import build_denials
+from mirror_core.sync.fence_acls import build_denials
 from tests.administering import active_controller, as_admin
 from tests.brokers import TIMEOUT_S, Pair, produce
 from tests.cluster.test_failover import denied, write

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.mirrors.proving import compare_and_record
-from mirror_core.mirrors.standing import check_fence
+from mirror_core.mirrors.fence_watcher import check_fence
+from mirror_core.mirrors.incremental_verification import compare_and_record
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import ParityRange, ParityResult, ParityVerdict
+from mirror_core.model.parity_verdict import ParityRange, ParityResult, ParityVerdict
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.parity.check import LocalParity
-from mirror_core.parity.scope import read_parity_scope
-from mirror_core.runbook.failover import Failover
+from mirror_core.parity.comparable_ranges import read_parity_scope
+from mirror_core.runbook.failover_conductor import Failover
 from tests.brokers import TIMEOUT_S, Pair, produce, read_all
 from tests.cluster.test_failback import content, failback_of, go_home
 from tests.cluster.test_failover import denied

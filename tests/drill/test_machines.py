@@ -183,9 +183,9 @@ import json, sys
 from pathlib import Path
 from pyspark import SparkContext
 from mirror_core.kafka.config import load_config
-from mirror_core.parity.scope import scope
-from mirror_core.spark.parity import SparkParity
-from mirror_core.state.link import find
+from mirror_core.parity.comparable_ranges import scope
+from mirror_core.spark.parity_job import SparkParity
+from mirror_core.state.mirror_link import find
 path, name, master, here = Path(sys.argv[1]), *sys.argv[2:]
 conf = {"spark.driver.host": here, "spark.executor.memory": "512m"}
 check = SparkParity(path, master, chunk=200, demands=None, conf=conf)

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Partition
 from tests.administering import broker_setting
 from tests.brokers import TIMEOUT_S, Pair, new_topic

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.kafka.acls import create_acls, wait_until_acls_present
+from mirror_core.kafka.acl_requests import create_acls, wait_until_acls_present
 from mirror_core.kafka.topics import NewTopic, create_topics, describe_configs
 from mirror_core.model.acl import Acl, Operation, Resource
-from mirror_core.model.drift import SyncAction, SyncCategory
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.sync.cycle import preview_sync, sync_mirror
+from mirror_core.model.sync_state import SyncAction, SyncCategory
+from mirror_core.sync.mirror_sync import preview_sync, sync_mirror
 from tests import shapes
 from tests.administering import as_admin, rights_of
 from tests.brokers import Pair, new_topic, produce, read_all, read_all_aiokafka, read_topics, read_topics_aiokafka

@@ -16,7 +16,7 @@ from confluent_kafka.admin import NewTopic
 
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.records import STATE_TOPIC
+from mirror_core.state.state_records import STATE_TOPIC
 from mirror_core.state.writer import make_data_id
 from tests.brokers import TIMEOUT_S, admin_client
 from tests.copiers import Application

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.in_sync import format_min_isr_command
+from mirror_core.decide.quiescence_check import format_min_isr_command
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import OffsetPoint, list_known_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets
 from mirror_core.kafka.topics import alter_configs
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Run, RunState
-from mirror_core.runbook import settling
-from mirror_core.state.records import STATE_TOPIC
+from mirror_core.runbook import quiescence
+from mirror_core.state.state_records import STATE_TOPIC
 from tests.administering import as_admin, known_topic
 from tests.brokers import TIMEOUT_S, Pair, grant, produce, read_all
 from tests.cluster.test_failback import failback_of, go_home
@@ -88,13 +88,13 @@ def stopped(mirrored: Mirrored, run: Run) -> str:
 
 @pytest.fixture
 def mirrored(three: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mirrored:
-    monkeypatch.setattr(settling, "QUIESCENCE_LIMIT_S", patience(3))
-    monkeypatch.setattr(settling, "STABLE_AFTER_S", 1.0)
+    monkeypatch.setattr(quiescence, "QUIESCENCE_LIMIT_S", patience(3))
+    monkeypatch.setattr(quiescence, "STABLE_AFTER_S", 1.0)
     topic = known_topic(three.east)
     grant(three.east, "app", ResourceType.TOPIC, topic, [AclOperation.READ, AclOperation.WRITE])
     made = new_mirror(three, tmp_path, topic, groups=(f"g-{topic}",))
     made.copy()
-    verbs.run_sync(made.link)
+    mirror_commands.run_sync(made.link)
     return made
 
 

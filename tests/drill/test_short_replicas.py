@@ -13,16 +13,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from mirror_core.decide.strategies import AllowedStrategies
+from mirror_core.decide.truncation import AllowedStrategies
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.placing import describe_placements
-from mirror_core.kafka.throttling import FOLLOWER_THROTTLE, LEADER_THROTTLE, fetch_throttle_rate
+from mirror_core.kafka.reassignment import FOLLOWER_THROTTLE, LEADER_THROTTLE, describe_placements, fetch_throttle_rate
 from mirror_core.kafka.topics import delete_topic, describe_configs
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.names import Partition
 from mirror_core.model.run import FailbackStrategy
-from mirror_core.runbook import offline, parking
-from mirror_core.runbook.failback import Failback
+from mirror_core.runbook import truncation_strategies
+from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests import shapes
 from tests.administering import as_admin
@@ -112,7 +111,7 @@ def three_again(mirrored: Mirrored, topic: str) -> None:
 def test_a_short_replica_leads_and_the_others_follow_it(
     three: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parking, "OPERATOR_WAIT_S", 120.0)
+    monkeypatch.setattr(truncation_strategies, "OPERATOR_WAIT_S", 120.0)
     mirrored, topic, primary = with_a_tail(three, tmp_path, 30 * MIB)
     operator, replica = Operator(three), AllowedStrategies(FailbackStrategy.REPLICA)
     failback = conducted(mirrored, operator)
@@ -122,12 +121,12 @@ def test_a_short_replica_leads_and_the_others_follow_it(
 
     failback.run_step(run.id, "salvage")
     monkeypatch.setattr(operator, "heeds", False)
-    monkeypatch.setattr(parking, "OPERATOR_WAIT_S", 3.0)
+    monkeypatch.setattr(truncation_strategies, "OPERATOR_WAIT_S", 3.0)
     with pytest.raises(MirrorError, match="was not stopped within 3 s; then resume"):
         failback.run_step(run.id, "align")
     nothing_left(mirrored, topic)
     monkeypatch.setattr(operator, "heeds", True)
-    monkeypatch.setattr(parking, "OPERATOR_WAIT_S", 120.0)
+    monkeypatch.setattr(truncation_strategies, "OPERATOR_WAIT_S", 120.0)
     failback.drive(run.id)
     operator.join()
 
@@ -142,7 +141,7 @@ def test_a_short_replica_leads_and_the_others_follow_it(
 def test_a_log_that_is_too_short_is_refused_while_an_abort_is_possible(
     three: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parking, "OPERATOR_WAIT_S", 120.0)
+    monkeypatch.setattr(truncation_strategies, "OPERATOR_WAIT_S", 120.0)
     mirrored, _, _ = with_a_tail(three, tmp_path, 4 * MIB)
     failback, replica = conducted(mirrored, Operator(three)), AllowedStrategies(FailbackStrategy.REPLICA)
     run = failback.begin(failback.plan(replica).hash, replica)
@@ -156,7 +155,7 @@ def test_a_short_replica_ends_between_transactions_and_is_elected_by_a_majority(
 ) -> None:
     """The old source has come back without one of its three nodes at first."""
     for name, seconds in (("WAIT_S", 120.0), ("APPROACH_S", 5.0), ("HASTE_S", 20.0)):
-        monkeypatch.setattr(parking, name, seconds)
+        monkeypatch.setattr(truncation_strategies, name, seconds)
     mirrored, topic, primary = with_a_tail(three, tmp_path, 17 * MIB, in_transactions)
     operator, replica = Operator(three), AllowedStrategies(FailbackStrategy.REPLICA)
     with dead(three.east, 3):
@@ -181,7 +180,7 @@ def test_where_a_transaction_is_always_open_nobody_stops_a_broker_and_the_topic_
     three: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, seconds in (("WAIT_S", 120.0), ("APPROACH_S", 5.0)):
-        monkeypatch.setattr(parking, name, seconds)
+        monkeypatch.setattr(truncation_strategies, name, seconds)
     mirrored, topic, primary = with_a_tail(three, tmp_path, 17 * MIB, partial(in_transactions, overlapping=True))
     operator, replica = Operator(three), AllowedStrategies(FailbackStrategy.REPLICA)
     failback = conducted(mirrored, operator)
@@ -204,17 +203,17 @@ def test_a_conductor_that_dies_at_each_action_of_a_short_replica_is_resumed_to_t
     deaths = Deaths(
         by_commands(mirrored, "short replicas"), operator, ("failback", "run", "--strategy", "replica", "--yes")
     )
-    deaths.at(parking, "throttle")
-    deaths.at(parking, "_approach")
+    deaths.at(truncation_strategies, "throttle")
+    deaths.at(truncation_strategies, "_approach")
     assert not operator.threads, "it told somebody to stop a broker before the replica was parked"
-    deaths.at(parking, "elect_unclean", before=True)
+    deaths.at(truncation_strategies, "elect_unclean", before=True)
     operator.join()
     (leader,) = (node for node in (1, 2, 3) if three.east.pid(node) is None)
     assert deaths.run() == 1, deaths.said()
     assert f"no leader for {topic}-0" in deaths.said()
     three.east.start(leader)
 
-    deaths.at(parking, "elect_unclean")
+    deaths.at(truncation_strategies, "elect_unclean")
     operator.join()
     deaths.when_all_is_done()
     operator.join()
@@ -253,9 +252,9 @@ def test_logs_are_cut_in_the_folders_of_several_brokers_by_a_conductor_that_dies
             list[str]().append,
             ("failback", "run", "--strategy", "offline", "--yes"),
         )
-        deaths.at(offline, "reassign")
+        deaths.at(truncation_strategies, "reassign")
         shapes.transactions_of_aiokafka(three.west, whole)
-        deaths.at(offline, "_write_points")
+        deaths.at(truncation_strategies, "_write_points")
         assert deaths.run() == 3, deaths.said()
         hosts = [int(node) for node in re.findall(r"broker (\d+) \(.*?: stop it;", deaths.said())]
         assert hosts == [1, 3]
@@ -265,8 +264,8 @@ def test_logs_are_cut_in_the_folders_of_several_brokers_by_a_conductor_that_dies
             truncate(three.east, node, "--to", str(points), "--backup", str(tmp_path / f"cut-{node}"))
             three.east.start(node)
         shapes.transactions_of_aiokafka(three.west, double)
-        deaths.at(offline, "reassign", before=True)
-        deaths.at(offline, "reassign")
+        deaths.at(truncation_strategies, "reassign", before=True)
+        deaths.at(truncation_strategies, "reassign")
         deaths.when_all_is_done()
         shapes.transactions(three.west, whole)
         assert deaths.run() == 0, deaths.said()

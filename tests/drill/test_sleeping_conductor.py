@@ -14,9 +14,9 @@ from unittest.mock import patch
 import psutil
 import pytest
 
-from mirror_core.decide import conducting
+from mirror_core.decide import process_liveness
 from mirror_core.decide.steps import list_step_names
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Partition
@@ -44,7 +44,7 @@ class Hurried:
     before: Callable[[], object]
 
     def __call__(self) -> None:
-        patch.object(conducting, "CONDUCTOR_TIMEOUT_S", 0.0).start()
+        patch.object(process_liveness, "CONDUCTOR_TIMEOUT_S", 0.0).start()
         self.before()
 
 
@@ -86,7 +86,7 @@ def test_each_conductor_of_an_unplanned_failover_sleeps_over_the_next_one(pair: 
     commit_offset(pair.east, group, topic, 77)
     mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
     mirrored.copy()
-    verbs.run_sync(mirrored.link)
+    mirror_commands.run_sync(mirrored.link)
     conductors = conducted(mirrored, "sleeping conductor")
     pair.east.kill()
     try:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.standing import FenceState
+from mirror_core.decide.fence_state import FenceState
 from mirror_core.kafka.topics import NewTopic, create_topics
-from mirror_core.mirrors.standing import check_fence
+from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode, RunState

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode, RunState
 from tests.administering import as_admin
@@ -53,7 +53,7 @@ def test_what_is_counted_differently_is_what_the_group_reads_again(doomed: Pair,
         with at_work(mirrored, "local", tmp_path):
             application.works_on(east)
             wait_until(lambda: counted(west) > SOME, timeout_s=PATIENCE_S, why="the copy is close behind")
-            verbs.run_sync(mirrored.link)
+            mirror_commands.run_sync(mirrored.link)
             application.works_on(east)
             east.kill()
             later.callback(east.start)

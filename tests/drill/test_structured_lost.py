@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunMode, RunState
 from tests.brokers import Pair, Record, read_all, read_all_aiokafka
@@ -64,7 +64,7 @@ def test_what_was_read_and_not_copied_is_all_that_differs(doomed: Pair, tmp_path
             there = set(read_all(east, application.topic))
             why = "batches are copied to go back to"
             wait_until(lambda: held(mirrored, application.topic) >= there, timeout_s=PATIENCE_S, why=why)
-            verbs.run_sync(mirrored.link)
+            mirror_commands.run_sync(mirrored.link)
             copying.kill()
             # However far it is behind: beyond what the copy can have.
             application.works(len(read_all(east, application.topic)) + SOME)

@@ -21,23 +21,23 @@ from kio.schema.incremental_alter_configs.v0.request import (
 from kio.schema.incremental_alter_configs.v0.response import IncrementalAlterConfigsResponse
 from kio.static.primitive import i8
 
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.decide.view import DestinationSnapshot, MinIsrShortfall
-from mirror_core.kafka.acls import create_acls, wait_until_acls_present
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.decide.mirror_snapshot import DestinationSnapshot, MinIsrShortfall
+from mirror_core.kafka.acl_requests import create_acls, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.topics import NewTopic, alter_configs, create_topics, describe_configs
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.errors import RemoteFault, Unreachable
-from mirror_core.model.limits import TIMEOUTS
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.run import RunMode, StepEvidence
-from mirror_core.runbook import canary, canary_trials
-from mirror_core.runbook.canary import run_canary
-from mirror_core.runbook.observe import take_snapshot
+from mirror_core.model.timing import TIMEOUTS
+from mirror_core.runbook import canary_probe
+from mirror_core.runbook.canary_probe import run_canary
+from mirror_core.runbook.snapshot_reader import take_snapshot
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import active_controller, as_admin, known_topic
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
@@ -188,7 +188,7 @@ def test_a_plan_names_what_could_not_be_written_after_promotion(three: Pair, tmp
     topics = sorted((all_three, by_default, two))
     mirrored = new_mirror(three, tmp_path, *topics)
     mirrored.copy()
-    verbs.run_sync(mirrored.link)
+    mirror_commands.run_sync(mirrored.link)
 
     def named() -> tuple[MinIsrShortfall, ...]:
         seen = take_snapshot(mirrored.link, mirrored.state, RunMode.UNPLANNED).destination
@@ -280,7 +280,7 @@ def test_the_canary_tries_every_broker_and_waits_for_none_that_is_not_needed(
 
     with suspended(three.west, leader):
         with monkeypatch.context() as patched:
-            patched.setattr(canary, "TIMEOUTS", replace(TIMEOUTS, canary_missing_broker_s=0.0))
+            patched.setattr(canary_probe, "TIMEOUTS", replace(TIMEOUTS, canary_missing_broker_s=0.0))
             with pytest.raises(Unreachable, match=f"broker {leader} leads {topic}-0 and does not answer"):
                 canary_of(three, topic)
         shown = canary_of(three, topic)
@@ -292,13 +292,13 @@ def test_a_canary_that_a_broker_does_not_take_names_broker_kind_and_partition(
     three: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic(three.west)
-    monkeypatch.setattr(canary_trials, "TIMEOUTS", replace(TIMEOUTS, canary_trial_s=patience(12)))
+    monkeypatch.setattr(canary_probe, "TIMEOUTS", replace(TIMEOUTS, canary_trial_s=patience(12)))
 
     def and_then_it_hangs(client: ClusterClient, topics: Iterable[NewTopic]) -> None:
         create_topics(client, topics)
         three.west.stop_process(2)
 
-    monkeypatch.setattr(canary, "create_topics", and_then_it_hangs)
+    monkeypatch.setattr(canary_probe, "create_topics", and_then_it_hangs)
     try:
         with pytest.raises(RemoteFault) as failed:
             canary_of(three, topic)

@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.decide.topics import NEVER_COPIED_KEYS
-from mirror_core.kafka.empty_answers import REQUIRED_EMPTY_FETCHES
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
-from mirror_core.kafka.reader import LogReader
-from mirror_core.kafka.tiered import REMOTE_STORAGE_HINT
+from mirror_core.decide.topic_settings import NEVER_COPIED_KEYS
+from mirror_core.kafka.empty_fetch import REMOTE_STORAGE_HINT, REQUIRED_EMPTY_FETCHES
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.log_reader import LogReader
 from mirror_core.kafka.topics import delete_records, describe_configs
-from mirror_core.logdir.stopped import hold_stopped_broker, plan_broker_truncation
-from mirror_core.logdir.targets import parse_targets
+from mirror_core.logdir.stopped_broker import hold_stopped_broker, parse_targets, plan_broker_truncation
 from mirror_core.model.errors import Refused, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster

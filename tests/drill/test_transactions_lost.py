@@ -8,11 +8,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.slipped import find_late_ranges
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.decide.fence_state import find_late_ranges
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.topics import alter_configs
-from mirror_core.mirrors import verbs
-from mirror_core.mirrors.standing import check_fence, record_reported
+from mirror_core.mirrors import mirror_commands
+from mirror_core.mirrors.fence_watcher import check_fence, record_reported
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.sandbox.cluster import SandboxCluster
@@ -68,7 +68,7 @@ def test_readers_on_the_other_side_are_not_held_up_and_nothing_is_repeated_when_
         application.commit(east, kind, *((partition, f"{kind} {partition} committed") for partition in everything))
     mirrored = new_mirror(pair, tmp_path, topic, unmarked)
     mirrored.copy()
-    verbs.run_sync(mirrored.link)
+    mirror_commands.run_sync(mirrored.link)
 
     def seen() -> dict[str, str]:
         sighting = mirrored.state.source_observations.get(mirrored.name)

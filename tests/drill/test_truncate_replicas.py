@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.kafka.offsets import OffsetPoint
-from mirror_core.kafka.placing import elect_unclean_leaders
+from mirror_core.kafka.log_offsets import OffsetPoint
+from mirror_core.kafka.reassignment import elect_unclean_leaders
 from mirror_core.kafka.topics import NewTopic, create_topics
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import Partition

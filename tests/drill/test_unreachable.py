@@ -11,10 +11,10 @@ from kio.schema.find_coordinator.v2.request import FindCoordinatorRequest
 from kio.schema.find_coordinator.v2.response import FindCoordinatorResponse
 from kio.static.primitive import i8
 
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.records import STATE_TOPIC
+from mirror_core.state.state_records import STATE_TOPIC
 from mirror_core.state.writer import make_data_id
 from tests.administering import as_admin, known_topic
 from tests.brokers import TIMEOUT_S, admin_client, produce

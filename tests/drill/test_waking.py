@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mirror_core.decide.steps import list_step_names
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunKind, RunMode, RunState, StepState
@@ -43,7 +43,7 @@ def started(pair: Pair, folder: Path, ended: ExitStack) -> tuple[Mirrored, str, 
     ended.enter_context(living(pair.east, *applications))
     ended.enter_context(driving(mirrored))
     beating(mirrored, 2)
-    verbs.run_sync(mirrored.link)  # stages the applications' rights
+    mirror_commands.run_sync(mirrored.link)  # stages the applications' rights
     more_of(applications)
     return mirrored, topic, applications
 

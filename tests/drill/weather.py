@@ -25,13 +25,13 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from mirror_core.kafka.offsets import OffsetPoint, list_offsets
-from mirror_core.kafka.placing import reassign, wait_for_replicas
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.reassignment import reassign, wait_for_replicas
 from mirror_core.kafka.topics import alter_configs, delete_records
-from mirror_core.model.copying import PartitionFailure
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.task_messages import PartitionFailure
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import as_admin, broker_setting
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all

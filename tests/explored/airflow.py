@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mirror_core.decide import approvals, steps
+from mirror_core.decide import approval_rules, steps
 from mirror_core.model.run import Approval, RunKind, RunMode, RunState
 from tests.explored import failing_over, giving_up
 from tests.explored.limits import Move
@@ -21,9 +21,9 @@ def tasks(world: World, slot: int) -> Iterator[Move]:
         return
     state = state_on(world, destination(world.dag.link))
     mirror, runs = name_of(world.dag.link), state.runs.values()
-    mine = approvals.list_runs_begun_by(runs, mirror, RunKind.FAILOVER, "dag")
-    standing = [run.id for run in mine if approvals.is_in_effect(run, runs, state.pending_fences.get(mirror))]
-    own = approvals.find_run_to_resume(mine, "", standing)
+    mine = approval_rules.list_runs_begun_by(runs, mirror, RunKind.FAILOVER, "dag")
+    standing = [run.id for run in mine if approval_rules.is_in_effect(run, runs, state.pending_fences.get(mirror))]
+    own = approval_rules.find_run_to_resume(mine, "", standing)
     if own is None:
         yield from _begin(world, world.dag, slot)
         return
@@ -55,7 +55,7 @@ def _begin(world: World, dag: Dag, slot: int) -> Iterator[Move]:
     said = [_approval(dag.fresh)]
     runs = (r for r in world.recs[dag.link].runs if r.kind is RunKind.FAILOVER)
     before = [run_of(dag.link, r) for r in runs if r.id == dag.run]
-    if approvals.explain_stale_approvals(said, NOW) or approvals.explain_used_approvals(before, said):
+    if approval_rules.explain_stale_approvals(said, NOW) or approval_rules.explain_used_approvals(before, said):
         return
     begun = failing_over.begin(*_started(world, dag.link, slot), dag.mode, silent=dag.silent)
     if begun is not None:
@@ -68,7 +68,9 @@ def _go_on(world: World, dag: Dag, run: Run, slot: int) -> Iterator[Move]:
     link, pausing = dag.link, step_of(run) == "fence"
     there, proc = _started(world, link, slot)
     said = [_approval(True)] if dag.asked_of == run.id and dag.asked_fresh else []
-    late = approvals.explain_expired_run(run_of(link, run), said, (), NOW) and not giving_up.disturbs(world, link, run)
+    late = approval_rules.explain_expired_run(run_of(link, run), said, (), NOW) and not giving_up.disturbs(
+        world, link, run
+    )
     stops = run.mode is RunMode.UNPLANNED or pausing
     if not (stops and late) and (not pausing or dag.asked_of == run.id):
         taken = put(there._replace(dag=dag._replace(run=run.id)), link, owner=slot)

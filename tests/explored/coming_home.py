@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from mirror_core.decide import failback, promotion
+from mirror_core.decide import acl_plan, failback_plan
 from mirror_core.model.acl import LIFTABLE_PURPOSES, AclPurpose, LedgerEntry
 from mirror_core.model.mirror import DesiredState, PartitionState
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.rights import withdrawal
-from mirror_core.state.records import State
-from mirror_core.state.table import PartitionEvent, apply_events
-from mirror_core.sync import ledger, lifting
+from mirror_core.rights import ledger_rules
+from mirror_core.state.partition_transitions import PartitionEvent, apply_events
+from mirror_core.state.state_records import State
+from mirror_core.sync import acl_ledger, promotion_acls
 from tests.explored.deciding import active, demotions, entered, link_of, replaced, synced
 from tests.explored.failing_back import go_on, home, ready, run_at
 from tests.explored.failing_over import copied
@@ -174,7 +174,7 @@ def _remembered(world: World, link: int) -> World:
     """Who was demoted on its destination by the mirror of the other direction."""
     cluster, other = destination(link), link ^ 1
     log, theirs = Log(state_on(world, cluster)), state_on(world, destination(other))
-    ledger.copy_demotions(log, name_of(link), theirs, CLUSTERS[cluster], [topic_of(link)])
+    acl_ledger.copy_demotions(log, name_of(link), theirs, CLUSTERS[cluster], [topic_of(link)])
     return _read_off(world, log, link)
 
 
@@ -182,11 +182,11 @@ def _noted(world: World, link: int) -> World:
     """Rights that went to the mirror's source by the other direction, and were withdrawn there since, or denied."""
     src, dst = source(link), destination(link)
     there = [e for e in LEDGER.values(world.recs[link ^ 1].ledger) if e.cluster == CLUSTERS[src]]
-    given = {e.acl for e in there if e.purpose in promotion.STAGED_PURPOSES}
+    given = {e.acl for e in there if e.purpose in acl_plan.STAGED_PURPOSES}
     theirs = set(ACLS.values(world.acls[src])) - {e.acl for e in there if e.purpose in LIFTABLE_PURPOSES}
     ledger = LEDGER.values(world.recs[link].ledger)
     ours = (e for e in ledger if e.cluster == CLUSTERS[dst])
-    changes = tuple(withdrawal.update_demotions(ours, theirs, given - theirs))
+    changes = tuple(ledger_rules.update_demotions(ours, theirs, given - theirs))
     return put(world, link, ledger=LEDGER.mask(replaced(ledger, changes))) if changes else world
 
 
@@ -195,7 +195,7 @@ def _unrevoked(world: World, link: int) -> World:
     cluster = destination(link)
     held = ACLS.values(world.acls[cluster])
     ledger = LEDGER.values(world.recs[link].ledger)
-    given = (e for e in ledger if e.cluster == CLUSTERS[cluster] and e.purpose in promotion.STAGED_PURPOSES)
+    given = (e for e in ledger if e.cluster == CLUSTERS[cluster] and e.purpose in acl_plan.STAGED_PURPOSES)
     gone = {e for e in given if e.purpose is AclPurpose.STAGED or e.acl not in held}
     return put(world, link, ledger=LEDGER.mask(ledger - gone)) if gone else world
 
@@ -209,7 +209,7 @@ def _read_off(world: World, log: Log, link: int) -> World:
 def _lifted(world: World, link: int) -> World:
     """Demotions on the mirror's source that the other direction's promotion has lifted."""
     log, theirs = Log(state_on(world, destination(link))), state_on(world, source(link))
-    lifting.sync_lifted_records(link_of(link), log, theirs)
+    promotion_acls.sync_lifted_records(link_of(link), log, theirs)
     return _read_off(world, log, link)
 
 
@@ -254,7 +254,7 @@ def _written(world: World, back: int) -> bool:
     rec: Rec = world.recs[back]
     came_home = {partition_of(back): status_of(back, rec.state, rec.lmo, rec.failed)}
     ends = {partition_of(back): offset(world.extra[back // 2][source(back)])}
-    return bool(failback.find_written_since(came_home, ends))
+    return bool(failback_plan.find_written_since(came_home, ends))
 
 
 @act("reprotect.stage")

@@ -7,17 +7,23 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final
 
-from mirror_core.decide import access, failover, promotion, standing, verbs
+from mirror_core.decide import acl_plan, command_rules, failover_plan, fence_state
 from mirror_core.decide.filters import NameFilter
-from mirror_core.decide.view import ClusterTopic, DestinationSnapshot, MirrorSnapshot, SourceSnapshot, UnseenCluster
+from mirror_core.decide.mirror_snapshot import (
+    ClusterTopic,
+    DestinationSnapshot,
+    MirrorSnapshot,
+    SourceSnapshot,
+    UnseenCluster,
+)
 from mirror_core.kafka.config import Principal
-from mirror_core.mirrors import reappeared
+from mirror_core.mirrors import fence_stray_denials
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Resource
 from mirror_core.model.mirror import DesiredState, PartitionState
 from mirror_core.model.run import RunMode
-from mirror_core.rights import acls, needed
-from mirror_core.state.records import State
-from mirror_core.sync import ledger
+from mirror_core.rights import acl_rules, required_acls
+from mirror_core.state.state_records import State
+from mirror_core.sync import acl_ledger
 from tests.explored.world import (
     ACLS,
     CLUSTERS,
@@ -70,7 +76,9 @@ def _failover_view(
     src, dst = source(link), destination(link)
     staged = (e for e in LEDGER.values(rec.ledger) if e.purpose is AclPurpose.STAGED)
     granted = (
-        tuple(sorted(str(a) for a in held if acls.can_change_topic(a))) if up[src] and mode is RunMode.PLANNED else ()
+        tuple(sorted(str(a) for a in held if acl_rules.can_change_topic(a)))
+        if up[src] and mode is RunMode.PLANNED
+        else ()
     )
     status = status_of(link, rec.state, rec.lmo, rec.failed)
     desired = rec.desired or DesiredState.STOPPED
@@ -129,10 +137,10 @@ def plan_failover(world: World, link: int, mode: RunMode, *, anew: bool = False)
 
 @cached
 def _planned(*key: Any) -> tuple[int, bool]:
-    return numbered(failover.decide_failover(_failover_view(*key)))
+    return numbered(failover_plan.decide_failover(_failover_view(*key)))
 
 
-def numbered(decision: failover.PlanDecision) -> tuple[int, bool]:
+def numbered(decision: failover_plan.PlanDecision) -> tuple[int, bool]:
     if decision.plan not in PLANS:
         PLANS.append(decision.plan)
     return PLANS.index(decision.plan), not decision.reasons
@@ -145,8 +153,8 @@ def void(world: World, link: int, run: Run, *, seen: bool) -> bool:
 
 @cached
 def _void(plan: int, seen: bool, *key: Any) -> bool:
-    now = failover.list_bound_facts(_failover_view(*key))
-    return bool(failover.list_changed_facts(PLANS[plan].bound_facts, now, source_seen=seen))
+    now = failover_plan.list_bound_facts(_failover_view(*key))
+    return bool(failover_plan.list_changed_facts(PLANS[plan].bound_facts, now, source_seen=seen))
 
 
 def broken(world: World, link: int) -> bool:
@@ -157,7 +165,7 @@ def broken(world: World, link: int) -> bool:
 @cached
 def _broken(*key: Any) -> bool:
     view = _failover_view(*key)
-    return isinstance(view.source, UnseenCluster) or bool(failover.list_new_reasons(view, source_seen=True))
+    return isinstance(view.source, UnseenCluster) or bool(failover_plan.list_new_reasons(view, source_seen=True))
 
 
 # -- rights -----------------------------------------------------------------------------------------------------------
@@ -171,30 +179,30 @@ def writers(world: World, cluster: int, link: int, principals: tuple[str, ...]) 
 @cached
 def _writers(mask: int, topic: int, principals: tuple[str, ...]) -> tuple[str, ...]:
     held, name = ACLS.values(mask), topic_of(2 * topic)
-    return tuple(p for p in principals if needed.is_allowed(held, p, Resource.TOPIC, name, Operation.WRITE))
+    return tuple(p for p in principals if required_acls.is_allowed(held, p, Resource.TOPIC, name, Operation.WRITE))
 
 
 def entered(world: World, link: int, cluster: int, purpose: AclPurpose) -> tuple[LedgerEntry, ...]:
     log: Any = SimpleNamespace(state=state_on(world, destination(link)))
-    return ledger.list_entries(log, name_of(link), CLUSTERS[cluster], purpose)
+    return acl_ledger.list_entries(log, name_of(link), CLUSTERS[cluster], purpose)
 
 
 def demoted(state: State, link: int, cluster: int) -> list[LedgerEntry]:
-    return ledger.list_demotions(state, name_of(link), CLUSTERS[cluster], [topic_of(link)])
+    return acl_ledger.list_demotions(state, name_of(link), CLUSTERS[cluster], [topic_of(link)])
 
 
 def wanted(state: State, cluster: int, without: tuple[LedgerEntry, ...] = ()) -> set[Acl]:
-    return ledger.list_wanted_acls(state, CLUSTERS[cluster], without)
+    return acl_ledger.list_wanted_acls(state, CLUSTERS[cluster], without)
 
 
 def given(world: World, link: int) -> set[Acl]:
     mine = [e for e in LEDGER.values(world.recs[link].ledger) if e.cluster == CLUSTERS[destination(link)]]
     there = {topic_of(2 * n) for n in range(len(world.extra))}
-    return set(promotion.plan_promotion_grants(mine, [topic_of(link)], there, OWN).grants)
+    return set(acl_plan.plan_promotion_grants(mine, [topic_of(link)], there, OWN).grants)
 
 
 def demotions(world: World, link: int, cluster: int) -> set[Acl]:
-    return acls.build_demotions(set(ACLS.values(world.acls[cluster])), [topic_of(link)], OWN)
+    return acl_rules.build_demotions(set(ACLS.values(world.acls[cluster])), [topic_of(link)], OWN)
 
 
 def remembered(world: World, cluster: int) -> frozenset[Acl]:
@@ -210,7 +218,9 @@ def _remembered(cluster: int, ledgers: tuple[int, ...]) -> frozenset[Acl]:
 def primary(world: World, topic: int) -> int:
     """Where applications write, as people are told: not on a cluster that was failed away from."""
     debt = world.recs[2 * topic].debt
-    return destination(2 * topic) if standing.has_failed_over(debt and debt_of(2 * topic, debt)) else source(2 * topic)
+    return (
+        destination(2 * topic) if fence_state.has_failed_over(debt and debt_of(2 * topic, debt)) else source(2 * topic)
+    )
 
 
 def named(world: World, link: int, cluster: int) -> frozenset[Acl]:
@@ -219,7 +229,7 @@ def named(world: World, link: int, cluster: int) -> frozenset[Acl]:
     if not (rec.lifted and rec.desired and world.up[cluster] and world.up[destination(link)]):
         return frozenset()
     state, held = state_on(world, destination(link)), ACLS.values(world.acls[cluster])
-    found = reappeared.find_stray_denials_on(link_of(link, rec.desired), state, CLUSTERS[cluster], held)
+    found = fence_stray_denials.find_stray_denials_on(link_of(link, rec.desired), state, CLUSTERS[cluster], held)
     return frozenset(one.entry.acl for one in found)
 
 
@@ -237,7 +247,7 @@ def _own(world: World, cluster: int) -> int:
 @cached
 def _synced(link: int, held: tuple[int, int], mask: int, own: int) -> int:
     mine = LEDGER.values(mask)
-    scope = access.AclScope(
+    scope = acl_plan.AclScope(
         topics=[topic_of(link)],
         groups=[],
         group_filter=NameFilter((), ()),
@@ -246,7 +256,7 @@ def _synced(link: int, held: tuple[int, int], mask: int, own: int) -> int:
     )
     there = [e for e in mine if e.cluster == CLUSTERS[destination(link)]]
     theirs, ours = (set(ACLS.values(held[side])) for side in (source(link), destination(link)))
-    plan = access.plan_acls(theirs, ours, scope, there, ())
+    plan = acl_plan.plan_acls(theirs, ours, scope, there, ())
     staged = (
         LedgerEntry(mirror=name_of(link), cluster=CLUSTERS[destination(link)], acl=acl, purpose=AclPurpose.STAGED)
         for acl in plan.stage
@@ -267,25 +277,25 @@ def replaced(before: frozenset[LedgerEntry], news: tuple[LedgerEntry, ...]) -> I
 def held_home(world: World, link: int) -> bool:
     """Whether a watcher leaves this mirror to the failback that it belongs to."""
     rec = world.recs[link]
-    if not standing.is_waiting_for_failback(name_of(link), debt_of(link, rec.debt) if rec.debt else None):
+    if not fence_state.is_waiting_for_failback(name_of(link), debt_of(link, rec.debt) if rec.debt else None):
         return False
     src = source(link)
-    return world.up[src] and any(verbs.explain_failback_hold(name_of(link), state_on(world, src).runs.values()))
+    return world.up[src] and any(command_rules.explain_failback_hold(name_of(link), state_on(world, src).runs.values()))
 
 
-def refused(world: World, link: int, verb: verbs.MirrorCommand) -> bool:
+def refused(world: World, link: int, verb: command_rules.MirrorCommand) -> bool:
     """Whether a verb may not act now, by what the mirror's own state tells."""
     rec = world.recs[link]
     run = active(rec)
-    seen = verbs.CommandContext(
+    seen = command_rules.CommandContext(
         mirror=mirror_of(link, rec.desired, rec.homecoming) if rec.desired else None,
         run=run_of(link, run) if run else None,
         statuses=(status_of(link, rec.state, rec.lmo, rec.failed),),
         copier=None,
         tasks_may_write_s=0,
-        has_failed_over=standing.has_failed_over(debt_of(link, rec.debt) if rec.debt else None),
+        has_failed_over=fence_state.has_failed_over(debt_of(link, rec.debt) if rec.debt else None),
     )
-    return any(verbs.explain_refusals(verb, seen))
+    return any(command_rules.explain_refusals(verb, seen))
 
 
 def strayed(world: World, link: int) -> bool:
@@ -294,4 +304,6 @@ def strayed(world: World, link: int) -> bool:
     if rec.state is not PartitionState.STOPPED:
         return False
     ends = {partition_of(link): offset(world.extra[link // 2][dst])}
-    return any(verbs.find_moved_log_ends([status_of(link, rec.state, rec.lmo, rec.failed)], ends, CLUSTERS[dst]))
+    return any(
+        command_rules.find_moved_log_ends([status_of(link, rec.state, rec.lmo, rec.failed)], ends, CLUSTERS[dst])
+    )

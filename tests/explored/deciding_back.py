@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mirror_core.decide import failback, strategies
-from mirror_core.decide.failback import FailbackSnapshot, NewPrimary, OldSource
-from mirror_core.decide.view import ClusterTopic, UnseenCluster
+from mirror_core.decide import failback_plan, truncation
+from mirror_core.decide.failback_plan import FailbackSnapshot, NewPrimary, OldSource
+from mirror_core.decide.mirror_snapshot import ClusterTopic, UnseenCluster
 from mirror_core.model.mirror import DesiredState, PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunKind
@@ -99,10 +99,10 @@ def plan_failback(world: World, link: int) -> tuple[int, bool]:
 
 @cached
 def _planned_back(*key: Any) -> tuple[int, bool]:
-    return numbered(failback.decide_failback(_failback_view(*key)))
+    return numbered(failback_plan.decide_failback(_failback_view(*key)))
 
 
 def tails_of(world: World, link: int) -> dict[Partition, tuple[Offset, Offset]]:
     view = failback_view(world, link)
     assert isinstance(view.old_source, OldSource)
-    return strategies.find_divergent_tails(view.statuses, view.old_source.topics, view.old_source.log_ends)
+    return truncation.find_divergent_tails(view.statuses, view.old_source.topics, view.old_source.log_ends)

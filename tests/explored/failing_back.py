@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mirror_core.decide import approvals, failback, steps
+from mirror_core.decide import approval_rules, failback_plan, steps
 from mirror_core.decide.steps import StepNeed, list_steps_needing
 from mirror_core.model.run import FailbackStrategy, RunKind, RunMode, RunState
-from mirror_core.runbook.way_home import find_reverse_failover
+from mirror_core.runbook.failback_steps import find_reverse_failover
 from tests.explored.deciding_back import plan_failback, tails_of
 from tests.explored.process import (
     act,
@@ -57,7 +57,7 @@ def resume(world: World, proc: Proc, run: Run) -> World | None:
     if not answers(world, link) or run.state is not RunState.RUNNING:
         return None
     real = run_of(link, run)
-    again = approvals.explain_stale_run_approval(real, NOW) and not steps.is_past_no_return(
+    again = approval_rules.explain_stale_run_approval(real, NOW) and not steps.is_past_no_return(
         real, state_on(world, destination(link)).steps
     )
     return go_on(take_over(world, proc), proc._replace(run=run.id, agreed=bool(again)))
@@ -113,7 +113,7 @@ def salvaged(world: World, proc: Proc) -> World:
     debt, extra = world.recs[link].debt, world.extra[link // 2][src]
     if debt is not None and not debt.paid:
         world = put(world, link, debt=debt._replace(paid=True, end=extra))
-    now = failback.build_tails_fact(tails_of(world, link))
+    now = failback_plan.build_tails_fact(tails_of(world, link))
     if now not in PLANS[run.plan].bound_facts:
         return end(world, proc)
     return go_on(done(world, link, run, salvaged=extra), proc)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mirror_core.decide import approvals, steps
+from mirror_core.decide import approval_rules, steps
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.mirror import DesiredState, PartitionState
+from mirror_core.model.pending_fence import FenceAction
 from mirror_core.model.run import RunKind, RunMode, RunState
-from mirror_core.model.standing import FenceAction
-from mirror_core.state.table import PartitionEvent, apply_events
+from mirror_core.state.partition_transitions import PartitionEvent, apply_events
 from tests.explored.deciding import (
     active,
     broken,
@@ -55,7 +55,7 @@ def begin(world: World, proc: Proc, mode: RunMode, *, silent: bool | None = None
     to give it up; None: that is now."""
     link, rec, there = proc.link, world.recs[proc.link], world.up[source(proc.link)]
     before, silent = active(rec), mode is RunMode.UNPLANNED and not there if silent is None else silent
-    if not answers(world, link) or approvals.explain_source_answers_again(
+    if not answers(world, link) or approval_rules.explain_source_answers_again(
         "", "", was_silent=silent, has_answered=there, has_answered_fully=there
     ):
         return None

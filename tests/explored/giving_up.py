@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from mirror_core.decide import approvals, steps
+from mirror_core.decide import approval_rules, steps
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.mirror import DesiredState, PartitionState
+from mirror_core.model.pending_fence import FenceAction
 from mirror_core.model.run import RunState
-from mirror_core.model.standing import FenceAction
-from mirror_core.runbook.failover import has_disturbed_applications
-from mirror_core.state.table import PartitionEvent, apply_events
+from mirror_core.runbook.failover_conductor import has_disturbed_applications
+from mirror_core.state.partition_transitions import PartitionEvent, apply_events
 from tests.explored import failing_over
 from tests.explored.deciding import (
     entered,
@@ -103,7 +103,7 @@ def disturbs(world: World, link: int, run: Run) -> bool:
 
 def asked_again(world: World, link: int, run: Run) -> bool | None:
     """Whether a person says yes again before the run goes on; None: the plan may not be run any more."""
-    if not approvals.explain_stale_run_approval(run_of(link, run), NOW) or run.state is not RunState.RUNNING:
+    if not approval_rules.explain_stale_run_approval(run_of(link, run), NOW) or run.state is not RunState.RUNNING:
         return False
     if disturbs(world, link, run):
         return False

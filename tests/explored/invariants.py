@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mirror_core.decide import standing
+from mirror_core.decide import fence_state
 from mirror_core.decide.steps import find_no_return_step, is_past_no_return, list_step_names
 from mirror_core.model.acl import Acl, Permission
 from mirror_core.model.mirror import DesiredState, PartitionState
+from mirror_core.model.pending_fence import FenceAction
 from mirror_core.model.run import RunKind, RunMode
-from mirror_core.model.standing import FenceAction
 from tests.explored import watching
 from tests.explored.deciding import active, named, primary, remembered, writers
 from tests.explored.limits import Move
@@ -103,7 +103,7 @@ def watched(world: World) -> World:
         for link in range(len(world.recs)):
             state = state_on(world, destination(link))
             if (
-                standing.explain_nothing_to_watch(
+                fence_state.explain_nothing_to_watch(
                     state.mirrors.get(name_of(link)), state.pending_fences.get(name_of(link))
                 )
                 is None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from mirror_core.decide.verbs import MirrorCommand, explain_failback_hold
+from mirror_core.decide.command_rules import MirrorCommand, explain_failback_hold
 from mirror_core.model.mirror import DesiredState, PartitionState
 from mirror_core.model.run import RunKind, RunMode
-from mirror_core.state.table import PartitionEvent, apply_events
+from mirror_core.state.partition_transitions import PartitionEvent, apply_events
 from tests.explored import airflow, coming_home, failing_back, failing_over, giving_up, promoting, watching
 from tests.explored.deciding import active, held_home, named, primary, refused, strayed, synced, writers
 from tests.explored.limits import Limits, Move

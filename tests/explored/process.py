@@ -13,7 +13,7 @@ from mirror_core.decide.steps import list_step_names
 from mirror_core.evidence import fence_file
 from mirror_core.model.acl import LIFTABLE_PURPOSES, Acl, AclPurpose, LedgerEntry, Resource
 from mirror_core.model.run import RunKind, RunState
-from mirror_core.sync.fence import build_denials
+from mirror_core.sync.fence_acls import build_denials
 from tests.explored.deciding import entered, replaced, wanted
 from tests.explored.world import (
     ACLS,

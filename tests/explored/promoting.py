@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirror_core.decide import last_look, left_behind, reckoning, steps
+from mirror_core.decide import forecast_accuracy, source_probe, steps
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.run import RunMode, RunState
 from tests.explored.deciding import (
@@ -54,7 +54,7 @@ def promote(world: World, proc: Proc) -> World:
     if not owns(world, proc) or (not run.begun and not _may_promote(world, proc, run)):
         return end(world, proc)
     stands, there = (debt := world.recs[link].debt) is not None and debt.paid, world.up[source(link)]
-    if run.begun or not left_behind.needs_confirmation(
+    if run.begun or not source_probe.needs_confirmation(
         has_answered=there, fence_held=stands, was_silent=run.silent, was_stalled=False
     ):
         return look_last(world, proc)
@@ -85,7 +85,7 @@ def asked(world: World, proc: Proc) -> World:
 
 def unasked(world: World, link: int, run: Run) -> bool:
     """Whether a word is needed that nobody has given."""
-    needed = left_behind.needs_confirmation(
+    needed = source_probe.needs_confirmation(
         has_answered=True, fence_held=False, was_silent=run.silent, was_stalled=False
     )
     return needed and not run.word and has_more(world, link)
@@ -97,7 +97,7 @@ def has_more(world: World, link: int) -> bool:
     if rec.debt is None or not rec.debt.paid:
         return False
     status = status_of(link, rec.state, rec.lmo, rec.failed)
-    return any(reckoning.find_not_copied(debt_of(link, rec.debt), {status.partition: status}))
+    return any(forecast_accuracy.find_not_copied(debt_of(link, rec.debt), {status.partition: status}))
 
 
 def _may_promote(world: World, proc: Proc, run: Run) -> bool:
@@ -112,18 +112,18 @@ def _may_promote(world: World, proc: Proc, run: Run) -> bool:
     if known and file is not None and file.lifted:
         return False
     said = _said(world, link)
-    if any(last_look.find_contradictions(said, CLUSTERS[src], {partition_of(link): offset(0)})):
+    if any(source_probe.find_contradictions(said, CLUSTERS[src], {partition_of(link): offset(0)})):
         return False
-    return not last_look.explain_doubt(said, CLUSTERS[src], name_of(link), fence_held=True, has_fence_file=known)
+    return not source_probe.explain_doubt(said, CLUSTERS[src], name_of(link), fence_held=True, has_fence_file=known)
 
 
-def _said(world: World, link: int) -> last_look.SourceReply:
+def _said(world: World, link: int) -> source_probe.SourceReply:
     """The source, at the last look."""
     src = source(link)
     if not world.up[src]:
-        return last_look.SourceReply(silent_because="no answer")
+        return source_probe.SourceReply(silent_because="no answer")
     bare = () if fence_of(link) in ACLS.values(world.acls[src]) else ("a broker",)
-    return last_look.SourceReply(
+    return source_probe.SourceReply(
         unfenced_brokers=bare, log_ends={partition_of(link): offset(world.extra[link // 2][src])}
     )
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from mirror_core.decide import standing, steps
-from mirror_core.decide.standing import FenceDecision, FenceNextAction, FenceObservation, FenceState
-from mirror_core.decide.verbs import MirrorCommand
-from mirror_core.decide.view import UnseenCluster
+from mirror_core.decide import fence_state, steps
+from mirror_core.decide.command_rules import MirrorCommand
+from mirror_core.decide.fence_state import FenceDecision, FenceNextAction, FenceObservation, FenceState
+from mirror_core.decide.mirror_snapshot import UnseenCluster
 from mirror_core.evidence.fence_file import FenceFile
-from mirror_core.mirrors import beside, old_source, unfencing
+from mirror_core.mirrors import fence_manual_commands, old_source_fence
 from mirror_core.model.acl import AclPurpose
+from mirror_core.model.config_sections import WriteBarrier
 from mirror_core.model.errors import Refused
-from mirror_core.model.ruling import WriteBarrier
-from mirror_core.model.standing import FenceAction
+from mirror_core.model.pending_fence import FenceAction
 from tests.explored.deciding import active, entered, held_home, link_of, refused
 from tests.explored.process import act, alone, answers, delete, end, forget, owns, put, settled, take_over, to
 from tests.explored.world import (
@@ -50,7 +50,7 @@ def _shown(world: World, link: int) -> FenceObservation | UnseenCluster:
 
 def _judged(world: World, link: int) -> FenceDecision:
     debt = world.recs[link].debt
-    return standing.decide_fence(debt_of(link, debt) if debt else None, None, _shown(world, link))
+    return fence_state.decide_fence(debt_of(link, debt) if debt else None, None, _shown(world, link))
 
 
 def look(world: World, proc: Proc) -> World | None:
@@ -62,7 +62,7 @@ def look(world: World, proc: Proc) -> World | None:
     if run is not None:
         state, record = state_on(world, destination(link)), run_of(link, run)
         past = steps.is_past_no_return(record, state.steps)
-        if not standing.must_fence_during_run(debt, record, is_past_no_return=past):
+        if not fence_state.must_fence_during_run(debt, record, is_past_no_return=past):
             return None
         return _beside(world, proc)
     found = _judged(world, link)
@@ -80,7 +80,7 @@ def look(world: World, proc: Proc) -> World | None:
 def _beside(world: World, proc: Proc) -> World | None:
     """What is missing of the fence is put up without the mirror's state in hand."""
     link = proc.link
-    wanted = old_source.list_recorded_denials(link_of(link), state_on(world, destination(link)))
+    wanted = old_source_fence.list_recorded_denials(link_of(link), state_on(world, destination(link)))
     missing = ACLS.mask(wanted - ACLS.values(world.acls[source(link)]))
     return to(world, proc, "beside", mask=missing) if missing and world.up[source(link)] else None
 
@@ -102,7 +102,7 @@ def settle_beside(world: World, proc: Proc) -> World:
     src = source(proc.link)
     if not (world.up[src] and answers(world, proc.link)):
         return end(world, proc)
-    wanted = ACLS.mask(beside._list_wanted(link_of(proc.link), state_on(world, destination(proc.link))))
+    wanted = ACLS.mask(old_source_fence._list_wanted(link_of(proc.link), state_on(world, destination(proc.link))))
     return end(delete(world, src, proc.mask & ~wanted), proc)
 
 
@@ -179,7 +179,7 @@ def must_stand(world: World, link: int) -> bool:
         topics=(topic_of(link),) if file.named else (),
     )
     try:
-        unfencing.check_may_lift(state_on(world, destination(link)), fence)
+        fence_manual_commands.check_may_lift(state_on(world, destination(link)), fence)
     except Refused:
         return True
     return False

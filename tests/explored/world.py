@@ -14,14 +14,21 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from mirror_core.decide.steps import list_step_names
 from mirror_core.model.acl import Acl, LedgerEntry, LiftedDenial, Operation, Resource
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, PartitionStatus
-from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, format_reverse_name
-from mirror_core.model.offsets import NO_OFFSETS, PartitionOffsets
+from mirror_core.model.names import (
+    NO_OFFSETS,
+    ClusterName,
+    MirrorName,
+    Offset,
+    Partition,
+    PartitionOffsets,
+    format_reverse_name,
+)
+from mirror_core.model.pending_fence import FenceAction
+from mirror_core.model.pending_fence import PendingFence as RealDebt
 from mirror_core.model.run import Approval, Plan, RunKind, RunMode, RunState, StepRecord, StepState
 from mirror_core.model.run import Run as RealRun
-from mirror_core.model.standing import FenceAction
-from mirror_core.model.standing import PendingFence as RealDebt
-from mirror_core.rights.acls import build_denial
-from mirror_core.state.records import State
+from mirror_core.rights.acl_rules import build_denial
+from mirror_core.state.state_records import State
 
 EAST, WEST = 0, 1
 CLUSTERS: Final = (ClusterName("east"), ClusterName("west"))

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Final
 
 from mirror_core.wire.batch import HEADER, HEADER_SIZE
-from mirror_core.wire.encode import compress, encode_record, encode_varint
-from mirror_core.wire.hidden import build_hidden_batch
+from mirror_core.wire.batch_encoder import compress, encode_record, encode_varint
+from mirror_core.wire.hidden_records import build_hidden_batch
 from mirror_core.wire.records import Codec
 from tests.folders import snapshot
 

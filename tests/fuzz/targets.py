@@ -18,7 +18,7 @@ from fastcrc import crc32
 from mirror_core.kafka.connection import MAX_FRAME_BYTES, parse_frame_size
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import Partition
-from mirror_core.wire import fetch, group_offsets, legacy, markers, produce
+from mirror_core.wire import consumer_offsets, fetch, message_v0_v1, produce, txn_markers
 from mirror_core.wire.batch import (
     CONTROL,
     HEADER,
@@ -29,13 +29,12 @@ from mirror_core.wire.batch import (
     readdress,
     split_batches,
 )
-from mirror_core.wire.encode import compress
+from mirror_core.wire.batch_encoder import compress
 from mirror_core.wire.fields import MalformedResponse
-from mirror_core.wire.hidden import HIDDEN_DELTA, is_hidden
-from mirror_core.wire.merge import is_mergeable, merge_batches
+from mirror_core.wire.hidden_records import HIDDEN_DELTA, is_hidden
+from mirror_core.wire.producer_snapshot import SNAPSHOT_HEAD, MalformedSnapshot, parse_open_transactions
 from mirror_core.wire.records import Codec, Record, decode_records, decompress, is_abort_marker
-from mirror_core.wire.reencode import RecordRun, can_copy_whole, split_into_runs
-from mirror_core.wire.snapshot import SNAPSHOT_HEAD, MalformedSnapshot, parse_open_transactions
+from mirror_core.wire.reencode import RecordRun, can_copy_whole, is_mergeable, merge_batches, split_into_runs
 
 LIMIT: Final = 1 << 20
 """Bytes that may come out of one decompression here."""
@@ -70,7 +69,7 @@ def produce_answer(data: bytes) -> None:
 
 def markers_answer(data: bytes) -> None:
     with suppress(MalformedResponse):
-        assert len(list(markers.decode_response(memoryview(data)))) <= len(data)
+        assert len(list(txn_markers.decode_response(memoryview(data)))) <= len(data)
 
 
 def log(data: bytes) -> None:
@@ -154,7 +153,7 @@ def group_offset(data: bytes) -> None:
     """A record of `__consumer_offsets`: the key's length, the key, the value."""
     if data:
         with suppress(MalformedResponse):
-            said = group_offsets.decode_offset_commit(data[1 : 1 + data[0]], data[1 + data[0] :])
+            said = consumer_offsets.decode_offset_commit(data[1 : 1 + data[0]], data[1 + data[0] :])
             assert said is None or said.value is None or 0 <= said.value.offset < 1 << 63
 
 
@@ -201,11 +200,11 @@ def _batch(header: BatchHeader, view: memoryview, start: int) -> None:
 
 def _older(header: BatchHeader, view: memoryview) -> None:
     try:
-        before = list(legacy.decode_message(header, view, LIMIT))
+        before = list(message_v0_v1.decode_message(header, view, LIMIT))
     except MalformedBatch:
         before = None
     try:
-        runs = legacy.split_message_into_runs(header, view, 0, LIMIT)
+        runs = message_v0_v1.split_message_into_runs(header, view, 0, LIMIT)
     except MalformedBatch:
         return
     assert before is not None, "written anew though it cannot be read"

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mirror_core.dataplane.local import LocalRunner
-from mirror_core.evidence import receipts
-from mirror_core.evidence.bundle import copy_bundle
-from mirror_core.evidence.folders import Folder, LocalFolder, is_url, open_local_folder
-from mirror_core.evidence.verify import verify_bundle
+from mirror_core.dataplane.task_runner import LocalRunner
+from mirror_core.evidence import receipt_files
+from mirror_core.evidence.file_store import Folder, LocalFolder, is_url, open_local_folder
+from mirror_core.evidence.signed_bundle import copy_bundle, verify_bundle
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.files import Unwritable
-from mirror_core.spark.hadoop import HadoopFolder
+from mirror_core.spark.hadoop_store import HadoopFolder
 from tests.receipts import rows
 from tests.unit.test_evidence import Desk, plan
 from tests.unit.test_receipts import MIRROR, receipt
@@ -85,8 +84,8 @@ def test_what_cannot_be_written_is_said_with_the_advice(make: Make, tmp_path: Pa
 def test_receipts_come_back_from_it(make: Make, tmp_path: Path) -> None:
     folder = make(tmp_path)
     for epoch in (0, 1):
-        receipts.write_receipts(
-            folder, MIRROR, receipts.pack_receipts(7, epoch, [receipt(10 * epoch, 10 * epoch + 10, epoch=epoch)])
+        receipt_files.write_receipts(
+            folder, MIRROR, receipt_files.pack_receipts(7, epoch, [receipt(10 * epoch, 10 * epoch + 10, epoch=epoch)])
         )
     assert [row["records"] for row in rows(folder, MIRROR)] == [10, 10]
 

@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
-from mirror_core.dataplane.results import raise_if_failed
+from mirror_core.dataplane.epoch_results import raise_if_failed
 from mirror_core.model.mirror import GapFilling
-from mirror_core.model.parity import ParityVerdict
-from mirror_core.parity.scope import read_parity_scope
-from mirror_core.spark import salvage
+from mirror_core.model.parity_verdict import ParityVerdict
+from mirror_core.parity.comparable_ranges import read_parity_scope
+from mirror_core.spark import salvage_job
 from mirror_core.spark.runner import SparkRunner
 from mirror_core.spark.services import make_spark_services
 from tests.brokers import Pair, new_topic, produce
@@ -52,7 +52,7 @@ def copy(mirrored: Mirrored) -> int:
 def test_spark_neither_counts_nor_compares_nor_saves_them(
     spark: SparkSession, hosted: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(salvage, "MAX_LOCAL_OFFSETS", 0)
+    monkeypatch.setattr(salvage_job, "MAX_LOCAL_OFFSETS", 0)
     topic = new_topic(hosted.east, 2)
     producer = transactional(hosted.east)
     mirrored = new_mirror(hosted, tmp_path, topic)

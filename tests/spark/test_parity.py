@@ -10,14 +10,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from mirror_core.decide.parity import ParityRow
+from mirror_core.decide.parity_result import ParityRow
 from mirror_core.evidence.expectations import judge_table
 from mirror_core.evidence.parity_report import JudgesDisagree, to_table, write_parity_report
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import ParityFinding, ParityResult, ParityVerdict
-from mirror_core.spark import slots
-from mirror_core.spark.parity import DEFAULT_DEMANDS, SparkParity
+from mirror_core.model.parity_verdict import ParityFinding, ParityResult, ParityVerdict
+from mirror_core.spark import job_submission
+from mirror_core.spark.parity_job import DEFAULT_DEMANDS, SparkParity
 from mirror_core.spark.runner import SparkRunner
 from tests.brokers import Pair
 from tests.parity_topics import content, copy_bytes, send, twin_topics, whole
@@ -142,10 +142,12 @@ def test_a_comparison_that_gets_no_slot_says_so_and_the_job_is_gone(
         all_slots = runner._start_job(work.wait_for_file, [str(path).encode() for path in here], bytes)
         wait_until(lambda: all(path.exists() for path in here), timeout_s=60, why="a data plane holds all slots")
         (group,) = runner._jobs
-        wait_until(lambda: slots._has_begun(runner._context, group), timeout_s=60, why="it is seen to have begun")
+        wait_until(
+            lambda: job_submission._has_begun(runner._context, group), timeout_s=60, why="it is seen to have begun"
+        )
         refused = pytest.raises(RemoteFault, match=r"parity of \d+ shares: .* no task slot within 1 s.*spark.cores.max")
         with monkeypatch.context() as patch, refused:
-            patch.setattr(slots, "SLOT_TIMEOUT_S", 1.0)
+            patch.setattr(job_submission, "SLOT_TIMEOUT_S", 1.0)
             SparkParity(pair.config_path, "local[4]")(EAST, WEST, [whole(topic, 10)], None)
         assert not all_slots.done()
         assert len(runner._context.statusTracker().getActiveJobsIds()) == 1

@@ -18,16 +18,16 @@ from confluent_kafka.admin import NewTopic
 from pyspark.sql import SparkSession
 
 from mirror_core.copy.datagrams import DatagramKind
-from mirror_core.dataplane.channel import DatagramReceiver
+from mirror_core.dataplane.datagram_receiver import DatagramReceiver
 from mirror_core.dataplane.progress import ProgressTracker
-from mirror_core.evidence import receipts
-from mirror_core.evidence.folders import LocalFolder
+from mirror_core.evidence import receipt_files
+from mirror_core.evidence.file_store import LocalFolder
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, load_config
-from mirror_core.model.copying import Assignment, ListenAddress, PartitionAssignment, TaskReport
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.spark import task
+from mirror_core.model.task_messages import Assignment, ListenAddress, PartitionAssignment, TaskReport
+from mirror_core.spark import copy_executor
 from mirror_core.spark.runner import SparkFailed, SparkGone, SparkRunner
 from tests.brokers import Pair, admin_client, new_topic, produce, read_all, read_all_aiokafka
 from tests.receipts import holes, rows
@@ -165,10 +165,10 @@ def test_overlapping_epochs_hand_over_without_a_hole(runner: SparkRunner, pair: 
         assert early[index].receipts[0].next == late[index].receipts[0].first > 0
         assert late[index].receipts[0].next == 900
     for number, reports in enumerate((early, late)):
-        receipts.write_receipts(
+        receipt_files.write_receipts(
             LocalFolder(tmp_path),
             MIRROR,
-            receipts.pack_receipts(1, number, [r for report in reports for r in report.receipts]),
+            receipt_files.pack_receipts(1, number, [r for report in reports for r in report.receipts]),
         )
     told = rows(LocalFolder(tmp_path), MIRROR)
     assert (sum(row["records"] for row in told), holes(told)) == (1800, [])
@@ -201,10 +201,10 @@ def test_killed_workers_are_replaced_and_their_lost_receipts_leave_holes(
     bench.check(600)
     assert spans(after) == [(0, 400, 600), (1, 400, 600)]  # what the dead attempts copied is on the destination
     for number, reports in enumerate((before, after)):
-        receipts.write_receipts(
+        receipt_files.write_receipts(
             LocalFolder(tmp_path),
             MIRROR,
-            receipts.pack_receipts(1, number, [r for report in reports for r in report.receipts]),
+            receipt_files.pack_receipts(1, number, [r for report in reports for r in report.receipts]),
         )
     assert holes(rows(LocalFolder(tmp_path), MIRROR)) == [(partition, 200, 400) for partition in bench.partitions]
 
@@ -258,7 +258,9 @@ def test_a_worker_that_always_dies_fails_the_epoch_with_a_reason_in_one_line(run
     assert "worker exited unexpectedly" in str(error)
     assert "\n" not in str(error)
     assert "org.apache" not in str(error)
-    assert runner._start_job(task.preload_copy_task, [b""], bytes).result(TIMEOUT_S)  # the next epoch isn't harmed
+    assert runner._start_job(copy_executor.preload_copy_task, [b""], bytes).result(
+        TIMEOUT_S
+    )  # the next epoch isn't harmed
 
 
 def test_close_ends_running_tasks_and_their_futures(spark: SparkSession, tmp_path: Path) -> None:
@@ -334,12 +336,12 @@ def test_a_master_with_too_few_slots_is_refused_with_the_number_needed(
 
 def test_errors_without_a_class_of_ours_carry_no_text() -> None:
     crash = json.dumps({"report": None, "error_class": "KeyError", "error": "task 3: KeyError in pump.py line 9"})
-    with pytest.raises(task.TaskCrashed, match=r"task 3: KeyError in pump\.py line 9"):
-        task.parse_task_report(crash.encode())
+    with pytest.raises(copy_executor.TaskCrashed, match=r"task 3: KeyError in pump\.py line 9"):
+        copy_executor.parse_task_report(crash.encode())
 
 
 def test_errors_that_may_pass_become_a_reports_reason_to_retry() -> None:
     away = json.dumps({"report": None, "error_class": "Unreachable", "error": "task 1: cluster west: no answer"})
-    assert task.parse_task_report(away.encode()) == TaskReport(
+    assert copy_executor.parse_task_report(away.encode()) == TaskReport(
         receipts=(), failures=(), cpu_s=0.0, retry_reason="task 1: cluster west: no answer", comparisons_unknown=True
     )

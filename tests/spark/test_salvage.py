@@ -12,9 +12,9 @@ import pytest
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.parity.salvage import LocalSalvage, SalvageIncomplete, salvage_records
-from mirror_core.runbook.services import TailSalvage
-from mirror_core.spark import salvage as spark_salvage
-from mirror_core.spark.salvage import SparkSalvage
+from mirror_core.runbook.run_services import TailSalvage
+from mirror_core.spark import salvage_job as spark_salvage
+from mirror_core.spark.salvage_job import SparkSalvage
 from tests.brokers import Pair, new_topic
 from tests.parity_topics import Content, content, send, whole
 

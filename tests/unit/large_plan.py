@@ -22,21 +22,20 @@ from typing import Any, Final
 import msgspec
 
 from mirror_core.dataplane.counters import Counters
-from mirror_core.dataplane.epochs import CopyEpoch, build_assignments
-from mirror_core.dataplane.lookout import ObservedSource
-from mirror_core.dataplane.metrics import build_families
-from mirror_core.dataplane.planning import CopyPlan, Planner
+from mirror_core.dataplane.epoch_planner import CopyEpoch, CopyPlan, Planner, build_assignments
+from mirror_core.dataplane.epoch_results import EpochResults
 from mirror_core.dataplane.progress import ProgressTracker, TaskProgress
-from mirror_core.dataplane.results import EpochResults
+from mirror_core.dataplane.prometheus_collector import build_families
+from mirror_core.dataplane.source_monitor import ObservedSource
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.model.copying import AlignedPartition, Assignment, Receipt, ReceiptPiece, TaskReport
-from mirror_core.model.garbage import reduce_gc_frequency
+from mirror_core.model.gc_tuning import reduce_gc_frequency
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.state.link import make_mirror_link
-from mirror_core.state.records import State
-from mirror_core.wire.digest import DIGEST_MODULUS
+from mirror_core.model.task_messages import AlignedPartition, Assignment, Receipt, ReceiptPiece, TaskReport
+from mirror_core.state.mirror_link import make_mirror_link
+from mirror_core.state.state_records import State
+from mirror_core.wire.batch import DIGEST_MODULUS
 from tests.generated import END, EPOCH, START, topic, topic_id
 from tests.memory import MemoryLog
 

@@ -14,22 +14,21 @@ import time
 from functools import partial
 from pathlib import Path
 
-from mirror_core.decide.failover import PlanDecision, decide_failover
+from mirror_core.decide.failover_plan import PlanDecision, decide_failover
+from mirror_core.decide.mirror_snapshot import DestinationSnapshot, SourceSnapshot
 from mirror_core.decide.steps import list_step_names
-from mirror_core.decide.view import DestinationSnapshot, SourceSnapshot
 from mirror_core.evidence.run_report import write_run_report
 from mirror_core.kafka.config import load_config
-from mirror_core.model.checkpoint import StepValue
-from mirror_core.model.garbage import reduce_gc_frequency
-from mirror_core.model.names import Offset
-from mirror_core.model.offsets import PartitionOffsets
+from mirror_core.model.gc_tuning import reduce_gc_frequency
+from mirror_core.model.names import Offset, PartitionOffsets
 from mirror_core.model.run import Run, RunMode, StepEvidence
-from mirror_core.runbook.checkpoints import DrainResult, FenceResult, GateResult, ProveResult
-from mirror_core.runbook.observe import take_snapshot
-from mirror_core.runbook.promotion import list_stopped_records
+from mirror_core.model.run_checkpoints import StepValue
+from mirror_core.runbook.promotion_steps import list_stopped_records
+from mirror_core.runbook.snapshot_reader import take_snapshot
+from mirror_core.runbook.step_records import DrainResult, FenceResult, GateResult, ProveResult
 from mirror_core.state.journal import Journal, load_checkpoint, make_begin_entry, make_checkpoint
-from mirror_core.state.link import MirrorLink, make_mirror_link
-from mirror_core.state.records import State
+from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
+from mirror_core.state.state_records import State
 from tests.generated import END
 from tests.memory import MemoryLog, run_of
 from tests.unit.large_plan import MIRROR, TOPICS, WIDTH, Measured, recorded

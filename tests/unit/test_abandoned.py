@@ -7,20 +7,19 @@ from typing import Any
 
 import pytest
 
-from mirror_core.decide.abandoned import STALLED_AFTER_MS, format_stalled_alarms, is_conducted, is_stalled
-from mirror_core.decide.conducting import CONDUCTOR_STEP, ConductorState, ConductorStatus
 from mirror_core.decide.drills import list_drill_expressions
-from mirror_core.decide.run_standing import RunProgress
+from mirror_core.decide.process_liveness import CONDUCTOR_STEP, ConductorState, ConductorStatus
+from mirror_core.decide.run_status import STALLED_AFTER_MS, RunProgress, format_stalled_alarms, is_conducted, is_stalled
 from mirror_core.decide.steps import WriteLocation, plan_steps
-from mirror_core.mirrors import beside, standing
+from mirror_core.mirrors import fence_watcher, old_source_fence
 from mirror_core.mirrors.describe import _format_run
-from mirror_core.mirrors.standing import check_fence
-from mirror_core.model.checkpoint import RunHeartbeat
-from mirror_core.model.clock import CONDUCTOR_TIMEOUT_S, now_ms
+from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.model.names import DRILL_PREFIX, MirrorName, Offset, Partition
 from mirror_core.model.run import Run, RunKind, RunMode, StepRecord, StepState
+from mirror_core.model.run_checkpoints import RunHeartbeat
+from mirror_core.model.timing import CONDUCTOR_TIMEOUT_S, now_ms
 from mirror_core.state.journal import make_checkpoint
-from mirror_core.state.records import PartitionRecord
+from mirror_core.state.state_records import PartitionRecord
 from tests.memory import MemoryLog
 from tests.unit.test_decide_standing import OWED, P, status
 from tests.unit.test_decide_verbs import RUN
@@ -97,7 +96,7 @@ def held(mode: RunMode, step: str, *, beat_age_ms: int = 100_000) -> tuple[Memor
 
 
 def look(monkeypatch: pytest.MonkeyPatch, log: MemoryLog) -> Any:
-    monkeypatch.setattr(standing, "read_state", lambda cluster: log.state)
+    monkeypatch.setattr(fence_watcher, "read_state", lambda cluster: log.state)
     return check_fence(LINK)
 
 
@@ -130,14 +129,14 @@ def test_a_source_that_is_back_beside_an_unplanned_run_that_is_held_up_is_told_w
     log, run = held(RunMode.UNPLANNED, step)
     log.put(replace(OWED, run=run.id))
     ends = {LINK.source.name: Offset(103), LINK.destination.name: Offset(100)}
-    monkeypatch.setattr(beside, "ClusterClient", _Client)
-    monkeypatch.setattr(beside, "check_source_id", lambda link, client: None)
+    monkeypatch.setattr(old_source_fence, "ClusterClient", _Client)
+    monkeypatch.setattr(old_source_fence, "check_source_id", lambda link, client: None)
 
     def known(client: _Client, partitions: Any, point: object) -> dict[Partition, Offset]:
         return dict.fromkeys(partitions, ends[client.name])
 
-    monkeypatch.setattr(beside, "list_known_offsets", known)
-    monkeypatch.setattr(standing, "is_past_no_return", lambda state, run: False)
+    monkeypatch.setattr(old_source_fence, "list_known_offsets", known)
+    monkeypatch.setattr(fence_watcher, "is_past_no_return", lambda state, run: False)
     found = look(monkeypatch, log)
     assert found.is_exposed
     assert found.held

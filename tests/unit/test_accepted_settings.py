@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.topics import (
+from mirror_core.decide.topic_settings import (
     BATCH_MARGIN_BYTES,
     MIRROR_HELD_KEYS,
     AcceptedSettings,

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from mirror_core.kafka import acls, shown
-from mirror_core.kafka.acls import AuthorizerOff, BrokerAcls, wait_until_acls_absent, wait_until_acls_present
+from mirror_core.kafka import acl_requests, fan_out
+from mirror_core.kafka.acl_requests import AuthorizerOff, BrokerAcls, wait_until_acls_absent, wait_until_acls_present
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
+from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
-from mirror_core.model.ruling import AuthorizerKind
 
 RIGHT = Acl(
     resource=Resource.TOPIC, name="t", principal="User:app", operation=Operation.WRITE, permission=Permission.DENY
@@ -32,8 +32,8 @@ class Cluster:
         self.by, self.gone, self.looks = {b: list(said) for b, said in by.items()}, gone, list[set[int]]()
         self.silent = dict[int, float]()
         self.name, self.config = "west", SimpleNamespace(ruling=SimpleNamespace(authorizer=AuthorizerKind.KAFKA))
-        monkeypatch.setattr(shown, "call_brokers", self.ask)
-        monkeypatch.setattr(acls, "parse_acls", lambda client, said: self.say(said))
+        monkeypatch.setattr(fan_out, "call_brokers", self.ask)
+        monkeypatch.setattr(acl_requests, "parse_acls", lambda client, said: self.say(said))
 
     def brokers(self) -> tuple[int, ...]:
         return tuple(b for b in self.by if not (self.looks and b in self.gone))
@@ -66,7 +66,7 @@ def test_who_still_lets_it_be_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     west: Any = Cluster(monkeypatch, {1: [HELD], 2: [NONE]})
     with pytest.raises(Unreachable, match=r"broker 2: still not so after 0 s: it shows all of 1 ACL\(s\)$"):
         wait_until_acls_present(west, [RIGHT], timeout_s=0)
-    monkeypatch.setattr(acls, "ACL_BARRIER_S", 0.0)
+    monkeypatch.setattr(acl_requests, "ACL_BARRIER_S", 0.0)
     with pytest.raises(Unreachable, match=r"broker 1: still not so after 0[.]0 s: it has dropped all of"):
         wait_until_acls_absent(west, [RIGHT])
 
@@ -121,7 +121,7 @@ class Asking:
         self.broker, self.kept, self.silent = broker, True, dict[int, float]()
         self.name, self.timeout_s, self.round_trip_s, self.hurry = "west", TIMEOUT_S, 0.0, False
         self.config = SimpleNamespace(ruling=SimpleNamespace(authorizer=AuthorizerKind.KAFKA))
-        monkeypatch.setattr(acls, "parse_acls", lambda client, said: said)
+        monkeypatch.setattr(acl_requests, "parse_acls", lambda client, said: said)
 
     def brokers(self) -> tuple[int, ...]:
         return (1,)

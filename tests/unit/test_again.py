@@ -6,18 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.dataplane.again import (
+from mirror_core.dataplane.epoch_planner import (
+    COPIED_STATES,
     RETRIED_KINDS,
     RETRY_INTERVAL_S,
     compute_retry_ms,
     format_failure_reason,
+    mark_failed,
     select_retries,
 )
-from mirror_core.dataplane.planning import COPIED_STATES, mark_failed
-from mirror_core.decide.topics import build_mirroring_configs, keep_raised_limit
-from mirror_core.model.copying import PartitionFailure
+from mirror_core.decide.topic_settings import build_mirroring_configs, keep_raised_limit
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.task_messages import PartitionFailure
 
 NOW = 1_795_000_000_000
 

@@ -13,8 +13,8 @@ from typing import cast
 
 import pytest
 
-from mirror_core.copy import ahead
-from mirror_core.copy.ahead import ConnectionOpener, wait_for_connections
+from mirror_core.copy import background
+from mirror_core.copy.background import ConnectionOpener, wait_for_connections
 from mirror_core.kafka.client import ClusterClient, ClusterMetadata
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.connection import Connection
@@ -115,8 +115,8 @@ def test_one_that_takes_not_twice_as_long_as_the_first_is_waited_for(monkeypatch
             first.set_result(cast("Connection", None))
         return wait(pending, 0.0, *when)
 
-    monkeypatch.setattr(ahead, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(ahead, "wait", passes)
+    monkeypatch.setattr(background, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(background, "wait", passes)
     wait_for_connections([{first}, {second}], LATE_S)
     assert waits == [LATE_S, pytest.approx(0.5 + 0.1)]
     waits.clear()

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from mirror_core.cli import conducting
-from mirror_core.cli.conducting import make_own_approval
-from mirror_core.decide.approvals import (
+from mirror_core.cli import run_commands
+from mirror_core.cli.run_commands import make_own_approval
+from mirror_core.decide.approval_rules import (
     APPROVAL_VALIDITY_S,
     ApprovalPolicy,
     explain_expired_run,
@@ -28,16 +28,16 @@ from mirror_core.decide.approvals import (
     select_valid_approvals,
 )
 from mirror_core.model.acl import AclPurpose, LedgerEntry
-from mirror_core.model.checkpoint import RecordedApproval
-from mirror_core.model.chronicle import AuditEntry
+from mirror_core.model.audit_log import AuditEntry
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Approval, Plan, Run, RunKind, RunMode, RunState, StepRecord, StepState, shorten_hash
-from mirror_core.model.standing import FenceAction, PendingFence
-from mirror_core.rights.acls import build_denial
-from mirror_core.runbook.failover import has_disturbed_applications
+from mirror_core.model.run_checkpoints import RecordedApproval
+from mirror_core.rights.acl_rules import build_denial
+from mirror_core.runbook.failover_conductor import has_disturbed_applications
 from mirror_core.state.journal import make_begin_entry
-from mirror_core.state.records import State
+from mirror_core.state.state_records import State
 
 ANN = Approval(id="1", name="ann", at_ms=1000)
 AT_MS = 2000
@@ -211,9 +211,11 @@ def test_who_approves_on_the_command_line_is_the_user_of_the_process(uid: int, m
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.setenv(name, "eve")
     monkeypatch.delenv("SUDO_USER", raising=False)
-    assert conducting.find_operator() == f"{names.get(uid, f'uid {uid}')}@vm"
+    assert run_commands.find_operator() == f"{names.get(uid, f'uid {uid}')}@vm"
     monkeypatch.setenv("SUDO_USER", "ben")
-    assert conducting.find_operator() == ("root@vm (sudo by ben)" if uid == 0 else f"{names.get(uid, f'uid {uid}')}@vm")
+    assert run_commands.find_operator() == (
+        "root@vm (sudo by ben)" if uid == 0 else f"{names.get(uid, f'uid {uid}')}@vm"
+    )
 
 
 def test_a_plan_is_named_by_its_whole_hash_and_shown_by_its_first_digits() -> None:

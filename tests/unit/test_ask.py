@@ -13,13 +13,13 @@ from typing import TypeVar
 
 import pytest
 
-from mirror_core.decide.view import UnseenCluster
-from mirror_core.kafka import hearing
-from mirror_core.kafka.hearing import local_processing, report_progress
+from mirror_core.decide.mirror_snapshot import UnseenCluster
+from mirror_core.kafka import progress_timeout
+from mirror_core.kafka.progress_timeout import local_processing, report_progress
 from mirror_core.model.errors import MissingPermission
-from mirror_core.model.limits import TIMEOUTS
-from mirror_core.runbook import observe
-from mirror_core.runbook.observe import Query
+from mirror_core.model.timing import TIMEOUTS
+from mirror_core.runbook import snapshot_reader
+from mirror_core.runbook.snapshot_reader import Query
 
 T = TypeVar("T")
 
@@ -57,9 +57,9 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     made = Clock()
-    monkeypatch.setattr(observe, "time", SimpleNamespace(monotonic=made.look))
-    monkeypatch.setattr(hearing, "time", SimpleNamespace(monotonic=lambda: made.now))
-    monkeypatch.setattr(observe, "_POLL_S", 0.01)
+    monkeypatch.setattr(snapshot_reader, "time", SimpleNamespace(monotonic=made.look))
+    monkeypatch.setattr(progress_timeout, "time", SimpleNamespace(monotonic=lambda: made.now))
+    monkeypatch.setattr(snapshot_reader, "_POLL_S", 0.01)
     yield made
     made.end()
 
@@ -146,14 +146,14 @@ def test_time_to_make_sense_of_an_answer_is_no_silence(clock: Clock) -> None:
 
 
 def test_who_looks_just_when_it_has_made_sense_takes_it_for_no_silence_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, reads = list[float](), hearing.ProgressMonitor.change_local_work
+    seen, reads = list[float](), progress_timeout.ProgressMonitor.change_local_work
 
-    def looked_at(one: hearing.ProgressMonitor, more: int) -> None:
+    def looked_at(one: progress_timeout.ProgressMonitor, more: int) -> None:
         reads(one, more)
         seen.append(one.last_progress_at())
 
-    monkeypatch.setattr(hearing.ProgressMonitor, "change_local_work", looked_at)
-    with hearing.ProgressMonitor().activate(), local_processing():
+    monkeypatch.setattr(progress_timeout.ProgressMonitor, "change_local_work", looked_at)
+    with progress_timeout.ProgressMonitor().activate(), local_processing():
         pass
     assert seen == sorted(seen)
 
@@ -180,7 +180,7 @@ def test_time_for_which_this_process_was_held_up_itself_is_no_silence(
             report_progress()
         return event.wait(60)
 
-    monkeypatch.setattr(observe, "time", SimpleNamespace(monotonic=look))
+    monkeypatch.setattr(snapshot_reader, "time", SimpleNamespace(monotonic=look))
     asked = [Query(partial(question, event)) for event in (awake, both_awake)]
     for one in asked:
         one._began = clock.now
@@ -202,7 +202,7 @@ def test_who_waits_for_an_event_is_not_late_for_having_been_held_up(
         return clock.now
 
     ask = Query(lambda: over.wait(60))
-    monkeypatch.setattr(observe, "time", SimpleNamespace(monotonic=look))
+    monkeypatch.setattr(snapshot_reader, "time", SimpleNamespace(monotonic=look))
     ask.await_event(event, 2.0)
     over.set()
     assert event.is_set()
@@ -226,7 +226,7 @@ def test_a_side_that_falls_silent_in_the_middle_is_unseen_and_so_is_one_that_nev
 
     assert clock.while_heard(stops, 1.0) == UnseenCluster("no further answer for 1 s")
     silent.set()
-    monkeypatch.setattr(observe, "TIMEOUTS", replace(TIMEOUTS, plan_cluster_total_s=2.0))
+    monkeypatch.setattr(snapshot_reader, "TIMEOUTS", replace(TIMEOUTS, plan_cluster_total_s=2.0))
     assert clock.while_heard(drips, 1.0) == UnseenCluster("no complete answer within 2 s")
 
 

@@ -13,9 +13,9 @@ import pytest
 from mirror_core.copy.task import CopyTask, never_cancelled
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
-from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import Assignment, PartitionAssignment
 from mirror_core.model.names import MirrorName, Partition
+from mirror_core.model.task_messages import Assignment, PartitionAssignment
+from mirror_core.model.timing import now_ms
 from tests.judging import EAST, WEST
 
 

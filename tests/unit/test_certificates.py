@@ -13,9 +13,9 @@ from mirror_core.evidence.certificates import (
     format_shortfall,
     merge_pieces,
 )
-from mirror_core.model.copying import PIECE_OFFSETS, ReceiptPiece
 from mirror_core.model.names import Offset, Partition
-from mirror_core.wire.digest import DIGEST_MODULUS
+from mirror_core.model.task_messages import PIECE_OFFSETS, ReceiptPiece
+from mirror_core.wire.batch import DIGEST_MODULUS
 
 
 def piece(first: int, end: int, digest: int = 1) -> ReceiptPiece:

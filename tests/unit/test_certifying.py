@@ -13,25 +13,29 @@ from typing import Any
 import msgspec
 import pytest
 
-from mirror_core.decide import vouching
-from mirror_core.decide.parity import ParityRow
-from mirror_core.decide.vouching import CERTIFIED_KEY, REASONS_KEY, UNCERTIFIED_KEY, VERDICT_KEY
+from mirror_core.decide import certificate_coverage
+from mirror_core.decide.certificate_coverage import CERTIFIED_KEY, REASONS_KEY, UNCERTIFIED_KEY, VERDICT_KEY
+from mirror_core.decide.parity_result import ParityRow
 from mirror_core.evidence.certificates import Coverage
-from mirror_core.evidence.heads import add_file, find_newest_location
-from mirror_core.kafka.placing import TopicIds
-from mirror_core.model.copying import ReceiptPiece
+from mirror_core.evidence.receipt_index import add_file, find_newest_location
+from mirror_core.kafka.reassignment import TopicIds
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.parity import ALTERED_KIND, ParityResult
-from mirror_core.model.receipts import ReceiptFileEntry, ReceiptsHead
+from mirror_core.model.parity_verdict import ALTERED_KIND, ParityResult
+from mirror_core.model.receipt_heads import ReceiptFileEntry, ReceiptsHead
 from mirror_core.model.run import StepEvidence
-from mirror_core.parity import certified
-from mirror_core.parity.certified import MAYBE_RECREATED_REASON, RECREATED_REASON, CertificateTask
-from mirror_core.parity.certified_scope import CertificateScope
-from mirror_core.runbook import certifying
-from mirror_core.runbook.certifying import DeadlineRunner
-from mirror_core.state.records import State
+from mirror_core.model.task_messages import ReceiptPiece
+from mirror_core.parity import certificate_check
+from mirror_core.parity.certificate_check import (
+    MAYBE_RECREATED_REASON,
+    RECREATED_REASON,
+    CertificateScope,
+    CertificateTask,
+)
+from mirror_core.runbook import certification
+from mirror_core.runbook.certification import DeadlineRunner
+from mirror_core.state.state_records import State
 
 NAME = MirrorName("m")
 ONE, TWO = (Partition("orders", index) for index in range(2))
@@ -46,7 +50,7 @@ def piece(first: int, behind: int) -> ReceiptPiece:
 
 def equal(task: CertificateTask) -> Iterator[ParityRow]:
     for partition, one in task.pieces:
-        yield replace(certified._to_piece_row(partition, one), dst_count=one.records, dst_digest=one.digest)
+        yield replace(certificate_check._to_piece_row(partition, one), dst_count=one.records, dst_digest=one.digest)
 
 
 def whole(behind: int, **more: Any) -> CertificateScope:
@@ -66,10 +70,10 @@ class World:
         self.config: Any = SimpleNamespace(path=folder / "mirrorbook.yaml", cluster=lambda name: None)
         self.heard = TopicIds({ONE.topic: frozenset({ID})}, ())
         self._patch = monkeypatch
-        monkeypatch.setattr(certified, "load_config", lambda path: self.config)
-        monkeypatch.setattr(certified, "fetch_topic_ids", lambda client, topics: self.heard)
-        monkeypatch.setattr(certified, "ClusterClient", lambda cluster: nullcontext())
-        monkeypatch.setattr(certifying, "DeadlineRunner", lambda deadline: DeadlineRunner(deadline, equal))
+        monkeypatch.setattr(certificate_check, "load_config", lambda path: self.config)
+        monkeypatch.setattr(certificate_check, "fetch_topic_ids", lambda client, topics: self.heard)
+        monkeypatch.setattr(certificate_check, "ClusterClient", lambda cluster: nullcontext())
+        monkeypatch.setattr(certification, "DeadlineRunner", lambda deadline: DeadlineRunner(deadline, equal))
 
     def certify(
         self,
@@ -79,14 +83,14 @@ class World:
         where: str = "/r",
         file: ReceiptFileEntry = FILE,
     ) -> StepEvidence:
-        self._patch.setattr(certifying, "read_certificate_scope", lambda link, state, folder: scope)
+        self._patch.setattr(certification, "read_certificate_scope", lambda link, state, folder: scope)
         status: Any = {p: SimpleNamespace(lmo=Offset(lmo), state=PartitionState.STOPPED) for p, lmo in lmos.items()}
         head = ReceiptsHead(mirror=NAME, part="2026-11-24T07", files=(file,), location=where)
         state = State(receipts={NAME: {head.part: head}}, partitions={NAME: status})
         west = SimpleNamespace(name="west")
         link: Any = SimpleNamespace(mirror=SimpleNamespace(name=NAME), destination=west, config=self.config)
         opened: Any = lambda where: SimpleNamespace(where=where)  # noqa: E731
-        return certifying.certify_destination(
+        return certification.certify_destination(
             link,
             state,
             opened,
@@ -104,7 +108,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
 def test_all_is_proved_where_certificates_reach_the_last_mirrored_offset(world: World) -> None:
     seen = world.certify(whole(10), {ONE: 10})
     assert (seen[VERDICT_KEY], seen[CERTIFIED_KEY], seen[UNCERTIFIED_KEY]) == ("passed", "10 of 10 offsets", "none")
-    assert vouching.COMMAND_KEY not in seen
+    assert certificate_coverage.COMMAND_KEY not in seen
 
 
 @pytest.mark.parametrize(
@@ -123,7 +127,7 @@ def test_nothing_is_proved_of_a_topic_that_may_have_been_made_anew_meanwhile(
         raise BadRequest("the password is another one now")
 
     if heard is None:
-        monkeypatch.setattr(certified, "fetch_topic_ids", silent)
+        monkeypatch.setattr(certificate_check, "fetch_topic_ids", silent)
     else:
         world.heard = TopicIds({ONE.topic: frozenset(heard)}, ())
     seen = world.certify(whole(10), {ONE: 10})
@@ -137,9 +141,9 @@ def test_what_was_altered_is_told_unless_that_was_another_topic(
 ) -> None:
     def altered(task: CertificateTask) -> Iterator[ParityRow]:
         for row in equal(task):
-            yield certified._mark_altered(row)
+            yield certificate_check._mark_altered(row)
 
-    monkeypatch.setattr(certifying, "DeadlineRunner", lambda deadline: DeadlineRunner(deadline, altered))
+    monkeypatch.setattr(certification, "DeadlineRunner", lambda deadline: DeadlineRunner(deadline, altered))
     world.heard = TopicIds({ONE.topic: frozenset(heard)}, (3,))
     seen = world.certify(whole(10), {ONE: 10})
     assert (len(world.kept), seen[CERTIFIED_KEY]) == (found, "0 of 10 offsets")
@@ -150,9 +154,9 @@ def test_what_was_altered_is_kept(world: World, monkeypatch: pytest.MonkeyPatch)
 
     def altered(task: CertificateTask) -> Iterator[ParityRow]:
         for row in equal(task):
-            yield certified._mark_altered(row)
+            yield certificate_check._mark_altered(row)
 
-    monkeypatch.setattr(certifying, "DeadlineRunner", lambda deadline: DeadlineRunner(deadline, altered))
+    monkeypatch.setattr(certification, "DeadlineRunner", lambda deadline: DeadlineRunner(deadline, altered))
     world.certify(whole(10), {ONE: 10})
     assert [[(f.partition, f.offset, f.kind) for f in found.findings] for found in world.kept] == [
         [(ONE, 0, ALTERED_KIND)]
@@ -163,7 +167,7 @@ def test_a_partition_that_is_gone_from_the_destination_is_not_proved(world: Worl
     seen = world.certify(whole(10, left_out={TWO: "the destination does not hold it any more"}), {ONE: 10, TWO: 1000})
     assert (seen[VERDICT_KEY], seen[UNCERTIFIED_KEY]) == ("indeterminate", "orders-1: all of it")
     assert "does not hold it any more" in str(seen[REASONS_KEY])
-    assert vouching.COMMAND_KEY in seen
+    assert certificate_coverage.COMMAND_KEY in seen
 
 
 def test_a_log_that_ends_before_its_last_mirrored_offset_is_not_proved_up_to_there(world: World) -> None:
@@ -176,15 +180,15 @@ def test_a_configuration_that_was_changed_meanwhile_fails_no_run(world: World, m
     def broken(path: Path) -> None:
         raise BadRequest("mirrorbook.yaml: unknown key")
 
-    monkeypatch.setattr(certified, "load_config", broken)
+    monkeypatch.setattr(certificate_check, "load_config", broken)
     seen = world.certify(whole(10), {ONE: 10})
     assert (seen[VERDICT_KEY], seen[REASONS_KEY]) == ("indeterminate", "mirrorbook.yaml: unknown key")
 
 
 def test_so_many_certificates_that_they_would_hold_up_the_run_are_left_to_a_person(world: World) -> None:
-    seen = world.certify(whole(10), {ONE: 10}, file=FILE._replace(pieces=certifying.MAX_CERTIFICATES + 1))
+    seen = world.certify(whole(10), {ONE: 10}, file=FILE._replace(pieces=certification.MAX_CERTIFICATES + 1))
     assert "more than can be read within a minute" in str(seen[REASONS_KEY])
-    assert str(seen[vouching.COMMAND_KEY]).endswith("--receipts /r")
+    assert str(seen[certificate_coverage.COMMAND_KEY]).endswith("--receipts /r")
 
 
 def test_a_password_in_a_url_is_neither_remembered_nor_shown(world: World) -> None:
@@ -232,6 +236,8 @@ def test_of_what_was_not_read_in_time_each_partition_says_so_once() -> None:
     ]
 
 
-@pytest.mark.parametrize("seen", [{VERDICT_KEY: "passed"}, {VERDICT_KEY: "failed", vouching.MISMATCHES_KEY: "x"}, {}])
+@pytest.mark.parametrize(
+    "seen", [{VERDICT_KEY: "passed"}, {VERDICT_KEY: "failed", certificate_coverage.MISMATCHES_KEY: "x"}, {}]
+)
 def test_evidence_that_somebody_has_edited_is_no_traceback(seen: StepEvidence) -> None:
-    assert vouching.format_coverage(seen)
+    assert certificate_coverage.format_coverage(seen)

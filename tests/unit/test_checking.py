@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from mirror_core.decide.access import AclPlan
+from mirror_core.decide.acl_plan import AclPlan
 from mirror_core.model.acl import Acl, Operation, Resource
-from mirror_core.model.drift import DriftRow, SyncAction, SyncCategory
-from mirror_core.runbook.checking import _to_sync_rows
-from mirror_core.sync.access_rows import to_plan_rows
-from mirror_core.sync.cycle import ALL_PARTS, SyncReport
+from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
+from mirror_core.runbook.mirror_check import _to_sync_rows
+from mirror_core.sync.acl_rows import to_plan_rows
+from mirror_core.sync.mirror_sync import ALL_PARTS, SyncReport
 
 
 def row(part: SyncCategory, subject: str, action: SyncAction, **more: Any) -> DriftRow:

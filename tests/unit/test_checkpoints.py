@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.model.errors import Indeterminate
-from mirror_core.model.names import Offset, Partition
-from mirror_core.model.offsets import PartitionOffsets
-from mirror_core.runbook.checkpoints import (
+from mirror_core.model.names import Offset, Partition, PartitionOffsets
+from mirror_core.runbook.step_records import (
     STEP_OUTPUTS,
     FenceResult,
     GateResult,

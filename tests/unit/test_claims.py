@@ -14,15 +14,15 @@ import msgspec
 import pytest
 
 from mirror_core.copy.datagrams import Datagram, DatagramKind, DriverChannel, seal_datagram
-from mirror_core.copy.handover import ClaimBoard, ClaimClient
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.states import CopyState
+from mirror_core.copy.driver_messages import ClaimBoard, ClaimClient
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.copy.partition_states import CopyState
 from mirror_core.copy.task import CopyTask
-from mirror_core.dataplane.channel import DatagramReceiver
-from mirror_core.decide.position import ResumePoint
-from mirror_core.model.copying import ListenAddress, PartitionAssignment
+from mirror_core.dataplane.datagram_receiver import DatagramReceiver
+from mirror_core.decide.gaps_and_resume import ResumePoint
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Partition
+from mirror_core.model.task_messages import ListenAddress, PartitionAssignment
 from tests.waiting import wait_until
 
 A = Partition("orders", 0)

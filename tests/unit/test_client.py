@@ -20,7 +20,7 @@ from kio.static.primitive import i32Timedelta
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, load_config
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.kept import CONNECTION_POOL
+from mirror_core.kafka.connection_pool import CONNECTION_POOL
 from mirror_core.model.errors import RemoteFault, Unreachable
 from tests.threads import Work, beside
 from tests.waiting import wait_until

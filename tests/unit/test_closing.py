@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.closing import RunSituation, format_newer_run, format_run_status, format_unknown_status
-from mirror_core.decide.conducting import ConductorState, ConductorStatus
+from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
+from mirror_core.decide.run_status import RunSituation, format_newer_run, format_run_status, format_unknown_status
 from mirror_core.decide.steps import RUN_STEPS, WriteLocation, find_no_return_step, list_step_names
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
-from mirror_core.model.standing import FenceAction, PendingFence
 from tests.unit.test_decide_verbs import MIRROR, RUN
 
 OWED = PendingFence(mirror=MIRROR.name, cluster=MIRROR.source, action=FenceAction.APPLY, run=RUN.id, since_ms=1)

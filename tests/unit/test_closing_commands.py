@@ -12,32 +12,37 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from mirror_core.decide.shutting import must_stay_fenced
+from mirror_core.decide.fence_state import must_stay_fenced
 from mirror_core.evidence.fence_file import mark_lifted, read_fence_file
 from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Run, RunKind, RunState
-from mirror_core.model.standing import FenceAction, PendingFence
-from mirror_core.runbook import lost_steps
-from mirror_core.runbook.acts import StepContext
-from mirror_core.runbook.lost_steps import UnplannedSteps
-from mirror_core.runbook.shutting import CommandFence
-from mirror_core.runbook.unfencing import LiftFile
+from mirror_core.runbook import unplanned_steps
+from mirror_core.runbook.fence_actions import CommandFence, LiftFile
+from mirror_core.runbook.step_context import StepContext
+from mirror_core.runbook.unplanned_steps import UnplannedSteps
 from mirror_core.state.journal import Journal
-from mirror_core.state.link import MirrorLink, make_mirror_link
-from mirror_core.state.records import State
-from mirror_core.sync import closing_commands, shutting
-from mirror_core.sync.closing_commands import (
+from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
+from mirror_core.state.state_records import State
+from mirror_core.sync import fence_command, fence_command_ownership
+from mirror_core.sync.fence_command import (
+    ClusterClosed,
     FenceCommandFailed,
     FenceCommandTarget,
     build_command_target,
+    has_closed_source,
     run_fence_command,
     run_unfence_command,
 )
-from mirror_core.sync.closings import ClusterClosed, has_closed_source
-from mirror_core.sync.shutting import CommandNotReconciled, open_destination, reconcile_command, write_or_reconcile
+from mirror_core.sync.fence_command_ownership import (
+    CommandNotReconciled,
+    open_destination,
+    reconcile_command,
+    write_or_reconcile,
+)
 from tests.memory import journal_of
 from tests.unit.test_decide_standing import OWED, STANDS
 from tests.unit.test_decide_verbs import RUN
@@ -51,13 +56,13 @@ TOPICS = ("orders", "a.b")
 
 @pytest.fixture(autouse=True)
 def nobodys_destination(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirror_core.sync.kept_closed.read_source_state", lambda link: ())
+    monkeypatch.setattr("mirror_core.sync.fence_command_ownership.read_source_state", lambda link: ())
 
 
 @pytest.fixture
 def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MirrorLink:
     """Each of both clusters has a program that writes down what it was told, in a folder of its own."""
-    monkeypatch.setattr(closing_commands, "compute_retry_pause_s", lambda tries: 0.0)
+    monkeypatch.setattr(fence_command, "compute_retry_pause_s", lambda tries: 0.0)
     return linked(tmp_path)
 
 
@@ -111,7 +116,7 @@ def test_a_drill_closes_and_opens_no_cluster(link: MirrorLink) -> None:
 def test_one_that_fails_is_called_again_then_named_without_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, once: bool, tries: int
 ) -> None:
-    monkeypatch.setattr(closing_commands, "compute_retry_pause_s", lambda tries: 0.0)
+    monkeypatch.setattr(fence_command, "compute_retry_pause_s", lambda tries: 0.0)
     link, before = linked(tmp_path, ends="exit 3"), list[str]()
     with pytest.raises(
         FenceCommandFailed, match=rf"east: fence_command \(./gate\) failed after {tries} time\(s\): exit code 3"
@@ -148,7 +153,7 @@ def test_the_file_is_there_before_a_watcher_closes_a_lost_source(
 ) -> None:
     monkeypatch.setattr(UnplannedSteps, "scope", SimpleNamespace(names=TOPICS, promoted=[], left=[]))
     monkeypatch.setattr(UnplannedSteps, "_needs_confirmation", lambda *_, **__: False)
-    monkeypatch.setattr(lost_steps, "apply_fence", lambda *_: {"fence": "pending"})
+    monkeypatch.setattr(unplanned_steps, "apply_fence", lambda *_: {"fence": "pending"})
     acts = acted(link, tmp_path)
     UnplannedSteps(link, acts.services, cast("Any", acts.journal.log), acts.journal).stand()
     fence = read_fence_file(tmp_path / "run-r" / "unfence-r.json")
@@ -223,7 +228,9 @@ def test_who_called_too_late_makes_it_as_the_new_owner_wants_it(
     link: MirrorLink, monkeypatch: pytest.MonkeyPatch, debts: dict[MirrorName, PendingFence], expected: list[str]
 ) -> None:
     monkeypatch.setattr(
-        shutting, "read_complete_state", lambda cluster: State(mirrors=dict(MIRRORS), pending_fences=dict(debts))
+        fence_command_ownership,
+        "read_complete_state",
+        lambda cluster: State(mirrors=dict(MIRRORS), pending_fences=dict(debts)),
     )
     with pytest.raises(LostOwnership):
         write_or_reconcile(link, where(link), lost)
@@ -234,19 +241,23 @@ def test_it_looks_again_after_it_has_put_it_right(link: MirrorLink, monkeypatch:
     """While it opened the cluster another run has closed it."""
     closed = State(pending_fences={OWED.mirror: OWED})
     states = iter([State(mirrors=dict(MIRRORS)), closed, closed])
-    monkeypatch.setattr(shutting, "read_complete_state", lambda cluster: next(states))
+    monkeypatch.setattr(fence_command_ownership, "read_complete_state", lambda cluster: next(states))
     assert reconcile_command(link, where(link), is_closed=True)
     assert called(link) == ["unfence", "fence"]
 
 
 def test_who_closed_in_time_changes_nothing_more(link: MirrorLink, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutting, "read_complete_state", lambda cluster: State(pending_fences={OWED.mirror: OWED}))
+    monkeypatch.setattr(
+        fence_command_ownership, "read_complete_state", lambda cluster: State(pending_fences={OWED.mirror: OWED})
+    )
     assert reconcile_command(link, where(link), is_closed=True)
     assert called(link) == []
 
 
 def test_of_a_way_home_people_are_told(link: MirrorLink, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutting, "read_complete_state", lambda cluster: State(runs={FAILBACK.id: FAILBACK}))
+    monkeypatch.setattr(
+        fence_command_ownership, "read_complete_state", lambda cluster: State(runs={FAILBACK.id: FAILBACK})
+    )
     with pytest.raises(FenceCommandFailed, match="was called late, while a failback is under way"):
         reconcile_command(link, where(link))
     assert called(link) == []
@@ -257,7 +268,7 @@ def test_behind_a_way_home_and_without_the_mirror_nothing_is_called_and_people_a
     link: MirrorLink, monkeypatch: pytest.MonkeyPatch, mirrors: dict[MirrorName, Mirror]
 ) -> None:
     """The source may be a mirror's destination by now, or applications have moved away from it for good."""
-    monkeypatch.setattr(shutting, "read_complete_state", lambda cluster: State(mirrors=dict(mirrors)))
+    monkeypatch.setattr(fence_command_ownership, "read_complete_state", lambda cluster: State(mirrors=dict(mirrors)))
     with pytest.raises(CommandNotReconciled, match=r"run r has lost mirror m while .* see to it by its own means"):
         write_or_reconcile(link, where(link), lost)
     assert called(link) == []
@@ -280,8 +291,8 @@ def test_a_destination_that_was_opened_too_late_is_closed_again(
     """Also by a try that failed, and may have opened it all the same."""
     link, ours = linked(tmp_path, ends=ends), iter([True])
     state = State(mirrors={MIRROR.name: replace(MIRROR, desired=desired)})
-    monkeypatch.setattr(shutting, "read_complete_state", lambda cluster: state)
-    monkeypatch.setattr(closing_commands, "compute_retry_pause_s", lambda tries: 0.0)
+    monkeypatch.setattr(fence_command_ownership, "read_complete_state", lambda cluster: state)
+    monkeypatch.setattr(fence_command, "compute_retry_pause_s", lambda tries: 0.0)
     with pytest.raises(LostOwnership):
         open_destination(link, where(link, "west"), lambda: None if next(ours, False) else lost())
     assert called(link) == ["unfence", *expected]
@@ -289,7 +300,7 @@ def test_a_destination_that_was_opened_too_late_is_closed_again(
 
 def test_without_commands_nobody_asks_for_the_state_again(link: MirrorLink, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: Callable[[object], State] = lambda cluster: pytest.fail("was read")  # noqa: E731
-    monkeypatch.setattr(shutting, "read_complete_state", reads)
+    monkeypatch.setattr(fence_command_ownership, "read_complete_state", reads)
     bare = replace(link.source, ruling=link.source.ruling.without_commands())
     with pytest.raises(LostOwnership):
         write_or_reconcile(link, replace(where(link), cluster=bare), lost)

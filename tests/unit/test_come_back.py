@@ -11,10 +11,11 @@ import msgspec
 import pytest
 
 from mirror_core.cli import failover as command
-from mirror_core.cli import sets as of_sets
-from mirror_core.decide.approvals import explain_source_answers_again
-from mirror_core.decide.failover import PlanDecision, decide_failover
-from mirror_core.decide.view import MirrorSnapshot, UnseenCluster
+from mirror_core.cli import failover as of_sets
+from mirror_core.decide.approval_rules import explain_source_answers_again
+from mirror_core.decide.failover_plan import PlanDecision, decide_failover
+from mirror_core.decide.mirror_snapshot import MirrorSnapshot, UnseenCluster
+from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.errors import (
     AuthenticationFailed,
     BadRequest,
@@ -24,12 +25,11 @@ from mirror_core.model.errors import (
     Refused,
     Unreachable,
 )
-from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Run, RunMode
-from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.sets import SetFailover
-from mirror_core.state.records import State
+from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.runbook.set_failover import SetFailover
+from mirror_core.state.state_records import State
 from tests.unit.test_decide_failover import view  # noqa: F401 - a fixture
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_refusals import LINK
@@ -282,7 +282,7 @@ def test_another_cluster_at_its_address_is_no_source_that_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     failover = Failover(LINK, cast("Any", None), started_by="me")
-    monkeypatch.setattr("mirror_core.sync.identity.ClusterClient", Other)
+    monkeypatch.setattr("mirror_core.sync.cluster_identity.ClusterClient", Other)
     monkeypatch.setattr(Failover, "decide", lambda self, choice: UNSEEN)
     assert not failover.can_reach_source()
     assert failover.decide_unplanned() == (UNSEEN, True)
@@ -309,7 +309,7 @@ def test_who_lets_us_not_in_is_there_and_is_given_up_by_no_approval_of_before(
         raise error
 
     failover = Failover(LINK, cast("Any", None), started_by="me")
-    monkeypatch.setattr("mirror_core.sync.identity.ClusterClient", Other)
+    monkeypatch.setattr("mirror_core.sync.cluster_identity.ClusterClient", Other)
     monkeypatch.setattr(Other, "metadata", raises)
     monkeypatch.setattr(Failover, "decide", lambda self, choice: UNSEEN)
     assert failover.is_source_reachable() is there

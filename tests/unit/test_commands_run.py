@@ -8,7 +8,7 @@ from pathlib import Path
 
 from typer.core import TyperGroup
 
-from mirror_core.cli.lazy import COMMANDS, load_command
+from mirror_core.cli.lazy_group import COMMANDS, load_command
 from tests.unit.test_docs import ROOT
 
 BROKERS = ("cluster", "dag", "drill", "spark")

@@ -6,8 +6,8 @@ import pytest
 from fastcrc import crc32
 
 from mirror_core.wire.batch import CONTROL, TRANSACTIONAL, MalformedBatch, readdress
-from mirror_core.wire.committed import DamagedBatch, filter_committed
-from mirror_core.wire.hidden import build_hidden_batch
+from mirror_core.wire.hidden_records import build_hidden_batch
+from mirror_core.wire.read_committed import DamagedBatch, filter_committed
 from tests.unit.test_rewrite import batch, fetched
 
 

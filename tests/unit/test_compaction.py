@@ -9,12 +9,18 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.evidence import receipts
+from mirror_core.evidence import receipt_files
 from mirror_core.evidence.certificates import Coverage, DatedPiece, compute_coverage, find_uncovered, make_blank_pieces
-from mirror_core.evidence.compaction import DestinationLogs, ReceiptRow, compact_day, find_newest_pieces, parse_pieces
-from mirror_core.evidence.receipts import parse_receipts
-from mirror_core.model.copying import PIECE_OFFSETS, Receipt, ReceiptPiece
+from mirror_core.evidence.receipt_files import (
+    DestinationLogs,
+    ReceiptRow,
+    compact_day,
+    find_newest_pieces,
+    parse_pieces,
+    parse_receipts,
+)
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.task_messages import PIECE_OFFSETS, Receipt, ReceiptPiece
 from tests.unit.test_receipts import ORDERS, receipt
 
 DAY = "2026-09-21"
@@ -26,7 +32,7 @@ def rows_of(*told: tuple[int, Receipt]) -> list[ReceiptRow]:
     """Receipts, each with its generation."""
     made = list[ReceiptRow]()
     for generation, one in told:
-        made += parse_receipts(receipts.pack_receipts(generation, one.epoch, [one]).content).to_pylist()
+        made += parse_receipts(receipt_files.pack_receipts(generation, one.epoch, [one]).content).to_pylist()
     return made
 
 

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from mirror_core.cli import completing
+from mirror_core.cli import completion
 from mirror_core.kafka.config import Config
-from mirror_core.model.limits import TIMEOUTS
 from mirror_core.model.names import ClusterName
-from mirror_core.state import link
-from mirror_core.state.records import State
+from mirror_core.model.timing import TIMEOUTS
+from mirror_core.state import mirror_link
+from mirror_core.state.state_records import State
 from tests.commands import completed
 
 FILE = """
@@ -55,9 +55,9 @@ def test_a_cluster_has_as_long_as_the_limits_give_it(tmp_path: Path, monkeypatch
 
     file = tmp_path / "mirrorbook.yaml"
     file.write_text(FILE, encoding="utf-8")
-    monkeypatch.setattr(link, "read_states", states)
+    monkeypatch.setattr(mirror_link, "read_states", states)
     monkeypatch.setattr(logging, "disable", lambda level: None)
-    assert completing.complete_runs(SimpleNamespace(params={"config": str(file)}), "") == []
+    assert completion.complete_runs(SimpleNamespace(params={"config": str(file)}), "") == []
     assert asked == [TIMEOUTS.completion_s]
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from mirror_core.model.units import parse_bytes_per_s
+from mirror_core.model.text import parse_bytes_per_s
 from mirror_core.sandbox.credentials import ADMIN, CONTROL, DATA, USERS, read_passwords
 from mirror_core.supervisor.supervisor import STOP_TIMEOUT_S
 from tests.unit.test_deploy import DOCKERFILE, ROOT, parsed

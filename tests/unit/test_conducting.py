@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.conducting import (
+from mirror_core.decide.process_liveness import (
     CONDUCTOR_STEP,
     ConductorState,
     ConductorStatus,
@@ -14,8 +14,8 @@ from mirror_core.decide.conducting import (
     find_conductor_heartbeat,
     format_heartbeat_step,
 )
-from mirror_core.model.checkpoint import Checkpoint, RunHeartbeat
-from mirror_core.model.clock import CONDUCTOR_TIMEOUT_S
+from mirror_core.model.run_checkpoints import Checkpoint, RunHeartbeat
+from mirror_core.model.timing import CONDUCTOR_TIMEOUT_S
 from mirror_core.state.journal import make_checkpoint
 from tests.memory import journal_of
 

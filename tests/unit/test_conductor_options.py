@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from mirror_core.cli import conducting
-from mirror_core.cli.conducting import CompareRunner, choose_runner, make_conductor
+from mirror_core.cli import run_commands
+from mirror_core.cli.run_commands import CompareRunner, choose_runner, make_conductor
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.run import RunMode
 from mirror_core.runbook import failback_steps
 from mirror_core.runbook.failback_steps import FailbackSteps
-from mirror_core.runbook.failover import Failover
+from mirror_core.runbook.failover_conductor import Failover
 from tests.memory import journal_of
 from tests.unit.test_refusals import LINK
 
@@ -30,7 +30,7 @@ def test_what_people_may_have_to_do_is_never_swallowed(
     quiet: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By a machine's reading of what is printed, either."""
-    monkeypatch.setattr(conducting, "make_services", lambda *arguments: None)
+    monkeypatch.setattr(run_commands, "make_services", lambda *arguments: None)
     make_conductor(Failover, LINK, quiet=quiet)._print_line("stop node 1 within 300 s")
     said = capsys.readouterr()
     line = "stop node 1 within 300 s\n"

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.decide.parity import ParityRow
+from mirror_core.decide.parity_result import ParityRow
 from mirror_core.kafka.config import Principal, find_config, load_config, register_config_text
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import ParityRange
+from mirror_core.model.parity_verdict import ParityRange
 from mirror_core.parity import check, salvage
 from mirror_core.parity.compare import CompareTask
 from mirror_core.parity.salvage import SalvageTask

@@ -11,25 +11,24 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.decide.scope import EMPTY_SCOPE
+from mirror_core.decide.failover_scope import EMPTY_SCOPE
 from mirror_core.evidence.fence_file import fence_file_path, write_fence_file
-from mirror_core.model import clock
+from mirror_core.model import timing
 from mirror_core.model.errors import Refused, RemoteFault
 from mirror_core.model.files import Unwritable
-from mirror_core.model.names import Offset, Partition
-from mirror_core.model.offsets import PartitionOffsets
-from mirror_core.model.parity import ParityVerdict
+from mirror_core.model.names import Offset, Partition, PartitionOffsets
+from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.run import PlanFact, RunState, StepEvidence
-from mirror_core.rights.acls import build_denial
-from mirror_core.runbook import failover_steps, promotion, raised_again
-from mirror_core.runbook.checkpoints import DrainResult, FenceResult
-from mirror_core.runbook.failover import is_drained_behind_fence
-from mirror_core.runbook.failover_steps import PlannedSteps
-from mirror_core.runbook.last_look import PROBE_EVIDENCE_KEY, PromotionProbe
-from mirror_core.runbook.unfencing import LiftFile
+from mirror_core.rights.acl_rules import build_denial
+from mirror_core.runbook import fence_recheck, planned_steps, promotion_steps
+from mirror_core.runbook.failover_conductor import is_drained_behind_fence
+from mirror_core.runbook.fence_actions import LiftFile
+from mirror_core.runbook.fence_recheck import PROBE_EVIDENCE_KEY, PromotionProbe
+from mirror_core.runbook.planned_steps import PlannedSteps
+from mirror_core.runbook.step_records import DrainResult, FenceResult
 from mirror_core.state.journal import make_checkpoint
-from mirror_core.state.records import State, Tombstone
-from mirror_core.state.turning import PromotionCheck, is_past_no_return
+from mirror_core.state.no_return import PromotionCheck, is_past_no_return
+from mirror_core.state.state_records import State, Tombstone
 from tests.memory import MemoryLog, journal_of
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_fence_file import FENCE
@@ -100,7 +99,7 @@ def test_a_source_that_may_have_taken_writes_is_not_promoted_as_if_it_had_stood_
     journal.save_checkpoint("begin", EMPTY_SCOPE)
     journal.save_checkpoint("drain", DrainResult(positions=PartitionOffsets.from_mapping({P0: Offset(5)})))
     monkeypatch.setattr(PlannedSteps, "check_approval", lambda self, what, source_needed: False)
-    monkeypatch.setattr(raised_again, "probe_source", lambda link, denials, partitions: look)
+    monkeypatch.setattr(fence_recheck, "probe_source", lambda link, denials, partitions: look)
     if not isinstance(lifted_ms, str):
         write_fence_file(
             fence_file_path(tmp_path / f"run-{RUN.id}", RUN.id), replace(FENCE, lifted_ms=lifted_ms), "advice"
@@ -128,7 +127,7 @@ def test_of_one_that_a_command_has_closed_its_log_ends_tell(
     journal.save_checkpoint("fence", FenceResult(ends=PartitionOffsets(), authorizer=False, command=True))
     journal.save_checkpoint("drain", DrainResult(positions=PartitionOffsets.from_mapping({P0: Offset(5)})))
     journal.perform("parity", lambda: {"verdict": ParityVerdict.PASSED})
-    monkeypatch.setattr(failover_steps, "probe_source", lambda link, denials, partitions: look)
+    monkeypatch.setattr(planned_steps, "probe_source", lambda link, denials, partitions: look)
     assert PlannedSteps(LINK, cast("Any", None), cast("Any", journal.log), journal).count_lost()[0] == lost
 
 
@@ -150,7 +149,7 @@ def test_what_a_fenced_source_took_since_is_known_only_if_a_broker_shows_the_fen
     journal.save_checkpoint("begin", EMPTY_SCOPE)
     journal.save_checkpoint("fence", FenceResult(ends=PartitionOffsets(), authorizer=authorizer))
     journal.perform("parity", lambda: {"verdict": ParityVerdict.PASSED})
-    monkeypatch.setattr(failover_steps, "probe_source", lambda link, denials, partitions: look)
+    monkeypatch.setattr(planned_steps, "probe_source", lambda link, denials, partitions: look)
     writer = cast("Any", journal.log)
     found, by = PlannedSteps(LINK, cast("Any", None), writer, journal).count_lost()
     assert found == lost
@@ -211,7 +210,7 @@ def test_a_last_look_of_another_version_holds_up_no_resume(monkeypatch: pytest.M
     journal.save_checkpoint("begin", EMPTY_SCOPE)
     steps = PlannedSteps(LINK, cast("Any", None), cast("Any", journal.log), journal)
     monkeypatch.setattr(
-        PlannedSteps, "check_before_promotion", lambda self: replace(ALL, fenced_broker_count=1, began=clock.Moment())
+        PlannedSteps, "check_before_promotion", lambda self: replace(ALL, fenced_broker_count=1, began=timing.Moment())
     )
     monkeypatch.setattr(PlannedSteps, "ensure_fenced", lambda self: {"fence": "stands"})
 
@@ -219,7 +218,7 @@ def test_a_last_look_of_another_version_holds_up_no_resume(monkeypatch: pytest.M
         before()
         return ()
 
-    monkeypatch.setattr(promotion, "apply_promotion", giving)
+    monkeypatch.setattr(promotion_steps, "apply_promotion", giving)
     journal.perform("begin", dict)
     with pytest.raises(RemoteFault):
         journal.perform("promote", _gives_nothing)
@@ -234,8 +233,8 @@ def test_a_last_look_of_another_version_holds_up_no_resume(monkeypatch: pytest.M
 def test_whoever_slept_is_told_so_by_either_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The monotonic clock stands still while a machine is suspended, and the wall clock may be set back."""
     ticks, wall = 100.0, 1_000_000
-    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: ticks, time_ns=lambda: wall * 1_000_000))
-    seen = clock.Moment()
+    monkeypatch.setattr(timing, "time", SimpleNamespace(monotonic=lambda: ticks, time_ns=lambda: wall * 1_000_000))
+    seen = timing.Moment()
     assert seen.age_s == 0
     wall += 60_000
     assert seen.age_s == 60

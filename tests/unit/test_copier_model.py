@@ -17,16 +17,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirror_core.copy import errors, gap_case, gap_round, ownership, verdict
-from mirror_core.copy.gap_case import GapFillState
-from mirror_core.copy.gap_round import GapRound
-from mirror_core.copy.outbox import Gap
-from mirror_core.copy.ownership import GapClaim
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.place import PartitionProgress
-from mirror_core.copy.states import CopyState
-from mirror_core.decide.gaps import choose_marker_epoch, find_turn, limit_markers_in_flight, to_first_marker_epoch
-from mirror_core.decide.position import BothLogBounds, ForeignWrite, ResumePoint, SourceLostRecords, decide_resume_point
+from mirror_core.copy import gap_claim, gap_filler, response_errors, resume_decision
+from mirror_core.copy.gap_claim import GapClaim, GapFillState
+from mirror_core.copy.gap_filler import GapRound
+from mirror_core.copy.partition_progress import PartitionProgress
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.copy.partition_states import CopyState
+from mirror_core.copy.send_queue import Gap
+from mirror_core.decide.gaps_and_resume import (
+    BothLogBounds,
+    ForeignWrite,
+    ResumePoint,
+    SourceLostRecords,
+    choose_marker_epoch,
+    decide_resume_point,
+    find_turn,
+    limit_markers_in_flight,
+    to_first_marker_epoch,
+)
 from mirror_core.model.mirror import FailureKind
 from tests import model_copier
 from tests.model_broker import Broker
@@ -103,18 +111,18 @@ Seed = Callable[[pytest.MonkeyPatch], None]
 
 def _turn(patch: pytest.MonkeyPatch) -> None:
     """Newcomers who wait for the same gap take it up at different times."""
-    patch.setattr(gap_round, "find_turn", lambda epoch, wall_ms: 0)
+    patch.setattr(gap_filler, "find_turn", lambda epoch, wall_ms: 0)
 
 
 def _at_once(patch: pytest.MonkeyPatch) -> None:
     """All but one of a gap's markers are unanswered at a time: there is always room for one that shuts them out."""
-    patch.setattr(gap_case, "limit_markers_in_flight", lambda missing: missing)
+    patch.setattr(gap_claim, "limit_markers_in_flight", lambda missing: missing)
 
 
 def _attempts(patch: pytest.MonkeyPatch) -> None:
     """Whoever takes up somebody else's gap sends a higher number: what the other one has on its way is refused."""
     patch.setattr(
-        gap_case,
+        gap_claim,
         "choose_marker_epoch",
         lambda count, newest, *, owned: choose_marker_epoch(count, newest, is_owned=True),
     )
@@ -123,7 +131,7 @@ def _attempts(patch: pytest.MonkeyPatch) -> None:
 def _numbers(patch: pytest.MonkeyPatch) -> None:
     """Each gap's markers have higher numbers than those of the gaps before it."""
     patch.setattr(
-        gap_case, "choose_marker_epoch", lambda count, newest, *, owned: max(newest, to_first_marker_epoch(1))
+        gap_claim, "choose_marker_epoch", lambda count, newest, *, owned: max(newest, to_first_marker_epoch(1))
     )
 
 
@@ -155,12 +163,12 @@ def _check_tail(patch: pytest.MonkeyPatch) -> None:
         found = decide_resume_point(seen)
         return replace(found, must_check_tail=False) if isinstance(found, (ResumePoint, SourceLostRecords)) else found
 
-    patch.setattr(verdict, "decide_resume_point", unchecked)
+    patch.setattr(resume_decision, "decide_resume_point", unchecked)
 
 
 def _base_offset(patch: pytest.MonkeyPatch) -> None:
     """An answer's base offset is compared."""
-    real = errors.handle_produce_response
+    real = response_errors.handle_produce_response
     patch.setattr(
         model_copier,
         "handle_produce_response",
@@ -179,13 +187,13 @@ def _barrier(patch: pytest.MonkeyPatch) -> None:
 
 def _quiet(patch: pytest.MonkeyPatch) -> None:
     """A newcomer waits until the log has stood still."""
-    patch.setattr(ownership, "QUIET_S", 0.0)
+    patch.setattr(gap_claim, "QUIET_S", 0.0)
 
 
 def _one_turn(patch: pytest.MonkeyPatch) -> None:
     """Who looked in one turn does not send in another, be the broker so far away that an answer of then is fresh."""
     patch.setattr(model_copier, "STALE_S", 1e9)
-    patch.setattr(gap_round, "find_turn", lambda epoch, wall_ms: None if find_turn(epoch, wall_ms) is None else 0)
+    patch.setattr(gap_filler, "find_turn", lambda epoch, wall_ms: None if find_turn(epoch, wall_ms) is None else 0)
 
 
 def _unanswered(patch: pytest.MonkeyPatch) -> None:
@@ -267,7 +275,7 @@ def _look_behind(patch: pytest.MonkeyPatch) -> None:
 
 def _confirmed(patch: pytest.MonkeyPatch) -> None:
     """An owner that has not looked for a while looks: that its data is acknowledged does not say where the log ends."""
-    patch.setattr(ownership, "CERTAIN_S", 1e9)
+    patch.setattr(gap_claim, "CERTAIN_S", 1e9)
     _without_times(patch)
 
 

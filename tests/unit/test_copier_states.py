@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mirror_core import copy
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.states import (
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.copy.partition_states import (
     COPY_TRANSITIONS,
     ENDED_STATES,
     SENDING_STATES,
@@ -18,9 +18,9 @@ from mirror_core.copy.states import (
     IllegalCopyTransition,
     next_state,
 )
-from mirror_core.decide.position import ResumePoint
-from mirror_core.model.copying import PartitionAssignment
+from mirror_core.decide.gaps_and_resume import ResumePoint
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.task_messages import PartitionAssignment
 
 ROOM = Path(copy.__file__).parent
 

@@ -6,15 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.report import build_report
-from mirror_core.dataplane.planning import mark_aligned
-from mirror_core.decide.crowded import FILLED_STEP_OFFSETS, NEAR_LIMIT_OFFSETS, format_gap_limit_warning, round_filled
-from mirror_core.decide.gaps import FILLED_MASK
-from mirror_core.decide.position import ResumePoint
-from mirror_core.model.copying import PartitionAssignment
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.copy.task import build_report
+from mirror_core.dataplane.epoch_planner import mark_aligned
+from mirror_core.decide.gaps_and_resume import (
+    FILLED_MASK,
+    FILLED_STEP_OFFSETS,
+    NEAR_LIMIT_OFFSETS,
+    ResumePoint,
+    format_gap_limit_warning,
+    round_filled,
+)
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import Partition
+from mirror_core.model.task_messages import PartitionAssignment
 from tests.assignments import assignment
 
 P = Partition("payments", 3)

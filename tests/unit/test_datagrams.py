@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.copy.datagrams import MAX_DATAGRAM_BYTES, Datagram, DatagramKind, DriverChannel, seal_datagram
-from mirror_core.copy.handover import ClaimBoard
-from mirror_core.dataplane.channel import DatagramReceiver
+from mirror_core.copy.driver_messages import ClaimBoard
+from mirror_core.dataplane.datagram_receiver import DatagramReceiver
 from mirror_core.dataplane.progress import ProgressTracker
-from mirror_core.model.copying import ListenAddress
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import Partition
+from mirror_core.model.task_messages import ListenAddress
 from tests.addresses import IPV6, resolve_to
 from tests.threads import beside
 from tests.waiting import wait_until
@@ -166,7 +166,7 @@ def test_what_was_said_before_the_end_is_heard() -> None:
 
 
 def test_who_was_held_up_hears_all_the_same_what_was_said_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirror_core.dataplane.channel._CLOSE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("mirror_core.dataplane.datagram_receiver._CLOSE_TIMEOUT_S", 0.0)
     taken = list[bytes]()
 
     def take(letter: Datagram) -> bytes:

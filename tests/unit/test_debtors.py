@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from mirror_core.decide.standing import FenceDecision, FenceState
-from mirror_core.mirrors import debtors
+from mirror_core.decide.fence_state import FenceDecision, FenceState
+from mirror_core.mirrors import fence_watcher
 from mirror_core.model.errors import Indeterminate, LostOwnership, Unreachable
 from mirror_core.model.names import MirrorName
-from mirror_core.state.link import MirrorLink
+from mirror_core.state.mirror_link import MirrorLink
 from tests.unit.test_refusals import LINK
 
 WELL = FenceDecision(state=FenceState.APPLIED)
@@ -34,14 +34,14 @@ def test_all_are_looked_at_and_each_silent_cluster_is_named_once(monkeypatch: py
         assert isinstance(found, FenceDecision)
         return found
 
-    monkeypatch.setattr(debtors, "check_fence", look)
-    found = debtors.probe_each(links(32))
+    monkeypatch.setattr(fence_watcher, "check_fence", look)
+    found = fence_watcher.probe_each(links(32))
     assert len(found) == 32
     defect = str(found[MirrorName("m3")])
     assert defect.startswith("a defect of Mirrorbook: KeyError"), "one mirror's defect hides all others' alarms"
     assert "hush" not in defect
     assert [found[MirrorName(name)] for name in ("m0", "m1", "m2")] == [WELL, lost, broken]
-    assert debtors.list_silent_sources(links(32), found) == {LINK.source.name: [f"m{n}" for n in range(4, 32)]}
+    assert fence_watcher.list_silent_sources(links(32), found) == {LINK.source.name: [f"m{n}" for n in range(4, 32)]}
 
 
 def test_what_passes_by_itself_is_looked_at_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,9 +53,9 @@ def test_what_passes_by_itself_is_looked_at_once_more(monkeypatch: pytest.Monkey
             raise Unreachable("west does not answer")
         return WELL
 
-    monkeypatch.setattr(debtors, "PROBE_RETRY_S", 0.0)
-    monkeypatch.setattr(debtors, "check_fence", look)
-    assert debtors.probe_each(links(1)) == {"m0": WELL}
+    monkeypatch.setattr(fence_watcher, "PROBE_RETRY_S", 0.0)
+    monkeypatch.setattr(fence_watcher, "check_fence", look)
+    assert fence_watcher.probe_each(links(1)) == {"m0": WELL}
     assert seen == ["m0", "m0"]
 
 
@@ -67,9 +67,9 @@ def test_one_wait_is_for_all_mirrors_of_a_cluster(monkeypatch: pytest.MonkeyPatc
         waits.append(seconds)
         return answered
 
-    monkeypatch.setattr(debtors, "wait_for_answer", answers)
-    monkeypatch.setattr(debtors, "read_state", lambda cluster: None)
-    monkeypatch.setattr(debtors, "check_fence", lambda link: WELL)
-    found = debtors.probe_on_first_answer(links(32), 45)
+    monkeypatch.setattr(fence_watcher, "wait_for_answer", answers)
+    monkeypatch.setattr(fence_watcher, "read_state", lambda cluster: None)
+    monkeypatch.setattr(fence_watcher, "check_fence", lambda link: WELL)
+    found = fence_watcher.probe_on_first_answer(links(32), 45)
     assert waits == [45]
     assert len(found) == (32 if answered else 0)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.access import (
+from mirror_core.decide.acl_plan import (
     AclPlan,
     AclScope,
     find_unknown_scram_users,
@@ -20,7 +20,7 @@ from mirror_core.decide.filters import build_group_filter
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.rights.acls import (
+from mirror_core.rights.acl_rules import (
     EVERYBODY,
     build_demotions,
     can_change_topic,
@@ -28,7 +28,7 @@ from mirror_core.rights.acls import (
     find_undemotable_grants,
     is_wildcard_grant,
 )
-from mirror_core.rights.provenance import find_forgery_reason
+from mirror_core.rights.ledger_rules import find_forgery_reason
 
 MIRROR = MirrorName("m")
 WEST = ClusterName("west")

@@ -9,16 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.decide.failover import decide_failover, list_bound_facts, list_changed_facts, list_new_reasons
-from mirror_core.decide.view import ClusterTopic, DestinationSnapshot, MirrorSnapshot, UnseenCluster
+from mirror_core.decide.failover_plan import decide_failover, list_bound_facts, list_changed_facts, list_new_reasons
+from mirror_core.decide.mirror_snapshot import ClusterTopic, DestinationSnapshot, MirrorSnapshot, UnseenCluster
 from mirror_core.model.errors import Refused, Unreachable
 from mirror_core.model.mirror import DesiredState, PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode
-from mirror_core.runbook import observe, promotion
-from mirror_core.runbook.failover_steps import PlannedSteps
+from mirror_core.runbook import promotion_steps, snapshot_reader
+from mirror_core.runbook.planned_steps import PlannedSteps
 from mirror_core.state.journal import Journal, make_checkpoint
-from mirror_core.state.records import PartitionRecord
+from mirror_core.state.state_records import PartitionRecord
 from tests.memory import MemoryLog
 from tests.unit.test_decide_failover import DST, P0, P1, SRC, healthy_view, source_of, status
 from tests.unit.test_decide_verbs import RUN
@@ -193,12 +193,14 @@ def test_a_source_that_is_silent_before_the_fence_is_waited_for(
     )
     steps = PlannedSteps(LINK, cast("Any", None), cast("Any", log), Journal(log, RUN.id, ("fence",)))
     seen = replace(view, source=UnseenCluster("no broker answered"))
-    monkeypatch.setattr(promotion, "take_snapshot", lambda *asked, offsets, fences: seen)
+    monkeypatch.setattr(promotion_steps, "take_snapshot", lambda *asked, offsets, fences: seen)
     with pytest.raises(Unreachable, match=r"fence: no broker answered; resume the run when \w+ answers"):
         steps.check_approval("fence", source_needed=True)
     assert steps.check_approval("promotion", source_needed=False) is False
     monkeypatch.setattr(
-        promotion, "take_snapshot", lambda *asked, offsets, fences: replace(seen, destination=UnseenCluster("nor here"))
+        promotion_steps,
+        "take_snapshot",
+        lambda *asked, offsets, fences: replace(seen, destination=UnseenCluster("nor here")),
     )
     with pytest.raises(Refused, match="abort this run and plan again"):
         steps.check_approval("fence", source_needed=True)
@@ -217,10 +219,10 @@ def test_a_fence_that_has_become_a_first_acl_since_the_plan_is_not_put_up(
     def source(*_: object, fences: bool, **__: object) -> Any:
         return replace(source_of(view), fence_side_effects="orders have no ACL" if fences else "")
 
-    monkeypatch.setattr(observe, "_snapshot_source", source)
-    monkeypatch.setattr(observe, "_snapshot_destination", lambda *_, **__: view.destination)
-    monkeypatch.setattr(observe, "find_command_problems", lambda *_: ())
-    monkeypatch.setattr(observe, "now_ms", lambda: view.now_ms)
+    monkeypatch.setattr(snapshot_reader, "_snapshot_source", source)
+    monkeypatch.setattr(snapshot_reader, "_snapshot_destination", lambda *_, **__: view.destination)
+    monkeypatch.setattr(snapshot_reader, "find_command_problems", lambda *_: ())
+    monkeypatch.setattr(snapshot_reader, "now_ms", lambda: view.now_ms)
     log.put(*(PartitionRecord(LINK.mirror.name, status) for status in view.statuses.values()))
     with pytest.raises(Refused) as refused:
         steps.check_approval("fence", source_needed=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirror_core.decide.canary import (
+from mirror_core.decide.canary_result import (
     BrokerAvailability,
     CanaryKind,
     CanaryOutcome,

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.access import AclPlan
+from mirror_core.decide.acl_plan import AclPlan
 from mirror_core.model.acl import Acl, AclPurpose, Operation, Pattern, Permission, Resource
-from mirror_core.rights.acls import EVERYBODY, OWN_NAME_PREFIX, OWN_TOPIC_PREFIX, build_denial
+from mirror_core.rights.acl_rules import EVERYBODY, OWN_NAME_PREFIX, OWN_TOPIC_PREFIX, build_denial
 from tests.unit.test_decide_acls import ALL, READ, WRITE, acl, entry, plan, scope
 
 TXN = acl(Operation.WRITE, "payments-", resource=Resource.TRANSACTIONAL_ID, pattern=Pattern.PREFIXED)

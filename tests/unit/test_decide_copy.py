@@ -8,28 +8,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.assign import assign_partitions, rotate_partitions
-from mirror_core.decide.gaps import (
+from mirror_core.decide.batch_treatment import BatchTreatment, choose_treatment
+from mirror_core.decide.gaps_and_resume import (
     FILLED_MASK,
-    NO_MARKER,
-    choose_marker_epoch,
-    count_filled,
-    decode_filled,
-    find_turn,
-    limit_markers_in_flight,
-)
-from mirror_core.decide.passthrough import BatchTreatment, choose_treatment
-from mirror_core.decide.position import (
     MAX_MARKED_START,
+    NO_MARKER,
     BothLogBounds,
     ForeignWrite,
     OwnProducerState,
     ResumePoint,
     SourceLostRecords,
+    choose_marker_epoch,
+    count_filled,
     decide_resume_point,
+    decode_filled,
+    find_turn,
+    limit_markers_in_flight,
     to_own_producer_state,
 )
-from mirror_core.kafka.produced import ProduceOutcome, classify_produce_error
+from mirror_core.decide.task_assignment import assign_partitions, rotate_partitions
+from mirror_core.kafka.produce_errors import ProduceOutcome, classify_produce_error
 from mirror_core.model.names import Partition
 from mirror_core.wire.batch import (
     DELETE_HORIZON,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.cutting import CutPoint, find_cut_point
+from mirror_core.decide.truncation import CutPoint, find_cut_point
 from mirror_core.model.names import Offset
 from mirror_core.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader
 

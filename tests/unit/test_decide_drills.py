@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.decide.ages import FreshnessKind, list_newest_times
 from mirror_core.decide.drills import (
     NOT_EQUAL_TEXT,
     GroupReadResult,
@@ -21,6 +20,7 @@ from mirror_core.decide.drills import (
     summarize_failed_drills,
     to_drill_name,
 )
+from mirror_core.decide.failover_readiness import FreshnessKind, list_newest_times
 from mirror_core.decide.steps import list_standstill_steps
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors.creation import create_mirror

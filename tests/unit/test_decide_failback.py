@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.failback import (
+from mirror_core.decide.failback_plan import (
     FailbackSnapshot,
     NewPrimary,
     OldSource,
@@ -14,15 +14,15 @@ from mirror_core.decide.failback import (
     decide_failback,
     find_written_since,
 )
-from mirror_core.decide.strategies import AllowedStrategies, find_divergent_tails
-from mirror_core.decide.view import ClusterTopic, UnseenCluster
+from mirror_core.decide.mirror_snapshot import ClusterTopic, UnseenCluster
+from mirror_core.decide.truncation import AllowedStrategies, find_divergent_tails
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
+from mirror_core.model.config_sections import AuthorizerConfig, AuthorizerKind
 from mirror_core.model.hooks import Hook, HookCommand
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.ruling import AuthorizerConfig, AuthorizerKind
+from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import FailbackStrategy
-from mirror_core.model.standing import FenceAction, PendingFence
 
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
 OLD, NEW = "a" * 32, "b" * 32

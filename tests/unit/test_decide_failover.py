@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.failover import decide_failover
-from mirror_core.decide.scope import find_scope_changes
-from mirror_core.decide.steps import list_step_names
-from mirror_core.decide.view import (
+from mirror_core.decide.failover_plan import decide_failover
+from mirror_core.decide.failover_scope import find_scope_changes
+from mirror_core.decide.mirror_snapshot import (
     ClusterTopic,
     DestinationSnapshot,
     HiddenTopics,
@@ -18,10 +17,11 @@ from mirror_core.decide.view import (
     UnseenCluster,
     select_healthy,
 )
+from mirror_core.decide.steps import list_step_names
+from mirror_core.model.config_sections import KAFKA_AUTHORIZER, AuthorizerConfig, AuthorizerKind
 from mirror_core.model.hooks import Hook, HookCommand
 from mirror_core.model.mirror import DesiredState, FailureKind, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.ruling import KAFKA_AUTHORIZER, AuthorizerConfig, AuthorizerKind
 from mirror_core.model.run import PlanFact, RunKind, RunMode
 
 P0, P1 = Partition("orders", 0), Partition("orders", 1)

@@ -6,14 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.figures import (
-    list_group_figures,
-    list_partition_figures,
-    list_plan_figures,
-    list_plan_unknowns,
-    list_plan_warnings,
-)
-from mirror_core.decide.view import (
+from mirror_core.decide.mirror_snapshot import (
     MAX_LISTED,
     ClusterTopic,
     DestinationSnapshot,
@@ -25,8 +18,15 @@ from mirror_core.decide.view import (
     join_limited,
     list_lags,
 )
+from mirror_core.decide.plan_figures import (
+    list_group_figures,
+    list_partition_figures,
+    list_plan_figures,
+    list_plan_unknowns,
+    list_plan_warnings,
+)
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
-from mirror_core.model.groups import UncommittedGroupOffset, UnsyncedGroups
+from mirror_core.model.config_sections import AuthorizerConfig, AuthorizerKind
 from mirror_core.model.mirror import (
     DesiredState,
     GroupSyncTime,
@@ -37,16 +37,16 @@ from mirror_core.model.mirror import (
     PartitionStatus,
 )
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.proof import KnownDifference, MirrorVerification
-from mirror_core.model.ruling import AuthorizerConfig, AuthorizerKind
+from mirror_core.model.parity_verdict import KnownDifference, MirrorVerification
 from mirror_core.model.run import RunMode
-from mirror_core.model.sighting import (
+from mirror_core.model.source_observation import (
     Heartbeat,
     ObservedTopic,
     ObservedTransaction,
     PartitionTransaction,
     SourceObservation,
 )
+from mirror_core.model.sync_state import UncommittedGroupOffset, UnsyncedGroups
 
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
 

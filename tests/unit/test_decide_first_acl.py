@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mirror_core.model.acl import Acl, Operation, Pattern, Resource
-from mirror_core.rights.acls import build_denial
+from mirror_core.rights.acl_rules import build_denial
 from mirror_core.rights.first_acl import (
     ALLOW_EVERYONE_SETTING,
     SUPER_USER_CHECK_GROUP,
@@ -23,7 +23,7 @@ from mirror_core.rights.first_acl import (
     find_topics_without_acl,
     find_types_without_acl,
 )
-from mirror_core.rights.needed import CLUSTER_NAME
+from mirror_core.rights.required_acls import CLUSTER_NAME
 
 ME, OTHER = "User:me", "User:other"
 KINDS = (Resource.TOPIC, Resource.GROUP, Resource.TRANSACTIONAL_ID, Resource.CLUSTER)

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.guard import BrokerStartGate, RecordedMirrors, decide_broker_start
+from mirror_core.decide.fence_state import BrokerStartGate, RecordedMirrors, decide_broker_start
 from mirror_core.model.mirror import Mirror
-from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.offsets import PartitionOffsets
-from mirror_core.model.standing import FenceAction, PendingFence
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, PartitionOffsets
+from mirror_core.model.pending_fence import FenceAction, PendingFence
 from tests.unit.test_decide_verbs import MIRROR
 
 EAST, WEST, NORTH = ClusterName("east"), ClusterName("west"), ClusterName("north")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirror_core.decide.last_look import SourceReply, explain_doubt, find_contradictions
+from mirror_core.decide.source_probe import SourceReply, explain_doubt, find_contradictions
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 
 EAST, NAME, P, Q = ClusterName("east"), MirrorName("m"), Partition("t", 0), Partition("t", 1)

@@ -6,27 +6,26 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.failover import decide_failover
-from mirror_core.decide.figures import list_plan_figures
-from mirror_core.decide.loss import compute_snapshot_loss
-from mirror_core.decide.loss_figures import (
+from mirror_core.decide.failover_plan import decide_failover
+from mirror_core.decide.failover_scope import find_lost_topics
+from mirror_core.decide.loss_bound import (
     CUT_FIGURE,
     IN_DOUBT_FIGURE,
     LISTED_FIGURE,
     NOT_MIRRORED_FIGURE,
+    compute_snapshot_loss,
     format_behind,
     format_partition_loss,
     list_loss_figures,
     list_transaction_figures,
 )
-from mirror_core.decide.scope import find_lost_topics
-from mirror_core.decide.view import ClusterTopic, DestinationSnapshot, MirrorSnapshot, UnseenCluster
-from mirror_core.model.loss import TransactionArrival, UncopiedReason
+from mirror_core.decide.mirror_snapshot import ClusterTopic, DestinationSnapshot, MirrorSnapshot, UnseenCluster
+from mirror_core.decide.plan_figures import list_plan_figures
+from mirror_core.model.forecast import PlanForecast, TransactionArrival, UncopiedReason
 from mirror_core.model.mirror import DesiredState, FailureKind, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.reckoning import PlanForecast
 from mirror_core.model.run import RunMode
-from mirror_core.model.sighting import (
+from mirror_core.model.source_observation import (
     TRANSACTION_OVER,
     Heartbeat,
     ObservedTopic,

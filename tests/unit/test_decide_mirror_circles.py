@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.mirror_circles import (
+from mirror_core.decide.mirror_topology import (
     InboundMirror,
     build_reverse_mirror,
     explain_circles,

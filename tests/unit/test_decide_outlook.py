@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.outlook import estimate_copy, format_copy_estimate, warn_few_replicas
-from mirror_core.decide.position import MAX_MARKED_START, BothLogBounds, ResumePoint, decide_resume_point
-from mirror_core.decide.topics import build_mirroring_configs
+from mirror_core.decide.copy_estimate import estimate_copy, format_copy_estimate, warn_few_replicas
+from mirror_core.decide.gaps_and_resume import MAX_MARKED_START, BothLogBounds, ResumePoint, decide_resume_point
+from mirror_core.decide.topic_settings import build_mirroring_configs
 from mirror_core.model.mirror import GapFilling
 from mirror_core.model.names import Offset, Partition
 

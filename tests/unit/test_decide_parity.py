@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.parity import (
+from mirror_core.decide.parity_result import (
     MAX_FINDINGS,
     NOTHING_COMPARED,
     NOTHING_HELD,
@@ -19,14 +19,14 @@ from mirror_core.decide.parity import (
     compare_log_bounds,
     fill_missing_rows,
     judge_rows,
+    merge_equal_rows,
     plan_rounds,
     share_ranges,
     split_chunks,
 )
-from mirror_core.decide.parity_rows import merge_equal_rows
-from mirror_core.decide.proof import VerificationBasis, update_verification
+from mirror_core.decide.verification import VerificationBasis, update_verification
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.parity import ParityFinding, ParityRange, ParityResult, ParityVerdict
+from mirror_core.model.parity_verdict import ParityFinding, ParityRange, ParityResult, ParityVerdict
 
 P, OTHER = Partition("orders", 0), Partition("other", 0)
 SIZE = 10

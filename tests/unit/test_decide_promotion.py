@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.promotion import (
+from mirror_core.decide.acl_plan import (
     PromotionGrants,
     find_granted_acls,
     find_unheld_grants,
@@ -16,7 +16,7 @@ from mirror_core.decide.promotion import (
     warn_promotion_grants,
 )
 from mirror_core.model.acl import Acl, AclPurpose, Operation, Pattern, Permission, Resource
-from mirror_core.rights.acls import (
+from mirror_core.rights.acl_rules import (
     EVERYBODY,
     build_demotions,
     build_denial,
@@ -24,7 +24,7 @@ from mirror_core.rights.acls import (
     covers,
     is_wildcard_grant,
 )
-from mirror_core.rights.provenance import (
+from mirror_core.rights.ledger_rules import (
     build_own_ids_denial,
     can_take_over_own_ids,
     find_forgery_reason,

@@ -10,8 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.decide.ages import FreshnessKind, list_newest_times
-from mirror_core.decide.parity import (
+from mirror_core.decide.failover_readiness import FreshnessKind, list_newest_times
+from mirror_core.decide.failure_remedies import RecoveryAction
+from mirror_core.decide.parity_result import (
     LEVEL_RECORDS,
     NOTHING_COMPARED,
     NOTHING_HELD,
@@ -19,7 +20,7 @@ from mirror_core.decide.parity import (
     compare_log_bounds,
     judge_rows,
 )
-from mirror_core.decide.proof import (
+from mirror_core.decide.verification import (
     RECHECKED_OFFSETS,
     LaterBounds,
     VerificationBasis,
@@ -31,13 +32,19 @@ from mirror_core.decide.proof import (
     summarize_compared,
     update_verification,
 )
-from mirror_core.decide.recovery import RecoveryAction
-from mirror_core.mirrors import recovery
+from mirror_core.mirrors import partition_recovery
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.parity import ParityFinding, ParityRange, ParityResult, ParityVerdict
-from mirror_core.model.proof import KnownDifference, MirrorVerification, VerifiedEnd
-from mirror_core.state.records import PartitionRecord, State, StateRecord, Tombstone
+from mirror_core.model.parity_verdict import (
+    KnownDifference,
+    MirrorVerification,
+    ParityFinding,
+    ParityRange,
+    ParityResult,
+    ParityVerdict,
+    VerifiedEnd,
+)
+from mirror_core.state.state_records import PartitionRecord, State, StateRecord, Tombstone
 from tests.unit.test_refusals import LINK
 
 MIRROR, A0, A1, B0 = MirrorName("m"), Partition("a", 0), Partition("a", 1), Partition("b", 0)
@@ -244,9 +251,9 @@ def test_what_differs_in_it_stays_known_if_its_copy_stays(
 ) -> None:
     held = SimpleNamespace(outwait_writers=lambda say: None, beat=lambda: None)
     for name in ("acquire", "_refuse_if_grown", "_delete"):
-        monkeypatch.setattr(recovery, name, lambda *_: None)
-    monkeypatch.setattr(recovery, "release_at_end", lambda _: nullcontext(held))
-    monkeypatch.setattr(recovery, "ClusterClient", lambda _: nullcontext())
+        monkeypatch.setattr(partition_recovery, name, lambda *_: None)
+    monkeypatch.setattr(partition_recovery, "release_at_end", lambda _: nullcontext(held))
+    monkeypatch.setattr(partition_recovery, "ClusterClient", lambda _: nullcontext())
     failed = PartitionStatus(
         partition=A0, state=PartitionState.FAILED, source_topic_id="s", destination_topic_id=IDS["a"]
     )
@@ -262,7 +269,7 @@ def test_what_differs_in_it_stays_known_if_its_copy_stays(
     agreed = SimpleNamespace(partition=A0, action=action, status=failed)
     plan = SimpleNamespace(agreed=[agreed], costs=[SimpleNamespace(topic="a")], lost=())
     writer: Any = SimpleNamespace(state=state, put=state_put(state))
-    recovery._apply_recovery(LINK, writer, cast("Any", plan), print)
+    partition_recovery._apply_recovery(LINK, writer, cast("Any", plan), print)
     assert set(rows(state.verifications[MIRROR])) == {B0}
     assert state.verifications[MIRROR].differences == ((one, other) if still else (other,))
 

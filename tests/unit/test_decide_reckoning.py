@@ -8,10 +8,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from mirror_core.decide import reckoning
+from mirror_core.decide import forecast_accuracy
 from mirror_core.decide.drills import to_drill_name
-from mirror_core.decide.failover import decide_failover
-from mirror_core.decide.reckoning import (
+from mirror_core.decide.failover_plan import decide_failover
+from mirror_core.decide.forecast_accuracy import (
     LOST_ROW,
     READ_AGAIN_ROW,
     SECONDS_ROW,
@@ -26,7 +26,7 @@ from mirror_core.decide.reckoning import (
     list_forecast_rows,
     list_past_failovers,
 )
-from mirror_core.decide.view import (
+from mirror_core.decide.mirror_snapshot import (
     ClusterTopic,
     DestinationSnapshot,
     MirrorSnapshot,
@@ -34,13 +34,12 @@ from mirror_core.decide.view import (
     StandstillForecast,
     UnseenCluster,
 )
+from mirror_core.model.forecast import ForecastOutcome, PlanForecast
 from mirror_core.model.mirror import DesiredState, PartitionState
-from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.offsets import PartitionOffsets
-from mirror_core.model.reckoning import ForecastOutcome, PlanForecast
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName, MirrorName, Offset, Partition, PartitionOffsets
+from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Plan, Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, StepState
-from mirror_core.model.sighting import ObservedTopic, SourceObservation
-from mirror_core.model.standing import FenceAction, PendingFence
+from mirror_core.model.source_observation import ObservedTopic, SourceObservation
 from tests.unit import test_decide_loss
 from tests.unit.test_decide_loss import A0, A1, B0, DESTINATION, status
 
@@ -127,9 +126,14 @@ def test_nothing_is_lost_only_where_all_was_compared_equal() -> None:
 
 def debt(ends: dict[Partition, int], paid_ms: int | None = 5) -> PendingFence:
     return PendingFence(
-        mirror=MirrorName("m"), cluster=ClusterName("east"), action=FenceAction.APPLY, run="r", since_ms=1, applied_at_ms=paid_ms,
+        mirror=MirrorName("m"),
+        cluster=ClusterName("east"),
+        action=FenceAction.APPLY,
+        run="r",
+        since_ms=1,
+        applied_at_ms=paid_ms,
         log_ends=PartitionOffsets.from_mapping({p: Offset(end) for p, end in ends.items()}),
-    )  # fmt: skip
+    )
 
 
 def test_an_unplanned_loss_is_counted_when_every_end_of_the_old_source_was_seen_behind_its_fence() -> None:
@@ -259,7 +263,7 @@ def test_what_an_older_mirrorbook_foretold_is_unknown_and_of_what_counts_nothing
 
 def test_in_words() -> None:
     def words(what: str, least: float | None, most: float | None, counted: float | None) -> tuple[str, str, str]:
-        row = reckoning._build_row(what, "", least, most, counted)
+        row = forecast_accuracy._build_row(what, "", least, most, counted)
         return format_forecast(row), format_counted(row), format_error(row)
 
     assert words(SECONDS_ROW, 2.0, 2.0, 2.5) == ("2.00 s", "2.50 s", "+0.50 s")

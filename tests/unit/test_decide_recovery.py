@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.recovery import (
+from mirror_core.decide.failure_remedies import (
     ACTION_EFFECTS,
     REMEDIES,
     RecoveryAction,
@@ -18,7 +18,7 @@ from mirror_core.decide.recovery import (
 )
 from mirror_core.model.mirror import DesiredState, FailureKind, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Partition
-from mirror_core.state.records import PartitionRecord, State
+from mirror_core.state.state_records import PartitionRecord, State
 from tests.memory import fold
 
 STATUS = PartitionStatus(

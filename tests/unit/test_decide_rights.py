@@ -10,8 +10,14 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX
 from mirror_core.model.run import FailbackStrategy
-from mirror_core.rights.acls import build_denial
-from mirror_core.rights.needed import REQUIRED_ACLS, ClusterRole, find_lacking_rights, find_other_writers, is_allowed
+from mirror_core.rights.acl_rules import build_denial
+from mirror_core.rights.required_acls import (
+    REQUIRED_ACLS,
+    ClusterRole,
+    find_lacking_rights,
+    find_other_writers,
+    is_allowed,
+)
 from mirror_core.sandbox.credentials import APP, CONTROL, DATA
 from mirror_core.sandbox.grants import baseline
 

@@ -6,39 +6,36 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.failback import FailbackSnapshot
-from mirror_core.decide.failback import decide_failback as failback
-from mirror_core.decide.failover import decide_failover as failover
-from mirror_core.decide.slipped import (
-    find_late_ranges,
-    find_new_late_ranges,
-    find_unknown_ends,
-    format_late_ranges,
-    format_late_writes,
-)
-from mirror_core.decide.standing import (
+from mirror_core.decide.failback_plan import FailbackSnapshot
+from mirror_core.decide.failback_plan import decide_failback as failback
+from mirror_core.decide.failover_plan import decide_failover as failover
+from mirror_core.decide.fence_state import (
     FenceNextAction,
     FenceObservation,
     FenceState,
     decide_fence,
     find_fence_state,
+    find_late_ranges,
+    find_new_late_ranges,
+    find_unknown_ends,
     format_fence_state,
+    format_late_ranges,
+    format_late_writes,
     is_promoting,
     is_waiting_for_failback,
     mark_applied,
     must_fence_during_run,
     warn_pending_fence,
 )
-from mirror_core.decide.view import MirrorSnapshot, UnseenCluster
-from mirror_core.mirrors.fence_lines import MAX_NAMES_PER_LINE, format_fence_commands, format_manual_lift
+from mirror_core.decide.mirror_snapshot import MirrorSnapshot, UnseenCluster
+from mirror_core.mirrors.fence_manual_commands import MAX_NAMES_PER_LINE, format_fence_commands, format_manual_lift
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permission, Resource
+from mirror_core.model.config_sections import AuthorizerKind, WriteBarrier
 from mirror_core.model.mirror import PartitionState, PartitionStatus
-from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.offsets import NO_OFFSETS, PartitionOffsets
-from mirror_core.model.ruling import AuthorizerKind, WriteBarrier
+from mirror_core.model.names import NO_OFFSETS, ClusterName, MirrorName, Offset, Partition, PartitionOffsets
+from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import RunKind, RunMode
-from mirror_core.model.sighting import ObservedTopic, SourceObservation
-from mirror_core.model.standing import FenceAction, PendingFence
+from mirror_core.model.source_observation import ObservedTopic, SourceObservation
 from tests.unit.test_decide_verbs import MIRROR, RUN
 
 P, Q = Partition("t", 0), Partition("t", 1)

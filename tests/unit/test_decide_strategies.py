@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.strategies import (
+from mirror_core.decide.mirror_snapshot import ClusterTopic
+from mirror_core.decide.truncation import (
     AllowedStrategies,
     LogExtent,
     choose_strategies,
@@ -15,7 +16,6 @@ from mirror_core.decide.strategies import (
     find_divergent_tails,
     select_created,
 )
-from mirror_core.decide.view import ClusterTopic
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition, get_heartbeat_topic

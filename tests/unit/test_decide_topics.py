@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.topics import (
+from mirror_core.decide.topic_settings import (
     BATCH_MARGIN_BYTES,
     MIRROR_CONFIGS,
     MIRROR_HELD_KEYS,

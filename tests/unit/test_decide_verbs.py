@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.conducting import UNKNOWN_CONDUCTOR, ConductorState, ConductorStatus
-from mirror_core.decide.verbs import (
+from mirror_core.decide.command_rules import (
     COMMAND_RULES,
     CommandContext,
     MirrorCommand,
@@ -18,7 +17,8 @@ from mirror_core.decide.verbs import (
     format_interrupted,
     list_effects,
 )
-from mirror_core.mirrors.deletion import DeletionChoice, DeletionPlan
+from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR, ConductorState, ConductorStatus
+from mirror_core.mirrors.mirror_commands import DeletionChoice, DeletionPlan
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permission, Resource
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition

@@ -9,20 +9,19 @@ from typing import Any
 
 import pytest
 
-from mirror_core.decide.standing import FenceState, find_fence_state
-from mirror_core.decide.verbs import MirrorCommand
-from mirror_core.kafka.acls import AuthorizerOff, BrokerAcls
+from mirror_core.decide.command_rules import MirrorCommand
+from mirror_core.decide.fence_state import FenceState, find_fence_state
+from mirror_core.kafka.acl_requests import AuthorizerOff, BrokerAcls
 from mirror_core.kafka.config import ClusterConfig, Config
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import mirror_commands
+from mirror_core.model.config_sections import KAFKA_AUTHORIZER, AuthorizerConfig, AuthorizerKind
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.hooks import Hook, HookCommand
 from mirror_core.model.mirror import PartitionState, PartitionStatus
-from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.offsets import PartitionOffsets
-from mirror_core.model.ruling import KAFKA_AUTHORIZER, AuthorizerConfig, AuthorizerKind
-from mirror_core.model.standing import FenceAction, PendingFence
-from mirror_core.state.link import MirrorLink
-from mirror_core.state.records import State
+from mirror_core.model.names import ClusterName, Offset, Partition, PartitionOffsets
+from mirror_core.model.pending_fence import FenceAction, PendingFence
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.state_records import State
 from tests.unit.test_decide_verbs import MIRROR
 
 EAST = ClusterName("east")
@@ -47,9 +46,9 @@ class East:
 
     def reasons(self, monkeypatch: pytest.MonkeyPatch, debt: PendingFence | None, gone: str | None = None) -> list[str]:
         """Why the mirror is not deleted."""
-        monkeypatch.setattr(verbs, "ClusterClient", lambda *asked, **more: self)
-        monkeypatch.setattr(verbs, "describe_acls", lambda client: self.acls)
-        monkeypatch.setattr(verbs, "list_failbacks", lambda link: ())
+        monkeypatch.setattr(mirror_commands, "ClusterClient", lambda *asked, **more: self)
+        monkeypatch.setattr(mirror_commands, "describe_acls", lambda client: self.acls)
+        monkeypatch.setattr(mirror_commands, "list_failbacks", lambda link: ())
         properties = {"bootstrap.servers": "127.0.0.1:1"}
         east = ClusterConfig(EAST, properties, properties, ruling=self.ruling)
         config = Config(Path("mirrorbook.yaml"), {EAST: east})
@@ -62,7 +61,9 @@ class East:
             lmo=Offset(7),
         )
         state = State(pending_fences={MIRROR.name: debt} if debt else {}, partitions={MIRROR.name: {PARTITION: status}})
-        return list(verbs._build_extra_checks(link, MirrorCommand.DELETE, ClusterName(gone) if gone else None)(state))
+        return list(
+            mirror_commands._build_extra_checks(link, MirrorCommand.DELETE, ClusterName(gone) if gone else None)(state)
+        )
 
     def __enter__(self) -> East:
         if self.silent:

@@ -13,30 +13,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.copy.datagrams import DatagramKind, DriverChannel
-from mirror_core.copy.deletions import MAX_RECORD_WAIT_S
-from mirror_core.copy.handover import ClaimBoard, ClaimClient
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.report import build_report
-from mirror_core.copy.states import CopyState
-from mirror_core.copy.verdict import LogInspector
-from mirror_core.dataplane.channel import DatagramReceiver
+from mirror_core.copy.driver_messages import ClaimBoard, ClaimClient
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.copy.partition_states import CopyState
+from mirror_core.copy.resume_decision import LogInspector
+from mirror_core.copy.source_log import MAX_RECORD_WAIT_S
+from mirror_core.copy.task import build_report
 from mirror_core.dataplane.counters import Counters, NeverCopiedCount
-from mirror_core.dataplane.planning import mark_aligned, to_assigned
-from mirror_core.dataplane.results import EpochResults
-from mirror_core.decide.deletions import (
+from mirror_core.dataplane.datagram_receiver import DatagramReceiver
+from mirror_core.dataplane.epoch_planner import mark_aligned, to_assigned
+from mirror_core.dataplane.epoch_results import EpochResults
+from mirror_core.decide.gaps_and_resume import BothLogBounds, OwnProducerState
+from mirror_core.decide.trimmed_offsets import (
     count_deletion,
     count_deletions,
     find_counted_end,
     format_never_copied,
     sum_never_copied,
 )
-from mirror_core.decide.position import BothLogBounds, OwnProducerState
-from mirror_core.model.copying import AlignedPartition, ListenAddress, TaskReport, TrimmedRange
 from mirror_core.model.errors import StateNotWritten
 from mirror_core.model.mirror import DesiredState, Mirror, NeverCopied, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, get_heartbeat_topic
-from mirror_core.state.records import PartitionRecord, StateRecord
-from mirror_core.state.records import State as Topic
+from mirror_core.model.task_messages import AlignedPartition, ListenAddress, TaskReport, TrimmedRange
+from mirror_core.state.state_records import PartitionRecord, StateRecord
+from mirror_core.state.state_records import State as Topic
 from tests.assignments import assignment
 from tests.judging import decide
 from tests.waiting import wait_until

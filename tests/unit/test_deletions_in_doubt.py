@@ -7,18 +7,18 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.copy.deletions import MAX_RECORD_WAIT_S
-from mirror_core.copy.states import CopyState
-from mirror_core.dataplane import planning
-from mirror_core.dataplane.planning import Planner
-from mirror_core.decide.deletions import sum_never_copied
+from mirror_core.copy.partition_states import CopyState
+from mirror_core.copy.source_log import MAX_RECORD_WAIT_S
+from mirror_core.dataplane import epoch_planner
+from mirror_core.dataplane.epoch_planner import Planner
+from mirror_core.decide.trimmed_offsets import sum_never_copied
 from mirror_core.kafka.client import ClusterMetadata, Leader, TopicMetadata
-from mirror_core.kafka.offsets import OffsetPoint
-from mirror_core.model.copying import PartitionFailure, TaskReport
+from mirror_core.kafka.log_offsets import OffsetPoint
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Offset, Partition
-from mirror_core.state.records import PartitionRecord
-from mirror_core.sync.topics import TopicPlacement
+from mirror_core.model.task_messages import PartitionFailure, TaskReport
+from mirror_core.state.state_records import PartitionRecord
+from mirror_core.sync.mirror_topics import TopicPlacement
 from tests.unit.test_deletions import (
     MIRROR,
     NAME,
@@ -146,9 +146,11 @@ def test_a_copy_that_has_come_to_the_sources_log_start_counts_from_there(
         return {} if at is None else dict.fromkeys(wanted, Offset(at))
 
     view = {side: TopicMetadata("orders", side, False, {0: Leader(1, 0)}, 1, 1) for side in "sd"}
-    monkeypatch.setattr(planning, "_fetch_known_offsets", offsets)
-    monkeypatch.setattr(planning, "list_mirror_topics", lambda link, client: {"orders": view["s"]})
-    monkeypatch.setattr(planning, "create_missing_topics", lambda *asked: TopicPlacement({"orders": view["d"]}, (), {}))
+    monkeypatch.setattr(epoch_planner, "_fetch_known_offsets", offsets)
+    monkeypatch.setattr(epoch_planner, "list_mirror_topics", lambda link, client: {"orders": view["s"]})
+    monkeypatch.setattr(
+        epoch_planner, "create_missing_topics", lambda *asked: TopicPlacement({"orders": view["d"]}, (), {})
+    )
     east: Any = SimpleNamespace(metadata=lambda names: ClusterMetadata("E", 1, {}, {}, frozenset()))
     link: Any = SimpleNamespace(mirror=MIRROR)
     state: Any = SimpleNamespace(partitions={NAME: {A: status(start=known)}}, active_run=lambda name: None)
@@ -168,9 +170,9 @@ def test_log_starts_are_asked_of_whom_the_plan_was_told_to_lead(made: bool, monk
 
     there, here = ({"orders": TopicMetadata("orders", side, False, {0: Leader(1, 0)}, 1, 1)} for side in "sd")
     rows: Any = ("a topic is made",) if made else ()
-    monkeypatch.setattr(planning, "_fetch_known_offsets", offsets)
-    monkeypatch.setattr(planning, "list_mirror_topics", lambda link, client: there)
-    monkeypatch.setattr(planning, "create_missing_topics", lambda *asked: TopicPlacement(here, rows, {}))
+    monkeypatch.setattr(epoch_planner, "_fetch_known_offsets", offsets)
+    monkeypatch.setattr(epoch_planner, "list_mirror_topics", lambda link, client: there)
+    monkeypatch.setattr(epoch_planner, "create_missing_topics", lambda *asked: TopicPlacement(here, rows, {}))
     east: Any = SimpleNamespace(metadata=lambda names: ClusterMetadata("E", 1, {}, {}, frozenset()))
     west: Any = SimpleNamespace()
     link: Any = SimpleNamespace(mirror=MIRROR)

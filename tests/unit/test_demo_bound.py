@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.decide.loss import compute_loss
-from mirror_core.demo.bound import Bound, as_written, bound_of, covered
-from mirror_core.demo.ending import Told, next_steps, verdict_lines
+from mirror_core.decide.loss_bound import compute_loss
 from mirror_core.demo.logs import Entry, Event, value_of
-from mirror_core.demo.verdict import judge
+from mirror_core.demo.loss_check import Bound, as_written, bound_of, covered, judge
+from mirror_core.demo.summary import Told, next_steps, verdict_lines
 from mirror_core.model.errors import Indeterminate
 
 COPIED = 15

@@ -8,10 +8,10 @@ import shlex
 
 import pytest
 
-from mirror_core.demo import screen
-from mirror_core.demo.play import ABOUT
-from mirror_core.demo.screen import Counters, Screen, folded, typed
-from mirror_core.demo.story import in_short
+from mirror_core.demo import terminal_screen
+from mirror_core.demo.scenario import in_short
+from mirror_core.demo.scenario_runner import ABOUT
+from mirror_core.demo.terminal_screen import Counters, Screen, folded, typed
 
 COUNTERS = Counters(written=12_345, read=12_300, behind=1_234, silent_s=123.4)
 LONG = "mirrorbook mirror create orders --source east --destination west --topics orders --yes --config /a/b"
@@ -42,7 +42,7 @@ def played(out: io.StringIO) -> str:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(screen, "PLAIN_S", -1.0)
+    monkeypatch.setattr(terminal_screen, "PLAIN_S", -1.0)
 
 
 def test_a_file_gets_lines_of_80_columns_and_nothing_that_moves_a_cursor(monkeypatch: pytest.MonkeyPatch) -> None:

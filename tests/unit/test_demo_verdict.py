@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mirror_core.demo.logs import Entry, Event, read_events
-from mirror_core.demo.verdict import Verdict, judge
+from mirror_core.demo.loss_check import Verdict, judge
 
 COUNT = 30
 

@@ -14,9 +14,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from mirror_core.cli.lazy import COMMANDS, load_command
+from mirror_core.cli.lazy_group import COMMANDS, load_command
 from mirror_core.kafka.config import Principal, load_config
-from mirror_core.model.units import parse_bytes_per_s
+from mirror_core.model.text import parse_bytes_per_s
 from mirror_core.supervisor.supervisor import STOP_TIMEOUT_S
 
 ROOT: Final = Path(__file__).parents[2]

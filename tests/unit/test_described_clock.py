@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mirror_core.mirrors import describe
-from mirror_core.model.clock import now_ms
-from mirror_core.model.sighting import Heartbeat
-from mirror_core.state.records import State
+from mirror_core.model.source_observation import Heartbeat
+from mirror_core.model.timing import now_ms
+from mirror_core.state.state_records import State
 from tests.unit.test_decide_verbs import MIRROR
 
 

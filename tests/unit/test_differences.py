@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.model.names import Partition
-from mirror_core.parity.differences import MAX_FINDINGS_PER_CHUNK, compare_records, encode_canonical
+from mirror_core.parity.record_differences import MAX_FINDINGS_PER_CHUNK, compare_records, encode_canonical
 from mirror_core.wire.records import Record
 
 P = Partition("orders", 0)

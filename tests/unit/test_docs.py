@@ -11,26 +11,26 @@ import yaml
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from mirror_core.cli.lazy import COMMANDS, LazyGroup, load_command
+from mirror_core.cli.lazy_group import COMMANDS, LazyGroup, load_command
 from mirror_core.cli.main import app
-from mirror_core.copy.states import format_transitions as copier_table
-from mirror_core.decide.expected import TIER_LIMITS, parse_expectations
-from mirror_core.decide.recovery import format_remedies_markdown as recovery_table
+from mirror_core.copy.partition_states import format_transitions as copier_table
+from mirror_core.decide.command_rules import format_commands_markdown as verbs_table
+from mirror_core.decide.failure_remedies import format_remedies_markdown as recovery_table
 from mirror_core.decide.steps import RUN_STEPS
 from mirror_core.decide.steps import format_steps_markdown as steps_table
-from mirror_core.decide.verbs import format_commands_markdown as verbs_table
+from mirror_core.decide.user_expectations import TIER_LIMITS, parse_expectations
 from mirror_core.evidence.suites import SUITES, Suite
 from mirror_core.evidence.suites import format_columns as columns_table
 from mirror_core.model.run import RunKind, RunMode
-from mirror_core.rights.acl_command import format_acl_command
-from mirror_core.rights.needed import REQUIRED_ACLS, ClusterRole
-from mirror_core.state.table import format_markdown
+from mirror_core.rights.acl_rules import format_acl_command
+from mirror_core.rights.required_acls import REQUIRED_ACLS, ClusterRole
+from mirror_core.state.partition_transitions import format_markdown
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
-TABLE = "mirror_core/state/table.py"
-COPIER_TABLE = "mirror_core/copy/states.py"
+TABLE = "mirror_core/state/partition_transitions.py"
+COPIER_TABLE = "mirror_core/copy/partition_states.py"
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -76,7 +76,7 @@ def test_states_page_shows_the_tables_of_the_code() -> None:
 
 def test_on_call_page_shows_what_can_be_done_about_each_failure() -> None:
     page = DOCS / "operate" / "on-call.md"
-    assert printed(page, "mirror_core/decide/recovery.py") == list(recovery_table())
+    assert printed(page, "mirror_core/decide/failure_remedies.py") == list(recovery_table())
 
 
 @pytest.mark.parametrize(("kind", "mode"), RUN_STEPS)
@@ -86,7 +86,7 @@ def test_on_call_page_shows_the_steps_of_a_run(kind: RunKind, mode: RunMode) -> 
 
 
 def test_commands_page_shows_what_each_verb_does_and_when() -> None:
-    assert printed(DOCS / "operate" / "commands.md", "mirror_core/decide/verbs.py") == list(verbs_table())
+    assert printed(DOCS / "operate" / "commands.md", "mirror_core/decide/command_rules.py") == list(verbs_table())
 
 
 @pytest.mark.parametrize("suite", SUITES.values(), ids=SUITES)
@@ -118,7 +118,7 @@ def test_grants_to_paste_are_those_that_cluster_check_asks_for(role: ClusterRole
     wanted = [
         n.to_acl(f"User:mirror-{principal}") for n in REQUIRED_ACLS if n.role is role and n.principal == principal
     ]
-    lines = printed(DOCS / "operate" / "your-clusters.md", f"mirror_core/rights/needed.py {role} {principal}")
+    lines = printed(DOCS / "operate" / "your-clusters.md", f"mirror_core/rights/required_acls.py {role} {principal}")
     assert [line for line in lines if line.startswith("kafka-acls.sh")] == [
         format_acl_command(acl).replace("BOOTSTRAP", "$BOOTSTRAP", 1) for acl in wanted
     ]

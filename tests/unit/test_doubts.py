@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirror_core.kafka.doubts import Address, StaleMetadata
+from mirror_core.kafka.broker_health import Address, StaleMetadata
 
 MANY: list[Address] = [("broker", number) for number in range(500)]
 

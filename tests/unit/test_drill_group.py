@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mirror_core.kafka import group_reader
+from mirror_core.kafka import drill_consumer
 from mirror_core.model.errors import MissingPermission
 from mirror_core.model.names import Offset, Partition
-from mirror_core.runbook.drill_group import DrillGroup
+from mirror_core.runbook.drill import DrillGroup
 from tests.unit.test_refusals import LINK
 
 START = {Partition("t", 0): Offset(7)}
@@ -15,7 +15,7 @@ START = {Partition("t", 0): Offset(7)}
 
 def test_a_group_goes_as_far_as_it_has_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(group_reader, "consume_and_commit", lambda config, *rest: asked.append(rest))
+    monkeypatch.setattr(drill_consumer, "consume_and_commit", lambda config, *rest: asked.append(rest))
     group = DrillGroup(LINK, "mirrorbook.drill.m", START).consume(100).consume(25)
     assert group.committed == {Partition("t", 0): 7 + 125}
     assert asked == [
@@ -31,6 +31,6 @@ def test_one_that_may_not_is_not_tried_again_and_says_why(monkeypatch: pytest.Mo
         asked.append(arguments)
         raise MissingPermission("no READ")
 
-    monkeypatch.setattr(group_reader, "consume_and_commit", denied)
+    monkeypatch.setattr(drill_consumer, "consume_and_commit", denied)
     group = DrillGroup(LINK, "mirrorbook.drill.m", START).consume(100).consume(25)
     assert (group.skip_reason, group.committed, len(asked)) == ("not tried: no READ", START, 1)

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.evidence.salvage_report import write_salvage_report
-from mirror_core.kafka.placing import ReplicaPlacement
+from mirror_core.kafka.reassignment import ReplicaPlacement
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import ParityRange, SalvagedPartition, SalvageMatch
-from mirror_core.parity.elsewhere import find_tail_records
-from mirror_core.runbook.offline import choose_remaining_brokers
+from mirror_core.model.parity_verdict import ParityRange, SalvagedPartition, SalvageMatch
+from mirror_core.parity.salvage import find_tail_records
+from mirror_core.runbook.truncation_strategies import choose_remaining_brokers
 from mirror_core.wire.records import Record
 
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from mirror_core.dataplane import driver
 from mirror_core.dataplane.driver import PLAN_LEAD_S, Replication, ReplicationOptions
-from mirror_core.dataplane.epochs import CopyEpoch, EpochLength
-from mirror_core.decide.epochs import MAX_EPOCH_S, compute_comparison_s, compute_epoch_s
-from mirror_core.model.copying import Assignment, PartitionAssignment, TaskReport
+from mirror_core.dataplane.epoch_planner import CopyEpoch, EpochLength
+from mirror_core.decide.task_assignment import MAX_EPOCH_S, compute_comparison_s, compute_epoch_s
 from mirror_core.model.errors import StateNotWritten
 from mirror_core.model.mirror import GapFilling
 from mirror_core.model.names import Partition
+from mirror_core.model.task_messages import Assignment, PartitionAssignment, TaskReport
 
 EPOCH_S = 30.0
 

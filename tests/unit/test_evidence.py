@@ -14,19 +14,27 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
 
+from mirror_core.decide.audit_log_check import RunConclusion
 from mirror_core.decide.drills import MAX_KEPT_RUNS, to_drill_name
-from mirror_core.decide.evidence import RunConclusion
 from mirror_core.decide.steps import list_step_names, plan_steps
-from mirror_core.evidence.bundle import ENTRIES_FILE, HEAD_FILE, PLAN_FILE, BundleHead, write_bundle
-from mirror_core.evidence.signing import PublicKey, Signer
-from mirror_core.evidence.verify import BundleVerification, verify_bundle
-from mirror_core.model.chronicle import AuditEntry, AuditEntryKind, build_next_line, get_head_hash, to_canonical_json
+from mirror_core.evidence.signed_bundle import (
+    ENTRIES_FILE,
+    HEAD_FILE,
+    PLAN_FILE,
+    BundleHead,
+    BundleVerification,
+    PublicKey,
+    Signer,
+    verify_bundle,
+    write_bundle,
+)
+from mirror_core.model.audit_log import AuditEntry, AuditEntryKind, build_next_line, get_head_hash, to_canonical_json
 from mirror_core.model.errors import BadRequest, RemoteFault
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import Plan, Run, RunKind, RunMode, RunState, StepEvidence
 from mirror_core.state.journal import Journal, make_begin_entry
-from mirror_core.state.records import State
+from mirror_core.state.state_records import State
 from tests.memory import MemoryLog
 from tests.seeds import EXPLORE
 
@@ -208,37 +216,48 @@ def emptied(entry: AuditEntry) -> AuditEntry:
 EDITS: dict[str, tuple[Callable[[list[AuditEntry]], list[AuditEntry]], str, str]] = {
     "a step is removed": (
         lambda found: [e for e in found if e.body.get("step") != "fence"],
-        "entry 3", "step drain, and step fence is due",
+        "entry 3",
+        "step drain, and step fence is due",
     ),
     "a step's beginning is removed": (
         lambda found: found[:3] + found[4:],
-        "entry 3", "step fence is DONE, and this attempt did not begin",
+        "entry 3",
+        "step fence is DONE, and this attempt did not begin",
     ),
     "two steps change places": (
         lambda found: found[:3] + found[5:7] + found[3:5] + found[7:],
-        "entry 3", "step drain, and step fence is due",
+        "entry 3",
+        "step drain, and step fence is due",
     ),
     "the beginning is removed": (lambda found: found[1:], "entry 0", "begins with the run's beginning"),
     "the end is removed": (
         lambda found: [e for e in found if e.kind is not AuditEntryKind.ENDED],
-        HEAD_FILE, "the entries come to 'not finished'",
+        HEAD_FILE,
+        "the entries come to 'not finished'",
     ),
     "the last steps are removed, and it is called done": (
         lambda found: found[:15] + found[-2:],
-        "entry 15", "the run is done, and step switch is not",
+        "entry 15",
+        "the run is done, and step switch is not",
     ),
-    "a sample is emptied": (lambda found: [emptied(e) for e in found], HEAD_FILE, "the entries come to 'moved; not proved"),
+    "a sample is emptied": (
+        lambda found: [emptied(e) for e in found],
+        HEAD_FILE,
+        "the entries come to 'moved; not proved",
+    ),
     "another plan was approved": (
         lambda found: [replace(found[0], body={**found[0].body, "plan_hash": "0" * 12}), *found[1:]],
-        "entry 0", "what was approved is plan 000000000000",
+        "entry 0",
+        "what was approved is plan 000000000000",
     ),
     "it was ended twice": (lambda found: [*found[:-1], *found[-2:]], "entry 22", "the run had ended before"),
     "something follows the files": (lambda found: [*found, found[1]], "entry 23", "files are told of last"),
     "a step of another run": (
         lambda found: [*found[:1], replace(found[1], body={**found[1].body, "run": "x"}), *found[2:]],
-        "entry 1", "a step of run x",
+        "entry 1",
+        "a step of run x",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("edit", EDITS)
@@ -297,20 +316,47 @@ def test_only_the_verifiers_own_key_is_believed(desk: Desk, ours: Keys, tmp_path
     ("of", "state", "seen", "verdict", "why"),
     [
         (plan(), RunState.DONE, {}, RunConclusion.UNVERIFIED, "nothing of a comparison"),
-        (plan(), RunState.DONE, {"parity": {**SEEN["parity"], "records_in_all": 0}}, RunConclusion.UNVERIFIED, "is empty"),
-        (plan(), RunState.DONE, {"parity": {**SEEN["parity"], "records_in_all": True}}, RunConclusion.UNVERIFIED, "empty"),
+        (
+            plan(),
+            RunState.DONE,
+            {"parity": {**SEEN["parity"], "records_in_all": 0}},
+            RunConclusion.UNVERIFIED,
+            "is empty",
+        ),
+        (
+            plan(),
+            RunState.DONE,
+            {"parity": {**SEEN["parity"], "records_in_all": True}},
+            RunConclusion.UNVERIFIED,
+            "empty",
+        ),
         (plan(), RunState.DONE, {"parity": {**SEEN["parity"], "not_compared": "none"}}, RunConclusion.VERIFIED, ""),
         (
-            plan(), RunState.DONE, {"parity": {**SEEN["parity"], "not_compared": "1 partition(s): t-1"}},
-            RunConclusion.UNVERIFIED, "promoted as they were, and not compared: 1 partition(s): t-1",
+            plan(),
+            RunState.DONE,
+            {"parity": {**SEEN["parity"], "not_compared": "1 partition(s): t-1"}},
+            RunConclusion.UNVERIFIED,
+            "promoted as they were, and not compared: 1 partition(s): t-1",
         ),
         (plan(mode=RunMode.UNPLANNED), RunState.DONE, SEEN, RunConclusion.UNVERIFIED, "the source was lost"),
-        (plan(mode=RunMode.UNPLANNED), RunState.DONE, LOST, RunConclusion.UNVERIFIED, "; 90 of 100 offsets had been compared"),
-        (plan(mode=RunMode.UNPLANNED), RunState.DONE, VOUCHED, RunConclusion.UNVERIFIED, "; certificates: 9 of 9 offsets are"),
+        (
+            plan(mode=RunMode.UNPLANNED),
+            RunState.DONE,
+            LOST,
+            RunConclusion.UNVERIFIED,
+            "; 90 of 100 offsets had been compared",
+        ),
+        (
+            plan(mode=RunMode.UNPLANNED),
+            RunState.DONE,
+            VOUCHED,
+            RunConclusion.UNVERIFIED,
+            "; certificates: 9 of 9 offsets are",
+        ),
         (plan(RunKind.FAILBACK), RunState.DONE, SEEN, RunConclusion.FAILED_BACK, ""),
         (plan(), RunState.ABORTED, SEEN, RunConclusion.ABORTED, ""),
     ],
-)  # fmt: skip
+)
 def test_the_verdict_is_no_more_than_what_was_seen(
     tmp_path: Path, of: Plan, state: RunState, seen: Mapping[str, StepEvidence], verdict: RunConclusion, why: str
 ) -> None:

@@ -11,19 +11,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from mirror_core.decide.evidence import RunConclusion, has_topic_contents
-from mirror_core.evidence.bundle import ENTRIES_FILE, HEAD_FILE, PLAN_FILE, BundleHead, copy_bundle
-from mirror_core.evidence.folders import LocalFolder
-from mirror_core.evidence.verify import verify_bundle
+from mirror_core.decide.audit_log_check import RunConclusion, has_topic_contents
+from mirror_core.evidence.file_store import LocalFolder
+from mirror_core.evidence.signed_bundle import (
+    ENTRIES_FILE,
+    HEAD_FILE,
+    PLAN_FILE,
+    BundleHead,
+    copy_bundle,
+    verify_bundle,
+)
 from mirror_core.kafka.config import Config, load_config
-from mirror_core.model.chronicle import to_canonical_json
+from mirror_core.model.audit_log import to_canonical_json
+from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
-from mirror_core.runbook import bundles
-from mirror_core.runbook.services import local_services
-from mirror_core.runbook.set_runs import MemberRun
-from mirror_core.runbook.sets import SetFailover
+from mirror_core.runbook import evidence_bundle
+from mirror_core.runbook.run_services import local_services
+from mirror_core.runbook.set_failover import MemberRun, SetFailover
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_evidence import Desk, Keys, keys, plan, where
 
@@ -154,7 +159,7 @@ def test_a_copy_that_cannot_be_written_is_said_and_the_bundle_stands(
     config = configured(tmp_path, {"copy_to": place})
     services = local_services(config.path, evidence_dir=tmp_path / "evidence")
     said: list[str] = []
-    bundles.write_bundle_or_report(services, config, desk.journal.run, desk.log.state, said.append)
+    evidence_bundle.write_bundle_or_report(services, config, desk.journal.run, desk.log.state, said.append)
     assert said[0].startswith("evidence: moved, and proved equal")
     assert why in said[1]
     assert "`mirrorbook evidence write orders --run run-1`" in said[1]
@@ -165,7 +170,7 @@ def test_a_copy_is_written_where_it_is_wanted_and_said(desk: Desk, tmp_path: Pat
     config = configured(tmp_path, {"copy_to": f"file://{tmp_path}/copies"})
     services = local_services(config.path, evidence_dir=tmp_path / "evidence")
     said: list[str] = []
-    bundles.write_bundle_or_report(services, config, desk.journal.run, desk.log.state, said.append)
+    evidence_bundle.write_bundle_or_report(services, config, desk.journal.run, desk.log.state, said.append)
     assert said[1] == f"copy of the evidence: {tmp_path}/copies/run-run-1"
     assert not verify_bundle(tmp_path / "copies" / "run-run-1", None).flaws
 

@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 
-from mirror_core.dataplane import planning
-from mirror_core.dataplane.planning import Planner
+from mirror_core.dataplane import epoch_planner
+from mirror_core.dataplane.epoch_planner import Planner
 from mirror_core.kafka.client import ClusterMetadata, Leader, TopicMetadata
-from mirror_core.kafka.existing import find_existing_topics
-from mirror_core.kafka.placing import TopicIds
+from mirror_core.kafka.reassignment import TopicIds
+from mirror_core.kafka.topic_existence import find_existing_topics
 from mirror_core.kafka.topics import NewTopic, TopicConfigs
 from mirror_core.model.errors import MissingPermission
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.runbook import failback, observe
-from mirror_core.runbook.checkpoints import RecreatedTopic
+from mirror_core.runbook import failback_conductor, snapshot_reader
 from mirror_core.runbook.failback_steps import FailbackSteps
-from mirror_core.runbook.tails import TailSteps
-from mirror_core.state.records import State
-from mirror_core.sync import topics as placing
-from mirror_core.sync.topics import TopicPlacement, create_missing_topics, list_hidden_rows
+from mirror_core.runbook.step_records import RecreatedTopic
+from mirror_core.runbook.tail_steps import TailSteps
+from mirror_core.state.state_records import State
+from mirror_core.sync import mirror_topics as placing
+from mirror_core.sync.mirror_topics import TopicPlacement, create_missing_topics, list_hidden_rows
 
 SEEN = {name: TopicMetadata(name, f"id-{name}", False, {0: Leader(1, 0)}, 1, 1) for name in ("orders", "paid")}
 
@@ -69,7 +69,7 @@ def test_what_exists_is_told_only_when_all_of_it_may_be_seen() -> None:
 def test_a_failbacks_plan_does_not_create_and_copy_what_it_may_not_see() -> None:
     statuses = {Partition(name, 0): status(name) for name in SEEN}
     with pytest.raises(MissingPermission, match="may not DESCRIBE orders"):
-        failback._snapshot_logs(cluster(["orders"]), statuses)
+        failback_conductor._snapshot_logs(cluster(["orders"]), statuses)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_a_failbacks_plan_does_not_create_and_copy_what_it_may_not_see() -> None
 def test_no_step_of_a_failback_takes_a_hidden_topic_for_a_deleted_one(
     act: Callable[[Any, Any], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mirror_core.runbook.tails.read_output", lambda *asked: SimpleNamespace(ends=_Ends()))
-    monkeypatch.setattr("mirror_core.runbook.tails.describe_configs", lambda *asked: {})
+    monkeypatch.setattr("mirror_core.runbook.tail_steps.read_output", lambda *asked: SimpleNamespace(ends=_Ends()))
+    monkeypatch.setattr("mirror_core.runbook.tail_steps.describe_configs", lambda *asked: {})
     with pytest.raises(MissingPermission, match="may not DESCRIBE orders"):
         act(cluster(["orders"]), cluster())
 
@@ -121,12 +121,12 @@ def _opened(client: Any) -> Any:
 
 
 def test_a_plan_asks_by_name_for_what_a_listing_leaves_out() -> None:
-    assert observe._find_hidden_topics(cluster(there=["paid"]), ["orders"]).topics == frozenset(), "it is gone"
-    hidden = observe._find_hidden_topics(cluster(["orders"]), ["orders"])
+    assert snapshot_reader._find_hidden_topics(cluster(there=["paid"]), ["orders"]).topics == frozenset(), "it is gone"
+    hidden = snapshot_reader._find_hidden_topics(cluster(["orders"]), ["orders"])
     assert hidden.topics == {"orders"}
     assert "--topic orders" in hidden.reason
     unused: Any = SimpleNamespace()
-    assert observe._find_hidden_topics(unused, ()).reason == "", "nothing is missing: nobody is asked"
+    assert snapshot_reader._find_hidden_topics(unused, ()).reason == "", "nothing is missing: nobody is asked"
 
 
 @pytest.mark.parametrize(
@@ -140,15 +140,15 @@ def test_a_topic_that_is_not_listed_any_more_is_gone_or_denied_and_then_tried_ag
     source: Any, kind: FailureKind, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = {Partition(name, 0): status(name) for name in SEEN}
-    monkeypatch.setattr(planning, "list_mirror_topics", lambda link, client: client.metadata().topics)
+    monkeypatch.setattr(epoch_planner, "list_mirror_topics", lambda link, client: client.metadata().topics)
     monkeypatch.setattr(
-        planning, "create_missing_topics", lambda *asked: TopicPlacement({"paid": SEEN["paid"]}, (), {})
+        epoch_planner, "create_missing_topics", lambda *asked: TopicPlacement({"paid": SEEN["paid"]}, (), {})
     )
     monkeypatch.setattr(
-        planning, "fetch_topic_ids", lambda client, topics: TopicIds(dict.fromkeys(topics, frozenset()), ())
+        epoch_planner, "fetch_topic_ids", lambda client, topics: TopicIds(dict.fromkeys(topics, frozenset()), ())
     )
     monkeypatch.setattr(
-        planning, "_fetch_known_offsets", lambda client, wanted, point, led=None: dict.fromkeys(wanted, Offset(0))
+        epoch_planner, "_fetch_known_offsets", lambda client, wanted, point, led=None: dict.fromkeys(wanted, Offset(0))
     )
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
     state: Any = SimpleNamespace(partitions={"m": known}, active_run=lambda name: None)
@@ -188,7 +188,7 @@ def test_a_topic_that_may_not_be_seen_on_the_destination_is_not_created_and_hold
         return frozenset()
 
     monkeypatch.setattr(placing, "create_topics", create)
-    monkeypatch.setattr("mirror_core.sync.topics.refuse_topics_in_circles", lambda link, names: {})
+    monkeypatch.setattr("mirror_core.sync.mirror_topics.refuse_topics_in_circles", lambda link, names: {})
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
     state: Any = SimpleNamespace(partitions={}, mirrors={})
     placement = create_missing_topics(link, state, cluster(), cluster(["orders"], there=["orders"]), SEEN)

@@ -13,12 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mirror_core.decide.expected import NO_EXPECTATIONS, TIER_LIMITS, UserExpectations, parse_expectations
+from mirror_core.decide.user_expectations import NO_EXPECTATIONS, TIER_LIMITS, UserExpectations, parse_expectations
 from mirror_core.evidence import expectations
 from mirror_core.evidence.expectations import TableJudgement, judge_table, judge_tables
 from mirror_core.evidence.suites import PARITY, READINESS, SYNC, Suite, TableExpectations
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.parity import ParityVerdict
+from mirror_core.model.parity_verdict import ParityVerdict
 
 FINE: Mapping[str, Any] = {
     "topic": "orders",
@@ -322,6 +322,6 @@ def test_it_is_told_not_to_report_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nobody_loads_it_before_it_is_asked() -> None:
-    code = "import sys, mirror_core.cli.check, mirror_core.cli.parity; print('great_expectations' in sys.modules)"
+    code = "import sys, mirror_core.cli.mirror, mirror_core.cli.parity; print('great_expectations' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert ended.stdout.strip() == "False"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from mirror_core.decide.expected import JudgedTable, parse_expectations
-from mirror_core.evidence.asked import load_expectations
+from mirror_core.decide.user_expectations import JudgedTable, parse_expectations
+from mirror_core.evidence.expectations import load_expectations
 from mirror_core.evidence.suites import PARITY, READINESS, SUITES, SYNC, TableExpectations
 from mirror_core.kafka.config import Config, load_config
 from mirror_core.model.errors import BadRequest

@@ -10,17 +10,16 @@ import pytest
 from msgspec import UNSET
 
 from mirror_core.cli import failback as command
-from mirror_core.cli.documents import to_plan_document
-from mirror_core.model.clock import now_ms
+from mirror_core.cli.runs import to_plan_document
+from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.errors import Refused
-from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Approval, Run, RunKind, StepRecord, StepState
-from mirror_core.runbook import failback
-from mirror_core.runbook.failback import Failback
-from mirror_core.runbook.set_runs import MemberRun
-from mirror_core.runbook.sets import SetFailover
-from mirror_core.state.records import State
+from mirror_core.model.timing import now_ms
+from mirror_core.runbook import failback_conductor
+from mirror_core.runbook.failback_conductor import Failback
+from mirror_core.runbook.set_failover import MemberRun, SetFailover
+from mirror_core.state.state_records import State
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_refusals import LINK
 
@@ -40,7 +39,7 @@ def conductor(monkeypatch: pytest.MonkeyPatch, run: Run, *begun: str) -> Failbac
         state.steps[run.id, step] = StepRecord(
             run=run.id, step=step, state=StepState.STARTED, attempt=1, started_ms=LONG_AGO
         )
-    monkeypatch.setattr(failback, "read_state", lambda cluster: state)
+    monkeypatch.setattr(failback_conductor, "read_state", lambda cluster: state)
     monkeypatch.setattr("mirror_core.runbook.conductor.read_state", lambda cluster: state)
     return Failback(LINK, cast("Any", None), started_by="ben")
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from mirror_core.decide.parity import LEVEL_RECORDS, ParityRow
+from mirror_core.decide.parity_result import LEVEL_RECORDS, ParityRow
 from mirror_core.model.names import Offset, Partition
-from mirror_core.parity.differences import compare_records
-from mirror_core.parity.explained import add_unexplained
+from mirror_core.parity.record_differences import add_unexplained, compare_records
 from mirror_core.wire.records import Record
 
 P = Partition("prices", 0)

@@ -13,15 +13,15 @@ from typing import Any, Final
 
 import pytest
 
-from mirror_core.decide import access, approvals, failback, left_behind, standing, steps
-from mirror_core.decide.standing import FenceState
+from mirror_core.decide import acl_plan, approval_rules, failback_plan, fence_state, source_probe, steps
+from mirror_core.decide.fence_state import FenceState
 from mirror_core.evidence import fence_file
-from mirror_core.mirrors import reappeared
+from mirror_core.mirrors import fence_stray_denials
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName, is_reverse_mirror
 from mirror_core.model.run import Run, RunKind
-from mirror_core.rights import withdrawal
-from mirror_core.sync import ledger
+from mirror_core.rights import ledger_rules
+from mirror_core.sync import acl_ledger
 from tests.explored.invariants import protected, wrong_move, wrong_world
 from tests.explored.limits import Limits
 from tests.explored.search import Explored, Violated, explore, stuck
@@ -148,11 +148,11 @@ def _stopped(mirror: Any, _debt: Any) -> str | None:
 
 def _home_unless(state: FenceState) -> Callable[[MirrorName, Any], bool]:
     """A watcher leaves ways home alone, but for this state."""
-    return lambda mirror, debt: is_reverse_mirror(mirror) and standing.find_fence_state(debt) is not state
+    return lambda mirror, debt: is_reverse_mirror(mirror) and fence_state.find_fence_state(debt) is not state
 
 
 def _failovers_only(
-    debt: Any, run: Run, *, turned: bool, real: Callable[..., bool] = standing.must_fence_during_run
+    debt: Any, run: Run, *, turned: bool, real: Callable[..., bool] = fence_state.must_fence_during_run
 ) -> bool:
     return run.plan.kind is RunKind.FAILOVER and real(debt, run, turned=turned)
 
@@ -174,35 +174,35 @@ class Guard:
 
 GUARDS: Final = {
     "a failback needs a failover": Guard(
-        ((failback, "failed_over", _always(True)),), QUIET._replace(verbs=True, unplanned=False), NOWHERE
+        ((failback_plan, "failed_over", _always(True)),), QUIET._replace(verbs=True, unplanned=False), NOWHERE
     ),
     "a new primary that was given up on the way home is fenced": Guard(
-        ((standing, "waits_for_home", _home_unless(FenceState.LIFTING)),),
+        ((fence_state, "waits_for_home", _home_unless(FenceState.LIFTING)),),
         QUIET._replace(outages=(1,), kills=False),
         BOTH,
     ),
     "a way home that was given up leaves no fence": Guard(
-        ((standing, "waits_for_home", _home_unless(FenceState.PENDING)),),
+        ((fence_state, "waits_for_home", _home_unless(FenceState.PENDING)),),
         QUIET._replace(outages=(1,), kills=False),
         NOWHERE,
     ),
     "beside an unfinished failover the source is fenced": Guard(
-        ((standing, "fenced_beside", _always(False)),), QUIET._replace(outages=(0,)), BOTH
+        ((fence_state, "fenced_beside", _always(False)),), QUIET._replace(outages=(0,)), BOTH
     ),
     "beside an unfinished failback the source is fenced": Guard(
-        ((standing, "fenced_beside", _failovers_only),), QUIET._replace(outages=(0,)), BOTH
+        ((fence_state, "fenced_beside", _failovers_only),), QUIET._replace(outages=(0,)), BOTH
     ),
     "an old approval begins nothing in Airflow": Guard(
-        ((approvals, "stale", _always(())),), QUIET._replace(hours=True, airflow=True), "on an old approval"
+        ((approval_rules, "stale", _always(())),), QUIET._replace(hours=True, airflow=True), "on an old approval"
     ),
     "an old answer stops nobody in Airflow": Guard(
-        ((approvals, "expired", _always("")),), QUIET._replace(hours=True, airflow=True), "on an old approval"
+        ((approval_rules, "expired", _always("")),), QUIET._replace(hours=True, airflow=True), "on an old approval"
     ),
     "resume asks again": Guard(
-        ((approvals, "approved_long_ago", _always("")),), QUIET._replace(hours=True), "on an old approval"
+        ((approval_rules, "approved_long_ago", _always("")),), QUIET._replace(hours=True), "on an old approval"
     ),
     "resume of a failback asks again": Guard(
-        ((approvals, "approved_long_ago", _always("")),),
+        ((approval_rules, "approved_long_ago", _always("")),),
         QUIET._replace(hours=True, unplanned=False),
         "step align of failback",
         before=("failover run --mode unplanned m",),
@@ -211,29 +211,31 @@ GUARDS: Final = {
         ((fence_file, "names_of", _always(())),), QUIET._replace(outages=(1,), files=True), "no command lifts the fence"
     ),
     "a promotion opens its own topics only": Guard(
-        ((ledger, "_names_one", _always(True)), (ledger, "both_ways", _always(ALL_MIRRORS))),
+        ((acl_ledger, "_names_one", _always(True)), (acl_ledger, "both_ways", _always(ALL_MIRRORS))),
         QUIET._replace(kills=False),
         "changed DENY",
         mirrors=2,
         before=(THERE, *HOME, THERE.replace(" m", " n"), *(way.replace(" m", " n") for way in HOME)),
     ),
     "a right that was withdrawn does not come back": Guard(
-        ((access, "judged_again", _always(())), (withdrawal, "judged_again", _always(()))),
+        ((acl_plan, "judged_again", _always(())), (ledger_rules, "judged_again", _always(()))),
         QUIET._replace(kills=False, revoked=True),
         "nobody grants it",
         before=(THERE, *HOME),
     ),
     "somebody watches until the fence is not needed": Guard(
-        ((standing, "nothing_to_watch", _stopped),), QUIET._replace(outages=(0,)), BOTH
+        ((fence_state, "nothing_to_watch", _stopped),), QUIET._replace(outages=(0,)), BOTH
     ),
     "a source that is back is given up only by a word": Guard(
-        ((left_behind, "word_needed", _always(False)),), QUIET._replace(outages=(0,), kills=False, writes=True), ASKED
+        ((source_probe, "word_needed", _always(False)),), QUIET._replace(outages=(0,), kills=False, writes=True), ASKED
     ),
     "an approval of when it was silent begins nothing": Guard(
-        ((approvals, "come_back", _always(())),), QUIET._replace(airflow=True, outages=(0,)), "by an approval of before"
+        ((approval_rules, "come_back", _always(())),),
+        QUIET._replace(airflow=True, outages=(0,)),
+        "by an approval of before",
     ),
     "what was lifted and stands again is named": Guard(
-        ((reappeared, "reappeared", _always(())),),
+        ((fence_stray_denials, "reappeared", _always(())),),
         QUIET._replace(processes=2, unplanned=False, failbacks=False),
         "nobody remembers",
     ),

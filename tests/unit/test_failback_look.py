@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.decide.failback import FailbackSnapshot
-from mirror_core.kafka.hearing import report_progress
-from mirror_core.model.limits import TIMEOUTS
-from mirror_core.runbook import failback
-from mirror_core.runbook.failback import Failback
-from mirror_core.state.records import State
+from mirror_core.decide.failback_plan import FailbackSnapshot
+from mirror_core.kafka.progress_timeout import report_progress
+from mirror_core.model.timing import TIMEOUTS
+from mirror_core.runbook import failback_conductor
+from mirror_core.runbook.failback_conductor import Failback
+from mirror_core.state.state_records import State
 from tests.unit.test_refusals import LINK
 
 
@@ -40,11 +40,11 @@ def test_the_old_sources_state_is_waited_for_as_long_as_it_comes(monkeypatch: py
 
     nothing: Any = lambda *arguments: {}  # noqa: E731
     for name in ("_look_at_old", "_look_at_new", "_sizes"):
-        monkeypatch.setattr(failback, name, nothing)
-    monkeypatch.setattr(failback, "find_sibling_mirrors", lambda link, topics, found: [])
-    monkeypatch.setattr(failback, "_read_reverse_state", much)
-    monkeypatch.setattr(failback, "TIMEOUTS", replace(TIMEOUTS, plan_cluster_idle_s=1.8))
-    monkeypatch.setattr("mirror_core.decide.failback.decide_failback", decide)
+        monkeypatch.setattr(failback_conductor, name, nothing)
+    monkeypatch.setattr(failback_conductor, "find_sibling_mirrors", lambda link, topics, found: [])
+    monkeypatch.setattr(failback_conductor, "_read_reverse_state", much)
+    monkeypatch.setattr(failback_conductor, "TIMEOUTS", replace(TIMEOUTS, plan_cluster_idle_s=1.8))
+    monkeypatch.setattr("mirror_core.decide.failback_plan.decide_failback", decide)
     with pytest.raises(Seen) as seen:
         Failback(LINK, cast("Any", None), started_by="me")._decide(State(), None)
     assert seen.value.view.reverse_unknown is None

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
-from mirror_core.dataplane.planning import Planner
-from mirror_core.kafka.faults import ErrorCode, make_fault
+from mirror_core.dataplane.epoch_planner import Planner
+from mirror_core.kafka.error_mapping import ErrorCode, make_fault
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
 
@@ -30,8 +30,8 @@ def planner(monkeypatch: pytest.MonkeyPatch, error: MirrorError | None) -> Plann
         if error is not None:
             raise error
 
-    monkeypatch.setattr("mirror_core.dataplane.planning._fetch_known_offsets", known)
-    monkeypatch.setattr("mirror_core.dataplane.planning.delete_records", delete)
+    monkeypatch.setattr("mirror_core.dataplane.epoch_planner._fetch_known_offsets", known)
+    monkeypatch.setattr("mirror_core.dataplane.epoch_planner.delete_records", delete)
     link: Any = SimpleNamespace()
     east, west = (SimpleNamespace(name=name) for name in ("east", "west"))
     return Planner(link, east, west)  # type: ignore[arg-type]
@@ -44,7 +44,7 @@ def test_a_log_start_that_may_not_be_moved_concerns_its_partition(
     made = planner(monkeypatch, kind("two", {BAD: kind("bad-0: not this one")}))
     assert made.follow_log_start([GOOD, BAD]) == []
     assert made.unmoved_starts == {BAD: "bad-0: not this one"}
-    monkeypatch.setattr("mirror_core.dataplane.planning.delete_records", lambda client, until: None)
+    monkeypatch.setattr("mirror_core.dataplane.epoch_planner.delete_records", lambda client, until: None)
     assert made.follow_log_start([GOOD, BAD]) == []
     assert made.unmoved_starts == {}, "it is moved now"
 

@@ -23,7 +23,7 @@ from mirror_core.evidence.fence_file import (
 from mirror_core.model.acl import Resource
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.rights.acls import build_denial
+from mirror_core.rights.acl_rules import build_denial
 
 FENCE = FenceFile(
     run="m-failover-1", mirror=MirrorName("m"), cluster=ClusterName("east"), cluster_id="abc",

@@ -12,11 +12,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from mirror_core.kafka import transactions
-from mirror_core.kafka.offsets import OffsetPoint
+from mirror_core.kafka.log_offsets import OffsetPoint
 from mirror_core.kafka.transactions import OpenTransaction
 from mirror_core.model.names import Offset, Partition
-from mirror_core.sync import fence
-from mirror_core.sync.fence import NotFenced, apply_fence, wait_for_stillness
+from mirror_core.sync import fence_acls
+from mirror_core.sync.fence_acls import NotFenced, apply_fence, wait_for_stillness
 
 P0, P1, LONE = Partition("orders", 0), Partition("orders", 1), Partition("lone", 0)
 ONE = OpenTransaction(id="t", state="Ongoing", timeout_s=60, partitions=frozenset({P1}), producer_id=1, started_ms=1)
@@ -41,10 +41,12 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[OpenTransaction]:
     ) -> dict[OffsetPoint, Any]:
         return {point: ends(client, partitions, point) for point in points}
 
-    monkeypatch.setattr(fence, "list_open_transactions", open_on)
-    monkeypatch.setattr(fence, "list_offsets", ends)
-    monkeypatch.setattr(fence, "list_offset_points", points)
-    monkeypatch.setattr(fence, "find_offline_partitions", lambda client, asked: frozenset(asked) & {UNLED, P1, LONE})
+    monkeypatch.setattr(fence_acls, "list_open_transactions", open_on)
+    monkeypatch.setattr(fence_acls, "list_offsets", ends)
+    monkeypatch.setattr(fence_acls, "list_offset_points", points)
+    monkeypatch.setattr(
+        fence_acls, "find_offline_partitions", lambda client, asked: frozenset(asked) & {UNLED, P1, LONE}
+    )
     return found
 
 
@@ -86,7 +88,7 @@ def test_transactions_of_a_topic_that_is_left_behind_as_a_whole_are_denied_and_w
         denied.append((topics, ids))
         return frozenset()
 
-    monkeypatch.setattr(fence, "deny_writes", deny)
+    monkeypatch.setattr(fence_acls, "deny_writes", deny)
     nothing: Any = None
     found.append(replace(ONE, partitions=frozenset({LONE})))
     with pytest.raises(NotFenced, match="transaction 't' is Ongoing"):

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from mirror_core.evidence import receipts
-from mirror_core.evidence.folders import LocalFolder, open_local_folder
+from mirror_core.evidence import receipt_files
+from mirror_core.evidence.file_store import LocalFolder, open_local_folder
 from mirror_core.evidence.parity_report import write_parity_report
 from mirror_core.evidence.run_report import write_run_report
-from mirror_core.model.copying import Receipt
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.files import Unwritable, check_writable, report_write_errors
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.parity import ParityResult, ParityVerdict
+from mirror_core.model.parity_verdict import ParityResult, ParityVerdict
 from mirror_core.model.run import Plan, RunKind, RunMode
-from mirror_core.runbook.services import Services, local_services
+from mirror_core.model.task_messages import Receipt
+from mirror_core.runbook.run_services import Services, local_services
 from tests.memory import run_of
 
 
@@ -128,7 +128,9 @@ def write_receipts(folder: Path) -> object:
         started_ms=1,
         ended_ms=2,
     )
-    return receipts.write_receipts(LocalFolder(folder), MirrorName("m"), receipts.pack_receipts(1, 1, [receipt]))
+    return receipt_files.write_receipts(
+        LocalFolder(folder), MirrorName("m"), receipt_files.pack_receipts(1, 1, [receipt])
+    )
 
 
 def write_parity(folder: Path) -> object:

@@ -10,17 +10,17 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.kafka.acls import BrokerAcls
+from mirror_core.kafka.acl_requests import BrokerAcls
 from mirror_core.kafka.client import ClusterClient, ClusterMetadata, Leader, TopicMetadata
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
-from mirror_core.kafka.offsets import OffsetsResult
-from mirror_core.mirrors import first_acl
+from mirror_core.kafka.log_offsets import OffsetsResult
+from mirror_core.mirrors import broker_checks
 from mirror_core.model.names import DRILL_PREFIX, ClusterName, MirrorName
 from mirror_core.rights.first_acl import FirstAclAssessment, FirstAclEffect
-from mirror_core.runbook import observe
-from mirror_core.runbook.observed_groups import ObservedGroups
-from mirror_core.state.link import MirrorLink
-from mirror_core.state.records import State
+from mirror_core.runbook import snapshot_reader
+from mirror_core.runbook.snapshot_reader import ObservedGroups
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.state_records import State
 from tests.unit.test_steps import MIRROR
 
 OPEN = BrokerAcls(frozenset(), ())
@@ -51,9 +51,9 @@ def test_nobody_signs_in_as_the_data_principal_with_another_ones_password(
         logins.append((used["sasl.username"], used["sasl.password"]))
         return {}
 
-    monkeypatch.setattr(first_acl, "probe_brokers", asked)
+    monkeypatch.setattr(broker_checks, "probe_brokers", asked)
     with ClusterClient(east) as control, ClusterClient(east, Principal.DATA) as data:
-        first_acl.check_first_acl(control, data, OPEN)
+        broker_checks.check_first_acl(control, data, OPEN)
     assert set(logins) <= {("control", "of-control"), ("copier", "of-copier")}
     assert ("control", "of-control") in logins
 
@@ -78,15 +78,15 @@ def test_a_drill_of_a_mirror_that_is_there_goes_on_where_that_is_only_likely(
         mirror.source_id, 1, {}, {topic: TopicMetadata(topic, "a", False, {0: Leader(1, 0)}, 1, 1)}, frozenset()
     )
     monkeypatch.setattr(ClusterClient, "metadata", lambda *_: view)
-    monkeypatch.setattr(observe, "describe_acls", lambda _: OPEN)
-    monkeypatch.setattr(observe, "list_open_transactions", lambda *_: ())
-    monkeypatch.setattr(observe, "observe_groups", lambda *_, **__: ObservedGroups())
+    monkeypatch.setattr(snapshot_reader, "describe_acls", lambda _: OPEN)
+    monkeypatch.setattr(snapshot_reader, "list_open_transactions", lambda *_: ())
+    monkeypatch.setattr(snapshot_reader, "observe_groups", lambda *_, **__: ObservedGroups())
     monkeypatch.setattr(
-        observe, "list_offsets_confirmed", lambda *_, **__: OffsetsResult(offsets={}, offline=frozenset())
+        snapshot_reader, "list_offsets_confirmed", lambda *_, **__: OffsetsResult(offsets={}, offline=frozenset())
     )
-    monkeypatch.setattr(first_acl, "check_first_acl", lambda *_: FirstAclAssessment(answer, "because"))
+    monkeypatch.setattr(broker_checks, "check_first_acl", lambda *_: FirstAclAssessment(answer, "because"))
     ends = (ClusterConfig(ClusterName(one), {}, {}) for one in ("east", "west"))
     link = MirrorLink(cast("Any", None), mirror, *ends)
     there = cast("Any", SimpleNamespace(while_waiting=lambda *_: None))
-    seen = observe._snapshot_source(link, State(), (), threading.Event(), there, offsets=True, fences=True)
+    seen = snapshot_reader._snapshot_source(link, State(), (), threading.Event(), there, offsets=True, fences=True)
     assert bool(seen.fence_side_effects) is refused

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirror_core.decide.loss_figures import CUT_FIGURE, IN_DOUBT_FIGURE
-from mirror_core.evidence.summary import answer_questions
+from mirror_core.decide.loss_bound import CUT_FIGURE, IN_DOUBT_FIGURE
+from mirror_core.evidence.run_report import answer_questions
 from mirror_core.model.run import RunMode, StepRecord, StepState
 from tests.memory import run_of
 from tests.unit.test_evidence import plan

@@ -18,15 +18,14 @@ from prometheus_client.registry import Collector
 
 from mirror_core.dataplane.counters import Counters
 from mirror_core.dataplane.driver import ReplicationOptions
-from mirror_core.dataplane.local import LocalRunner
-from mirror_core.dataplane.metrics import MetricsCollector
 from mirror_core.dataplane.progress import ProgressTracker, TaskProgress, sum_totals
-from mirror_core.dataplane.runner import RunnerGone
-from mirror_core.mirrors import fleet
-from mirror_core.mirrors.fleet import NO_TOTALS, Fleet, FleetMember
+from mirror_core.dataplane.prometheus_collector import MetricsCollector
+from mirror_core.dataplane.task_runner import LocalRunner, RunnerGone
+from mirror_core.mirrors import mirror_fleet
+from mirror_core.mirrors.mirror_fleet import NO_TOTALS, Fleet, FleetMember
 from mirror_core.model.errors import LostOwnership, Unreachable
 from mirror_core.model.names import MirrorName
-from mirror_core.state.link import MirrorLink
+from mirror_core.state.mirror_link import MirrorLink
 from tests.threads import Work
 from tests.unit.test_metrics import MIRROR
 from tests.waiting import patience, wait_until
@@ -49,10 +48,10 @@ class Scene:
             return SimpleNamespace(failed={})
 
         monkeypatch.setattr(FleetMember, "_copy", copied)
-        monkeypatch.setattr(fleet, "load_config", lambda path: None)
-        monkeypatch.setattr(fleet, "find_mirror_link", lambda config, name: (None, None))
-        monkeypatch.setattr(fleet, "check_may_run", lambda state, link: None)
-        monkeypatch.setattr(fleet, "compute_next_delay_s", lambda code, ran_s, last_s: 0.01)
+        monkeypatch.setattr(mirror_fleet, "load_config", lambda path: None)
+        monkeypatch.setattr(mirror_fleet, "find_mirror_link", lambda config, name: (None, None))
+        monkeypatch.setattr(mirror_fleet, "check_may_run", lambda state, link: None)
+        monkeypatch.setattr(mirror_fleet, "compute_next_delay_s", lambda code, ran_s, last_s: 0.01)
         members = [
             FleetMember(
                 Path(), MirrorName(n), LocalRunner, ReplicationOptions(), stop=self.stop, print_line=self.said.append
@@ -162,8 +161,8 @@ def test_each_of_several_mirrors_is_compared_beside_its_copying_at_the_rate_that
     def copying(*_: object, **__: object) -> SimpleNamespace:
         return SimpleNamespace(run=lambda: SimpleNamespace(failed={}))
 
-    monkeypatch.setattr(fleet, "BackgroundVerification", proof)
-    monkeypatch.setattr(fleet, "Replication", copying)
+    monkeypatch.setattr(mirror_fleet, "BackgroundVerification", proof)
+    monkeypatch.setattr(mirror_fleet, "Replication", copying)
     stop, say = threading.Event(), list[str]().append
     member = FleetMember(
         Path(), MIRROR.name, LocalRunner, ReplicationOptions(), stop=stop, print_line=say, verify_bytes_per_s=rate

@@ -6,22 +6,22 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.mirrors import forgetful
-from mirror_core.mirrors.forgetful import MAX_EXPIRY_MS
+from mirror_core.mirrors import broker_checks
+from mirror_core.mirrors.broker_checks import MAX_EXPIRY_MS
 from mirror_core.model.errors import MissingPermission, Unreachable
 
 CLIENT = cast("Any", None)
 FORGETS = ("86400000", True)
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, answers: dict[int, object]) -> forgetful.ProducerExpiryCheck:
+def asked(monkeypatch: pytest.MonkeyPatch, answers: dict[int, object]) -> broker_checks.ProducerExpiryCheck:
     def answer(client: object, broker: int, name: str) -> object:
         if isinstance(said := answers[broker], Exception):
             raise said
         return said
 
-    monkeypatch.setattr(forgetful, "fetch_broker_setting", answer)
-    return forgetful.check_producer_expiry(CLIENT, sorted(answers))
+    monkeypatch.setattr(broker_checks, "fetch_broker_setting", answer)
+    return broker_checks.check_producer_expiry(CLIENT, sorted(answers))
 
 
 def test_who_forgets_is_named_and_who_keeps_or_has_no_such_setting_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,16 +12,16 @@ import pytest
 from airflow.sdk import Variable
 from airflow.sdk.definitions.context import _AIRFLOW_PARSING_CONTEXT_DAG_ID as PARSED_FOR
 from airflow.sdk.definitions.param import Param
-from mirrorbook_airflow import mirrors, params, variables
-from mirrorbook_airflow.variables import NAMES_VARIABLE, Names
+from mirrorbook_airflow import airflow_variables, mirror_lookup, params
+from mirrorbook_airflow.airflow_variables import NAMES_VARIABLE, Names
 
 from mirror_core.decide.drills import list_drill_expressions, to_drill_name
 from mirror_core.kafka.config import Config
+from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.errors import Unreachable
-from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.state import link
-from mirror_core.state.records import State
+from mirror_core.state import mirror_link
+from mirror_core.state.state_records import State
 from tests.unit.test_refusals import LINK
 
 WEST, SOUTH = LINK.mirror.destination, ClusterName("south")
@@ -67,14 +67,14 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> Stored:
 @pytest.fixture
 def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Lets clusters answer so."""
-    monkeypatch.setattr(mirrors, "listed_clusters", lambda: (WEST, SOUTH))
-    monkeypatch.setattr(mirrors, "current_config", lambda name, clusters: None)
+    monkeypatch.setattr(mirror_lookup, "listed_clusters", lambda: (WEST, SOUTH))
+    monkeypatch.setattr(mirror_lookup, "current_config", lambda name, clusters: None)
     sets = {"shop": MirrorSet("shop", (ORDERS.name,))}
     config = Config(Path("m.yaml"), {side.name: side for side in (LINK.source, LINK.destination)}, sets=sets)
-    monkeypatch.setattr(link, "load_clusters", lambda path: config)
+    monkeypatch.setattr(mirror_link, "load_clusters", lambda path: config)
 
     def answer(**answers: State | Unreachable) -> None:
-        monkeypatch.setattr(link, "read_states", lambda config: iter(answers.items()))
+        monkeypatch.setattr(mirror_link, "read_states", lambda config: iter(answers.items()))
 
     return answer
 
@@ -99,10 +99,10 @@ def test_whoever_reads_all_states_notes_the_names_that_forms_offer(
     stored: Stored, answering: Callable[..., None]
 ) -> None:
     answering(west=State(mirrors={one.name: one for one in (ORDERS, LEFT)}), south=Unreachable("it is silent"))
-    mirrors.started_mirrors()
+    mirror_lookup.started_mirrors()
     assert stored.names == {"mirrors": {"south": [], "west": ["orders"]}, "sets": ["shop"]}
     assert offered() == {"mirror": ["orders"], "mirrors": ["orders"], "set": ["shop"], "cluster": ["east", "west"]}
-    mirrors.debtors(())
+    mirror_lookup.debtors(())
     assert len(stored.written) == 1, "written only when something has changed"
 
 
@@ -112,17 +112,17 @@ def test_a_mirror_that_was_deleted_is_offered_no_more_and_one_of_a_silent_cluste
     gone = replace(ORDERS, name=MirrorName("gone"))
     far = replace(ORDERS, name=MirrorName("far"), destination=SOUTH)
     answering(west=State(mirrors={one.name: one for one in (ORDERS, gone)}), south=State(mirrors={far.name: far}))
-    mirrors.started_mirrors()
+    mirror_lookup.started_mirrors()
     assert offered()["mirror"] == ["far", "gone", "orders"]
     answering(west=State(mirrors={ORDERS.name: ORDERS}), south=Unreachable("it is silent"))
-    mirrors.started_mirrors()
+    mirror_lookup.started_mirrors()
     assert offered()["mirror"] == ["far", "orders"]
 
 
 def test_a_mirror_is_offered_when_it_was_made(stored: Stored) -> None:
-    variables.remember_mirror("orders", "west")
-    variables.remember_mirror("a", "west")
-    variables.remember_mirror("b", "east")
+    airflow_variables.remember_mirror("orders", "west")
+    airflow_variables.remember_mirror("a", "west")
+    airflow_variables.remember_mirror("b", "east")
     assert stored.names == {"mirrors": {"east": ["b"], "west": ["a", "orders"]}, "sets": []}
 
 
@@ -134,8 +134,8 @@ def test_names_of_a_cluster_that_is_no_more_listed_go() -> None:
 def test_no_task_fails_for_names_that_cannot_be_noted(stored: Stored, answering: Callable[..., None]) -> None:
     answering(west=State(mirrors={ORDERS.name: ORDERS}))
     stored.trouble = RuntimeError("password=secret")
-    assert mirrors.started_mirrors() == ["orders"]
-    variables.remember_mirror("orders", "west")
+    assert mirror_lookup.started_mirrors() == ["orders"]
+    airflow_variables.remember_mirror("orders", "west")
     assert stored.written == []
 
 
@@ -157,7 +157,7 @@ def test_where_nothing_is_known_names_are_typed(stored: Stored) -> None:
 def test_a_variable_that_a_person_has_spoilt_offers_nothing_and_is_written_anew(stored: Stored, text: str) -> None:
     stored.values[NAMES_VARIABLE] = text
     assert offered() == {**NOTHING, "cluster": ["east", "west"]}
-    variables.remember_mirror("orders", "west")
+    airflow_variables.remember_mirror("orders", "west")
     assert offered()["mirror"] == ["orders"]
 
 

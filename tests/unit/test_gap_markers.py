@@ -14,21 +14,21 @@ from typing import cast
 
 import pytest
 
-from mirror_core.copy import gap_markers, gap_round, ownership
-from mirror_core.copy.beside import BackgroundThreads
-from mirror_core.copy.gap_markers import GapFiller
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.states import CopyState
-from mirror_core.copy.words import ClusterSide
-from mirror_core.decide.position import ResumePoint
-from mirror_core.kafka import marking
+from mirror_core.copy import gap_claim, gap_filler
+from mirror_core.copy.background import BackgroundThreads
+from mirror_core.copy.gap_filler import GapFiller
+from mirror_core.copy.messages import ClusterSide
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.copy.partition_states import CopyState
+from mirror_core.decide.gaps_and_resume import ResumePoint
+from mirror_core.kafka import marker_link
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.sockets import wait_readable
-from mirror_core.model.copying import PartitionAssignment
 from mirror_core.model.names import ClusterName, Partition
-from mirror_core.wire.markers import API_KEY as MARKERS
+from mirror_core.model.task_messages import PartitionAssignment
+from mirror_core.wire.txn_markers import API_KEY as MARKERS
 from tests.threads import beside
 from tests.unit.test_client import frame
 from tests.waiting import wait_until
@@ -244,7 +244,7 @@ def test_the_end_waits_for_rounds_only_so_long(
         limits.append(limit_s)
         return wait_readable(sockets, 20.0) if well.in_background else set()
 
-    monkeypatch.setattr(gap_markers, "wait_readable", comes)
+    monkeypatch.setattr(gap_filler, "wait_readable", comes)
     filler.wait_for_rounds(0.5)
     assert (well.due_gap, hangs.in_background) == (None, True)
     assert 0.5 >= limits[0] >= limits[-1], "all of them together"
@@ -255,8 +255,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """By which it is judged how old an answer is. It stands still, whatever the machine does."""
     made = SimpleNamespace(now=time.monotonic())
     stopped = SimpleNamespace(monotonic=lambda: made.now, time=time.time)
-    monkeypatch.setattr(gap_markers, "time", stopped)
-    monkeypatch.setattr(marking, "time", stopped)
+    monkeypatch.setattr(gap_filler, "time", stopped)
+    monkeypatch.setattr(marker_link, "time", stopped)
     return made
 
 
@@ -283,8 +283,8 @@ def test_a_newcomer_does_not_act_on_an_answer_that_it_takes_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The owner may have gone on since."""
-    monkeypatch.setattr(gap_round, "find_turn", lambda epoch, wall_ms: 0)
-    monkeypatch.setattr(ownership, "QUIET_S", 0.0)
+    monkeypatch.setattr(gap_filler, "find_turn", lambda epoch, wall_ms: 0)
+    monkeypatch.setattr(gap_claim, "QUIET_S", 0.0)
     broker = brokers[WELL]
     well.gap_claim.forget()
     well.gap_claim.is_quiet(10, clock.now, clock.now, 0.0)  # it has looked before

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from mirror_core.copy.gap_round import GapRound, GapRoundResponse, LogEndQuery, MarkerWrite
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.states import CopyState
-from mirror_core.copy.words import ClusterSide
-from mirror_core.decide.position import ResumePoint
-from mirror_core.kafka.faults import ErrorCode
-from mirror_core.model.copying import PartitionAssignment
+from mirror_core.copy.gap_filler import GapRound, GapRoundResponse, LogEndQuery, MarkerWrite
+from mirror_core.copy.messages import ClusterSide
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.copy.partition_states import CopyState
+from mirror_core.decide.gaps_and_resume import ResumePoint
+from mirror_core.kafka.error_mapping import ErrorCode
 from mirror_core.model.names import ClusterName, Partition
+from mirror_core.model.task_messages import PartitionAssignment
 
 WEST = ClusterName("west")
 ONE = Partition("t", 0)

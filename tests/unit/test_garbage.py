@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from mirror_core.model.garbage import reduced_gc_frequency
+from mirror_core.model.gc_tuning import reduced_gc_frequency
 
 
 def test_another_ones_process_has_its_ways_back() -> None:

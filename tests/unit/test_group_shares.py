@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from mirror_core.kafka import group_batches
-from mirror_core.kafka.group_batches import GroupOffsetsClient, _split_groups
+from mirror_core.kafka import consumer_groups
+from mirror_core.kafka.consumer_groups import GroupOffsetsClient, _split_groups
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Partition
 
@@ -35,12 +35,12 @@ class Broker:
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_batches, "build_offset_fetch", list)
-    monkeypatch.setattr(group_batches, "find_coordinators", lambda client, unknown: {})
-    monkeypatch.setattr(group_batches, "parse_group_offsets", lambda client, row: {})
+    monkeypatch.setattr(consumer_groups, "build_offset_fetch", list)
+    monkeypatch.setattr(consumer_groups, "find_coordinators", lambda client, unknown: {})
+    monkeypatch.setattr(consumer_groups, "parse_group_offsets", lambda client, row: {})
 
 
-def fetched(broker: Any) -> group_batches.FetchedGroupOffsets:
+def fetched(broker: Any) -> consumer_groups.FetchedGroupOffsets:
     return GroupOffsetsClient(broker, dict.fromkeys(GROUPS, 1)).fetch_until_known(dict.fromkeys(GROUPS))
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.evidence import kept, receipts
-from mirror_core.evidence.folders import LocalFolder
-from mirror_core.evidence.heads import (
+from mirror_core.evidence import receipt_files
+from mirror_core.evidence.file_store import LocalFolder
+from mirror_core.evidence.receipt_index import (
     CheckedReceipts,
     ReceiptHeads,
     add_file,
@@ -23,9 +23,9 @@ from mirror_core.evidence.heads import (
     replace_day,
     supersede_files,
 )
-from mirror_core.evidence.heads import apply_receipt_faults as judged
-from mirror_core.model.parity import ParityResult, ParityVerdict
-from mirror_core.model.receipts import ReceiptFileEntry, ReceiptsHead
+from mirror_core.evidence.receipt_index import apply_receipt_faults as judged
+from mirror_core.model.parity_verdict import ParityResult, ParityVerdict
+from mirror_core.model.receipt_heads import ReceiptFileEntry, ReceiptsHead
 from tests.unit.test_receipts import MIRROR, receipt
 
 SHA = "a" * 64
@@ -186,38 +186,40 @@ def test_any_file_that_is_lost_altered_or_added_is_named_exactly(
 
 def test_what_is_put_together_while_it_is_read_is_read_anew(tmp_path: Path) -> None:
     folder = LocalFolder(tmp_path)
-    old = receipts.pack_receipts(1, 1, [receipt(0, 10)])
+    old = receipt_files.pack_receipts(1, 1, [receipt(0, 10)])
     new = replace(old, name="day-x.parquet")
-    receipts.write_receipts(folder, MIRROR, new)
+    receipt_files.write_receipts(folder, MIRROR, new)
     looks = [
         heads(head(HOUR, ReceiptFileEntry(old.name, old.sha256, 1, True))),
         *[heads(head(new.day, ReceiptFileEntry(new.name, new.sha256, 1, True)))] * 3,
     ]
-    found = kept.read_receipts(folder, MIRROR, lambda: looks.pop(0))
+    found = receipt_files.read_receipts(folder, MIRROR, lambda: looks.pop(0))
     assert (found.checked.is_sound, found.checked.readable) == (True, (new.path,))
 
 
 def test_what_is_stored_while_it_is_looked_for_is_neither_lost_nor_strange(tmp_path: Path) -> None:
     """Files are listed first, then heads are read: what they tell of by then may have come since."""
-    file = receipts.pack_receipts(1, 1, [receipt(0, 10)])
+    file = receipt_files.pack_receipts(1, 1, [receipt(0, 10)])
 
     class Older(LocalFolder):
         def names(self, under: str = "") -> list[str]:
             return []
 
-    receipts.write_receipts(LocalFolder(tmp_path), MIRROR, file)
+    receipt_files.write_receipts(LocalFolder(tmp_path), MIRROR, file)
     told = heads(head(HOUR, ReceiptFileEntry(file.name, file.sha256, 1, True)))
-    assert kept.read_receipts(Older(tmp_path), MIRROR, lambda: told).checked == CheckedReceipts(readable=(file.path,))
+    assert receipt_files.read_receipts(Older(tmp_path), MIRROR, lambda: told).checked == CheckedReceipts(
+        readable=(file.path,)
+    )
 
 
 def test_a_file_that_was_damaged_is_altered_and_not_read(tmp_path: Path) -> None:
     folder = LocalFolder(tmp_path)
-    file = receipts.pack_receipts(1, 1, [receipt(0, 10)])
+    file = receipt_files.pack_receipts(1, 1, [receipt(0, 10)])
     told = heads(head(HOUR, ReceiptFileEntry(file.name, file.sha256, 1, True)))
-    where = tmp_path / receipts.write_receipts(folder, MIRROR, file)
-    assert kept.read_receipts(folder, MIRROR, lambda: told).rows().num_rows == 1
+    where = tmp_path / receipt_files.write_receipts(folder, MIRROR, file)
+    assert receipt_files.read_receipts(folder, MIRROR, lambda: told).rows().num_rows == 1
     where.write_bytes(file.content[:-9])
-    found = kept.read_receipts(folder, MIRROR, lambda: told)
+    found = receipt_files.read_receipts(folder, MIRROR, lambda: told)
     assert (found.checked.altered, found.rows().num_rows) == ((file.path,), 0)
 
 

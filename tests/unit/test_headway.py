@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mirror_core.decide.headway import count_compared, format_catch_up, format_progress
+from mirror_core.decide.copy_estimate import count_compared, format_catch_up, format_progress
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import ParityRange, ParityResult, ParityVerdict
-from mirror_core.runbook import comparing, drained
+from mirror_core.model.parity_verdict import ParityRange, ParityResult, ParityVerdict
+from mirror_core.runbook import drain, parity_gate
 from tests.unit.test_refusals import LINK
 
 A, B = Partition("orders", 0), Partition("orders", 1)
@@ -79,9 +79,9 @@ def test_the_time_until_a_lag_is_gone_is_told_by_how_it_has_shrunk(
 
 
 def test_a_comparison_is_told_of_every_few_seconds_and_kept_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparing, "time", Clock(0.0, 2.0, 6.0, 7.0, 12.0, 13.0))
+    monkeypatch.setattr(parity_gate, "time", Clock(0.0, 2.0, 6.0, 7.0, 12.0, 13.0))
     kept, said = list[ParityResult](), list[str]()
-    told = comparing.report_compare_progress(RANGES, kept.append, said.append)
+    told = parity_gate.report_compare_progress(RANGES, kept.append, said.append)
     for end in (120, 150, 160, 200):
         told(result(p0=end))
     assert len(kept) == 4
@@ -90,7 +90,7 @@ def test_a_comparison_is_told_of_every_few_seconds_and_kept_each_time(monkeypatc
         "prove: 50 of 250 offsets, about 24 s left",
         "prove: 100 of 250 offsets, about 18 s left",
     ]
-    comparing.report_compare_progress([], kept.append, said.append)
+    parity_gate.report_compare_progress([], kept.append, said.append)
     assert len(said) == 3, "where nothing is new"
 
 
@@ -103,10 +103,10 @@ def test_a_drain_asks_nobody_before_its_first_round_and_tells_of_the_others(monk
         assert len(heard) > 1, "applications stand still, and a request is on its way"
         return answers.pop(0)
 
-    monkeypatch.setattr(drained, "time", Clock(10.0, 10.0, 20.0))
-    monkeypatch.setattr(drained, "ClusterClient", lambda cluster: nullcontext(SimpleNamespace()))
-    monkeypatch.setattr(drained, "list_offsets", listed)
-    until = drained.report_drain_progress(LINK, ends, said.append, heard.append)
+    monkeypatch.setattr(drain, "time", Clock(10.0, 10.0, 20.0))
+    monkeypatch.setattr(drain, "ClusterClient", lambda cluster: nullcontext(SimpleNamespace()))
+    monkeypatch.setattr(drain, "list_offsets", listed)
+    until = drain.report_drain_progress(LINK, ends, said.append, heard.append)
     for until_ms in (1, 2, 3):
         until(until_ms)
     assert heard == [1, 2, 3]

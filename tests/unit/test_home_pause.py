@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 import typer
 
-from mirror_core.cli import conducting, failback
-from mirror_core.decide.approvals import must_confirm_before_fence
+from mirror_core.cli import failback, run_commands
+from mirror_core.decide.approval_rules import must_confirm_before_fence
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState, shorten_hash
@@ -102,8 +102,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(typer, "confirm", confirm)
     for name in ("show_outcome", "show_plan"):
         monkeypatch.setattr(failback, name, lambda *arguments, **options: None)
-    monkeypatch.setattr(conducting, "print_plan", lambda *arguments, **options: None)
-    monkeypatch.setattr(conducting, "read_run_outcome", lambda link, run: ())
+    monkeypatch.setattr(run_commands, "print_plan", lambda *arguments, **options: None)
+    monkeypatch.setattr(run_commands, "read_run_outcome", lambda link, run: ())
     return questions
 
 

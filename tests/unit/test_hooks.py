@@ -17,21 +17,21 @@ import msgspec
 import pytest
 import yaml
 
-from mirror_core.decide.calling import HookOutcome, compute_retry_pause_s, from_exit_code, from_http_status
+from mirror_core.decide.hook_retries import HookOutcome, compute_retry_pause_s, from_exit_code, from_http_status
 from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import BadRequest, LostOwnership
 from mirror_core.model.hooks import AssetEvent
-from mirror_core.model.limits import SCALE_VARIABLE
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, get_base_name
 from mirror_core.model.run import RunMode
-from mirror_core.runbook.checkpoints import HookCall, HookCalls
+from mirror_core.model.timing import SCALE_VARIABLE
 from mirror_core.runbook.hook_calls import find_hook_problems
+from mirror_core.runbook.step_records import HookCall, HookCalls
 from mirror_core.runbook.switch import SWITCH_STEP, hook_arguments, run_hooks
-from mirror_core.state.active import ActiveCluster
+from mirror_core.state.active_cluster import ActiveCluster
 from mirror_core.state.journal import Journal
-from mirror_core.state.link import MirrorLink, make_mirror_link
-from mirror_core.state.records import StateRecord, Tombstone
+from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
+from mirror_core.state.state_records import StateRecord, Tombstone
 from tests.memory import MemoryLog, journal_of
 from tests.threads import beside
 from tests.waiting import wait_until

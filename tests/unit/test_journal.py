@@ -11,7 +11,7 @@ import pytest
 from mirror_core.model.errors import BadRequest, Indeterminate, LostOwnership, Refused, RemoteFault
 from mirror_core.model.run import RunState, StepEvidence, StepState
 from mirror_core.state.journal import Journal
-from mirror_core.state.records import StateRecord, Tombstone
+from mirror_core.state.state_records import StateRecord, Tombstone
 from tests.memory import MemoryLog, journal_of
 
 

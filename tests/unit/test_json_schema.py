@@ -18,13 +18,13 @@ from jsonschema import Draft202012Validator
 from msgspec import UNSET, UnsetType
 from typer.main import get_command
 
-from mirror_core.cli.common import JsonOption
-from mirror_core.cli.documents import PlanDocument, RunDocument, to_run_document
+from mirror_core.cli.command_options import JsonOption
+from mirror_core.cli.failover import SetPlansDocument
 from mirror_core.cli.json_schema import json_schema_command, list_in_group, list_json_commands, make_schema
-from mirror_core.cli.sets import SetPlansDocument
-from mirror_core.model.documents import JsonDocument, format_json, get_printed_documents, prints_json
+from mirror_core.cli.runs import PlanDocument, RunDocument, to_run_document
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.schemas import build_schema
+from mirror_core.model.json_documents import JsonDocument, format_json, get_printed_documents, prints_json
+from mirror_core.model.json_schemas import build_schema
 from tests.documents import check, check_document, strict
 from tests.unit.test_decide_verbs import RUN
 
@@ -196,7 +196,10 @@ def test_a_command_without_json_has_no_schema(words: str, listed: str) -> None:
 
 def test_other_commands_do_not_load_what_makes_schemas() -> None:
     modules = "mirror_core.cli.mirror, mirror_core.cli.runs, mirror_core.sandbox.cli"
-    code = f"import sys, {modules}; print([m for m in ('mirror_core.model.schemas', 'jsonschema') if m in sys.modules])"
+    code = (
+        f"import sys, {modules}; print([m for m in ('mirror_core.model.json_schemas', 'jsonschema') if m in"
+        " sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

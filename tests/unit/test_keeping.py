@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.dataplane import keeping
-from mirror_core.dataplane.keeping import ReceiptWriter
-from mirror_core.evidence import kept
-from mirror_core.evidence.folders import LocalFolder
-from mirror_core.evidence.heads import CheckedReceipts
+from mirror_core.dataplane import receipt_writer
+from mirror_core.dataplane.receipt_writer import ReceiptWriter
+from mirror_core.evidence import receipt_files
+from mirror_core.evidence.file_store import LocalFolder
+from mirror_core.evidence.receipt_index import CheckedReceipts
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.files import Unwritable
-from mirror_core.model.receipts import ReceiptsHead
-from mirror_core.state.records import State
+from mirror_core.model.receipt_heads import ReceiptsHead
+from mirror_core.state.state_records import State
 from tests.receipts import holes, rows
 from tests.unit.test_receipts import MIRROR, receipt
 from tests.waiting import patience, wait_until
@@ -91,7 +91,7 @@ class Desk:
         self.keeper.close(self.book, limit_s)
 
     def checked(self) -> CheckedReceipts:
-        return kept.read_receipts(self.folder, MIRROR, lambda: self.book.heads).checked
+        return receipt_files.read_receipts(self.folder, MIRROR, lambda: self.book.heads).checked
 
     def holes(self) -> list[tuple[int, int]]:
         return [(first, end) for _, first, end in holes(rows(self.folder, MIRROR))]
@@ -132,7 +132,7 @@ def test_what_could_not_be_stored_in_the_end_is_said(tmp_path: Path) -> None:
 
 
 def test_a_place_that_hangs_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "MAX_WAITING_EPOCHS", 3)
+    monkeypatch.setattr(receipt_writer, "MAX_WAITING_EPOCHS", 3)
     desk = Desk(tmp_path)
     desk.folder.awake.clear()
     desk.keeper.start(desk.folder)
@@ -145,7 +145,7 @@ def test_a_place_that_hangs_keeps_nobody_waiting(tmp_path: Path, monkeypatch: py
 
 
 def test_the_oldest_are_given_up_when_too_many_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "MAX_WAITING_EPOCHS", 3)
+    monkeypatch.setattr(receipt_writer, "MAX_WAITING_EPOCHS", 3)
     desk = Desk(tmp_path)
     desk.take(0)
     desk.folder.full = True
@@ -164,7 +164,7 @@ def test_the_oldest_are_given_up_when_too_many_wait(tmp_path: Path, monkeypatch:
 def test_what_waits_takes_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: bool) -> None:
     """Of 50,000 partitions an epoch's receipts take 75 MB; as a file a twentieth of that."""
     told = [replace(receipt(n * 10, n * 10 + 10), epoch=1) for n in range(1_000)]
-    monkeypatch.setattr(keeping, "MAX_WAITING_BYTES", 8 * keeping._RECEIPT_BYTES * len(told))
+    monkeypatch.setattr(receipt_writer, "MAX_WAITING_BYTES", 8 * receipt_writer._RECEIPT_BYTES * len(told))
     desk = Desk(tmp_path)
     desk.folder.full = True
     desk.keeper.start(desk.folder)
@@ -174,7 +174,7 @@ def test_what_waits_takes_bounded_memory(tmp_path: Path, monkeypatch: pytest.Mon
         desk.keeper.add(1, epoch, told)
         desk.until(lambda: desk.keeper._find_unpacked() is None, why="what waits behind the first is packed")
     waiting = list(desk.keeper._waiting)
-    assert sum(one.memory_bytes for one in waiting) <= keeping.MAX_WAITING_BYTES
+    assert sum(one.memory_bytes for one in waiting) <= receipt_writer.MAX_WAITING_BYTES
     assert len(waiting) == 20
     desk.folder.awake.set()
     desk.close()

@@ -12,22 +12,22 @@ from typing import Any, cast
 import pytest
 
 from mirror_core.evidence.fence_file import fence_file_path, write_fence_file
-from mirror_core.kafka.acls import AuthorizerOff
+from mirror_core.kafka.acl_requests import AuthorizerOff
 from mirror_core.kafka.config import Config
-from mirror_core.mirrors import unfencing
+from mirror_core.mirrors import fence_manual_commands
 from mirror_core.model.errors import LostOwnership, Refused, Unreachable
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import RunKind, RunMode
-from mirror_core.runbook import giving_up, lost_steps, raised_again
-from mirror_core.runbook.last_look import PromotionProbe
-from mirror_core.runbook.lost_steps import UnplannedSteps
-from mirror_core.state import link as linking
-from mirror_core.state.link import MirrorLink
-from mirror_core.state.records import State
-from mirror_core.sync import closing_commands, shutting
-from mirror_core.sync.closing_commands import build_command_target
-from mirror_core.sync.shutting import CommandNotReconciled, open_destination
+from mirror_core.runbook import fence_actions, fence_recheck, unplanned_steps
+from mirror_core.runbook.fence_recheck import PromotionProbe
+from mirror_core.runbook.unplanned_steps import UnplannedSteps
+from mirror_core.state import mirror_link as linking
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.state_records import State
+from mirror_core.sync import fence_command, fence_command_ownership
+from mirror_core.sync.fence_command import build_command_target
+from mirror_core.sync.fence_command_ownership import CommandNotReconciled, open_destination
 from tests.memory import MemoryLog, journal_of
 from tests.unit.test_closing_commands import MIRROR, TOPICS, acted, called, linked
 from tests.unit.test_fence_file import FENCE
@@ -50,10 +50,10 @@ P0 = Partition("orders", 0)
 @pytest.fixture
 def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MirrorLink:
     """The source answers, and nobody waits between two tries."""
-    for module in (giving_up, raised_again):
+    for module in (fence_actions, fence_recheck):
         monkeypatch.setattr(module, "ClusterClient", lambda *a, **k: nullcontext(SimpleNamespace(name="east")))
         monkeypatch.setattr(module, "check_source", lambda *a: None)
-    monkeypatch.setattr(closing_commands, "compute_retry_pause_s", lambda tries: 0.0)
+    monkeypatch.setattr(fence_command, "compute_retry_pause_s", lambda tries: 0.0)
     return linked(tmp_path)
 
 
@@ -79,14 +79,14 @@ def test_an_unplanned_promotion_stops_before_a_source_that_was_opened_meanwhile_
     fence = replace(FENCE, command=True, lifted_ms=5 if lifted else None)
     write_fence_file(fence_file_path(tmp_path / "run-r", "r"), fence, "advice")
     monkeypatch.setattr(
-        lost_steps, "probe_source", lambda *a: PromotionProbe(log_ends={P0: Offset(9)})
+        unplanned_steps, "probe_source", lambda *a: PromotionProbe(log_ends={P0: Offset(9)})
     )  # behind the fence: 7
     monkeypatch.setattr(UnplannedSteps, "check_approval", lambda self, what, source_needed: False)
     scope = SimpleNamespace(names=["orders"], promoted=[P0], drained=[P0])
     monkeypatch.setattr(UnplannedSteps, "scope", property(lambda self: scope))
-    monkeypatch.setattr(raised_again, "list_known_offsets", lambda *a: {P0: Offset(9)})
-    monkeypatch.setattr(raised_again, "check_stillness", lambda *a: {P0: Offset(9)})
-    monkeypatch.setattr(raised_again, "deny_all_writers", lambda *a, **k: AuthorizerOff("rules itself"))
+    monkeypatch.setattr(fence_recheck, "list_known_offsets", lambda *a: {P0: Offset(9)})
+    monkeypatch.setattr(fence_recheck, "check_stillness", lambda *a: {P0: Offset(9)})
+    monkeypatch.setattr(fence_recheck, "deny_all_writers", lambda *a, **k: AuthorizerOff("rules itself"))
     given: list[object] = []
     monkeypatch.setattr(UnplannedSteps, "_grant_rights", lambda self, before: given.append(before()))
     services = cast("Any", SimpleNamespace(evidence_dir=tmp_path))
@@ -120,7 +120,7 @@ def test_an_abort_beside_a_failback_of_the_same_topics_stays_pending(
     link: MirrorLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be home by now, and opens nothing any more."""
-    monkeypatch.setattr("mirror_core.sync.kept_closed.read_source_state", lambda link: ())
+    monkeypatch.setattr("mirror_core.sync.fence_command_ownership.read_source_state", lambda link: ())
     there, run = MemoryLog(), journal_of("f").run
     run = replace(run, plan=replace(run.plan, kind=RunKind.FAILBACK, mirror=MirrorName("other")))
     there.put(*other_mirror(towards="north"), run)
@@ -137,8 +137,8 @@ def test_by_a_file_of_a_cluster_that_has_another_name_now_nothing_is_opened_that
     mirror, *records = other_mirror(CLOSED, towards="north")
     assert isinstance(mirror, Mirror)
     there.put(replace(mirror, source=old), *records)
-    monkeypatch.setattr(unfencing, "read_states", lambda config: iter([(NORTH, there.state)]))
-    monkeypatch.setattr(unfencing, "_read_destination", lambda config, fence: Refused("silent", []))
+    monkeypatch.setattr(fence_manual_commands, "read_states", lambda config: iter([(NORTH, there.state)]))
+    monkeypatch.setattr(fence_manual_commands, "_read_destination", lambda config, fence: Refused("silent", []))
     fence = replace(
         FENCE,
         cluster=old,
@@ -148,7 +148,7 @@ def test_by_a_file_of_a_cluster_that_has_another_name_now_nothing_is_opened_that
         topics=TOPICS,
         command=True,
     )
-    unfencing.lift_by_file(link.config, link.source, fence, tmp_path / "unfence-r.json")
+    fence_manual_commands.lift_by_file(link.config, link.source, fence, tmp_path / "unfence-r.json")
     assert topics_told(link) == ["a.b"]
 
 
@@ -158,7 +158,7 @@ def test_a_destination_that_is_opened_late_beside_a_failback_is_told(
     run = journal_of("f").run
     log = MemoryLog()
     log.put(replace(MIRROR, desired=DesiredState.STOPPED), replace(run, plan=replace(run.plan, kind=RunKind.FAILBACK)))
-    monkeypatch.setattr(shutting, "read_complete_state", lambda cluster: log.state)
+    monkeypatch.setattr(fence_command_ownership, "read_complete_state", lambda cluster: log.state)
     first = iter([None])
 
     def write_down() -> None:
@@ -180,7 +180,7 @@ def test_a_fence_of_denials_that_was_lifted_by_its_file_is_pending_again_also_wh
     def silent(*_: object) -> None:
         raise Unreachable("no broker answers")
 
-    monkeypatch.setattr(raised_again, "check_source_id", silent)
+    monkeypatch.setattr(fence_recheck, "check_source_id", silent)
     acts = replace(acted(link, tmp_path, journal), writer=cast("Any", journal.log))
-    raised_again.reapply_fence(acts, ["orders"], [P0])
+    fence_recheck.reapply_fence(acts, ["orders"], [P0])
     assert log_of(journal).state.pending_fences[MIRROR.name].applied_at_ms is None

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.model.names import Partition
-from mirror_core.model.parity import SalvageMatch
-from mirror_core.parity.differences import compare_records
-from mirror_core.parity.elsewhere import find_tail_records
+from mirror_core.model.parity_verdict import SalvageMatch
 from mirror_core.parity.keyed_digest import DigestKey, KeyedDigest
+from mirror_core.parity.record_differences import compare_records
+from mirror_core.parity.salvage import find_tail_records
 from mirror_core.wire.records import Record
 from tests.colliding_records import colliding_values, values_that_often_collide
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from mirror_core.copy.lanes import MAX_FETCH_LINKS, FetchLinks
-from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.copy.fetch_links import MAX_FETCH_LINKS, FetchLinks
+from mirror_core.copy.partition_replicator import PartitionReplicator
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.fetching import FetchLink
-from mirror_core.model.copying import PartitionAssignment
+from mirror_core.kafka.fetch_link import FetchLink
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Partition
+from mirror_core.model.task_messages import PartitionAssignment
 from mirror_core.wire import fetch
 from tests.waiting import wait_until
 

@@ -11,9 +11,9 @@ from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import PlanStep, Run, RunKind, RunMode, RunState, StepRecord, StepState
-from mirror_core.runbook import closing
-from mirror_core.runbook.closing import read_mirror_status
-from mirror_core.state.records import State
+from mirror_core.runbook import run_outcome
+from mirror_core.runbook.run_outcome import read_mirror_status
+from mirror_core.state.state_records import State
 from tests.unit.test_decide_verbs import MIRROR, RUN
 from tests.unit.test_refusals import LINK
 
@@ -55,7 +55,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, east: State | None, west: State | N
             raise Unreachable(f"cluster {cluster.name} does not answer")
         return found
 
-    monkeypatch.setattr(closing, "read_state", read)
+    monkeypatch.setattr(run_outcome, "read_state", read)
 
 
 def test_a_rejected_first_failover_leaves_applications_where_they_were(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,32 +13,30 @@ import msgspec
 import pytest
 
 from mirror_core.cli import failover as cli
-from mirror_core.decide.failover import decide_failover, list_new_reasons
-from mirror_core.decide.leaderless import LEFT_BEHIND_FACT
-from mirror_core.decide.reckoning import count_lost_planned
-from mirror_core.decide.scope import FailoverScope, TopicScope, build_scope, drain_led_again
-from mirror_core.decide.view import DestinationSnapshot, MirrorSnapshot
-from mirror_core.kafka.offsets import OffsetPoint
-from mirror_core.model.checkpoint import Checkpoint
-from mirror_core.model.clock import now_ms
+from mirror_core.decide.failover_plan import decide_failover, list_new_reasons
+from mirror_core.decide.failover_scope import LEFT_BEHIND_FACT, FailoverScope, TopicScope, build_scope, drain_led_again
+from mirror_core.decide.forecast_accuracy import count_lost_planned
+from mirror_core.decide.mirror_snapshot import DestinationSnapshot, MirrorSnapshot
+from mirror_core.kafka.log_offsets import OffsetPoint
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.mirror import Lease
-from mirror_core.model.names import Offset, Partition
-from mirror_core.model.offsets import PartitionOffsets
-from mirror_core.model.parity import ParityVerdict
+from mirror_core.model.names import Offset, Partition, PartitionOffsets
+from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.run import PlanFact, RunMode
-from mirror_core.model.sighting import ObservedTopic, SourceObservation
-from mirror_core.runbook import failover as engine
-from mirror_core.runbook import failover_steps, leaderless, promotion
-from mirror_core.runbook.checkpoints import DrainResult, LeftBehindPartition, ProveResult
-from mirror_core.runbook.failover import Failover, is_drained_behind_fence
-from mirror_core.runbook.failover_steps import PlannedSteps
-from mirror_core.runbook.promotion import PromotionSteps
-from mirror_core.runbook.rest import RemainingCompare
+from mirror_core.model.run_checkpoints import Checkpoint
+from mirror_core.model.source_observation import ObservedTopic, SourceObservation
+from mirror_core.model.timing import now_ms
+from mirror_core.runbook import drain, planned_steps, promotion_steps
+from mirror_core.runbook import failover_conductor as engine
+from mirror_core.runbook.failover_conductor import Failover, is_drained_behind_fence
+from mirror_core.runbook.parity_gate import RemainingCompare
+from mirror_core.runbook.planned_steps import PlannedSteps
+from mirror_core.runbook.promotion_steps import PromotionSteps
+from mirror_core.runbook.step_records import DrainResult, LeftBehindPartition, ProveResult
 from mirror_core.state import lease as leases
 from mirror_core.state.journal import Journal
-from mirror_core.state.records import State
-from mirror_core.sync import fence
+from mirror_core.state.state_records import State
+from mirror_core.sync import fence_acls
 from tests.memory import journal_of
 from tests.unit import test_decide_failover
 from tests.unit.test_decide_failover import CLOSABLE, P0, P1, foreign, reasons_of, source_of
@@ -206,27 +204,25 @@ def journal() -> Journal:
 
 @pytest.fixture
 def steps(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> PlannedSteps:
-    for module in (leaderless, failover_steps, promotion):
+    for module in (drain, planned_steps, promotion_steps):
         monkeypatch.setattr(module, "ClusterClient", lambda *a, **k: nullcontext(CLIENT))
     return PlannedSteps(LINK, cast("Any", None), cast("Any", journal.log), journal)
 
 
 def led(monkeypatch: pytest.MonkeyPatch, *partitions: Partition) -> None:
-    monkeypatch.setattr(
-        leaderless, "find_offline_partitions", lambda client, wanted: frozenset(wanted) - set(partitions)
-    )
+    monkeypatch.setattr(drain, "find_offline_partitions", lambda client, wanted: frozenset(wanted) - set(partitions))
 
 
 def test_a_leader_that_is_back_at_the_fence_takes_it_back_for_good(
     steps: PlannedSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     led(monkeypatch)
-    assert not leaderless.readmit_led_partitions(steps, steps.scope)
+    assert not drain.readmit_led_partitions(steps, steps.scope)
     assert steps.scope.left_behind == (P1,)
     led(monkeypatch, P1)
-    assert leaderless.readmit_led_partitions(steps, steps.scope)
+    assert drain.readmit_led_partitions(steps, steps.scope)
     assert steps.scope.drained == (P0, P1)
-    assert not leaderless.readmit_led_partitions(steps, steps.scope)
+    assert not drain.readmit_led_partitions(steps, steps.scope)
 
 
 def test_one_that_is_back_before_is_compared_while_applications_still_write(
@@ -240,7 +236,7 @@ def test_one_that_is_back_before_is_compared_while_applications_still_write(
 
     led(monkeypatch, P1)
     monkeypatch.setattr(PlannedSteps, "_may_be_fenced", lambda self: False)
-    monkeypatch.setattr(failover_steps, "estimate_remaining", rest_of)
+    monkeypatch.setattr(planned_steps, "estimate_remaining", rest_of)
     steps.journal.save_checkpoint("prove", ProveResult(ends=PartitionOffsets(), records=1))
     ready = replace(steps, services=cast("Any", SimpleNamespace(ready_gate=lambda run_id: None)))
     ready.compare_before_fence(None)
@@ -253,14 +249,16 @@ def test_one_that_is_back_while_the_fence_goes_up_is_seen_to_stand_still(
     """Applications may have written there, until it stood."""
     raised = list[tuple[Partition, ...]]()
 
-    def raise_fence(link: Any, log: Any, client: Any, topics: Any, partitions: Any, **_: object) -> fence.VerifiedFence:
+    def raise_fence(
+        link: Any, log: Any, client: Any, topics: Any, partitions: Any, **_: object
+    ) -> fence_acls.VerifiedFence:
         raised.append(tuple(partitions))
         led(monkeypatch, P1)
-        return fence.VerifiedFence(authorizer=True, still_s=0.1, ends=dict.fromkeys(partitions, Offset(5)))
+        return fence_acls.VerifiedFence(authorizer=True, still_s=0.1, ends=dict.fromkeys(partitions, Offset(5)))
 
     led(monkeypatch)
-    monkeypatch.setattr(failover_steps, "apply_fence", raise_fence)
-    monkeypatch.setattr(failover_steps, "LiftFile", lambda *a, **k: SimpleNamespace(words=""))
+    monkeypatch.setattr(planned_steps, "apply_fence", raise_fence)
+    monkeypatch.setattr(planned_steps, "LiftFile", lambda *a, **k: SimpleNamespace(words=""))
     monkeypatch.setattr(PlannedSteps, "check_approval", lambda *a, **k: True)
     monkeypatch.setattr(PlannedSteps, "_refuse_if_strayed", lambda self: None)
     steps.fence()
@@ -277,11 +275,11 @@ def test_a_task_of_before_is_outwaited_before_its_place_is_recorded(
     writer = SimpleNamespace(state=State(), put=lambda *records: None)
     monkeypatch.setattr(leases, "StateWriter", lambda *a: nullcontext(writer))
     monkeypatch.setattr(leases, "make_next_lease", lambda *a: lease)
-    monkeypatch.setattr(failover_steps, "list_offsets", lambda client, wanted, point: dict.fromkeys(wanted, Offset(9)))
-    monkeypatch.setattr(failover_steps, "report_drain_progress", lambda *a: None)
+    monkeypatch.setattr(planned_steps, "list_offsets", lambda client, wanted, point: dict.fromkeys(wanted, Offset(9)))
+    monkeypatch.setattr(planned_steps, "report_drain_progress", lambda *a: None)
     monkeypatch.setattr("mirror_core.state.lease.measure_clock_ahead_ms", lambda cluster, timeout_s: 0)
-    monkeypatch.setattr(failover_steps, "deny_offset_commits", lambda *a: 0)
-    monkeypatch.setattr(failover_steps, "verify_drained", lambda link, ends: ends)
+    monkeypatch.setattr(planned_steps, "deny_offset_commits", lambda *a: 0)
+    monkeypatch.setattr(planned_steps, "verify_drained", lambda link, ends: ends)
     monkeypatch.setattr(time, "sleep", lambda s: events.append("waited" if s > 15 else "too short"))
     monkeypatch.setattr(PlannedSteps, "statuses", lambda self: healthy_view().statuses)
 
@@ -292,7 +290,7 @@ def test_a_task_of_before_is_outwaited_before_its_place_is_recorded(
             for p in partitions
         )
 
-    monkeypatch.setattr(failover_steps, "read_left_behind", standing)
+    monkeypatch.setattr(planned_steps, "read_left_behind", standing)
     copied = list[Collection[Partition]]()
     copy = lambda link: lambda ends, *_: copied.append(tuple(ends))  # noqa: E731
     steps = replace(steps, services=cast("Any", SimpleNamespace(copy=copy)))
@@ -306,20 +304,18 @@ def test_it_counts_as_mirrored_only_up_to_what_is_replicated(
     monkeypatch: pytest.MonkeyPatch, steps: PlannedSteps
 ) -> None:
     points = {OffsetPoint.LOG_END: {P1: Offset(15)}, OffsetPoint.HIGH_WATERMARK: {P1: Offset(14)}}
-    monkeypatch.setattr(
-        leaderless, "list_offset_points", lambda client, partitions, asked: {p: points[p] for p in asked}
-    )
+    monkeypatch.setattr(drain, "list_offset_points", lambda client, partitions, asked: {p: points[p] for p in asked})
     with pytest.raises(MirrorError, match="orders-1: replicated up to 14 of 15"):
-        leaderless.read_left_behind(LINK, [P1])
+        drain.read_left_behind(LINK, [P1])
     points[OffsetPoint.HIGH_WATERMARK] = {P1: Offset(15)}
-    [one] = leaderless.read_left_behind(LINK, [P1])
+    [one] = drain.read_left_behind(LINK, [P1])
     assert (one.end, one.high_watermark) == (15, 15)
 
 
 def test_a_run_asks_with_what_it_leaves_behind(
     steps: PlannedSteps, view: MirrorSnapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(promotion, "take_snapshot", lambda *a, **k: view)
+    monkeypatch.setattr(promotion_steps, "take_snapshot", lambda *a, **k: view)
     plan = decide_failover(replace(view, left_behind=frozenset({P1}))).plan
     monkeypatch.setattr(Journal, "run", replace(RUN, plan=plan))
     assert PromotionSteps.check_approval(steps, "fence", source_needed=True)

@@ -10,25 +10,23 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.decide.failover import decide_failover, list_bound_facts, list_changed_facts, list_new_reasons
-from mirror_core.decide.reckoning import add_left_behind
-from mirror_core.decide.scope import build_scope, find_scope_changes
-from mirror_core.decide.view import ClusterTopic, MirrorSnapshot
+from mirror_core.decide.failover_plan import decide_failover, list_bound_facts, list_changed_facts, list_new_reasons
+from mirror_core.decide.failover_scope import build_scope, find_scope_changes
+from mirror_core.decide.forecast_accuracy import add_left_behind
+from mirror_core.decide.mirror_snapshot import ClusterTopic, MirrorSnapshot
 from mirror_core.kafka.client import Leader
-from mirror_core.mirrors import proving
-from mirror_core.model.clock import now_ms
+from mirror_core.mirrors import incremental_verification
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import FailureKind, Lease, PartitionState
-from mirror_core.model.names import Offset, Partition
-from mirror_core.model.offsets import PartitionOffsets
-from mirror_core.model.parity import ParityRange
-from mirror_core.model.proof import MirrorVerification, VerifiedEnd
-from mirror_core.runbook import failover_steps, leaderless
-from mirror_core.runbook.checkpoints import FenceResult, ProveResult
-from mirror_core.runbook.failover_steps import PlannedSteps
-from mirror_core.runbook.rest import RemainingCompare
-from mirror_core.state.records import State
-from mirror_core.sync.fence import VerifiedFence
+from mirror_core.model.names import Offset, Partition, PartitionOffsets
+from mirror_core.model.parity_verdict import MirrorVerification, ParityRange, VerifiedEnd
+from mirror_core.model.timing import now_ms
+from mirror_core.runbook import drain, planned_steps
+from mirror_core.runbook.parity_gate import RemainingCompare
+from mirror_core.runbook.planned_steps import PlannedSteps
+from mirror_core.runbook.step_records import FenceResult, ProveResult
+from mirror_core.state.state_records import State
+from mirror_core.sync.fence_acls import VerifiedFence
 from tests.unit import test_leaderless
 from tests.unit.test_decide_failover import DST, P0, P1, SRC, reasons_of, source_of, status
 from tests.unit.test_leaderless import led, there
@@ -64,7 +62,7 @@ def test_one_that_is_back_and_behind_the_destination_is_seen_before_anybody_is_s
     asked = list[tuple[Partition, ...]]()
     monkeypatch.setattr(PlannedSteps, "check_approval", lambda self, what, **_: asked.append(self.scope.left))
     monkeypatch.setattr(PlannedSteps, "_refuse_if_strayed", lambda self: None)
-    monkeypatch.setattr(failover_steps, "LiftFile", lambda *a, **k: SimpleNamespace(words=""))
+    monkeypatch.setattr(planned_steps, "LiftFile", lambda *a, **k: SimpleNamespace(words=""))
     fenced = list[tuple[Partition, ...]]()
 
     def raise_fence(
@@ -73,7 +71,7 @@ def test_one_that_is_back_and_behind_the_destination_is_seen_before_anybody_is_s
         fenced.append(tuple(drained))
         return VerifiedFence(authorizer=True, still_s=0.1, ends={P0: Offset(5)})
 
-    monkeypatch.setattr(failover_steps, "apply_fence", raise_fence)
+    monkeypatch.setattr(planned_steps, "apply_fence", raise_fence)
     led(monkeypatch, P1)
     monkeypatch.setattr(PlannedSteps, "_may_be_fenced", lambda self: False)
     with pytest.raises(Refused) as refused:
@@ -91,7 +89,7 @@ def test_what_is_led_again_during_the_last_comparison_is_within_the_limit_of_the
     steps.journal.save_checkpoint("prove", ProveResult(ends=PartitionOffsets.from_mapping({P0: Offset(5)}), records=5))
     rests = {(P0,): RemainingCompare(10**5, 10**9, 20.0), (P0, P1): RemainingCompare(10**9, 10**12, 10_000.0)}
     monkeypatch.setattr(PlannedSteps, "_may_be_fenced", lambda self: False)
-    monkeypatch.setattr(failover_steps, "estimate_remaining", lambda link, partitions, *_: rests[tuple(partitions)])
+    monkeypatch.setattr(planned_steps, "estimate_remaining", lambda link, partitions, *_: rests[tuple(partitions)])
 
     def compare(self: PlannedSteps, rest: RemainingCompare, folder: str) -> tuple[list[Any], RemainingCompare]:
         whole = P1 in self.scope.drained
@@ -115,8 +113,8 @@ def test_a_leader_that_does_not_answer_yet_is_none_that_is_left_behind(
     client = SimpleNamespace(
         name="east", metadata=lambda topics: SimpleNamespace(topics={P1.topic: topic}), ask_another=lambda: None
     )
-    monkeypatch.setattr(leaderless, "ClusterClient", lambda *a, **k: nullcontext(client))
-    assert leaderless.readmit_led_partitions(steps, steps.scope) is (leader.broker >= 0)
+    monkeypatch.setattr(drain, "ClusterClient", lambda *a, **k: nullcontext(client))
+    assert drain.readmit_led_partitions(steps, steps.scope) is (leader.broker >= 0)
     assert steps.scope.left_behind == (() if leader.broker >= 0 else (P1,))
 
 
@@ -130,8 +128,8 @@ def compared(steps: PlannedSteps, monkeypatch: pytest.MonkeyPatch) -> list[set[P
         result = SimpleNamespace(proven=proven, records=1, chunks=1, report="", seconds=0.0)
         return result, None, SimpleNamespace(of=lambda ranges: 0, rest=lambda ranges: ())
 
-    monkeypatch.setattr(failover_steps, "compare_unverified", compare_rest)
-    monkeypatch.setattr(failover_steps, "check_gate", lambda *a, **k: "PASSED")
+    monkeypatch.setattr(planned_steps, "compare_unverified", compare_rest)
+    monkeypatch.setattr(planned_steps, "check_gate", lambda *a, **k: "PASSED")
     ready = replace(steps, writer=cast("Any", SimpleNamespace(state=State(), put=lambda *records: None)))
     for partitions in ([P0], [P0], [P0, P1]):
         ranges = [ParityRange(partition=p, start=Offset(0), end=Offset(9)) for p in partitions]
@@ -157,15 +155,21 @@ def test_what_is_cleaned_by_key_is_in_doubt_unless_it_was_compared_a_moment_ago(
     ids = iter([DST, SRC] * 2)
 
     def leaders(client: object, topics: object, asked: dict[Partition, int]) -> Any:
-        return proving._LeaderEpochs({"orders": next(ids)}, dict.fromkeys((P0, P1), 1), dict.fromkeys(asked, Offset(9)))
+        return incremental_verification._LeaderEpochs(
+            {"orders": next(ids)}, dict.fromkeys((P0, P1), 1), dict.fromkeys(asked, Offset(9))
+        )
 
     settings = SimpleNamespace(effective={"cleanup.policy": "compact"})
-    monkeypatch.setattr(proving, "ClusterClient", lambda *a, **k: nullcontext())
-    monkeypatch.setattr(proving, "_fetch_leader_epochs", leaders)
-    monkeypatch.setattr(proving, "list_known_offsets", lambda client, asked, *a, **k: dict.fromkeys(asked, Offset(0)))
-    monkeypatch.setattr(proving, "describe_configs", lambda client, topics: dict.fromkeys(topics, settings))
-    assert set(proving._read_basis_of_both(LINK, state, recent=[P0]).valid) == {P0}
-    assert set(proving._read_basis_of_both(LINK, state, recent=[P0, P1]).valid) == {P0, P1}
+    monkeypatch.setattr(incremental_verification, "ClusterClient", lambda *a, **k: nullcontext())
+    monkeypatch.setattr(incremental_verification, "_fetch_leader_epochs", leaders)
+    monkeypatch.setattr(
+        incremental_verification, "list_known_offsets", lambda client, asked, *a, **k: dict.fromkeys(asked, Offset(0))
+    )
+    monkeypatch.setattr(
+        incremental_verification, "describe_configs", lambda client, topics: dict.fromkeys(topics, settings)
+    )
+    assert set(incremental_verification._read_basis_of_both(LINK, state, recent=[P0]).valid) == {P0}
+    assert set(incremental_verification._read_basis_of_both(LINK, state, recent=[P0, P1]).valid) == {P0, P1}
 
 
 # -- behind the fence --------------------------------------------------------------------------------------------------
@@ -211,7 +215,7 @@ def test_a_slow_leader_on_the_destination_forbids_the_plan_and_does_not_end_the_
     ("until_s", "waited_s"),
     [
         (20, 22),
-        (6000, leaderless.MAX_TASK_S),
+        (6000, drain.MAX_TASK_S),
         (-5, None),
     ],  # the second one by the clock of a host that is ahead of ours
 )
@@ -221,8 +225,8 @@ def test_people_hear_how_long_they_wait_for_tasks_and_nobody_waits_longer_than_o
     now, said, waited = now_ms(), list[str](), list[float]()
     monkeypatch.setattr(time, "sleep", waited.append)
     lease = Lease(mirror=NAME, owner="run", generation=2, heartbeat_ms=now, writers_until_ms=now + until_s * 1000)
-    assert leaderless.wait_for_tasks_to_stop(replace(steps, print_line=said.append), lease, [P1]) == [P1]
-    leaderless.wait_for_tasks_to_stop(steps, lease, [])
+    assert drain.wait_for_tasks_to_stop(replace(steps, print_line=said.append), lease, [P1]) == [P1]
+    drain.wait_for_tasks_to_stop(steps, lease, [])
     if waited_s is None:
         assert (said, waited) == ([], [])
     else:
@@ -241,7 +245,7 @@ def test_a_loss_that_was_counted_otherwise_is_not_all_where_something_was_left_b
     steps: PlannedSteps, monkeypatch: pytest.MonkeyPatch, lifted: tuple[int | None, str], words: str
 ) -> None:
     steps.journal.save_checkpoint("fence", FenceResult(ends=PartitionOffsets(), authorizer=True, command=False))
-    monkeypatch.setattr(failover_steps, "count_lost_while_lifted", lambda *a: lifted)
+    monkeypatch.setattr(planned_steps, "count_lost_while_lifted", lambda *a: lifted)
     lost, why = steps.count_lost()
     assert (lost, words in why) == (None, True)
     assert add_left_behind(*lifted, ()) == lifted

@@ -11,12 +11,12 @@ from typing import Final
 import pytest
 
 from mirror_core.kafka.config import load_config
-from mirror_core.model.clock import MAX_FRESH_AGE_S
 from mirror_core.model.errors import BadRequest, LostOwnership, StateNotWritten
 from mirror_core.model.mirror import Lease, is_lease_fresh
 from mirror_core.model.names import MirrorName
+from mirror_core.model.timing import MAX_FRESH_AGE_S
+from mirror_core.state import lease
 from mirror_core.state import lease as lease_module
-from mirror_core.state import regaining
 from mirror_core.state.lease import (
     HeldLease,
     find_live_lease,
@@ -25,7 +25,7 @@ from mirror_core.state.lease import (
     make_owner_name,
     refuse_if_held,
 )
-from mirror_core.state.records import State
+from mirror_core.state.state_records import State
 from mirror_core.state.writer import StateWriter, make_data_id
 from tests.waiting import wait_until
 
@@ -92,7 +92,7 @@ def test_a_login_that_is_refused_while_the_state_topic_is_not_written_ends_nobod
     def refused(cluster: object) -> State:
         raise BadRequest("cluster west: authentication as 'mirror-control' failed")
 
-    monkeypatch.setattr(regaining, "read_complete_state", refused)
+    monkeypatch.setattr(lease, "read_complete_state", refused)
     monkeypatch.setattr(lease_module, "_RETRY_BOUNDS_S", (0.0, 0.0))
     with pytest.raises(StateNotWritten):
         held.put(held.lease)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirror_core.copy import led, receiving
-from mirror_core.copy.states import CopyState
+from mirror_core.copy import batch_fetcher, fetch_links
+from mirror_core.copy.partition_states import CopyState
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import FailureKind
 from tests.quiet_source import BROKERS, PARTITIONS, SIDE, Link, World
@@ -21,11 +21,11 @@ MANY = 4
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirror_core.copy.receiving.ClusterSide.from_client", lambda client: SIDE)
-    monkeypatch.setattr(led, "MIN_IDLE_PARTITIONS", MANY)
-    monkeypatch.setattr(led, "_IDLE_AFTER_S", 1000.0)
-    monkeypatch.setattr(led, "_DESTINATION_WAIT_S", 100.0)
-    monkeypatch.setattr(receiving, "_MIN_FETCHES", 0)
+    monkeypatch.setattr("mirror_core.copy.batch_fetcher.ClusterSide.from_client", lambda client: SIDE)
+    monkeypatch.setattr(fetch_links, "MIN_IDLE_PARTITIONS", MANY)
+    monkeypatch.setattr(fetch_links, "_IDLE_AFTER_S", 1000.0)
+    monkeypatch.setattr(fetch_links, "_DESTINATION_WAIT_S", 100.0)
+    monkeypatch.setattr(batch_fetcher, "_MIN_FETCHES", 0)
 
 
 @pytest.fixture

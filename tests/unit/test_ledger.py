@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from mirror_core.kafka.acls import BrokerAcls
+from mirror_core.kafka.acl_requests import BrokerAcls
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, LiftedDenial, Permission, Resource
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.names import ClusterName, MirrorName, format_reverse_name
-from mirror_core.rights.acls import build_denial
-from mirror_core.state.records import State, StateRecord, Tombstone
-from mirror_core.sync import ledger
+from mirror_core.rights.acl_rules import build_denial
+from mirror_core.state.state_records import State, StateRecord, Tombstone
+from mirror_core.sync import acl_ledger
 from tests.memory import MemoryLog, journal_of
 
 MIRROR, EAST = MirrorName("m"), ClusterName("east")
@@ -31,10 +31,10 @@ class Cluster:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.held = set[Acl]()
         self.meanwhile: Callable[[], None] | None = None
-        monkeypatch.setattr(ledger, "create_acls", self.create)
-        monkeypatch.setattr(ledger, "delete_acls", self.delete)
-        monkeypatch.setattr(ledger, "wait_until_acls_absent", lambda client, acls: None)
-        monkeypatch.setattr(ledger, "describe_acls", lambda client: BrokerAcls(frozenset(self.held)))
+        monkeypatch.setattr(acl_ledger, "create_acls", self.create)
+        monkeypatch.setattr(acl_ledger, "delete_acls", self.delete)
+        monkeypatch.setattr(acl_ledger, "wait_until_acls_absent", lambda client, acls: None)
+        monkeypatch.setattr(acl_ledger, "describe_acls", lambda client: BrokerAcls(frozenset(self.held)))
         self.client: Any = SimpleNamespace(name=EAST)
 
     def create(self, client: object, acls: Iterable[Acl]) -> None:
@@ -80,9 +80,9 @@ def owner() -> MemoryLog:
 
 def test_who_puts_up_late_what_its_owner_has_taken_away_takes_it_back(cluster: Cluster, owner: MemoryLog) -> None:
     sleeper = Lost(owner)
-    cluster.meanwhile = lambda: ledger.delete_entries(owner, cluster.client, ENTRIES)
+    cluster.meanwhile = lambda: acl_ledger.delete_entries(owner, cluster.client, ENTRIES)
     with pytest.raises(LostOwnership):
-        ledger.create_entries(sleeper, cluster.client, ENTRIES)
+        acl_ledger.create_entries(sleeper, cluster.client, ENTRIES)
     assert cluster.held == set()
 
 
@@ -90,14 +90,14 @@ def test_who_takes_away_late_what_its_owner_has_put_up_again_gives_it_back(clust
     sleeper = Lost(owner)
 
     def meanwhile() -> None:
-        ledger.delete_entries(owner, cluster.client, ENTRIES)
+        acl_ledger.delete_entries(owner, cluster.client, ENTRIES)
         owner.put(ENTRIES[0])
-        ledger.create_entries(owner, cluster.client, ENTRIES[:1])
+        acl_ledger.create_entries(owner, cluster.client, ENTRIES[:1])
 
     cluster.held = set(ACLS)
     cluster.meanwhile = meanwhile
     with pytest.raises(LostOwnership):
-        ledger.delete_entries(sleeper, cluster.client, ENTRIES)
+        acl_ledger.delete_entries(sleeper, cluster.client, ENTRIES)
     assert cluster.held == {ENTRIES[0].acl}
 
 
@@ -107,11 +107,11 @@ def test_an_owner_at_work_on_the_same_entries_has_the_last_word(cluster: Cluster
     cluster.held = set(ACLS)
 
     def meanwhile() -> None:
-        cluster.meanwhile = lambda: ledger.delete_entries(owner, cluster.client, ENTRIES)
+        cluster.meanwhile = lambda: acl_ledger.delete_entries(owner, cluster.client, ENTRIES)
 
     cluster.meanwhile = meanwhile
     with pytest.raises(LostOwnership):
-        ledger.delete_entries(sleeper, cluster.client, ENTRIES)
+        acl_ledger.delete_entries(sleeper, cluster.client, ENTRIES)
     assert cluster.held == set()
 
 
@@ -139,7 +139,7 @@ def test_what_another_mirror_has_entered_since_stays(cluster: Cluster, owner: Me
     mine = Late(owner)
     owner.put(OTHERS[0])
     cluster.held = set(ACLS)
-    ledger.delete_unshared_entries(mine, cluster.client, ENTRIES)
+    acl_ledger.delete_unshared_entries(mine, cluster.client, ENTRIES)
     assert cluster.held == {ENTRIES[0].acl}
     assert list(owner.state.ledger.values()) == [OTHERS[0]]
 
@@ -148,7 +148,7 @@ def test_what_another_mirror_enters_while_it_is_taken_away_is_given_back(cluster
     """It found the entry on every broker, and goes on: a denial that late commits must meet."""
     cluster.held = set(ACLS)
     cluster.meanwhile = lambda: owner.put(OTHERS[1])
-    ledger.delete_unshared_entries(Late(owner), cluster.client, ENTRIES)
+    acl_ledger.delete_unshared_entries(Late(owner), cluster.client, ENTRIES)
     assert cluster.held == {ENTRIES[1].acl}
     assert list(owner.state.ledger.values()) == [OTHERS[1]]
 
@@ -158,9 +158,9 @@ def test_what_is_only_staged_is_not_given_by_who_gives_way(cluster: Cluster, own
     given = replace(ENTRIES[0], acl=replace(ENTRIES[0].acl, permission=Permission.ALLOW), purpose=AclPurpose.PROMOTED)
     owner.put(given)
     sleeper = Lost(owner)
-    cluster.meanwhile = lambda: ledger.restage_grants(owner, MIRROR, cluster.client, frozenset())
+    cluster.meanwhile = lambda: acl_ledger.restage_grants(owner, MIRROR, cluster.client, frozenset())
     with pytest.raises(LostOwnership):
-        ledger.create_entries(sleeper, cluster.client, [given])
+        acl_ledger.create_entries(sleeper, cluster.client, [given])
     assert cluster.held == set()
 
 
@@ -173,10 +173,10 @@ def test_what_promotion_gave_is_staged_again_and_stays_for_another_mirror(cluste
     owner.put(*given, alsos)
     cluster.held = {entry.acl for entry in given}
     for _ in range(2):
-        ledger.restage_grants(owner, MIRROR, cluster.client, frozenset())
+        acl_ledger.restage_grants(owner, MIRROR, cluster.client, frozenset())
         assert cluster.held == {alsos.acl}
-        assert not ledger.list_entries(owner, MIRROR, EAST, AclPurpose.PROMOTED)
-        staged = ledger.list_entries(owner, MIRROR, EAST, AclPurpose.STAGED)
+        assert not acl_ledger.list_entries(owner, MIRROR, EAST, AclPurpose.PROMOTED)
+        staged = acl_ledger.list_entries(owner, MIRROR, EAST, AclPurpose.STAGED)
         assert {entry.acl for entry in staged} == {entry.acl for entry in given}
 
 
@@ -190,8 +190,8 @@ def test_who_is_killed_before_it_is_staged_again_finds_it_promoted(cluster: Clus
 
     cluster.meanwhile = killed
     with pytest.raises(KeyboardInterrupt):
-        ledger.restage_grants(owner, MIRROR, cluster.client, frozenset())
-    assert ledger.list_entries(owner, MIRROR, EAST, AclPurpose.PROMOTED) == (given,)
+        acl_ledger.restage_grants(owner, MIRROR, cluster.client, frozenset())
+    assert acl_ledger.list_entries(owner, MIRROR, EAST, AclPurpose.PROMOTED) == (given,)
 
 
 def test_a_denial_that_is_to_stay_is_not_remembered_as_one_to_be_lifted(owner: MemoryLog) -> None:
@@ -205,15 +205,15 @@ def test_a_denial_that_is_to_stay_is_not_remembered_as_one_to_be_lifted(owner: M
     there.put(*demoted)
     kept = replace(demoted[0], mirror=MIRROR, purpose=AclPurpose.WITHDRAWN)
     owner.put(kept)
-    ledger.copy_demotions(owner, MIRROR, there.state, EAST, ["a"])
-    assert ledger.list_entries(owner, MIRROR, EAST, AclPurpose.WITHDRAWN) == (kept,)
-    assert [e.acl for e in ledger.list_entries(owner, MIRROR, EAST, AclPurpose.DEMOTED)] == [demoted[1].acl]
+    acl_ledger.copy_demotions(owner, MIRROR, there.state, EAST, ["a"])
+    assert acl_ledger.list_entries(owner, MIRROR, EAST, AclPurpose.WITHDRAWN) == (kept,)
+    assert [e.acl for e in acl_ledger.list_entries(owner, MIRROR, EAST, AclPurpose.DEMOTED)] == [demoted[1].acl]
 
 
 def test_what_another_mirror_has_only_staged_does_not_stand_for_it(cluster: Cluster, owner: MemoryLog) -> None:
     owner.put(replace(OTHERS[0], purpose=AclPurpose.STAGED))
     cluster.held = set(ACLS)
-    ledger.delete_unshared_entries(Late(owner), cluster.client, ENTRIES)
+    acl_ledger.delete_unshared_entries(Late(owner), cluster.client, ENTRIES)
     assert cluster.held == set()
 
 
@@ -224,19 +224,19 @@ def test_who_gives_back_what_its_owner_is_about_to_forget_leaves_nothing(cluster
 
     def meanwhile(*records: StateRecord | Tombstone) -> None:
         with pytest.raises(LostOwnership):
-            ledger.delete_entries(sleeper, cluster.client, ENTRIES)
+            acl_ledger.delete_entries(sleeper, cluster.client, ENTRIES)
         assert cluster.held == ACLS
         forget(*records)
 
     owner.put = meanwhile  # type: ignore[method-assign]  # the other one acts right before
-    ledger.delete_entries(owner, cluster.client, ENTRIES)
+    acl_ledger.delete_entries(owner, cluster.client, ENTRIES)
     assert cluster.held == set()
 
 
 def test_a_denial_that_is_lifted_is_remembered_with_its_run(cluster: Cluster, owner: MemoryLog) -> None:
     copied = replace(ENTRIES[0], purpose=AclPurpose.COPIED, acl=replace(ENTRIES[0].acl, permission=Permission.ALLOW))
     owner.put(journal_of("r", "fence").run)
-    ledger.delete_entries(owner, cluster.client, [*ENTRIES, copied])
+    acl_ledger.delete_entries(owner, cluster.client, [*ENTRIES, copied])
     assert {(one.entry, one.run) for one in owner.state.lifted_entries.values()} == {(entry, "r") for entry in ENTRIES}
 
 
@@ -249,7 +249,7 @@ def test_memory_does_not_grow_with_the_transactional_ids_of_each_run(cluster: Cl
         owner.state.runs.clear()
         owner.put(journal_of(f"r{n}", "fence").run, *fence)
         for entry in fence:  # one run may lift in several goes
-            ledger.delete_entries(owner, cluster.client, [entry])
+            acl_ledger.delete_entries(owner, cluster.client, [entry])
         if n == 7:
             cluster.held.add(acl)  # somebody has woken up
     assert {one.entry.acl for one in owner.state.lifted_entries.values()} == {app, ENTRIES[0].acl, ids[7], ids[49]}
@@ -261,5 +261,5 @@ def test_what_was_lifted_is_forgotten_by_lifting_a_fence_only(
 ) -> None:
     owner.put(LiftedDenial(entry=ENTRIES[0], run="before"))
     acl = build_denial("c", "User:app") if purpose is AclPurpose.DEMOTED else ENTRIES[1].acl
-    ledger.delete_entries(owner, cluster.client, [replace(ENTRIES[1], acl=acl, purpose=purpose)])
+    acl_ledger.delete_entries(owner, cluster.client, [replace(ENTRIES[1], acl=acl, purpose=purpose)])
     assert LiftedDenial(entry=ENTRIES[0], run="before") in owner.state.lifted_entries.values()

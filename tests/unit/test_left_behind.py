@@ -11,19 +11,18 @@ import msgspec
 import pytest
 
 from mirror_core.kafka.topics import TopicConfigs
-from mirror_core.model.checkpoint import Checkpoint
-from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError, Refused, Unreachable
-from mirror_core.model.names import Offset, Partition
-from mirror_core.model.offsets import PartitionOffsets
+from mirror_core.model.names import ClusterName, Offset, Partition, PartitionOffsets
+from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import StepRecord, StepState
-from mirror_core.model.standing import FenceAction, PendingFence
-from mirror_core.runbook import lost_steps, raised_again, settling
-from mirror_core.runbook.last_look import PromotionProbe
-from mirror_core.runbook.lost_steps import UnplannedSteps
-from mirror_core.runbook.promotion import PromotionSteps
-from mirror_core.state import short
-from mirror_core.state.turning import SourceReturned
+from mirror_core.model.run_checkpoints import Checkpoint
+from mirror_core.model.timing import now_ms
+from mirror_core.runbook import fence_recheck, quiescence, unplanned_steps
+from mirror_core.runbook.fence_recheck import PromotionProbe
+from mirror_core.runbook.promotion_steps import PromotionSteps
+from mirror_core.runbook.unplanned_steps import UnplannedSteps
+from mirror_core.state import topic_reader
+from mirror_core.state.no_return import SourceReturned
 from tests.unit import test_settling, test_short_of_replicas
 from tests.unit.test_closing_commands import MIRROR
 from tests.unit.test_settling import SHORT, WELL, West, agree, settle
@@ -64,8 +63,8 @@ def test_a_word_does_not_cover_a_high_watermark_that_has_fallen(
 def test_a_writer_that_comes_now_and_then_is_no_want_of_replicas(
     west: West, steps: UnplannedSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "QUIESCENCE_LIMIT_S", 0.2)
-    monkeypatch.setattr(settling, "STABLE_AFTER_S", 0.1)
+    monkeypatch.setattr(quiescence, "QUIESCENCE_LIMIT_S", 0.2)
+    monkeypatch.setattr(quiescence, "STABLE_AFTER_S", 0.1)
 
     def between_looks() -> None:
         if west.looks % 2:
@@ -80,7 +79,7 @@ def test_a_writer_that_comes_now_and_then_is_no_want_of_replicas(
 def test_an_answer_that_is_lost_ends_no_settling(
     west: West, steps: UnplannedSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "QUIESCENCE_LIMIT_S", 60.0)
+    monkeypatch.setattr(quiescence, "QUIESCENCE_LIMIT_S", 60.0)
     asked = []
 
     def dying(client: object, topics: list[str]) -> object:
@@ -90,7 +89,7 @@ def test_an_answer_that_is_lost_ends_no_settling(
         west.high[SHORT] = Offset(8)
         return west.configs(client, topics)
 
-    monkeypatch.setattr(settling, "describe_available_configs", dying)
+    monkeypatch.setattr(quiescence, "describe_available_configs", dying)
     assert settle(steps).positions == PartitionOffsets.from_mapping({WELL: Offset(10), SHORT: Offset(8)})
     assert len(asked) == 2
 
@@ -99,8 +98,8 @@ def test_an_unknown_watermark_is_looked_at_again_before_it_counts_as_replicated(
     west: West, steps: UnplannedSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A transaction may be open, and the answer that tells it was lost."""
-    monkeypatch.setattr(settling, "QUIESCENCE_LIMIT_S", 60.0)
-    monkeypatch.setattr(settling, "STABLE_AFTER_S", 0.05)
+    monkeypatch.setattr(quiescence, "QUIESCENCE_LIMIT_S", 60.0)
+    monkeypatch.setattr(quiescence, "STABLE_AFTER_S", 0.05)
     west.in_sync, west.own = (2, 3), {2: Offset(8), 3: Offset(8)}
     del west.high[SHORT]
     settle(steps)
@@ -113,7 +112,7 @@ def test_a_word_is_for_partitions_that_were_all_named(
     many = [Partition("orders", n) for n in range(1, 31)]
     west.log, west.high = dict.fromkeys(many, Offset(8)), dict.fromkeys(many, Offset(5))
     alone = west.placements(None, [])[SHORT]
-    monkeypatch.setattr(settling, "describe_placements", lambda *_: dict.fromkeys(many, alone))
+    monkeypatch.setattr(quiescence, "describe_placements", lambda *_: dict.fromkeys(many, alone))
     monkeypatch.setattr(UnplannedSteps, "scope", SimpleNamespace(drained=many, names=["orders"]))
     with pytest.raises(Refused) as refused:
         settle(steps)
@@ -135,9 +134,9 @@ def test_a_cluster_that_does_not_tell_what_it_asks_for_hides_no_other_error(
     cluster: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     untold = {"__mirrorbook_state": TopicConfigs({}, {})}
-    monkeypatch.setattr(short, "ClusterClient", lambda *_, **__: nullcontext(SimpleNamespace()))
-    monkeypatch.setattr(short, "describe_available_configs", lambda *_: (untold, {}))
-    assert short.explain_min_isr(cluster, 1.0) == ""  # type: ignore[arg-type]
+    monkeypatch.setattr(topic_reader, "ClusterClient", lambda *_, **__: nullcontext(SimpleNamespace()))
+    monkeypatch.setattr(topic_reader, "describe_available_configs", lambda *_: (untold, {}))
+    assert topic_reader.explain_min_isr(cluster, 1.0) == ""  # type: ignore[arg-type]
 
 
 # -- the source is back while people see to the destination ------------------------------------------------------------
@@ -180,9 +179,9 @@ def test_what_a_source_took_while_settling_waited_is_left_behind_only_by_a_word(
     monkeypatch.setattr(UnplannedSteps, "scope", scope)
     settled(steps, after_ms=after_ms)
     paid = lambda acts, owed, *_: acts.writer.put(replace(owed, applied_at_ms=now_ms(), ends=TAKEN)) or {}  # noqa: E731
-    monkeypatch.setattr(lost_steps, "apply_fence", paid)
-    monkeypatch.setattr(lost_steps, "LiftFile", lambda acts, needed: SimpleNamespace(by_command=set))
-    monkeypatch.setattr(lost_steps, "refuse_if_lifted", lambda acts: False)
+    monkeypatch.setattr(unplanned_steps, "apply_fence", paid)
+    monkeypatch.setattr(unplanned_steps, "LiftFile", lambda acts, needed: SimpleNamespace(by_command=set))
+    monkeypatch.setattr(unplanned_steps, "refuse_if_lifted", lambda acts: False)
     steps.stand()
     PromotionSteps.record_lmo(steps)
     now = now_ms()
@@ -191,7 +190,7 @@ def test_what_a_source_took_while_settling_waited_is_left_behind_only_by_a_word(
     )
     monkeypatch.setattr(UnplannedSteps, "check_approval", lambda *_, **__: False)
     look = PromotionProbe(log_ends=TAKEN.to_mapping(), is_fenced=True, fenced_broker_count=1)
-    monkeypatch.setattr(lost_steps, "probe_source", lambda *_, **__: look)
+    monkeypatch.setattr(unplanned_steps, "probe_source", lambda *_, **__: look)
     if not asks:
         steps.check_before_promotion()
         return
@@ -209,4 +208,4 @@ def test_how_much_was_not_copied_of_a_partition_without_an_lmo_is_not_known(west
     steps.journal.save_checkpoint("promote", SourceReturned(log_ends=ends))
     steps.writer.put(debt(ends))
     with pytest.raises(Refused, match=f"how much of {SHORT} was not copied is not known"):
-        raised_again.refuse_uncopied_records(steps, PromotionProbe(silent_because="no answer"))
+        fence_recheck.refuse_uncopied_records(steps, PromotionProbe(silent_because="no answer"))

@@ -10,20 +10,18 @@ from typing import cast
 
 import pytest
 
-from mirror_core.model.checkpoint import Checkpoint
-from mirror_core.model.clock import Moment, now_ms
 from mirror_core.model.errors import Refused
-from mirror_core.model.limits import TIMEOUTS
-from mirror_core.model.names import Offset
-from mirror_core.model.offsets import PartitionOffsets
+from mirror_core.model.names import Offset, PartitionOffsets
+from mirror_core.model.pending_fence import PendingFence
 from mirror_core.model.run import RunMode, RunState, StepRecord, StepState
-from mirror_core.model.standing import PendingFence
-from mirror_core.runbook import lost_steps
-from mirror_core.runbook.closing import format_run_outcome
-from mirror_core.runbook.last_look import PromotionProbe
-from mirror_core.runbook.lost_steps import UnplannedSteps
-from mirror_core.runbook.promotion import PromotionSteps
-from mirror_core.state.turning import PromotionCheck, SourceReturned, awaits_confirmation
+from mirror_core.model.run_checkpoints import Checkpoint
+from mirror_core.model.timing import TIMEOUTS, Moment, now_ms
+from mirror_core.runbook import unplanned_steps
+from mirror_core.runbook.fence_recheck import PromotionProbe
+from mirror_core.runbook.promotion_steps import PromotionSteps
+from mirror_core.runbook.run_outcome import format_run_outcome
+from mirror_core.runbook.unplanned_steps import UnplannedSteps
+from mirror_core.state.no_return import PromotionCheck, SourceReturned, awaits_confirmation
 from tests.unit import test_settling
 from tests.unit.test_closing_commands import MIRROR
 from tests.unit.test_left_behind import TAKEN, debt
@@ -61,8 +59,8 @@ def looked(monkeypatch: pytest.MonkeyPatch, look: PromotionProbe, *, can_be_fenc
         acts.writer.put(replace(owed, applied_at_ms=now_ms() if can_be_fenced else None, log_ends=TAKEN))
         return {}
 
-    monkeypatch.setattr(lost_steps, "probe_source", lambda *_, **__: look)
-    monkeypatch.setattr(lost_steps, "reapply_fence", paid_again)
+    monkeypatch.setattr(unplanned_steps, "probe_source", lambda *_, **__: look)
+    monkeypatch.setattr(unplanned_steps, "reapply_fence", paid_again)
 
 
 ANSWERS = PromotionProbe(log_ends=TAKEN.to_mapping())
@@ -136,8 +134,8 @@ def test_the_time_that_a_source_takes_to_refuse_its_fence_holds_no_run_up(
         before()
         return {}
 
-    monkeypatch.setattr(lost_steps, "reapply_fence", paid_again)
-    monkeypatch.setattr(lost_steps, "probe_source", look_again)
+    monkeypatch.setattr(unplanned_steps, "reapply_fence", paid_again)
+    monkeypatch.setattr(unplanned_steps, "probe_source", look_again)
     monkeypatch.setattr(UnplannedSteps, "_grant_rights", give)
     fluent.journal.perform("promote", fluent.get_action("promote"))
     assert fluent.journal.is_done("promote")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.model.mirror import PartitionState as S
-from mirror_core.state.table import (
+from mirror_core.state.partition_transitions import (
     PARTITION_TRANSITIONS,
     IllegalPartitionTransition,
     PartitionEvent,

@@ -9,8 +9,14 @@ from dataclasses import asdict
 
 import pytest
 
-from mirror_core.model.clock import MAX_FRESH_AGE_S
-from mirror_core.model.limits import SCALE_FACTOR, SCALE_VARIABLE, TIMEOUTS, Timeouts, parse_scale_factor
+from mirror_core.model.timing import (
+    MAX_FRESH_AGE_S,
+    SCALE_FACTOR,
+    SCALE_VARIABLE,
+    TIMEOUTS,
+    Timeouts,
+    parse_scale_factor,
+)
 
 
 def test_a_factor_scales_every_limit_and_none_is_missing() -> None:
@@ -44,7 +50,7 @@ def test_anything_else_is_refused(value: str) -> None:
 
 
 def shown(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    code = "from mirror_core.model.limits import LIMITS; print(LIMITS.planned_side_s)"
+    code = "from mirror_core.model.timing import LIMITS; print(LIMITS.planned_side_s)"
     return subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=False
     )

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from mirror_core.dataplane.again import select_retries
-from mirror_core.dataplane.lookout import ObservedSource
-from mirror_core.dataplane.planning import COPIED_STATES
-from mirror_core.kafka import placing
+from mirror_core.dataplane.epoch_planner import COPIED_STATES, select_retries
+from mirror_core.dataplane.source_monitor import ObservedSource
+from mirror_core.kafka import reassignment
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Partition
@@ -85,12 +84,12 @@ def test_brokers_are_asked_together_for_the_ids_of_many_topics(monkeypatch: pyte
         connections = {b: SimpleNamespace(call=lambda request, _, b=b: said_by(b, request)) for b in questions}
         return {b: question(connections[b]) for b, question in questions.items()} | {4: Unreachable("4")}
 
-    monkeypatch.setattr(placing, "call_brokers", ask)
+    monkeypatch.setattr(reassignment, "call_brokers", ask)
     client: Any = SimpleNamespace(brokers=lambda: (1, 2, 3))
-    found = placing.fetch_topic_ids(client, names)
+    found = reassignment.fetch_topic_ids(client, names)
     assert found.ids == dict.fromkeys(names, frozenset(one.hex for one in ids.values()))
     assert found.unreachable_brokers == (4,), "who does not answer is named"
     assert asked == {1: 1, 2: 1, 3: 1}
-    monkeypatch.setattr(placing, "_MAX_TOPICS_PER_REQUEST", TOPICS // 2 - 1)
-    assert placing.fetch_topic_ids(client, names) == found
+    monkeypatch.setattr(reassignment, "_MAX_TOPICS_PER_REQUEST", TOPICS // 2 - 1)
+    assert reassignment.fetch_topic_ids(client, names) == found
     assert asked == {1: 4, 2: 4, 3: 4}, "and of very many in portions"

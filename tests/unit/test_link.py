@@ -11,8 +11,8 @@ import pytest
 from mirror_core.kafka.config import Config, load_config
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, Unreachable
 from mirror_core.model.names import ClusterName
-from mirror_core.state import link
-from mirror_core.state.records import State
+from mirror_core.state import mirror_link
+from mirror_core.state.state_records import State
 from tests.memory import MemoryLog
 from tests.unit.test_steps import MIRROR
 
@@ -34,14 +34,14 @@ def state(topics: str) -> State:
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answers: Mapping[ClusterName, State | MirrorError]) -> None:
-    monkeypatch.setattr(link, "read_states", lambda config: iter(answers.items()))
+    monkeypatch.setattr(mirror_link, "read_states", lambda config: iter(answers.items()))
 
 
 def test_the_source_answers_first_and_is_not_asked_what_the_mirror_is(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answering(monkeypatch, {EAST: state("payments"), WEST: state("orders")})
-    found, known = link.find_mirror_link(config, OURS.name)
+    found, known = mirror_link.find_mirror_link(config, OURS.name)
     assert found.mirror.topics == ("orders",)
     assert known.mirrors[OURS.name].topics == ("orders",)
 
@@ -49,11 +49,11 @@ def test_the_source_answers_first_and_is_not_asked_what_the_mirror_is(
 def test_a_silent_destination_is_not_stood_in_for(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, {EAST: state("payments"), WEST: Unreachable("cluster west: silent")})
     with pytest.raises(Indeterminate, match="cluster west: silent") as error:
-        link.find_mirror_link(config, OURS.name)
+        mirror_link.find_mirror_link(config, OURS.name)
     assert f"cluster east has a record of mirror {OURS.name} towards west" in str(error.value)
 
 
 def test_who_renames_a_cluster_is_told_of_it(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, {EAST: State(), ClusterName("new"): state("orders")})
     with pytest.raises(BadRequest, match=r"or mirrorbook\.yaml calls this cluster west no more"):
-        link.find_mirror_link(config, OURS.name)
+        mirror_link.find_mirror_link(config, OURS.name)

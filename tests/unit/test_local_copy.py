@@ -8,30 +8,30 @@ from typing import Any
 import pytest
 
 from mirror_core.copy import task
-from mirror_core.dataplane import local
-from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import TrimmedRange
+from mirror_core.dataplane import task_runner
 from mirror_core.model.errors import LostOwnership, Unreachable
 from mirror_core.model.mirror import GapFilling, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.proof import MirrorVerification, VerifiedEnd
+from mirror_core.model.parity_verdict import MirrorVerification, VerifiedEnd
+from mirror_core.model.task_messages import TrimmedRange
+from mirror_core.model.timing import now_ms
 
 
 @pytest.fixture
-def copier(monkeypatch: pytest.MonkeyPatch) -> local.LocalCopy:
+def copier(monkeypatch: pytest.MonkeyPatch) -> task_runner.LocalCopy:
     """Of a mirror that is known by nothing but its name."""
 
-    def assignment(copier: local.LocalCopy, ends: dict[Partition, Offset], deadline_s: float) -> Any:
+    def assignment(copier: task_runner.LocalCopy, ends: dict[Partition, Offset], deadline_s: float) -> Any:
         return SimpleNamespace(stop_ms=now_ms() + 10_000)
 
-    monkeypatch.setattr(local.LocalCopy, "_assignment", assignment)
-    monkeypatch.setattr(local, "TopicRelaxation", lambda source, destination, say: None)
+    monkeypatch.setattr(task_runner.LocalCopy, "_assignment", assignment)
+    monkeypatch.setattr(task_runner, "TopicRelaxation", lambda source, destination, say: None)
     link: Any = SimpleNamespace(source=None, destination=None, mirror=SimpleNamespace(name="m"))
-    return local.LocalCopy(link)
+    return task_runner.LocalCopy(link)
 
 
 def test_a_source_that_hangs_is_not_waited_for_in_silence(
-    copier: local.LocalCopy, monkeypatch: pytest.MonkeyPatch
+    copier: task_runner.LocalCopy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind the fence, where applications stand still. What comes slowly is waited for."""
     clock, positions = [1000.0], [3, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4]
@@ -43,7 +43,7 @@ def test_a_source_that_hangs_is_not_waited_for_in_silence(
         return SimpleNamespace(failures=(), deletions=(), receipts=(receipt,), retry="no answer from east")
 
     monkeypatch.setattr(task, "run", run)
-    monkeypatch.setattr(local, "time", SimpleNamespace(time=lambda: clock[0], monotonic=lambda: clock[0]))
+    monkeypatch.setattr(task_runner, "time", SimpleNamespace(time=lambda: clock[0], monotonic=lambda: clock[0]))
     said = r"for 60 s nothing came of 1 partition\(s\) .* \(t-0 up to 5\): no answer from east"
     with pytest.raises(Unreachable, match=said):
         copier({Partition("t", 0): Offset(5)}, 3600.0, lambda stop_ms: None, lambda deletions: None)
@@ -51,13 +51,13 @@ def test_a_source_that_hangs_is_not_waited_for_in_silence(
 
 
 def test_what_was_deleted_before_it_was_copied_is_told_before_the_next_round_reads_what_is_recorded(
-    copier: local.LocalCopy, monkeypatch: pytest.MonkeyPatch
+    copier: task_runner.LocalCopy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     partition = Partition("t", 0)
     deletion = TrimmedRange(partition=partition, first=Offset(2), next=Offset(4))
     acts: list[object] = []
 
-    def assignment(copier: local.LocalCopy, ends: dict[Partition, Offset], deadline_s: float) -> Any:
+    def assignment(copier: task_runner.LocalCopy, ends: dict[Partition, Offset], deadline_s: float) -> Any:
         acts.append("assigned")
         return SimpleNamespace(stop_ms=now_ms() + 10_000)
 
@@ -66,14 +66,14 @@ def test_what_was_deleted_before_it_was_copied_is_told_before_the_next_round_rea
         receipt = SimpleNamespace(partition=partition, next=Offset(2 if first else 5))
         return SimpleNamespace(failures=(), deletions=(deletion,) * first, receipts=(receipt,), retry="it waits")
 
-    monkeypatch.setattr(local.LocalCopy, "_assignment", assignment)
+    monkeypatch.setattr(task_runner.LocalCopy, "_assignment", assignment)
     monkeypatch.setattr(task, "run", run)
     copier({partition: Offset(5)}, 60.0, lambda stop_ms: None, acts.append)
     assert acts == ["assigned", (deletion,), "assigned", ()]
 
 
 def test_a_copier_whose_mirror_is_somebody_elses_begins_no_round(
-    copier: local.LocalCopy, monkeypatch: pytest.MonkeyPatch
+    copier: task_runner.LocalCopy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds, told = list[int](), list[int]()
 
@@ -108,10 +108,10 @@ def test_what_was_compared_is_told_to_the_task_with_the_leader_that_held_it(monk
         MirrorName("m"), {a: compared, b: compared}, {"a": "new a", "b": "old b"}
     )
     state = SimpleNamespace(partitions={"m": statuses}, proofs={"m": proof})
-    monkeypatch.setattr(local, "read_state", lambda destination: state)
+    monkeypatch.setattr(task_runner, "read_state", lambda destination: state)
     mirror = SimpleNamespace(name="m", source="east", destination="west", producer_id=1, gaps=GapFilling.MARKERS)
     link: Any = SimpleNamespace(source=None, destination=None, mirror=mirror, config=SimpleNamespace(path=""))
-    made = local.LocalCopy(link)._assignment({a: Offset(5), b: Offset(7)}, 1e9)
+    made = task_runner.LocalCopy(link)._assignment({a: Offset(5), b: Offset(7)}, 1e9)
     assert [(one.partition, one.stop_offset, one.verified_end, one.verified_epoch) for one in made.partitions] == [
         (a, 5, 5, 3),
         (b, 7, None, -1),
@@ -120,9 +120,9 @@ def test_what_was_compared_is_told_to_the_task_with_the_leader_that_held_it(monk
 
 def test_a_comparison_is_waited_for_within_the_time_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     mirror = SimpleNamespace(name="m", source="east", destination="west", producer_id=1, gaps=GapFilling.MARKERS)
-    monkeypatch.setattr(local, "read_state", lambda destination: SimpleNamespace(partitions={}, proofs={}))
-    monkeypatch.setattr(local, "now_ms", lambda: 1_000_000)
+    monkeypatch.setattr(task_runner, "read_state", lambda destination: SimpleNamespace(partitions={}, proofs={}))
+    monkeypatch.setattr(task_runner, "now_ms", lambda: 1_000_000)
     link: Any = SimpleNamespace(source=None, destination=None, mirror=mirror, config=SimpleNamespace(path=""))
     for left_s, looks_s in ((300.0, 120.0), (50.0, 40.0), (5.0, 0.0)):
-        made = local.LocalCopy(link)._assignment({}, 1000 + left_s)
+        made = task_runner.LocalCopy(link)._assignment({}, 1000 + left_s)
         assert made.comparison_grace_s == pytest.approx(looks_s, abs=0.01)

@@ -18,12 +18,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirror_core.logdir.actions import perform_action, perform_truncations
 from mirror_core.logdir.backup import write_backup
 from mirror_core.logdir.layout import LOG_START_CHECKPOINT, NotTruncatable
-from mirror_core.logdir.plan import LowerCheckpoint, PartitionTruncation, RemoveFiles, ShortenSegment, TruncationAction
-from mirror_core.logdir.stopped import BrokerTruncation, hold_stopped_broker, plan_broker_truncation
-from mirror_core.logdir.targets import TruncationTargets, parse_targets
+from mirror_core.logdir.partition_truncation import (
+    LowerCheckpoint,
+    PartitionTruncation,
+    RemoveFiles,
+    ShortenSegment,
+    TruncationAction,
+    perform_action,
+    perform_truncations,
+)
+from mirror_core.logdir.stopped_broker import (
+    BrokerTruncation,
+    TruncationTargets,
+    hold_stopped_broker,
+    parse_targets,
+    plan_broker_truncation,
+)
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.batch import BatchHeader
@@ -356,7 +368,7 @@ def test_root_does_not_cut_what_another_user_can_change(broker: Broker, place: s
 
 
 def test_a_cut_that_cannot_be_seen_is_no_success(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirror_core.logdir.actions.perform_action", lambda partition, action: None)
+    monkeypatch.setattr("mirror_core.logdir.partition_truncation.perform_action", lambda partition, action: None)
     done: list[PartitionTruncation] = []
     with (
         hold_stopped_broker([broker.log_dir]) as log_dirs,

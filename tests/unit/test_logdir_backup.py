@@ -8,11 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.logdir.actions import perform_action
 from mirror_core.logdir.backup import MANIFEST_NAME, BackupDiffers, write_backup
 from mirror_core.logdir.layout import parse_topic_id
-from mirror_core.logdir.stopped import hold_stopped_broker, plan_broker_truncation
-from mirror_core.logdir.targets import TruncationTargets, parse_targets, read_targets
+from mirror_core.logdir.partition_truncation import perform_action
+from mirror_core.logdir.stopped_broker import (
+    TruncationTargets,
+    hold_stopped_broker,
+    parse_targets,
+    plan_broker_truncation,
+    read_targets,
+)
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.names import Partition
 from tests.commands import mirrorbook

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32Timedelta
 
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.exclusive import TransactionalProducer
+from mirror_core.kafka.transactional_producer import TransactionalProducer
 from mirror_core.model.errors import LostOwnership, RemoteFault, Unreachable
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import MirrorName

@@ -13,10 +13,10 @@ from mirror_core.kafka.config import Config, load_config
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Partition
-from mirror_core.runbook import beside
-from mirror_core.state import link
-from mirror_core.state.link import make_mirror_link
-from mirror_core.state.records import PartitionRecord, State
+from mirror_core.runbook import snapshot_reader
+from mirror_core.state import mirror_link
+from mirror_core.state.mirror_link import make_mirror_link
+from mirror_core.state.state_records import PartitionRecord, State
 from tests.memory import MemoryLog
 from tests.unit.test_steps import MIRROR
 
@@ -56,13 +56,15 @@ def test_only_thirds_that_share_topics_are_found(
         yield ClusterName("south"), Unreachable("silent")
         yield ClusterName("north"), told
 
-    monkeypatch.setattr(link, "read_states", states)
+    monkeypatch.setattr(mirror_link, "read_states", states)
     found = list[tuple[Mirror, frozenset[str]]]()
-    beside.find_sibling_mirrors(make_mirror_link(load_config(path), OURS), {"a", "b"}, found)
+    snapshot_reader.find_sibling_mirrors(make_mirror_link(load_config(path), OURS), {"a", "b"}, found)
     assert [(mirror.name, topics) for mirror, topics in found] == expected
 
 
 def test_a_third_cluster_that_is_silent_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "read_other_states", lambda link: [(ClusterName("north"), Unreachable("silent"))])
+    monkeypatch.setattr(
+        snapshot_reader, "read_other_states", lambda link: [(ClusterName("north"), Unreachable("silent"))]
+    )
     nobody: Any = None
-    assert beside.find_sibling_mirrors(nobody, {"a"}, []) == ["north"]
+    assert snapshot_reader.find_sibling_mirrors(nobody, {"a"}, []) == ["north"]

@@ -8,14 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.dataplane import lookout
-from mirror_core.dataplane.lookout import OBSERVE_INTERVAL_S, SourceMonitor
-from mirror_core.decide.loss import compute_loss
+from mirror_core.dataplane import source_monitor
+from mirror_core.dataplane.source_monitor import OBSERVE_INTERVAL_S, SourceMonitor
+from mirror_core.decide.loss_bound import compute_loss
 from mirror_core.kafka.client import ClusterMetadata, Leader, TopicMetadata
-from mirror_core.kafka.offsets import OffsetPoint, OffsetsResult
+from mirror_core.kafka.log_offsets import OffsetPoint, OffsetsResult
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.sighting import ObservedTransaction, SourceObservation
+from mirror_core.model.source_observation import ObservedTransaction, SourceObservation
 from tests.unit.test_decide_loss import status
 
 ONE = {("id", 1, 1): ObservedTransaction(id="id", producer_id=1, state="Ongoing", parts=())}
@@ -53,11 +53,11 @@ class Source:
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch) -> Source:
     made = Source()
-    monkeypatch.setattr(lookout, "_list_open_transactions", made.open)
+    monkeypatch.setattr(source_monitor, "_list_open_transactions", made.open)
     monkeypatch.setattr(
-        lookout, "list_available_offsets", lambda *_, **__: OffsetsResult(offsets={}, offline=frozenset())
+        source_monitor, "list_available_offsets", lambda *_, **__: OffsetsResult(offsets={}, offline=frozenset())
     )
-    monkeypatch.setattr(lookout, "time", SimpleNamespace(monotonic=lambda: made.now))
+    monkeypatch.setattr(source_monitor, "time", SimpleNamespace(monotonic=lambda: made.now))
     return made
 
 
@@ -74,7 +74,7 @@ def test_a_source_that_needs_long_to_tell_its_transactions_is_asked_for_them_sel
 
 
 def test_what_was_not_asked_for_again_is_as_old_as_it_is(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookout, "now_ms", lambda: int(source.now * 1000))
+    monkeypatch.setattr(source_monitor, "now_ms", lambda: int(source.now * 1000))
     look, source.takes_s = SourceMonitor(LINK, None), 3.0
     first = look.observe(EMPTY, cast("Any", None))
     source.now += 5.0
@@ -100,11 +100,11 @@ def test_what_did_not_work_or_was_held_up_is_no_source_that_has_much_to_tell(
         clock.now += took_s if len(asked) == 1 else 0.1
         return {} if answered or len(asked) > 1 else None
 
-    monkeypatch.setattr(lookout, "_list_open_transactions", opened)
+    monkeypatch.setattr(source_monitor, "_list_open_transactions", opened)
     monkeypatch.setattr(
-        lookout, "list_available_offsets", lambda *_, **__: OffsetsResult(offsets={}, offline=frozenset())
+        source_monitor, "list_available_offsets", lambda *_, **__: OffsetsResult(offsets={}, offline=frozenset())
     )
-    monkeypatch.setattr(lookout, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(source_monitor, "time", SimpleNamespace(monotonic=lambda: clock.now))
     look = SourceMonitor(LINK, None)
     look.observe(EMPTY, cast("Any", None))
     clock.now += passes_s
@@ -144,10 +144,10 @@ def offsets_of(source: Logs, partitions: Iterable[Partition], point: OffsetPoint
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     made = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(lookout, "_list_open_transactions", lambda *_: {})
-    monkeypatch.setattr(lookout, "list_available_offsets", offsets_of)
-    monkeypatch.setattr(lookout, "time", SimpleNamespace(monotonic=lambda: made.now))
-    monkeypatch.setattr(lookout, "now_ms", lambda: int(made.now * 1000))
+    monkeypatch.setattr(source_monitor, "_list_open_transactions", lambda *_: {})
+    monkeypatch.setattr(source_monitor, "list_available_offsets", offsets_of)
+    monkeypatch.setattr(source_monitor, "time", SimpleNamespace(monotonic=lambda: made.now))
+    monkeypatch.setattr(source_monitor, "now_ms", lambda: int(made.now * 1000))
     return made
 
 

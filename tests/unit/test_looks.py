@@ -11,19 +11,19 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.copy import looks
-from mirror_core.copy.align import ResumeFinder
-from mirror_core.copy.beside import BackgroundThreads
-from mirror_core.copy.looks import MAX_COMPARISONS, MAX_SHORT_COMPARISONS, ComparisonCase, LogComparisons
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.states import CopyState
-from mirror_core.copy.verdict import FailDecision, ResumeDecision, WaitDecision, apply_decision
-from mirror_core.decide.position import NO_KNOWN_OFFSET, BothLogBounds, OwnProducerState
+from mirror_core.copy import log_comparisons
+from mirror_core.copy.background import BackgroundThreads
+from mirror_core.copy.log_comparisons import MAX_COMPARISONS, MAX_SHORT_COMPARISONS, ComparisonCase, LogComparisons
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.copy.partition_states import CopyState
+from mirror_core.copy.resume_decision import FailDecision, ResumeDecision, WaitDecision, apply_decision
+from mirror_core.copy.resume_finder import ResumeFinder
+from mirror_core.decide.gaps_and_resume import NO_KNOWN_OFFSET, BothLogBounds, OwnProducerState
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.model.copying import PartitionAssignment
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.task_messages import PartitionAssignment
 from tests.judging import EAST, WEST
 from tests.waiting import wait_until
 
@@ -71,9 +71,9 @@ clock = SimpleNamespace(now=0.0)
 def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[LogComparisons]:
     go_on.clear()
     clock.now = time.monotonic()
-    monkeypatch.setattr(looks, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(log_comparisons, "time", SimpleNamespace(monotonic=lambda: clock.now))
     Held.made = []
-    monkeypatch.setattr(looks, "RemoteLogInspector", lambda *_: Held())
+    monkeypatch.setattr(log_comparisons, "RemoteLogInspector", lambda *_: Held())
     east, west = (cast("ClusterClient", SimpleNamespace(name=name)) for name in (EAST, WEST))
     with closing(BackgroundThreads()) as beside, closing(LogComparisons(east, west, 7, beside)) as made:
         yield made
@@ -271,7 +271,7 @@ def leaders() -> Leaders:
 
 @pytest.fixture
 def aligner(found: LogComparisons, leaders: Leaders, monkeypatch: pytest.MonkeyPatch) -> Iterator[ResumeFinder]:
-    monkeypatch.setattr("mirror_core.copy.align.time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr("mirror_core.copy.resume_finder.time", SimpleNamespace(monotonic=lambda: clock.now))
     with closing(BackgroundThreads()) as beside:
         made = ResumeFinder(found._source, found._destination, 7, lambda *_: None, leaders.connected, beside)
         yield made
@@ -338,7 +338,7 @@ def begun(found: LogComparisons, one: PartitionReplicator) -> bool:
 @pytest.fixture
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look of two seconds is a long one."""
-    monkeypatch.setattr(looks, "_LONG_COMPARISON_S", 0.0)
+    monkeypatch.setattr(log_comparisons, "_LONG_COMPARISON_S", 0.0)
 
 
 @pytest.fixture

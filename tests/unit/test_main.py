@@ -13,9 +13,9 @@ import pytest
 from typer.core import TyperGroup
 
 from mirror_core.cli import main as command_line
-from mirror_core.cli.lazy import COMMANDS, LazyCommand, LazyGroup, load_command
+from mirror_core.cli.lazy_group import COMMANDS, LazyCommand, LazyGroup, load_command
 from mirror_core.cli.main import PACKAGE_EXTRAS, _extract_debug, main
-from mirror_core.cli.telling import print_line
+from mirror_core.cli.output import print_line
 from mirror_core.model.errors import LostOwnership
 
 
@@ -58,7 +58,15 @@ def test_help_names_the_options_of_all_commands(
 
 
 def test_help_imports_no_client_and_no_table() -> None:
-    heavy = ("pyarrow", "confluent_kafka", "kio", "numpy", "jinja2", "prometheus_client", "mirror_core.cli.common")
+    heavy = (
+        "pyarrow",
+        "confluent_kafka",
+        "kio",
+        "numpy",
+        "jinja2",
+        "prometheus_client",
+        "mirror_core.cli.command_options",
+    )
     code = f"import sys, mirror_core.cli.main; print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from kio.schema.create_partitions.v1.request import CreatePartitionsRequest
 from kio.schema.errors import ErrorCode
 
-from mirror_core.dataplane.local import find_unreached
+from mirror_core.dataplane.task_runner import find_unreached
 from mirror_core.kafka.client import Leader, TopicMetadata
-from mirror_core.kafka.offsets import build_describe_producers
+from mirror_core.kafka.log_offsets import build_describe_producers
 from mirror_core.kafka.topics import (
     _MAX_CHANGES_PER_REQUEST,
     NEW_TOPIC_WAIT_S,
@@ -30,10 +30,10 @@ from mirror_core.model.acl import Acl, Operation, Pattern, Resource
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
-from mirror_core.rights.acls import SortedNames, covers
-from mirror_core.sync import topics
-from mirror_core.sync.refusals import run_for_each_topic
-from mirror_core.sync.topics import create_missing_topics
+from mirror_core.rights.acl_rules import SortedNames, covers
+from mirror_core.sync import mirror_topics
+from mirror_core.sync.mirror_topics import create_missing_topics
+from mirror_core.sync.topic_errors import run_for_each_topic
 
 names = st.text(alphabet="ab*.", max_size=4)
 
@@ -99,9 +99,9 @@ def test_a_part_that_is_looked_at_again_is_known_to_be_a_part(monkeypatch: pytes
         counts.append(of)
         return {name: SimpleNamespace(overrides={}, effective={}) for name in names}, {}
 
-    monkeypatch.setattr(topics, "describe_visible_configs", told)
-    monkeypatch.setattr(topics, "list_known_settings", lambda *asked: frozenset())
-    monkeypatch.setattr(topics, "create_topics", lambda client, new: {n.name for n in new} & {"a"})
+    monkeypatch.setattr(mirror_topics, "describe_visible_configs", told)
+    monkeypatch.setattr(mirror_topics, "list_known_settings", lambda *asked: frozenset())
+    monkeypatch.setattr(mirror_topics, "create_topics", lambda client, new: {n.name for n in new} & {"a"})
     there = dict[str, TopicMetadata]()
 
     def metadata(names: Any) -> Any:
@@ -112,9 +112,9 @@ def test_a_part_that_is_looked_at_again_is_known_to_be_a_part(monkeypatch: pytes
     cluster: Any = SimpleNamespace(name="west", timeout_s=1.0, metadata=metadata, brokers=lambda: (1,))
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
     state: Any = SimpleNamespace(partitions={}, mirrors={})
-    monkeypatch.setattr(topics, "TopicConflicts", lambda *asked: SimpleNamespace(problem=lambda there: None))
-    monkeypatch.setattr(topics, "apply_config_changes", lambda *asked, validate_only: {})
-    monkeypatch.setattr(topics, "refuse_topics_in_circles", lambda link, names: {})
+    monkeypatch.setattr(mirror_topics, "TopicConflicts", lambda *asked: SimpleNamespace(problem=lambda there: None))
+    monkeypatch.setattr(mirror_topics, "apply_config_changes", lambda *asked, validate_only: {})
+    monkeypatch.setattr(mirror_topics, "refuse_topics_in_circles", lambda link, names: {})
     assert create_missing_topics(link, state, cluster, cluster, views).ready == views
     assert counts == [2, 2]
 

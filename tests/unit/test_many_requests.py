@@ -28,9 +28,9 @@ from mirror_core.kafka import connection as connections
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.faults import retry_per_key
+from mirror_core.kafka.error_mapping import retry_per_key
 from mirror_core.model.errors import MissingPermission, RemoteFault
-from mirror_core.sync import topics
+from mirror_core.sync import mirror_topics
 from tests.threads import beside
 
 ZERO = i32Timedelta.parse(datetime.timedelta())
@@ -166,10 +166,10 @@ class Picky:
 
 def test_a_refused_setting_is_its_topics_alone_however_many_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers, client = Picky(), SimpleNamespace()
-    monkeypatch.setattr(topics, "try_alter_configs", brokers.alter)
+    monkeypatch.setattr(mirror_topics, "try_alter_configs", brokers.alter)
     good: dict[str, str | None] = {"retention.ms": "1", "segment.ms": None}
     many: Changes = {f"t{n}": {**good, "flush.ms": "bad"} if n % 2 else good for n in range(80)}
-    refused = topics.apply_config_changes(client, many)  # type: ignore[arg-type]
+    refused = mirror_topics.apply_config_changes(client, many)  # type: ignore[arg-type]
     words = {topic: {key: str(error) for key, error in mine.items()} for topic, mine in refused.items()}
     assert words == {f"t{n}": {"flush.ms": f"not t{n}"} for n in range(1, 80, 2)}
     assert brokers.made == {topic: good for topic in many}

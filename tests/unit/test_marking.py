@@ -14,11 +14,10 @@ from typing import cast
 
 import pytest
 
-from mirror_core.kafka import marking
-from mirror_core.kafka.arriving import FrameBuffer
+from mirror_core.kafka import marker_link
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.faults import ErrorCode
-from mirror_core.kafka.marking import MarkerLink
+from mirror_core.kafka.error_mapping import ErrorCode
+from mirror_core.kafka.marker_link import FrameBuffer, MarkerLink
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Partition
 from tests.cluster.secure import Authority, named
@@ -39,7 +38,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(marking, "time", found)
+    monkeypatch.setattr(marker_link, "time", found)
     return found
 
 
@@ -132,7 +131,7 @@ def test_after_an_answer_that_was_taken_late_the_next_is_waited_for(
         if len(waits) == 3:
             wire.broker.sendall(wire.answer)
 
-    monkeypatch.setattr(marking, "wait_readable", readable)
+    monkeypatch.setattr(marker_link, "wait_readable", readable)
     look(wire, clock, taken=0.15)
     assert waits == []
     wire.link.request_log_ends([ONE])
@@ -149,7 +148,7 @@ def test_it_is_not_waited_for_long(wire: Wire, clock: Clock, monkeypatch: pytest
     def readable(sockets: list[socket.socket], limit_s: float) -> None:
         clock.now += limit_s
 
-    monkeypatch.setattr(marking, "wait_readable", readable)
+    monkeypatch.setattr(marker_link, "wait_readable", readable)
     look(wire, clock, taken=0.15)
     wire.link.request_log_ends([ONE])
     for _ in range(3):
@@ -232,7 +231,7 @@ def test_an_owner_learns_the_way_to_a_slow_broker_though_its_task_is_busy(
             answer_at = 0.0
             wire.broker.sendall(wire.answer)
 
-    monkeypatch.setattr(marking, "wait_readable", lambda _, limit_s: pass_by(limit_s))
+    monkeypatch.setattr(marker_link, "wait_readable", lambda _, limit_s: pass_by(limit_s))
     for _ in range(3):
         asked = clock.now
         wire.link.request_log_ends([ONE])

@@ -15,24 +15,23 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from mirror_core.cli.metrics import parse_address, serve_metrics
-from mirror_core.copy.beacon import ProgressSender
+from mirror_core.cli.metrics_server import parse_address, serve_metrics
 from mirror_core.copy.datagrams import Datagram, DatagramKind, DriverChannel, open_datagram, seal_datagram
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.dataplane.channel import DatagramReceiver
+from mirror_core.copy.driver_messages import ProgressSender
+from mirror_core.copy.partition_replicator import PartitionReplicator
 from mirror_core.dataplane.counters import CopiedCounts, Counters, RetriedWork
-from mirror_core.dataplane.heart import HeartbeatOutcome
+from mirror_core.dataplane.datagram_receiver import DatagramReceiver
+from mirror_core.dataplane.heartbeat_writer import HeartbeatOutcome
 from mirror_core.dataplane.metric_names import METRICS
-from mirror_core.dataplane.metrics import MetricsCollector, build_families
 from mirror_core.dataplane.progress import TASK_PROGRESS_DECODER, PartitionFigures, ProgressTracker
-from mirror_core.decide.ages import FreshnessKind
-from mirror_core.decide.crowded import FILLED_STEP_OFFSETS
-from mirror_core.decide.position import ResumePoint
-from mirror_core.model.copying import ListenAddress, PartitionAssignment, Receipt, TaskReport
+from mirror_core.dataplane.prometheus_collector import MetricsCollector, build_families
+from mirror_core.decide.failover_readiness import FreshnessKind
+from mirror_core.decide.gaps_and_resume import FILLED_STEP_OFFSETS, ResumePoint
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import DesiredState, Mirror, NeverCopied, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.sighting import ObservedTopic, SourceObservation
+from mirror_core.model.source_observation import ObservedTopic, SourceObservation
+from mirror_core.model.task_messages import ListenAddress, PartitionAssignment, Receipt, TaskReport
 
 EAST, WEST = ClusterName("east"), ClusterName("west")
 MIRROR = Mirror(

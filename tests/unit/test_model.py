@@ -16,17 +16,6 @@ import pytest
 from mirror_core import model
 from mirror_core.model import errors
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
-from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import (
-    Assignment,
-    DriverAddress,
-    PartitionAssignment,
-    PartitionFailure,
-    Receipt,
-    ReceiptPiece,
-    TaskReport,
-)
-from mirror_core.model.drift import WRITING_ACTIONS, DriftRow, SyncAction, SyncCategory
 from mirror_core.model.mirror import (
     DesiredState,
     FailureKind,
@@ -38,9 +27,20 @@ from mirror_core.model.mirror import (
     is_lease_fresh,
 )
 from mirror_core.model.names import MirrorName, Offset, Partition, format_reverse_name
-from mirror_core.model.parity import ParityRange, ParityResult, ParityVerdict
+from mirror_core.model.parity_verdict import ParityRange, ParityResult, ParityVerdict
 from mirror_core.model.run import FailbackStrategy, PlanStep, RunKind, RunMode, RunState, StepState
-from mirror_core.model.units import format_bytes
+from mirror_core.model.sync_state import WRITING_ACTIONS, DriftRow, SyncAction, SyncCategory
+from mirror_core.model.task_messages import (
+    Assignment,
+    DriverAddress,
+    PartitionAssignment,
+    PartitionFailure,
+    Receipt,
+    ReceiptPiece,
+    TaskReport,
+)
+from mirror_core.model.text import format_bytes
+from mirror_core.model.timing import now_ms
 
 MODULES = [import_module(f"mirror_core.model.{found.name}") for found in pkgutil.iter_modules(model.__path__)]
 VALUES: dict[str, type[Any]] = {

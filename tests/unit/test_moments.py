@@ -7,21 +7,20 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.dataplane import planning
-from mirror_core.dataplane.again import RETRIED_KINDS
-from mirror_core.dataplane.planning import Planner
-from mirror_core.dataplane.results import ReplicationSummary, raise_if_failed
-from mirror_core.kafka import placing
+from mirror_core.dataplane import epoch_planner
+from mirror_core.dataplane.epoch_planner import RETRIED_KINDS, Planner
+from mirror_core.dataplane.epoch_results import ReplicationSummary, raise_if_failed
+from mirror_core.kafka import reassignment
 from mirror_core.kafka.client import Leader, TopicMetadata
-from mirror_core.kafka.placing import TopicIds
+from mirror_core.kafka.reassignment import TopicIds
 from mirror_core.model.errors import Indeterminate, Unreachable
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
-from mirror_core.state.records import PartitionRecord, State
-from mirror_core.sync import compaction, strange
-from mirror_core.sync.compaction import find_lagging_topics
-from mirror_core.sync.strange import TopicConflicts
-from mirror_core.sync.topics import TopicPlacement
+from mirror_core.state.state_records import PartitionRecord, State
+from mirror_core.sync import topic_compaction, topic_errors
+from mirror_core.sync.mirror_topics import TopicPlacement
+from mirror_core.sync.topic_compaction import find_lagging_topics
+from mirror_core.sync.topic_errors import TopicConflicts
 from tests.unit.test_refusals import LINK
 
 P = Partition("orders", 0)
@@ -56,10 +55,10 @@ class Source:
 
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch) -> Source:
-    monkeypatch.setattr(planning, "list_mirror_topics", lambda link, client: {})
-    monkeypatch.setattr(planning, "create_missing_topics", lambda *_: TopicPlacement({}, (), {}))
+    monkeypatch.setattr(epoch_planner, "list_mirror_topics", lambda link, client: {})
+    monkeypatch.setattr(epoch_planner, "create_missing_topics", lambda *_: TopicPlacement({}, (), {}))
     monkeypatch.setattr(
-        planning, "_fetch_known_offsets", lambda client, wanted, point, led=None: dict.fromkeys(wanted, Offset(0))
+        epoch_planner, "_fetch_known_offsets", lambda client, wanted, point, led=None: dict.fromkeys(wanted, Offset(0))
     )
     return Source()
 
@@ -86,7 +85,7 @@ def test_a_topic_that_a_listing_leaves_out_is_deleted_when_no_broker_knows_it(
         asked.append(set(topics))
         return TopicIds({name: frozenset(by_the_others) for name in topics}, ())
 
-    monkeypatch.setattr(planning, "fetch_topic_ids", heard_ids)
+    monkeypatch.setattr(epoch_planner, "fetch_topic_ids", heard_ids)
     state, made = mirrored(), planner(source)
     first = made.plan(state, all_ends=False)
     assert (list(first.failed), source.doubted) == ([], 0), "one listing may be behind"
@@ -103,7 +102,7 @@ def test_the_silence_of_brokers_does_not_say_that_a_topic_is_deleted(
     monkeypatch: pytest.MonkeyPatch, source: Source, known_as: str | None
 ) -> None:
     said: dict[int, Any] = {1: [], 2: Unreachable("timed out"), 3: [(P.topic, known_as)] if known_as else []}
-    monkeypatch.setattr(placing, "call_brokers", lambda client, asked: {broker: said[broker] for broker in asked})
+    monkeypatch.setattr(reassignment, "call_brokers", lambda client, asked: {broker: said[broker] for broker in asked})
     state, made = mirrored(), planner(source)
     for _ in range(3):
         work = made.plan(state, all_ends=False)
@@ -125,8 +124,8 @@ def test_nor_that_it_was_made_anew(
 ) -> None:
     view = TopicMetadata(P.topic, ANOTHER, False, {0: Leader(1, 5)}, 1, 1)
     said: dict[int, Any] = {1: [(P.topic, ANOTHER)], 2: Unreachable("timed out") if silent else [], 3: []}
-    monkeypatch.setattr(planning, "list_mirror_topics", lambda link, client: {P.topic: view})
-    monkeypatch.setattr(placing, "call_brokers", lambda client, asked: {broker: said[broker] for broker in asked})
+    monkeypatch.setattr(epoch_planner, "list_mirror_topics", lambda link, client: {P.topic: view})
+    monkeypatch.setattr(reassignment, "call_brokers", lambda client, asked: {broker: said[broker] for broker in asked})
     work = planner(source).plan(mirrored(), all_ends=False)
     assert (list(work.partitions), list(work.failed), len(work.undecided_topics)) == (copied, failed, int(silent))
 
@@ -137,8 +136,8 @@ def test_a_topic_of_which_nobody_can_say_whether_it_is_empty_is_looked_at_again(
     def away(*_: object) -> Any:
         raise Unreachable("no leader for orders-0")
 
-    monkeypatch.setattr(strange, "list_offset_points", away)
-    monkeypatch.setattr(strange, "list_known_offsets", away)
+    monkeypatch.setattr(topic_errors, "list_offset_points", away)
+    monkeypatch.setattr(topic_errors, "list_known_offsets", away)
     there = cast("TopicMetadata", SimpleNamespace(name="orders", id=ANOTHER, partitions={0: None}))
     found = TopicConflicts(LINK, State(), cast("Any", SimpleNamespace(name="west")), [there]).find_conflict(there)
     assert found is not None
@@ -159,7 +158,7 @@ def test_a_partition_without_a_leader_keeps_its_own_topic_from_being_cleaned_by_
     def known_offsets(client: Any, partitions: Any, point: object) -> dict[Partition, int]:
         return {p: offset for p, offset in known[client.name].items() if p in partitions}
 
-    monkeypatch.setattr(compaction, "list_known_offsets", known_offsets)
+    monkeypatch.setattr(topic_compaction, "list_known_offsets", known_offsets)
     sides = [cast("Any", SimpleNamespace(name=name)) for name in known]
     topics = {
         name: cast("TopicMetadata", SimpleNamespace(partitions={0: None}))
@@ -175,8 +174,8 @@ def test_the_only_plan_of_a_command_that_catches_up_asks_all_brokers_at_once(
     """A listing that is behind would leave a topic out, and the command would say that all is copied."""
     said: dict[int, Any] = {1: [], 2: Unreachable("timed out") if silent else [], 3: []}
     said[3] = [(P.topic, by_another)] if by_another else []
-    monkeypatch.setattr(placing, "call_brokers", lambda client, asked: {broker: said[broker] for broker in asked})
-    monkeypatch.setattr(planning, "list_offsets", lambda client, wanted, point: dict.fromkeys(wanted, Offset(0)))
+    monkeypatch.setattr(reassignment, "call_brokers", lambda client, asked: {broker: said[broker] for broker in asked})
+    monkeypatch.setattr(epoch_planner, "list_offsets", lambda client, wanted, point: dict.fromkeys(wanted, Offset(0)))
     work = planner(source).plan(mirrored(), all_ends=True)
     assert list(work.partitions) == ([P] if by_another else [])
     assert list(work.failed) == ([] if by_another or silent else [P])

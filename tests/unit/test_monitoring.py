@@ -20,11 +20,11 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
 from mirror_core.dataplane.metric_names import METRICS, format_metrics_table
-from mirror_core.dataplane.metrics import MetricsCollector
 from mirror_core.dataplane.progress import ProgressTracker
-from mirror_core.decide.ages import MAX_AGES_S, FreshnessKind
+from mirror_core.dataplane.prometheus_collector import MetricsCollector
+from mirror_core.decide.failover_readiness import MAX_AGES_S, FreshnessKind
+from mirror_core.mirrors.fence_metrics import FENCE_METRICS as OF_THE_FENCE
 from mirror_core.mirrors.readiness_metrics import READINESS_METRICS as OF_READINESS
-from mirror_core.mirrors.standing_metrics import FENCE_METRICS as OF_THE_FENCE
 from mirror_core.model.names import Partition
 from tests.unit.test_docs import DOCS, ROOT, anchors, printed
 from tests.unit.test_metrics import MIRROR, counters, report, status
@@ -178,7 +178,7 @@ def test_every_metric_is_shown_on_the_dashboard() -> None:
 
 def test_the_page_of_metrics_shows_the_table_of_the_code() -> None:
     assert printed(PAGE, "mirror_core/dataplane/metric_names.py") == list(format_metrics_table())
-    assert printed(PAGE, "mirror_core/mirrors/standing_metrics.py") == list(format_metrics_table(OF_THE_FENCE))
+    assert printed(PAGE, "mirror_core/mirrors/fence_metrics.py") == list(format_metrics_table(OF_THE_FENCE))
     assert printed(PAGE, "mirror_core/mirrors/readiness_metrics.py") == list(format_metrics_table(OF_READINESS))
 
 

@@ -8,16 +8,16 @@ from typing import Any, Final
 
 import pytest
 
-from mirror_core.kafka.acls import AuthorizerOff
+from mirror_core.kafka.acl_requests import AuthorizerOff
 from mirror_core.model.acl import AclPurpose, LedgerEntry
+from mirror_core.model.config_sections import AuthorizerConfig, AuthorizerKind
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import ClusterName
-from mirror_core.model.ruling import AuthorizerConfig, AuthorizerKind
-from mirror_core.model.standing import FenceAction, PendingFence
-from mirror_core.rights.acls import build_denial
-from mirror_core.state.records import State
-from mirror_core.sync import access
-from mirror_core.sync.access import list_promotion_warnings
+from mirror_core.model.pending_fence import FenceAction, PendingFence
+from mirror_core.rights.acl_rules import build_denial
+from mirror_core.state.state_records import State
+from mirror_core.sync import acl_sync
+from mirror_core.sync.acl_sync import list_promotion_warnings
 from tests.unit.test_decide_verbs import MIRROR
 from tests.unit.test_deleting import EAST, East
 
@@ -48,13 +48,13 @@ def test_a_plan_says_which_denials_stay_at_promotion(said: AuthorizerKind, warne
 
 def test_a_failback_forgets_no_debt_while_its_fence_may_stand(monkeypatch: pytest.MonkeyPatch) -> None:
     client = SimpleNamespace(name=EAST, config=SimpleNamespace(ruling=NONE))
-    monkeypatch.setattr(access, "ClusterClient", lambda config: nullcontext(client))
-    monkeypatch.setattr(access, "describe_acls", lambda asked: AuthorizerOff(EAST, AuthorizerKind.NONE))
+    monkeypatch.setattr(acl_sync, "ClusterClient", lambda config: nullcontext(client))
+    monkeypatch.setattr(acl_sync, "describe_acls", lambda asked: AuthorizerOff(EAST, AuthorizerKind.NONE))
     put = list[object]()
     debt = PendingFence(mirror=MIRROR.name, cluster=EAST, action=FenceAction.APPLY, run="r", since_ms=1)
     state = State(ledger={"k": entry(EAST, "User:*", AclPurpose.FENCE)}, pending_fences={MIRROR.name: debt})
     log: Any = SimpleNamespace(state=state, put=lambda *records: put.extend(records), refresh=lambda: state)
     link: Any = SimpleNamespace(mirror=MIRROR, source=client, destination=SimpleNamespace(name=MIRROR.destination))
     with pytest.raises(MirrorError, match="authorizer"):
-        access.demote_topics(link, log, ["orders"], EAST)
+        acl_sync.demote_topics(link, log, ["orders"], EAST)
     assert not put

@@ -13,27 +13,29 @@ import pytest
 import typer
 
 from mirror_core.cli import parity
-from mirror_core.decide.parity import LEVEL_ENDS
-from mirror_core.decide.proof import CertifiedRead, note_differences
+from mirror_core.decide.parity_result import LEVEL_ENDS
+from mirror_core.decide.verification import CertifiedRead, note_differences
 from mirror_core.evidence.certificates import Coverage
-from mirror_core.mirrors import proving
-from mirror_core.mirrors.proving import record_differences
-from mirror_core.model.copying import ReceiptPiece
+from mirror_core.mirrors import incremental_verification
+from mirror_core.mirrors.incremental_verification import record_differences
 from mirror_core.model.errors import HeldByRun
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import (
+from mirror_core.model.parity_verdict import (
     ALTERED_KIND,
+    KnownDifference,
+    MirrorVerification,
     ParityFinding,
     ParityRange,
     ParityResult,
     ParityVerdict,
+    VerifiedEnd,
     format_unreadable_kind,
 )
-from mirror_core.model.proof import KnownDifference, MirrorVerification, VerifiedEnd
-from mirror_core.parity import certified, certified_scope
-from mirror_core.parity.certified_scope import CertificateScope
-from mirror_core.state.records import PartitionRecord, State
+from mirror_core.model.task_messages import ReceiptPiece
+from mirror_core.parity import certificate_check
+from mirror_core.parity.certificate_check import CertificateScope
+from mirror_core.state.state_records import PartitionRecord, State
 from tests.unit.test_decide_verbs import MIRROR
 from tests.unit.test_refusals import LINK
 
@@ -71,14 +73,14 @@ def stored() -> State:
 def doors(stored: State, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """How often the mirror was taken over."""
     opened = list[str]()
-    monkeypatch.setattr(proving, "now_ms", lambda: 9)
+    monkeypatch.setattr(incremental_verification, "now_ms", lambda: 9)
 
     @contextmanager
     def door(link: object, verb: str, more: object) -> Iterator[Any]:
         opened.append(verb)
         yield SimpleNamespace(state=stored, put=stored.put)
 
-    monkeypatch.setattr(proving, "take_control", door)
+    monkeypatch.setattr(incremental_verification, "take_control", door)
     return opened
 
 
@@ -104,8 +106,8 @@ def test_what_is_not_as_certificates_say_is_known(
         parity, "load_expectations", lambda *_: SimpleNamespace(of=lambda name: SimpleNamespace(own={}))
     )
     monkeypatch.setattr(parity, "find_mirror_link", lambda *_: (LINK, stored))
-    monkeypatch.setattr(certified_scope, "read_certificate_scope", lambda *_: scope)
-    monkeypatch.setattr(certified, "check_certificates", lambda *_, **__: (said.pop(0), ()))
+    monkeypatch.setattr(certificate_check, "read_certificate_scope", lambda *_: scope)
+    monkeypatch.setattr(certificate_check, "check_certificates", lambda *_, **__: (said.pop(0), ()))
 
     def compare() -> int:
         with pytest.raises(typer.Exit) as ended:
@@ -163,7 +165,7 @@ def test_who_may_not_write_now_says_so(stored: State, monkeypatch: pytest.Monkey
     def door(*_: object) -> Any:
         raise HeldByRun("mirror m: prove", ["run 7 holds it"])
 
-    monkeypatch.setattr(proving, "take_control", door)
+    monkeypatch.setattr(incremental_verification, "take_control", door)
     said = list[str]()
     record_differences(LINK, stored, found(800, "log end"), said.append)
     assert "what differs is not kept: mirror m: prove" in said[0]

@@ -10,17 +10,17 @@ from typing import Any, cast
 import pytest
 from airflow.sdk.io import attach
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
-from mirrorbook_airflow import controlling, objects
-from mirrorbook_airflow.objects import ObjectFolder, kept, kept_elsewhere
-from mirrorbook_airflow.services import services
+from mirrorbook_airflow import control_tasks, object_store
+from mirrorbook_airflow.object_store import ObjectFolder, kept, kept_elsewhere
+from mirrorbook_airflow.worker_services import services
 
-from mirror_core.decide.recovery import RecoveryAction
-from mirror_core.evidence.folders import Folder
-from mirror_core.mirrors import recovery
+from mirror_core.decide.failure_remedies import RecoveryAction
+from mirror_core.evidence.file_store import Folder
+from mirror_core.mirrors import partition_recovery
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.files import Unwritable
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import ParityRange, SalvagedPartition
+from mirror_core.model.parity_verdict import ParityRange, SalvagedPartition
 from mirror_core.parity.salvage import MANIFEST
 from tests.unit.test_watch_only import CONTEXT
 
@@ -190,21 +190,23 @@ def test_all_who_delete_have_their_salvage_kept(monkeypatch: pytest.MonkeyPatch,
         seen.append(salvage)
         return salvage
 
-    monkeypatch.setattr("mirrorbook_airflow.services.kept", noted)
+    monkeypatch.setattr("mirrorbook_airflow.worker_services.kept", noted)
     for master in ("none", "local[*]"):
         monkeypatch.setenv("AIRFLOW__MIRRORBOOK__EXECUTORS_CONFIG", "/etc/m.yaml")
         assert services(Path("m.yaml"), ["salvage"], master).salvage is seen[-1]
     assert [type(one).__name__ for one in seen] == ["LocalSalvage", "SparkSalvage"]
     order = list[str]()
     plan = cast("Any", type("Seen", (), {"proposals": (1,), "agreed": (1,), "hash": "h"})())
-    monkeypatch.setattr(controlling, "_recovery", lambda link, context: (plan, tmp_path / "orders" / "recover-1"))
-    monkeypatch.setattr(recovery, "check_approved_plan", lambda link, seen, shown: None)
-    monkeypatch.setattr(recovery, "salvage_lost_records", lambda link, seen, folder, say: _save(folder))
-    monkeypatch.setattr(recovery, "recover_partitions", lambda link, seen, say: order.extend(ObjectFolder(URL).every()))
-    monkeypatch.setattr("mirror_core.mirrors.recovery_words.format_done", lambda seen: ())
+    monkeypatch.setattr(control_tasks, "_recovery", lambda link, context: (plan, tmp_path / "orders" / "recover-1"))
+    monkeypatch.setattr(partition_recovery, "check_approved_plan", lambda link, seen, shown: None)
+    monkeypatch.setattr(partition_recovery, "salvage_lost_records", lambda link, seen, folder, say: _save(folder))
+    monkeypatch.setattr(
+        partition_recovery, "recover_partitions", lambda link, seen, say: order.extend(ObjectFolder(URL).every())
+    )
+    monkeypatch.setattr("mirror_core.mirrors.recovery_plan.format_done", lambda seen: ())
     assert RecoveryAction(CONTEXT["params"]["recover_action"]) is RecoveryAction.RECOPY
     link: Any = type("Link", (), {"mirror": type("M", (), {"name": "orders"})})
-    controlling._recover(link, CONTEXT, controlling.Change("h", ""))
+    control_tasks._recover(link, CONTEXT, control_tasks.Change("h", ""))
     assert order == [f"orders/recover-1/{MANIFEST}"], "it was in the store before anything was deleted"
 
 
@@ -227,7 +229,7 @@ def test_a_fetched_salvage_is_complete_or_not_there(cut: int, tmp_path: Path) ->
             super().download(name, file)
 
     with pytest.MonkeyPatch.context() as patch, suppress(Killed):
-        patch.setattr(objects, "ObjectFolder", Mortal)
+        patch.setattr(object_store, "ObjectFolder", Mortal)
         with kept_elsewhere(folder):
             pass
     assert folder.exists() == (cut == 5)

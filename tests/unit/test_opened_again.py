@@ -12,40 +12,35 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.decide.scope import EMPTY_SCOPE
-from mirror_core.decide.standing import FenceNextAction, FenceState
-from mirror_core.decide.verbs import MirrorCommand
+from mirror_core.decide.command_rules import MirrorCommand
+from mirror_core.decide.failover_scope import EMPTY_SCOPE
+from mirror_core.decide.fence_state import FenceNextAction, FenceState
 from mirror_core.evidence.fence_file import fence_file_path, write_fence_file
-from mirror_core.kafka.acls import AuthorizerOff
+from mirror_core.kafka.acl_requests import AuthorizerOff
 from mirror_core.kafka.config import Config
-from mirror_core.mirrors import standing as watcher
-from mirror_core.mirrors import unfencing, verbs
+from mirror_core.mirrors import fence_manual_commands, mirror_commands
+from mirror_core.mirrors import fence_watcher as watcher
 from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, Refused, Unreachable
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, PartitionStatus
-from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.offsets import PartitionOffsets
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, PartitionOffsets
+from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Run, RunMode, RunState
-from mirror_core.model.standing import FenceAction, PendingFence
-from mirror_core.runbook import giving_up, raised_again
-from mirror_core.runbook.acts import StepContext
-from mirror_core.runbook.checkpoints import DrainResult, FenceResult
+from mirror_core.runbook import fence_actions, fence_recheck
 from mirror_core.runbook.failback_steps import FailbackSteps
-from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.failover_steps import PlannedSteps
-from mirror_core.runbook.giving_up import lift_fence_or_record
-from mirror_core.runbook.last_look import PromotionProbe
-from mirror_core.runbook.raised_again import reapply_fence
-from mirror_core.runbook.shutting import CommandFence
-from mirror_core.runbook.unfencing import LiftFile
-from mirror_core.state import link as linking
+from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.runbook.fence_actions import CommandFence, LiftFile, lift_fence_or_record
+from mirror_core.runbook.fence_recheck import PromotionProbe, reapply_fence
+from mirror_core.runbook.planned_steps import PlannedSteps
+from mirror_core.runbook.step_context import StepContext
+from mirror_core.runbook.step_records import DrainResult, FenceResult
+from mirror_core.state import mirror_link as linking
 from mirror_core.state.journal import Journal
-from mirror_core.state.link import MirrorLink
-from mirror_core.state.records import PartitionRecord, State, StateRecord
-from mirror_core.state.turning import PromotionCheck
-from mirror_core.sync import closing_commands, shutting
-from mirror_core.sync.closing_commands import FenceCommandFailed
-from mirror_core.sync.closings import ClusterClosed, has_closed_source
-from mirror_core.sync.shutting import CommandNotReconciled
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.no_return import PromotionCheck
+from mirror_core.state.state_records import PartitionRecord, State, StateRecord
+from mirror_core.sync import fence_command, fence_command_ownership
+from mirror_core.sync.fence_command import ClusterClosed, FenceCommandFailed, has_closed_source
+from mirror_core.sync.fence_command_ownership import CommandNotReconciled
 from tests.memory import MemoryLog, journal_of
 from tests.unit.test_closing_commands import MIRROR, TOPICS, acted, called, linked
 from tests.unit.test_fence_file import FENCE
@@ -63,12 +58,12 @@ CLOSED = replace(
 @pytest.fixture(autouse=True)
 def answering(monkeypatch: pytest.MonkeyPatch) -> None:
     """The source answers, and nobody waits between two tries."""
-    monkeypatch.setattr("mirror_core.sync.kept_closed.read_source_state", lambda link: ())
-    for module in (giving_up, watcher, raised_again):
+    monkeypatch.setattr("mirror_core.sync.fence_command_ownership.read_source_state", lambda link: ())
+    for module in (fence_actions, watcher, fence_recheck):
         monkeypatch.setattr(module, "ClusterClient", lambda *a, **k: nullcontext(SimpleNamespace(name="east")))
         monkeypatch.setattr(module, "check_source", lambda *a: None)
     monkeypatch.setattr(watcher, "lift_fence", lambda *a: None)
-    monkeypatch.setattr(closing_commands, "compute_retry_pause_s", lambda tries: 0.0)
+    monkeypatch.setattr(fence_command, "compute_retry_pause_s", lambda tries: 0.0)
 
 
 @pytest.fixture
@@ -145,7 +140,7 @@ def test_what_hinders_an_abort_is_said(
     def check(*asked: object) -> None:
         raise error
 
-    monkeypatch.setattr(giving_up, "check_source_id", check)
+    monkeypatch.setattr(fence_actions, "check_source_id", check)
     journal = closed()
     assert expected in aborted(link, journal)
     assert log_of(journal).state.pending_fences[MIRROR.name].problem == str(error)
@@ -196,7 +191,7 @@ def test_a_run_that_takes_over_what_is_owed_notes_that_the_source_is_closed_in_t
     steps = PlannedSteps(link, cast("Any", None), cast("Any", journal.log), journal)
     monkeypatch.setattr(PlannedSteps, "check_approval", lambda *a, **k: True)
     monkeypatch.setattr(PlannedSteps, "_refuse_if_strayed", lambda self: None)
-    monkeypatch.setattr("mirror_core.runbook.failover_steps.ClusterClient", killed)
+    monkeypatch.setattr("mirror_core.runbook.planned_steps.ClusterClient", killed)
     with pytest.raises(Killed):
         steps.fence()
     state = log_of(journal).state
@@ -221,10 +216,10 @@ def test_a_mirror_that_alone_knows_of_a_closed_cluster_is_not_deleted(
     gone: ClusterName | None,
     refused: bool,
 ) -> None:
-    monkeypatch.setattr(verbs, "list_failbacks", lambda link: ())
-    monkeypatch.setattr(verbs, "_list_standing_denials", lambda *asked: ())
+    monkeypatch.setattr(mirror_commands, "list_failbacks", lambda link: ())
+    monkeypatch.setattr(mirror_commands, "_list_standing_denials", lambda *asked: ())
     state = State(pending_fences={MIRROR.name: debt} if debt else {})
-    reasons = list(verbs._build_extra_checks(link, MirrorCommand.DELETE, gone)(state))
+    reasons = list(mirror_commands._build_extra_checks(link, MirrorCommand.DELETE, gone)(state))
     assert any("`mirrorbook mirror watch m --once` has it called" in reason for reason in reasons) is refused
 
 
@@ -244,7 +239,9 @@ def lost_after(journal: Journal, writes: int) -> None:
 
 
 def wanted(monkeypatch: pytest.MonkeyPatch, **state: Any) -> None:
-    monkeypatch.setattr(shutting, "read_complete_state", lambda cluster: State(mirrors={MIRROR.name: MIRROR}, **state))
+    monkeypatch.setattr(
+        fence_command_ownership, "read_complete_state", lambda cluster: State(mirrors={MIRROR.name: MIRROR}, **state)
+    )
 
 
 LATE: dict[str, Callable[[MirrorLink, Journal], object]] = {
@@ -358,7 +355,7 @@ def test_before_a_planned_promotion_the_source_is_closed_once_more_and_looked_at
     journal.save_checkpoint("drain", DrainResult(positions=PartitionOffsets.from_mapping({P0: Offset(5)})))
     write_fence_file(fence_file_path(tmp_path / "run-r", "r"), replace(FENCE, lifted_ms=lifted_ms), "advice")
     monkeypatch.setattr(PlannedSteps, "check_approval", lambda self, what, source_needed: False)
-    monkeypatch.setattr(raised_again, "probe_source", lambda *asked: next(seen))
+    monkeypatch.setattr(fence_recheck, "probe_source", lambda *asked: next(seen))
     services = cast("Any", SimpleNamespace(evidence_dir=tmp_path))
     steps = PlannedSteps(link, services, cast("Any", journal.log), journal)
     with pytest.raises(Refused, match=refused) if refused else nullcontext():
@@ -390,10 +387,10 @@ def test_a_promotion_that_goes_on_has_its_source_closed_once_more(
 ) -> None:
     """A copy of the fence's file may have opened it. What was written meanwhile is counted."""
     acts = promoting(link, tmp_path)
-    monkeypatch.setattr(raised_again, "is_past_no_return", lambda state, run: True)
-    monkeypatch.setattr(raised_again, "list_known_offsets", lambda *asked: {Partition("orders", 0): Offset(end)})
-    monkeypatch.setattr(raised_again, "check_stillness", lambda *asked: {Partition("orders", 0): Offset(end)})
-    monkeypatch.setattr(raised_again, "deny_all_writers", lambda *a, **k: AuthorizerOff("rules itself"))
+    monkeypatch.setattr(fence_recheck, "is_past_no_return", lambda state, run: True)
+    monkeypatch.setattr(fence_recheck, "list_known_offsets", lambda *asked: {Partition("orders", 0): Offset(end)})
+    monkeypatch.setattr(fence_recheck, "check_stillness", lambda *asked: {Partition("orders", 0): Offset(end)})
+    monkeypatch.setattr(fence_recheck, "deny_all_writers", lambda *a, **k: AuthorizerOff("rules itself"))
     found = reapply_fence(acts, TOPICS, [Partition("orders", 0)])
     assert {k: found.get(k) for k in told} == told
     assert called(link) == expected
@@ -407,7 +404,7 @@ def test_a_silent_source_is_left_as_it_is(link: MirrorLink, tmp_path: Path, monk
         raise Unreachable("no broker answers")
 
     acts = promoting(link, tmp_path, mode=RunMode.UNPLANNED)
-    monkeypatch.setattr(raised_again, "check_source_id", silent)
+    monkeypatch.setattr(fence_recheck, "check_source_id", silent)
     assert "was not asked again" in str(reapply_fence(acts, TOPICS, [])["fence"])
     assert called(link) == []
     assert log_of(acts.journal).state.pending_fences[MIRROR.name] == CLOSED
@@ -487,8 +484,8 @@ def test_who_puts_a_late_command_right_leaves_them_closed_too(
     there.put(*other_mirror(CLOSED, towards="north"))
     third(monkeypatch, there.state)
     wanted(monkeypatch)
-    where = closing_commands.build_command_target(link, EAST, "r", TOPICS)
-    assert not shutting.reconcile_command(link, where)
+    where = fence_command.build_command_target(link, EAST, "r", TOPICS)
+    assert not fence_command_ownership.reconcile_command(link, where)
     assert topics_told(link) == ["a.b"]
 
 
@@ -506,8 +503,8 @@ def test_by_its_file_too_a_fence_is_lifted_but_for_what_another_failover_keeps_c
         asked.append({*config.clusters})
         yield NORTH, answer
 
-    monkeypatch.setattr(unfencing, "read_states", states)
-    monkeypatch.setattr(unfencing, "_read_destination", lambda config, fence: silent)
+    monkeypatch.setattr(fence_manual_commands, "read_states", states)
+    monkeypatch.setattr(fence_manual_commands, "_read_destination", lambda config, fence: silent)
     fence = replace(
         FENCE,
         cluster=EAST,
@@ -517,9 +514,9 @@ def test_by_its_file_too_a_fence_is_lifted_but_for_what_another_failover_keeps_c
         topics=TOPICS,
         command=True,
     )
-    trouble = unfencing.lift_by_file(link.config, link.source, fence, tmp_path / "unfence-r.json")
+    trouble = fence_manual_commands.lift_by_file(link.config, link.source, fence, tmp_path / "unfence-r.json")
     assert topics_told(link) == (["a.b"] if told else sorted(TOPICS))
     assert bool(trouble) is told
-    unknown = unfencing._find_held(link.config, fence, silent)[1]
+    unknown = fence_manual_commands._find_held(link.config, fence, silent)[1]
     assert unknown == (() if told else ("north: no answer",))
     assert asked == [{EAST}, {EAST}], "not the dead destination"

@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.kafka import opening
+from mirror_core.kafka import connection_pool
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.opening import Address, ParallelConnect
+from mirror_core.kafka.connection_pool import Address, ParallelConnect
 from mirror_core.model.errors import BadRequest, Unreachable
 
 MANY: list[Address] = [("broker", number) for number in range(100)]
@@ -40,8 +40,8 @@ class Cluster:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    monkeypatch.setattr(opening, "_DOUBLE_AFTER_S", 0.02)
-    monkeypatch.setattr(opening, "_GRACE_S", 0.0)
+    monkeypatch.setattr(connection_pool, "_DOUBLE_AFTER_S", 0.02)
+    monkeypatch.setattr(connection_pool, "_GRACE_S", 0.0)
     made = Cluster()
     yield made
     made.over.set()
@@ -55,7 +55,7 @@ def first(cluster: Cluster, limit_s: float = 30.0) -> tuple[list[Address], Paral
 def test_a_cluster_that_comes_back_is_not_met_by_as_many_as_it_has_brokers(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "_DOUBLE_AFTER_S", 20.0)  # it answers at once
+    monkeypatch.setattr(connection_pool, "_DOUBLE_AFTER_S", 20.0)  # it answers at once
     cluster.well = {MANY[3]}
     assert first(cluster)[0] == [MANY[3]]
     assert set(cluster.begun) <= set(MANY[:16])

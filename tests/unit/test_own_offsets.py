@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from mirror_core.model.groups import OwnGroupOffsets
-from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.offsets import PartitionOffsets
-from mirror_core.state.keys import parse_mirror_name
-from mirror_core.state.records import State, Tombstone, format_key
-from mirror_core.sync.group_commits import OwnCommittedOffsets
+from mirror_core.model.names import MirrorName, Offset, Partition, PartitionOffsets
+from mirror_core.model.sync_state import OwnGroupOffsets
+from mirror_core.state.record_encoding import parse_mirror_name
+from mirror_core.state.state_records import State, Tombstone, format_key
+from mirror_core.sync.offset_commits import OwnCommittedOffsets
 
 NAME = MirrorName("m")
 P, Q = Partition("t", 0), Partition("t", 1)

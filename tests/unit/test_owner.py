@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 from mirrorbook_airflow.markdown import plan_markdown
-from mirrorbook_airflow.page.views import mirror_page
+from mirrorbook_airflow.page.rows import mirror_page
 
 from mirror_core.cli.runs import print_plan
-from mirror_core.decide import failback, failover
-from mirror_core.decide.view import MirrorSnapshot
+from mirror_core.decide import failback_plan, failover_plan
+from mirror_core.decide.mirror_snapshot import MirrorSnapshot
 from mirror_core.kafka.config import load_config
+from mirror_core.model.config_sections import OWNER_KEY
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.mirror_sections import OWNER_KEY
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Plan
-from mirror_core.state.link import MirrorLink
+from mirror_core.state.mirror_link import MirrorLink
 from tests.unit import test_decide_failback, test_decide_figures
 from tests.unit.test_page_views import MIRROR, NAME, NOW, page, seen, shown, told
 from tests.unit.test_page_views import row as partition_row
@@ -53,10 +53,10 @@ def test_what_is_no_owner_is_refused_where_it_stands(tmp_path: Path, wrong: str)
 
 
 def test_a_plan_names_the_owner_first_and_its_hash_does_not_depend_on_it(
-    failed_over: MirrorSnapshot, came_back: failback.FailbackSnapshot
+    failed_over: MirrorSnapshot, came_back: failback_plan.FailbackSnapshot
 ) -> None:
-    there = [failover.decide_failover(view).plan for view in (failed_over, replace(failed_over, owner=WHO))]
-    back = [failback.decide_failback(view).plan for view in (came_back, replace(came_back, owner=WHO))]
+    there = [failover_plan.decide_failover(view).plan for view in (failed_over, replace(failed_over, owner=WHO))]
+    back = [failback_plan.decide_failback(view).plan for view in (came_back, replace(came_back, owner=WHO))]
     for nobody, somebody in (there, back):
         assert next(iter(somebody.figures.items())) == (OWNER_KEY, WHO)
         assert OWNER_KEY not in nobody.figures

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import pytest
 from airflow.sdk.io import attach
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
-from mirrorbook_airflow.page import copies, files
-from mirrorbook_airflow.page.copies import Copies, Listing, NoAnswer, TooLarge, where
-from mirrorbook_airflow.page.known import Clusters
+from mirrorbook_airflow.page import remote_reports, report_files
+from mirrorbook_airflow.page.mirror_state import Clusters
+from mirrorbook_airflow.page.remote_reports import Copies, Listing, NoAnswer, TooLarge, where
 from mirrorbook_airflow.page.rendering import render
 
 from tests.waiting import wait_until
@@ -112,7 +112,7 @@ def test_a_folder_that_all_machines_see_will_do(tmp_path: Path) -> None:
 def test_a_report_that_would_fill_the_memory_is_not_given(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copies, "LARGEST", 1 << 20)
+    monkeypatch.setattr(remote_reports, "LARGEST", 1 << 20)
     store.pipe_file("/bucket/evidence/run-r/index.html", bytes(1 << 20))
     assert Copies().report(tmp_path, URL, "run-r", "index.html") == bytes(1 << 20)
     store.pipe_file("/bucket/evidence/run-r/index.html", bytes((1 << 20) + 1))
@@ -124,7 +124,7 @@ class Brief(Copies):
     """Waits briefly for a store, and for this machine as long as it takes."""
 
     def _ask(self, place: str, question: Callable[[], T]) -> T:
-        self._answer_s = 60.0 if place == copies.HERE else 0.2
+        self._answer_s = 60.0 if place == remote_reports.HERE else 0.2
         return super()._ask(place, question)
 
 
@@ -154,10 +154,10 @@ def test_a_folder_of_this_machine_that_hangs_holds_nobody_up(tmp_path: Path, mon
         back.wait()
         return []
 
-    monkeypatch.setattr(copies, "reports", hang)
-    monkeypatch.setattr(copies, "report", hang)
+    monkeypatch.setattr(remote_reports, "reports", hang)
+    monkeypatch.setattr(remote_reports, "report", hang)
     asked = Copies(answer_s=0.2, at_once=2)
-    silent = f"{copies.HERE}: no answer within 0.2 s"
+    silent = f"{remote_reports.HERE}: no answer within 0.2 s"
     assert asked.listing(tmp_path, None, "run-r") == Listing([], trouble=silent)
     with pytest.raises(NoAnswer, match=silent):
         asked.report(tmp_path, URL, "run-r", "index.html")
@@ -195,7 +195,7 @@ def test_an_error_that_nobody_expects_is_said_by_its_name(tmp_path: Path, monkey
     def broken(url: str) -> None:
         raise KeyError("password=secret")
 
-    monkeypatch.setattr(copies, "ObjectFolder", broken)
+    monkeypatch.setattr(remote_reports, "ObjectFolder", broken)
     assert Copies().listing(tmp_path, URL, "run-r").trouble == (
         f"{SHOWN}: not expected: KeyError; see the log of Airflow's API server"
     )
@@ -220,14 +220,14 @@ def test_the_page_says_which_reports_are_copies_and_why_none_is_listed() -> None
 
 
 def test_a_share_that_hangs_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    share, real, go = tmp_path / "share", files.reports, threading.Event()
+    share, real, go = tmp_path / "share", report_files.reports, threading.Event()
     share.mkdir()
 
     def reports(evidence: Path, folder: str) -> list[str]:
         assert evidence != share or go.wait(60)
         return real(evidence, folder)
 
-    monkeypatch.setattr(copies, "reports", reports)
+    monkeypatch.setattr(remote_reports, "reports", reports)
     try:
         assert "no answer" in Copies(answer_s=0.2).listing(tmp_path, str(share), "run-r").trouble
     finally:

@@ -6,12 +6,11 @@ import threading
 from dataclasses import replace
 
 import pytest
-from mirrorbook_airflow.page.known import Clusters, Judged, Seen, Told
-from mirrorbook_airflow.page.looking import Looking
-from mirrorbook_airflow.page.on_demand import OnDemand
+from mirrorbook_airflow.page.mirror_state import Clusters, Judged, Seen, Told
 from mirrorbook_airflow.page.overview import Overview, overview
+from mirrorbook_airflow.page.poller import Looking, OnDemand
 from mirrorbook_airflow.page.rendering import render
-from mirrorbook_airflow.page.views import mirror_page
+from mirrorbook_airflow.page.rows import mirror_page
 from msgspec import structs
 
 from mirror_core.model.mirror import DesiredState, GroupSyncTime, Lease
@@ -86,7 +85,7 @@ def test_a_silent_cluster_keeps_the_list_from_judging_its_own_mirrors_only(monke
         return judged()
 
     monkeypatch.setattr(Looking, "_readiness", readiness)
-    monkeypatch.setattr("mirrorbook_airflow.page.looking.JUDGED_S", 0.1)
+    monkeypatch.setattr("mirrorbook_airflow.page.poller.JUDGED_S", 0.1)
     looking = Looking()
     looking._told = {ClusterName("west"): told(*mirrors)}
 

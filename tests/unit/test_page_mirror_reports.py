@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from mirrorbook_airflow.page.mirror_reports import (
+from mirrorbook_airflow.page.report_files import (
     SHOWN,
     Kind,
     Newest,

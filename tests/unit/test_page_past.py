@@ -13,9 +13,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Final
 
 import pytest
-from mirrorbook_airflow.page.known import Sample, Seen
-from mirrorbook_airflow.page.past import ANSWER_S, STEP_S, Past, check_address, past
-from mirrorbook_airflow.page.plots import rate
+from mirrorbook_airflow.page.mirror_state import Sample, Seen
+from mirrorbook_airflow.page.prometheus_history import ANSWER_S, STEP_S, Past, check_address, past, rate
 
 from mirror_core.model.errors import BadRequest, RemoteFault
 from mirror_core.model.names import MirrorName

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 from mirrorbook_airflow.page.buttons import SET, SET_ACTIONS, SET_UNPLANNED
-from mirrorbook_airflow.page.known import Clusters, Seen, Told
+from mirrorbook_airflow.page.mirror_state import Clusters, Seen, Told
 from mirrorbook_airflow.page.overview import overview
 from mirrorbook_airflow.page.rendering import render
-from mirrorbook_airflow.page.sets import SetView, sets_of
+from mirrorbook_airflow.page.set_page import SetView, sets_of
 
+from mirror_core.model.config_sections import MirrorSet, SetOrder
 from mirror_core.model.mirror import PartitionState
-from mirror_core.model.mirror_set import MirrorSet, SetOrder
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import Run, RunMode, RunState
-from mirror_core.state.records import State
+from mirror_core.state.state_records import State
 from tests.pages import Page
 from tests.unit.test_page_views import HOSTILE, MIRROR, NAME, NOW, row, run, seen, step
 

@@ -7,19 +7,19 @@ import shlex
 from dataclasses import replace
 
 import pytest
-from mirrorbook_airflow.page.known import Judged, Seen
+from mirrorbook_airflow.page.mirror_state import Judged, Seen
+from mirrorbook_airflow.page.rows import MirrorPage, mirror_page
 from mirrorbook_airflow.page.tables import PER_PAGE, lateness, topic_table
-from mirrorbook_airflow.page.views import MirrorPage, mirror_page
 
-from mirror_core.decide.failover import PlanDecision
-from mirror_core.decide.loss import compute_loss
-from mirror_core.decide.without_source import GroupReadAgain, UnplannedForecast
+from mirror_core.decide.failover_plan import PlanDecision
+from mirror_core.decide.failover_readiness import GroupReadAgain, UnplannedForecast
+from mirror_core.decide.loss_bound import compute_loss
 from mirror_core.mirrors.describe import PartitionDescription
-from mirror_core.model.drift import DriftRow, SyncAction, SyncCategory
 from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.sighting import ObservedTopic, SourceObservation
-from mirror_core.state.records import PartitionRecord
+from mirror_core.model.source_observation import ObservedTopic, SourceObservation
+from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
+from mirror_core.state.state_records import PartitionRecord
 from tests.pages import Page
 from tests.unit.test_page_views import MIRROR, NAME, NOW, page, plan, row, seen, shown, status, told
 from tests.unit.test_typed_lines import parse

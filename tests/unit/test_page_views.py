@@ -7,24 +7,22 @@ from dataclasses import replace
 
 import pytest
 from mirrorbook_airflow.page.buttons import ACTIONS, FAILBACK, FAILOVER, UNPLANNED, actions
-from mirrorbook_airflow.page.known import Judged, Sample, Seen, Told
-from mirrorbook_airflow.page.mirror_reports import Newest
-from mirrorbook_airflow.page.plots import POINTS, plot, rate
+from mirrorbook_airflow.page.mirror_state import Judged, Sample, Seen, Told
+from mirrorbook_airflow.page.prometheus_history import POINTS, plot, rate
 from mirrorbook_airflow.page.rendering import render
+from mirrorbook_airflow.page.report_files import Newest
+from mirrorbook_airflow.page.rows import MirrorPage, mirror_page, still_holds
 from mirrorbook_airflow.page.runs import dag_run_of, runs_of
 from mirrorbook_airflow.page.static import STATIC
 from mirrorbook_airflow.page.tables import PER_PAGE
-from mirrorbook_airflow.page.views import MirrorPage, mirror_page, still_holds
 
-from mirror_core.decide.clocks import format_clock_behind
-from mirror_core.decide.conducting import UNKNOWN_CONDUCTOR
-from mirror_core.decide.failover import PlanDecision
-from mirror_core.decide.loss import compute_loss
-from mirror_core.decide.watchers import WATCHER_STEP
-from mirror_core.decide.without_source import GroupReadAgain, UnplannedForecast
+from mirror_core.decide.clock_skew import format_clock_behind
+from mirror_core.decide.failover_plan import PlanDecision
+from mirror_core.decide.failover_readiness import GroupReadAgain, UnplannedForecast
+from mirror_core.decide.loss_bound import compute_loss
+from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR, WATCHER_STEP
 from mirror_core.mirrors.describe import CLOCK_NOT_BEHIND, MirrorDescription, PartitionDescription
-from mirror_core.model.checkpoint import WatcherHeartbeat
-from mirror_core.model.drift import DriftRow, SyncAction, SyncCategory
+from mirror_core.model.forecast import ForecastOutcome, PlanForecast
 from mirror_core.model.mirror import (
     DesiredState,
     FailureKind,
@@ -35,14 +33,15 @@ from mirror_core.model.mirror import (
     PartitionStatus,
 )
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.reckoning import ForecastOutcome, PlanForecast
+from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Plan, PlanStep, Run, RunKind, RunMode, RunState, StepRecord, StepState
-from mirror_core.model.sighting import ObservedTopic, SourceObservation
-from mirror_core.model.standing import FenceAction, PendingFence
-from mirror_core.runbook.readiness import find_recorded_points
+from mirror_core.model.run_checkpoints import WatcherHeartbeat
+from mirror_core.model.source_observation import ObservedTopic, SourceObservation
+from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
+from mirror_core.runbook.readiness_report import find_recorded_points
 from mirror_core.state.journal import make_checkpoint
-from mirror_core.state.pulse import make_released_heartbeat
-from mirror_core.state.records import PartitionRecord, State
+from mirror_core.state.run_heartbeat import make_released_heartbeat
+from mirror_core.state.state_records import PartitionRecord, State
 from tests.pages import Page
 
 NOW = 1_000_000_000

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from mirror_core.model.names import Offset, Partition
-from mirror_core.model.offsets import PartitionOffsets
-from mirror_core.model.standing import PendingFence
-from mirror_core.runbook.tails import TailSteps
-from mirror_core.state.records import State
-from mirror_core.sync.fence import VerifiedFence
+from mirror_core.model.names import Offset, Partition, PartitionOffsets
+from mirror_core.model.pending_fence import PendingFence
+from mirror_core.runbook.tail_steps import TailSteps
+from mirror_core.state.state_records import State
+from mirror_core.sync.fence_acls import VerifiedFence
 from tests.unit.test_decide_standing import OWED
 
 A0 = Partition("a", 0)

@@ -13,14 +13,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from mirror_core.decide.parity import NOTHING_COMPARED, ParityRow
+from mirror_core.decide.parity_result import NOTHING_COMPARED, ParityRow
 from mirror_core.evidence import parity_report
 from mirror_core.evidence.expectations import ExpectationResult, TableJudgement
 from mirror_core.evidence.parity_report import JudgesDisagree, write_parity_report
 from mirror_core.evidence.suites import PARITY, TableExpectations
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import ParityFinding, ParityResult, ParityVerdict
+from mirror_core.model.parity_verdict import ParityFinding, ParityResult, ParityVerdict
 from tests.pages import Page
 
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)

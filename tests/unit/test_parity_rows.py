@@ -11,21 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide import parity, parity_rows
-from mirror_core.decide.parity import (
+from mirror_core.decide import parity_result
+from mirror_core.decide.parity_result import (
     LEVEL_DIGEST,
     LEVEL_RECORDS,
     ParityLogBounds,
     ParityRow,
+    ParityRowBuffer,
     compare_log_bounds,
     fill_missing_rows,
     judge_rows,
+    merge_equal_rows,
     plan_rounds,
 )
-from mirror_core.decide.parity_rows import ParityRowBuffer, merge_equal_rows
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import ParityFinding, ParityRange, ParityResult, ParityVerdict
-from mirror_core.parity import check, so_far
+from mirror_core.model.parity_verdict import ParityFinding, ParityRange, ParityResult, ParityVerdict
+from mirror_core.parity import check
 from mirror_core.parity.compare import CompareTask
 
 SIZE = 10
@@ -102,8 +103,8 @@ def test_fewer_rows_say_the_same_whenever_they_are_made_fewer(
         if at < chunks and (row := data.draw(drawn(number, at))) is not None
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parity, "MAX_FINDINGS", kept)
-        patch.setattr(parity_rows, "MAX_FINDINGS", kept)
+        patch.setattr(parity_result, "MAX_FINDINGS", kept)
+        patch.setattr(parity_result, "MAX_FINDINGS", kept)
 
         def told(rows: list[ParityRow]) -> ParityResult:
             return judge_rows(asked, fill_missing_rows(asked, rows, LEVEL_RECORDS), LEVEL_RECORDS)
@@ -126,7 +127,7 @@ def test_fewer_rows_say_the_same_whenever_they_are_made_fewer(
 
 
 def test_what_agrees_takes_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parity_rows, "MAX_BUFFERED_ROWS", 100)
+    monkeypatch.setattr(parity_result, "MAX_BUFFERED_ROWS", 100)
     rows, most = ParityRowBuffer(ends(0, 10_000)), 0
     for at in range(10_000):
         rows.add(
@@ -141,8 +142,8 @@ def test_what_agrees_takes_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_nor_do_findings_when_everything_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parity_rows, "MAX_BUFFERED_ROWS", 100)
-    monkeypatch.setattr(parity_rows, "MAX_FINDINGS", 20)
+    monkeypatch.setattr(parity_result, "MAX_BUFFERED_ROWS", 100)
+    monkeypatch.setattr(parity_result, "MAX_FINDINGS", 20)
     rows = ParityRowBuffer()
     for at in range(200):
         found = tuple(finding(0, at * SIZE + n) for n in range(SIZE))
@@ -173,8 +174,8 @@ def test_a_comparison_tells_of_each_task_as_it_ends(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(check, "load_config", lambda path: None)
     monkeypatch.setattr(check, "_compare_ends", lambda *asked: (ends(0, 6), ranges))
     for pause in ("TELL_S", "SELDOM"):
-        monkeypatch.setattr(so_far, pause, 0)
-    monkeypatch.setattr(so_far, "PARTITIONS_PER_S", 1e9)
+        monkeypatch.setattr(check, pause, 0)
+    monkeypatch.setattr(check, "PARTITIONS_PER_S", 1e9)
 
     def run(tasks: list[CompareTask]) -> Iterator[list[ParityRow]]:
         assert len(tasks) == 2

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from mirror_core.decide.parity import LEVEL_RECORDS
+from mirror_core.decide.parity_result import LEVEL_RECORDS
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import ParityRange, ParityResult
-from mirror_core.parity import so_far
-from mirror_core.parity.so_far import PARTITIONS_PER_S, PROGRESS_COST_FACTOR, PROGRESS_INTERVAL_S, ParityProgress
+from mirror_core.model.parity_verdict import ParityRange, ParityResult
+from mirror_core.parity import check
+from mirror_core.parity.check import PARTITIONS_PER_S, PROGRESS_COST_FACTOR, PROGRESS_INTERVAL_S, ParityProgress
 from tests.unit.test_parity_rows import SIZE, chunk, ends, finding, partition, wanted
 
 
@@ -19,7 +19,7 @@ class Told:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, ranges: list[ParityRange], took_s: float = 0.0) -> None:
         self.now, self.took_s = 1_000.0, took_s
-        monkeypatch.setattr(so_far, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(check, "time", SimpleNamespace(monotonic=lambda: self.now))
         self.results = list[ParityResult]()
         self.telling = ParityProgress(self.tell, ranges, LEVEL_RECORDS, ends(0, 6))
 

@@ -11,13 +11,13 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from mirrorbook_airflow import operators
 
-from mirror_core.decide.expected import UserExpectations
-from mirror_core.evidence import asked
-from mirror_core.mirrors import proving
-from mirror_core.model.parity import ParityVerdict
-from mirror_core.parity import scope
-from mirror_core.state import link
-from mirror_core.state.records import State
+from mirror_core.decide.user_expectations import UserExpectations
+from mirror_core.evidence import expectations
+from mirror_core.mirrors import incremental_verification
+from mirror_core.model.parity_verdict import ParityVerdict
+from mirror_core.parity import comparable_ranges
+from mirror_core.state import mirror_link
+from mirror_core.state.state_records import State
 from tests.unit.test_check_task import BEGUN, NAME
 from tests.unit.test_refusals import LINK
 
@@ -44,11 +44,11 @@ def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Parity
         monkeypatch.setattr(operators, "config_path", lambda name: tmp_path / f"{name}.yaml")
         monkeypatch.setattr(operators, "home", lambda name: tmp_path / name)
         monkeypatch.setattr(operators, "parity_check", lambda *_: check)
-        monkeypatch.setattr(link, "load_clusters", lambda path: None)
-        monkeypatch.setattr(link, "find_mirror_link", lambda config, name: (LINK, State()))
-        monkeypatch.setattr(asked, "load_expectations", lambda *_: UserExpectations())
-        monkeypatch.setattr(scope, "read_parity_scope", lambda *_: SimpleNamespace(ranges=(), left_out={}))
-        monkeypatch.setattr(proving, "compare_and_record", compare)
+        monkeypatch.setattr(mirror_link, "load_clusters", lambda path: None)
+        monkeypatch.setattr(mirror_link, "find_mirror_link", lambda config, name: (LINK, State()))
+        monkeypatch.setattr(expectations, "load_expectations", lambda *_: UserExpectations())
+        monkeypatch.setattr(comparable_ranges, "read_parity_scope", lambda *_: SimpleNamespace(ranges=(), left_out={}))
+        monkeypatch.setattr(incremental_verification, "compare_and_record", compare)
         return operators.CheckParity(task_id="parity", mirror=NAME).execute(CONTEXT)
 
     return executed

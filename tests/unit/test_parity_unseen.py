@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.decide.parity import LEVEL_RECORDS, ParityLogBounds, fill_missing_rows, judge_rows
-from mirror_core.kafka import offsets
-from mirror_core.kafka.offsets import OffsetPoint, OffsetsResult, explain_missing_offset, list_points_with_retry
+from mirror_core.decide.parity_result import LEVEL_RECORDS, ParityLogBounds, fill_missing_rows, judge_rows
+from mirror_core.kafka import log_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, OffsetsResult, explain_missing_offset, list_points_with_retry
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import ParityRange, ParityVerdict
+from mirror_core.model.parity_verdict import ParityRange, ParityVerdict
 from mirror_core.parity import check
 from mirror_core.parity.compare import BothLogEnds, CompactedTopics, list_compacted_topics
 
@@ -92,8 +92,8 @@ def test_a_leader_that_is_elected_meanwhile_is_waited_for(
     def sleep(seconds: float) -> None:
         clock.now += seconds
 
-    monkeypatch.setattr(offsets, "list_available_offsets", led_offsets)
-    monkeypatch.setattr(offsets, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
+    monkeypatch.setattr(log_offsets, "list_available_offsets", led_offsets)
+    monkeypatch.setattr(log_offsets, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
     (found,) = list_points_with_retry(cast("Any", SimpleNamespace(timeout_s=5.0)), [WELL, LONE], [OffsetPoint.LOG_END])
     assert found.offsets[WELL] == 1
     assert (LONE in found.offsets) is elected

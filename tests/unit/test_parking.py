@@ -9,12 +9,12 @@ from typing import Final, cast
 import pytest
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import OffsetPoint
-from mirror_core.kafka.placing import ReplicaPlacement
+from mirror_core.kafka.log_offsets import OffsetPoint
+from mirror_core.kafka.reassignment import ReplicaPlacement
 from mirror_core.model.errors import Refused, Unreachable
 from mirror_core.model.names import Offset, Partition
-from mirror_core.runbook import parking
-from mirror_core.runbook.acts import StepContext
+from mirror_core.runbook import truncation_strategies
+from mirror_core.runbook.step_context import StepContext
 from tests.memory import journal_of
 
 A, B = Partition("a", 0), Partition("b", 0)
@@ -29,7 +29,7 @@ class Throttles:
         self.rates: dict[int, str] = {}
         self.client = cast(ClusterClient, SimpleNamespace(name="east", brokers=lambda: (2,)))
         for name in ("throttle", "throttled", "unthrottle", "set_rate", "rate_of"):
-            monkeypatch.setattr(parking, name, getattr(self, name))
+            monkeypatch.setattr(truncation_strategies, name, getattr(self, name))
 
     def throttle(self, client: ClusterClient, partitions: Iterable[Partition], leader: int, follower: int) -> None:
         self.topics |= {p.topic for p in partitions}
@@ -53,7 +53,7 @@ class Throttles:
 
     def leave(self, acts: StepContext, partition: Partition) -> None:
         """As after a cut at whose end no broker answered."""
-        with parking._throttle_replicas(acts, self.client, 1, 2, {partition: Offset(5)}):
+        with truncation_strategies._throttle_replicas(acts, self.client, 1, 2, {partition: Offset(5)}):
             self.set_rate(self.client, 2, "1")
             self.silent = True
         self.silent = False
@@ -69,7 +69,7 @@ def test_throttles_that_stayed_go_before_others_are_set(acts: StepContext, monke
     seen = Throttles(monkeypatch)
     seen.leave(acts, A)
     assert seen.topics == {"a"}
-    with parking._throttle_replicas(acts, seen.client, 3, 2, {B: Offset(5)}) as left:
+    with truncation_strategies._throttle_replicas(acts, seen.client, 3, 2, {B: Offset(5)}) as left:
         assert left.rate is None, "our own rate would be taken for somebody else's"
         assert seen.topics == {"b"}
     assert (seen.topics, seen.rates) == (set(), {})
@@ -83,9 +83,9 @@ def test_a_cut_does_not_end_with_throttles(acts: StepContext, monkeypatch: pytes
         seen.leave(acts, A)
         ends[A] = Offset(5)
 
-    monkeypatch.setattr(parking, "_truncate_leader", cut)
+    monkeypatch.setattr(truncation_strategies, "_truncate_leader", cut)
     led_by_2(monkeypatch, ends)
-    parking.truncate_by_replica(acts, seen.client, {A: Offset(5)}, {A: (2,)})
+    truncation_strategies.truncate_by_replica(acts, seen.client, {A: Offset(5)}, {A: (2,)})
     assert (seen.topics, seen.rates) == (set(), {})
 
 
@@ -95,8 +95,8 @@ def test_who_comes_after_the_election_is_told_which_broker_is_still_stopped(
     seen, said, given = Throttles(monkeypatch), list[str](), list[Mapping[Partition, tuple[int, ...]]]()
     monkeypatch.setattr(acts, "print_line", said.append)
     led_by_2(monkeypatch, {A: Offset(5)})
-    monkeypatch.setattr(parking, "reassign", lambda client, wanted: given.append(wanted))
-    parking.truncate_by_replica(acts, seen.client, {A: Offset(5)}, {A: (1, 2)})
+    monkeypatch.setattr(truncation_strategies, "reassign", lambda client, wanted: given.append(wanted))
+    truncation_strategies.truncate_by_replica(acts, seen.client, {A: Offset(5)}, {A: (1, 2)})
     assert said == ["start broker 1 of east again, if it was stopped for this run"]
     assert given == [{A: (1, 2)}]
 
@@ -106,8 +106,8 @@ def test_throttles_are_gone_when_brokers_show_it(acts: StepContext, monkeypatch:
     seen = Throttles(monkeypatch)
     seen.leave(acts, A)
     shown = [["a"], ["a"], []]
-    monkeypatch.setattr(parking, "list_throttled_topics", lambda client, topics: shown.pop(0))
-    parking._remove_throttles(acts, seen.client)
+    monkeypatch.setattr(truncation_strategies, "list_throttled_topics", lambda client, topics: shown.pop(0))
+    truncation_strategies._remove_throttles(acts, seen.client)
     assert shown == []
 
 
@@ -117,7 +117,7 @@ class Following:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seen: Throttles, *, clean: set[int]) -> None:
         self.end, self.clean, self.seen = 0, clean, seen
         for name in ("replica_ends", "_in_transactions"):
-            monkeypatch.setattr(parking, name, getattr(self, name))
+            monkeypatch.setattr(truncation_strategies, name, getattr(self, name))
 
     def replica_ends(self, client: ClusterClient, broker: int, partitions: object) -> dict[Partition, Offset]:
         self.end += self.seen.rates.get(2) != "1"
@@ -127,17 +127,23 @@ class Following:
         return [] if self.end in self.clean else [A]
 
 
-MARKS: Final = parking._ParkingMarks(throttle_at=Offset(1), last_resting_offset=Offset(5), last_safe_offset=Offset(9))
+MARKS: Final = truncation_strategies._ParkingMarks(
+    throttle_at=Offset(1), last_resting_offset=Offset(5), last_safe_offset=Offset(9)
+)
 
 
 def test_a_replica_is_held_where_no_transaction_is_open(acts: StepContext, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Throttles(monkeypatch)
     following = Following(monkeypatch, seen, clean={4, 8})
-    assert parking._park_replicas(acts, seen.client, 2, {A: MARKS}, 1000) == parking.MIN_OPERATOR_S, (
-        "people have less time there"
-    )
+    assert (
+        truncation_strategies._park_replicas(acts, seen.client, 2, {A: MARKS}, 1000)
+        == truncation_strategies.MIN_OPERATOR_S
+    ), "people have less time there"
     assert (following.end, seen.rates) == (4, {2: "1"})
-    assert parking._park_replicas(acts, seen.client, 2, {A: MARKS}, 1000) == parking.OPERATOR_WAIT_S
+    assert (
+        truncation_strategies._park_replicas(acts, seen.client, 2, {A: MARKS}, 1000)
+        == truncation_strategies.OPERATOR_WAIT_S
+    )
 
 
 def test_a_replica_that_finds_no_such_place_in_time_makes_nobody_stop_a_broker(
@@ -146,7 +152,7 @@ def test_a_replica_that_finds_no_such_place_in_time_makes_nobody_stop_a_broker(
     seen = Throttles(monkeypatch)
     Following(monkeypatch, seen, clean={8})
     with pytest.raises(Refused, match=r"a transaction was open: a-0\. Resume to try again"):
-        parking._park_replicas(acts, seen.client, 2, {A: MARKS}, 1000)
+        truncation_strategies._park_replicas(acts, seen.client, 2, {A: MARKS}, 1000)
 
 
 def led_by_2(monkeypatch: pytest.MonkeyPatch, ends: Mapping[Partition, Offset]) -> None:
@@ -159,4 +165,4 @@ def led_by_2(monkeypatch: pytest.MonkeyPatch, ends: Mapping[Partition, Offset]) 
         return {A: ReplicaPlacement(leader=2, replicas=(2,), in_sync=(2,))}
 
     for name, function in (("list_offsets", list_offsets), ("placements", placements)):
-        monkeypatch.setattr(parking, name, function)
+        monkeypatch.setattr(truncation_strategies, name, function)

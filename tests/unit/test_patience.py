@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from mirror_core.dataplane.patience import LeaseKeepalive
-from mirror_core.model.clock import now_ms
+from mirror_core.dataplane.driver import LeaseKeepalive
 from mirror_core.model.errors import Unreachable
+from mirror_core.model.timing import now_ms
 from mirror_core.state.lease import HeldLease
 from tests.waiting import patience
 

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.producing import ProduceBatch, ProduceLink
+from mirror_core.kafka.produce_link import MIN_WINDOW_BYTES, ProduceBatch, ProduceLink
 from mirror_core.kafka.sockets import Buffer
-from mirror_core.kafka.window import MIN_WINDOW_BYTES
 
 
 class Swallowed(Connection):
@@ -74,7 +73,7 @@ def test_a_broker_that_answers_one_request_after_the_other_does_not_keep_silent(
 ) -> None:
     """On a thin link each request waits behind those before it, however quick the broker is."""
     now = 1000.0
-    monkeypatch.setattr("mirror_core.kafka.producing.time.monotonic", lambda: now)
+    monkeypatch.setattr("mirror_core.kafka.produce_link.time.monotonic", lambda: now)
     connection = Answering()
     link = ProduceLink[None](connection)
     for _ in range(3):
@@ -100,7 +99,7 @@ def test_a_broker_that_answers_one_request_after_the_other_does_not_keep_silent(
 def test_a_broker_that_a_quota_keeps_from_reading_does_not_keep_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """KIP-219: it answers at once, and then reads nothing more from this connection for as long as it has said."""
     now = 1000.0
-    monkeypatch.setattr("mirror_core.kafka.producing.time.monotonic", lambda: now)
+    monkeypatch.setattr("mirror_core.kafka.produce_link.time.monotonic", lambda: now)
     connection = Answering()
     link = ProduceLink[None](connection)
     link.send([])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mirror_core.dataplane.progress import ProgressTracker, TaskProgress
-from mirror_core.model.clock import MAX_FRESH_AGE_S
 from mirror_core.model.names import Partition
+from mirror_core.model.timing import MAX_FRESH_AGE_S
 
 A, B = Partition("orders", 0), Partition("orders", 1)
 Row = tuple[Partition, int, int | None, int, int]

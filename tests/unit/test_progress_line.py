@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from mirror_core.cli import progress as shown_progress
-from mirror_core.cli.progress import format_totals, show_progress
+from mirror_core.cli import replicate as shown_progress
+from mirror_core.cli.replicate import format_totals, show_progress
 from mirror_core.dataplane.progress import ProgressTotals, TaskProgress
 from tests.waiting import wait_until
 

@@ -8,8 +8,7 @@ import pytest
 import yaml
 from mirrorbook_airflow import kafka_type
 
-from mirror_core.kafka.config import load_config
-from mirror_core.kafka.property_names import SUPPORTED_SECURITY
+from mirror_core.kafka.config import SUPPORTED_SECURITY, load_config
 from mirror_core.model.errors import BadRequest
 
 EAST = {"bootstrap.servers": "east:9092"}

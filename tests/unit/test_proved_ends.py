@@ -7,13 +7,13 @@ from typing import cast
 
 import pytest
 
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.states import CopyState
-from mirror_core.copy.verdict import LogInspector
-from mirror_core.decide.position import BothLogBounds
-from mirror_core.model.copying import PartitionAssignment
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.copy.partition_states import CopyState
+from mirror_core.copy.resume_decision import LogInspector
+from mirror_core.decide.gaps_and_resume import BothLogBounds
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.task_messages import PartitionAssignment
 from mirror_core.wire.records import Record
 from tests.judging import decide
 

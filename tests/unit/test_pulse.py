@@ -12,19 +12,19 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from mirror_core.decide import conducting
-from mirror_core.decide.conducting import CONDUCTOR_STEP, ConductorState
+from mirror_core.decide import process_liveness
+from mirror_core.decide.process_liveness import CONDUCTOR_STEP, ConductorState
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.transaction_brokers import ProducerFenced
-from mirror_core.model.chronicle import AuditEntryKind
+from mirror_core.kafka.transactional_producer import ProducerFenced
+from mirror_core.model.audit_log import AuditEntryKind
 from mirror_core.model.errors import BadRequest, LostOwnership, RemoteFault, Unreachable
 from mirror_core.model.run import RunState, StepRecord, StepState
-from mirror_core.runbook.failover import Failover
-from mirror_core.state import aside, pulse
+from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.state import nonfencing_writer, run_heartbeat
 from mirror_core.state.journal import Journal, make_audit_entry, make_checkpoint
-from mirror_core.state.pulse import find_conductor_status, make_released_heartbeat, send_heartbeats
-from mirror_core.state.records import State
-from mirror_core.state.topic import STATE_TRANSACTION_MS
+from mirror_core.state.run_heartbeat import find_conductor_status, make_released_heartbeat, send_heartbeats
+from mirror_core.state.state_records import State
+from mirror_core.state.state_topic import STATE_TRANSACTION_MS
 from mirror_core.state.writer import StateWriter, make_control_id
 from mirror_core.wire.batch import NO_TIMESTAMP
 from tests.memory import fold, journal_of
@@ -137,8 +137,8 @@ class Plain:
 def plain(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> Plain:
     """Of a conductor that beats without a pause."""
     made = Plain(producer)
-    monkeypatch.setattr(pulse, "RUN_HEARTBEAT_S", 0.001)
-    monkeypatch.setattr(aside, "RenewingProducer", lambda *arguments: made)
+    monkeypatch.setattr(run_heartbeat, "RUN_HEARTBEAT_S", 0.001)
+    monkeypatch.setattr(nonfencing_writer, "RenewingProducer", lambda *arguments: made)
     return made
 
 
@@ -274,13 +274,13 @@ def test_that_another_one_conducts_is_written_with_his_first_sign_of_life(
 
 
 def test_what_a_killed_conductor_has_left_is_forgotten_by_the_next_one(writer: StateWriter, producer: Producer) -> None:
-    killed = pulse._make_heartbeat("me")
+    killed = run_heartbeat._make_heartbeat("me")
     writer.put(
         make_checkpoint(RUN.id, CONDUCTOR_STEP, killed),
-        make_checkpoint(RUN.id, conducting.format_heartbeat_step(killed.token), killed),
+        make_checkpoint(RUN.id, process_liveness.format_heartbeat_step(killed.token), killed),
     )
     with send_heartbeats(writer, RUN.id, "me"):
-        assert conducting.format_heartbeat_step(killed.token) not in {
+        assert process_liveness.format_heartbeat_step(killed.token) not in {
             step for _, step, _ in writer.refresh().checkpoints
         }
 
@@ -288,16 +288,18 @@ def test_what_a_killed_conductor_has_left_is_forgotten_by_the_next_one(writer: S
 def test_a_beat_that_came_after_the_end_of_its_run_is_forgotten_by_the_next_run(
     writer: StateWriter, producer: Producer
 ) -> None:
-    late = pulse._make_heartbeat("me")
+    late = run_heartbeat._make_heartbeat("me")
     ended, open_ = replace(RUN, id="m-ended", ended_ms=1), replace(RUN, id="m-open")
     writer.put(
         ended,
         open_,
-        *(make_checkpoint(run.id, conducting.format_heartbeat_step(late.token), late) for run in (ended, open_)),
+        *(make_checkpoint(run.id, process_liveness.format_heartbeat_step(late.token), late) for run in (ended, open_)),
     )
     with send_heartbeats(writer, RUN.id, "me"):
         left = {
-            run for run, step, _ in writer.refresh().checkpoints if step == conducting.format_heartbeat_step(late.token)
+            run
+            for run, step, _ in writer.refresh().checkpoints
+            if step == process_liveness.format_heartbeat_step(late.token)
         }
         assert left == {"m-open"}
 
@@ -305,14 +307,14 @@ def test_a_beat_that_came_after_the_end_of_its_run_is_forgotten_by_the_next_run(
 def test_who_has_lost_the_run_and_beats_all_the_same_neither_has_it_nor_hides_who_has(
     writer: StateWriter, producer: Producer
 ) -> None:
-    lost, has = pulse._make_heartbeat("me"), pulse._make_heartbeat("me")
+    lost, has = run_heartbeat._make_heartbeat("me"), run_heartbeat._make_heartbeat("me")
     later = replace(lost, at_ms=has.at_ms + 5)
     writer.put(
         make_checkpoint(RUN.id, CONDUCTOR_STEP, has),
-        make_checkpoint(RUN.id, conducting.format_heartbeat_step(has.token), has),
+        make_checkpoint(RUN.id, process_liveness.format_heartbeat_step(has.token), has),
     )
-    writer.put(make_checkpoint(RUN.id, conducting.format_heartbeat_step(lost.token), later))
-    assert conducting.find_conductor_heartbeat(RUN.id, writer.refresh().checkpoints) == has
+    writer.put(make_checkpoint(RUN.id, process_liveness.format_heartbeat_step(lost.token), later))
+    assert process_liveness.find_conductor_heartbeat(RUN.id, writer.refresh().checkpoints) == has
 
 
 @pytest.mark.parametrize("error", [RemoteFault("broker gone"), KeyboardInterrupt(), LostOwnership("of a lease")])
@@ -376,7 +378,7 @@ def test_without_a_client_for_beats_the_run_goes_on_and_its_log_says_so(
     def none(*arguments: object) -> None:
         raise BadRequest("cluster west: ssl.ca.location: no such file")
 
-    monkeypatch.setattr(aside, "RenewingProducer", none)
+    monkeypatch.setattr(nonfencing_writer, "RenewingProducer", none)
     with send_heartbeats(writer, RUN.id, "me"):
         writer.put(step())
     assert sign(producer) is ConductorState.RELEASED
@@ -451,12 +453,12 @@ def by(writer: StateWriter, monkeypatch: pytest.MonkeyPatch) -> Failover:
 def test_of_two_who_watched_a_dead_one_the_second_is_refused(
     by: Failover, writer: StateWriter, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere = replace(pulse._make_heartbeat("me"), host="elsewhere")
+    elsewhere = replace(run_heartbeat._make_heartbeat("me"), host="elsewhere")
     writer.put(make_checkpoint(RUN.id, CONDUCTOR_STEP, elsewhere))
-    monkeypatch.setattr(pulse, "CONDUCTOR_TIMEOUT_S", -1.0)
-    monkeypatch.setattr(conducting, "CONDUCTOR_TIMEOUT_S", -1.0)
+    monkeypatch.setattr(run_heartbeat, "CONDUCTOR_TIMEOUT_S", -1.0)
+    monkeypatch.setattr(process_liveness, "CONDUCTOR_TIMEOUT_S", -1.0)
     by.refuse_conducted(RUN.id, "title", take_over=True)
-    monkeypatch.setattr(conducting, "CONDUCTOR_TIMEOUT_S", 30.0)
+    monkeypatch.setattr(process_liveness, "CONDUCTOR_TIMEOUT_S", 30.0)
     writer.put(make_checkpoint(RUN.id, CONDUCTOR_STEP, replace(elsewhere, token="first")))
     before = len(producer.taken)
     with pytest.raises(LostOwnership, match="it is conducted by me on elsewhere") as lost, by._conduct(RUN.id):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirror_core.kafka.quorum import Quorum
+from mirror_core.kafka.cluster_info import Quorum
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.rate import MIN_FETCH_BYTES, RateLimiter, share_rate
-from mirror_core.kafka.fetch_size import INITIAL_FETCH_BYTES, FetchSizer
-from mirror_core.kafka.window import MIN_WINDOW_BYTES, InflightWindow
+from mirror_core.decide.task_assignment import MIN_FETCH_BYTES, RateLimiter, share_rate
+from mirror_core.kafka.fetch_link import INITIAL_FETCH_BYTES, FetchSizer
+from mirror_core.kafka.produce_link import MIN_WINDOW_BYTES, InflightWindow
 from mirror_core.model.names import Partition
 
 MB = 1 << 20

@@ -9,15 +9,15 @@ from typing import Any, Self
 
 import pytest
 
-from mirror_core.kafka import silence
+from mirror_core.kafka import broker_health
+from mirror_core.kafka.broker_health import TIMEOUTS_BEFORE_BACKOFF
 from mirror_core.kafka.client import ClusterMetadata, Leader, TopicMetadata
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.reader import LogReader
-from mirror_core.kafka.silence import TIMEOUTS_BEFORE_BACKOFF
+from mirror_core.kafka.log_reader import LogReader
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.wire.batch import readdress
-from mirror_core.wire.encode import EMPTY_CONTENT, build_batch, encode_record
+from mirror_core.wire.batch_encoder import EMPTY_CONTENT, build_batch, encode_record
 from mirror_core.wire.fetch import FetchedPartition
 from mirror_core.wire.records import Codec
 
@@ -108,7 +108,7 @@ def test_who_hung_is_asked_again_after_a_while(dead: ClusterConfig, monkeypatch:
         assert all("not read within" in reader.told(index) for index in range(TIMEOUTS_BEFORE_BACKOFF))
         reader.back = True
         assert "not tried" in reader.told(2)
-        monkeypatch.setattr(silence, "BACKOFF_S", 0.0)
+        monkeypatch.setattr(broker_health, "BACKOFF_S", 0.0)
         assert [reader.told(index) for index in range(5)] == [""] * 5
 
 

@@ -9,31 +9,36 @@ from typing import cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from mirror_core.decide.ages import NEVER_TEXTS, FreshnessKind, count_never_compared, list_newest_times, to_newest_times
-from mirror_core.decide.failover import PlanDecision
-from mirror_core.decide.readiness import (
+from mirror_core.decide.failover_plan import PlanDecision
+from mirror_core.decide.failover_readiness import (
+    NEVER_TEXTS,
+    FreshnessKind,
+    GroupReadAgain,
     PointWeight,
     Readiness,
     ReadinessPoint,
+    UnplannedForecast,
+    count_never_compared,
     list_drift_points,
+    list_newest_times,
     list_plan_points,
     list_staleness_points,
     list_uncompared_points,
+    to_newest_times,
 )
-from mirror_core.decide.run_standing import RunProgress, find_run_progress
-from mirror_core.decide.standing import FenceState as Fence
+from mirror_core.decide.fence_state import FenceState as Fence
+from mirror_core.decide.process_liveness import WatcherState, WatcherStatus
+from mirror_core.decide.run_status import RunProgress, find_run_progress
 from mirror_core.decide.steps import WriteLocation
-from mirror_core.decide.watchers import WatcherState, WatcherStatus
-from mirror_core.decide.without_source import GroupReadAgain, UnplannedForecast
 from mirror_core.mirrors.readiness_metrics import ReadinessCollector
-from mirror_core.model.drift import DriftRow, SyncAction, SyncCategory
 from mirror_core.model.errors import Indeterminate
 from mirror_core.model.mirror import DesiredState, GroupSyncTime, PartitionState
 from mirror_core.model.names import MirrorName
-from mirror_core.model.proof import MirrorVerification, VerifiedEnd
+from mirror_core.model.parity_verdict import MirrorVerification, VerifiedEnd
 from mirror_core.model.run import Plan, RunKind, RunMode, StepRecord, StepState
-from mirror_core.runbook import readiness
-from mirror_core.state.link import MirrorLink
+from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
+from mirror_core.runbook import readiness_report
+from mirror_core.state.mirror_link import MirrorLink
 from tests.judging import EAST, WEST
 from tests.memory import run_of
 from tests.unit.test_decide_verbs import RUN
@@ -295,13 +300,13 @@ def test_a_destination_that_forgets_producers_is_told_of(monkeypatch: pytest.Mon
         "MirrorLink", SimpleNamespace(source=SimpleNamespace(name=EAST), destination=SimpleNamespace(name=WEST))
     )
     monkeypatch.setattr(
-        readiness, "check_cluster", lambda side: SimpleNamespace(rights=(), forgetful=forgets[side.name])
+        readiness_report, "check_cluster", lambda side: SimpleNamespace(rights=(), forgetful=forgets[side.name])
     )
-    (point,) = readiness.find_missing_rights(found)
+    (point,) = readiness_report.find_missing_rights(found)
     assert (point.weight, point.text) == (
         PointWeight.WARNING,
         f"cluster {WEST}: {lines[0]} (and 1 more such broker(s))",
     )
     assert "cluster check west" in point.remedy
     forgets[WEST] = ()
-    assert not list(readiness.find_missing_rights(found)), "what could not be looked at is none"
+    assert not list(readiness_report.find_missing_rights(found)), "what could not be looked at is none"

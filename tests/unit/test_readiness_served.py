@@ -11,28 +11,25 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mirrorbook_airflow.page import looking
+from mirrorbook_airflow.page import poller
 
 from mirror_core.cli import readiness as cli
-from mirror_core.decide.ages import FreshnessKind
-from mirror_core.decide.conducting import CONDUCTOR_STEP, format_heartbeat_step
-from mirror_core.decide.failover import PlanDecision, decide_failover
-from mirror_core.decide.readiness import Readiness
-from mirror_core.decide.view import StandstillForecast
-from mirror_core.decide.watchers import WATCHER_STEP as WATCH
-from mirror_core.decide.watchers import WatcherState
-from mirror_core.decide.without_source import UnplannedForecast
+from mirror_core.decide.failover_plan import PlanDecision, decide_failover
+from mirror_core.decide.failover_readiness import FreshnessKind, Readiness, UnplannedForecast
+from mirror_core.decide.mirror_snapshot import StandstillForecast
+from mirror_core.decide.process_liveness import CONDUCTOR_STEP, WatcherState, format_heartbeat_step
+from mirror_core.decide.process_liveness import WATCHER_STEP as WATCH
 from mirror_core.kafka.config import Config
 from mirror_core.mirrors.readiness_metrics import ReadinessCollector
-from mirror_core.model.checkpoint import RunHeartbeat, WatcherHeartbeat
-from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError, Unreachable
 from mirror_core.model.mirror import DesiredState, GroupSyncTime
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.model.standing import FenceAction, PendingFence
-from mirror_core.runbook import readiness
+from mirror_core.model.pending_fence import FenceAction, PendingFence
+from mirror_core.model.run_checkpoints import RunHeartbeat, WatcherHeartbeat
+from mirror_core.model.timing import now_ms
+from mirror_core.runbook import readiness_report
 from mirror_core.state.journal import make_checkpoint
-from mirror_core.state.records import State
+from mirror_core.state.state_records import State
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_ready_rows import VIEW
 from tests.unit.test_refusals import LINK
@@ -128,7 +125,7 @@ def test_by_an_old_state_nobody_is_said_not_to_conduct(monkeypatch: pytest.Monke
     def silent(*given: object, **more: object) -> State:
         raise Unreachable("west: no answer")
 
-    monkeypatch.setattr("mirror_core.runbook.failover.read_state", silent)
+    monkeypatch.setattr("mirror_core.runbook.failover_conductor.read_state", silent)
     beat = RunHeartbeat(
         token="t", by=RUN.conducted_by, host="elsewhere", boot_id="b", pid=99, start_ticks=1, at_ms=now_ms() - 200_000
     )
@@ -139,17 +136,19 @@ def test_by_an_old_state_nobody_is_said_not_to_conduct(monkeypatch: pytest.Monke
         make_checkpoint(RUN.id, format_heartbeat_step("t"), beat),
     )
     services: Any = None
-    assert readiness.assess_readiness(LINK, state, services, with_drift=False).is_conducted is False
-    assert readiness.assess_readiness(LINK, state, services, with_drift=False, current=False).is_conducted is None
+    assert readiness_report.assess_readiness(LINK, state, services, with_drift=False).is_conducted is False
+    assert (
+        readiness_report.assess_readiness(LINK, state, services, with_drift=False, current=False).is_conducted is None
+    )
 
 
 def test_the_page_describes_a_mirror_by_the_word_of_its_destination(monkeypatch: pytest.MonkeyPatch) -> None:
     forged, real = state_of(replace(LINK.mirror, desired=DesiredState.STOPPED)), state_of(STARTED)
-    monkeypatch.setattr(looking, "load_clusters", lambda path: BOTH)
-    monkeypatch.setattr(looking, "current_config", lambda *given: None)
-    monkeypatch.setattr(looking, "known_clusters", lambda: ())
-    monkeypatch.setattr(looking, "read_states", lambda config: iter([(EAST, forged), (WEST, real)]))
-    page = looking.Looking()
+    monkeypatch.setattr(poller, "load_clusters", lambda path: BOTH)
+    monkeypatch.setattr(poller, "current_config", lambda *given: None)
+    monkeypatch.setattr(poller, "known_clusters", lambda: ())
+    monkeypatch.setattr(poller, "read_states", lambda config: iter([(EAST, forged), (WEST, real)]))
+    page = poller.Looking()
     page._look_at_clusters()
     link, state = page._told_of(LINK.mirror.name)
     assert state is real
@@ -171,8 +170,8 @@ def test_signs_are_as_old_as_they_were_when_the_state_was_read(monkeypatch: pyte
         def foresee(self) -> None:
             raise Unreachable("east does not answer")
 
-    monkeypatch.setattr(readiness, "Failover", Silent)
-    found = readiness.assess_readiness(LINK, known, None, with_drift=False, read_ms=read_ms)  # type: ignore[arg-type]
+    monkeypatch.setattr(readiness_report, "Failover", Silent)
+    found = readiness_report.assess_readiness(LINK, known, None, with_drift=False, read_ms=read_ms)  # type: ignore[arg-type]
     assert found.watcher is not None
     assert found.watcher.state is WatcherState.ALIVE
     assert found.predicted_s is None, "no plan could be made"
@@ -188,9 +187,9 @@ def test_a_look_knows_what_never_was_and_how_long_a_failover_would_take(
         def foresee(self) -> tuple[PlanDecision, UnplannedForecast]:
             return decide_failover(replace(VIEW, forecast=forecast)), UnplannedForecast(refused=())
 
-    monkeypatch.setattr(readiness, "Failover", Foreseen)
+    monkeypatch.setattr(readiness_report, "Failover", Foreseen)
     synced = GroupSyncTime(mirror=LINK.mirror.name, synced_ms=4_000, followed=True)
-    found = readiness.assess_readiness(LINK, state_of(STARTED, synced), None, with_drift=False)  # type: ignore[arg-type]
+    found = readiness_report.assess_readiness(LINK, state_of(STARTED, synced), None, with_drift=False)  # type: ignore[arg-type]
     assert found.predicted_s == seconds
     assert found.newest_ms == {FreshnessKind.GROUPS: 4_000, FreshnessKind.DRILL: None}, (
         "there is no partition to compare"

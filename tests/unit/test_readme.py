@@ -8,7 +8,7 @@ from pathlib import Path
 
 from demo.conducting import WORDS
 from mirror_core.decide.steps import list_standstill_steps, list_step_names
-from mirror_core.demo.verdict import Verdict
+from mirror_core.demo.loss_check import Verdict
 from mirror_core.model.run import RunKind, RunMode
 from tests.gate.stages import GATE
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirror_core.decide.ready_rows import NEVER_AGE_S, list_readiness_rows
-from mirror_core.decide.view import (
+from mirror_core.decide.failover_readiness import NEVER_AGE_S, list_readiness_rows
+from mirror_core.decide.mirror_snapshot import (
     ClusterTopic,
     DestinationSnapshot,
     MirrorSnapshot,
@@ -13,13 +13,13 @@ from mirror_core.decide.view import (
     StandstillForecast,
     UnseenCluster,
 )
-from mirror_core.model.drift import DriftRow, SyncAction, SyncCategory
-from mirror_core.model.loss import PartitionLoss
+from mirror_core.model.forecast import PartitionLoss
 from mirror_core.model.mirror import DesiredState, GroupSyncTime, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.proof import MirrorVerification, VerifiedEnd
+from mirror_core.model.parity_verdict import MirrorVerification, VerifiedEnd
 from mirror_core.model.run import RunMode
-from mirror_core.model.sighting import Heartbeat, ObservedTopic, SourceObservation
+from mirror_core.model.source_observation import Heartbeat, ObservedTopic, SourceObservation
+from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
 
 A0, A1 = Partition("a", 0), Partition("a", 1)
 NAME = MirrorName("m")

@@ -11,25 +11,25 @@ from typing import Any, Final
 
 import pytest
 
-from mirror_core.decide import failover
-from mirror_core.decide.reappeared import (
+from mirror_core.decide import failover_plan
+from mirror_core.decide.fence_limits import (
     find_stray_denials,
     format_stray_denials,
     format_stray_warning,
     list_entries_on_cluster,
 )
-from mirror_core.decide.view import SourceSnapshot
-from mirror_core.kafka.acls import BrokerAcls
-from mirror_core.mirrors import reappeared as again
-from mirror_core.mirrors import verbs
+from mirror_core.decide.mirror_snapshot import SourceSnapshot
+from mirror_core.kafka.acl_requests import BrokerAcls
+from mirror_core.mirrors import fence_stray_denials as again
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, LiftedDenial, Operation, Resource
 from mirror_core.model.errors import MirrorError, Unreachable
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, format_reverse_name
 from mirror_core.model.run import RunKind, RunMode
-from mirror_core.rights.acls import build_denial
-from mirror_core.state.records import State, Tombstone
-from mirror_core.sync.lifting import sync_lifted_records
+from mirror_core.rights.acl_rules import build_denial
+from mirror_core.state.state_records import State, Tombstone
+from mirror_core.sync.promotion_acls import sync_lifted_records
 from tests.memory import MemoryLog, fold
 from tests.rights_world import APPS, TOPICS, World, in_memory, right
 from tests.unit.test_decide_failover import healthy_view
@@ -122,9 +122,9 @@ def test_a_deletion_forgets_the_mirrors_and_no_others(monkeypatch: pytest.Monkey
     def door(*asked: object) -> Iterator[MemoryLog]:
         yield log
 
-    monkeypatch.setattr(verbs, "take_control", door)
+    monkeypatch.setattr(mirror_commands, "take_control", door)
     link: Any = SimpleNamespace(mirror=MIRROR)
-    verbs.delete_mirror(link)
+    mirror_commands.delete_mirror(link)
     assert list(log.state.lifted_entries.values()) == [lifted(entry(FENCED, mirror="b"))]
 
 
@@ -257,7 +257,7 @@ def test_a_failovers_plan_warns_in_one_line_and_refuses_nothing(mode: RunMode) -
     seen = replace(healthy_view(), mode=mode)
     assert isinstance(seen.source, SourceSnapshot)
     plain, told = (
-        failover.decide_failover(one)
+        failover_plan.decide_failover(one)
         for one in (seen, replace(seen, source=replace(seen.source, stray_denials_warning=words)))
     )
     assert (told.reasons, told.plan.hash) == (plain.reasons, plain.plan.hash)

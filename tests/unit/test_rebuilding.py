@@ -9,18 +9,18 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.decide.parity import LEVEL_DIGEST, ParityRow
+from mirror_core.decide.parity_result import LEVEL_DIGEST, ParityRow
 from mirror_core.evidence.certificates import Coverage
-from mirror_core.evidence.heads import CheckedReceipts
-from mirror_core.mirrors import rebuilding
-from mirror_core.mirrors.rebuilding import RebuildQueue
-from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import PIECE_OFFSETS, ReceiptPiece
+from mirror_core.evidence.receipt_index import CheckedReceipts
+from mirror_core.mirrors import receipt_maintenance
+from mirror_core.mirrors.receipt_maintenance import RebuildQueue
 from mirror_core.model.mirror import Lease, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.parity import ParityFinding, ParityRange, ParityResult, ParityVerdict
-from mirror_core.parity.certified_scope import CertificateScope
-from mirror_core.state.records import PartitionRecord, State
+from mirror_core.model.parity_verdict import ParityFinding, ParityRange, ParityResult, ParityVerdict
+from mirror_core.model.task_messages import PIECE_OFFSETS, ReceiptPiece
+from mirror_core.model.timing import now_ms
+from mirror_core.parity.certificate_check import CertificateScope
+from mirror_core.state.state_records import PartitionRecord, State
 
 MIRROR, ORDERS = MirrorName("m"), Partition("orders", 0)
 STATUS = PartitionStatus(
@@ -100,12 +100,12 @@ def test_what_is_copied_behind_a_round_may_have_taken_a_record_of_it(
         compared_ranges.extend(ranges)
         return ParityResult(verdict=ParityVerdict.INDETERMINATE, records=0, chunks=0)
 
-    monkeypatch.setattr(rebuilding, "read_certificate_scope", lambda link, state, folder: todo)
-    monkeypatch.setattr(rebuilding, "_list_source_starts", lambda link, partitions: {ORDERS: Offset(0)})
-    monkeypatch.setattr(rebuilding, "_build_tasks", lambda link, pieces, tasks: [])
+    monkeypatch.setattr(receipt_maintenance, "read_certificate_scope", lambda link, state, folder: todo)
+    monkeypatch.setattr(receipt_maintenance, "_list_source_starts", lambda link, partitions: {ORDERS: Offset(0)})
+    monkeypatch.setattr(receipt_maintenance, "_build_tasks", lambda link, pieces, tasks: [])
     link, proof = SimpleNamespace(mirror=SimpleNamespace(name=MIRROR)), SimpleNamespace(tasks=1, run=lambda tasks: [])
     nothing: Any = None
-    rebuilding.rebuild_receipts(cast("Any", link), seen, nothing, cast("Any", proof), compare, nothing)
+    receipt_maintenance.rebuild_receipts(cast("Any", link), seen, nothing, cast("Any", proof), compare, nothing)
     assert (compared_ranges[0].start, compared_ranges[0].end) == (0, 10)
     assert {one.stopped_at for one in compared_ranges} == {upto}
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from mirror_core.evidence import receipts
-from mirror_core.evidence.folders import LocalFolder
-from mirror_core.model.copying import Receipt, ReceiptPiece
+from mirror_core.evidence import receipt_files
+from mirror_core.evidence.file_store import LocalFolder
 from mirror_core.model.names import MirrorName, Offset, Partition
+from mirror_core.model.task_messages import Receipt, ReceiptPiece
 from tests.receipts import holes, rows
 
 MIRROR = MirrorName("east/west copy")  # a slash must not become a folder
@@ -46,15 +46,17 @@ def receipt(
 
 
 def stored(folder: Path, generation: int, epoch: int, *told: Receipt) -> Path:
-    name = receipts.write_receipts(LocalFolder(folder), MIRROR, receipts.pack_receipts(generation, epoch, told))
+    name = receipt_files.write_receipts(
+        LocalFolder(folder), MIRROR, receipt_files.pack_receipts(generation, epoch, told)
+    )
     return folder / name
 
 
 def test_receipts_come_back_as_they_were_written(tmp_path: Path) -> None:
     other = Partition("päymentś", 0)
     path = stored(tmp_path, 7, 0, receipt(0, 10), receipt(4, 9, task=1, partition=other))
-    receipts.write_receipts(
-        LocalFolder(tmp_path), MIRROR, receipts.pack_receipts(7, 1, [receipt(10, 30, epoch=1, gaps=2)])
+    receipt_files.write_receipts(
+        LocalFolder(tmp_path), MIRROR, receipt_files.pack_receipts(7, 1, [receipt(10, 30, epoch=1, gaps=2)])
     )
 
     assert path.parent.name == "date=2026-09-21"

@@ -15,23 +15,23 @@ from typing import cast
 
 import pytest
 
-from mirror_core.copy.beacon import ProgressSender
+from mirror_core.copy.batch_fetcher import BatchFetcher
 from mirror_core.copy.datagrams import DatagramKind, DriverChannel
-from mirror_core.copy.lanes import FetchLinks
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.receiving import BatchFetcher
-from mirror_core.copy.states import CopyState
-from mirror_core.copy.words import ClusterSide
+from mirror_core.copy.driver_messages import ProgressSender
+from mirror_core.copy.fetch_links import FetchLinks
+from mirror_core.copy.messages import ClusterSide
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.copy.partition_states import CopyState
 from mirror_core.dataplane.progress import TASK_PROGRESS_DECODER, ProgressTracker
-from mirror_core.decide.position import ResumePoint
+from mirror_core.decide.gaps_and_resume import ResumePoint
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.faults import ErrorCode
-from mirror_core.kafka.fetching import FetchLink
+from mirror_core.kafka.error_mapping import ErrorCode
+from mirror_core.kafka.fetch_link import FetchLink
 from mirror_core.kafka.sockets import wait_readable
-from mirror_core.model.copying import PartitionAssignment
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import ClusterName, Partition
+from mirror_core.model.task_messages import PartitionAssignment
 from mirror_core.wire import fetch
 from tests.assignments import assignment
 from tests.threads import Work
@@ -122,7 +122,8 @@ class Source:
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
     monkeypatch.setattr(
-        "mirror_core.copy.receiving.ClusterSide.from_client", lambda client: ClusterSide(ClusterName("east"), "data")
+        "mirror_core.copy.batch_fetcher.ClusterSide.from_client",
+        lambda client: ClusterSide(ClusterName("east"), "data"),
     )
     made = Source()
     yield made

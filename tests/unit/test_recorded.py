@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 from airflow.sdk.exceptions import AirflowException
-from mirrorbook_airflow import mirrors, operators
+from mirrorbook_airflow import mirror_lookup, operators
 
 from mirror_core.kafka.config import Config
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.pending_fence import FenceAction
 from mirror_core.model.run import RunState
-from mirror_core.model.standing import FenceAction
-from mirror_core.state import link
-from mirror_core.state.records import State
+from mirror_core.state import mirror_link
+from mirror_core.state.state_records import State
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_refusals import LIFTING, LINK
 
@@ -34,26 +34,26 @@ def two_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
         (WEST, State(mirrors={OWN.name: OWN}, pending_fences=debts)),
         (ClusterName("south"), Unreachable("it does not answer")),
     ]
-    monkeypatch.setattr(mirrors, "listed_clusters", lambda: ("east", "south", "west"))
-    monkeypatch.setattr(mirrors, "current_config", lambda name, clusters: None)
+    monkeypatch.setattr(mirror_lookup, "listed_clusters", lambda: ("east", "south", "west"))
+    monkeypatch.setattr(mirror_lookup, "current_config", lambda name, clusters: None)
     both = Config(Path("mirrorbook.yaml"), {side.name: side for side in (LINK.source, LINK.destination)})
-    monkeypatch.setattr(link, "load_clusters", lambda path: both)
-    monkeypatch.setattr(link, "read_states", lambda config: iter(answers))
+    monkeypatch.setattr(mirror_link, "load_clusters", lambda path: both)
+    monkeypatch.setattr(mirror_link, "read_states", lambda config: iter(answers))
 
 
 def test_a_mirror_that_a_run_holds_is_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be one that nobody conducts."""
     held = State(mirrors={OWN.name: OWN}, runs={RUN.id: replace(RUN, plan=replace(RUN.plan, mirror=OWN.name))})
-    monkeypatch.setattr(link, "read_states", lambda config: iter([(WEST, held)]))
-    assert [found.mirror.name for found in mirrors.debtors([])] == ["own"]
+    monkeypatch.setattr(mirror_link, "read_states", lambda config: iter([(WEST, held)]))
+    assert [found.mirror.name for found in mirror_lookup.debtors([])] == ["own"]
     over = replace(RUN, plan=replace(RUN.plan, mirror=OWN.name), state=RunState.DONE, ended_ms=9)
     held.runs[RUN.id] = over
-    assert mirrors.debtors([]) == []
+    assert mirror_lookup.debtors([]) == []
 
 
 def test_only_a_destination_is_believed_about_a_mirror() -> None:
-    assert mirrors.started_mirrors() == ["own"]
-    assert [found.mirror.name for found in mirrors.debtors([])] == ["own"]
+    assert mirror_lookup.started_mirrors() == ["own"]
+    assert [found.mirror.name for found in mirror_lookup.debtors([])] == ["own"]
 
 
 def test_a_cluster_that_does_not_tell_of_its_mirrors_is_red_beside_all_else() -> None:

@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mirror_core.wire.batch import HEADER, HEADER_SIZE, LOG_APPEND_TIME, BatchHeader, MalformedBatch, split_batches
-from mirror_core.wire.encode import compress
+from mirror_core.wire.batch_encoder import compress
 from mirror_core.wire.records import (
     DECOMPRESSION_BUDGET,
     Codec,

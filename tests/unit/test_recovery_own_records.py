@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mirror_core.mirrors.recovery_plan import list_destination_only
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import ParityRange
+from mirror_core.model.parity_verdict import ParityRange
 
 T0, T1, T2, T3 = (Partition("t", index) for index in range(4))
 

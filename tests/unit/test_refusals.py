@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.dataplane.allowed import check_may_run
+from mirror_core.dataplane.start_check import check_may_run
 from mirror_core.kafka.config import ClusterConfig, Config
 from mirror_core.model.errors import HeldByRun, Refused
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import ClusterName
+from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Plan, RunKind, RunState, StepRecord, StepState
-from mirror_core.model.standing import FenceAction, PendingFence
-from mirror_core.state.link import MirrorLink
-from mirror_core.state.records import State
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.state_records import State
 from tests.unit.test_decide_verbs import MIRROR, RUN
 
 EAST, WEST = (ClusterConfig(ClusterName(name), {}, {}) for name in ("east", "west"))

@@ -12,9 +12,9 @@ from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import MirrorName
-from mirror_core.state import regaining
-from mirror_core.state.records import State
-from mirror_core.state.regaining import LeaseRecovery
+from mirror_core.state import lease
+from mirror_core.state.lease import LeaseRecovery
+from mirror_core.state.state_records import State
 from mirror_core.state.writer import StateWriter
 from tests.waiting import wait_until
 
@@ -35,8 +35,8 @@ def test_an_attempt_that_failed_keeps_no_writer_and_none_of_its_connections(
 
     state = State()
     state.put(LEASE)
-    monkeypatch.setattr(regaining, "read_complete_state", lambda cluster: state)
-    monkeypatch.setattr(regaining, "StateWriter", Watched)
+    monkeypatch.setattr(lease, "read_complete_state", lambda cluster: state)
+    monkeypatch.setattr(lease, "StateWriter", Watched)
     gc.disable()  # what only a collector finds goes on asking brokers until then
     try:
         attempt = LeaseRecovery(load_config(path).cluster("west"), LEASE, lambda state: None, pause_s=0.0)

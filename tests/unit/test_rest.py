@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mirror_core.model.errors import Refused
-from mirror_core.runbook.rest import LITTLE_BYTES, LITTLE_OFFSETS, RemainingCompare, refuse_above_limit
+from mirror_core.runbook.parity_gate import LITTLE_BYTES, LITTLE_OFFSETS, RemainingCompare, refuse_above_limit
 
 
 @pytest.mark.parametrize(

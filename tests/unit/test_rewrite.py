@@ -9,19 +9,18 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from fastcrc import crc32
 
-from mirror_core.copy.errors import handle_produce_response
-from mirror_core.copy.outbox import Gap, HiddenGap, QueueBudget, ReadyBatch
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.rewrite import MAX_MERGED_BYTES, BatchRewriter
-from mirror_core.copy.states import CopyState
-from mirror_core.copy.words import ClusterSide
-from mirror_core.decide.position import ResumePoint
-from mirror_core.kafka.empty_answers import EmptyFetch
-from mirror_core.model.copying import PartitionAssignment
+from mirror_core.copy.batch_builder import MAX_MERGED_BYTES, BatchRewriter
+from mirror_core.copy.messages import ClusterSide
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.copy.partition_states import CopyState
+from mirror_core.copy.response_errors import handle_produce_response
+from mirror_core.copy.send_queue import Gap, HiddenGap, QueueBudget, ReadyBatch
+from mirror_core.decide.gaps_and_resume import ResumePoint
+from mirror_core.kafka.empty_fetch import EmptyFetch
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName, Partition
-from mirror_core.wire.batch import HEADER_SIZE, crc_matches, split_batches
-from mirror_core.wire.digest import compute_batch_digest
+from mirror_core.model.task_messages import PartitionAssignment
+from mirror_core.wire.batch import HEADER_SIZE, compute_batch_digest, crc_matches, split_batches
 from mirror_core.wire.fetch import FetchedPartition
 from mirror_core.wire.produce import ProducedPartition
 from mirror_core.wire.records import decode_records

@@ -14,20 +14,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.copy.lanes import MAX_FETCH_LINKS
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.receiving import BatchFetcher
-from mirror_core.copy.words import ClusterSide
-from mirror_core.decide.position import ResumePoint
-from mirror_core.decide.rate import MIN_FETCH_BYTES
+from mirror_core.copy.batch_fetcher import BatchFetcher
+from mirror_core.copy.fetch_links import MAX_FETCH_LINKS
+from mirror_core.copy.messages import ClusterSide
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.decide.gaps_and_resume import ResumePoint
+from mirror_core.decide.task_assignment import MIN_FETCH_BYTES
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.fetch_size import FetchSizer, split_budget
-from mirror_core.kafka.fetching import FetchLink
-from mirror_core.model.copying import PartitionAssignment
+from mirror_core.kafka.fetch_link import FetchLink, FetchSizer, split_budget
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName, Partition
+from mirror_core.model.task_messages import PartitionAssignment
 from tests.assignments import assignment
 from tests.unit.test_lanes import FAR_S, NEAR_S, Wire
 from tests.unit.test_rewrite import batch
@@ -108,7 +107,8 @@ def _assigned(number: int) -> PartitionAssignment:
 @pytest.fixture(autouse=True)
 def _side(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "mirror_core.copy.receiving.ClusterSide.from_client", lambda client: ClusterSide(ClusterName("east"), "data")
+        "mirror_core.copy.batch_fetcher.ClusterSide.from_client",
+        lambda client: ClusterSide(ClusterName("east"), "data"),
     )
 
 

@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.copy import align
-from mirror_core.copy.align import ResumeFinder
-from mirror_core.copy.asking import (
+from mirror_core.copy import resume_finder
+from mirror_core.copy.background import BackgroundThreads
+from mirror_core.copy.log_ends import (
     BothMetadata,
     ExpectedTopicIds,
     LogEndRequest,
@@ -22,14 +22,14 @@ from mirror_core.copy.asking import (
     UnknownLogEnd,
     VerifiedMetadata,
 )
-from mirror_core.copy.beside import BackgroundThreads
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.states import CopyState
-from mirror_core.copy.verdict import ResumeDecision
-from mirror_core.decide.position import BothLogBounds, ResumePoint
-from mirror_core.kafka.at_once import BrokerResponsePending
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.copy.partition_states import CopyState
+from mirror_core.copy.resume_decision import ResumeDecision
+from mirror_core.copy.resume_finder import ResumeFinder
+from mirror_core.decide.gaps_and_resume import BothLogBounds, ResumePoint
 from mirror_core.kafka.client import ClusterClient, ClusterMetadata
-from mirror_core.kafka.placing import TopicIds
+from mirror_core.kafka.fan_out import BrokerResponsePending
+from mirror_core.kafka.reassignment import TopicIds
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
@@ -99,10 +99,10 @@ def world() -> Iterator[World]:
 
 @pytest.fixture
 def aligner(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[ResumeFinder]:
-    monkeypatch.setattr(align, "_SLOW_ROUND_S", 0.0)
-    monkeypatch.setattr(align, "_ROUND_INTERVAL_S", 0.0)
+    monkeypatch.setattr(resume_finder, "_SLOW_ROUND_S", 0.0)
+    monkeypatch.setattr(resume_finder, "_ROUND_INTERVAL_S", 0.0)
     monkeypatch.setattr(
-        align,
+        resume_finder,
         "resolve_leaders",
         lambda one, views, asking: LogEndRequest(one.partition, 1, 1, 1, 1, end_unverified=False, verified_end=None),
     )
@@ -178,7 +178,7 @@ def test_who_is_called_gone_while_a_broker_is_late_is_asked_about_apart_and_with
             one.fail("it was deleted", None, FailureKind.GONE)
         return None
 
-    monkeypatch.setattr(align, "resolve_leaders", route)
+    monkeypatch.setattr(resume_finder, "resolve_leaders", route)
     gone, well = replicator(DOUBTFUL), replicator(WELL)
     aligner.start([gone, well])
     becomes(aligner, well, CopyState.READY)
@@ -187,7 +187,7 @@ def test_who_is_called_gone_while_a_broker_is_late_is_asked_about_apart_and_with
 
 
 def test_there_is_room_for_others_beside_all_that_is_late(aligner: ResumeFinder, world: World) -> None:
-    for number in range(align._MAX_ROUNDS):
+    for number in range(resume_finder._MAX_ROUNDS):
         well = replicator(WELL)
         aligner.start([replicator(HANGS), well])
         becomes(aligner, well, CopyState.READY)
@@ -197,17 +197,17 @@ def test_there_is_room_for_others_beside_all_that_is_late(aligner: ResumeFinder,
 def test_rounds_are_limited_and_a_short_one_is_waited_for(
     aligner: ResumeFinder, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number in range(align._MAX_ROUNDS):
+    for number in range(resume_finder._MAX_ROUNDS):
         assert aligner.can_start, number
         aligner.start([replicator(HANGS)])
     assert not aligner.can_start
     world.answers.set()
     taken_in(aligner, lambda: not aligner.is_busy, "rounds do not end")
-    monkeypatch.setattr(align, "_SLOW_ROUND_S", 60.0)
+    monkeypatch.setattr(resume_finder, "_SLOW_ROUND_S", 60.0)
     world.answers.clear()
     aligner.start([replicator(HANGS)])
     assert not aligner.can_start
-    assert len(world.made) == align._MAX_ROUNDS, "connections are used again"
+    assert len(world.made) == resume_finder._MAX_ROUNDS, "connections are used again"
 
 
 def test_a_cluster_that_does_not_answer_is_asked_again_after_a_pause(aligner: ResumeFinder, world: World) -> None:

@@ -9,24 +9,24 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.copy import asking
-from mirror_core.copy.asking import BothMetadata, LogEndRequest, LogEndRequests
-from mirror_core.copy.asking import _verify_metadata as asking_view
-from mirror_core.copy.errors import handle_fetch_error, handle_produce_response
-from mirror_core.copy.outbox import SentBatch
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.routing import resolve_leaders
-from mirror_core.copy.states import CopyState
+from mirror_core.copy import log_ends
+from mirror_core.copy.log_ends import BothMetadata, LogEndRequest, LogEndRequests
+from mirror_core.copy.log_ends import _verify_metadata as asking_view
+from mirror_core.copy.messages import ClusterSide
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.copy.partition_states import CopyState
+from mirror_core.copy.response_errors import handle_fetch_error, handle_produce_response
+from mirror_core.copy.resume_finder import resolve_leaders
+from mirror_core.copy.send_queue import SentBatch
 from mirror_core.copy.task import CopyTask
-from mirror_core.copy.words import ClusterSide
-from mirror_core.decide.position import ResumePoint
+from mirror_core.decide.gaps_and_resume import ResumePoint
 from mirror_core.kafka.client import ClusterClient, ClusterMetadata, Leader, TopicMetadata
-from mirror_core.kafka.faults import ErrorCode
-from mirror_core.kafka.looking import LogSnapshot, LogSnapshots, OffsetPairs
-from mirror_core.model.copying import PartitionAssignment
+from mirror_core.kafka.error_mapping import ErrorCode
+from mirror_core.kafka.log_snapshot import LogSnapshot, LogSnapshots, OffsetPairs
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.task_messages import PartitionAssignment
 from mirror_core.wire.produce import ProducedPartition
 
 PARTITION = Partition("orders", 0)
@@ -257,11 +257,11 @@ LOG = LogSnapshot(start=Offset(0), end_before=Offset(9), producers=(), high_wate
 def test_a_leader_that_cannot_be_looked_at_misled(
     log: LogSnapshot | None, misled: ClusterName | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "_STABLE_END_WAIT_S", 0.0)
+    monkeypatch.setattr(log_ends, "_STABLE_END_WAIT_S", 0.0)
     monkeypatch.setattr(
-        asking, "snapshot_logs", lambda client, led: LogSnapshots({} if log is None else {PARTITION: log}, {})
+        log_ends, "snapshot_logs", lambda client, led: LogSnapshots({} if log is None else {PARTITION: log}, {})
     )
-    monkeypatch.setattr(asking, "list_offset_pairs", lambda *asked: OffsetPairs({}, {}))
+    monkeypatch.setattr(log_ends, "list_offset_pairs", lambda *asked: OffsetPairs({}, {}))
     found = asking_of(Brokers("east", OLD), Brokers("west", OLD)).fetch_log_ends(
         [LogEndRequest(PARTITION, 1, 1, 1, 1, end_unverified=False, verified_end=None)]
     )

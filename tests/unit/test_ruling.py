@@ -8,13 +8,18 @@ from typing import Any, NoReturn, cast
 import pytest
 import yaml
 
-from mirror_core.kafka.acls import AuthorizerOff, create_acls, delete_acls, describe_acls
-from mirror_core.kafka.acls_of_each import describe_acls_on_each_broker
+from mirror_core.kafka.acl_requests import (
+    AuthorizerOff,
+    create_acls,
+    delete_acls,
+    describe_acls,
+    describe_acls_on_each_broker,
+)
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
+from mirror_core.model.config_sections import AuthorizerConfig, AuthorizerKind, WriteBarrier
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import ClusterName
-from mirror_core.model.ruling import AuthorizerConfig, AuthorizerKind, WriteBarrier
-from mirror_core.rights.acls import build_denial
+from mirror_core.rights.acl_rules import build_denial
 
 COMMANDS = {"fence_command": {"command": ["/bin/close", "x"]}, "unfence_command": {"command": ["/bin/open"]}}
 
@@ -46,9 +51,15 @@ def test_commands_have_the_limits_of_hooks(tmp_path: Path) -> None:
     fence = {"command": ["/bin/close", "x"], **limits}
     found = east(tmp_path, authorizer="foreign", fence_command=fence, unfence_command=COMMANDS["unfence_command"])
     assert found.ruling.fence_command is not None
-    assert (found.ruling.fence_command.name, found.ruling.fence_command.timeout_s, found.ruling.fence_command.retries) == (
-        "fence_command", 60, 1,
-    )  # fmt: skip
+    assert (
+        found.ruling.fence_command.name,
+        found.ruling.fence_command.timeout_s,
+        found.ruling.fence_command.retries,
+    ) == (
+        "fence_command",
+        60,
+        1,
+    )
     assert found.ruling.fence_command.description == "command /bin/close, at most 2 time(s), 60 s each"
     assert found.ruling.unfence_command is not None
     assert found.ruling.unfence_command.timeout_s == 30

@@ -10,9 +10,9 @@ import pytest
 
 from mirror_core.evidence import run_report
 from mirror_core.evidence.run_report import compute_clocks, write_run_report
+from mirror_core.model.forecast import ForecastOutcome, PlanForecast
 from mirror_core.model.mirror import DesiredState, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.reckoning import ForecastOutcome, PlanForecast
 from mirror_core.model.run import (
     FailbackStrategy,
     Plan,

@@ -12,7 +12,7 @@ from mirror_core.evidence.parity_report import write_parity_report
 from mirror_core.evidence.run_report import compute_clocks, write_run_report
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.parity import ParityFinding, ParityResult, ParityVerdict
+from mirror_core.model.parity_verdict import ParityFinding, ParityResult, ParityVerdict
 from mirror_core.model.run import (
     FailbackStrategy,
     Plan,

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import ParityRange
+from mirror_core.model.parity_verdict import ParityRange
 from mirror_core.parity import salvage as salvaging
 from mirror_core.parity.salvage import MANIFEST, SCHEMA, SalvageTask, salvage_records
 from tests.judging import EAST

@@ -15,9 +15,9 @@ from mirror_core.java import SUPPORTED_JAVA_VERSIONS, find_java_home, read_featu
 from mirror_core.model.errors import BadRequest
 from mirror_core.sandbox import jars
 from mirror_core.sandbox.errors import SandboxFailed
-from mirror_core.sandbox.folder import LOCK_FILE
 from mirror_core.sandbox.ports import HOST, choose_ports, is_free
 from mirror_core.sandbox.sandbox import Sandbox
+from mirror_core.sandbox.sandbox_folder import LOCK_FILE
 from mirror_core.sandbox.state import STATE_FILE, ClusterState, NodePorts, SandboxState, load_state, save_state
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.cli.spark_conf import parse_spark_conf
+from mirror_core.cli.command_options import parse_spark_conf
 from mirror_core.kafka.config import Principal, load_config
 from mirror_core.model.errors import BadRequest
 

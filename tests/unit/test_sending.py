@@ -13,21 +13,21 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.copy import sending
-from mirror_core.copy.outbox import Gap, HiddenGap, ReadyBatch, SentBatch
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.report import build_report
-from mirror_core.copy.sending import BatchProducer, OutgoingBatch
-from mirror_core.copy.states import CopyState
-from mirror_core.copy.words import ClusterSide
-from mirror_core.decide.position import ResumePoint
+from mirror_core.copy import batch_producer
+from mirror_core.copy.batch_producer import BatchProducer, OutgoingBatch
+from mirror_core.copy.messages import ClusterSide
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.copy.partition_states import CopyState
+from mirror_core.copy.send_queue import Gap, HiddenGap, ReadyBatch, SentBatch
+from mirror_core.copy.task import build_report
+from mirror_core.decide.gaps_and_resume import ResumePoint
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.faults import ErrorCode
+from mirror_core.kafka.error_mapping import ErrorCode
 from mirror_core.kafka.sockets import receive, wait_readable
-from mirror_core.model.copying import PartitionAssignment, TaskReport
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import ClusterName, Partition
+from mirror_core.model.task_messages import PartitionAssignment, TaskReport
 from tests.assignments import assignment
 
 HANGS, WELL = 1, 2
@@ -119,7 +119,7 @@ class Waits:
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
     made = Waits()
-    monkeypatch.setattr(sending, "wait_readable", made.readable)
+    monkeypatch.setattr(batch_producer, "wait_readable", made.readable)
     return made
 
 
@@ -148,8 +148,8 @@ def both() -> tuple[PartitionReplicator, PartitionReplicator]:
 def sender(
     brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[BatchProducer]:
-    monkeypatch.setattr(sending, "_FULL_LINK_WAIT_S", PATIENCE_S)
-    monkeypatch.setattr(sending, "_SINGLE_LINK_WAIT_S", ALONE_S)
+    monkeypatch.setattr(batch_producer, "_FULL_LINK_WAIT_S", PATIENCE_S)
+    monkeypatch.setattr(batch_producer, "_SINGLE_LINK_WAIT_S", ALONE_S)
     monkeypatch.setattr(ClusterSide, "from_client", lambda client: ClusterSide(ClusterName("west"), "data"))
     made = BatchProducer(cast("ClusterClient", None), both, float("inf"), 1, brokers.connect)
     yield made
@@ -355,7 +355,7 @@ def test_what_waited_for_long_is_not_sent_in_a_row_to_who_may_have_forgotten_us(
     monkeypatch.setattr(ClusterSide, "from_client", lambda client: ClusterSide(ClusterName("west"), "data"))
     one, leader, now = replicator(0, HANGS), Forgetful(brokers), time.monotonic()
     sender = BatchProducer(cast("ClusterClient", None), [one], float("inf"), 1 << 20, brokers.connect)
-    monkeypatch.setattr("mirror_core.copy.sending.time.monotonic", lambda: now)
+    monkeypatch.setattr("mirror_core.copy.batch_producer.time.monotonic", lambda: now)
     first = item(one)
     sender.send([first])
     leader.handles(one, 1, first[1], throttle_ms=25_000)

@@ -18,21 +18,21 @@ from typing import cast
 
 import pytest
 
-from mirror_core.copy import sending
-from mirror_core.copy.outbox import ReadyBatch, SentBatch
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.sending import BatchProducer
-from mirror_core.copy.states import CopyState
-from mirror_core.copy.words import ClusterSide
-from mirror_core.decide.position import ResumePoint
-from mirror_core.kafka import producing
+from mirror_core.copy import batch_producer
+from mirror_core.copy.batch_producer import BatchProducer
+from mirror_core.copy.messages import ClusterSide
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.copy.partition_states import CopyState
+from mirror_core.copy.send_queue import ReadyBatch, SentBatch
+from mirror_core.decide.gaps_and_resume import ResumePoint
+from mirror_core.kafka import produce_link
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.faults import ErrorCode
+from mirror_core.kafka.error_mapping import ErrorCode
 from mirror_core.kafka.sockets import wait_readable
-from mirror_core.model.copying import PartitionAssignment
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import ClusterName, Partition
+from mirror_core.model.task_messages import PartitionAssignment
 from tests.unit.test_sending import reading
 
 BROKERS, PARTITIONS, END = 3, 6, 200
@@ -236,7 +236,7 @@ class World:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for patience in ("_ALONE_S", "_BRIEF_S", "_MUTED_S"):
-        monkeypatch.setattr(sending, patience, 0.0)
+        monkeypatch.setattr(batch_producer, patience, 0.0)
     monkeypatch.setattr(ClusterSide, "from_client", lambda client: ClusterSide(ClusterName("west"), "data"))
 
 
@@ -246,7 +246,7 @@ def test_nothing_counts_that_is_not_there_and_nothing_waits_for_ever(
 ) -> None:
     for walk in range(WALKS // 5):
         world = World(random.Random(1000 * seed + walk))
-        monkeypatch.setattr(producing, "time", SimpleNamespace(monotonic=partial(getattr, world, "now")))
+        monkeypatch.setattr(produce_link, "time", SimpleNamespace(monotonic=partial(getattr, world, "now")))
         usual = [world.sends, world.handles, world.handles, world.reads, world.goes_on, world.aligns]
         bad = [
             world.breaks_a_link,

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.sets import (
+from mirror_core.decide.set_schedule import (
     PAST_NO_RETURN_PHASES,
     UNDISTURBED_PHASES,
     NextAction,
@@ -23,11 +23,11 @@ from mirror_core.decide.sets import (
     measure_set_standstill_s,
 )
 from mirror_core.decide.steps import list_step_names, list_undisturbed_steps
-from mirror_core.evidence.set_page import SetPageMirror, write_set_page
+from mirror_core.evidence.run_report import SetPageMirror, write_set_page
 from mirror_core.kafka.config import load_config
+from mirror_core.model.config_sections import MirrorSet, SetOrder
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import DesiredState
-from mirror_core.model.mirror_set import MirrorSet, SetOrder
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Plan, PlanFact, Run, RunKind, RunMode, RunState, StepRecord, StepState
 

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from mirror_core.kafka import settings_shown, shown
-from mirror_core.kafka.acls import AuthorizerOff
-from mirror_core.kafka.settings_shown import find_late_brokers
-from mirror_core.kafka.topics import TOPIC_OVERRIDE_SOURCE, TopicConfigs
-from mirror_core.model.drift import SyncAction, TopicSettings
+from mirror_core.kafka import fan_out, topics
+from mirror_core.kafka.acl_requests import AuthorizerOff
+from mirror_core.kafka.topics import TOPIC_OVERRIDE_SOURCE, TopicConfigs, find_late_brokers
 from mirror_core.model.errors import MirrorError, Unreachable
-from mirror_core.sync import access, final_settings
+from mirror_core.model.sync_state import SyncAction, TopicSettings
+from mirror_core.sync import acl_sync, promotion_configs
 from tests.memory import MemoryLog
 from tests.unit.test_refusals import LINK
 
@@ -50,7 +49,7 @@ def told(monkeypatch: pytest.MonkeyPatch, by: Mapping[int, list[Rows | None]]) -
             found[broker] = Unreachable("no answer") if rows is None else shows(connection(rows))
         return found
 
-    monkeypatch.setattr(shown, "call_brokers", ask)
+    monkeypatch.setattr(fan_out, "call_brokers", ask)
     return SimpleNamespace(name="west", brokers=lambda: tuple(by), left=left)
 
 
@@ -82,9 +81,9 @@ def test_applications_are_let_in_when_brokers_know_what_a_topic_takes(
     west = told(monkeypatch, {1: [MIRRORED, MIRRORED, FINAL if in_time else MIRRORED]})
     west.metadata = lambda topics: view
     now = TopicConfigs({"message.timestamp.type": "CreateTime", "min.insync.replicas": "2"}, {})
-    monkeypatch.setattr(settings_shown, "CONFIG_BARRIER_S", 60.0 if in_time else 0.1)
-    monkeypatch.setattr(final_settings, "describe_available_configs", lambda client, topics: ({"t": now}, {}))
-    monkeypatch.setattr(final_settings, "list_known_settings", lambda client, topics: frozenset())
+    monkeypatch.setattr(topics, "CONFIG_BARRIER_S", 60.0 if in_time else 0.1)
+    monkeypatch.setattr(promotion_configs, "describe_available_configs", lambda client, topics: ({"t": now}, {}))
+    monkeypatch.setattr(promotion_configs, "list_known_settings", lambda client, topics: frozenset())
 
     def changed(client: object, changes: Mapping[str, Mapping[str, str | None]]) -> dict[str, dict[str, str]]:
         done.extend(f"{name}={value}" for mine in changes.values() for name, value in sorted(mine.items()))
@@ -95,10 +94,10 @@ def test_applications_are_let_in_when_brokers_know_what_a_topic_takes(
         done.append("open")
         return True
 
-    monkeypatch.setattr(final_settings, "apply_config_changes", changed)
-    monkeypatch.setattr(access, "describe_acls", lambda client: AuthorizerOff("west"))
-    monkeypatch.setattr(access, "ClusterClient", lambda cluster: nullcontext(west))
-    rows = access.apply_promotion(LINK, log, ["t"], open_cluster=open_to)
+    monkeypatch.setattr(promotion_configs, "apply_config_changes", changed)
+    monkeypatch.setattr(acl_sync, "describe_acls", lambda client: AuthorizerOff("west"))
+    monkeypatch.setattr(acl_sync, "ClusterClient", lambda cluster: nullcontext(west))
+    rows = acl_sync.apply_promotion(LINK, log, ["t"], open_cluster=open_to)
     assert done == ["message.timestamp.type=LogAppendTime", "min.insync.replicas=None", "open"]
     said = [row.reason for row in rows if row.action is SyncAction.SKIP and "broker(s) 1 did not show" in row.reason]
     assert bool(said) is not in_time

@@ -12,35 +12,35 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.decide.in_sync import IsrStatus, format_min_isr_command
-from mirror_core.decide.settling import (
+from mirror_core.decide.quiescence_check import (
     ConfirmedEnd,
+    IsrStatus,
     LogEndSample,
     UnreplicatedPartition,
     find_unquiescent,
     find_unreplicated,
+    format_min_isr_command,
     format_unreplicated_remedies,
     has_confirmed_all,
     is_fully_replicated,
 )
-from mirror_core.kafka.groups import CommittedOffset, ConsumerGroup
-from mirror_core.kafka.offsets import OffsetPoint
-from mirror_core.kafka.placing import ReplicaPlacement
+from mirror_core.kafka.consumer_groups import CommittedOffset, ConsumerGroup
+from mirror_core.kafka.log_offsets import OffsetPoint
+from mirror_core.kafka.reassignment import ReplicaPlacement
 from mirror_core.kafka.topics import TopicConfigs
-from mirror_core.model.drift import SyncAction
 from mirror_core.model.errors import MirrorError, Refused, Unreachable
 from mirror_core.model.mirror import Mirror, PartitionState
-from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.offsets import PartitionOffsets
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, PartitionOffsets
 from mirror_core.model.run import RunState
-from mirror_core.runbook import promotion, settling
-from mirror_core.runbook.checkpoints import LeftBehindPartition, SettleResult, UnderReplicatedLogs
-from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.lost_steps import UnplannedSteps
-from mirror_core.runbook.promotion import PromotionSteps
+from mirror_core.model.sync_state import SyncAction
+from mirror_core.runbook import promotion_steps, quiescence
+from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.runbook.promotion_steps import PromotionSteps
+from mirror_core.runbook.step_records import LeftBehindPartition, SettleResult, UnderReplicatedLogs
+from mirror_core.runbook.unplanned_steps import UnplannedSteps
 from mirror_core.state.journal import Journal
-from mirror_core.state.turning import SourceReturned
-from mirror_core.sync import groups
+from mirror_core.state.no_return import SourceReturned
+from mirror_core.sync import offset_sync
 from tests.memory import MemoryLog, journal_of
 from tests.unit.test_closing_commands import MIRROR, linked
 from tests.unit.test_opened_again import mirrored
@@ -180,16 +180,16 @@ class West:
 @pytest.fixture
 def west(monkeypatch: pytest.MonkeyPatch) -> West:
     made = West()
-    monkeypatch.setattr(settling, "list_known_offsets", made.offsets)
-    monkeypatch.setattr(settling, "describe_placements", made.placements)
-    monkeypatch.setattr(settling, "describe_available_configs", made.configs)
-    monkeypatch.setattr(settling, "list_replica_ends", made.replica_ends)
-    monkeypatch.setattr(settling, "QUIESCENCE_LIMIT_S", 0.0)
-    monkeypatch.setattr(settling, "STILL_INTERVAL_S", 0.0)
-    monkeypatch.setattr(settling, "STABLE_AFTER_S", 0.0)
-    monkeypatch.setattr(promotion, "list_known_offsets", made.offsets)
-    monkeypatch.setattr(promotion, "list_offsets", made.offsets)
-    monkeypatch.setattr(promotion, "ClusterClient", lambda *a, **k: nullcontext(SimpleNamespace(name="west")))
+    monkeypatch.setattr(quiescence, "list_known_offsets", made.offsets)
+    monkeypatch.setattr(quiescence, "describe_placements", made.placements)
+    monkeypatch.setattr(quiescence, "describe_available_configs", made.configs)
+    monkeypatch.setattr(quiescence, "list_replica_ends", made.replica_ends)
+    monkeypatch.setattr(quiescence, "QUIESCENCE_LIMIT_S", 0.0)
+    monkeypatch.setattr(quiescence, "STILL_INTERVAL_S", 0.0)
+    monkeypatch.setattr(quiescence, "STABLE_AFTER_S", 0.0)
+    monkeypatch.setattr(promotion_steps, "list_known_offsets", made.offsets)
+    monkeypatch.setattr(promotion_steps, "list_offsets", made.offsets)
+    monkeypatch.setattr(promotion_steps, "ClusterClient", lambda *a, **k: nullcontext(SimpleNamespace(name="west")))
     monkeypatch.setattr(UnplannedSteps, "scope", SimpleNamespace(drained=[WELL, SHORT], names=["orders"]))
     return made
 
@@ -310,7 +310,7 @@ def test_no_word_lets_a_log_pass_that_moves(west: West, steps: UnplannedSteps) -
 def test_replicas_that_come_back_need_no_word(
     west: West, steps: UnplannedSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "QUIESCENCE_LIMIT_S", 60.0)
+    monkeypatch.setattr(quiescence, "QUIESCENCE_LIMIT_S", 60.0)
 
     def back() -> None:
         if west.looks > 6:
@@ -349,7 +349,7 @@ def test_who_has_the_word_does_not_wait(west: West, steps: UnplannedSteps, monke
     with pytest.raises(Refused):
         settle(steps)
     assert agree(steps)
-    monkeypatch.setattr(settling, "QUIESCENCE_LIMIT_S", 60.0)
+    monkeypatch.setattr(quiescence, "QUIESCENCE_LIMIT_S", 60.0)
     began = time.monotonic()
     assert len(settle(steps).left_partitions) == 1
     assert time.monotonic() - began < 30
@@ -359,7 +359,7 @@ def test_a_word_waits_for_what_still_moves(west: West, steps: UnplannedSteps, mo
     with pytest.raises(Refused):
         settle(steps)
     assert agree(steps)
-    monkeypatch.setattr(settling, "QUIESCENCE_LIMIT_S", 60.0)
+    monkeypatch.setattr(quiescence, "QUIESCENCE_LIMIT_S", 60.0)
     west.looks = 0
     west.log[WELL] = west.high[WELL] = Offset(9)
 
@@ -369,7 +369,7 @@ def test_a_word_waits_for_what_still_moves(west: West, steps: UnplannedSteps, mo
 
     west.each_look = fetched
     monkeypatch.setattr(
-        settling,
+        quiescence,
         "describe_placements",
         lambda client, topics: {SHORT: ReplicaPlacement(leader=2, replicas=(1, 2, 3), in_sync=(2,))},
     )
@@ -410,20 +410,20 @@ def test_no_group_begins_where_a_log_may_still_lose_its_end(monkeypatch: pytest.
         OffsetPoint.START: {WELL: Offset(0), SHORT: Offset(0)},
         OffsetPoint.LOG_END: {WELL: Offset(10), SHORT: Offset(8)},
     }
-    monkeypatch.setattr(groups, "ClusterClient", lambda *a, **k: nullcontext(CLIENT))
-    monkeypatch.setattr(groups, "list_groups", lambda client: {"g": group})
-    monkeypatch.setattr(groups, "fetch_group_offsets", lambda client, of: told)
-    monkeypatch.setattr(groups, "list_known_offsets", lambda client, partitions, point: dict(logs[point]))
-    monkeypatch.setattr(groups, "OffsetCommitter", lambda *a, **k: nullcontext(CLIENT))
+    monkeypatch.setattr(offset_sync, "ClusterClient", lambda *a, **k: nullcontext(CLIENT))
+    monkeypatch.setattr(offset_sync, "list_groups", lambda client: {"g": group})
+    monkeypatch.setattr(offset_sync, "fetch_group_offsets", lambda client, of: told)
+    monkeypatch.setattr(offset_sync, "list_known_offsets", lambda client, partitions, point: dict(logs[point]))
+    monkeypatch.setattr(offset_sync, "OffsetCommitter", lambda *a, **k: nullcontext(CLIENT))
     made: list[object] = []
 
     def commit(commits: object, todo: object, client: object) -> dict[str, dict[Partition, str]]:
         made.append(todo)
         return {"g": {SHORT: "group_authorization_failed"}} if todo else {}
 
-    monkeypatch.setattr(groups, "commit_until_answered", commit)
+    monkeypatch.setattr(offset_sync, "commit_until_answered", commit)
     limits: list[dict[Partition, Offset | None]] = [{}, {SHORT: None}, {SHORT: Offset(5)}]
-    rows = [groups.clamp_groups(linked(tmp_path), ["orders"], most) for most in limits]
+    rows = [offset_sync.clamp_groups(linked(tmp_path), ["orders"], most) for most in limits]
     assert made == [{}, {}, {"g": {SHORT: (Offset(5), "")}}]
     (refused,) = (row for row in rows[-1] if row.action is SyncAction.SKIP)  # what a run's evidence has as not done
     assert refused.subject == f"g {SHORT}"

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.in_sync import format_min_isr_command
-from mirror_core.mirrors.fence_lines import format_fence_commands
+from mirror_core.decide.quiescence_check import format_min_isr_command
+from mirror_core.mirrors.fence_manual_commands import format_fence_commands
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, Partition
-from mirror_core.model.shell_command import format_option, format_shell_command
-from mirror_core.rights.acl_command import format_acl_command
+from mirror_core.model.text import format_option, format_shell_command
+from mirror_core.rights.acl_rules import format_acl_command
 
 ROOT: Final = Path(__file__).parents[2]
 SHELL_COMMAND: Final = ROOT / "mirror_core" / "model" / "shell_command.py"

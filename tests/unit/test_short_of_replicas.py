@@ -11,14 +11,14 @@ from typing import Any, cast
 import pytest
 
 from mirror_core.kafka.config import ClusterConfig, load_config
-from mirror_core.kafka.placing import ReplicaPlacement
+from mirror_core.kafka.reassignment import ReplicaPlacement
 from mirror_core.kafka.topics import TopicConfigs
-from mirror_core.kafka.transaction_brokers import ProducerFenced
+from mirror_core.kafka.transactional_producer import ProducerFenced
 from mirror_core.model.errors import LostOwnership, MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import MirrorName, Partition
-from mirror_core.state import reading, short, writer
-from mirror_core.state.short import explain_min_isr
-from mirror_core.state.topic import read_state
+from mirror_core.state import topic_reader, writer
+from mirror_core.state.state_topic import read_state
+from mirror_core.state.topic_reader import explain_min_isr
 from mirror_core.state.writer import StateWriter, WriterId, make_control_id, make_data_id
 
 STATE, TRANSACTIONS = "__mirrorbook_state", "__transaction_state"
@@ -39,10 +39,10 @@ def placed(*in_sync: int) -> ReplicaPlacement:
 def looks(monkeypatch: pytest.MonkeyPatch, found: Mapping[str, list[ReplicaPlacement]]) -> None:
     """The cluster tells of these topics, each with min.insync.replicas=2."""
     configs = {topic: TopicConfigs({}, {"min.insync.replicas": "2"}) for topic in found}
-    monkeypatch.setattr(short, "ClusterClient", lambda *a, **k: nullcontext(SimpleNamespace()))
-    monkeypatch.setattr(short, "describe_available_configs", lambda client, topics: (configs, {}))
+    monkeypatch.setattr(topic_reader, "ClusterClient", lambda *a, **k: nullcontext(SimpleNamespace()))
+    monkeypatch.setattr(topic_reader, "describe_available_configs", lambda client, topics: (configs, {}))
     monkeypatch.setattr(
-        short,
+        topic_reader,
         "describe_placements",
         lambda client, topics: {Partition(t, n): p for t in topics for n, p in enumerate(found[t])},
     )
@@ -112,11 +112,11 @@ def test_who_cannot_read_since_its_leader_does_not_know_the_end_is_told_why(
     monkeypatch: pytest.MonkeyPatch, west: ClusterConfig, code: str, told: bool
 ) -> None:
     def refuse(client: object, topic: str) -> None:
-        raise reading._ReadAgain(code)
+        raise topic_reader._ReadAgain(code)
 
-    monkeypatch.setattr(reading, "ClusterClient", lambda *a, **k: nullcontext(SimpleNamespace()))
-    monkeypatch.setattr(reading, "_find_leader", refuse)
-    monkeypatch.setattr(reading, "explain_min_isr", lambda cluster, timeout_s: WHY)
+    monkeypatch.setattr(topic_reader, "ClusterClient", lambda *a, **k: nullcontext(SimpleNamespace()))
+    monkeypatch.setattr(topic_reader, "_find_leader", refuse)
+    monkeypatch.setattr(topic_reader, "explain_min_isr", lambda cluster, timeout_s: WHY)
     with pytest.raises(Unreachable, match=code) as failed:
         read_state(west, timeout_s=0.0)
     assert (WHY in str(failed.value)) is told

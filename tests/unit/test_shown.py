@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.cli.common import print_facts, print_json, print_table
-from mirror_core.cli.telling import print_line
-from mirror_core.model.documents import JsonDocument
+from mirror_core.cli.command_options import print_facts, print_json, print_table
+from mirror_core.cli.output import print_line
+from mirror_core.model.json_documents import JsonDocument
 
 NAMES = ("a[/b]", "[red]c", "\x1b[2Jd", "e\u202ef", "\x9bg", ":smile:", "[link=https://evil.example]h")
 SHOWN = ("a[/b]", "[red]c", "\\x1b[2Jd", "e\\u202ef", "\\x9bg", ":smile:", "[link=https://evil.example]h")
@@ -57,8 +57,8 @@ def test_what_a_row_is_named_by_is_in_one_piece(capsys: pytest.CaptureFixture[st
 
 RUN = """
 import sys
-from mirror_core.cli.common import print_facts
-from mirror_core.cli.telling import tell_on
+from mirror_core.cli.command_options import print_facts
+from mirror_core.cli.output import tell_on
 tell_on("fence ...")
 sys.stdin.readline()  # whoever listened has gone
 for step in ("drain", "promote"):
@@ -92,7 +92,7 @@ def test_a_run_goes_on_when_its_disk_is_full_and_nobody_listens_at_all() -> None
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_where_standard_error_takes_nothing_results_still_come() -> None:
-    code = "from mirror_core.cli.telling import tell_on; tell_on('fence ...', err=True); tell_on('result')"
+    code = "from mirror_core.cli.output import tell_on; tell_on('fence ...', err=True); tell_on('result')"
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         run = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=full, text=True, check=False)
     assert (run.returncode, run.stdout) == (0, "result\n")
@@ -101,7 +101,7 @@ def test_where_standard_error_takes_nothing_results_still_come() -> None:
 def test_several_mirrors_that_find_it_closed_at_once_are_all_heard() -> None:
     code = """
 import sys, threading
-from mirror_core.cli.telling import tell_on
+from mirror_core.cli.output import tell_on
 sys.stdin.readline()
 together = threading.Barrier(8)
 def say(number):
@@ -124,7 +124,7 @@ threads = [threading.Thread(target=say, args=(n,)) for n in range(8)]
 
 
 ASK = """
-from mirror_core.cli.common import agree
+from mirror_core.cli.command_options import agree
 input("Run plan? ")
 agree("Fence now?", False)
 """

@@ -10,19 +10,17 @@ from typing import Any
 
 import pytest
 
-from mirror_core.cli import sets as command
+from mirror_core.cli import failover as command
 from mirror_core.decide.steps import list_step_names, plan_steps
+from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused, Unreachable
-from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
-from mirror_core.runbook import side_by_side
-from mirror_core.runbook.set_runs import MemberRun
-from mirror_core.runbook.sets import SetFailover
-from mirror_core.runbook.side_by_side import retry_until_done, run_parallel
+from mirror_core.runbook import set_failover
+from mirror_core.runbook.set_failover import MemberRun, SetFailover, retry_until_done, run_parallel
 from mirror_core.state.journal import make_checkpoint
-from mirror_core.state.records import State
-from mirror_core.state.turning import PromotionCheck, SourceReturned
+from mirror_core.state.no_return import PromotionCheck, SourceReturned
+from mirror_core.state.state_records import State
 from tests.unit.test_decide_verbs import MIRROR, RUN
 from tests.unit.test_refusals import LINK
 
@@ -32,7 +30,7 @@ STEPS = list_step_names(RunKind.FAILOVER)
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_by_side, "RETRY_PAUSE_S", 0.0)
+    monkeypatch.setattr(set_failover, "RETRY_PAUSE_S", 0.0)
 
 
 def test_what_fails_for_a_moment_is_tried_again_beside_the_others() -> None:
@@ -201,7 +199,7 @@ def test_a_set_takes_back_a_promotion_that_has_given_nothing(monkeypatch: pytest
         aborted.append(run_id)
         return run
 
-    monkeypatch.setattr("mirror_core.runbook.sets.read_state", lambda cluster: state)
+    monkeypatch.setattr("mirror_core.runbook.set_failover.read_state", lambda cluster: state)
     one: Any = SimpleNamespace(link=LINK, source_answers=lambda: True, abort=abort)
     several = SetFailover(MirrorSet("shop", (A,)), {A: one}, print_line=print)
     (said,) = several.abort("shop-1")
@@ -215,7 +213,7 @@ def test_a_set_knows_which_of_its_runs_wait_for_a_word(monkeypatch: pytest.Monke
     state.put(replace(RUN, plan=replace(RUN.plan, mirror=A, mode=RunMode.UNPLANNED), set_run="shop-1"))
     if waits:
         state.put(make_checkpoint(RUN.id, "promote", SourceReturned()))
-    monkeypatch.setattr("mirror_core.runbook.sets.read_state", lambda cluster: state)
+    monkeypatch.setattr("mirror_core.runbook.set_failover.read_state", lambda cluster: state)
     one: Any = SimpleNamespace(link=LINK)
     several = SetFailover(MirrorSet("shop", (A,)), {A: one}, RunMode.UNPLANNED, print_line=print)
     assert several._read_member_runs("shop-1")[A].awaits_confirmation is waits

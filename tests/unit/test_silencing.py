@@ -11,14 +11,14 @@ from typing import Any, cast
 import pytest
 from cryptography.x509.oid import NameOID
 
-from mirror_core.kafka.acls import BrokerAcls
+from mirror_core.kafka.acl_requests import BrokerAcls
 from mirror_core.kafka.config import ClusterConfig, load_config
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Permission
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.rights.acls import build_denial
-from mirror_core.sync import group_commits, ledger, silencing
-from mirror_core.sync.group_commits import deny_offset_commits
-from mirror_core.sync.silencing import fence_old_tasks
+from mirror_core.rights.acl_rules import build_denial
+from mirror_core.sync import acl_ledger, offset_commits, promotion_acls
+from mirror_core.sync.offset_commits import deny_offset_commits
+from mirror_core.sync.promotion_acls import fence_old_tasks
 from tests.memory import MemoryLog
 from tests.unit.test_refusals import LINK
 from tests.unit.test_subject import Named, certificate
@@ -61,10 +61,10 @@ def test_a_denial_of_a_name_in_doubt_is_no_certainty_however_often_it_is_looked_
 
     def nothing(*_: object) -> None: ...
 
-    for module in (silencing, group_commits):
+    for module in (promotion_acls, offset_commits):
         monkeypatch.setattr(module, "describe_acls", lambda client: BrokerAcls(frozenset(held)))
         monkeypatch.setattr(module, "present_on_every_broker", nothing)
-    monkeypatch.setattr(ledger, "create_acls", create)
+    monkeypatch.setattr(acl_ledger, "create_acls", create)
     client = cast("Any", SimpleNamespace(name=config.name, config=config))
     link = replace(LINK, destination=config)
     for _ in range(2):  # our own denial, which names it, proves nothing

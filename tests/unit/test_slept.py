@@ -10,10 +10,10 @@ import pytest
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.mirror import Lease
 from mirror_core.model.run import StepEvidence, StepRecord
-from mirror_core.runbook.failover_steps import PlannedSteps
-from mirror_core.runbook.lost_steps import UnplannedSteps
+from mirror_core.runbook.planned_steps import PlannedSteps
+from mirror_core.runbook.unplanned_steps import UnplannedSteps
 from mirror_core.state import lease
-from mirror_core.state.records import State, StateRecord, Tombstone
+from mirror_core.state.state_records import State, StateRecord, Tombstone
 from tests.memory import journal_of
 from tests.unit.test_refusals import LINK
 

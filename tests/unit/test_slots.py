@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from mirror_core.spark import slots
-from mirror_core.spark.slots import NoTaskSlot, require_task_slot
+from mirror_core.spark import job_submission
+from mirror_core.spark.job_submission import NoTaskSlot, require_task_slot
 
 
 class Context:
@@ -47,13 +47,13 @@ class Context:
     ],
 )
 def test_who_holds_the_slots_is_said(monkeypatch: pytest.MonkeyPatch, at_work: tuple[str, ...], words: str) -> None:
-    monkeypatch.setattr(slots, "SLOT_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(job_submission, "SLOT_TIMEOUT_S", 0.01)
     with pytest.raises(NoTaskSlot, match=words):
         ends_when_cancelled(Context(*at_work))
 
 
 def test_who_holds_them_is_counted_once_however_long_the_cancelling_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "SLOT_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(job_submission, "SLOT_TIMEOUT_S", 0.01)
     with pytest.raises(NoTaskSlot, match=r": 1 job\(s\) that this process began before"):
         ends_when_cancelled(Context("ours-1", asked_to_cancel=3))
 

@@ -11,15 +11,14 @@ import typer
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 
-from mirror_core.cli.conducting import CompareRunner, make_services
-from mirror_core.cli.spark_conf import parse_spark_conf
-from mirror_core.model.copying import ListenAddress
+from mirror_core.cli.command_options import parse_spark_conf
+from mirror_core.cli.run_commands import CompareRunner, make_services
 from mirror_core.model.errors import BadRequest, RemoteFault
-from mirror_core.runbook.services import Services
-from mirror_core.spark.fleet import SparkFleet
-from mirror_core.spark.parity import SparkParity
-from mirror_core.spark.runner import get_listen_address
-from mirror_core.spark.salvage import SparkSalvage
+from mirror_core.model.task_messages import ListenAddress
+from mirror_core.runbook.run_services import Services
+from mirror_core.spark.parity_job import SparkParity
+from mirror_core.spark.runner import SparkFleet, get_listen_address
+from mirror_core.spark.salvage_job import SparkSalvage
 from mirror_core.spark.session import _build_settings, get_spark_context
 
 

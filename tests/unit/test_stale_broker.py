@@ -24,19 +24,25 @@ from kio.schema.metadata.v12.response import (
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
-from mirror_core.kafka import offsets
-from mirror_core.kafka.acls import AuthorizerOff
+from mirror_core.kafka import log_offsets
+from mirror_core.kafka.acl_requests import AuthorizerOff
 from mirror_core.kafka.client import ClusterClient, Leader
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.faults import retry_per_key
-from mirror_core.kafka.leaderless import find_offline_partitions, list_offsets_confirmed
-from mirror_core.kafka.offsets import OffsetPoint, OffsetsResult, list_available_offsets, list_offsets
+from mirror_core.kafka.error_mapping import retry_per_key
+from mirror_core.kafka.log_offsets import (
+    OffsetPoint,
+    OffsetsResult,
+    find_offline_partitions,
+    list_available_offsets,
+    list_offsets,
+    list_offsets_confirmed,
+)
 from mirror_core.model.errors import BadRequest, Unreachable
 from mirror_core.model.names import Offset, Partition
-from mirror_core.runbook import observe
-from mirror_core.runbook.observed_groups import ObservedGroups
-from mirror_core.state.records import State
+from mirror_core.runbook import snapshot_reader
+from mirror_core.runbook.snapshot_reader import ObservedGroups
+from mirror_core.state.state_records import State
 from tests.threads import beside
 from tests.unit.test_many_requests import METADATA, ZERO, encoded, frame
 from tests.unit.test_refusals import LINK
@@ -195,7 +201,7 @@ def test_who_names_no_leader_is_doubted_and_not_for_one_that_does_not_know_yet(l
     assert any(doubts) is doubted
     doubts.clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(offsets, "call_brokers", lambda client, asked: dict.fromkeys(asked, said))
+        patch.setattr(log_offsets, "call_brokers", lambda client, asked: dict.fromkeys(asked, said))
         assert list_available_offsets(client, [P], OffsetPoint.LOG_END, within_s=0.1).offsets == {}
     assert doubts == [], "`offsets_by_two` asks another one, where it matters"
 
@@ -251,8 +257,8 @@ def test_what_is_known_of_the_others_stays_known_where_nobody_answers_the_second
         raise Unreachable("gone")
 
     first = OffsetsResult({P: Offset(OFFSET)}, frozenset({other}))
-    monkeypatch.setattr("mirror_core.kafka.leaderless.list_available_offsets", lambda *a, **k: first)
-    monkeypatch.setattr("mirror_core.kafka.leaderless.find_offline_partitions", silent)
+    monkeypatch.setattr("mirror_core.kafka.log_offsets.list_available_offsets", lambda *a, **k: first)
+    monkeypatch.setattr("mirror_core.kafka.log_offsets.find_offline_partitions", silent)
     found = list_offsets_confirmed(client, [P, other], OffsetPoint.STABLE_END, within_s=0)
     assert (found.offsets, found.offline) == ({P: OFFSET}, frozenset({other}))
 
@@ -265,8 +271,8 @@ def test_nor_is_it_forgotten_where_the_source_dies_before_the_third(monkeypatch:
             return found
         raise Unreachable("gone")
 
-    monkeypatch.setattr("mirror_core.kafka.leaderless.list_available_offsets", asked)
-    monkeypatch.setattr("mirror_core.kafka.leaderless.find_offline_partitions", lambda *_: frozenset())
+    monkeypatch.setattr("mirror_core.kafka.log_offsets.list_available_offsets", asked)
+    monkeypatch.setattr("mirror_core.kafka.log_offsets.find_offline_partitions", lambda *_: frozenset())
     nobody: Any = None
     found = list_offsets_confirmed(nobody, [P, other], OffsetPoint.STABLE_END, within_s=0)
     assert (found.offsets, found.offline) == ({P: OFFSET}, frozenset({other}))
@@ -276,13 +282,13 @@ def test_nor_does_a_look_at_the_source(
     client: ClusterClient, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brokers.says[STALE] = Leader(NOBODY, epoch=0)
-    monkeypatch.setattr(observe, "ClusterClient", lambda *a, **k: nullcontext(client))
-    monkeypatch.setattr(observe, "describe_acls", lambda client: AuthorizerOff("east"))
-    monkeypatch.setattr(observe, "list_open_transactions", lambda client, topics: ())
-    monkeypatch.setattr(observe, "observe_groups", lambda *a, **k: ObservedGroups())
+    monkeypatch.setattr(snapshot_reader, "ClusterClient", lambda *a, **k: nullcontext(client))
+    monkeypatch.setattr(snapshot_reader, "describe_acls", lambda client: AuthorizerOff("east"))
+    monkeypatch.setattr(snapshot_reader, "list_open_transactions", lambda client, topics: ())
+    monkeypatch.setattr(snapshot_reader, "observe_groups", lambda *a, **k: ObservedGroups())
     read: Any = SimpleNamespace(while_waiting=lambda *a: None)
     link = replace(LINK, mirror=replace(LINK.mirror, topics=(P.topic,)))
-    seen = observe._snapshot_source(link, State(), (P,), threading.Event(), read, offsets=False, fences=False)
+    seen = snapshot_reader._snapshot_source(link, State(), (P,), threading.Event(), read, offsets=False, fences=False)
     assert (seen.stable_ends, seen.offline_partitions) == ({P: OFFSET}, ())
 
 

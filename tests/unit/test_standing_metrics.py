@@ -8,11 +8,11 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
-from mirror_core.decide.standing import FenceDecision, FenceState
-from mirror_core.mirrors.standing_metrics import FENCE_METRICS, FenceCollector, collect_fence_metrics
+from mirror_core.decide.fence_state import FenceDecision, FenceState
+from mirror_core.mirrors.fence_metrics import FENCE_METRICS, FenceCollector, collect_fence_metrics
 from mirror_core.model.logs import LogSettings
 from mirror_core.model.names import Offset, Partition
-from mirror_core.supervisor.supervise import build_watch_command
+from mirror_core.supervisor.lifecycle import build_watch_command
 from tests.unit.test_decide_verbs import MIRROR
 
 

@@ -26,15 +26,15 @@ from kio.static.primitive import i32
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config, load_config
-from mirror_core.kafka.reader import LogReader
+from mirror_core.kafka.log_reader import LogReader
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.state import reading
-from mirror_core.state.link import read_states
-from mirror_core.state.reading import CachedState
-from mirror_core.state.records import STATE_TOPIC, State
-from mirror_core.state.topic import read_state
+from mirror_core.state import topic_reader
+from mirror_core.state.mirror_link import read_states
+from mirror_core.state.state_records import STATE_TOPIC, State
+from mirror_core.state.state_topic import read_state
+from mirror_core.state.topic_reader import CachedState
 from tests.threads import Work, beside
 from tests.unit.test_many_requests import METADATA, ZERO, encoded, frame
 
@@ -208,7 +208,7 @@ def test_connections_that_break_again_and_again_get_it_to_the_end(stack: ExitSta
 def test_a_leader_that_hangs_does_not_cost_the_whole_limit(
     stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_RESPONSE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(topic_reader, "_RESPONSE_TIMEOUT_S", 1.0)
     elected = iter([2])
     brokers = Brokers(
         stack, lambda number, offset: fetched(batch(0), 1), lambda by: next(elected, 1), numbers=(1, 2), hanging=(2,)
@@ -228,7 +228,7 @@ def test_a_slow_way_is_no_silence(stack: ExitStack, tmp_path: Path) -> None:
     size, count = 250 << 10, 16
 
     def log(number: int, offset: int) -> bytes:
-        most = max(1, reading._MAX_FETCH_BYTES // size)
+        most = max(1, topic_reader._MAX_FETCH_BYTES // size)
         return fetched(b"".join(batch(n, size) for n in range(offset, min(count, offset + most))), count)
 
     ((_, answer),) = read_states(Brokers(stack, log, bytes_per_s=640 << 10).config(tmp_path), 4.0)
@@ -242,9 +242,9 @@ def test_what_was_just_committed_is_waited_for_also_behind_a_long_read(stack: Ex
 
     def log(number: int, offset: int) -> bytes:
         if number == 1:
-            time.sleep(1.2 * reading.OPEN_TRANSACTION_WAIT_S)  # the way here is long
+            time.sleep(1.2 * topic_reader.OPEN_TRANSACTION_WAIT_S)  # the way here is long
             return fetched(batch(0), 2)
-        return fetched(batch(1) if time.monotonic() - began > 1.5 * reading.OPEN_TRANSACTION_WAIT_S else b"", 2)
+        return fetched(batch(1) if time.monotonic() - began > 1.5 * topic_reader.OPEN_TRANSACTION_WAIT_S else b"", 2)
 
     assert read(Brokers(stack, log), tmp_path, 10.0) == ["m0", "m1"]
 
@@ -254,14 +254,14 @@ def test_who_is_held_up_when_he_reads_on_looks_once_more(stack: ExitStack, tmp_p
 
     def log(number: int, offset: int) -> bytes:
         if number == 1:
-            time.sleep(1.2 * reading.OPEN_TRANSACTION_WAIT_S)
+            time.sleep(1.2 * topic_reader.OPEN_TRANSACTION_WAIT_S)
             return fetched(b"", 1)
         return fetched(batch(0), 1)
 
     cluster = Brokers(stack, log).config(tmp_path).cluster("west")
     with ClusterClient(cluster, timeout_s=LONG_S) as client:
-        found = reading._find_leader(client, STATE_TOPIC)
+        found = topic_reader._find_leader(client, STATE_TOPIC)
     assert found is not None
     known = CachedState(found[0], 0, 0, State())
-    read_to = reading.read_newer(cluster, known, lambda: None, LONG_S)
+    read_to = topic_reader.read_newer(cluster, known, lambda: None, LONG_S)
     assert ([*read_to.state.leases], read_to.position) == (["m0"], 1)

@@ -9,16 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.model.checkpoint import Checkpoint
 from mirror_core.model.errors import Indeterminate
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.run import StepRecord, StepState
-from mirror_core.model.sighting import ObservedEnd, ObservedTopic, SourceObservation
-from mirror_core.state import keys, records
-from mirror_core.state.encoding import PIECE_BYTES, SCHEMA_VERSION, drop_replaced_rows
-from mirror_core.state.keys import parse_mirror_name
-from mirror_core.state.records import State, Tombstone, TransactionalIdNumber, format_key
+from mirror_core.model.run_checkpoints import Checkpoint
+from mirror_core.model.source_observation import ObservedEnd, ObservedTopic, SourceObservation
+from mirror_core.state import record_encoding, state_records
+from mirror_core.state.record_encoding import PIECE_BYTES, SCHEMA_VERSION, drop_replaced_rows, parse_mirror_name
+from mirror_core.state.state_records import State, Tombstone, TransactionalIdNumber, format_key
 from tests.memory import fold, journal_of
 
 LEASE = Lease(mirror=MirrorName("m"), owner="me", generation=1, heartbeat_ms=1, writers_until_ms=1)
@@ -230,4 +229,4 @@ def test_an_id_that_would_leave_its_folder_is_unreadable(run: str) -> None:
 
 
 def test_every_kind_of_record_has_a_well_formed_key() -> None:
-    assert records._DECODERS.keys() == keys._SEGMENT_COUNTS.keys()
+    assert state_records._DECODERS.keys() == record_encoding._SEGMENT_COUNTS.keys()

@@ -7,7 +7,7 @@ import sys
 
 FIRST_READ_BY_MANY = """
 import sys, threading
-from mirror_core.state.records import _DECODERS, State
+from mirror_core.state.state_records import _DECODERS, State
 
 sys.setswitchinterval(1e-6)
 together = threading.Barrier(4)

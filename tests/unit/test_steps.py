@@ -13,13 +13,13 @@ from mirror_core.decide.steps import (
     list_step_names,
     plan_steps,
 )
+from mirror_core.model.config_sections import WriteBarrier
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.model.ruling import WriteBarrier
 from mirror_core.model.run import RunKind, RunMode
 from mirror_core.runbook.failback_steps import FailbackSteps
-from mirror_core.runbook.failover_steps import PlannedSteps
-from mirror_core.runbook.lost_steps import UnplannedSteps
+from mirror_core.runbook.planned_steps import PlannedSteps
+from mirror_core.runbook.unplanned_steps import UnplannedSteps
 
 MIRROR = Mirror(
     name=MirrorName("m"),

@@ -20,7 +20,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from mirror_core.java import find_java_home
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
-from mirror_core.kafka.subject import SubjectUnreadable, parse_subject
+from mirror_core.kafka.tls import SubjectUnreadable, parse_subject
 from mirror_core.model.errors import BadRequest
 
 KEY = ec.generate_private_key(ec.SECP256R1())

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import MirrorName
-from mirror_core.supervisor import home, supervise
-from mirror_core.supervisor.home import SupervisorDirectory, SupervisorStatus, make_own_status
-from mirror_core.supervisor.identity import get_machine, read_start_ticks
+from mirror_core.supervisor import directory, lifecycle
+from mirror_core.supervisor.directory import SupervisorDirectory, SupervisorStatus, make_own_status
+from mirror_core.supervisor.process_identity import get_machine, read_start_ticks
 from mirror_core.supervisor.supervisor import (
     FIRST_DELAY_S,
     HEALTHY_S,
@@ -77,7 +77,7 @@ def running(home: Path, script_says: str = "here I am") -> SupervisorStatus:
     """The status once a child is up and has said so."""
 
     def up() -> SupervisorStatus | None:
-        found = supervise.read_supervisor_status(home, MIRROR)
+        found = lifecycle.read_supervisor_status(home, MIRROR)
         if found is None or found.child_pid is None or not psutil.pid_exists(found.child_pid):
             return None
         return found if Path(found.log).read_text().count(script_says) > found.restarts else None
@@ -112,17 +112,17 @@ def test_sigterm_stops_the_child_cleanly_and_waits_for_it(tmp_path: Path) -> Non
         assert Path(found.log).read_text().splitlines() == ["here I am", "tidied up"]
         assert found.child_pid is not None
         assert not psutil.pid_exists(found.child_pid)
-        assert supervise.read_supervisor_status(tmp_path, MIRROR) is None
+        assert lifecycle.read_supervisor_status(tmp_path, MIRROR) is None
 
 
 def test_stop_ends_supervisor_and_child(tmp_path: Path) -> None:
     with supervisor(tmp_path, POLITE) as process:
         found = running(tmp_path)
-        supervise.stop_supervisor(tmp_path, MIRROR, timeout_s=TIMEOUT_S)
+        lifecycle.stop_supervisor(tmp_path, MIRROR, timeout_s=TIMEOUT_S)
         assert process.wait(TIMEOUT_S) == 0
         assert found.child_pid is not None
         assert not psutil.pid_exists(found.child_pid)
-    supervise.stop_supervisor(tmp_path, MIRROR, timeout_s=TIMEOUT_S)  # nothing there: nothing to do
+    lifecycle.stop_supervisor(tmp_path, MIRROR, timeout_s=TIMEOUT_S)  # nothing there: nothing to do
 
 
 def test_a_second_supervisor_refuses_and_names_the_first(tmp_path: Path) -> None:
@@ -144,12 +144,12 @@ def test_a_killed_supervisor_takes_its_child_along_and_makes_room(tmp_path: Path
         doomed.wait(TIMEOUT_S)
         wait_until(lambda: not child.is_running(), timeout_s=TIMEOUT_S, why="the child follows its parent")
         assert Path(found.log).read_text().splitlines() == ["here I am", "tidied up"]
-    last = supervise.read_supervisor_status(tmp_path, MIRROR)
+    last = lifecycle.read_supervisor_status(tmp_path, MIRROR)
     assert last is not None
     assert not last.alive
     with supervisor(tmp_path, STEADY):
         now = wait_until(
-            lambda: seen if (seen := supervise.read_supervisor_status(tmp_path, MIRROR)) and seen.alive else None,
+            lambda: seen if (seen := lifecycle.read_supervisor_status(tmp_path, MIRROR)) and seen.alive else None,
             timeout_s=TIMEOUT_S,
             why="the next supervisor takes over",
         )
@@ -175,7 +175,7 @@ def test_a_killed_supervisors_last_word_is_not_taken_for_its_successors(
         return True
 
     monkeypatch.setattr(SupervisorDirectory, "is_locked", held)
-    found = supervise.read_supervisor_status(tmp_path, MIRROR)
+    found = lifecycle.read_supervisor_status(tmp_path, MIRROR)
     assert found is not None
     assert (found.alive, found.pid) == (True, os.getpid())
 
@@ -194,7 +194,7 @@ def test_what_only_a_person_changes_is_tried_again_calmly(tmp_path: Path, code: 
         found = wait_until(
             lambda: (
                 now
-                if (now := supervise.read_supervisor_status(tmp_path, MIRROR)) and now.last_exit is not None
+                if (now := lifecycle.read_supervisor_status(tmp_path, MIRROR)) and now.last_exit is not None
                 else None
             ),
             timeout_s=TIMEOUT_S,
@@ -264,7 +264,7 @@ def test_a_child_that_will_not_stop_is_killed_with_all_it_started(
 
 def test_the_log_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = SUPERVISOR.replace(
-        "home, mirror", "import mirror_core.supervisor.home as s; s.MAX_LOG_BYTES = 100\nhome, mirror"
+        "home, mirror", "import mirror_core.supervisor.directory as s; s.MAX_LOG_BYTES = 100\nhome, mirror"
     )
     monkeypatch.setitem(globals(), "SUPERVISOR", small)
     talker = "print('x' * 300, flush=True); import os; os.kill(os.getpid(), 9)"
@@ -279,7 +279,7 @@ def test_a_full_disk_costs_the_old_log_and_not_the_supervisor(tmp_path: Path, mo
         target.write_text("hal")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(home, "MAX_LOG_BYTES", 100)
+    monkeypatch.setattr(directory, "MAX_LOG_BYTES", 100)
     monkeypatch.setattr(shutil, "copyfile", full)
     made = SupervisorDirectory(tmp_path, MIRROR)
     made.create()
@@ -337,10 +337,10 @@ def test_options_that_end_replicate_are_refused(tmp_path: Path) -> None:
     config = tmp_path / "mirrorbook.yaml"
     config.touch()
     with pytest.raises(BadRequest, match="--until-caught-up"):
-        supervise.ensure_supervisor(config, MIRROR, tmp_path, ["--until-caught-up"])
+        lifecycle.ensure_supervisor(config, MIRROR, tmp_path, ["--until-caught-up"])
     with pytest.raises(BadRequest, match="no configuration"):
-        supervise.ensure_supervisor(tmp_path / "none.yaml", MIRROR, tmp_path)
-    assert supervise.read_supervisor_status(tmp_path, MIRROR) is None
+        lifecycle.ensure_supervisor(tmp_path / "none.yaml", MIRROR, tmp_path)
+    assert lifecycle.read_supervisor_status(tmp_path, MIRROR) is None
 
 
 @given(ends=st.lists(st.tuples(st.sampled_from([-9, 0, 1, 2, 3, 4, 5]), st.floats(0, 100)), max_size=30))

@@ -14,9 +14,9 @@ import pytest
 
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import MirrorName
-from mirror_core.supervisor import supervise
-from mirror_core.supervisor.home import SupervisorDirectory, SupervisorStatus, make_own_status
-from mirror_core.supervisor.identity import ProcessIdentity, get_machine, read_start_ticks
+from mirror_core.supervisor import lifecycle
+from mirror_core.supervisor.directory import SupervisorDirectory, SupervisorStatus, make_own_status
+from mirror_core.supervisor.process_identity import ProcessIdentity, get_machine, read_start_ticks
 
 MIRROR = MirrorName("m1")
 
@@ -51,7 +51,7 @@ def test_nobody_is_signalled_who_is_not_provably_the_supervisor(
     home.create()
     home.write_status(replace(of(stranger, home.log), **change))  # type: ignore[arg-type]
     with home.hold_lock(), pytest.raises(Refused, match=said) as refused:
-        supervise.stop_supervisor(tmp_path, MIRROR, timeout_s=1)
+        lifecycle.stop_supervisor(tmp_path, MIRROR, timeout_s=1)
     assert "nobody was signalled" in str(refused.value)
 
 
@@ -60,10 +60,10 @@ def test_where_the_system_tells_nothing_nobody_is_signalled(
 ) -> None:
     home = SupervisorDirectory(tmp_path, MIRROR)
     home.create()
-    monkeypatch.setattr("mirror_core.supervisor.identity._BOOT_ID", tmp_path / "none")
+    monkeypatch.setattr("mirror_core.supervisor.process_identity._BOOT_ID", tmp_path / "none")
     home.write_status(of(stranger, home.log))
     with home.hold_lock(), pytest.raises(Refused, match="nothing tells whether process"):
-        supervise.stop_supervisor(tmp_path, MIRROR, timeout_s=1)
+        lifecycle.stop_supervisor(tmp_path, MIRROR, timeout_s=1)
 
 
 def test_a_number_that_changes_hands_at_the_last_moment_saves_the_newcomer(
@@ -76,7 +76,7 @@ def test_a_number_that_changes_hands_at_the_last_moment_saves_the_newcomer(
         looks.append(pid)
         return meant.started if len(looks) == 1 else 0
 
-    monkeypatch.setattr("mirror_core.supervisor.identity.read_start_ticks", one_then_another)
+    monkeypatch.setattr("mirror_core.supervisor.process_identity.read_start_ticks", one_then_another)
     assert "is not the one that was meant" in (meant.signal(signal.SIGTERM) or "")
     assert len(looks) == 2
 
@@ -103,7 +103,9 @@ def test_a_process_has_ended_only_where_that_is_certain(stranger: int, monkeypat
     assert replace(living, started=1).has_ended(), "another process has got its number"
     assert not replace(dead, started=None).has_ended()
     with monkeypatch.context() as patched:
-        patched.setattr("mirror_core.supervisor.identity.read_start_ticks", lambda pid: None)  # /proc may hide them
+        patched.setattr(
+            "mirror_core.supervisor.process_identity.read_start_ticks", lambda pid: None
+        )  # /proc may hide them
         assert not living.has_ended()
         assert dead.has_ended()
         patched.setattr(os, "kill", not_ours)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mirror_core.cli.sync import parse_parts
-from mirror_core.model.drift import SyncCategory
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.sync_state import SyncCategory
 
 
 def test_parts_are_named_with_commas_between() -> None:

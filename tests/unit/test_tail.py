@@ -9,13 +9,13 @@ from typing import cast
 
 import pytest
 
-from mirror_core.copy import tail
-from mirror_core.decide.position import BothLogBounds
+from mirror_core.copy import log_inspection
+from mirror_core.decide.gaps_and_resume import BothLogBounds
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
-from mirror_core.kafka.empty_answers import EmptyFetch
-from mirror_core.kafka.fetching import FetchLink
-from mirror_core.kafka.reader import LogReader
+from mirror_core.kafka.empty_fetch import EmptyFetch
+from mirror_core.kafka.fetch_link import FetchLink
+from mirror_core.kafka.log_reader import LogReader
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Partition
 from mirror_core.wire.batch import CONTROL, CURRENT_MAGIC, HEADER, LENGTH_PREFIX
@@ -34,9 +34,11 @@ def looked_at(monkeypatch: pytest.MonkeyPatch, answers: Iterator[tuple[int, Fetc
         link.throttle_ms, answer = next(answers)
         return answer
 
-    monkeypatch.setattr(tail, "fetch_once", fetch_once)
+    monkeypatch.setattr(log_inspection, "fetch_once", fetch_once)
     client = cast("ClusterClient", SimpleNamespace(timeout_s=0.2))
-    return [header.base_offset for header in tail._read_headers(client, cast("FetchLink", link), PARTITION, 0, 5)]
+    return [
+        header.base_offset for header in log_inspection._read_headers(client, cast("FetchLink", link), PARTITION, 0, 5)
+    ]
 
 
 def test_a_throttled_answer_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +53,7 @@ def test_each_one_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    monkeypatch.setattr(tail, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(log_inspection, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     throttled, offsets = (150, fetched()), range(5)
     answers = [one for offset in offsets for one in (throttled, (0, fetched(batch(offset, 1))))]
     assert looked_at(monkeypatch, iter(answers)) == list(offsets)
@@ -78,13 +80,13 @@ def test_a_wide_gap_at_the_end_of_a_log_is_looked_through_and_not_kept(
             HEADER.pack_into(made, HEADER.size * number, *fields, producer, 0, -1, 1)
         return FetchedPartition(partition, 0, end, end, 0, (), memoryview(made))
 
-    monkeypatch.setattr(tail, "fetch_once", fetch_once)
+    monkeypatch.setattr(log_inspection, "fetch_once", fetch_once)
     link = cast("FetchLink", SimpleNamespace(throttle_ms=0, connection=SimpleNamespace(where="west")))
     client = cast("ClusterClient", SimpleNamespace(timeout_s=0.2))
     seen = BothLogBounds(log_start=0, log_end=end, producer=None, source_start=0, source_end=end)
     tracemalloc.start()
     try:
-        assert tail.find_foreign_after_own(client, link, PARTITION, mine, seen, 0) == stranger
+        assert log_inspection.find_foreign_after_own(client, link, PARTITION, mine, seen, 0) == stranger
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -106,7 +108,7 @@ def test_a_look_that_nobody_waits_for_reads_no_further(monkeypatch: pytest.Monke
     monkeypatch.setattr(LogReader, "_fetch_partition", ask)
     monkeypatch.setattr(LogReader, "_classify_empty", lambda *_, **__: EmptyFetch.GAP)
     one, two = (ClusterClient(ClusterConfig(name, {}, {}), Principal.DATA) for name in (EAST, WEST))
-    logs = tail.RemoteLogInspector(one, two, 7)
-    with pytest.raises(tail.InspectionHalted):
+    logs = log_inspection.RemoteLogInspector(one, two, 7)
+    with pytest.raises(log_inspection.InspectionHalted):
         logs.read_last_record(PARTITION, 0, 1_000)
     assert len(asked) == 3

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mirror_core.copy.outbox import SentBatch
-from mirror_core.copy.tally import ReceiptCounts
-from mirror_core.decide.position import ResumePoint
+from mirror_core.copy.partition_progress import ReceiptCounts
+from mirror_core.copy.send_queue import SentBatch
+from mirror_core.decide.gaps_and_resume import ResumePoint
 
 
 def taken_up(offset: int, gap_end: int) -> ReceiptCounts:

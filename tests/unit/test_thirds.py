@@ -9,14 +9,14 @@ import pytest
 
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permission
-from mirror_core.model.drift import SyncAction
 from mirror_core.model.errors import MirrorError, Unreachable
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.state import link as links
-from mirror_core.state.link import MirrorLink
-from mirror_core.state.records import State
-from mirror_core.sync.fence import build_denials
-from mirror_core.sync.thirds import SiblingDenials, find_sibling_denials
+from mirror_core.model.sync_state import SyncAction
+from mirror_core.state import mirror_link as links
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.state_records import State
+from mirror_core.sync.acl_sync import SiblingDenials, find_sibling_denials
+from mirror_core.sync.fence_acls import build_denials
 from tests.unit.test_refusals import EAST, LINK, WEST
 
 (FENCE,) = build_denials(["orders"])

@@ -10,7 +10,7 @@ import pytest
 
 from mirror_core.evidence.run_report import write_run_report
 from mirror_core.evidence.timeline import MIN_BAR_WIDTH, TIMELINE_WIDTH, Timeline, build_timeline, parse_entries
-from mirror_core.model.chronicle import AuditEntryKind, build_next_line
+from mirror_core.model.audit_log import AuditEntryKind, build_next_line
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Plan, Run, RunKind, RunMode, RunState, StepRecord, StepState

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.dataplane.lookout import ObservedSource
-from mirror_core.dataplane.wholeness import MAX_OBSERVATIONS, RecoveryPoints
-from mirror_core.decide.figures import list_plan_figures
-from mirror_core.decide.together import find_consistency_groups, format_consistency_group
-from mirror_core.decide.view import MirrorSnapshot
+from mirror_core.dataplane.recovery_point import MAX_OBSERVATIONS, RecoveryPoints
+from mirror_core.dataplane.source_monitor import ObservedSource
+from mirror_core.decide.consistency_groups import find_consistency_groups, format_consistency_group
+from mirror_core.decide.mirror_snapshot import MirrorSnapshot
+from mirror_core.decide.plan_figures import list_plan_figures
 from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, MirrorName, Offset, Partition
 from mirror_core.model.run import RunMode
-from mirror_core.model.sighting import ObservedEnd, ObservedTopic, SourceObservation
+from mirror_core.model.source_observation import ObservedEnd, ObservedTopic, SourceObservation
 from tests.unit import test_decide_loss
 from tests.unit.test_decide_loss import A0, A1, B0, DESTINATION, status
 from tests.unit.test_watch import offsets

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
-from mirror_core.kafka import offsets
-from mirror_core.kafka.at_once import BrokerTimeout
+from mirror_core.kafka import log_offsets
 from mirror_core.kafka.client import ClusterClient, Leader, TopicMetadata
-from mirror_core.kafka.offsets import OffsetPoint, list_known_offsets
+from mirror_core.kafka.fan_out import BrokerTimeout
+from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Offset, Partition
 
@@ -36,8 +36,8 @@ class Cluster:
 
 
 def found(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, answers: dict[int, object]) -> dict[Partition, Offset]:
-    monkeypatch.setattr(offsets, "call_brokers", lambda _, asked: {broker: answers[broker] for broker in asked})
-    monkeypatch.setattr(offsets, "_iter_rows", lambda rows: rows)
+    monkeypatch.setattr(log_offsets, "call_brokers", lambda _, asked: {broker: answers[broker] for broker in asked})
+    monkeypatch.setattr(log_offsets, "_iter_rows", lambda rows: rows)
     return list_known_offsets(
         cast("ClusterClient", cast("Any", cluster)), [LED, LATER], OffsetPoint.STABLE_END, topics=TOLD
     )

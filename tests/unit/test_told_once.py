@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from mirror_core.decide.standing import FenceDecision, FenceObservation, decide_fence
-from mirror_core.mirrors import standing
-from mirror_core.mirrors.standing import check_fence, record_reported
+from mirror_core.decide.fence_state import FenceDecision, FenceObservation, decide_fence
+from mirror_core.mirrors import fence_watcher
+from mirror_core.mirrors.fence_watcher import check_fence, record_reported
+from mirror_core.model.config_sections import WriteBarrier
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Offset
-from mirror_core.model.ruling import WriteBarrier
-from mirror_core.model.standing import PendingFence
-from mirror_core.state import watchers
-from mirror_core.state.records import PartitionRecord
+from mirror_core.model.pending_fence import PendingFence
+from mirror_core.state import watcher_heartbeat
+from mirror_core.state.state_records import PartitionRecord
 from tests.memory import MemoryAside, MemoryLog
 from tests.unit.test_decide_standing import OWED, STANDS, WELL, P, status
 from tests.unit.test_decide_verbs import RUN
@@ -53,8 +53,8 @@ class World:
             "still": lambda *asked: {P: Offset(100)},
             "repeat": lambda *asked: None,
         }.items():
-            monkeypatch.setattr(standing, name, stands_in)
-        monkeypatch.setattr(watchers, "NonFencingWriter", lambda cluster: MemoryAside(self.log))
+            monkeypatch.setattr(fence_watcher, name, stands_in)
+        monkeypatch.setattr(watcher_heartbeat, "NonFencingWriter", lambda cluster: MemoryAside(self.log))
 
     @contextmanager
     def _door(self, *asked: object) -> Iterator[Any]:
@@ -123,7 +123,7 @@ def test_denials_that_are_put_up_again_are_noted_before_no_look_can_miss_them(mo
         world.bare = ()
         raise Killed
 
-    monkeypatch.setattr(standing, "deny_all_writers", put_up)
+    monkeypatch.setattr(fence_watcher, "deny_all_writers", put_up)
     with pytest.raises(Killed):
         world.look()
     assert LIFTED in "".join(seen[0])
@@ -157,7 +157,7 @@ def test_beside_a_run_nobody_is_told_again_since_nobody_could_note_it() -> None:
 @pytest.mark.parametrize("killed", ["before it is noted", "after it is noted", "never"])
 def test_airflows_task_is_red_whenever_it_was_killed_before(monkeypatch: pytest.MonkeyPatch, killed: str) -> None:
     from airflow.sdk.exceptions import AirflowFailException
-    from mirrorbook_airflow import debtors as tasks
+    from mirrorbook_airflow import fence_watch as tasks
 
     world = World(monkeypatch, OWED)
     look, xcoms = tasks.LookAtDebtors(task_id="look"), dict[str, Any]()

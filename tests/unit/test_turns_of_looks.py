@@ -11,14 +11,14 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.copy import align
-from mirror_core.copy.align import ResumeFinder
-from mirror_core.copy.asking import BothMetadata, ExpectedTopicIds, LogEndRequest, LogEndsResponse, VerifiedMetadata
-from mirror_core.copy.beside import BackgroundThreads
-from mirror_core.copy.looks import MAX_SHORT_COMPARISONS, ComparisonCase
-from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.copy import resume_finder
+from mirror_core.copy.background import BackgroundThreads
+from mirror_core.copy.log_comparisons import MAX_SHORT_COMPARISONS, ComparisonCase
+from mirror_core.copy.log_ends import BothMetadata, ExpectedTopicIds, LogEndRequest, LogEndsResponse, VerifiedMetadata
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.copy.resume_finder import ResumeFinder
 from mirror_core.kafka.client import ClusterClient, ClusterMetadata
-from mirror_core.kafka.placing import TopicIds
+from mirror_core.kafka.reassignment import TopicIds
 from tests.judging import EAST, WEST
 from tests.unit.test_looks import SEEN, replicator
 from tests.waiting import wait_until
@@ -61,7 +61,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch, epoch: int) -> Sequence[Compariso
         begun.extend(cases)
         return iter(())
 
-    monkeypatch.setattr(align, "resolve_leaders", routed)
+    monkeypatch.setattr(resume_finder, "resolve_leaders", routed)
     with closing(BackgroundThreads()) as beside:
         aligner: Any = ResumeFinder(
             cast("ClusterClient", leaders.source),

@@ -14,7 +14,7 @@ from typer._click.exceptions import UsageError  # Typer has a Click of its own
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from mirror_core.cli.lazy import COMMANDS, load_command
+from mirror_core.cli.lazy_group import COMMANDS, load_command
 from mirror_core.cli.main import app
 from tests.unit.test_docs import ROOT, commands
 

@@ -7,17 +7,17 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.copy.endings import _is_end_as_sent
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.verdict import LogInspector
+from mirror_core.copy.log_ends import _is_end_as_sent
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.copy.resume_decision import LogInspector
 from mirror_core.dataplane.counters import Counters
-from mirror_core.dataplane.results import EpochResults
-from mirror_core.decide.position import BothLogBounds, OwnProducerState, ResumePoint
-from mirror_core.model.copying import AlignedPartition, PartitionAssignment, PartitionFailure, TaskReport
+from mirror_core.dataplane.epoch_results import EpochResults
+from mirror_core.decide.gaps_and_resume import BothLogBounds, OwnProducerState, ResumePoint
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
+from mirror_core.model.task_messages import AlignedPartition, PartitionAssignment, PartitionFailure, TaskReport
 from mirror_core.wire.batch import LOG_APPEND_TIME
-from mirror_core.wire.encode import build_batch, encode_record
+from mirror_core.wire.batch_encoder import build_batch, encode_record
 from mirror_core.wire.fetch import FetchedPartition
 from mirror_core.wire.records import Codec
 from tests.judging import decide

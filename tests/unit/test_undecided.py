@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import cast
 
-from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.states import CopyState
-from mirror_core.copy.verdict import ComparisonUndecided, LogInspector
-from mirror_core.decide.position import NO_KNOWN_OFFSET, BothLogBounds, OwnProducerState
-from mirror_core.model.copying import PartitionAssignment
+from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.copy.partition_states import CopyState
+from mirror_core.copy.resume_decision import ComparisonUndecided, LogInspector
+from mirror_core.decide.gaps_and_resume import NO_KNOWN_OFFSET, BothLogBounds, OwnProducerState
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.task_messages import PartitionAssignment
 from tests.judging import decide
 
 P = Partition("orders", 0)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from airflow.sdk import BaseHook, Connection, Variable
 from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
-from mirrorbook_airflow import hooks, mirrors, operators
+from mirrorbook_airflow import hooks, mirror_lookup, operators
 
 from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import BadRequest, Refused
-from mirror_core.state import link
+from mirror_core.state import mirror_link
 
 VARIABLE = "mirrorbook_clusters"
 
@@ -61,7 +61,7 @@ def test_one_that_cannot_be_read_hides_no_other(connections: Connections, failur
     path = hooks.current_config("orders", ["east", "lab", "west"])
     assert load_config(path).clusters.keys() == {"east", "west"}
     assert hooks.unusable_connections(path) == {"lab": reason}
-    assert mirrors.config_path("orders") == path
+    assert mirror_lookup.config_path("orders") == path
     connections.failures.clear()
     assert load_config(hooks.current_config("orders", ["east", "lab"])).clusters.keys() == {"east", "lab"}
     assert hooks.unusable_connections(path) == {}
@@ -104,10 +104,10 @@ def test_a_mirror_that_is_not_found_may_be_on_one_that_cannot_be_read(
     connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connections.failures["lab"] = AirflowNotFoundException("no")
-    monkeypatch.setattr(link, "read_states", lambda config: iter([]))
+    monkeypatch.setattr(mirror_link, "read_states", lambda config: iter([]))
     with pytest.raises(BadRequest, match=r"(?s)unknown mirror 'orders'.*connection lab: there is no such connection"):
-        mirrors.find_mirror("orders")
-    assert mirrors.silent_clusters() == {"lab": "connection lab: there is no such connection"}
+        mirror_lookup.find_mirror("orders")
+    assert mirror_lookup.silent_clusters() == {"lab": "connection lab: there is no such connection"}
 
 
 def _create(**ends: str) -> None:
@@ -128,12 +128,12 @@ def test_a_cluster_becomes_known_when_a_mirror_of_it_was_made_and_not_before(
             raise Refused("create", ["clusters differ"])
         return SimpleNamespace(name=name, source=source, destination=destination, gaps=None)
 
-    monkeypatch.setattr(link, "find_mirror_link", unknown)
+    monkeypatch.setattr(mirror_link, "find_mirror_link", unknown)
     monkeypatch.setattr("mirror_core.mirrors.creation.create_mirror", create)
     monkeypatch.setattr("mirror_core.mirrors.describe.GAP_TEXTS", {None: "as rights allow"})
-    monkeypatch.setattr("mirror_core.mirrors.gaps.format_gap_limit", lambda cluster, gaps: None)
-    monkeypatch.setattr("mirror_core.mirrors.estimate.describe_copy_estimate", lambda link: [])
-    monkeypatch.setattr(link, "make_mirror_link", lambda config, mirror: None)
+    monkeypatch.setattr("mirror_core.mirrors.creation.format_gap_limit", lambda cluster, gaps: None)
+    monkeypatch.setattr("mirror_core.mirrors.creation.describe_copy_estimate", lambda link: [])
+    monkeypatch.setattr(mirror_link, "make_mirror_link", lambda config, mirror: None)
     connections.failures["est"] = AirflowNotFoundException("no")
     for source, refused in (("est", "connection est: there is no such connection"), ("south", "clusters differ")):
         with pytest.raises(AirflowFailException, match=refused):

@@ -11,9 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mirror_core.decide import vouching
-from mirror_core.decide.parity import LEVEL_DIGEST, NOTHING_COMPARED, ParityRow
-from mirror_core.decide.vouching import (
+from mirror_core.decide import certificate_coverage
+from mirror_core.decide.certificate_coverage import (
     CERTIFIED_KEY,
     MISMATCHES_KEY,
     REASONS_KEY,
@@ -24,14 +23,15 @@ from mirror_core.decide.vouching import (
     check_as_copied,
     compute_coverage,
 )
-from mirror_core.model.copying import ReceiptPiece
+from mirror_core.decide.parity_result import LEVEL_DIGEST, NOTHING_COMPARED, ParityRow
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import ParityFinding, ParityResult, ParityVerdict
+from mirror_core.model.parity_verdict import ParityFinding, ParityResult, ParityVerdict
 from mirror_core.model.run import RunState, StepEvidence, StepRecord, StepState
-from mirror_core.parity.certified import CertificateTask
-from mirror_core.runbook import observe
-from mirror_core.runbook.certifying import DeadlineRunner
-from mirror_core.runbook.set_runs import MemberRun
+from mirror_core.model.task_messages import ReceiptPiece
+from mirror_core.parity.certificate_check import CertificateTask
+from mirror_core.runbook import snapshot_reader
+from mirror_core.runbook.certification import DeadlineRunner
+from mirror_core.runbook.set_failover import MemberRun
 from tests.unit.test_decide_verbs import RUN
 from tests.waiting import patience
 
@@ -114,9 +114,9 @@ def test_without_a_certificate_nothing_is_proved() -> None:
     assert build_coverage_evidence({}, PASSED)[VERDICT_KEY] == "indeterminate", (
         "of an empty mirror nothing is proved either"
     )
-    never = vouching.build_unknown_evidence("no certificate was stored")
-    assert vouching.format_coverage(never) == "unknown: no certificate was stored"
-    assert vouching.format_coverage({}) == "unknown"
+    never = certificate_coverage.build_unknown_evidence("no certificate was stored")
+    assert certificate_coverage.format_coverage(never) == "unknown: no certificate was stored"
+    assert certificate_coverage.format_coverage({}) == "unknown"
     check_as_copied(("r", [reported(never)]))
 
 
@@ -126,7 +126,9 @@ def test_a_log_or_a_certificate_that_was_altered_is_said_first_and_is_no_success
     held = compute_coverage(logs((ONE, 0, 10), (TWO, 0, 10)), [row(ONE, 0, 10, dst_digest="b"), row(TWO, 0, 10)])
     seen = build_coverage_evidence(held, failed)
     assert (seen[VERDICT_KEY], seen[CERTIFIED_KEY]) == ("failed", "10 of 20 offsets")
-    assert vouching.format_coverage(seen).startswith("NOT AS IT WAS COPIED: orders-0: [0, 10) is not what was copied.")
+    assert certificate_coverage.format_coverage(seen).startswith(
+        "NOT AS IT WAS COPIED: orders-0: [0, 10) is not what was copied."
+    )
     with pytest.raises(CopyMismatch, match=r"run r: orders-0: \[0, 10\) is not what was copied"):
         check_as_copied(("q", [reported(build_coverage_evidence(held, SHORT))]), ("r", [reported(seen)]))
     seen = build_coverage_evidence(held, replace(failed, findings=()), altered=["date=d/epoch-1.parquet"])
@@ -169,7 +171,7 @@ def test_what_was_read_in_time_counts_and_the_rest_is_not_read(monkeypatch: pyte
         assert all(one.wait(patience(60)) for one in come.values())
         return began
 
-    monkeypatch.setattr(observe, "time", SimpleNamespace(monotonic=soon))
+    monkeypatch.setattr(snapshot_reader, "time", SimpleNamespace(monotonic=soon))
     reading = DeadlineRunner(began + 1, read)
     try:
         rows = reading([task((0, 10), (20, 30), (30, 40)), task((10, 20))])
@@ -193,7 +195,7 @@ def test_a_defect_while_reading_proves_nothing_and_is_named() -> None:
 
 def test_a_set_of_which_another_mirror_failed_names_what_is_not_as_it_was_copied() -> None:
     bad = {
-        **vouching.build_unknown_evidence("x"),
+        **certificate_coverage.build_unknown_evidence("x"),
         CERTIFIED_KEY: "9 of 10 offsets",
         MISMATCHES_KEY: "orders-0: [3, 4) is another",
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.model.limits import SCALE_FACTOR
+from mirror_core.model.timing import SCALE_FACTOR
 from tests import waiting
 from tests.waiting import LONGEST_S, patience, wait_until
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mirror_core.kafka.groups import CommittedOffset
+from mirror_core.kafka.consumer_groups import CommittedOffset
 from mirror_core.model.names import Offset, Partition
-from mirror_core.sync.group_rounds import PendingOffsetCommits
+from mirror_core.sync.offset_commits import PendingOffsetCommits
 
 P, Q = Partition("t", 0), Partition("t", 1)
 RANGES = {P: (Offset(0), Offset(10)), Q: (Offset(0), Offset(5))}

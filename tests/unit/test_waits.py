@@ -11,14 +11,14 @@ import pytest
 
 from mirror_core.dataplane.counters import Counters
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
-from mirror_core.dataplane.planning import CopyPlan
-from mirror_core.dataplane.results import MAX_LISTED_WAITS, MAX_WAIT_CHARS, EpochResults, format_wait_reasons
+from mirror_core.dataplane.epoch_planner import CopyPlan
+from mirror_core.dataplane.epoch_results import MAX_LISTED_WAITS, MAX_WAIT_CHARS, EpochResults, format_wait_reasons
 from mirror_core.mirrors.describe import _format_waits
-from mirror_core.model.copying import AlignedPartition, PartitionFailure, TaskReport
 from mirror_core.model.mirror import FailureKind, Lease
 from mirror_core.model.names import MirrorName, Offset, Partition
+from mirror_core.model.task_messages import AlignedPartition, PartitionFailure, TaskReport
 from mirror_core.state.lease import HeldLease, make_next_lease
-from mirror_core.state.records import State, StateRecord, Tombstone
+from mirror_core.state.state_records import State, StateRecord, Tombstone
 
 HELD = Lease(mirror=MirrorName("m"), owner="me", generation=1, heartbeat_ms=0, writers_until_ms=0)
 CUT = "cluster west, a-0, offset 7: the connection was cut"

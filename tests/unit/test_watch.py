@@ -8,15 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.dataplane.heart import HeartbeatWriter, find_fencing_run
-from mirror_core.dataplane.lookout import MAX_LISTED_TRANSACTIONS, ObservedSource, TransactionKey
+from mirror_core.dataplane.heartbeat_writer import HeartbeatWriter, find_fencing_run
+from mirror_core.dataplane.source_monitor import MAX_LISTED_TRANSACTIONS, ObservedSource, TransactionKey
 from mirror_core.kafka.config import ClusterConfig, Config
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import Plan, RunKind, RunMode, RunState, StepRecord, StepState
-from mirror_core.model.sighting import TRANSACTION_OVER, ObservedEnd, ObservedTransaction, PartitionTransaction
-from mirror_core.state.link import MirrorLink
-from mirror_core.state.records import State
+from mirror_core.model.source_observation import (
+    TRANSACTION_OVER,
+    ObservedEnd,
+    ObservedTransaction,
+    PartitionTransaction,
+)
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.state_records import State
 from tests.memory import run_of
 from tests.unit.test_decide_loss import status
 

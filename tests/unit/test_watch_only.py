@@ -14,28 +14,28 @@ import pytest
 from airflow.sdk import BaseHook, BaseOperator, Connection, Variable
 from airflow.sdk.exceptions import AirflowException
 from mirrorbook_airflow import (
-    closing,
-    controlling,
-    debtors,
-    drilling,
+    control_tasks,
+    drill_tasks,
+    fence_watch,
     hooks,
     operators,
     params,
-    replicating,
+    replicate_tasks,
+    run_status,
     runbook,
-    sets,
+    set_tasks,
 )
-from mirrorbook_airflow.services import parity_check, receipts_folder, services
-from mirrorbook_airflow.watching import DataPlaneTrigger
+from mirrorbook_airflow.data_plane_trigger import DataPlaneTrigger
+from mirrorbook_airflow.worker_services import parity_check, receipts_folder, services
 
 from mirror_core.evidence.suites import PARITY, TableExpectations
 from mirror_core.kafka.config import Config, Principal, load_config
 from mirror_core.model.errors import BadRequest, MirrorError, Unreachable
 from mirror_core.model.run import RunKind
 from mirror_core.parity.check import LocalParity
-from mirror_core.runbook.services import Services
-from mirror_core.state import link
-from mirror_core.state.records import State
+from mirror_core.runbook.run_services import Services
+from mirror_core.state import mirror_link
+from mirror_core.state.state_records import State
 
 CONTROL, DATA, KEY = "pw-of-control", "pw-of-data", "pw-of-the-key"
 DEMANDS = TableExpectations(suite=PARITY)
@@ -90,7 +90,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(BaseHook, "get_connection", connections.__getitem__)
     monkeypatch.setattr(Variable, "get", lambda name, default=None: "east,west")
     monkeypatch.setenv(SETTING.format("DATA_PLANE"), "watch")
-    monkeypatch.setattr(link, "read_states", lambda config: iter(()))
+    monkeypatch.setattr(mirror_link, "read_states", lambda config: iter(()))
     (tmp_path / "mirrorbook").mkdir()
     hooked = "{switch: [{name: tell, command: [./tell.sh]}]}"
     text = f"mirrors: {{orders: {hooked}}}\nsets: {{all: {{mirrors: [orders]}}}}\nexpectations: more.yaml\n"
@@ -117,40 +117,40 @@ TASKS: dict[type[BaseOperator], dict[str, Any]] = {
     **{
         kind: {"task_id": "t", "mirror": "orders"}
         for kind in (
-            controlling.ShowChange,
-            drilling.DrillMirror,
-            drilling.CleanDrill,
+            control_tasks.ShowChange,
+            drill_tasks.DrillMirror,
+            drill_tasks.CleanDrill,
             operators.CreateMirror,
             operators.StartMirror,
             operators.SyncMirror,
             operators.CheckParity,
             operators.CheckMirror,
             operators.CompactReceipts,
-            replicating.WatchDataPlane,
+            replicate_tasks.WatchDataPlane,
         )
     },
     operators.ListMirrors: {"task_id": "t"},
     operators.CheckClusters: {"task_id": "t"},
-    debtors.LookAtDebtors: {"task_id": "t"},
-    debtors.CheckWatchers: {"task_id": "t"},
-    debtors.CallForDebtors: {"task_id": "t", "look": BEFORE},
-    debtors.KeepFenced: {"task_id": "t", "mirrors": ["orders"]},
-    controlling.ControlMirror: {"task_id": "t", "mirror": "orders", "show": BEFORE, "approvals": ()},
+    fence_watch.LookAtDebtors: {"task_id": "t"},
+    fence_watch.CheckWatchers: {"task_id": "t"},
+    fence_watch.CallForDebtors: {"task_id": "t", "look": BEFORE},
+    fence_watch.KeepFenced: {"task_id": "t", "mirrors": ["orders"]},
+    control_tasks.ControlMirror: {"task_id": "t", "mirror": "orders", "show": BEFORE, "approvals": ()},
     runbook.PlanRun: OF_RUN,
     runbook.BeginRun: {**OF_RUN, "plan": BEFORE, "approvals": ()},
     runbook.TakeSteps: {**OF_RUN, "steps": ["prove"], "begin": BEFORE},
     runbook.TellingStep: {**OF_RUN, "steps": ["switch"], "begin": BEFORE},
     runbook.AbortRun: {**OF_RUN, "begin": BEFORE, "steps": ()},
-    sets.PlanSet: OF_SET,
-    sets.BeginSet: {**OF_SET, "plan": BEFORE, "approvals": ()},
-    sets.ProveSet: {**OF_SET, "begin": BEFORE},
-    sets.MoveSet: {**OF_SET, "begin": BEFORE, "go_ahead": None},
-    sets.SwitchedSet: {**OF_SET, "begin": BEFORE},
-    sets.AbortSet: {**OF_SET, "begin": BEFORE, "steps": ()},
-    closing.LastWords: {"task_id": "t", "mirror": "orders", "begin": BEFORE},
-    closing.LastWordsOfSet: {**OF_SET, "begin": BEFORE},
+    set_tasks.PlanSet: OF_SET,
+    set_tasks.BeginSet: {**OF_SET, "plan": BEFORE, "approvals": ()},
+    set_tasks.ProveSet: {**OF_SET, "begin": BEFORE},
+    set_tasks.MoveSet: {**OF_SET, "begin": BEFORE, "go_ahead": None},
+    set_tasks.SwitchedSet: {**OF_SET, "begin": BEFORE},
+    set_tasks.AbortSet: {**OF_SET, "begin": BEFORE, "steps": ()},
+    run_status.LastWords: {"task_id": "t", "mirror": "orders", "begin": BEFORE},
+    run_status.LastWordsOfSet: {**OF_SET, "begin": BEFORE},
 }
-BASES = {operators.MirrorOperator, runbook.RunOperator, sets.SetOperator, debtors._Looks}
+BASES = {operators.MirrorOperator, runbook.RunOperator, set_tasks.SetOperator, fence_watch._Looks}
 ASKING = {"ApprovePlan", "ApproveSecond", "GoAhead", "CheckApprovers", "ReplicateMirror", "WatchAgain"}
 """Tasks that ask people or start DAG runs, or look at no cluster."""
 
@@ -173,7 +173,7 @@ def test_no_task_writes_a_password_where_airflow_only_watches(
         asked.append(load_config(path))
         return asked[-1]
 
-    monkeypatch.setattr(link, "load_config", load)
+    monkeypatch.setattr(mirror_link, "load_config", load)
     with suppress(AirflowException, MirrorError):
         kind(**TASKS[kind]).execute(CONTEXT)
     assert {str(one.cluster("west").control["sasl.password"]) for one in asked} == {CONTROL}, "it went another way"
@@ -214,7 +214,7 @@ class Triggerer:
         self.answers = list(answers)
         self.password = CONTROL
         monkeypatch.setattr(BaseHook, "get_connection", self._connection)
-        monkeypatch.setattr(link, "read_cluster_state", self._state)
+        monkeypatch.setattr(mirror_link, "read_cluster_state", self._state)
         self.trigger = DataPlaneTrigger("orders", "west", "", "", [], 90)
 
     def _connection(self, name: str) -> Connection:
@@ -260,10 +260,10 @@ def test_a_trigger_is_handed_no_file_of_a_worker(home: Path, monkeypatch: pytest
 
     west: Any = SimpleNamespace(name="west")
     found: Any = SimpleNamespace(mirror=SimpleNamespace(name="orders"), destination=west)
-    monkeypatch.setattr(replicating, "find_mirror", lambda name: (found, State()))
-    monkeypatch.setattr(replicating, "ended", lambda state, name: None)
+    monkeypatch.setattr(replicate_tasks, "find_mirror", lambda name: (found, State()))
+    monkeypatch.setattr(replicate_tasks, "ended", lambda state, name: None)
     with pytest.raises(TaskDeferred) as deferred:
-        replicating.WatchDataPlane(task_id="t", mirror="orders").execute(CONTEXT)
+        replicate_tasks.WatchDataPlane(task_id="t", mirror="orders").execute(CONTEXT)
     trigger: Any = deferred.value.trigger
     assert trigger.serialize()[1] == {**trigger.serialize()[1], "config_path": "", "home": "", "args": []}
 
@@ -285,7 +285,7 @@ def test_tasks_of_spark_open_the_file_that_the_deployment_names(
     monkeypatch.setenv(SETTING.format("DATA_PLANE"), plane)
     monkeypatch.setenv(SETTING.format("EXECUTORS_CONFIG"), "/etc/mirrorbook.yaml")
     checks: list[Any] = [parity_check(Path("orders.yaml"), "local[*]", DEMANDS)]
-    monkeypatch.setattr("mirrorbook_airflow.services.kept", lambda salvage: salvage)
+    monkeypatch.setattr("mirrorbook_airflow.worker_services.kept", lambda salvage: salvage)
     made: Any = services(Path("orders.yaml"), ["prove"], "local[*]")
     for job in (*checks, made.parity, made.salvage):
         assert (job._config_path, job._opened_by_tasks) == (Path("orders.yaml"), Path(opened))
@@ -328,4 +328,4 @@ def test_which_masters_a_run_may_be_given(
 
 def test_a_data_plane_of_spark_without_spark_is_refused() -> None:
     with pytest.raises(BadRequest, match="runner spark needs a Spark master, and none was chosen"):
-        replicating.replicate_options({**PARAMS, "runner": "spark"})
+        replicate_tasks.replicate_options({**PARAMS, "runner": "spark"})

@@ -9,19 +9,19 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.cli import conducting as common
 from mirror_core.cli import failback, failover
-from mirror_core.decide.conducting import CONDUCTOR_STEP, ConductorState, ConductorStatus
-from mirror_core.model.checkpoint import RunHeartbeat
-from mirror_core.model.clock import now_ms
+from mirror_core.cli import run_commands as common
+from mirror_core.decide.process_liveness import CONDUCTOR_STEP, ConductorState, ConductorStatus
 from mirror_core.model.errors import Refused
 from mirror_core.model.run import RunState
-from mirror_core.runbook.failback import Failback
-from mirror_core.runbook.failover import Failover
-from mirror_core.state import pulse
+from mirror_core.model.run_checkpoints import RunHeartbeat
+from mirror_core.model.timing import now_ms
+from mirror_core.runbook.failback_conductor import Failback
+from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.state import run_heartbeat
 from mirror_core.state.journal import make_checkpoint
-from mirror_core.state.pulse import HeartbeatMonitor
-from mirror_core.state.records import State
+from mirror_core.state.run_heartbeat import HeartbeatMonitor
+from mirror_core.state.state_records import State
 from tests.memory import journal_of
 from tests.unit.test_refusals import LINK
 
@@ -44,12 +44,12 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(pulse, "time", made)
+    monkeypatch.setattr(run_heartbeat, "time", made)
     return made
 
 
 HOUR_MS = 3_600_000
-ELSEWHERE = replace(pulse._make_heartbeat("me"), host="elsewhere")
+ELSEWHERE = replace(run_heartbeat._make_heartbeat("me"), host="elsewhere")
 
 
 def looks(*beats: RunHeartbeat | None) -> Callable[[], State]:
@@ -123,7 +123,7 @@ def test_the_same_dead_one_is_waited_for_once_and_what_comes_meanwhile_is_heard(
     [
         (None, ConductorState.UNKNOWN),
         (replace(ELSEWHERE, released=True), ConductorState.RELEASED),
-        (replace(pulse._make_heartbeat("me"), start_ticks=1), ConductorState.SILENT),
+        (replace(run_heartbeat._make_heartbeat("me"), start_ticks=1), ConductorState.SILENT),
         (replace(ELSEWHERE, by="another, before"), ConductorState.UNKNOWN),
     ],
 )
@@ -147,7 +147,7 @@ def test_a_dead_way_home_is_waited_for_once(clock: Clock, monkeypatch: pytest.Mo
     """Applications may be fenced meanwhile."""
     said = list[str]()
     monkeypatch.setattr("mirror_core.runbook.conductor.read_complete_state", lambda cluster: looks(ELSEWHERE)())
-    monkeypatch.setattr("mirror_core.runbook.failback.load_reverse_link", lambda link: link)
+    monkeypatch.setattr("mirror_core.runbook.failback_conductor.load_reverse_link", lambda link: link)
     home = Failback(LINK, cast("Any", None), started_by="me", print_line=said.append)
     under_way = replace(RUN, state=RunState.RUNNING)
     monkeypatch.setattr(Failback, "find_active_reverse_run", lambda self, run: under_way)

@@ -15,32 +15,32 @@ from typing import Any
 
 import pytest
 
-from mirror_core.decide.failback import FailbackSnapshot
-from mirror_core.decide.failback import decide_failback as failback
-from mirror_core.decide.figures import list_plan_warnings
-from mirror_core.decide.standing import FenceDecision, FenceState
-from mirror_core.decide.view import MirrorSnapshot
-from mirror_core.decide.watchers import (
+from mirror_core.decide.failback_plan import FailbackSnapshot
+from mirror_core.decide.failback_plan import decide_failback as failback
+from mirror_core.decide.fence_state import FenceDecision, FenceState
+from mirror_core.decide.mirror_snapshot import MirrorSnapshot
+from mirror_core.decide.plan_figures import list_plan_warnings
+from mirror_core.decide.process_liveness import (
     WATCHER_GRACE_S,
     WATCHER_STEP,
     WatcherState,
     decide_watcher_status,
     find_watcher_heartbeat,
 )
-from mirror_core.mirrors import debtors, standing, verbs
-from mirror_core.model.checkpoint import WatcherHeartbeat
+from mirror_core.mirrors import fence_watcher, mirror_commands
+from mirror_core.model.config_sections import AuthorizerConfig, AuthorizerKind
 from mirror_core.model.errors import Indeterminate, MirrorError, Unreachable
 from mirror_core.model.hooks import Hook, HookCommand
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.model.ruling import AuthorizerConfig, AuthorizerKind
-from mirror_core.model.standing import PendingFence
-from mirror_core.state import watchers
+from mirror_core.model.pending_fence import PendingFence
+from mirror_core.model.run_checkpoints import WatcherHeartbeat
+from mirror_core.state import watcher_heartbeat
 from mirror_core.state.journal import make_checkpoint
-from mirror_core.state.keys import parse_mirror_name
-from mirror_core.state.link import MirrorLink
-from mirror_core.state.records import State, StateRecord, format_key
-from mirror_core.state.watchers import WatcherHeartbeats, find_watcher_status
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.record_encoding import parse_mirror_name
+from mirror_core.state.state_records import State, StateRecord, format_key
+from mirror_core.state.watcher_heartbeat import WatcherHeartbeats, find_watcher_status
 from tests.memory import MemoryAside, MemoryLog, fold
 from tests.unit.test_decide_failback import view as failback_view  # noqa: F401 - a fixture
 from tests.unit.test_decide_figures import view  # noqa: F401 - a fixture
@@ -154,7 +154,7 @@ def log() -> MemoryLog:
 @pytest.fixture
 def aside(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> MemoryAside:
     made = MemoryAside(log)
-    monkeypatch.setattr(watchers, "NonFencingWriter", lambda cluster: made)
+    monkeypatch.setattr(watcher_heartbeat, "NonFencingWriter", lambda cluster: made)
     return made
 
 
@@ -192,14 +192,14 @@ def test_no_version_is_held_up_by_a_sign_of_life_that_it_cannot_read() -> None:
 
 
 def test_a_debt_that_cannot_be_read_is_not_taken_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mirrorbook_airflow import mirrors
+    from mirrorbook_airflow import mirror_lookup
 
     state = State()
     state.put(LEFT)
     state.apply(format_key(LEFT), b"of another version")
     assert find_watcher_status(state, NAME).state is WatcherState.UNKNOWN
-    monkeypatch.setattr(mirrors, "_recorded", lambda: iter([(state, LINK.mirror)]))
-    [alarm] = mirrors.unwatched(())
+    monkeypatch.setattr(mirror_lookup, "_recorded", lambda: iter([(state, LINK.mirror)]))
+    [alarm] = mirror_lookup.unwatched(())
     assert alarm.startswith("mirror m: it is not known whether an old source has to be watched: key debt/m: ")
 
 
@@ -208,10 +208,10 @@ def test_a_mirror_that_is_deleted_takes_its_signs_along(log: MemoryLog, monkeypa
     def door(*asked: object) -> Iterator[MemoryLog]:
         yield log
 
-    monkeypatch.setattr(verbs, "take_control", door)
+    monkeypatch.setattr(mirror_commands, "take_control", door)
     other = make_checkpoint(MirrorName("other"), WATCHER_STEP, SIGN)
     log.put(replace(LINK.mirror, desired=DesiredState.STOPPED), make_checkpoint(NAME, WATCHER_STEP, SIGN), other)
-    verbs.delete_mirror(LINK)
+    mirror_commands.delete_mirror(LINK)
     assert list(log.state.checkpoints.values()) == [other]
 
 
@@ -238,13 +238,13 @@ class Watch:
                 raise one
             return one
 
-        monkeypatch.setattr(standing, "check_fence", look)
-        monkeypatch.setattr(standing, "wait_for_answer", lambda link, stop: False)
-        monkeypatch.setattr(standing, "FENCE_CHECK_INTERVAL_S", 0.0)
-        monkeypatch.setattr(standing, "HELD_CHECK_INTERVAL_S", 0.0)
-        monkeypatch.setattr(watchers, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+        monkeypatch.setattr(fence_watcher, "check_fence", look)
+        monkeypatch.setattr(fence_watcher, "wait_for_answer", lambda link, stop: False)
+        monkeypatch.setattr(fence_watcher, "FENCE_CHECK_INTERVAL_S", 0.0)
+        monkeypatch.setattr(fence_watcher, "HELD_CHECK_INTERVAL_S", 0.0)
+        monkeypatch.setattr(watcher_heartbeat, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         self.told = list[FenceDecision]()
-        standing.watch_fence(LINK, stop, self.told.append)
+        fence_watcher.watch_fence(LINK, stop, self.told.append)
 
 
 def test_a_watcher_gives_a_sign_of_life_at_most_every_half_minute_also_when_the_source_is_silent(
@@ -260,7 +260,7 @@ def test_a_watcher_gives_a_sign_of_life_at_most_every_half_minute_also_when_the_
 def test_who_has_nothing_to_watch_or_does_not_see_the_state_gives_none(
     log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchers, "NonFencingWriter", None)
+    monkeypatch.setattr(watcher_heartbeat, "NonFencingWriter", None)
     Watch(monkeypatch, Unreachable("west does not answer"), NOTHING)
     assert log.keys == []
 
@@ -278,14 +278,14 @@ def test_a_watcher_whose_signs_are_not_taken_watches_on_and_says_so(
     def none(cluster: object) -> None:
         raise ValueError("hush")
 
-    monkeypatch.setattr(watchers, "NonFencingWriter", none)
+    monkeypatch.setattr(watcher_heartbeat, "NonFencingWriter", none)
     assert len(Watch(monkeypatch, PENDING, NOTHING).told) == 2
     assert caplog.text.count(said) == 3
     assert "hush" not in caplog.text
 
 
 def test_a_watcher_whose_last_sign_is_not_answered_leaves_no_client_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchers, "_FLUSH_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(watcher_heartbeat, "_FLUSH_TIMEOUT_S", 0.1)
     silent = socket.create_server(("127.0.0.1", 0))
     where = {"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}"}
     cluster = replace(LINK.destination, control=where)
@@ -307,7 +307,7 @@ def test_a_client_whose_sign_was_lost_is_made_anew(log: MemoryLog, monkeypatch: 
         made[-1].refuses = "_MSG_TIMED_OUT" if len(made) == 1 else ""
         return made[-1]
 
-    monkeypatch.setattr(watchers, "NonFencingWriter", new)
+    monkeypatch.setattr(watcher_heartbeat, "NonFencingWriter", new)
     Watch(monkeypatch, *[PENDING] * 6, NOTHING, seconds=30.0)
     assert len(made) == 2
     assert log.keys, "signs of the second client"
@@ -331,7 +331,7 @@ def test_of_many_mirrors_those_that_were_looked_at_are_told_each_on_its_own_clus
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     logs = {name: MemoryLog() for name in ("west", "north")}
-    monkeypatch.setattr(watchers, "NonFencingWriter", lambda cluster: MemoryAside(logs[cluster.name]))
+    monkeypatch.setattr(watcher_heartbeat, "NonFencingWriter", lambda cluster: MemoryAside(logs[cluster.name]))
 
     def link(name: str, destination: str) -> MirrorLink:
         side = replace(LINK.destination, name=ClusterName(destination))
@@ -339,7 +339,7 @@ def test_of_many_mirrors_those_that_were_looked_at_are_told_each_on_its_own_clus
 
     found: dict[str, Any] = {"a": PENDING, "b": SILENT, "c": NOTHING, "d": Indeterminate("broken"), "e": PENDING}
     links = [link(name, "north" if name == "e" else "west") for name in found]
-    debtors.record_watched(links, found, "DAG mirror_watch", 60.0)  # type: ignore[arg-type]
+    fence_watcher.record_watched(links, found, "DAG mirror_watch", 60.0)  # type: ignore[arg-type]
     assert logs["west"].keys == [f"checkpoint/{name}/{WATCHER_STEP}/Watcher" for name in ("a", "b")]
     assert logs["north"].keys == [f"checkpoint/e/{WATCHER_STEP}/Watcher"]
 
@@ -351,16 +351,16 @@ def test_the_hourly_task_is_red_where_nobody_watches(
     monkeypatch: pytest.MonkeyPatch, records: tuple[StateRecord, ...], alarms: int
 ) -> None:
     from airflow.sdk.exceptions import AirflowFailException
-    from mirrorbook_airflow import mirrors
-    from mirrorbook_airflow.debtors import CheckWatchers
+    from mirrorbook_airflow import mirror_lookup
+    from mirrorbook_airflow.fence_watch import CheckWatchers
 
     state = State()
     for one in records:
         state.put(one)
-    monkeypatch.setattr(mirrors, "_recorded", lambda: iter([(state, LINK.mirror)]))
+    monkeypatch.setattr(mirror_lookup, "_recorded", lambda: iter([(state, LINK.mirror)]))
     task = CheckWatchers(task_id="watchers")
-    assert len(mirrors.unwatched(())) == len(mirrors.unwatched([NAME])) == alarms
-    assert mirrors.unwatched(["other"]) == []
+    assert len(mirror_lookup.unwatched(())) == len(mirror_lookup.unwatched([NAME])) == alarms
+    assert mirror_lookup.unwatched(["other"]) == []
     context: Any = {"params": {"mirrors": []}}
     if not alarms:
         task.execute(context)

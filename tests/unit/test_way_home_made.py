@@ -17,11 +17,11 @@ from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import DesiredState, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.run import Plan, Run, RunKind, RunMode, RunState
-from mirror_core.rights.acls import build_denial
+from mirror_core.rights.acl_rules import build_denial
 from mirror_core.runbook import failback_steps
 from mirror_core.runbook.failback_steps import FailbackSteps
-from mirror_core.state.records import PartitionRecord, State
-from mirror_core.sync import access
+from mirror_core.state.state_records import PartitionRecord, State
+from mirror_core.sync import acl_sync
 from tests.memory import journal_of
 from tests.rights_world import APPS, Killed, World, administer, in_memory, right
 
@@ -167,7 +167,7 @@ def given_up(world: World) -> set[tuple[str, Operation]]:
     """Who may change the topic at home, when west is lost at this moment and applications go home by M-back."""
     world.kill_in = 0
     route = world.routes["m"]
-    access.apply_promotion(route.home, world.logs["east"], [TOPIC], ask_source=False)
+    acl_sync.apply_promotion(route.home, world.logs["east"], [TOPIC], ask_source=False)
     return world.open_to("east", TOPIC)
 
 

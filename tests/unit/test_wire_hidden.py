@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.wire.batch import HEADER, BatchHeader, MalformedBatch, crc_matches, readdress, split_batches
-from mirror_core.wire.hidden import HIDDEN_DELTA, HIDDEN_RECORD, build_hidden_batch, is_hidden
+from mirror_core.wire.hidden_records import HIDDEN_DELTA, HIDDEN_RECORD, build_hidden_batch, is_hidden
 from mirror_core.wire.records import decode_records
 from mirror_core.wire.reencode import split_into_runs
 

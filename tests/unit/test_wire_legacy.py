@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirror_core.wire.batch import BatchHeader, MalformedBatch, split_batches
-from mirror_core.wire.encode import compress
-from mirror_core.wire.legacy import decode_message, split_message_into_runs
+from mirror_core.wire.batch_encoder import compress
+from mirror_core.wire.message_v0_v1 import decode_message, split_message_into_runs
 from mirror_core.wire.records import Codec, Record
 from tests.record_bytes import BASE_TIME, INT64, Row, message, seen, source, wrapper
 

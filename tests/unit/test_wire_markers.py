@@ -16,9 +16,9 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32
 
 from mirror_core.model.names import Partition
-from mirror_core.wire import markers
+from mirror_core.wire import txn_markers
 from mirror_core.wire.fields import MalformedResponse
-from mirror_core.wire.markers import MarkerEntry, MarkerResult
+from mirror_core.wire.txn_markers import MarkerEntry, MarkerResult
 
 names = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=20)
 topics = st.sampled_from("ab") | names
@@ -55,13 +55,13 @@ def written(rows: list[MarkerResult]) -> bytes:
 
 
 def decoded(data: bytes) -> list[MarkerResult]:
-    return list(markers.decode_response(memoryview(data)))
+    return list(txn_markers.decode_response(memoryview(data)))
 
 
 @given(st.lists(entries, max_size=5), st.integers(1, 3))
 def test_kio_reads_our_request(wanted: list[MarkerEntry], times: int) -> None:
     sent = [entry for entry in wanted for _ in range(times)]
-    data = markers.encode_request(sent, 77, "client")
+    data = txn_markers.encode_request(sent, 77, "client")
     header, size = entity_reader(RequestHeader)(data, 0)
     assert (header.request_api_key, header.request_api_version) == (27, 1)
     assert (header.correlation_id, header.client_id) == (77, "client")
@@ -85,7 +85,7 @@ def test_kio_reads_our_request(wanted: list[MarkerEntry], times: int) -> None:
 def test_a_partition_twice_in_an_entry_is_never_sent() -> None:
     twice = MarkerEntry(1, 0, 0, (Partition("t", 0), Partition("u", 0), Partition("t", 0)))
     with pytest.raises(ValueError, match="twice"):
-        markers.encode_request([twice], 1, "client")
+        txn_markers.encode_request([twice], 1, "client")
 
 
 rows = st.lists(

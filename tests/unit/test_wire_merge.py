@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirror_core.wire.batch import LOG_APPEND_TIME, TRANSACTIONAL, BatchHeader, MalformedBatch
-from mirror_core.wire.merge import is_mergeable, merge_batches
 from mirror_core.wire.records import Codec, Record, decode_records
-from mirror_core.wire.reencode import RecordRun
+from mirror_core.wire.reencode import RecordRun, is_mergeable, merge_batches
 from tests.record_bytes import BASE_TIME, INT64, contents, numbered, seen, source
 
 batches_of = st.lists(

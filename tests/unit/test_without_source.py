@@ -8,22 +8,27 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.decide.conducting import CONDUCTOR_STEP
-from mirror_core.decide.failover import decide_failover
-from mirror_core.decide.loss import compute_snapshot_loss
-from mirror_core.decide.view import ClusterTopic, MirrorSnapshot, SourceSnapshot, UnseenCluster
-from mirror_core.decide.without_source import GroupReadAgain, UnplannedForecast, forecast_unplanned, list_forecast_facts
+from mirror_core.decide.failover_plan import decide_failover
+from mirror_core.decide.failover_readiness import (
+    GroupReadAgain,
+    UnplannedForecast,
+    forecast_unplanned,
+    list_forecast_facts,
+)
+from mirror_core.decide.loss_bound import compute_snapshot_loss
+from mirror_core.decide.mirror_snapshot import ClusterTopic, MirrorSnapshot, SourceSnapshot, UnseenCluster
+from mirror_core.decide.process_liveness import CONDUCTOR_STEP
 from mirror_core.model.mirror import DesiredState, GroupSyncTime
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode
-from mirror_core.model.sighting import ObservedTopic, SourceObservation
-from mirror_core.runbook import failover
-from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.services import Services
-from mirror_core.runbook.without_source import PRESUMED_DEAD, presume_source_dead
-from mirror_core.state import pulse
+from mirror_core.model.source_observation import ObservedTopic, SourceObservation
+from mirror_core.runbook import failover_conductor
+from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.runbook.run_services import Services
+from mirror_core.runbook.snapshot_reader import PRESUMED_DEAD, presume_source_dead
+from mirror_core.state import run_heartbeat
 from mirror_core.state.journal import make_checkpoint
-from mirror_core.state.records import State
+from mirror_core.state.state_records import State
 from tests.memory import journal_of
 from tests.unit import test_decide_loss
 from tests.unit.test_decide_loss import A0, A1, B0, DESTINATION, status
@@ -243,8 +248,8 @@ def test_both_are_decided_by_one_look(seen: MirrorSnapshot, monkeypatch: pytest.
         looks.append(mode)
         return replace(seen, grants=("of the source",))
 
-    monkeypatch.setattr(failover, "take_snapshot", observed)
-    monkeypatch.setattr(failover, "read_state", lambda *_, **__: State())
+    monkeypatch.setattr(failover_conductor, "take_snapshot", observed)
+    monkeypatch.setattr(failover_conductor, "read_state", lambda *_, **__: State())
     planned, unplanned = Failover(LINK, cast(Services, None), started_by="test").decide_both_modes()
     assert looks == [RunMode.PLANNED]
     assert planned.plan.mode is RunMode.PLANNED
@@ -262,11 +267,11 @@ def test_a_failover_that_goes_on_from_a_run_sees_whether_somebody_conducts_it(
     seen: MirrorSnapshot, monkeypatch: pytest.MonkeyPatch, released: bool
 ) -> None:
     journal = journal_of("m-failover-20260101T000000-abcd", "prove", "fence")
-    beat = replace(pulse._make_heartbeat("me"), released=released)
+    beat = replace(run_heartbeat._make_heartbeat("me"), released=released)
     journal.log.put(make_checkpoint(journal.run_id, CONDUCTOR_STEP, beat))
     lost = replace(seen, mode=RunMode.UNPLANNED, source=PRESUMED_DEAD, active_run=journal.run_id)
-    monkeypatch.setattr(failover, "take_snapshot", lambda *_, **__: lost)
-    monkeypatch.setattr(failover, "is_known_to_stand", lambda services, run_id: False)
+    monkeypatch.setattr(failover_conductor, "take_snapshot", lambda *_, **__: lost)
+    monkeypatch.setattr(failover_conductor, "is_known_to_stand", lambda services, run_id: False)
     found = Failover(LINK, cast(Services, None), started_by="test")._decide(journal.log.state, RunMode.UNPLANNED)
     told = any("that process loses the mirror to this run" in warning for warning in found.plan.warnings)
     assert told is not released

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from mirror_core.cli import failover as command
-from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError, Refused, Unreachable
 from mirror_core.model.run import RunMode, StepRecord, StepState
-from mirror_core.runbook import lost_steps
-from mirror_core.runbook.closing import format_run_outcome
-from mirror_core.runbook.last_look import PromotionProbe
-from mirror_core.runbook.lost_steps import UnplannedSteps
-from mirror_core.state.turning import awaits_confirmation
+from mirror_core.model.timing import now_ms
+from mirror_core.runbook import unplanned_steps
+from mirror_core.runbook.fence_recheck import PromotionProbe
+from mirror_core.runbook.run_outcome import format_run_outcome
+from mirror_core.runbook.unplanned_steps import UnplannedSteps
+from mirror_core.state.no_return import awaits_confirmation
 from tests.unit import test_left_by_word, test_settling
 from tests.unit.test_closing_commands import MIRROR
 from tests.unit.test_left_behind import TAKEN
@@ -47,8 +47,8 @@ def test_a_fence_that_is_up_only_at_the_second_try_asks_as_well(
         acts.writer.put(replace(acts.writer.state.pending_fences[MIRROR.name], applied_at_ms=now_ms(), log_ends=TAKEN))
         return {"fence": "stands"}
 
-    monkeypatch.setattr(lost_steps, "probe_source", lambda *_, **__: ANSWERS)
-    monkeypatch.setattr(lost_steps, "reapply_fence", paid_again)
+    monkeypatch.setattr(unplanned_steps, "probe_source", lambda *_, **__: ANSWERS)
+    monkeypatch.setattr(unplanned_steps, "reapply_fence", paid_again)
     monkeypatch.setattr(UnplannedSteps, "_grant_rights", give)
     with pytest.raises(Refused, match="--leave-behind"):
         fluent.journal.perform("promote", fluent.get_action("promote"))
@@ -81,17 +81,17 @@ def test_one_fenced_by_stand_that_is_silent_for_the_look(
 ) -> None:
     approved_when_silent(fluent)
     monkeypatch.setattr(
-        lost_steps,
+        unplanned_steps,
         "apply_fence",
         lambda acts, debt, *_: (
             acts.writer.put(replace(debt, applied_at_ms=now_ms(), ends=TAKEN)) or {"fence": "stands"}
         ),
     )
-    monkeypatch.setattr(lost_steps, "LiftFile", lambda acts, needed: SimpleNamespace(by_command=set))
-    monkeypatch.setattr(lost_steps, "refuse_if_lifted", lambda acts: False)
+    monkeypatch.setattr(unplanned_steps, "LiftFile", lambda acts, needed: SimpleNamespace(by_command=set))
+    monkeypatch.setattr(unplanned_steps, "refuse_if_lifted", lambda acts: False)
     fluent.stand()
     monkeypatch.setattr(
-        lost_steps, "probe_source", lambda *_, **__: PromotionProbe(silent_because="no answer within 2.5 s")
+        unplanned_steps, "probe_source", lambda *_, **__: PromotionProbe(silent_because="no answer within 2.5 s")
     )
     with pytest.raises(Refused, match="--leave-behind"):
         fluent.check_before_promotion()
@@ -108,7 +108,7 @@ def test_a_word_beside_an_unfenced_one_is_for_now(fluent: UnplannedSteps, monkey
     failed = StepRecord(run="r", step="promote", state=StepState.FAILED, attempt=1, started_ms=1, ended_ms=2)
     fluent.writer.put(failed)
     later = now_ms() + 2 * 86_400_000
-    monkeypatch.setattr(lost_steps, "now_ms", lambda: later)
+    monkeypatch.setattr(unplanned_steps, "now_ms", lambda: later)
     with pytest.raises(Refused, match="could not be fenced"):
         fluent.check_before_promotion()
 
@@ -117,8 +117,8 @@ def test_a_word_beside_an_unfenced_one_is_for_now(fluent: UnplannedSteps, monkey
 def test_a_hash_of_when_it_was_silent_is_no_approval_to_give_up_one_that_answers(
     monkeypatch: pytest.MonkeyPatch, hashed: bool
 ) -> None:
-    from mirror_core.decide.failover import decide_failover
-    from mirror_core.decide.view import UnseenCluster
+    from mirror_core.decide.failover_plan import decide_failover
+    from mirror_core.decide.mirror_snapshot import UnseenCluster
     from tests.unit.test_decide_failover import healthy_view
     from tests.unit.test_refusals import LINK
 

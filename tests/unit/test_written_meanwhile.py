@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from mirror_core.mirrors import proving
-from mirror_core.mirrors.proving import ProofStore
+from mirror_core.mirrors import incremental_verification
+from mirror_core.mirrors.incremental_verification import ProofStore
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.proof import KnownDifference, MirrorVerification, VerifiedEnd
-from mirror_core.state.records import State
+from mirror_core.model.parity_verdict import KnownDifference, MirrorVerification, VerifiedEnd
+from mirror_core.state.state_records import State
 from tests.unit.test_refusals import LINK
 
 NAME, A0, A1, B0 = LINK.mirror.name, Partition("a", 0), Partition("a", 1), Partition("b", 0)
@@ -45,7 +45,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> State:
     def door(*_: object) -> Iterator[Any]:
         yield SimpleNamespace(state=state, put=state.put)
 
-    monkeypatch.setattr(proving, "take_control", door)
+    monkeypatch.setattr(incremental_verification, "take_control", door)
     return state
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from mirror_core.decide.conducting import ConductorStatus
-from mirror_core.decide.verbs import format_held_by
+from mirror_core.decide.command_rules import format_held_by
+from mirror_core.decide.process_liveness import ConductorStatus
 from mirror_core.model.run import Run, RunKind, RunMode
-from mirrorbook_airflow.page.known import Judged
+from mirrorbook_airflow.page.mirror_state import Judged
 
 FAILOVER: Final = "mirror_failover"
 UNPLANNED: Final = "mirror_failover_unplanned"

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.decide import drills
-from mirror_core.decide.clocks import UNKNOWN_TIME_TEXT, format_ago, format_since
-from mirror_core.decide.loss_figures import format_behind
-from mirror_core.decide.without_source import UnplannedForecast, format_read_again
+from mirror_core.decide.clock_skew import UNKNOWN_TIME_TEXT, format_ago, format_since
+from mirror_core.decide.failover_readiness import UnplannedForecast, format_read_again
+from mirror_core.decide.loss_bound import format_behind
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.run import Run, RunMode
-from mirrorbook_airflow.page.figures import UNKNOWN, Age, age_of
-from mirrorbook_airflow.page.known import Judged, Seen, Told, is_current
+from mirrorbook_airflow.page.mirror_state import Judged, Seen, Told, is_current
+from mirrorbook_airflow.page.number_format import UNKNOWN, Age, age_of
 from mirrorbook_airflow.page.runs import RunView
 
 JUDGED_FRESH_S: Final = 120.0

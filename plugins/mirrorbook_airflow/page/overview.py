@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mirror_core.decide.loss import LossBound
+from mirror_core.decide.loss_bound import LossBound
 from mirror_core.model.mirror import DesiredState, Lease, Mirror, PartitionState, is_lease_fresh
 from mirror_core.model.names import MirrorName
 from mirrorbook_airflow.page.cards import (
@@ -16,8 +16,8 @@ from mirrorbook_airflow.page.cards import (
     proof_card,
     readiness_card,
 )
-from mirrorbook_airflow.page.figures import UNKNOWN, Age, age_of, counted
-from mirrorbook_airflow.page.known import Clusters, Judged, Seen, Told
+from mirrorbook_airflow.page.mirror_state import Clusters, Judged, Seen, Told
+from mirrorbook_airflow.page.number_format import UNKNOWN, Age, age_of, counted
 
 
 @dataclass(frozen=True, slots=True)

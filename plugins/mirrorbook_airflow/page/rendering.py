@@ -8,9 +8,9 @@ from typing import Final
 import jinja2
 from markupsafe import Markup, escape
 
-from mirror_core.evidence.shown import make_visible
-from mirrorbook_airflow.page.figures import number
-from mirrorbook_airflow.page.plots import HEIGHT, WIDTH
+from mirror_core.evidence.html_templates import make_visible
+from mirrorbook_airflow.page.number_format import number
+from mirrorbook_airflow.page.prometheus_history import HEIGHT, WIDTH
 
 
 def _shown(value: object) -> object:

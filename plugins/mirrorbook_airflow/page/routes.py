@@ -12,27 +12,26 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, 
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from mirror_core.decide.conducting import UNKNOWN_CONDUCTOR
-from mirror_core.evidence.set_page import SET_PAGE
-from mirror_core.mirrors.runbook import collect_runbook
-from mirror_core.model.clock import now_ms
+from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR
+from mirror_core.evidence.run_report import SET_PAGE
+from mirror_core.mirrors.describe import collect_runbook
 from mirror_core.model.names import MirrorName
+from mirror_core.model.timing import now_ms
 from mirrorbook_airflow.hooks import home
 from mirrorbook_airflow.page import PREFIX
+from mirrorbook_airflow.page.auth import may_see, permitted
 from mirrorbook_airflow.page.buttons import ACTIONS, SET_ACTIONS, actions
-from mirrorbook_airflow.page.copies import Copies, NoAnswer, TooLarge, where
-from mirrorbook_airflow.page.figures import age_of
-from mirrorbook_airflow.page.files import TYPES
-from mirrorbook_airflow.page.known import Clusters
-from mirrorbook_airflow.page.looking import Looking
-from mirrorbook_airflow.page.mirror_reports import Reports, is_report
+from mirrorbook_airflow.page.mirror_state import Clusters
+from mirrorbook_airflow.page.number_format import age_of
 from mirrorbook_airflow.page.overview import overview
+from mirrorbook_airflow.page.poller import Looking
+from mirrorbook_airflow.page.remote_reports import Copies, NoAnswer, TooLarge, where
 from mirrorbook_airflow.page.rendering import render
-from mirrorbook_airflow.page.rights import may_see, permitted
+from mirrorbook_airflow.page.report_files import TYPES, Reports, is_report
+from mirrorbook_airflow.page.rows import mirror_page, still_holds
 from mirrorbook_airflow.page.runbook import runbook_body
-from mirrorbook_airflow.page.sets import sets_of
+from mirrorbook_airflow.page.set_page import sets_of
 from mirrorbook_airflow.page.static import STATIC
-from mirrorbook_airflow.page.views import mirror_page, still_holds
 
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "

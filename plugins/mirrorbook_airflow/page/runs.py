@@ -12,7 +12,7 @@ from mirror_core.decide.steps import RUN_STEPS, list_standstill_steps
 from mirror_core.evidence.run_report import compute_clocks
 from mirror_core.model.names import MirrorName, format_reverse_name
 from mirror_core.model.run import Run, RunKind, StepRecord
-from mirrorbook_airflow.page.known import Told
+from mirrorbook_airflow.page.mirror_state import Told
 
 SHOWN: Final = 20
 """Runs of a mirror, the newest."""

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from mirror_core.decide.loss import find_oldest
-from mirror_core.decide.without_source import GroupReadAgain, format_group_read_again
+from mirror_core.decide.failover_readiness import GroupReadAgain, format_group_read_again
+from mirror_core.decide.loss_bound import find_oldest
 from mirror_core.mirrors.describe import PartitionDescription
-from mirror_core.model.drift import DriftRow, SyncAction
 from mirror_core.model.mirror import PartitionState
-from mirrorbook_airflow.page.figures import UNKNOWN, counted
-from mirrorbook_airflow.page.known import Seen
+from mirror_core.model.sync_state import DriftRow, SyncAction
+from mirrorbook_airflow.page.mirror_state import Seen
+from mirrorbook_airflow.page.number_format import UNKNOWN, counted
 
 PER_PAGE: Final = 100
 """Rows of a table."""

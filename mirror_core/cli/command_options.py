@@ -1,0 +1,133 @@
+"""The option `--conf` of commands that may run on Spark.
+
+Options, configuration, confirmation and output that commands share.
+"""
+
+from __future__ import annotations
+
+import sys
+import termios
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from mirror_core.cli import completion
+from mirror_core.kafka.config import Config, find_config, load_config
+from mirror_core.model.errors import Indeterminate, Refused
+from mirror_core.model.json_documents import JsonDocument, format_json
+from mirror_core.model.text import escape_invisible, escape_invisible_lines
+from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
+from mirror_core.state.state_records import State
+
+SparkConfOption = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's; may be given again and again."),
+]
+
+
+def parse_spark_conf(given: list[str] | None) -> dict[str, str]:
+    """Raises BadRequest for a setting that may not be chosen."""
+    from mirror_core.spark.session import check_conf  # late: `--runner local` must work where Spark is not installed
+
+    settings = dict[str, str]()
+    for setting in given or ():
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{setting!r} is not KEY=VALUE", param_hint="--conf")
+        settings[key.strip()] = value
+    if settings:
+        check_conf(settings)
+    return settings
+
+
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="Path of mirrorbook.yaml.")]
+
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
+
+
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, do nothing.")]
+
+
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+NameArgument = Annotated[str, typer.Argument(help="The mirror.", autocompletion=completion.complete_mirrors)]
+
+
+def load_configuration(path: Path | None) -> Config:
+    return load_config(find_config(path))
+
+
+def find_mirror(path: Path | None, name: str) -> tuple[MirrorLink, State]:
+    return find_mirror_link(load_configuration(path), name)
+
+
+def check_runner(runner: str) -> None:
+    if runner not in ("spark", "local"):
+        raise typer.BadParameter("must be spark or local", param_hint="--runner")
+
+
+def require_confirmation(question: str, yes: bool) -> None:
+    """By --yes, or on a terminal. Refused otherwise: no script waits for ever."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Refused("not done", ["confirmation required: pass --yes, or run it in a terminal"])
+    with suppress(OSError, termios.error):  # discard input typed before the question
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    if not typer.confirm(question, default=False):
+        raise Refused("not done", ["cancelled"])
+
+
+def print_json(document: JsonDocument) -> None:
+    typer.echo(format_json(document))
+
+
+_MAX_NAME_WIDTH: Final = 100
+
+
+"""Longer names may wrap: else no other column would fit."""
+
+
+_FILE_WIDTH: Final = 160
+
+
+"""Table width in files and pipes, and the maximum on a narrow terminal."""
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    from rich.console import Console  # late: slow to import
+    from rich.table import Table
+    from rich.text import Text
+
+    # `Text` is taken as it is: in a plain string `[/b]` would be markup.
+    table = Table(title=Text(escape_invisible(title)), title_justify="left")
+    cells = [[Text("" if cell is None else escape_invisible_lines(str(cell))) for cell in row] for row in rows]
+    # The first column is copied into the next command: the others wrap first.
+    name_width = max((row[0].cell_len for row in cells), default=0)
+    for number, column in enumerate(columns):
+        width = min(max(name_width, len(column)), _MAX_NAME_WIDTH) if number == 0 else None
+        table.add_column(Text(column), width=width, overflow="fold")
+    for row in cells:
+        table.add_row(*row)
+    console = Console(width=None if sys.stdout.isatty() else _FILE_WIDTH)
+    # Rich would cut columns off; a terminal wraps longer lines.
+    needed = console.measure(table, options=console.options.update(width=_FILE_WIDTH)).minimum
+    console.width = max(console.width, min(needed, _FILE_WIDTH))
+    console.print(table)
+
+
+def print_facts(facts: Mapping[str, object]) -> None:
+    for key, value in facts.items():
+        typer.echo(f"{escape_invisible(key)}: {'unknown' if value is None else escape_invisible(str(value))}")
+
+
+def refuse_incomplete_list(noun: str, reasons: Sequence[str]) -> None:
+    """Raises Indeterminate if a printed list may be incomplete."""
+    if reasons:
+        listed = "".join(f"\n  - {reason}" for reason in reasons)
+        raise Indeterminate(f"there may be more {noun} than were listed:{listed}")

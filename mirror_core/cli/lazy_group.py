@@ -1,0 +1,134 @@
+"""Imports a command's module when it is called: clients, Arrow and wire types take most of a second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, ClassVar, Final
+
+import typer
+from typer.core import TyperGroup
+
+
+@dataclass(frozen=True, slots=True)
+class LazyCommand:
+    module: str
+    attribute: str
+    help: str
+    """In the list of commands. A test compares it with the command's own."""
+
+
+COMMANDS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
+    {
+        "demo": LazyCommand(
+            "mirror_core.demo.cli",
+            "demo_command",
+            "See it work: two clusters, a failover under load, every record counted. Exit code 0: exact; 1: not.",
+        ),
+        "sandbox": LazyCommand(
+            "mirror_core.sandbox.cli", "sandbox_app", "Two small Kafka clusters of real brokers on this machine."
+        ),
+        "cluster": LazyCommand("mirror_core.cli.cluster", "cluster_app", "The clusters of mirrorbook.yaml."),
+        "mirror": LazyCommand("mirror_core.cli.mirror", "mirror_app", "One-way links between two clusters."),
+        "replicate": LazyCommand(
+            "mirror_core.cli.replicate",
+            "replicate_command",
+            "Create missing mirror topics and copy. Runs on until SIGTERM, or until caught up.",
+        ),
+        "supervise": LazyCommand(
+            "mirror_core.cli.supervise",
+            "supervise_command",
+            "Keep `mirrorbook replicate NAME` running: start it again whenever it ends, until told to stop (SIGTERM, "
+            "Ctrl-C).",
+        ),
+        "sync": LazyCommand(
+            "mirror_core.cli.sync",
+            "sync_command",
+            "Bring topics, their settings, access rights and groups' offsets in line; print what differed.",
+        ),
+        "parity": LazyCommand(
+            "mirror_core.cli.parity",
+            "parity_command",
+            "Compare both clusters, offset by offset. Exit code 0 passed, 1 failed, 4 indeterminate.",
+        ),
+        "receipts": LazyCommand(
+            "mirror_core.cli.receipts", "receipts_app", "What vouches for a copy: put together, or stored anew."
+        ),
+        "readiness": LazyCommand(
+            "mirror_core.cli.readiness",
+            "readiness_command",
+            "Could it be failed over now? What speaks against it, and what to do. Changes nothing. Exit code 3: not "
+            "ready.",
+        ),
+        "failover": LazyCommand(
+            "mirror_core.cli.failover", "failover_app", "Move applications to a mirror's destination."
+        ),
+        "failback": LazyCommand(
+            "mirror_core.cli.failback", "failback_app", "Bring applications home after a failover."
+        ),
+        "drill": LazyCommand(
+            "mirror_core.cli.drill",
+            "drill_app",
+            "A failover that nobody notices: the same steps, on a topic of their own.",
+        ),
+        "guard": LazyCommand(
+            "mirror_core.cli.broker_start_check",
+            "guard_command",
+            "May this cluster open to applications? Asked before its brokers start. Exit code 0 yes, 3 no, 4 nobody "
+            "knows.",
+        ),
+        "evidence": LazyCommand(
+            "mirror_core.cli.evidence",
+            "evidence_app",
+            "What a run has left: written as a bundle, and verified offline.",
+        ),
+        "log": LazyCommand("mirror_core.cli.logdir", "log_app", "Logs of a broker that is stopped."),
+        "runs": LazyCommand("mirror_core.cli.runs", "runs_app", "Runs of failover and failback: journal and evidence."),
+        "json-schema": LazyCommand(
+            "mirror_core.cli.json_schema",
+            "json_schema_command",
+            "Print the JSON Schema of what a command prints with --json.",
+        ),
+    }
+)
+
+
+class LazyGroup(TyperGroup):
+    """Lists COMMANDS, and imports the one that is called."""
+
+    lazy_commands: ClassVar[Mapping[str, LazyCommand]] = COMMANDS
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in self.lazy_commands:
+            self.commands[args[0]] = load_command(args[0], self.lazy_commands[args[0]])
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("interrupted: what had been begun may be half done", err=True)
+            raise  # typer exits with 130
+
+
+def register_commands(app: typer.Typer) -> None:
+    for name, lazy_command in COMMANDS.items():
+        app.command(name, help=lazy_command.help)(_fail_if_called)
+
+
+def load_command(name: str, lazy_command: LazyCommand) -> Any:
+    attribute_value = getattr(import_module(lazy_command.module), lazy_command.attribute)
+    if isinstance(attribute_value, typer.Typer):
+        command: Any = typer.main.get_group(attribute_value)
+    else:
+        single_app = typer.Typer(add_completion=False)
+        single_app.command(name)(attribute_value)
+        command = typer.main.get_command(single_app)
+    command.name = name
+    return command
+
+
+def _fail_if_called() -> None:
+    raise AssertionError("a command was called before it was imported")

@@ -1,0 +1,117 @@
+"""`mirrorbook mirror watch` and `mirrorbook mirror fence`: parse, call, print."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import Annotated
+
+import typer
+
+from mirror_core.cli.command_options import ConfigOption, NameArgument, find_mirror
+from mirror_core.cli.metrics_server import METRICS_OPTION, parse_address, serve_metrics
+from mirror_core.cli.output import print_line
+from mirror_core.decide.fence_state import FenceDecision
+from mirror_core.kafka.config import parse_addresses
+from mirror_core.mirrors import fence_watcher
+from mirror_core.mirrors.fence_manual_commands import format_fence_commands, format_manual_lift
+from mirror_core.mirrors.fence_metrics import FenceCollector
+from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.mirror import DesiredState
+
+
+class AttentionNeeded(MirrorError):
+    """Somebody has to look at the old source."""
+
+
+def watch(
+    name: NameArgument,
+    once: Annotated[bool, typer.Option("--once", help="One look; exit code 1 when somebody has to be called.")] = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option(METRICS_OPTION, metavar="[HOST:]PORT", help="Serve /metrics for Prometheus, as `replicate` does."),
+    ] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Keep the old source fenced: put the fence up the moment it answers, and look after it.
+
+    Ends when no fence is pending there.
+    """
+    metrics_address = parse_address(metrics) if metrics is not None else None
+    link, _ = find_mirror(config, name)
+    if once:
+        decision = fence_watcher.check_fence(link)
+        _print_decision(decision)
+        if decision.one_time_alarms:
+            for alarm in decision.one_time_alarms:
+                print_line(f"alarm: {alarm}", err=True)
+            fence_watcher.record_reported(link, decision.one_time_alarms)
+        if decision.alarms:
+            raise AttentionNeeded(f"mirror {name}: " + "; ".join(decision.alarms))
+        return
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    exposition, printer = FenceCollector(link.mirror), ChangePrinter()
+
+    def publish(decision: FenceDecision) -> None:
+        exposition.update(decision)
+        printer(decision)
+
+    with serve_metrics(metrics_address, exposition, print_line):
+        fence_watcher.watch_fence(link, stop, publish)
+
+
+def fence(
+    name: NameArgument,
+    bootstrap_controller: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT,...",
+            help="Lines for the controllers' listener: these can be fenced before any broker is started.",
+        ),
+    ] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Print the lines that fence a mirror's source, for somebody who can reach it. Asks only the destination."""
+    if bootstrap_controller is not None:
+        parse_addresses(bootstrap_controller, "--bootstrap-controller")
+    link, state = find_mirror(config, name)
+    if link.source.ruling.is_foreign:
+        raise BadRequest(
+            f"cluster {link.source.name} has an authorizer that is not Kafka's: no line of kafka-acls.sh fences it. "
+            "Close it to applications by its own means, as its fence_command does if it has one"
+        )
+    ledger, partitions = state.ledger_entries(link.mirror.name), state.partitions.get(link.mirror.name, {})
+    fenced = link.mirror, tuple(ledger), tuple(partitions), bootstrap_controller
+    lines = format_fence_commands(*fenced)
+    if not lines:
+        raise BadRequest(f"mirror {name} has mirrored nothing: there is nothing to fence")
+    if link.mirror.desired is not DesiredState.STOPPED:
+        print_line(
+            f"# mirror {name} is {link.mirror.desired}: applications of {link.source.name} are stopped by this",
+            err=True,
+        )
+    for line in lines:
+        print_line(line)
+    for line in format_manual_lift(*fenced):
+        print_line(f"# {line}", err=True)
+
+
+def _print_decision(decision: FenceDecision) -> None:
+    for line in decision.lines:
+        print_line(line)
+
+
+class ChangePrinter:
+    """Prints changes only."""
+
+    def __init__(self) -> None:
+        self._last: FenceDecision | None = None
+
+    def __call__(self, decision: FenceDecision) -> None:
+        if decision != self._last:
+            _print_decision(decision)
+            for alarm in decision.alarms:
+                print_line(f"alarm: {alarm}", err=True)
+        self._last = decision

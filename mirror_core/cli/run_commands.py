@@ -1,0 +1,308 @@
+"""What `failover` and `failback` share: options; begin, approve, resume and abort a run."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from mirror_core.cli import completion
+from mirror_core.cli.command_options import find_mirror, parse_spark_conf, require_confirmation
+from mirror_core.cli.output import print_line, print_line_or_continue
+from mirror_core.cli.runs import find_conductor, find_newest_run, print_newest_run, print_plan, print_status_lines
+from mirror_core.decide.approval_rules import explain_outdated_plan, explain_stale_run_approval, make_approval
+from mirror_core.decide.certificate_coverage import check_as_copied
+from mirror_core.decide.failover_plan import PlanDecision
+from mirror_core.decide.steps import list_undisturbed_steps
+from mirror_core.model.errors import LostOwnership, Refused
+from mirror_core.model.run import Approval, Run, RunMode, RunState, shorten_hash
+from mirror_core.model.text import escape_invisible
+from mirror_core.model.timing import now_ms
+from mirror_core.runbook.conductor import Conductor
+from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.runbook.run_outcome import read_run_outcome
+from mirror_core.runbook.run_services import Services, local_services
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.state_topic import read_state
+
+
+class CompareRunner(StrEnum):
+    SPARK = "spark"
+    LOCAL = "local"
+
+
+RunnerOption = Annotated[
+    CompareRunner,
+    typer.Option("--runner", help="Where everything is compared and salvaged: on Spark, or in this process."),
+]
+RunnerByModeOption = Annotated[
+    CompareRunner | None,
+    typer.Option(
+        "--runner",
+        help=(
+            "Where everything is compared: on Spark, or in this process. Default: spark, of a planned failover; "
+            "local, of an unplanned one, which needs Spark only to read certificates at a URL."
+        ),
+    ),
+]
+MasterOption = Annotated[str, typer.Option("--master", help="Spark master.")]
+EvidenceOption = Annotated[
+    Path | None, typer.Option("--evidence", help="Folder for evidence. Default: `evidence` beside mirrorbook.yaml.")
+]
+HashOption = Annotated[str | None, typer.Option("--plan-hash", help="Run only the plan with this hash, of 64 digits.")]
+NoPauseOption = Annotated[
+    bool, typer.Option("--no-pause", help="Fence as soon as all is proved, without asking again.")
+]
+GateLimitOption = Annotated[
+    float | None,
+    typer.Option(
+        "--gate-limit",
+        min=0,
+        help=(
+            "Stop nobody where the comparison behind the fence would take more seconds than this. Default: however "
+            "many."
+        ),
+    ),
+]
+TakeOverOption = Annotated[
+    bool,
+    typer.Option(
+        "--take-over",
+        help=(
+            "Also from a process that still conducts it, but hangs and cannot be ended: that one may finish the "
+            "request that it is at, and stops at its next write to the state topic."
+        ),
+    ),
+]
+RunOption = Annotated[
+    str | None,
+    typer.Option(
+        "--run", help="Which run. Default: the one that holds the mirror.", autocompletion=completion.complete_runs
+    ),
+]
+
+AnyConductor = TypeVar("AnyConductor", bound=Conductor[Any])
+PlanChoice = TypeVar("PlanChoice")
+
+
+def make_conductor(
+    conductor_type: type[AnyConductor],
+    link: MirrorLink,
+    runner: CompareRunner = CompareRunner.LOCAL,
+    master: str = "local[*]",
+    evidence: Path | None = None,
+    conf: list[str] | None = None,
+    *,
+    quiet: bool = False,
+    gate_limit: float | None = None,
+    leave_behind: bool = False,
+    prefix: str = "",
+) -> AnyConductor:
+    """`quiet`: print to standard error. `prefix`: before each line, for sets."""
+    line_prefix = f"{prefix}: " if prefix else ""
+
+    def write_line(line: str) -> None:
+        print_line_or_continue(line_prefix + line, err=quiet)
+
+    services = make_services(link.config.path, runner, master, evidence, conf)
+    return conductor_type(
+        link,
+        services,
+        started_by=find_operator(),
+        print_line=write_line,
+        gate_limit_s=gate_limit,
+        leave_behind=leave_behind,
+    )
+
+
+def choose_runner(mode: RunMode, chosen: CompareRunner | None) -> CompareRunner:
+    """An unplanned failover must not fail for want of Spark."""
+    return chosen or (CompareRunner.SPARK if mode is RunMode.PLANNED else CompareRunner.LOCAL)
+
+
+def find_run(
+    conductor_type: type[AnyConductor], config: Path | None, name: str, run_id: str | None
+) -> tuple[MirrorLink, Run]:
+    """By id, or the one that holds the mirror, or its newest of this kind."""
+    link, state = find_mirror(config, name)
+    return link, find_newest_run(link, state, run_id, conductor_type.KIND)
+
+
+def print_decision(title: str, decision: PlanDecision, *, as_json: bool) -> None:
+    print_plan(decision.plan, decision.reasons, as_json=as_json)
+    if decision.reasons:
+        raise Refused(f"this plan cannot be run: {title}", decision.reasons)
+
+
+def confirm_plan(
+    title: str,
+    decision: PlanDecision,
+    question: str,
+    *,
+    plan_hash: str | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> bool:
+    """Print the plan and ask. False after a dry run."""
+    if not as_json or dry_run:
+        print_plan(decision.plan, decision.reasons, as_json=as_json)
+    reasons = (*decision.reasons, *explain_outdated_plan(decision.plan, plan_hash))
+    if reasons:
+        raise Refused(title, reasons)
+    if not dry_run:
+        require_confirmation(f"Run plan {shorten_hash(decision.plan.hash)}: {question}?", yes)
+    return not dry_run
+
+
+def begin_run(
+    conductor: Conductor[PlanChoice],
+    decision: PlanDecision,
+    choice: PlanChoice | None,
+    *,
+    silent: bool = False,
+    as_json: bool,
+) -> Run:
+    """`silent`: see `Conductor.begin`."""
+    run = conductor.begin(
+        decision.plan.hash, choice, approved_by=(make_own_approval(conductor.started_by),), silent=silent
+    )
+    if not as_json:
+        print_line_or_continue(
+            f"run {run.id}; after a crash: mirrorbook {conductor.KIND} resume {conductor.link.mirror.name}"
+        )
+    return run
+
+
+def make_own_approval(person: str) -> Approval:
+    return make_approval(secrets.token_hex(8), person, person, now_ms())
+
+
+def prove_and_confirm(conductor: Conductor[Any], run: Run, *, take_over: bool = False, as_json: bool) -> str:
+    """Take steps that applications do not notice, then ask to fence. Returns who agreed.
+
+    Refused without a yes: the run waits, and mirroring continues.
+    """
+    mirror, undisturbed_steps = conductor.link.mirror, list_undisturbed_steps(run.plan.kind, run.plan.mode)
+    title = f"{conductor.KIND} of {mirror.name}"
+    for record in conductor.run_steps(run.id, undisturbed_steps):
+        evidence_text = ", ".join(f"{name} {value}" for name, value in record.evidence.items())
+        print_line_or_continue(f"{record.step}: {evidence_text}", err=as_json)
+    try:
+        require_confirmation(
+            f"Fence now? Nobody can write any more on {mirror.source}, until {mirror.destination} is promoted", False
+        )
+    except Refused as error:
+        advice = (
+            f"run {run.id} waits: `mirrorbook {conductor.KIND} resume {mirror.name}` fences, `... abort ...` gives"
+            " it up"
+        )
+        raise Refused(title, [f"{'; '.join(error.reasons)}. {advice}"]) from None
+    if not take_over:  # steps that are done take the run from nobody
+        conductor.refuse_conducted(run.id, title)
+    return conductor.started_by
+
+
+def find_expired_approval(conductor: Conductor[Any], run: Run) -> str:
+    """Why an old approval must be renewed. Empty: still valid, or the run already disturbs."""
+    since = explain_stale_run_approval(run, now_ms())
+    return since if since and run.state is RunState.RUNNING and not conductor.has_disturbed(run) else ""
+
+
+def confirm_again(failover: Failover, run: Run, *, yes: bool, as_json: bool) -> str:
+    """Print the current plan and ask again. Returns who agreed, or nobody if not needed."""
+    since = find_expired_approval(failover, run)
+    if not since:
+        return ""
+    decision = failover.decide_again(run)
+    if not as_json:
+        print_plan(decision.plan, decision.reasons, as_json=False)
+    if decision.reasons:
+        raise Refused(f"run {run.id}: resume; abort it and plan again", (since, *decision.reasons))
+    print_line(since, err=as_json)
+    mirror = failover.link.mirror
+    require_confirmation(
+        f"Go on with run {run.id}: move applications from {mirror.source} to {mirror.destination}?", yes
+    )
+    return failover.started_by
+
+
+def refuse_if_conducted(conductor: Conductor[Any], run: Run, command_name: str = "resume") -> None:
+    """A run that has ended is conducted by nobody."""
+    if run.ended_ms is None:
+        conductor.refuse_conducted(run.id, f"run {run.id}: {command_name}", take_over=True)
+
+
+def abort_run(conductor: Conductor[Any], run: Run, question: str, *, take_over: bool, yes: bool, as_json: bool) -> None:
+    """Refused while it is conducted, unless taken over."""
+    if not take_over:
+        refuse_if_conducted(conductor, run, "abort")
+    elif conductor_status := find_conductor(read_state(conductor.link.destination), run):
+        print_line(f"run {run.id}: {conductor_status}", err=as_json)
+    require_confirmation(question, yes)
+    with status_on_failure(conductor, run):
+        conductor.abort(run.id)
+    print_outcome(conductor, run, as_json=as_json)
+
+
+def print_outcome(conductor: Conductor[Any], run: Run, *, as_json: bool) -> None:
+    """Raises NotAsCopied if the promoted copy contradicts its certificates."""
+    state = read_state(conductor.link.destination)
+    print_newest_run(conductor.link, state, run.id, conductor.KIND, as_json=as_json)
+    check_as_copied((run.id, state.steps_of(run)))
+
+
+@contextmanager
+def status_on_failure(conductor: Conductor[Any], run: Run) -> Iterator[None]:
+    """On failure, print who can write where and what to do.
+
+    Not after LostOwnership: the run continues elsewhere.
+    """
+    try:
+        yield
+    except LostOwnership:
+        raise
+    except KeyboardInterrupt:
+        print_status_lines(read_run_outcome(conductor.link, run))
+        raise
+    except Exception as error:
+        for line in read_run_outcome(conductor.link, run):
+            error.add_note(line)
+        raise
+
+
+def make_services(
+    config_path: Path, runner: CompareRunner, master: str, evidence: Path | None, conf: list[str] | None
+) -> Services:
+    folder = choose_evidence_folder(config_path, evidence)
+    if runner is CompareRunner.LOCAL:
+        return local_services(config_path, evidence_dir=folder)
+    from mirror_core.spark.services import make_spark_services  # Spark is an extra, and slow to import
+
+    return make_spark_services(config_path, evidence_dir=folder, master=master, conf=parse_spark_conf(conf))
+
+
+def choose_evidence_folder(config_path: Path, chosen: Path | None) -> Path:
+    return chosen or config_path.parent / "evidence"
+
+
+def find_operator() -> str:
+    """The user of this process, and behind root the sudo caller. $LOGNAME and $USER can be forged."""
+    user, sudo = _find_user_name(os.getuid()), os.environ.get("SUDO_USER", "")
+    sudo_text = f" (sudo by {escape_invisible(sudo)})" if sudo and os.getuid() == 0 else ""
+    return f"{user}@{socket.gethostname()}{sudo_text}"
+
+
+def _find_user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # common in containers
+        return f"uid {uid}"

@@ -1,0 +1,498 @@
+"""Plans the next epoch: which partitions, their lag, what is new, what has failed.
+
+Retries FAILED partitions whose cause may pass by itself, such as a missing right.
+
+Both logs are checked again, as after `mirror recover`. Where the logs differ, or another topic took the place,
+operators decide.
+
+An epoch, its assignments, and the length of the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+from mirror_core.decide.fence_state import format_time
+from mirror_core.decide.task_assignment import (
+    MAX_EPOCH_S,
+    assign_partitions,
+    compute_comparison_s,
+    compute_epoch_s,
+    share_rate,
+)
+from mirror_core.decide.trimmed_offsets import find_counted_end
+from mirror_core.kafka.client import ClusterClient, TopicMetadata
+from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets, list_offsets
+from mirror_core.kafka.reassignment import TopicIds, fetch_topic_ids
+from mirror_core.kafka.topic_existence import describe_denied_error, find_hidden_topics
+from mirror_core.kafka.topics import delete_records
+from mirror_core.model.errors import RemoteFault, Unreachable
+from mirror_core.model.logs import get_logger
+from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.parity_verdict import VerifiedEnd
+from mirror_core.model.task_messages import (
+    AlignedPartition,
+    Assignment,
+    DriverAddress,
+    PartitionAssignment,
+    PartitionFailure,
+    TaskReport,
+)
+from mirror_core.model.timing import TIMEOUTS, now_ms
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.partition_transitions import PartitionEvent, apply_events
+from mirror_core.state.state_records import PartitionRecord, State
+from mirror_core.sync.mirror_topics import TopicPlacement, create_missing_topics, list_mirror_topics
+
+RETRY_INTERVAL_S: Final = 300.0
+
+
+RETRIED_KINDS: Final = frozenset({FailureKind.DENIED, FailureKind.REFUSED})
+
+
+def compute_retry_ms(kind: FailureKind, at_ms: int) -> int | None:
+    """When a partition that fails now is retried; None: operators see to it."""
+    return at_ms + int(RETRY_INTERVAL_S * 1000) if kind in RETRIED_KINDS else None
+
+
+def select_retries(
+    statuses: Mapping[Partition, PartitionStatus],
+    copied_states: frozenset[PartitionState],
+    at_ms: int,
+    *,
+    is_held: bool,
+) -> dict[Partition, PartitionStatus | None]:
+    """FAILED partitions that are due, as they restart; None: as if never seen, since nothing was copied.
+
+    Empty while a run holds the mirror (`held`): its plan relies on which partitions were FAILED. Of a topic of which
+    nothing is `copied` only one partition is tried: a missing right is missing for all.
+    """
+    if is_held:
+        return {}
+    open_topics = {p.topic for p, status in statuses.items() if status.state in copied_states}
+    chosen, trial_topics = dict[Partition, PartitionStatus | None](), set[str]()
+    for partition in sorted(p for p, status in statuses.items() if _is_retry_due(status, at_ms)):
+        if partition.topic in open_topics or partition.topic not in trial_topics:
+            chosen[partition] = reset_failed(statuses[partition])
+            trial_topics.add(partition.topic)
+    return chosen
+
+
+def format_failure_reason(status: PartitionStatus) -> str | None:
+    if status.state is not PartitionState.FAILED or status.retry_at_ms is None:
+        return status.reason
+    return f"{status.reason}. The data plane tries again: {format_time(status.retry_at_ms)}"
+
+
+def _is_retry_due(status: PartitionStatus, at_ms: int) -> bool:
+    """Without a time: due now."""
+    is_retried = status.state is PartitionState.FAILED and status.kind in RETRIED_KINDS
+    return is_retried and (status.retry_at_ms is None or status.retry_at_ms <= at_ms)
+
+
+def reset_failed(status: PartitionStatus) -> PartitionStatus | None:
+    """A FAILED status as it restarts; None: as if never seen. Topic ids stay, so that a replaced topic is
+    noticed."""
+    if not status.destination_topic_id:
+        return None
+    state = apply_events(status.state, PartitionEvent.RECOVER)
+    return replace(status, state=state, reason=None, failed_at=None, kind=None, retry_at_ms=None)
+
+
+COPIED_STATES = frozenset({PartitionState.LOG_ALIGNMENT, PartitionState.MIRRORING})
+
+
+_fetch_known_offsets = partial(list_known_offsets, within_s=TIMEOUTS.copy_leader_s)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    partitions: Mapping[Partition, PartitionAssignment]
+    lags: Mapping[Partition, int]
+    """The source's last stable offset minus position, where both are known."""
+    ends: Mapping[Partition, Offset]
+    changes: tuple[PartitionRecord, ...]
+    failed: Mapping[Partition, str]
+    undecided_topics: tuple[str, ...] = ()
+    """Topics left out because it is unknown whether they exist: text for operators."""
+
+
+@dataclass(slots=True)
+class Planner:
+    """Uses the control principal. Remembers topics missed once: metadata may lag."""
+
+    link: MirrorLink
+    source: ClusterClient
+    destination: ClusterClient
+    missing_topics: set[str] = field(default_factory=set)
+    initial_starts: dict[Partition, Offset] = field(default_factory=dict)
+    unmoved_starts: Mapping[Partition, str] = field(default_factory=dict)
+    destination_leaders: Mapping[str, TopicMetadata] | None = None
+    source_leaders: Mapping[str, TopicMetadata] | None = None
+    """Leaders by the last plan's metadata; None: request them."""
+    trimmed_early: set[Partition] = field(default_factory=set)
+    undecided_topics: list[str] = field(default_factory=list)
+
+    def plan(self, state: State, *, all_ends: bool) -> CopyPlan:
+        """Creates missing topics; returns what to copy.
+
+        `all_ends`: every end is needed; raises Unreachable for a partition without a leader. Otherwise such partitions
+        are left to their tasks, and hold up no others.
+        """
+        self.undecided_topics = []
+        recorded = state.partitions.get(self.link.mirror.name, {})
+        topics = list_mirror_topics(self.link, self.source)
+        placement = create_missing_topics(self.link, state, self.source, self.destination, topics)
+        retries = select_retries(
+            recorded, COPIED_STATES, now_ms(), is_held=state.active_run(self.link.mirror.name) is not None
+        )
+        planned: dict[Partition, PartitionStatus] = {}
+        for name, description in topics.items():
+            for index in description.partitions:
+                partition = Partition(name, index)
+                planned[partition] = _plan_status(
+                    partition, retries.get(partition, recorded.get(partition)), description, placement
+                )
+        self._skip_disputed(recorded, planned)
+        self._add_unlisted(recorded, topics, planned, is_only_plan=all_ends)
+        self._note_initial_starts(planned)
+        copied = [p for p, status in planned.items() if status.state in COPIED_STATES]
+        # Reuse the leaders just described unless topics were created: metadata costs more than offsets.
+        must_refresh = all_ends or bool(placement.rows)
+        self.destination_leaders, self.source_leaders = (None, None) if must_refresh else (placement.ready, topics)
+        # Positions first, so that ends are not below them.
+        if all_ends:
+            positions = list_offsets(self.destination, copied, OffsetPoint.LOG_END)
+            ends = list_offsets(self.source, copied, OffsetPoint.STABLE_END)
+        else:
+            positions = _fetch_known_offsets(
+                self.destination, copied, OffsetPoint.LOG_END, topics=self.destination_leaders
+            )
+            ends = _fetch_known_offsets(self.source, copied, OffsetPoint.STABLE_END, topics=self.source_leaders)
+        self._note_source_starts(planned, positions, ends)
+        return CopyPlan(
+            partitions={p: to_assigned(planned[p]) for p in copied},
+            lags={p: end - positions[p] for p, end in ends.items() if p in positions},
+            ends=ends,
+            changes=tuple(
+                PartitionRecord(self.link.mirror.name, status) for status in _find_changed(recorded, planned)
+            ),
+            failed={p: status.reason or "" for p, status in planned.items() if status.state is PartitionState.FAILED},
+            undecided_topics=tuple(self.undecided_topics),
+        )
+
+    def follow_log_start(self, partitions: Iterable[Partition]) -> list[PartitionFailure]:
+        """Moves the destination's log starts up to the source's; it must not trim by its own clock.
+
+        Returns what somebody else trimmed there, seen twice: a new leader may not know at once how far the old one had
+        trimmed.
+        """
+        wanted = list(partitions)
+        if not wanted:
+            return []
+        # In this order: what was trimmed here was trimmed there before.
+        destination_starts = _fetch_known_offsets(
+            self.destination, wanted, OffsetPoint.START, topics=self.destination_leaders
+        )
+        source_starts = _fetch_known_offsets(self.source, wanted, OffsetPoint.START, topics=self.source_leaders)
+        starts = {
+            p: (destination_start, source_start)
+            for p, destination_start in destination_starts.items()
+            if (source_start := source_starts.get(p)) is not None
+        }
+        to_move = {p for p, (destination_start, source_start) in starts.items() if destination_start < source_start}
+        trimmed_early = {
+            p
+            for p, (destination_start, source_start) in starts.items()
+            if destination_start > source_start and destination_start > self.initial_starts.get(p, destination_start)
+        }
+        positions = _fetch_known_offsets(
+            self.destination, to_move | trimmed_early, OffsetPoint.HIGH_WATERMARK, topics=self.destination_leaders
+        )
+        trimmed_early &= positions.keys()
+        confirmed, self.trimmed_early = sorted(trimmed_early & self.trimmed_early), trimmed_early
+        behind = {p: source_starts[p] for p in sorted(to_move & positions.keys()) if source_starts[p] <= positions[p]}
+        self.unmoved_starts = {}
+        try:
+            if behind:
+                delete_records(self.destination, behind)
+        except Unreachable:
+            raise
+        except RemoteFault as error:  # the others are moved
+            self.unmoved_starts = {p: str(reason) for p, reason in error.refused.items()}
+        return [
+            _make_deletion_failure(self.destination.name, p, source_starts[p], destination_starts[p]) for p in confirmed
+        ]
+
+    def _note_initial_starts(self, planned: dict[Partition, PartitionStatus]) -> None:
+        """Records initial log starts in the state topic before the first record is copied, so that later
+        trimming is found."""
+        copied = {p: status for p, status in planned.items() if status.state in COPIED_STATES}
+        unknown = [p for p, status in copied.items() if status.initial_log_start is None]
+        starts = _fetch_known_offsets(self.destination, unknown, OffsetPoint.START) if unknown else {}
+        planned.update({p: replace(copied[p], initial_log_start=start) for p, start in starts.items()})
+        self.initial_starts = {
+            p: status.initial_log_start for p in copied if (status := planned[p]).initial_log_start is not None
+        }
+
+    def _note_source_starts(
+        self,
+        planned: dict[Partition, PartitionStatus],
+        positions: Mapping[Partition, Offset],
+        ends: Mapping[Partition, Offset],
+    ) -> None:
+        """Where no task has reported it and the copy has reached it. What the source trims from now on is
+        counted."""
+        unknown = [p for p, status in planned.items() if status.source_start is None and p in positions and p in ends]
+        starts = _fetch_known_offsets(self.source, unknown, OffsetPoint.START) if unknown else {}
+        reached = {p: start for p, start in starts.items() if start <= positions[p]}
+        planned.update({p: replace(planned[p], source_start=start) for p, start in reached.items()})
+
+    def format_silent_brokers(self) -> str:
+        names = [
+            f"cluster {c.name}: broker {b}" for c in (self.source, self.destination) for b in sorted(c.timed_out_at)
+        ]
+        return f" ({', '.join(names)})" if names else ""
+
+    def _skip_disputed(
+        self, recorded: Mapping[Partition, PartitionStatus], planned: dict[Partition, PartitionStatus]
+    ) -> None:
+        """Topics that one broker reports as replaced and another does not, or may not: the next plan checks
+        again."""
+        changed = [(status.partition, status.kind) for status in _find_changed(recorded, planned)]
+        for client, kind in ((self.source, FailureKind.RECREATED), (self.destination, FailureKind.REPLACED)):
+            disputed = [p for p, changed_kind in changed if changed_kind is kind]
+            topic_ids = fetch_topic_ids(client, {p.topic for p in disputed}) if disputed else TopicIds({}, ())
+            for partition in disputed:
+                recorded_status = recorded.get(partition)
+                recorded_id = recorded_status and (
+                    recorded_status.source_topic_id if client is self.source else recorded_status.destination_topic_id
+                )
+                if recorded_status and recorded_id in topic_ids.ids[partition.topic]:
+                    planned[partition] = recorded_status
+                elif topic_ids.unreachable_brokers:
+                    del planned[partition]
+            if topic_ids.unreachable_brokers:
+                self._report_undecided(client, {p.topic for p in disputed if p not in planned}, topic_ids)
+
+    def _add_unlisted(
+        self,
+        recorded: Mapping[Partition, PartitionStatus],
+        topics: Mapping[str, TopicMetadata],
+        planned: dict[Partition, PartitionStatus],
+        *,
+        is_only_plan: bool,
+    ) -> None:
+        """Copied topics missing from the listing twice: a broker without controllers may list old metadata.
+
+        What another broker knows is copied. It is deleted once all brokers say so. `once`: there is no next plan.
+        """
+        missing_topics = {
+            p.topic for p, status in recorded.items() if status.state in COPIED_STATES and p.topic not in topics
+        }
+        confirmed_topics = missing_topics if is_only_plan else missing_topics & self.missing_topics
+        self.missing_topics = missing_topics
+        if not confirmed_topics:
+            return
+        topic_ids = fetch_topic_ids(self.source, confirmed_topics)
+        unlisted = {
+            p: status for p, status in recorded.items() if p.topic in confirmed_topics and status.state in COPIED_STATES
+        }
+        existing = {p: status for p, status in unlisted.items() if status.source_topic_id in topic_ids.ids[p.topic]}
+        planned.update(existing)
+        # Listings hide topics without DESCRIBE, too.
+        denied = find_hidden_topics(self.source, {p.topic for p in unlisted.keys() - existing.keys()})
+        for partition in unlisted.keys() - existing.keys():
+            topic = partition.topic
+            if topic in denied:
+                reason = str(describe_denied_error(self.source, [topic]))
+                planned[partition] = _fail_status(unlisted[partition], reason, FailureKind.DENIED)
+            elif not topic_ids.unreachable_brokers:
+                reason = f"cluster {self.source.name}: topic {topic} is deleted"
+                planned[partition] = _fail_status(unlisted[partition], reason, FailureKind.GONE)
+        if undecided := {p.topic for p in unlisted if p not in planned}:
+            self._report_undecided(self.source, undecided, topic_ids)
+        if existing or undecided:
+            self.source.mark_metadata_stale()
+
+    def _report_undecided(self, client: ClusterClient, topics: Collection[str], topic_ids: TopicIds) -> None:
+        self.undecided_topics += [
+            f"cluster {client.name}, {topic_ids.format_undecided(topic)}" for topic in sorted(topics)
+        ]
+
+
+def _plan_status(
+    partition: Partition, recorded: PartitionStatus | None, source: TopicMetadata, placement: TopicPlacement
+) -> PartitionStatus:
+    destination, refusal = placement.ready.get(partition.topic), placement.refused.get(partition.topic)
+    if recorded is not None and recorded.state not in COPIED_STATES:
+        return recorded
+    if recorded is not None and recorded.source_topic_id != source.id:
+        return _fail_status(
+            recorded,
+            f"the source topic {partition.topic} was deleted and created anew under the same name (topic id "
+            f"{source.id}, was {recorded.source_topic_id})",
+            FailureKind.RECREATED,
+        )
+    if recorded is not None and destination is not None and recorded.destination_topic_id != destination.id:
+        return _fail_status(
+            recorded,
+            f"the mirror topic {partition.topic} was deleted or replaced on the destination (topic id {destination.id},"
+            f" was {recorded.destination_topic_id})",
+            FailureKind.REPLACED,
+        )
+    status = recorded or PartitionStatus(
+        partition=partition,
+        state=apply_events(PartitionState.UNKNOWN, PartitionEvent.START, PartitionEvent.ALIGNED),
+        source_topic_id=source.id,
+        destination_topic_id=destination.id if destination else "",
+        source_epoch=source.partitions[partition.index].epoch,  # nothing is copied yet that could differ
+    )
+    return (
+        _fail_status(status, refusal, placement.failure_kinds.get(partition.topic, FailureKind.REFUSED))
+        if refusal
+        else status
+    )
+
+
+def _find_changed(
+    recorded: Mapping[Partition, PartitionStatus], planned: Mapping[Partition, PartitionStatus]
+) -> list[PartitionStatus]:
+    return [
+        status for p, status in planned.items() if status is not (previous := recorded.get(p)) and status != previous
+    ]
+
+
+def _fail_status(status: PartitionStatus, reason: str, kind: FailureKind) -> PartitionStatus:
+    return mark_failed(status, PartitionFailure(partition=status.partition, reason=reason, offset=None, kind=kind))
+
+
+def _make_deletion_failure(
+    cluster: str, partition: Partition, source_start: Offset, destination_start: Offset
+) -> PartitionFailure:
+    reason = (
+        f"cluster {cluster}, {partition}: records below {destination_start} were deleted there, and the source still"
+        f" has those from {source_start} on: by a retention on the mirror topic (retention.ms, retention.bytes), or by"
+        " hand (DeleteRecords)"
+    )
+    return PartitionFailure(partition=partition, reason=reason, offset=source_start, kind=FailureKind.DELETED)
+
+
+def mark_aligned(status: PartitionStatus, alignment: AlignedPartition) -> PartitionStatus:
+    state = (
+        apply_events(status.state, PartitionEvent.ALIGNED)
+        if status.state is PartitionState.LOG_ALIGNMENT
+        else status.state
+    )
+    start = alignment.source_start if status.source_start is None else status.source_start
+    return replace(
+        status,
+        state=state,
+        source_epoch=alignment.source_epoch,
+        source_start=start,
+        filled_gap_offsets=alignment.filled_gap_offsets,
+    )
+
+
+def mark_failed(status: PartitionStatus, failure: PartitionFailure) -> PartitionStatus:
+    return replace(
+        status,
+        state=apply_events(status.state, PartitionEvent.FAIL),
+        reason=failure.reason,
+        failed_at=failure.offset,
+        kind=failure.kind,
+        retry_at_ms=compute_retry_ms(failure.kind, now_ms()),
+    )
+
+
+def to_assigned(
+    status: PartitionStatus, until: Offset | None = None, verified: VerifiedEnd | None = None
+) -> PartitionAssignment:
+    """`until`: the next offset to copy at which it is done."""
+    return PartitionAssignment(
+        partition=status.partition,
+        source_topic_id=status.source_topic_id,
+        destination_topic_id=status.destination_topic_id,
+        stop_offset=until,
+        source_epoch=status.source_epoch,
+        verified_end=None if verified is None else Offset(verified.end),
+        verified_epoch=-1 if verified is None else verified.destination_epoch,
+        trim_recorded_until=find_counted_end(status),
+    )
+
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyEpoch:
+    number: int
+    start_ms: int
+    stop_ms: int
+    throttle: int | None
+    """Bytes per second, of all tasks."""
+    driver: DriverAddress | None
+    comparison_grace_s: float = 0.0
+
+
+class EpochLength:
+    """A comparison that its task does not finish starts anew: a long one gets a longer epoch."""
+
+    def __init__(self, usual_s: float, report_line: Callable[[str], None]) -> None:
+        self._usual_s, self._report_line = usual_s, report_line
+        self.seconds = usual_s
+        self.comparison_grace_s = compute_comparison_s(usual_s)
+
+    def update(self, epoch: CopyEpoch, reports: Iterable[TaskReport]) -> None:
+        report_list = tuple(reports)
+        interrupted, comparisons_unknown = (
+            sum(report.interrupted_comparisons for report in report_list),
+            any(report.comparisons_unknown for report in report_list),
+        )
+        previous_s, lasted_s = self.seconds, (epoch.stop_ms - epoch.start_ms) / 1000
+        self.seconds = compute_epoch_s(
+            self._usual_s, previous_s, lasted_s, was_cut_short=interrupted > 0, is_unknown=comparisons_unknown
+        )
+        if previous_s == self._usual_s < self.seconds:
+            self._report_line(
+                f"comparing the logs of {interrupted} partition(s) takes longer than an epoch of {lasted_s:g} s: until "
+                f"it is done epochs last longer, {MAX_EPOCH_S:g} s at most. What is heeded when an epoch begins (new "
+                "topics, pause, throttle, recover) waits for that"
+            )
+        elif previous_s > self._usual_s == self.seconds:
+            self._report_line(f"logs are compared: epochs last {self.seconds:g} s again")
+
+
+def build_assignments(
+    link: MirrorLink,
+    epoch: CopyEpoch,
+    assigned_partitions: Mapping[Partition, PartitionAssignment],
+    lags: Mapping[Partition, int],
+    slots: int,
+) -> list[Assignment]:
+    groups = assign_partitions(lags, slots)
+    rates = share_rate(epoch.throttle, groups, lags)
+    _log.debug("%d partitions for %d tasks", len(lags), len(groups), epoch=epoch.number)
+    return [
+        Assignment(
+            mirror=link.mirror.name,
+            source=link.mirror.source,
+            destination=link.mirror.destination,
+            config_path=str(link.config.path),
+            producer_id=link.mirror.producer_id,
+            gaps=link.mirror.gaps,
+            partitions=tuple(assigned_partitions[p] for p in group),
+            epoch=epoch.number,
+            task=number,
+            start_ms=epoch.start_ms,
+            stop_ms=epoch.stop_ms,
+            throttle=rate,
+            driver_address=epoch.driver,
+            comparison_grace_s=epoch.comparison_grace_s,
+        )
+        for number, (group, rate) in enumerate(zip(groups, rates, strict=True))
+    ]

@@ -1,0 +1,51 @@
+"""Checks whether the data plane may run, by clusters and state topic."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mirror_core.decide.command_rules import format_held_by
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import Principal
+from mirror_core.model.errors import HeldByRun, Refused
+from mirror_core.model.mirror import DesiredState
+from mirror_core.model.pending_fence import FenceAction
+from mirror_core.model.run import RunKind
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.run_heartbeat import find_conductor_status
+from mirror_core.state.state_records import State
+
+
+def check_data_principal(link: MirrorLink) -> None:
+    """Raises when a cluster rejects its login."""
+    for cluster in (link.source, link.destination):
+        with ClusterClient(cluster, Principal.DATA, timeout_s=10.0) as client:
+            client.metadata(())
+
+
+_TAKEOVER_STEPS: Final = ("drain", "settle")
+"""From these steps on a failover has the data plane to itself: the lease that they take expires."""
+
+
+def check_may_run(state: State, link: MirrorLink) -> None:
+    """Raises Refused when the mirror must not be copied now."""
+    name = link.mirror.name
+    mirror = state.mirrors.get(name)
+    run = state.active_run(name)
+    if mirror is None:
+        raise Refused(f"mirror {name}", ["it has been deleted"])
+    # Until a failover takes over, the data plane keeps the lag small.
+    is_taken_over = run is not None and any((run.id, step) in state.steps for step in _TAKEOVER_STEPS)
+    if run is not None and (run.plan.kind is not RunKind.FAILOVER or is_taken_over):
+        raise HeldByRun(
+            f"mirror {name}: replicate",
+            [f"{format_held_by(run, find_conductor_status(state, run))}; it copies the rest itself"],
+        )
+    if mirror.desired is not DesiredState.STARTED:
+        verb = {DesiredState.PAUSED: "resume", DesiredState.STOPPED: "start"}[mirror.desired]
+        raise Refused(f"mirror {name}", [f"it is {mirror.desired}: `mirrorbook mirror {verb} {name}` lets it run"])
+    pending_fence = state.pending_fences.get(name)
+    if run is None and pending_fence is not None and pending_fence.action is FenceAction.LIFT:
+        # Nobody can write there until the fence is lifted.
+        problem = f"cluster {pending_fence.cluster} still has the fence of run {pending_fence.run}, which was given up"
+        raise Refused(f"mirror {name}", [f"{problem}: `mirrorbook mirror watch {name}` lifts it when it answers"])

@@ -1,0 +1,282 @@
+"""Whether enough people have approved a plan, and recently enough."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from string import hexdigits
+from typing import Final
+
+from msgspec import UNSET
+
+from mirror_core.model.pending_fence import FenceAction, PendingFence
+from mirror_core.model.run import (
+    Approval,
+    Plan,
+    Run,
+    RunKind,
+    RunMode,
+    RunState,
+    StepRecord,
+    StepState,
+    is_hash_of,
+    shorten_hash,
+)
+from mirror_core.model.run_checkpoints import RecordedApproval
+
+APPROVAL_VALIDITY_S: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalPolicy:
+    """Approvals that must be in the state topic before a conductor acts. Configured, never chosen by a
+    run.
+    """
+
+    question: str
+    tasks: tuple[str, ...]
+    approvers: frozenset[str] | None
+
+
+def is_approver(policy: ApprovalPolicy, approval: Approval) -> bool:
+    return bool(approval.id) and (policy.approvers is None or approval.id in policy.approvers)
+
+
+def select_valid_approvals(policy: ApprovalPolicy, recorded: Iterable[RecordedApproval]) -> tuple[Approval, ...]:
+    by_task = {
+        record.task: record.approval
+        for record in recorded
+        if record.question == policy.question and is_approver(policy, record.approval)
+    }
+    return tuple(by_task[task] for task in policy.tasks if task in by_task)
+
+
+def explain_not_approved(
+    policy: ApprovalPolicy, recorded: Collection[RecordedApproval], approves: str, now_ms: int
+) -> tuple[str, ...]:
+    """Why no run may begin; empty: it may. `approves`: the plan hash or run id that must be approved."""
+    relevant = [record for record in recorded if record.question == policy.question and record.task in policy.tasks]
+    approvals = select_valid_approvals(policy, [record for record in relevant if record.approves == approves])
+    unauthorized = [record.approval for record in relevant if not is_approver(policy, record.approval)]
+    reasons = [f"{approval.name} ({approval.id}) may not approve here" for approval in unauthorized]
+    reasons += [
+        f"task {record.task} was answered about {_format_approved(record.approves)}, and this is"
+        f" {_format_approved(approves)}: clear it, it asks again"
+        for record in relevant
+        if record.approves != approves
+    ]
+    reasons += explain_missing_approvals(approvals, len(policy.tasks))
+    if not reasons:
+        reasons += explain_stale_approvals(approvals, now_ms)
+    if not approvals and not relevant:
+        reasons += [f"a task that is marked as done is no approval: clear {policy.tasks[0]}, and it asks"]
+    return tuple(reasons)
+
+
+def _format_approved(approves: str) -> str:
+    is_run = not all(digit in hexdigits for digit in approves)
+    return f"run {approves}" if is_run else f"plan {shorten_hash(approves)}"
+
+
+def make_approval(approval_id: str, person: str, name: str, at_ms: int | None) -> Approval:
+    until_ms = UNSET if at_ms is None else at_ms + round(APPROVAL_VALIDITY_S * 1000)
+    return Approval(id=person, name=name, at_ms=at_ms, approval_id=approval_id, until_ms=until_ms)
+
+
+def explain_missing_approvals(approvals: Sequence[Approval], people: int) -> tuple[str, ...]:
+    return tuple(_list_missing_approvals(approvals, people))
+
+
+def explain_stale_approvals(approvals: Sequence[Approval], now_ms: int) -> tuple[str, ...]:
+    if not approvals:
+        return ()
+    newest = max(
+        (validity for approval in approvals if (validity := _find_validity(approval)) is not None), default=None
+    )
+    if newest is not None and now_ms <= newest[1]:
+        return ()
+    names = ", ".join(approval.name for approval in approvals)
+    at_ms, until_ms = newest or (0, round(APPROVAL_VALIDITY_S * 1000))
+    age_text = "nobody knows when" if newest is None else f"{(now_ms - at_ms) / 60_000:.0f} minutes ago"
+    validity_text = f"an approval holds for {(until_ms - at_ms) / 60_000:.0f}"
+    return (f"{names} approved it {age_text}, and {validity_text}: plan anew, and ask again",)
+
+
+def _find_validity(approval: Approval) -> tuple[int, int] | None:
+    """When it was given and until when it is valid: as recorded, but never longer than HOLDS_S allows."""
+    if approval.at_ms is None:
+        return None
+    limit_ms = approval.at_ms + round(APPROVAL_VALIDITY_S * 1000)
+    return approval.at_ms, limit_ms if approval.until_ms is UNSET else min(approval.until_ms, limit_ms)
+
+
+def explain_stale_run_approval(run: Run, now_ms: int) -> str:
+    """Why people must look at the plan again before the fence; empty: they need not.
+
+    A run without a known approval counts as approved when it began.
+    """
+    default_validity = (run.started_ms, run.started_ms + round(APPROVAL_VALIDITY_S * 1000))
+    approved_ms, until_ms = max(
+        (validity for approval in run.approvals if (validity := _find_validity(approval)) is not None),
+        default=default_validity,
+    )
+    if now_ms <= until_ms:
+        return ""
+    ago_text = f"{(now_ms - approved_ms) / 60_000:.0f} minutes ago by {run.approved_by or 'nobody'}"
+    return f"run {run.id} was approved {ago_text}, and an approval holds for {(until_ms - approved_ms) / 60_000:.0f}"
+
+
+def must_confirm_before_fence(run: Run, *, is_noticed: bool) -> bool:
+    """Whether to ask once more before the fence. `noticed`: applications are affected already, so asking
+    would only delay.
+    """
+    return run.plan.mode is RunMode.PLANNED and run.state is RunState.RUNNING and not is_noticed
+
+
+def explain_expired_run(run: Run, later_approvals: Sequence[Approval], steps: Iterable[StepRecord], now_ms: int) -> str:
+    """Why a task may not stop applications with these approvals; empty: it may.
+
+    `agreed`: later approvals to go on; `steps`: the run's so far. A run whose last step ended within the validity time
+    has not stood still, however long its comparison took.
+    """
+    validities = [
+        validity
+        for approval in (*run.approvals, *later_approvals)
+        if (validity := _find_validity(approval)) is not None
+    ]
+    step_ends = [step.ended_ms for step in steps if step.state is StepState.DONE and step.ended_ms is not None]
+    run_start = () if validities or step_ends else (run.started_ms,)
+    last_ms, until_ms = max(
+        (*validities, *((at_ms, at_ms + round(APPROVAL_VALIDITY_S * 1000)) for at_ms in (*step_ends, *run_start)))
+    )
+    if now_ms <= until_ms:
+        return ""
+    return (
+        f"it was approved, and a step of it was done last, {(now_ms - last_ms) / 60_000:.0f} minutes ago, and an "
+        f"approval holds for {(until_ms - last_ms) / 60_000:.0f}: abort it and plan anew, or `mirrorbook "
+        f"{run.plan.kind} resume {run.plan.mirror}` shows its plan and asks"
+    )
+
+
+def find_run_to_resume(own_runs: Iterable[Run], plan_hash: str, in_effect_ids: Collection[str]) -> Run | None:
+    """The run that a repeated task continues instead of beginning a new one.
+
+    `own`: runs begun by the same conductor. A run qualifies if it has not ended, or is done with this plan hash and
+    listed in `standing`.
+    """
+    candidates = (
+        run
+        for run in own_runs
+        if run.state is RunState.RUNNING
+        or (run.state is RunState.DONE and run.id in in_effect_ids and is_hash_of(run.plan_hash, plan_hash))
+    )
+    return max(candidates, key=lambda run: run.started_ms, default=None)
+
+
+def is_in_effect(run: Run, runs: Iterable[Run], pending_fence: PendingFence | None) -> bool:
+    """Whether a finished run still describes its mirror: no later run is active or done, and a failover's
+    fence is pending or applied.
+
+    For the reverse mirror of a failback see the conductor's `in_effect`.
+    """
+    ended_states = (RunState.ABORTED, RunState.SUPERSEDED)
+    if any(
+        other_run.plan.mirror == run.plan.mirror
+        and other_run.started_ms > run.started_ms
+        and other_run.state not in ended_states
+        for other_run in runs
+    ):
+        return False
+    if run.plan.kind is RunKind.FAILBACK:
+        return pending_fence is None or pending_fence.action is not FenceAction.APPLY
+    return pending_fence is not None and pending_fence.action is FenceAction.APPLY and pending_fence.run == run.id
+
+
+def list_runs_begun_by(runs: Iterable[Run], mirror: str, kind: RunKind, conductor: str) -> list[Run]:
+    return [r for r in runs if (r.plan.mirror, r.plan.kind, r.started_by) == (mirror, kind, conductor)]
+
+
+def explain_used_approvals(begun: Iterable[Run], approvals: Sequence[Approval]) -> tuple[str, ...]:
+    remedy = "trigger a new run, and it asks again"
+    return tuple(
+        f"run {run.id} was begun by this approval and is {run.state}, and an approval is for one run: {remedy}"
+        for run in begun
+        if any(_is_same_approval(used_approval, other) for used_approval in run.approvals for other in approvals)
+    )
+
+
+def _is_same_approval(approval: Approval, other: Approval) -> bool:
+    has_same_id = approval.approval_id is not UNSET and approval.approval_id == other.approval_id
+    return has_same_id or (approval.id, approval.name, approval.at_ms) == (other.id, other.name, other.at_ms)
+
+
+def explain_source_answers_again(
+    source: str,
+    command: str,
+    *,
+    was_silent: bool,
+    has_answered: bool,
+    has_answered_fully: bool,
+    held_run: Run | None = None,
+) -> tuple[str, ...]:
+    if not (was_silent and has_answered):
+        return ()
+    condition = "" if has_answered_fully else f" as soon as {source} tells all that is asked"
+    advice = f"With --mode planned nothing is lost{condition}"
+    if held_run is not None:
+        advice = (
+            f"Run {held_run.id} can go on{condition}, and loses nothing: `mirrorbook failover resume"
+            f" {held_run.plan.mirror}`"
+        )
+    return (
+        (
+            f"{source} answers by now, and no broker of it did when this plan was approved. {advice}. Or `mirrorbook "
+            f"{command} --mode unplanned` shows the new plan: who approves that one gives up what was not copied, and "
+            "knows that it answers, so it holds also if it comes and goes"
+        ),
+    )
+
+
+def explain_unseen_approval(plan_hash: str | None, answering: Sequence[str], *, yes: bool) -> tuple[str, ...]:
+    if not (plan_hash and yes and answering):
+        return ()
+    return (
+        (
+            f"{', '.join(answering)} answers, and hash {shorten_hash(plan_hash)} does not tell whether it did when"
+            " somebody approved the plan: read it, and run it without --yes"
+        ),
+    )
+
+
+def format_partial_answer_warning(source: str) -> str:
+    return (
+        f"{source} answers, if only in part: --mode planned loses nothing, as soon as it tells all. This one gives up "
+        f"whatever {source} has acknowledged and is not copied yet"
+    )
+
+
+def explain_outdated_plan(plan: Plan, plan_hash: str | None) -> tuple[str, ...]:
+    if plan_hash in (None, plan.hash):
+        return ()
+    current = shorten_hash(plan.hash)
+    return (
+        f"plan {shorten_hash(plan_hash)} is out of date, the current one is {current}: review it",
+        *explain_short_hash(plan_hash, plan.hash),
+    )
+
+
+def explain_short_hash(plan_hash: str, current: str) -> tuple[str, ...]:
+    if len(plan_hash) < len(current) and current.startswith(plan_hash):
+        return (f"a plan is named by its whole hash, of {len(current)} digits: `plan` prints it, also with --json",)
+    return ()
+
+
+def _list_missing_approvals(approvals: Sequence[Approval], people: int) -> Iterator[str]:
+    repeated_names = {b.name for a, b in combinations(approvals, 2) if a.id == b.id or a.name == b.name}
+    for name in sorted(repeated_names):
+        yield f"{name} has approved it already: the next approval must be another person's"
+    if len(approvals) < people:
+        approver_names = ", ".join(approval.name for approval in approvals) or "nobody"
+        needed = "1 person has" if people == 1 else f"{people} people have"
+        yield f"{needed} to approve it, and so far {approver_names} did"

@@ -1,0 +1,93 @@
+"""How old recorded times are, and whether this machine's clock can be compared with theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from mirror_core.decide.mirror_snapshot import DestinationSnapshot, MirrorSnapshot
+from mirror_core.model.mirror import GroupSyncTime, Lease
+from mirror_core.model.source_observation import Heartbeat, SourceObservation
+
+MAX_CLOCK_SKEW_MS: Final = 1_000
+"""NTP keeps clocks closer than this."""
+_MAX_IN_FLIGHT_MS: Final = 10_000
+UNKNOWN_TIME_TEXT: Final = "at an unknown time (clocks differ)"
+
+
+def compute_age_s(now_ms: int, at_ms: int) -> float | None:
+    """None: unknown, the time is in the future of this clock."""
+    return None if now_ms - at_ms < -MAX_CLOCK_SKEW_MS else max(0, now_ms - at_ms) / 1000
+
+
+def format_ago(seconds: float | None) -> str:
+    return "never" if seconds is None else f"{seconds:.1f} s ago"
+
+
+def format_since(now_ms: int, at_ms: int | None) -> str:
+    seconds = None if at_ms is None else compute_age_s(now_ms, at_ms)
+    return UNKNOWN_TIME_TEXT if seconds is None and at_ms is not None else format_ago(seconds)
+
+
+def to_owner_clock_ms(now_ms: int, ahead_ms: int | None, lease: Lease | None, appended_ms: int | None) -> int:
+    """Now, by the clock of the lease's owner.
+
+    `now_ms`: this machine's clock, which is ahead of the destination's by `ahead_ms`. `appended_ms`: when the newest
+    heartbeat was appended, by the destination's clock. Unknown differences, those that NTP leaves, and seconds in
+    flight count as none.
+    """
+    if ahead_ms is None:
+        return now_ms
+    own_skew_ms = ahead_ms if abs(ahead_ms) > MAX_CLOCK_SKEW_MS else 0
+    owner_skew_ms = 0 if lease is None or appended_ms is None else lease.heartbeat_ms - appended_ms
+    return now_ms - own_skew_ms + (0 if -_MAX_IN_FLIGHT_MS < owner_skew_ms <= MAX_CLOCK_SKEW_MS else owner_skew_ms)
+
+
+def format_clock_difference(cluster: str, ahead_ms: int) -> str:
+    if abs(ahead_ms) <= MAX_CLOCK_SKEW_MS:
+        return ""
+    direction = "ahead of" if ahead_ms > 0 else "behind"
+    return (
+        f"the clock here is {abs(ahead_ms) / 1000:,.0f} s {direction} that of {cluster}'s brokers. Set the clock (NTP)"
+    )
+
+
+def find_clock_behind_s(
+    now_ms: int,
+    lease: Lease | None,
+    observation: SourceObservation | None,
+    groups: GroupSyncTime | None,
+    heartbeats: Iterable[Heartbeat],
+) -> float | None:
+    """Least time by which this clock is behind; None: nothing was recorded in its future.
+
+    That this clock is ahead cannot be seen: everything just looks older.
+    """
+    written_ms = [beat.at_ms for beat in heartbeats]
+    written_ms += [lease.heartbeat_ms] if lease else []
+    written_ms += [observation.at_ms] if observation else []
+    written_ms += [groups.synced_ms] if groups else []
+    ahead = max(written_ms, default=0) - now_ms
+    return ahead / 1000 if ahead > MAX_CLOCK_SKEW_MS else None
+
+
+def format_clock_behind(mirror: str, clock_behind_s: float) -> str:
+    return (
+        f"the clock here is at least {clock_behind_s:.0f} s behind that of whoever mirrors {mirror}: ages shown here"
+        " are unknown, or too small by as much. Set the clock, look again"
+    )
+
+
+def find_snapshot_clock_behind_s(snapshot: MirrorSnapshot) -> float | None:
+    heartbeats = snapshot.destination.heartbeats if isinstance(snapshot.destination, DestinationSnapshot) else ()
+    return find_clock_behind_s(
+        snapshot.now_ms, snapshot.lease, snapshot.source_observation, snapshot.groups, heartbeats
+    )
+
+
+def warn_clock_skew(snapshot: MirrorSnapshot) -> Iterator[str]:
+    for cluster, ahead_ms in sorted(snapshot.clocks_ahead_ms.items()):
+        if difference := format_clock_difference(cluster, ahead_ms):
+            yield f"{difference}: ages in this plan go by the brokers' clock"
+    if (clock_behind_s := find_snapshot_clock_behind_s(snapshot)) is not None:
+        yield format_clock_behind(snapshot.mirror.name, clock_behind_s)

@@ -1,0 +1,120 @@
+"""Topics that belong together: up to when the destination has everything that the source had of all of
+them.
+
+Each partition's copy has an end, and the data plane's observations tell up to when it is complete; the earliest of
+these counts. Partitions without a copy count too, and so does the last listing of topics: later topics may hold
+anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from mirror_core.decide.loss_bound import find_uncopied
+from mirror_core.decide.mirror_snapshot import DestinationSnapshot, MirrorSnapshot, find_without_copy, join_limited
+from mirror_core.model.forecast import UncopiedReason
+from mirror_core.model.mirror import PartitionStatus
+from mirror_core.model.name_patterns import name_pattern
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
+from mirror_core.model.source_observation import SourceObservation
+
+COMPLETE_FIGURE: Final = "complete up to"
+
+TopicPatternGroups = Sequence[tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsistencyGroup:
+    name: str
+    complete_up_to_ms: int | None
+    """Everything acknowledged before this moment is there, of every partition. None: unknown."""
+    limiting_partitions: tuple[Partition, ...]
+    unknown_because: str = ""
+
+
+def list_completeness_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, str]]:
+    destination = snapshot.destination
+    positions = destination.positions if isinstance(destination, DestinationSnapshot) else {}
+    uncopied_reasons = find_uncopied(
+        snapshot.statuses, snapshot.source_observation, snapshot.unmirrored, find_without_copy(snapshot)
+    )
+    for group in find_consistency_groups(
+        snapshot.consistency_groups, snapshot.statuses, snapshot.source_observation, positions, uncopied_reasons
+    ):
+        yield f"{COMPLETE_FIGURE}, {group.name}", format_consistency_group(group)
+
+
+def find_consistency_groups(
+    groups: TopicPatternGroups,
+    statuses: Mapping[Partition, PartitionStatus],
+    observation: SourceObservation | None,
+    positions: Mapping[Partition, Offset],
+    uncopied_reasons: Mapping[Partition, UncopiedReason] | None = None,
+) -> Iterator[ConsistencyGroup]:
+    uncopied_reasons = find_uncopied(statuses, observation) if uncopied_reasons is None else uncopied_reasons
+    complete_times = dict(_list_complete_times(observation, positions, uncopied_reasons)) if observation else {}
+    listed_ms = observation.listed_ms if observation else None
+    partitions = statuses.keys() | uncopied_reasons.keys()
+    topics = sorted({p.topic for p in partitions if not p.topic.startswith(HEARTBEAT_TOPIC_PREFIX)})
+    for expressions in groups or ((".*",),):
+        patterns = [name_pattern("together:", expression) for expression in expressions]
+        chosen_topics = {topic for topic in topics if any(pattern.matches(topic) for pattern in patterns)}
+        group_partitions = sorted(p for p in partitions if p.topic in chosen_topics)
+        name = f"topics {', '.join(expressions)} together" if groups else "all topics together"
+        unknown = tuple(p for p in group_partitions if p not in complete_times)
+        complete_up_to_ms = (
+            None
+            if unknown or not group_partitions or listed_ms is None
+            else min(listed_ms, *(complete_times[p] for p in group_partitions))
+        )
+        limiting = unknown or tuple(p for p in group_partitions if complete_times[p] == complete_up_to_ms)
+        yield ConsistencyGroup(
+            name=name,
+            complete_up_to_ms=complete_up_to_ms,
+            limiting_partitions=limiting,
+            unknown_because=(
+                "" if complete_up_to_ms is not None else _explain_unknown(group_partitions, unknown, uncopied_reasons)
+            ),
+        )
+
+
+def _explain_unknown(
+    group_partitions: Collection[Partition],
+    unknown: Collection[Partition],
+    uncopied_reasons: Mapping[Partition, UncopiedReason],
+) -> str:
+    if not group_partitions:
+        return "the mirror has no such topic"
+    if not unknown:
+        return "when the source's topics were listed is not known, so others may match"
+    uncopied_first = sorted(unknown, key=lambda p: (p not in uncopied_reasons, p))
+    names = (f"{p} ({uncopied_reasons[p]})" if p in uncopied_reasons else str(p) for p in uncopied_first)
+    return f"of {join_limited(names)}"
+
+
+def _list_complete_times(
+    observation: SourceObservation, positions: Mapping[Partition, Offset], uncopied_reasons: Collection[Partition]
+) -> Iterator[tuple[Partition, int]]:
+    """A position beyond an observed end contains what was there at that time. An empty log lacks nothing."""
+    earlier_times, starts = dict(observation.get_recovery_points()), dict(observation.get_starts())
+    for partition, observed in observation.get_ends():
+        position = starts.get(partition) if partition in uncopied_reasons else positions.get(partition)
+        if position is not None and position >= observed.end:
+            yield partition, observed.at_ms
+        elif position is not None and partition in earlier_times and partition not in uncopied_reasons:
+            yield partition, earlier_times[partition]
+
+
+def format_consistency_group(group: ConsistencyGroup) -> str:
+    if group.complete_up_to_ms is None:
+        return f"unknown: {group.unknown_because}"
+    time_text = datetime.fromtimestamp(group.complete_up_to_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
+    limit_text = (
+        f"the last is {join_limited(group.limiting_partitions[:3])}"
+        if group.limiting_partitions
+        else "the source's topics were listed then"
+    )
+    return f"{time_text.removesuffix('+00:00')} UTC; {limit_text}"

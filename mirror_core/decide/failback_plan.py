@@ -1,0 +1,481 @@
+"""Plans a failback: what the old source has that the new primary never had, and what becomes of it.
+
+"Old source" is the mirror's source, which applications left; "new primary" is its destination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from mirror_core.decide import mirror_topology
+from mirror_core.decide.acl_plan import find_unheld_grants
+from mirror_core.decide.failover_plan import UNSEEN_CLUSTER, PlanDecision, digest_items
+from mirror_core.decide.fence_limits import explain_no_failback
+from mirror_core.decide.fence_state import (
+    count_offsets,
+    find_late_ranges,
+    format_fence_state,
+    has_failed_over,
+    warn_pending_fence,
+)
+from mirror_core.decide.loss_bound import NOT_MIRRORED_FIGURE
+from mirror_core.decide.mirror_snapshot import MAX_LISTED, ClusterTopic, UnseenCluster, join_limited
+from mirror_core.decide.mirror_topology import MirrorCircle, build_reverse_mirror, explain_circles
+from mirror_core.decide.steps import plan_steps
+from mirror_core.decide.truncation import (
+    TRUNCATING_STRATEGIES,
+    AllowedStrategies,
+    LogExtent,
+    choose_strategies,
+    estimate_costs,
+    explain_objections,
+    find_divergent_tails,
+    find_truncation_point,
+    find_wider_topics,
+)
+from mirror_core.model.acl import Acl, Operation
+from mirror_core.model.config_sections import KAFKA_AUTHORIZER, OWNER_KEY, AuthorizerConfig
+from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import Offset, Partition, format_reverse_name
+from mirror_core.model.pending_fence import PendingFence
+from mirror_core.model.run import FailbackStrategy, Plan, PlanFact, RunKind, RunMode
+from mirror_core.rights.required_acls import find_lacking_rights
+
+
+@dataclass(frozen=True, slots=True)
+class UnmirroredTopic:
+    partitions: int
+    offsets: int | None = None
+    log_ends: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldSource:
+    cluster_id: str
+    topics: Mapping[str, ClusterTopic]
+    log_ends: Mapping[Partition, Offset]
+    fenced: bool
+    authorizer: bool = True
+    fenced_by_command: bool = False
+    log_starts: Mapping[Partition, Offset] = field(default_factory=dict)
+    sizes: Mapping[Partition, int] = field(default_factory=dict)
+    replicas: Mapping[str, int] = field(default_factory=dict)
+    compacted: frozenset[str] = frozenset()
+    demotion_problems: tuple[str, ...] = ()
+    held_acls: frozenset[Acl] | None = None
+    cluster_rights: frozenset[Operation] | None = None
+    topic_rights: Mapping[str, frozenset[Operation]] = field(default_factory=dict)
+    unmirrored_topics: Mapping[str, UnmirroredTopic] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewPrimary:
+    cluster_id: str
+    topics: Mapping[str, ClusterTopic]
+    log_ends: Mapping[Partition, Offset]
+    log_starts: Mapping[Partition, Offset] = field(default_factory=dict)
+    sizes: Mapping[Partition, int] = field(default_factory=dict)
+    demotion_problems: tuple[str, ...] = ()
+    granted_acls: tuple[Acl, ...] = ()
+    unmirrored_topics: Mapping[str, UnmirroredTopic] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailbackSnapshot:
+    mirror: Mirror
+    statuses: Mapping[Partition, PartitionStatus]
+    old_source: OldSource | UnseenCluster
+    new_primary: NewPrimary | UnseenCluster
+    active_runs: tuple[str, ...]
+    reverse_unknown: UnseenCluster | None = None
+    allowed_strategies: AllowedStrategies = field(default_factory=AllowedStrategies)
+    pending_fence: PendingFence | None = None
+    never_copied_topics: tuple[str, ...] = ()
+    unwatched_warning: str = ""
+    owner: str = ""
+    new_primary_authorizer: AuthorizerConfig = KAFKA_AUTHORIZER
+    sibling_mirrors: tuple[tuple[Mirror, frozenset[str]], ...] = ()
+    silent_clusters: tuple[str, ...] = ()
+    circles: tuple[MirrorCircle, ...] = ()
+    unchecked_circles: tuple[str, ...] = ()
+
+
+def decide_failback(snapshot: FailbackSnapshot) -> PlanDecision:
+    """The plan, and the reasons why it may not run; none: it may."""
+    strategies = _choose_strategies(snapshot)
+    return PlanDecision(
+        Plan(
+            kind=RunKind.FAILBACK,
+            mirror=snapshot.mirror.name,
+            mode=RunMode.PLANNED,
+            steps=plan_steps(RunKind.FAILBACK, snapshot.mirror),
+            bound_facts=tuple(_list_bound_facts(snapshot)),
+            warnings=(
+                *_list_warnings(snapshot),
+                *mirror_topology.warn_sibling_mirrors(
+                    snapshot.mirror.source, snapshot.sibling_mirrors, _find_changed_topics(snapshot, strategies)
+                ),
+            ),
+            unknown=tuple(_list_unknowns(snapshot)),
+            figures=dict(_list_figures(snapshot, strategies)),
+            partitions=dict(_list_tail_figures(snapshot)),
+            strategies=strategies,
+            discarded=_count_discarded(snapshot),
+        ),
+        tuple(_list_reasons(snapshot)),
+    )
+
+
+def _choose_strategies(snapshot: FailbackSnapshot) -> dict[str, FailbackStrategy]:
+    if isinstance(snapshot.old_source, UnseenCluster):
+        return {}
+    return choose_strategies(
+        snapshot.statuses,
+        snapshot.old_source.topics,
+        snapshot.old_source.log_ends,
+        snapshot.allowed_strategies,
+        _get_new_topics(snapshot),
+    )
+
+
+def _get_new_topics(snapshot: FailbackSnapshot) -> Mapping[str, ClusterTopic]:
+    return {} if isinstance(snapshot.new_primary, UnseenCluster) else snapshot.new_primary.topics
+
+
+class _ClusterLogs(Mapping[Partition, LogExtent]):
+    """Built on access: there may be tens of thousands."""
+
+    def __init__(self, cluster: OldSource | NewPrimary) -> None:
+        self._cluster = cluster
+
+    def __getitem__(self, partition: Partition) -> LogExtent:
+        cluster = self._cluster
+        return LogExtent(
+            cluster.log_starts.get(partition, Offset(0)), cluster.log_ends[partition], cluster.sizes.get(partition)
+        )
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self._cluster.log_ends)
+
+    def __len__(self) -> int:
+        return len(self._cluster.log_ends)
+
+
+def _list_bound_facts(snapshot: FailbackSnapshot) -> Iterator[PlanFact]:
+    yield PlanFact("mirror", f"created {snapshot.mirror.created_ms}")
+    yield PlanFact(
+        "old source", snapshot.old_source.cluster_id if isinstance(snapshot.old_source, OldSource) else UNSEEN_CLUSTER
+    )
+    yield PlanFact(
+        "new primary",
+        snapshot.new_primary.cluster_id if isinstance(snapshot.new_primary, NewPrimary) else UNSEEN_CLUSTER,
+    )
+    yield PlanFact(
+        "last mirrored offsets", digest_items(f"{p}={snapshot.statuses[p].lmo}" for p in sorted(snapshot.statuses))
+    )
+    if isinstance(snapshot.old_source, OldSource):
+        # Behind the fence these do not move: what would be discarded is part of what is approved.
+        yield build_tails_fact(_find_tails(snapshot, snapshot.old_source))
+        yield PlanFact(
+            "topic ids",
+            digest_items(f"{name} {t.id} {t.partitions}" for name, t in sorted(snapshot.old_source.topics.items())),
+        )
+        yield PlanFact("fenced", str(snapshot.old_source.fenced))
+
+
+def _list_reasons(snapshot: FailbackSnapshot) -> Iterator[str]:
+    mirror = snapshot.mirror
+    for run in snapshot.active_runs:
+        yield f"run {run} is under way: resume or abort it first"
+    if snapshot.reverse_unknown is not None:
+        yield (
+            f"whether a run holds mirror {format_reverse_name(mirror.name)} is not known:"
+            f" {snapshot.reverse_unknown.reason}"
+        )
+    if not snapshot.statuses:
+        yield f"mirror {mirror.name} has mirrored nothing: there is nothing to come home from"
+    not_stopped = sorted(p for p, s in snapshot.statuses.items() if s.state is not PartitionState.STOPPED)
+    if not_stopped:
+        yield f"not failed over (not STOPPED): {join_limited(not_stopped)}"
+    elif not snapshot.active_runs and not has_failed_over(snapshot.pending_fence):
+        mirror_name = mirror.name
+        advice = (
+            f". `mirrorbook mirror start {mirror_name}` copies on; `mirrorbook failover run {mirror_name}` moves them"
+        )
+        yield (
+            f"no failover has ended this mirror, it was stopped: applications never left {mirror.source}"
+            f"{'' if mirror.failback_run else advice}"
+        )
+    if isinstance(snapshot.old_source, OldSource):
+        old_source = snapshot.old_source
+        yield from explain_objections(
+            snapshot.statuses,
+            old_source.topics,
+            _ClusterLogs(old_source),
+            snapshot.allowed_strategies,
+            mirror.source,
+            old_source.compacted,
+            _get_new_topics(snapshot),
+        )
+        yield from (
+            f"cluster {mirror.source}: {missing}, which the control principal lacks; `mirrorbook cluster check "
+            f"{mirror.source}` names the grants"
+            for missing in find_lacking_rights(
+                _choose_strategies(snapshot), old_source.cluster_rights, old_source.topic_rights
+            )
+        )
+    for name, recorded_id, cluster in (
+        (mirror.source, mirror.source_id, snapshot.old_source),
+        (mirror.destination, mirror.destination_id, snapshot.new_primary),
+    ):
+        if isinstance(cluster, UnseenCluster):
+            yield f"cluster {name} could not be read: {cluster.reason}"
+        elif cluster.cluster_id != recorded_id:
+            yield (
+                f"cluster {name} is {cluster.cluster_id}, the mirror was made with {recorded_id}: correct"
+                " mirrorbook.yaml"
+            )
+        else:
+            yield from (
+                f"cluster {name}: writers cannot be kept from mirror topics: {problem}"
+                for problem in cluster.demotion_problems
+            )
+    yield from explain_no_failback(mirror, snapshot.new_primary_authorizer)
+    yield from explain_circles(build_reverse_mirror(mirror), snapshot.circles)
+    if isinstance(snapshot.new_primary, NewPrimary):
+        yield from _list_new_primary_reasons(snapshot, snapshot.new_primary)
+
+
+def _list_new_primary_reasons(snapshot: FailbackSnapshot, new_primary: NewPrimary) -> Iterator[str]:
+    name = snapshot.mirror.destination
+    recorded_ids: dict[str, set[str]] = {}
+    for partition, status in snapshot.statuses.items():
+        if status.destination_topic_id:  # otherwise it could not be added there
+            recorded_ids.setdefault(partition.topic, set()).add(status.destination_topic_id)
+    for topic in _find_conflicting_topics(snapshot, new_primary):
+        yield (
+            f"topic {topic} on {name} is not the mirror's, which never made it there, and {snapshot.mirror.source} has"
+            " one of the same name: what one of them holds has to go elsewhere, and that topic be deleted"
+        )
+    for topic, ids in sorted(recorded_ids.items()):
+        if topic not in new_primary.topics:
+            yield f"topic {topic} is gone from {name}: nothing could be brought home"
+        elif ids != {new_primary.topics[topic].id}:
+            yield f"topic {topic} was created anew on {name}: its offsets are not those of the mirror any more"
+    truncated = sorted(
+        p for p, s in snapshot.statuses.items() if s.lmo is not None and new_primary.log_ends.get(p, s.lmo) < s.lmo
+    )
+    if truncated:
+        yield (
+            f"{name} has lost records since the failover: it ends before the last mirrored offset in"
+            f" {join_limited(truncated)}"
+        )
+
+
+def _find_conflicting_topics(snapshot: FailbackSnapshot, new_primary: NewPrimary) -> list[str]:
+    """Topics that both sides have independently: failback would overwrite the old source's, or fail."""
+    old_topics = {} if isinstance(snapshot.old_source, UnseenCluster) else snapshot.old_source.unmirrored_topics
+    conflicts = []
+    for topic in sorted(new_primary.unmirrored_topics):
+        old_topic = old_topics.get(topic)
+        is_usable = (
+            old_topic
+            and old_topic.log_ends == 0
+            and old_topic.partitions <= new_primary.unmirrored_topics[topic].partitions
+        )
+        if topic in snapshot.never_copied_topics or (old_topic and not is_usable):
+            conflicts.append(topic)
+    return conflicts
+
+
+def _list_staying_topics(snapshot: FailbackSnapshot) -> list[str]:
+    old_topics = {} if isinstance(snapshot.old_source, UnseenCluster) else snapshot.old_source.unmirrored_topics
+    topics = sorted(
+        {*snapshot.never_copied_topics, *old_topics}
+        - ({} if isinstance(snapshot.new_primary, UnseenCluster) else snapshot.new_primary.unmirrored_topics).keys()
+    )
+    return [
+        topic if topic not in old_topics else f"{topic} ({_format_offset_count(old_topics[topic].offsets)})"
+        for topic in topics
+    ]
+
+
+def _format_offset_count(count: int | None) -> str:
+    return "an unknown number of offsets" if count is None else f"{count:,} offset(s)"
+
+
+def _list_warnings(snapshot: FailbackSnapshot) -> Iterator[str]:
+    if staying := _list_staying_topics(snapshot):
+        yield (
+            f"never mirrored, so no part of the way home: {join_limited(staying)} stay(s) on {snapshot.mirror.source}"
+            " as it is, and can be written there as soon as the fence goes"
+        )
+    if snapshot.unwatched_warning:
+        yield snapshot.unwatched_warning
+    if isinstance(snapshot.old_source, OldSource):
+        yield from warn_pending_fence(snapshot.pending_fence, snapshot.active_runs)
+        if snapshot.old_source.fenced_by_command:
+            yield (
+                f"{snapshot.mirror.source} is closed to applications by its fence_command, which the first step calls "
+                "again: no broker can show that"
+            )
+        elif not snapshot.old_source.authorizer:
+            yield (
+                f"{snapshot.mirror.source} cannot be fenced by Mirrorbook: an application that still writes there "
+                "holds the failback up, since its records would be neither salvaged nor mirrored. Stop all producers"
+            )
+        elif not snapshot.old_source.fenced:
+            yield (
+                f"{snapshot.mirror.source} is not under this mirror's fence: the first step raises it. What is written "
+                "there until then is tail, too, and makes another plan"
+            )
+        divergent_tails = list(_find_tails(snapshot, snapshot.old_source).items())
+        for partition, (start, end) in divergent_tails[:MAX_LISTED]:
+            offsets_text = f"offsets {start} to {end - 1}"
+            never_note = "" if partition in snapshot.statuses else "; the mirror never had this partition"
+            yield f"{partition} on {snapshot.mirror.source}: {offsets_text} are salvaged, then discarded{never_note}"
+        if len(divergent_tails) > MAX_LISTED:
+            yield f"{len(divergent_tails) - MAX_LISTED} more partitions on {snapshot.mirror.source} have such a tail"
+        for topic, (old_count, new_count) in find_wider_topics(
+            snapshot.old_source.topics, _get_new_topics(snapshot)
+        ).items():
+            yield (
+                f"topic {topic} has {old_count} partitions on {snapshot.mirror.source} and {new_count} on"
+                f" {snapshot.mirror.destination}: it is made anew with {new_count}, so that keys stay in the partitions"
+                " that they have on the new primary"
+            )
+        yield from _warn_unheld_grants(snapshot, snapshot.old_source)
+        missing_topics = sorted({p.topic for p in snapshot.statuses} - set(snapshot.old_source.topics))
+        if missing_topics:
+            yield (
+                f"no longer on {snapshot.mirror.source}, to be created and copied as a whole:"
+                f" {join_limited(missing_topics)}"
+            )
+
+
+def _warn_unheld_grants(snapshot: FailbackSnapshot, old_source: OldSource) -> Iterator[str]:
+    granted = () if isinstance(snapshot.new_primary, UnseenCluster) else snapshot.new_primary.granted_acls
+    if old_source.held_acls is not None and (unheld_grants := find_unheld_grants(granted, old_source.held_acls)):
+        yield (
+            f"nobody has these right(s) on {snapshot.mirror.source} now, which the failover gave on"
+            f" {snapshot.mirror.destination}: {join_limited(unheld_grants)}. The way home gives them there, too. Were"
+            f" they withdrawn on {snapshot.mirror.source}, withdraw them on {snapshot.mirror.destination} first"
+        )
+
+
+def _find_changed_topics(
+    snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackStrategy]
+) -> mirror_topology.ChangedTopics | None:
+    if isinstance(snapshot.old_source, UnseenCluster):
+        return None
+    missing_topics = strategies.keys() - snapshot.old_source.topics.keys()
+    return mirror_topology.ChangedTopics(
+        recreated=frozenset(
+            missing_topics | {topic for topic, strategy in strategies.items() if strategy is FailbackStrategy.RECREATE}
+        ),
+        truncated=frozenset(topic for topic, strategy in strategies.items() if strategy in TRUNCATING_STRATEGIES),
+    )
+
+
+def _list_unknowns(snapshot: FailbackSnapshot) -> Iterator[str]:
+    yield from snapshot.unchecked_circles
+    if snapshot.silent_clusters:
+        yield (
+            f"{join_limited(snapshot.silent_clusters)}: no answer, so whether a mirror carries these topics there from "
+            f"{snapshot.mirror.source}, and what becomes of it"
+        )
+    if isinstance(snapshot.old_source, UnseenCluster):
+        yield f"everything on {snapshot.mirror.source}: log ends, divergent tails"
+    if isinstance(snapshot.new_primary, UnseenCluster):
+        yield f"everything on {snapshot.mirror.destination}"
+
+
+def _list_figures(snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackStrategy]) -> Iterator[tuple[str, str]]:
+    if snapshot.owner:
+        yield OWNER_KEY, snapshot.owner
+    if snapshot.pending_fence is not None:
+        late_offsets = count_offsets(find_late_ranges(snapshot.pending_fence, snapshot.statuses))
+        yield (
+            "standing fence",
+            "; ".join(
+                (*format_fence_state(snapshot.pending_fence), f"{late_offsets} offset(s) were accepted before it stood")
+            ),
+        )
+    discarded = _count_discarded(snapshot)
+    yield "partitions", str(len(snapshot.statuses))
+    yield "offsets to discard", "unknown" if discarded is None else str(discarded)
+    if isinstance(snapshot.old_source, OldSource):
+        yield NOT_MIRRORED_FIGURE, _format_unmirrored(snapshot, snapshot.old_source)
+    if isinstance(snapshot.old_source, UnseenCluster) or isinstance(snapshot.new_primary, UnseenCluster):
+        yield "offsets to copy", "unknown"
+        return
+    offsets_to_copy: int = sum(end for p, end in snapshot.new_primary.log_ends.items() if p not in snapshot.statuses)
+    for partition, status in snapshot.statuses.items():
+        end = snapshot.new_primary.log_ends.get(partition, Offset(0))
+        is_copied_anew = (
+            strategies.get(partition.topic) is FailbackStrategy.RECREATE
+            or partition.topic not in snapshot.old_source.topics
+        )
+        kept_end = (
+            Offset(0)
+            if is_copied_anew
+            else min(snapshot.old_source.log_ends.get(partition, Offset(0)), find_truncation_point(status))
+        )
+        offsets_to_copy += max(0, end - kept_end)
+    yield "offsets to copy", str(offsets_to_copy)
+    yield from estimate_costs(
+        snapshot.statuses,
+        _ClusterLogs(snapshot.old_source),
+        _ClusterLogs(snapshot.new_primary),
+        snapshot.old_source.replicas,
+        strategies,
+    )
+
+
+def _format_unmirrored(snapshot: FailbackSnapshot, old_source: OldSource) -> str:
+    unmirrored = {
+        p: end - start for p, (start, end) in _find_tails(snapshot, old_source).items() if p not in snapshot.statuses
+    }
+    if not unmirrored:
+        return "none"
+    text = join_limited(f"{p} ({offsets:,} offset(s))" for p, offsets in unmirrored.items())
+    return f"{len(unmirrored)} partition(s), {sum(unmirrored.values()):,} offset(s): {text}"
+
+
+def _list_tail_figures(snapshot: FailbackSnapshot) -> Iterator[tuple[str, str]]:
+    if isinstance(snapshot.old_source, OldSource):
+        for partition, (start, end) in list(_find_tails(snapshot, snapshot.old_source).items())[:MAX_LISTED]:
+            yield str(partition), f"{end - start} offset(s) discarded, [{start}, {end})"
+
+
+def _count_discarded(snapshot: FailbackSnapshot) -> int | None:
+    if isinstance(snapshot.old_source, UnseenCluster):
+        return None
+    return sum(end - start for start, end in _find_tails(snapshot, snapshot.old_source).values())
+
+
+def build_tails_fact(tail_ranges: Mapping[Partition, tuple[Offset, Offset]]) -> PlanFact:
+    """Binds an approval to what is discarded; the run checks it again before it saves anything."""
+    return PlanFact(
+        "divergent tails", digest_items(f"{p} [{start}, {end})" for p, (start, end) in sorted(tail_ranges.items()))
+    )
+
+
+def find_written_since(
+    reverse_statuses: Mapping[Partition, PartitionStatus], ends: Mapping[Partition, Offset]
+) -> dict[Partition, str]:
+    """New-primary partitions written after applications left, and the offsets.
+
+    `came_home`: of the reverse mirror. A partition that was FAILED then has a reason already: it is skipped and stays
+    FAILED. `ends`: of logs that exist.
+    """
+    return {
+        p: f"from {s.lmo} to {ends[p]}"
+        for p, s in reverse_statuses.items()
+        if not s.reason and ends.get(p, s.lmo) != s.lmo
+    }
+
+
+def _find_tails(snapshot: FailbackSnapshot, old_source: OldSource) -> dict[Partition, tuple[Offset, Offset]]:
+    return find_divergent_tails(snapshot.statuses, old_source.topics, old_source.log_ends)

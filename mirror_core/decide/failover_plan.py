@@ -1,0 +1,358 @@
+"""From a snapshot of both clusters to a failover plan, and every reason that forbids it now."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec import UNSET
+
+from mirror_core.decide.failover_scope import (
+    EMPTY_SCOPE,
+    LEFT_BEHIND_FACT,
+    FailoverScope,
+    build_scope,
+    explain_offline_refusals,
+    find_lost_topics,
+    list_left_behind,
+)
+from mirror_core.decide.failure_remedies import BAD_COPY_KINDS, REMEDIES
+from mirror_core.decide.fence_limits import explain_unfenceable_source
+from mirror_core.decide.forecast_accuracy import build_forecast
+from mirror_core.decide.loss_bound import NOT_MIRRORED_FIGURE, find_uncopied
+from mirror_core.decide.mirror_snapshot import (
+    MAX_LISTED,
+    DestinationSnapshot,
+    MirrorSnapshot,
+    SourceSnapshot,
+    UnseenCluster,
+    find_without_copy,
+    find_write_barrier,
+    is_healthy,
+    join_limited,
+    list_failed,
+    list_lags,
+    select_healthy,
+)
+from mirror_core.decide.plan_figures import (
+    list_group_figures,
+    list_partition_figures,
+    list_plan_figures,
+    list_plan_unknowns,
+    list_plan_warnings,
+)
+from mirror_core.decide.steps import plan_steps
+from mirror_core.model.config_sections import AuthorizerConfig
+from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState, PartitionStatus
+from mirror_core.model.names import Partition, get_base_name
+from mirror_core.model.run import FactLifetime, Plan, PlanFact, RunKind, RunMode
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDecision:
+    """A plan, and the reasons why it may not run; none: it may."""
+
+    plan: Plan
+    reasons: tuple[str, ...]
+    scope: FailoverScope = EMPTY_SCOPE
+    source_seen: bool = True
+
+
+def decide_failover(snapshot: MirrorSnapshot) -> PlanDecision:
+    return PlanDecision(
+        Plan(
+            kind=RunKind.FAILOVER,
+            mirror=snapshot.mirror.name,
+            mode=snapshot.mode,
+            steps=plan_steps(
+                RunKind.FAILOVER,
+                snapshot.mirror,
+                snapshot.mode,
+                barred=find_write_barrier(snapshot),
+            ),
+            bound_facts=list_bound_facts(snapshot),
+            warnings=tuple(list_plan_warnings(snapshot)),
+            unknown=tuple(list_plan_unknowns(snapshot)),
+            figures=dict(list_plan_figures(snapshot)),
+            partitions=dict(list_partition_figures(snapshot)),
+            groups=dict(list_group_figures(snapshot)),
+            forecast=build_forecast(snapshot),
+            rights=(
+                UNSET
+                if snapshot.promotion_grants is None
+                else tuple(str(acl) for acl in snapshot.promotion_grants[:MAX_LISTED])
+            ),
+        ),
+        tuple(_list_reasons(snapshot)),
+        build_scope(snapshot),
+        source_seen=isinstance(snapshot.source, SourceSnapshot),
+    )
+
+
+def list_bound_facts(snapshot: MirrorSnapshot) -> tuple[PlanFact, ...]:
+    """What an approval is bound to. Never an offset that a group has committed."""
+    return tuple(_list_bound_facts(snapshot))
+
+
+def list_new_reasons(snapshot: MirrorSnapshot, *, source_seen: bool) -> tuple[str, ...]:
+    """Reasons that may arise during a run and stop it, checked before the fence and before promotion.
+
+    The run itself holding and stopping the mirror is none, nor is a source that died.
+    """
+    return (*_list_destination_reasons(snapshot), *(_list_source_reasons(snapshot) if source_seen else ()))
+
+
+def list_changed_facts(
+    approved: Iterable[PlanFact], current: Iterable[PlanFact], *, source_seen: bool
+) -> tuple[str, ...]:
+    """Facts that void an approval, of those that must last until promotion.
+
+    Facts that only the source can tell are skipped if it died after fence, drain and comparison: nothing contradicts
+    them, and a disaster during a planned failover must not block both sides.
+    """
+    lasting_facts = (
+        {FactLifetime.UNTIL_PROMOTION, FactLifetime.WHILE_SOURCE_ANSWERS}
+        if source_seen
+        else {FactLifetime.UNTIL_PROMOTION}
+    )
+    before, after = ({f.name: f.value for f in facts if f.lifetime in lasting_facts} for facts in (approved, current))
+    return tuple(
+        f"{name}: approved was {before.get(name, 'absent')}, now it is {after.get(name, 'absent')}"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    )
+
+
+UNSEEN_CLUSTER: Final = "unseen"
+AUTHORIZER_FACT: Final = "authorizer of the source"
+"""Fact name; the value is "nothing" or "fence_command" where it is not Kafka's."""
+MAX_DIGEST_ITEMS: Final = 3
+
+
+def _list_bound_facts(snapshot: MirrorSnapshot) -> Iterator[PlanFact]:
+    mirror, destination = snapshot.mirror, snapshot.destination
+    yield PlanFact("desired", mirror.desired)
+    yield PlanFact("mirror", f"created {mirror.created_ms}")
+    cluster_id = destination.cluster_id if isinstance(destination, DestinationSnapshot) else UNSEEN_CLUSTER
+    yield PlanFact("destination", cluster_id, FactLifetime.UNTIL_PROMOTION)
+    topics: dict[str, list[PartitionStatus]] = {}
+    for partition, status in sorted(snapshot.statuses.items()):
+        topics.setdefault(partition.topic, []).append(status)
+    for name, statuses in topics.items():
+        ids = sorted({f"{s.source_topic_id} -> {s.destination_topic_id}" for s in statuses})
+        yield PlanFact(f"topic {name}", f"{len(statuses)} partition(s), {', '.join(ids)}", FactLifetime.UNTIL_PROMOTION)
+    yield PlanFact(
+        "failed partitions",
+        digest_items(
+            str(p)
+            for p in list_failed(snapshot)
+            if p not in snapshot.left_behind or snapshot.statuses[p].kind in BAD_COPY_KINDS
+        ),
+        FactLifetime.UNTIL_PROMOTION,
+    )
+    yield PlanFact("grants", digest_items(sorted(snapshot.grants)), FactLifetime.WHILE_SOURCE_ANSWERS)
+    if snapshot.mode is RunMode.PLANNED:
+        yield PlanFact("states", digest_items(f"{p}={snapshot.statuses[p].state}" for p in sorted(snapshot.statuses)))
+        if left_partitions := list_left_behind(snapshot):  # the run takes back what has a leader again
+            yield PlanFact(LEFT_BEHIND_FACT, digest_items(map(str, left_partitions)))
+        yield from _list_source_facts(
+            snapshot.source, snapshot.source_authorizer, {name: len(statuses) for name, statuses in topics.items()}
+        )
+        return
+    # A dying source answers now and then: an approval that is bound to what it says would never hold.
+    yield PlanFact("left out", digest_items(sorted(find_lost_topics(snapshot))), FactLifetime.UNTIL_PROMOTION)
+    if lost_partitions := find_uncopied(snapshot.statuses, snapshot.source_observation):
+        yield PlanFact(
+            NOT_MIRRORED_FIGURE,
+            digest_items(f"{partition} ({lost_partitions[partition]})" for partition in sorted(lost_partitions)),
+        )
+    if snapshot.continues_run is not None:
+        yield PlanFact("goes on from", snapshot.continues_run)
+
+
+def _list_source_facts(
+    source: SourceSnapshot | UnseenCluster, authorizer_config: AuthorizerConfig, topics: Mapping[str, int]
+) -> Iterator[PlanFact]:
+    yield PlanFact(
+        "source",
+        source.cluster_id if isinstance(source, SourceSnapshot) else UNSEEN_CLUSTER,
+        FactLifetime.WHILE_SOURCE_ANSWERS,
+    )
+    if isinstance(source, SourceSnapshot):
+        authorizer = (
+            str(authorizer_config.get_write_barrier(denials_possible=False))
+            if authorizer_config.is_foreign
+            else str(source.authorizer)
+        )
+        for name, topic in sorted(source.topics.items()):
+            if name not in topics:
+                yield PlanFact(f"topic {name}", f"not mirrored, {topic.id}", FactLifetime.WHILE_SOURCE_ANSWERS)
+        for name, mirrored_count in topics.items():
+            partition_count = source.topics[name].partitions if name in source.topics else 0
+            if (
+                partition_count != mirrored_count
+            ):  # as a rule all is mirrored: ten thousand topics need no second fact each
+                text = f"{partition_count} partition(s), {mirrored_count} mirrored"
+                yield PlanFact(f"topic {name} on the source", text, FactLifetime.WHILE_SOURCE_ANSWERS)
+        yield PlanFact("groups", digest_items(sorted(source.groups)))
+        yield PlanFact(AUTHORIZER_FACT, authorizer)
+
+
+def digest_items(items: Iterable[str]) -> str:
+    """Count, first three items, and a fingerprint of all. Callers sort the items."""
+    first, count, fingerprint = list[str](), 0, hashlib.sha256()
+    for item in items:
+        count += 1
+        fingerprint.update(f"{item}\n".encode())
+        if count <= MAX_DIGEST_ITEMS:
+            first.append(item)
+    if not count:
+        return "none"
+    return f"{count}: {', '.join(first)}{', ...' if count > MAX_DIGEST_ITEMS else ''} ({fingerprint.hexdigest()[:16]})"
+
+
+def _list_reasons(snapshot: MirrorSnapshot) -> Iterator[str]:
+    mirror = snapshot.mirror
+    if snapshot.active_run:
+        yield f"run {snapshot.active_run} holds this mirror: resume or abort it first"
+    if mirror.desired is DesiredState.STOPPED:
+        resume_hint = (
+            f"; if applications are home: `mirrorbook failback resume {get_base_name(mirror.name)}` does the rest"
+        )
+        hint = resume_hint if mirror.failback_run else ""
+        yield f"mirror {mirror.name} is stopped: it was failed over already, or never started{hint}"
+    if mirror.is_preparing and snapshot.mode is RunMode.PLANNED:
+        yield (
+            f"failback {mirror.failback_run} has not made all of mirror {mirror.name}, which does not know yet what "
+            f"rights were withdrawn on {mirror.source}: `mirrorbook failback resume {get_base_name(mirror.name)}` first"
+        )
+    if not snapshot.statuses:
+        yield "nothing is mirrored yet: no partition is recorded; run `mirrorbook replicate` first"
+    unready = [p for p, s in sorted(snapshot.statuses.items()) if s.state in _UNREADY_STATES]
+    if unready and snapshot.mode is RunMode.PLANNED:
+        yield f"initial copy not finished: {join_limited(unready)}; wait for the data plane to align them"
+    if snapshot.mode is RunMode.PLANNED:
+        yield from _list_uncopied_reasons(snapshot)
+    yield from _list_cluster_reasons(snapshot)
+
+
+def _list_uncopied_reasons(snapshot: MirrorSnapshot) -> Iterator[str]:
+    source, mirror = snapshot.source, snapshot.mirror
+    by_topic: dict[str, list[Partition]] = {}
+    for partition in sorted(find_without_copy(snapshot)):
+        is_gone = (
+            isinstance(source, SourceSnapshot) and partition.topic not in source.topics.keys() | source.hidden.topics
+        )
+        if not is_gone and not is_healthy(snapshot.statuses[partition]):
+            by_topic.setdefault(partition.topic, []).append(partition)
+    for topic, lacking in by_topic.items():
+        remedy = REMEDIES[(status := snapshot.statuses[lacking[0]]).kind or FailureKind.OTHER]
+        is_whole_topic = len(lacking) == sum(p.topic == topic for p in snapshot.statuses)
+        subject = (
+            f"topic {topic} has" if is_whole_topic else f"{join_limited(lacking)} {'have' if lacking[1:] else 'has'}"
+        )
+        yield (
+            f"{subject} no copy on {mirror.destination}, so all its records would be lost: {status.reason or 'FAILED'}."
+            f" First: {remedy.first_step}; then `mirrorbook mirror recover {mirror.name} --topics {topic} --action"
+            f" {remedy.actions[0]}`"
+        )
+
+
+def _list_cluster_reasons(snapshot: MirrorSnapshot) -> Iterator[str]:
+    yield from _list_destination_reasons(snapshot)
+    yield from _list_source_reasons(snapshot)
+
+
+def _list_destination_reasons(snapshot: MirrorSnapshot) -> Iterator[str]:
+    if isinstance(snapshot.destination, UnseenCluster):
+        yield f"destination {snapshot.mirror.destination} could not be read: {snapshot.destination.reason}"
+    else:
+        yield from _check_destination(snapshot, snapshot.destination)
+
+
+def _list_source_reasons(snapshot: MirrorSnapshot) -> Iterator[str]:
+    mirror = snapshot.mirror
+    if snapshot.mode is RunMode.UNPLANNED:
+        return  # nothing that the source says, or does not say, forbids it
+    if isinstance(snapshot.source, UnseenCluster):
+        yield (
+            f"source {mirror.source} could not be read, hence neither fenced nor drained: {snapshot.source.reason}. If"
+            f" it is lost: `mirrorbook failover run {mirror.name} --mode unplanned`"
+        )
+    else:
+        yield from _check_source(snapshot, snapshot.source)
+
+
+_UNREADY_STATES: Final = frozenset({PartitionState.UNKNOWN, PartitionState.LOG_ALIGNMENT})
+
+
+def _check_destination(snapshot: MirrorSnapshot, destination: DestinationSnapshot) -> Iterator[str]:
+    if destination.cluster_id != snapshot.mirror.destination_id:
+        yield (
+            f"destination {snapshot.mirror.destination} is cluster {destination.cluster_id}, the mirror was made"
+            f" towards {snapshot.mirror.destination_id}: correct mirrorbook.yaml"
+        )
+    if destination.hidden.topics and snapshot.mode is RunMode.PLANNED:
+        yield destination.hidden.reason
+    if snapshot.mode is RunMode.PLANNED and (
+        leaderless := set(destination.offline_partitions) & set(select_healthy(snapshot.statuses))
+    ):
+        yield f"{snapshot.mirror.destination}: no leader for {join_limited(sorted(leaderless))}: restore their brokers"
+    if snapshot.mode is RunMode.UNPLANNED:
+        if snapshot.statuses and len(find_lost_topics(snapshot)) == len({p.topic for p in snapshot.statuses}):
+            yield destination.hidden.reason or (
+                f"none of the mirror's topics is on {snapshot.mirror.destination} any more: there is nothing to promote"
+            )
+        return  # what is lost is left out, and said
+    for topic, ids in _collect_topic_ids(snapshot, lambda s: s.destination_topic_id):
+        if topic in destination.hidden.topics:
+            continue
+        if topic not in destination.topics:
+            yield f"topic {topic} is gone from {snapshot.mirror.destination}: exclude it, or recover it"
+        elif ids != {destination.topics[topic].id}:
+            yield f"topic {topic} was recreated on {snapshot.mirror.destination}: recover it first"
+
+
+def _check_source(snapshot: MirrorSnapshot, source: SourceSnapshot) -> Iterator[str]:
+    name = snapshot.mirror.source
+    yield from explain_unfenceable_source(snapshot)
+    if source.cluster_id != snapshot.mirror.source_id:
+        yield (
+            f"source {name} is cluster {source.cluster_id}, the mirror was made from {snapshot.mirror.source_id}: "
+            "correct mirrorbook.yaml"
+        )
+    if source.fence_side_effects:
+        yield f"the fence would shut out more than writers on {name}: {source.fence_side_effects}"
+    if source.hidden.topics:
+        yield source.hidden.reason
+    for topic, description in sorted(source.topics.items()):
+        missing = [i for i in range(description.partitions) if Partition(topic, i) not in snapshot.statuses]
+        if missing:
+            yield (
+                f"topic {topic} on {name}: partition(s) {join_limited(missing)} are not mirrored yet: "
+                "wait for the data plane to take them up, or exclude the topic"
+            )
+    for topic, ids in _collect_topic_ids(snapshot, lambda s: s.source_topic_id):
+        if topic in source.topics and ids != {source.topics[topic].id}:
+            yield f"topic {topic} was recreated on {name}: recover it first"
+    yield from explain_offline_refusals(snapshot)
+    if isinstance(snapshot.destination, DestinationSnapshot):
+        for partition, lag in list_lags(snapshot):
+            if (
+                lag is not None and lag < 0 and partition not in snapshot.left_behind
+            ):  # that one is neither drained nor compared
+                yield (
+                    f"{partition}: {snapshot.mirror.destination} is {-lag} offset(s) ahead of what {name} can show: "
+                    "a foreign write there, or data lost on the source"
+                )
+
+
+def _collect_topic_ids(
+    snapshot: MirrorSnapshot, get_id: Callable[[PartitionStatus], str]
+) -> Iterator[tuple[str, set[str]]]:
+    by_topic: dict[str, set[str]] = {}
+    for partition, status in select_healthy(snapshot.statuses).items():
+        by_topic.setdefault(partition.topic, set()).add(get_id(status))
+    yield from sorted(by_topic.items())

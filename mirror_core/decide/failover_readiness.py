@@ -1,0 +1,481 @@
+"""What an unplanned failover would be if the source died now: whether it could run, and its cost.
+
+How old the things are that a failover relies on: group sync, comparison, last drill.
+
+Could a mirror be failed over now, and if not, why? And if its source died now?
+
+Readiness as a table: one row for each partition, from a plan and its figures.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from mirror_core.decide.clock_skew import compute_age_s, find_snapshot_clock_behind_s, format_since
+from mirror_core.decide.drills import has_passed, list_drill_runs
+from mirror_core.decide.failover_plan import PlanDecision, decide_failover
+from mirror_core.decide.forecast_accuracy import count_read_again
+from mirror_core.decide.loss_bound import compute_snapshot_loss, find_oldest
+from mirror_core.decide.mirror_snapshot import (
+    DestinationSnapshot,
+    MirrorSnapshot,
+    SourceSnapshot,
+    list_failed,
+    list_lags,
+    list_uncommitted,
+    select_healthy,
+)
+from mirror_core.decide.process_liveness import WatcherStatus
+from mirror_core.decide.run_status import RunProgress
+from mirror_core.decide.verification import read_verified
+from mirror_core.model.forecast import PlanForecast
+from mirror_core.model.mirror import (
+    DesiredState,
+    GroupSyncTime,
+    Mirror,
+    PartitionState,
+    PartitionStatus,
+    is_lease_fresh,
+)
+from mirror_core.model.names import MirrorName, Offset, Partition
+from mirror_core.model.parity_verdict import MirrorVerification, VerifiedEnd
+from mirror_core.model.run import Run
+from mirror_core.model.sync_state import WRITING_ACTIONS, DriftRow, SyncAction
+
+UNKNOWN_TEXT: Final = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReadAgain:
+    """Offsets that a consumer group would read again. None: unknown."""
+
+    most: int | None
+    """From its offset on the destination to the position: what a plan says. None, too, of a group with members there,
+    whose own offsets count, and of one that has no offset there for a partition that it reads on the source, or read
+    there at the last look."""
+    now: int | None
+    """The same to what it had committed on the source at this look."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnplannedForecast:
+    """An unplanned failover as it would be now. No figure is known of a stopped mirror, or of an unseen destination."""
+
+    refused: tuple[str, ...]
+    """Why it could not be run; empty: it could."""
+    warnings: tuple[str, ...] = ()
+    """As its plan has them."""
+    figures: Mapping[str, str] = field(default_factory=dict)
+    """The same, in words: among them the loss bound and the ages that it is based on."""
+    missing: int | None = None
+    """Offsets known to be missing, by the data plane's last observation of the source: what a plan has once the source
+    is dead. The source may have acknowledged more since then. None: unknown of every partition."""
+    unknown_partitions: int | None = None
+    """Partitions of which it is unknown; `missing` leaves them out."""
+    observed_s: float | None = None
+    """Age of that observation, of the partition where it is oldest."""
+    behind_s: float | None = None
+    """Seconds since the destination had all that the source then had, of the partition where that is longest ago."""
+    heartbeat_s: float | None = None
+    """Age of the newest heartbeat on the destination, of the source's broker where it is oldest."""
+    missing_now: int | None = None
+    """Offsets below the source's readable ends at this look, and not on the destination just before: without
+    FAILED partitions. None, too, when the source did not tell all of its ends."""
+    groups: Mapping[str, GroupReadAgain] | None = None
+    """By consumer group with offsets on either side. None: not all of the destination's groups were told of."""
+    groups_of_source: bool = True
+    """Whether the source told of its groups, too. If not: some may have offsets there only, or of more partitions."""
+    synced_s: float | None = None
+    """Age of the groups' offsets on the destination."""
+
+    @property
+    def read_again_most(self) -> int | None:
+        """Of all groups together. None: unknown of one of them, or of which there are."""
+        if self.groups is None or not self.groups_of_source:
+            return None
+        counts = [group.most for group in self.groups.values()]
+        return None if None in counts else sum(count or 0 for count in counts)
+
+
+def list_forecast_facts(forecast: UnplannedForecast) -> dict[str, str]:
+    missing_text = (
+        UNKNOWN_TEXT
+        if forecast.missing_now is None
+        else f"{forecast.missing_now:,} offset(s) by what the source shows now"
+    )
+    behind_text = UNKNOWN_TEXT if forecast.behind_s is None else f"{forecast.behind_s:.1f}"
+    return {
+        "without the source": "would be refused" if forecast.refused else "could be failed over",
+        "loss, if the source died now": forecast.figures.get("loss", UNKNOWN_TEXT),
+        "not on the destination yet": missing_text,
+        "seconds behind": behind_text,
+        "read again": format_read_again(forecast),
+    }
+
+
+def format_read_again(forecast: UnplannedForecast) -> str:
+    if forecast.groups is None:
+        return UNKNOWN_TEXT
+    known_counts = [group.most for group in forecast.groups.values() if group.most is not None]
+    unknown_count = len(forecast.groups) - len(known_counts)
+    most_text = f"at most {sum(known_counts):,} offset(s), by {len(known_counts)} group(s)" if known_counts else ""
+    unknown_text = f"unknown of {unknown_count} group(s)" if unknown_count else ""
+    unseen_text = "" if forecast.groups_of_source else "unknown of what groups had on the source only"
+    return "; ".join(filter(None, (most_text, unknown_text, unseen_text))) or "no group has offsets"
+
+
+def format_group_read_again(read_again: GroupReadAgain | None) -> str:
+    if read_again is None or read_again.most is None:
+        return UNKNOWN_TEXT
+    now_text = UNKNOWN_TEXT if read_again.now is None else f"{read_again.now:,}"
+    return f"at most {read_again.most:,} offset(s); by what it has committed on the source: {now_text}"
+
+
+def forecast_unplanned(
+    decision: PlanDecision, snapshot: MirrorSnapshot, full_snapshot: MirrorSnapshot
+) -> UnplannedForecast:
+    """`decision`: for `view`, which has no source. `seen`: the same snapshot with the source."""
+    destination, mirror = snapshot.destination, snapshot.mirror
+    if (
+        not isinstance(destination, DestinationSnapshot)
+        or destination.cluster_id != mirror.destination_id
+        or mirror.desired is DesiredState.STOPPED
+    ):
+        return UnplannedForecast(refused=decision.reasons, warnings=decision.plan.warnings)
+    bound = compute_snapshot_loss(snapshot)
+    # Behind a fence all was drained, but for what is not copied any more.
+    lacking = {*list_failed(snapshot), *bound.uncopied} if snapshot.is_drained else bound.partitions.keys()
+    counted = [bound.partitions[p] for p in lacking]
+    known_missing = [partition_loss.missing for partition_loss in counted if partition_loss.missing is not None]
+    furthest_behind = bound.furthest_behind
+    has_known_ages = find_snapshot_clock_behind_s(snapshot) is None  # or else an age of 0 s may be any
+    return UnplannedForecast(
+        refused=decision.reasons,
+        warnings=decision.plan.warnings,
+        figures=decision.plan.figures,
+        missing=sum(known_missing) if known_missing or snapshot.is_drained else None,
+        unknown_partitions=len(counted) - len(known_missing),
+        observed_s=find_oldest(
+            [bound.topics_listed_s, *(partition_loss.age_s for partition_loss in bound.partitions.values())]
+        )
+        if has_known_ages
+        else None,
+        behind_s=find_oldest([bound.topics_listed_s, furthest_behind[1].behind_s])
+        if furthest_behind and has_known_ages
+        else None,
+        heartbeat_s=bound.heartbeat_age_s if has_known_ages else None,
+        missing_now=_count_missing_now(full_snapshot),
+        groups_of_source=(source := _get_matching_source(full_snapshot)) is not None and not source.groups_unread,
+        groups=None
+        if destination.groups_unknown or destination.groups_unread
+        else dict(_list_groups(decision, snapshot, destination, _get_committed(full_snapshot))),
+        synced_s=compute_age_s(snapshot.now_ms, snapshot.groups.synced_ms)
+        if snapshot.groups is not None and has_known_ages
+        else None,
+    )
+
+
+def _get_matching_source(full_snapshot: MirrorSnapshot) -> SourceSnapshot | None:
+    source = full_snapshot.source
+    return (
+        source if isinstance(source, SourceSnapshot) and source.cluster_id == full_snapshot.mirror.source_id else None
+    )
+
+
+def _count_missing_now(full_snapshot: MirrorSnapshot) -> int | None:
+    """Positions were read before the ends, so offsets copied in between count as missing."""
+    source, copied = _get_matching_source(full_snapshot), select_healthy(full_snapshot.statuses)
+    if source is None or not copied:
+        return None
+    if any(
+        Partition(t, i) not in full_snapshot.statuses
+        for t, description in source.topics.items()
+        for i in range(description.partitions)
+    ):
+        return None  # it is not mirrored yet, and nobody asked for its end
+    total = 0
+    for partition, lag in list_lags(full_snapshot):
+        if partition not in copied:
+            continue
+        topic = source.topics.get(partition.topic)
+        if topic is None or topic.id != copied[partition].source_topic_id or lag is None or lag < 0:
+            return None
+        total += lag
+    return total
+
+
+def _get_committed(full_snapshot: MirrorSnapshot) -> Mapping[str, Mapping[Partition, Offset]] | None:
+    source = _get_matching_source(full_snapshot)
+    return None if source is None else source.committed
+
+
+def _list_groups(
+    decision: PlanDecision,
+    snapshot: MirrorSnapshot,
+    destination: DestinationSnapshot,
+    source_committed: Mapping[str, Mapping[Partition, Offset]] | None,
+) -> Iterator[tuple[str, GroupReadAgain]]:
+    forecast = decision.plan.forecast
+    forecast_groups = forecast.reread_offsets if isinstance(forecast, PlanForecast) else {}
+    start_offsets = {group: offsets for group, offsets in destination.committed.items() if group in forecast_groups}
+    read_now = (
+        {} if source_committed is None else count_read_again(start_offsets, source_committed, destination.positions)
+    )
+    without_offset = {
+        uncommitted.group for uncommitted in list_uncommitted(snapshot) if uncommitted.destination_offset is None
+    }
+    for group in sorted(destination.committed.keys() | (source_committed or {}).keys() | without_offset):
+        read_partitions = {
+            partition for partition in (source_committed or {}).get(group, ()) if partition in destination.positions
+        }
+        is_known = (
+            group in forecast_groups
+            and group not in without_offset
+            and read_partitions <= destination.committed[group].keys()
+        )
+        yield group, GroupReadAgain(most=forecast_groups[group][1] if is_known else None, now=read_now.get(group))
+
+
+class FreshnessKind(StrEnum):
+    GROUPS = "groups"
+    VERIFICATION = "proof"
+    DRILL = "drill"
+
+
+MAX_AGES_S: Final[Mapping[FreshnessKind, float]] = MappingProxyType(
+    {FreshnessKind.GROUPS: 600.0, FreshnessKind.VERIFICATION: 86_400.0, FreshnessKind.DRILL: 35 * 86_400.0}
+)
+
+
+"""Warn above this age. The alert rules use the same values; a test compares them."""
+
+
+STALE_REMEDIES: Final[Mapping[FreshnessKind, str]] = MappingProxyType(
+    {
+        FreshnessKind.GROUPS: "is DAG mirror_sync paused or red, or no data plane at work? `mirrorbook sync {mirror}`",
+        FreshnessKind.VERIFICATION: "is DAG mirror_parity paused or red? `mirrorbook parity {mirror}`",
+        FreshnessKind.DRILL: "is DAG mirror_drill paused or red? `mirrorbook drill run {mirror}`",
+    }
+)
+
+
+STALE_TEXTS: Final[Mapping[FreshnessKind, str]] = MappingProxyType(
+    {
+        FreshnessKind.GROUPS: "groups' offsets were synced",
+        FreshnessKind.VERIFICATION: "each partition was compared",
+        FreshnessKind.DRILL: "a drill came through",
+    }
+)
+
+
+NEVER_TEXTS: Final[Mapping[FreshnessKind, str]] = MappingProxyType(
+    {
+        FreshnessKind.GROUPS: "groups' offsets were never synced",
+        FreshnessKind.VERIFICATION: "no partition was ever compared",
+        FreshnessKind.DRILL: "no drill has come through yet",
+    }
+)
+
+
+def list_newest_times(
+    mirror: MirrorName,
+    groups: GroupSyncTime | None,
+    verification: MirrorVerification | None,
+    runs: Iterator[Run],
+    statuses: Mapping[Partition, PartitionStatus],
+) -> Iterator[tuple[FreshnessKind, int]]:
+    """Wall clock of the newest of each kind, in ms; kinds that never happened are left out.
+
+    For the comparison: the partition compared longest ago. FAILED partitions are not compared.
+    """
+    if groups is not None:
+        yield FreshnessKind.GROUPS, groups.synced_ms
+    compared = [verified.at_ms for verified in _map_compared(verification, statuses).values() if verified is not None]
+    if compared:
+        yield FreshnessKind.VERIFICATION, min(compared)
+    drill_run = next((run for run in list_drill_runs(runs, mirror) if has_passed(run)), None)
+    if drill_run is not None:
+        yield FreshnessKind.DRILL, drill_run.started_ms
+
+
+def to_newest_times(
+    newest_ms: Mapping[FreshnessKind, int], statuses: Mapping[Partition, PartitionStatus]
+) -> dict[FreshnessKind, int | None]:
+    comparable = any(status.state is not PartitionState.FAILED for status in statuses.values())
+    return {kind: newest_ms.get(kind) for kind in FreshnessKind if kind is not FreshnessKind.VERIFICATION or comparable}
+
+
+def count_never_compared(verification: MirrorVerification | None, statuses: Mapping[Partition, PartitionStatus]) -> int:
+    compared = _map_compared(verification, statuses)
+    missing = sum(verified is None for verified in compared.values())
+    return missing if missing < len(compared) else 0
+
+
+def _map_compared(
+    verification: MirrorVerification | None, statuses: Mapping[Partition, PartitionStatus]
+) -> dict[Partition, VerifiedEnd | None]:
+    healthy_statuses = {p: status for p, status in statuses.items() if status.state is not PartitionState.FAILED}
+    verified = read_verified(
+        verification, {p.topic: status.destination_topic_id for p, status in healthy_statuses.items()}
+    )
+    return {p: verified.get(p) for p in healthy_statuses}
+
+
+class PointWeight(StrEnum):
+    """How much a point counts."""
+
+    REFUSAL = "refusal"
+    """A planned failover is refused by it."""
+    WARNING = "warning"
+    """It would cost something, or nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadinessPoint:
+    """Something that speaks against a failover now, and what to do about it."""
+
+    weight: PointWeight
+    text: str
+    remedy: str = ""
+    """Empty: the words say it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    mirror: Mirror
+    run_progress: RunProgress | None
+    is_conducted: bool | None = None
+    watcher: WatcherStatus | None = None
+    points: tuple[ReadinessPoint, ...]
+    figures: Mapping[str, str]
+    predicted_s: float | None = None
+    """Seconds without writes in a planned failover, from an earlier run or drill. None: unknown."""
+    newest_ms: Mapping[FreshnessKind, int | None] = field(default_factory=dict)
+    differing_partitions: int = 0
+    unplanned: UnplannedForecast
+    at_ms: int
+
+    @property
+    def is_ready(self) -> bool:
+        return all(point.weight is not PointWeight.REFUSAL for point in self.points)
+
+    def count_points(self, weight: PointWeight) -> int:
+        return sum(point.weight is weight for point in self.points)
+
+
+def list_plan_points(decision: PlanDecision) -> Iterator[ReadinessPoint]:
+    yield from (ReadinessPoint(PointWeight.REFUSAL, reason) for reason in decision.reasons)
+    yield from (ReadinessPoint(PointWeight.WARNING, line) for line in decision.plan.warnings)
+    yield from (ReadinessPoint(PointWeight.WARNING, f"not known: {line}") for line in decision.plan.unknown)
+
+
+def list_staleness_points(mirror: str, newest_ms: Mapping[FreshnessKind, int], now_ms: int) -> Iterator[ReadinessPoint]:
+    for kind in FreshnessKind:
+        at_ms = newest_ms.get(kind)
+        seconds = None if at_ms is None else compute_age_s(now_ms, at_ms)
+        if seconds is not None and seconds <= MAX_AGES_S[kind]:
+            continue
+        last_text = "" if seconds is None else "last "
+        text = NEVER_TEXTS[kind] if at_ms is None else f"{STALE_TEXTS[kind]} {last_text}{format_since(now_ms, at_ms)}"
+        remedy = STALE_REMEDIES[kind] if at_ms is None or seconds is not None else "set the clock here, look again"
+        yield ReadinessPoint(PointWeight.WARNING, text, remedy.format(mirror=mirror))
+
+
+def list_uncompared_points(mirror: str, partitions: int) -> Iterator[ReadinessPoint]:
+    if partitions:
+        yield ReadinessPoint(
+            PointWeight.WARNING,
+            f"{partitions} partition(s) were never compared",
+            STALE_REMEDIES[FreshnessKind.VERIFICATION].format(mirror=mirror),
+        )
+
+
+_REPORTED_ACTIONS: Final = WRITING_ACTIONS - {SyncAction.STAGE, SyncAction.COMMIT}
+
+
+"""Staged entries wait for promotion and group offsets always move: their age is a point of its own."""
+
+
+def list_drift_points(mirror: str, rows: Iterable[DriftRow]) -> Iterator[ReadinessPoint]:
+    drift_rows = list(rows)
+    pending = Counter(str(row.part) for row in drift_rows if row.action in _REPORTED_ACTIONS and not row.done)
+    if pending:
+        text = ", ".join(f"{count} of {part}" for part, count in sorted(pending.items()))
+        yield ReadinessPoint(
+            PointWeight.WARNING, f"the two sides differ: {text}", f"`mirrorbook sync {mirror}`; often the next one"
+        )
+    for row in drift_rows:
+        if row.action is SyncAction.REFUSE:
+            yield ReadinessPoint(PointWeight.WARNING, f"{row.part}, {row.subject}: {row.reason}")
+
+
+NEVER_AGE_S: Final = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadinessRow:
+    """None: unknown now. Values of the whole mirror repeat in each row."""
+
+    topic: str
+    partition: int
+    state: PartitionState
+    reason: str
+    position: int | None
+    source_end: int | None
+    lag: int | None
+    behind_s: float | None
+    missing: int | None
+    standstill_s: float | None
+    proved: int | None
+    proof_age_s: float | None
+    sync_age_s: float | None
+    drill_age_s: float | None
+    heartbeat_age_s: float | None
+    data_plane: bool
+    refused: str
+
+
+def list_readiness_rows(snapshot: MirrorSnapshot, runs: Iterable[Run]) -> Iterator[ReadinessRow]:
+    destination = snapshot.destination if isinstance(snapshot.destination, DestinationSnapshot) else None
+    ends = snapshot.source.stable_ends if isinstance(snapshot.source, SourceSnapshot) else {}
+    verified = read_verified(
+        snapshot.verification, {name: topic.id for name, topic in destination.topics.items()} if destination else {}
+    )
+    newest_ms = dict(
+        list_newest_times(snapshot.mirror.name, snapshot.groups, snapshot.verification, iter(runs), snapshot.statuses)
+    )
+    ages = {
+        kind: compute_age_s(snapshot.now_ms, newest_ms[kind]) if kind in newest_ms else NEVER_AGE_S
+        for kind in FreshnessKind
+    }
+    has_known_ages = find_snapshot_clock_behind_s(snapshot) is None  # or else an age of 0 s may be any
+    refused = "; ".join(decide_failover(snapshot).reasons)
+    bound = compute_snapshot_loss(snapshot)
+    for partition, lag in list_lags(snapshot):
+        position = destination.positions.get(partition) if destination else None
+        verified_end = verified[partition].end if partition in verified else 0
+        status = snapshot.statuses[partition]
+        yield ReadinessRow(
+            topic=partition.topic,
+            partition=partition.index,
+            state=status.state,
+            reason=status.reason or "",
+            position=position,
+            source_end=ends.get(partition),
+            lag=lag,
+            behind_s=bound.partitions[partition].behind_s if has_known_ages else None,
+            missing=bound.partitions[partition].missing,
+            standstill_s=snapshot.forecast.seconds if snapshot.forecast else None,
+            proved=None if position is None else min(verified_end, position),
+            proof_age_s=ages[FreshnessKind.VERIFICATION] if partition in verified else NEVER_AGE_S,
+            sync_age_s=ages[FreshnessKind.GROUPS],
+            drill_age_s=ages[FreshnessKind.DRILL],
+            heartbeat_age_s=bound.heartbeat_age_s if has_known_ages else None,
+            data_plane=is_lease_fresh(snapshot.lease, snapshot.now_ms),
+            refused=refused,
+        )

@@ -1,0 +1,256 @@
+"""Offline partitions of the source, and which of them a person may leave behind in a planned failover.
+
+They can be neither drained nor compared. One that is left behind is fenced with its topic and promoted as the
+destination has it; a failback finds and saves what only the source has.
+
+What a failover moves, fixed when its run begins; every later step goes by it and checks that it
+covered it.
+
+Otherwise each step would list topics anew, and what one response happens to leave out would be promoted without being
+fenced, drained or compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final
+
+from mirror_core.decide.loss_bound import compute_snapshot_loss, format_partition_loss
+from mirror_core.decide.mirror_snapshot import (
+    DestinationSnapshot,
+    MirrorSnapshot,
+    SourceSnapshot,
+    find_write_barrier,
+    is_healthy,
+    join_limited,
+    select_healthy,
+)
+from mirror_core.model.config_sections import WriteBarrier
+from mirror_core.model.mirror import PartitionStatus
+from mirror_core.model.names import Partition
+from mirror_core.model.run import RunMode
+
+LEFT_BEHIND_FACT: Final = "left behind"
+
+
+def list_offline_partitions(snapshot: MirrorSnapshot) -> tuple[Partition, ...]:
+    """Those that a planned failover would have to drain; FAILED ones are not copied anyway."""
+    if snapshot.mode is not RunMode.PLANNED or not isinstance(snapshot.source, SourceSnapshot):
+        return ()
+    statuses = snapshot.statuses  # of tens of thousands mostly none is without a leader: only these are looked at
+    return tuple(
+        sorted(p for p in set(snapshot.source.offline_partitions) if p in statuses and is_healthy(statuses[p]))
+    )
+
+
+def list_left_behind(snapshot: MirrorSnapshot) -> tuple[Partition, ...]:
+    return tuple(p for p in list_offline_partitions(snapshot) if p in snapshot.left_behind)
+
+
+def explain_offline_refusals(snapshot: MirrorSnapshot) -> Iterator[str]:
+    offline, left_partitions, name = (
+        list_offline_partitions(snapshot),
+        list_left_behind(snapshot),
+        snapshot.mirror.source,
+    )
+    if not_left := [p for p in offline if p not in snapshot.left_behind]:
+        hint = (
+            ""
+            if any(_explain_unsafe(snapshot, offline))
+            else f", leave them behind (`mirrorbook failover run {snapshot.mirror.name} --leave-behind`)"
+        )
+        yield (
+            f"{name}: no leader for {join_limited(not_left)}, so the rest cannot be copied: restore their"
+            f" brokers{hint}, or use --mode unplanned"
+        )
+    if left_partitions:
+        yield from _explain_unsafe(snapshot, left_partitions)
+
+
+def _explain_unsafe(snapshot: MirrorSnapshot, offline: Collection[Partition]) -> Iterator[str]:
+    mirror, destination, source = snapshot.mirror, snapshot.destination, snapshot.source
+    listed = join_limited(offline)
+    if mirror.failback_run:
+        yield (
+            f"{listed} cannot be left behind on the way home: {mirror.destination} is the source again afterwards, and "
+            f"nothing would save what only {mirror.source} has"
+        )
+    if find_write_barrier(snapshot) is WriteBarrier.NONE:
+        yield (
+            f"{listed} cannot be left behind: nothing fences {mirror.source}, so applications could write there, too, "
+            "as soon as there is a leader"
+        )
+    mirrored = [
+        p for p in select_healthy(snapshot.statuses) if isinstance(source, SourceSnapshot) and p.topic in source.topics
+    ]
+    if set(mirrored) <= set(offline):
+        yield (
+            f"{mirror.source} has no leader for any partition that is mirrored well: nothing is left to be moved by a "
+            "planned failover"
+        )
+    if (
+        isinstance(destination, DestinationSnapshot) and snapshot.active_run is None
+    ):  # a run waits for them, in its drain
+        unknown = [p for p in offline if p not in destination.positions and p not in destination.offline_partitions]
+        if unknown:
+            yield (
+                f"{join_limited(unknown)} cannot be left behind: how far {mirror.destination} holds them is not known,"
+                " since a broker there does not answer"
+            )
+
+
+def warn_left_behind(snapshot: MirrorSnapshot) -> Iterator[str]:
+    left_partitions, source = list_left_behind(snapshot), snapshot.mirror.source
+    if not left_partitions:
+        return
+    losses = compute_snapshot_loss(snapshot).partitions
+    listed = join_limited(f"{p} ({format_partition_loss(losses[p])})" for p in left_partitions)
+    yield (
+        f"{len(left_partitions)} partition(s) without a leader on {source} are left behind, and promoted with what"
+        f" {snapshot.mirror.destination} has of them: {listed}. What only {source} has of them stays there, fenced,"
+        f" until a failback saves it. A broker that has lost {source}'s controllers and not its applications may take"
+        " writes of them until it hears of the fence: see that it is down"
+    )
+
+
+def list_left_behind_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, str]]:
+    if left_partitions := list_left_behind(snapshot):
+        missing = _list_missing(snapshot, left_partitions)
+        known_counts = [count for count in missing if count is not None]
+        unknown_text = f" (unknown of {len(missing) - len(known_counts)})" if len(known_counts) < len(missing) else ""
+        missing_text = (
+            f"at least {sum(known_counts)} offset(s) missing" if known_counts else "how much is missing is unknown"
+        )
+        yield (
+            LEFT_BEHIND_FACT,
+            f"{len(left_partitions)} partition(s); {missing_text}{unknown_text if known_counts else ''}",
+        )
+
+
+def forecast_left_behind_loss(snapshot: MirrorSnapshot, counted: Collection[Partition]) -> tuple[int | None, bool]:
+    missing = _list_missing(snapshot, [p for p in list_left_behind(snapshot) if p in counted])
+    known_counts = [count for count in missing if count is not None]
+    return (sum(known_counts) if known_counts or not missing else None), bool(missing)
+
+
+def _list_missing(snapshot: MirrorSnapshot, left_partitions: Collection[Partition]) -> list[int | None]:
+    losses = compute_snapshot_loss(snapshot).partitions if left_partitions else {}
+    return [losses[p].missing for p in left_partitions]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicScope:
+    name: str
+    drained: tuple[int, ...]
+    """Healthy, with a source: drained and compared."""
+    as_is: tuple[int, ...]
+    """Promoted with what they hold: FAILED, or the topic is gone from the source."""
+    left_behind: tuple[int, ...] = ()
+    """Healthy, but offline on the source and left behind by a person's confirmation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverScope:
+    """What is promoted is fenced on the source, whatever else can be done with it."""
+
+    VERSION: ClassVar[int] = 2
+    OLDEST: ClassVar[int] = 1
+    topics: tuple[TopicScope, ...] = ()
+
+    @property
+    def topic_names(self) -> tuple[str, ...]:
+        return tuple(topic.name for topic in self.topics)
+
+    @property
+    def drained(self) -> tuple[Partition, ...]:
+        return tuple(Partition(topic.name, index) for topic in self.topics for index in topic.drained)
+
+    @property
+    def left_behind(self) -> tuple[Partition, ...]:
+        return tuple(Partition(topic.name, index) for topic in self.topics for index in topic.left_behind)
+
+    @property
+    def promoted(self) -> tuple[Partition, ...]:
+        return tuple(
+            Partition(topic.name, index)
+            for topic in self.topics
+            for index in sorted((*topic.drained, *topic.as_is, *topic.left_behind))
+        )
+
+
+EMPTY_SCOPE: Final = FailoverScope()
+
+
+def build_scope(snapshot: MirrorSnapshot) -> FailoverScope:
+    """A planned failover is refused where a healthy topic is lost."""
+    healthy_partitions, left_partitions = select_healthy(snapshot.statuses), frozenset(list_left_behind(snapshot))
+    by_topic: dict[str, list[Partition]] = {}
+    for partition in sorted(snapshot.statuses):
+        by_topic.setdefault(partition.topic, []).append(partition)
+    left_out = find_lost_topics(snapshot) if snapshot.mode is RunMode.UNPLANNED else frozenset()
+    source = snapshot.source
+    existing_topics = (
+        source.topics.keys() | source.hidden.topics if isinstance(source, SourceSnapshot) else by_topic.keys()
+    )
+    return FailoverScope(
+        topics=tuple(
+            TopicScope(
+                name=name,
+                drained=tuple(
+                    p.index
+                    for p in partitions
+                    if p in healthy_partitions and name in existing_topics and p not in left_partitions
+                ),
+                as_is=tuple(p.index for p in partitions if p not in healthy_partitions or name not in existing_topics),
+                left_behind=tuple(p.index for p in partitions if p in left_partitions),
+            )
+            for name, partitions in by_topic.items()
+            if name not in left_out
+        )
+    )
+
+
+def find_lost_topics(snapshot: MirrorSnapshot) -> frozenset[str]:
+    """Mirror topics that the destination lacks, has replaced, or hides from us: not to be promoted."""
+    if not isinstance(snapshot.destination, DestinationSnapshot):
+        return frozenset()
+    ids: dict[str, set[str]] = {}
+    for partition, status in snapshot.statuses.items():
+        ids.setdefault(partition.topic, set()).add(status.destination_topic_id)
+    topics = snapshot.destination.topics
+    # Partitions that the destination would not add have no id; the others of their topic are there.
+    return frozenset(
+        name for name, topic_ids in ids.items() if name not in topics or topic_ids - {""} != {topics[name].id}
+    )
+
+
+def drain_led_again(scope: FailoverScope, led: Collection[Partition]) -> FailoverScope:
+    return FailoverScope(
+        topics=tuple(_drain_led_again(topic, {p.index for p in led if p.topic == topic.name}) for topic in scope.topics)
+    )
+
+
+def _drain_led_again(topic: TopicScope, led: Collection[int]) -> TopicScope:
+    drained_again = [index for index in topic.left_behind if index in led]
+    return replace(
+        topic,
+        drained=tuple(sorted((*topic.drained, *drained_again))),
+        left_behind=tuple(index for index in topic.left_behind if index not in drained_again),
+    )
+
+
+def find_scope_changes(scope: FailoverScope, statuses: Mapping[Partition, PartitionStatus]) -> Iterator[str]:
+    healthy_partitions, promoted = select_healthy(statuses), set(scope.promoted)
+    yield from _format_changes(
+        sorted(p for p in statuses if p not in promoted and p.topic in scope.topic_names), "was added"
+    )
+    yield from _format_changes(sorted({p.topic for p in statuses} - set(scope.topic_names)), "was added")
+    yield from _format_changes([p for p in scope.drained if p not in statuses], "is not recorded any more")
+    yield from _format_changes(
+        [p for p in scope.drained if p in statuses and p not in healthy_partitions], "has FAILED"
+    )
+
+
+def _format_changes(items: Iterable[object], change: str) -> Iterator[str]:
+    yield from (f"{item} {change} since the plan was made" for item in items)

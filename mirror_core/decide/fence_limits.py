@@ -1,0 +1,192 @@
+"""Clusters whose access rights Kafka's ACLs do not rule: which protections are missing there.
+
+Our lifted DENYs that a cluster has again: which ones, and what people are told.
+
+A process paused right before it denies still denies when it wakes after its run was aborted: ACLs have no owner. It
+removes them again unless it is killed first. Kafka does not record who made an entry, and an equal one may be another
+mirror's or an administrator's. So nothing here lifts one; they are only named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+
+from mirror_core.decide.mirror_snapshot import MirrorSnapshot, join_limited
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, LiftedDenial, Resource
+from mirror_core.model.config_sections import AuthorizerConfig, AuthorizerKind
+from mirror_core.model.mirror import DesiredState, Mirror
+from mirror_core.model.names import DRILL_PREFIX, ClusterName, MirrorName, get_both_directions
+from mirror_core.model.run import RunMode
+from mirror_core.rights.acl_rules import EVERYBODY, OWN_TOPIC_PREFIX
+from mirror_core.rights.ledger_rules import find_forgery_reason
+
+_FOREIGN_TEXT = "has an authorizer that is not Kafka's (`authorizer: foreign`)"
+
+
+def explain_unfenceable_source(snapshot: MirrorSnapshot) -> Iterator[str]:
+    """Why a planned failover is refused: nothing can fence its source. A drill needs no fence."""
+    if (
+        snapshot.source_authorizer.is_foreign
+        and snapshot.source_authorizer.fence_command is None
+        and not snapshot.mirror.name.startswith(DRILL_PREFIX)
+    ):
+        is_stopped = snapshot.mirror.desired is DesiredState.STOPPED
+        yield _format_unfenceable(snapshot.mirror.source) + ("" if is_stopped else ". If it is lost: --mode unplanned")
+
+
+def explain_no_failback(mirror: Mirror, new_primary: AuthorizerConfig) -> Iterator[str]:
+    if new_primary.is_foreign and new_primary.fence_command is None and not mirror.name.startswith(DRILL_PREFIX):
+        yield f"{_format_unfenceable(mirror.destination)}, and the way home ends with a planned failover away from it"
+
+
+def _format_unfenceable(cluster: ClusterName) -> str:
+    return (
+        f"{cluster} {_FOREIGN_TEXT} and no fence_command: nobody could keep applications from writing there. Give it "
+        "fence_command and unfence_command in mirrorbook.yaml"
+    )
+
+
+def warn_foreign_source(name: ClusterName, ruling: AuthorizerConfig) -> Iterator[str]:
+    if not ruling.is_foreign:
+        return
+    yield (
+        f"{name} {_FOREIGN_TEXT}: access rights of its applications are not copied; see to theirs on the other side"
+        " yourself"
+    )
+    if ruling.fence_command is None:
+        yield (
+            f"{name} has no fence_command: a planned failover is refused, and behind an unplanned one people must "
+            f"close {name} to applications before it comes back"
+        )
+
+
+def warn_foreign_destination(name: ClusterName, ruling: AuthorizerConfig) -> Iterator[str]:
+    if not ruling.is_foreign:
+        return
+    opens_text = "its unfence_command lets them in" if ruling.unfence_command else "let them in yourself"
+    yield (
+        f"{name} {_FOREIGN_TEXT}: Mirrorbook gives and denies nothing there. Keep applications from writing mirror"
+        f" topics until a failover has promoted it; then {opens_text}"
+    )
+    yield (
+        f"{name}: nothing of Mirrorbook's stops copying tasks of the past there: it waits until their time is over. "
+        f"Keep the data principal from writing topics that begin with {OWN_TOPIC_PREFIX}"
+    )
+
+
+def warn_foreign_authorizers(snapshot: MirrorSnapshot) -> Iterator[str]:
+    mirror, has_fence_command = snapshot.mirror, snapshot.source_authorizer.fence_command is not None
+    if snapshot.source_authorizer.is_foreign and snapshot.mode is RunMode.UNPLANNED:
+        how_fenced = (
+            "its fence_command closes it when it answers" if has_fence_command else "close it to applications yourself"
+        )
+        yield f"{mirror.source} {_FOREIGN_TEXT}: no denial can be put up there; {how_fenced}"
+    if has_fence_command and snapshot.mode is RunMode.PLANNED:
+        yield (
+            f"{mirror.source} is closed to applications by its fence_command; no broker can show that, so the run "
+            "relies on it and on stillness"
+        )
+    yield from warn_foreign_destination(mirror.destination, snapshot.destination_authorizer)
+
+
+def explain_watched_only(authorizer: AuthorizerKind) -> str:
+    if authorizer is AuthorizerKind.FOREIGN:
+        return f"{authorizer.no_acl_reason}, and no fence_command: Mirrorbook cannot close it to applications"
+    return f"{authorizer.no_acl_reason}: it cannot be kept from taking writes"
+
+
+def format_fence_request(cluster: ClusterName) -> str:
+    return (
+        f"cluster {cluster} answers, and Mirrorbook cannot close it to applications, which have moved: close it by its "
+        "own means, and give it fence_command and unfence_command in mirrorbook.yaml, so that this is seen to"
+    )
+
+
+def find_stray_denials(
+    mirror: Mirror,
+    cluster: ClusterName,
+    held_acls: Set[Acl],
+    lifted: Iterable[LiftedDenial],
+    ledger_entries: Collection[LedgerEntry],
+    own_principals: Set[str],
+) -> tuple[LiftedDenial, ...]:
+    """Lifted entries that one of the mirror's clusters has again and no known ledger needs.
+
+    `there`: see `list_entries_on_cluster`. What this mirror or its reverse promoted may be the DENY itself: a sync took
+    it for a rule of the source.
+    """
+    promoted_entries = {
+        e for e in ledger_entries if e.purpose is AclPurpose.PROMOTED and e.mirror in get_both_directions(mirror.name)
+    }
+    promoted_acls, needed_acls = (
+        {e.acl for e in promoted_entries},
+        {e.acl for e in ledger_entries if e not in promoted_entries},
+    )
+    stray_denials = dict[Acl, LiftedDenial]()
+    for lifted_denial in lifted:
+        entry, acl = lifted_denial.entry, lifted_denial.entry.acl
+        is_carried = acl in promoted_acls and acl.principal == EVERYBODY
+        is_applied_again = entry.cluster == cluster and not _is_reverse_fence(mirror, entry)
+        is_own = entry.mirror == mirror.name and (is_applied_again or is_carried)
+        if is_own and acl in held_acls and acl not in needed_acls and not find_forgery_reason(entry, own_principals):
+            stray_denials[acl] = lifted_denial
+    return tuple(stray_denials[acl] for acl in sorted(stray_denials))
+
+
+def _is_reverse_fence(mirror: Mirror, entry: LedgerEntry) -> bool:
+    """A fence on the destination of a stopped mirror: it may be the reverse mirror's, whose ledger is not
+    at hand.
+    """
+    fence = entry.purpose is AclPurpose.FENCE and entry.acl.principal == EVERYBODY
+    return fence and entry.cluster == mirror.destination and mirror.desired is DesiredState.STOPPED
+
+
+def list_entries_on_cluster(
+    mirror: Mirror, cluster: ClusterName, ledger: Iterable[LedgerEntry], mirrors: Mapping[MirrorName, Mirror]
+) -> list[LedgerEntry]:
+    cluster_id, entries = _map_cluster_ids(mirror)[cluster], list[LedgerEntry]()
+    for entry in ledger:
+        ids = _map_cluster_ids(mirrors[entry.mirror]) if entry.mirror in mirrors else {}
+        is_on_cluster = ids.get(entry.cluster) == cluster_id or entry.cluster == cluster
+        if is_on_cluster and entry.purpose is not AclPurpose.STAGED:
+            entries.append(entry)
+    return entries
+
+
+def _map_cluster_ids(mirror: Mirror) -> dict[ClusterName, str]:
+    return {mirror.source: mirror.source_id, mirror.destination: mirror.destination_id}
+
+
+def format_stray_denials(stray_denials: Iterable[LiftedDenial], mirror: Mirror, cluster: ClusterName) -> str:
+    by_effect = dict[str, list[LiftedDenial]]()
+    for denial in stray_denials:
+        by_effect.setdefault(_format_denial_effect(denial.entry, cluster), []).append(denial)
+    return "; ".join(
+        f"{_format_stray_count(denials, mirror, cluster)}: {join_limited(denial.entry.acl for denial in denials)}:"
+        f" {effect}"
+        for effect, denials in by_effect.items()
+    )
+
+
+def format_stray_warning(stray_denials: Collection[LiftedDenial], mirror: Mirror, cluster: ClusterName) -> str:
+    return (
+        f"{_format_stray_count(stray_denials, mirror, cluster)}: see `mirrorbook mirror describe {mirror.name}`"
+        if stray_denials
+        else ""
+    )
+
+
+def _format_stray_count(stray_denials: Collection[LiftedDenial], mirror: Mirror, cluster: ClusterName) -> str:
+    runs = join_limited(sorted({denial.run for denial in stray_denials if denial.run})) or "by an earlier run"
+    count_text = f"{len(stray_denials)} denial(s) that mirror {mirror.name} had lifted ({runs})"
+    return f"{count_text} stand on {cluster} again, or are another's"
+
+
+def _format_denial_effect(entry: LedgerEntry, cluster: ClusterName) -> str:
+    if entry.purpose is AclPurpose.DEMOTED:
+        return "applications cannot change these topics there"
+    if entry.acl.principal == EVERYBODY:
+        return "nobody can write there what they name, neither applications nor a copier"
+    if entry.acl.resource is Resource.GROUP:
+        return f"copying of groups' offsets to {cluster} stands still because of it"
+    return f"copying to {cluster} stands still because of it"

@@ -1,0 +1,571 @@
+"""What a cluster holds beyond what was copied, after a failover away from it: late writes.
+
+The pending fence of the cluster that applications left by a failover, and what to do about it now.
+
+The state topic records what is pending; the cluster, when it answers, shows what it has. The deciding process may have
+been paused: so it decides before it takes control of the mirror, and again afterwards.
+
+Whether a user's fence_command must keep a mirror's source closed.
+
+Such a command has no owner, and its caller may have been paused before: so afterwards the caller reads what the
+mirror's state wants and corrects the cluster.
+
+May a cluster's brokers open to applications before it is fenced? Decided by what other clusters
+recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from mirror_core.decide import fence_limits, steps
+from mirror_core.decide.mirror_snapshot import UnseenCluster, join_limited
+from mirror_core.model.config_sections import AuthorizerKind, WriteBarrier
+from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus
+from mirror_core.model.names import (
+    NO_OFFSETS,
+    ClusterName,
+    MirrorName,
+    Offset,
+    Partition,
+    PartitionOffsets,
+    get_base_name,
+    is_reverse_mirror,
+)
+from mirror_core.model.pending_fence import FenceAction, PendingFence
+from mirror_core.model.run import Run, RunKind, RunMode, RunState
+from mirror_core.model.source_observation import SourceObservation
+
+LateRanges = Mapping[Partition, tuple[Offset, Offset]]
+
+
+"""By partition: [first, next) offsets."""
+
+
+def find_late_ranges(pending_fence: PendingFence, statuses: Mapping[Partition, PartitionStatus]) -> LateRanges:
+    """What the cluster has beyond the last mirrored offsets, up to where the fence was seen to hold.
+
+    Written before the cluster fell silent and never copied, or after it returned and before it was fenced: offsets do
+    not tell which.
+    """
+    ends = pending_fence.log_ends.to_mapping()
+    return {
+        p: (status.lmo, ends[p])
+        for p, status in sorted(statuses.items())
+        if status.lmo is not None and ends.get(p, status.lmo) > status.lmo
+    }
+
+
+def find_unknown_ends(
+    pending_fence: PendingFence, statuses: Mapping[Partition, PartitionStatus]
+) -> tuple[Partition, ...]:
+    """Partitions whose log end behind an applied fence is not known yet.
+
+    They are offline, their broker does not answer, or their topic is gone.
+    """
+    return (
+        ()
+        if pending_fence.applied_at_ms is None
+        else tuple(sorted(statuses.keys() - pending_fence.log_ends.to_mapping().keys()))
+    )
+
+
+def find_new_late_ranges(
+    current: PendingFence, previous: PendingFence, statuses: Mapping[Partition, PartitionStatus]
+) -> LateRanges:
+    late_ranges = find_late_ranges(current, statuses)
+    if previous.applied_at_ms is None:
+        return late_ranges
+    reported = find_late_ranges(previous, statuses)
+    return {
+        p: offset_range for p, offset_range in late_ranges.items() if p not in reported and statuses[p].reason is None
+    }
+
+
+def format_ranges(ranges: LateRanges) -> str:
+    return join_limited(f"{p} [{start}, {end})" for p, (start, end) in sorted(ranges.items()))
+
+
+def format_late_ranges(ranges: LateRanges, observation: SourceObservation | None) -> str:
+    """Late ranges, and how much existed when the data plane last observed the cluster."""
+    observed_ends = {p: observed.end for p, observed in observation.get_ends()} if observation else {}
+    old_offsets = sum(max(0, min(end, observed_ends.get(p, start)) - start) for p, (start, end) in ranges.items())
+    known_text = f"; at least {old_offsets} of them were there when it was last seen" if old_offsets else ""
+    return f"{count_offsets(ranges)} offset(s): {format_ranges(ranges)}{known_text}"
+
+
+def format_late_writes(
+    pending_fence: PendingFence | None,
+    statuses: Mapping[Partition, PartitionStatus],
+    observation: SourceObservation | None,
+) -> str:
+    if pending_fence is None:
+        return "none"
+    late_ranges, unknown_partitions = (
+        find_late_ranges(pending_fence, statuses),
+        find_unknown_ends(pending_fence, statuses),
+    )
+    text = format_late_ranges(late_ranges, observation) if late_ranges else "none"
+    return f"{text}; not known yet of {join_limited(unknown_partitions)}" if unknown_partitions else text
+
+
+def count_offsets(ranges: LateRanges) -> int:
+    return sum(end - start for start, end in ranges.values())
+
+
+class FenceState(StrEnum):
+    NONE = "nothing"
+    PENDING = "pending"
+    APPLIED = "stands"
+    """Every broker was seen to have it."""
+    WATCHED_ONLY = "watched"
+    """Nothing of ours can fence the cluster: only its writes are watched."""
+    LIFTING = "lifting"
+
+
+class FenceNextAction(StrEnum):
+    NOTHING = "nothing"
+    APPLY = "fence"
+    LIFT = "unfence"
+    RECORD = "record"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceObservation:
+    barred: WriteBarrier
+    authorizer: AuthorizerKind = AuthorizerKind.KAFKA
+    unfenced_brokers: tuple[str, ...] = ()
+    log_ends: Mapping[Partition, Offset] = field(default_factory=dict)
+    written_ranges: LateRanges = field(default_factory=dict)
+    """Application records beyond the recorded ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceDecision:
+    state: FenceState
+    action: FenceNextAction = FenceNextAction.NOTHING
+    pending_fence: PendingFence | None = None
+    lines: tuple[str, ...] = ()
+    alarms: tuple[str, ...] = ()
+    one_time_alarms: tuple[str, ...] = ()
+    """Alarms that no later check would find: recorded as reported by `mark_reported`."""
+    late_ranges: LateRanges = field(default_factory=dict)
+    written_ranges: LateRanges = field(default_factory=dict)
+    is_silent: bool = False
+    is_held_by_run: bool = False
+    is_exposed: bool = False
+
+
+def has_failed_over(pending_fence: PendingFence | None) -> bool:
+    """Whether a failover moved applications away. Each one leaves this record, even if the source cannot
+    be fenced; only a failback removes it.
+    """
+    return pending_fence is not None and pending_fence.action is FenceAction.APPLY
+
+
+def find_fence_state(pending_fence: PendingFence | None) -> FenceState:
+    if pending_fence is None:
+        return FenceState.NONE
+    if pending_fence.action is FenceAction.LIFT:
+        return FenceState.LIFTING
+    if pending_fence.applied_at_ms is not None:
+        return FenceState.APPLIED
+    return FenceState.WATCHED_ONLY if pending_fence.log_ends != NO_OFFSETS else FenceState.PENDING
+
+
+def must_fence_during_run(pending_fence: PendingFence | None, run: Run, *, is_past_no_return: bool) -> bool:
+    """Whether the fence is kept while this run holds the mirror.
+
+    Yes for a failover past its point of no return (`turned`), and for a failback until it lets the mirror write there,
+    which first removes the pending fence.
+    """
+    return has_failed_over(pending_fence) and (run.plan.kind is RunKind.FAILBACK or is_past_no_return)
+
+
+def is_promoting(
+    pending_fence: PendingFence, run: Run, begun_steps: Container[tuple[str, str]], *, is_stalled: bool
+) -> bool:
+    """Whether it is an unplanned failover with a pending fence that has begun to promote or is stalled
+    before.
+
+    It may still be aborted if it has given nothing. `begun`: (run id, step) pairs.
+    """
+    is_unplanned = run.plan.mode is RunMode.UNPLANNED and run.state is RunState.RUNNING
+    return (
+        has_failed_over(pending_fence)
+        and pending_fence.run == run.id
+        and is_unplanned
+        and (is_stalled or steps.is_past_no_return(run, begun_steps))
+    )
+
+
+def is_waiting_for_failback(mirror: MirrorName, pending_fence: PendingFence | None) -> bool:
+    """Whether a watcher skips a mirror during the failback that it belongs to.
+
+    Not where a fence is pending: the new primary was given up, and its failback never fences it. Nor where one must be
+    lifted: applications are still there.
+    """
+    return is_reverse_mirror(mirror) and find_fence_state(pending_fence) not in (FenceState.PENDING, FenceState.LIFTING)
+
+
+def explain_nothing_to_watch(mirror: Mirror | None, pending_fence: PendingFence | None) -> str | None:
+    """None: somebody must watch, after a failover until a failback has lifted the fence."""
+    if mirror is None:
+        return "the mirror was deleted"
+    return "the mirror is stopped" if mirror.desired is DesiredState.STOPPED and pending_fence is None else None
+
+
+def decide_fence(
+    pending_fence: PendingFence | None,
+    run: Run | None,
+    observation: FenceObservation | UnseenCluster,
+    *,
+    during_run: bool = False,
+) -> FenceDecision:
+    """Decides about a pending fence. Nothing while a run holds the mirror: the run does it, or will undo
+    it.
+
+    `beside`: the fence is kept during this run; its conductor may be active, so nothing is recorded. A run of the
+    reverse mirror is part of this mirror's failback, which holds it all the time.
+    """
+    state = find_fence_state(pending_fence)
+    if pending_fence is None:
+        return FenceDecision(state=state, lines=("no fence is pending on any cluster",), is_held_by_run=run is not None)
+    if run is None:
+        return _decide_with_unreported(pending_fence, state, observation)
+    if not during_run:
+        line = (
+            f"{run.plan.kind} {run.id} holds the mirror: nothing is done to cluster {pending_fence.cluster} meanwhile"
+        )
+        return FenceDecision(state=state, lines=(line,), is_held_by_run=True)
+    without_unreported = replace(
+        pending_fence, unreported=()
+    )  # nobody could note that they were told: told after the run, if they still count
+    decision = replace(
+        _decide_with_unreported(without_unreported, state, observation),
+        action=FenceNextAction.NOTHING,
+        pending_fence=None,
+        one_time_alarms=(),
+        is_held_by_run=True,
+    )
+    if isinstance(observation, UnseenCluster) or state is not FenceState.PENDING:
+        return decision
+    return replace(decision, alarms=(*warn_pending_fence(pending_fence, (run.id,)), *decision.alarms), is_exposed=True)
+
+
+def warn_pending_fence(pending_fence: PendingFence | None, active_runs: Collection[str]) -> Iterator[str]:
+    if pending_fence is None or find_fence_state(pending_fence) is not FenceState.PENDING:
+        return
+    subject = f"cluster {pending_fence.cluster} answers, and its fence is pending"
+    if pending_fence.run in active_runs:
+        yield (
+            f"{subject}, since failover {pending_fence.run} has not ended: `mirrorbook failover resume"
+            f" {pending_fence.mirror}` goes on with it. Until then only watchers keep writers out there"
+        )
+    else:
+        yield f"{subject}: `mirrorbook mirror watch {pending_fence.mirror}` puts it up"
+
+
+def decide_source_returned(
+    pending_fence: PendingFence, run: Run, late_ranges: LateRanges, observation: SourceObservation | None
+) -> FenceDecision:
+    """The source answers before an unplanned failover promotes. `taken`: beyond the last mirrored offsets.
+
+    Nothing is done: the run may be aborted, and then the source accepts writes as before.
+    """
+    state = find_fence_state(pending_fence)
+    alarm = (
+        f"cluster {pending_fence.cluster} answers, and failover {run.id} has not promoted yet; what was not copied:"
+        f" {format_late_ranges(late_ranges, observation)}. `mirrorbook failover abort {pending_fence.mirror}` loses"
+        f" nothing; `mirrorbook failover resume {pending_fence.mirror}` says what it would leave behind"
+    )
+    return FenceDecision(
+        state=state,
+        lines=tuple(format_fence_state(pending_fence)),
+        alarms=(alarm,) if late_ranges else (),
+        is_held_by_run=True,
+        is_exposed=state is FenceState.PENDING,
+    )
+
+
+def add_unreported(pending_fence: PendingFence, alarms: Iterable[str]) -> PendingFence:
+    """Adds alarms that no later check would find.
+
+    Written before or with what hides them: a process that dies before people are told leaves them to the next check.
+    """
+    return replace(pending_fence, unreported=tuple(dict.fromkeys((*pending_fence.unreported, *alarms))))
+
+
+def mark_reported(pending_fence: PendingFence, alarms: Collection[str]) -> PendingFence:
+    return replace(pending_fence, unreported=tuple(alarm for alarm in pending_fence.unreported if alarm not in alarms))
+
+
+def _decide_with_unreported(
+    pending_fence: PendingFence, state: FenceState, observation: FenceObservation | UnseenCluster
+) -> FenceDecision:
+    decision = _decide_by_observation(pending_fence, state, observation)
+    return replace(
+        decision,
+        alarms=(*pending_fence.unreported, *decision.alarms),
+        one_time_alarms=(*pending_fence.unreported, *decision.one_time_alarms),
+    )
+
+
+def _decide_by_observation(
+    pending_fence: PendingFence, state: FenceState, observation: FenceObservation | UnseenCluster
+) -> FenceDecision:
+    if isinstance(observation, UnseenCluster):
+        is_waiting = pending_fence.applied_at_ms is None
+        return FenceDecision(
+            state=state,
+            lines=(*format_fence_state(pending_fence), f"no answer: {observation.reason}"),
+            is_silent=is_waiting,
+        )
+    if pending_fence.action is FenceAction.LIFT:
+        return FenceDecision(state=state, action=FenceNextAction.LIFT, lines=tuple(format_fence_state(pending_fence)))
+    if observation.barred is WriteBarrier.NONE:
+        return _decide_watched_only(pending_fence, observation)
+    if pending_fence.applied_at_ms is None:
+        return FenceDecision(state=state, action=FenceNextAction.APPLY, lines=tuple(format_fence_state(pending_fence)))
+    return _decide_applied(pending_fence, observation)
+
+
+def mark_applied(
+    pending_fence: PendingFence, seen_ends: Mapping[Partition, Offset], now_ms: int, *, by_command: bool = False
+) -> PendingFence:
+    """Every broker shows the fence. Ends that were recorded before stay.
+
+    `by_command`: the command succeeded and the logs stand still. Records written after an earlier call are late writes
+    too: only these ends tell when it was closed again.
+    """
+    recorded_ends = pending_fence.log_ends.to_mapping()
+    ends = {**recorded_ends, **seen_ends} if by_command else {**seen_ends, **recorded_ends}
+    return replace(
+        pending_fence,
+        applied_at_ms=pending_fence.applied_at_ms or now_ms,
+        log_ends=PartitionOffsets.from_mapping(ends),
+        by_command=by_command,
+        problem="",
+    )
+
+
+def format_fence_state(pending_fence: PendingFence | None) -> Iterator[str]:
+    if pending_fence is None:
+        return
+    match find_fence_state(pending_fence):
+        case FenceState.LIFTING:
+            yield (
+                f"{pending_fence.cluster}: run {pending_fence.run} was aborted, and its fence waits to be removed since"
+                f" {_format_since(pending_fence)}"
+            )
+        case FenceState.PENDING:
+            yield (
+                f"{pending_fence.cluster}: fence pending since {_format_since(pending_fence)}; until it is in place,"
+                " this cluster accepts writes"
+            )
+        case FenceState.WATCHED_ONLY:
+            yield f"{pending_fence.cluster}: cannot be fenced; it is only watched since {_format_since(pending_fence)}"
+        case FenceState.APPLIED:
+            how_text = ", closed by its fence_command, which no broker can show" if pending_fence.by_command else ""
+            yield (
+                f"{pending_fence.cluster}: its fence stands since"
+                f" {format_time(pending_fence.applied_at_ms or 0)}{how_text}"
+            )
+    if pending_fence.problem:
+        yield pending_fence.problem
+
+
+def format_time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _format_since(pending_fence: PendingFence) -> str:
+    return format_time(pending_fence.since_ms)
+
+
+def _decide_watched_only(pending_fence: PendingFence, observation: FenceObservation) -> FenceDecision:
+    trouble = (
+        f"cluster {pending_fence.cluster}"
+        f" {fence_limits.explain_watched_only(observation.authorizer)}{_format_writers(observation)}"
+    )
+    decision = _decide_recorded(
+        replace(_add_log_ends(pending_fence, observation), applied_at_ms=None, by_command=False, problem=trouble),
+        pending_fence,
+        observation,
+    )
+    if observation.authorizer is not AuthorizerKind.FOREIGN:
+        return decision
+    return replace(
+        decision, alarms=(fence_limits.format_fence_request(pending_fence.cluster), *decision.alarms), is_exposed=True
+    )
+
+
+def _decide_applied(pending_fence: PendingFence, observation: FenceObservation) -> FenceDecision:
+    if observation.unfenced_brokers:
+        alarm = f"the fence was taken away and is put up again: {join_limited(observation.unfenced_brokers)}"
+        alarms = (alarm, *_list_alarms(pending_fence, observation))
+        return FenceDecision(
+            state=FenceState.APPLIED,
+            action=FenceNextAction.APPLY,
+            alarms=alarms,
+            one_time_alarms=(alarm,),
+            written_ranges=observation.written_ranges,
+        )
+    if observation.barred is WriteBarrier.COMMAND and (observation.written_ranges or not pending_fence.by_command):
+        alarm = f"{pending_fence.cluster}: its fence_command is called again"
+        alarms = (alarm, *_list_alarms(pending_fence, observation))
+        return FenceDecision(
+            state=FenceState.APPLIED,
+            action=FenceNextAction.APPLY,
+            alarms=alarms,
+            one_time_alarms=(alarm,),
+            written_ranges=observation.written_ranges,
+        )
+    return _decide_recorded(
+        replace(_add_log_ends(pending_fence, observation), problem=_format_writers(observation).removeprefix("; ")),
+        pending_fence,
+        observation,
+    )
+
+
+def _decide_recorded(updated: PendingFence, previous: PendingFence, observation: FenceObservation) -> FenceDecision:
+    action = FenceNextAction.NOTHING if updated == previous else FenceNextAction.RECORD
+    alarms = tuple(_list_alarms(updated, observation))
+    return FenceDecision(
+        state=find_fence_state(updated),
+        action=action,
+        pending_fence=updated,
+        lines=tuple(format_fence_state(updated)),
+        alarms=alarms,
+        written_ranges=observation.written_ranges,
+    )
+
+
+def _add_log_ends(pending_fence: PendingFence, observation: FenceObservation) -> PendingFence:
+    """Adds ends of partitions that were offline. Their brokers had the fence before they opened."""
+    return replace(
+        pending_fence,
+        log_ends=PartitionOffsets.from_mapping({**observation.log_ends, **pending_fence.log_ends.to_mapping()}),
+    )
+
+
+def _format_writers(observation: FenceObservation) -> str:
+    # Without the offsets, which move: what is recorded is written again when it changes.
+    return (
+        f"; somebody writes there all the same: {join_limited(sorted(observation.written_ranges))}"
+        if observation.written_ranges
+        else ""
+    )
+
+
+def _list_alarms(pending_fence: PendingFence, observation: FenceObservation) -> Iterator[str]:
+    if observation.written_ranges:
+        yield (
+            f"cluster {pending_fence.cluster} has taken {count_offsets(observation.written_ranges)} offset(s) that no"
+            f" fence stopped: {format_ranges(observation.written_ranges)}. Either a super user, or a cluster without a"
+            " fence: stop that writer"
+        )
+
+
+def must_stay_fenced(
+    mirror: Mirror | None, pending_fence: PendingFence | None, run: Run | None, *, is_command_begun: bool
+) -> bool | None:
+    """None: unknown from this. `run`: holds the mirror; `begun`: it called the command, or was about to.
+
+    Unknown: a failback so far on that only its reverse mirror knows; or a mirror deleted or stopped, whose source may
+    be another mirror's destination by now.
+    """
+    if has_failed_over(pending_fence):
+        return True
+    if pending_fence is None and run is None and (mirror is None or mirror.desired is DesiredState.STOPPED):
+        return None
+    if run is None or run.state is RunState.ABORTING:
+        return False
+    return None if run.plan.kind is RunKind.FAILBACK else is_command_begun
+
+
+class BrokerStartGate(StrEnum):
+    OPEN = "open"
+    """No failover left it, or every broker was seen with its fence, which brokers keep."""
+    BLOCKED = "shut"
+    """A failover left it, and its fence is pending."""
+    UNKNOWN = "silent"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStartDecision:
+    gate: BrokerStartGate
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedMirrors:
+    mirrors: tuple[Mirror, ...]
+    pending_fences: Mapping[MirrorName, PendingFence]
+
+
+def decide_broker_start(
+    cluster: ClusterName, name: MirrorName, others: Mapping[ClusterName, RecordedMirrors | str]
+) -> BrokerStartDecision:
+    """About one cluster of a mirror, either end. `others`: all other clusters, or why one is unknown.
+
+    A pending fence outweighs everything. A mirror's record counts on its own destination only.
+    """
+    mirror_fences = [
+        (mirror, recorded.pending_fences.get(mirror.name))
+        for other, recorded in sorted(others.items())
+        if isinstance(recorded, RecordedMirrors)
+        for mirror in recorded.mirrors
+        if (mirror.source, mirror.destination, get_base_name(mirror.name)) == (cluster, other, get_base_name(name))
+    ]
+    for mirror, pending_fence in mirror_fences:
+        if pending_fence is not None and has_failed_over(pending_fence) and pending_fence.applied_at_ms is None:
+            return BrokerStartDecision(BrokerStartGate.BLOCKED, _format_blocked(mirror, pending_fence))
+    if not mirror_fences:
+        return BrokerStartDecision(BrokerStartGate.UNKNOWN, " ".join(_format_unknown(cluster, name, others)))
+    return BrokerStartDecision(
+        BrokerStartGate.OPEN, " ".join(_format_open(mirror, pending_fence) for mirror, pending_fence in mirror_fences)
+    )
+
+
+def _format_blocked(mirror: Mirror, pending_fence: PendingFence) -> str:
+    name, source = mirror.name, mirror.source
+    head = (
+        f"cluster {source} must not open to applications: run {pending_fence.run} moved those of mirror {name} to "
+        f"{mirror.destination} at {format_time(pending_fence.since_ms)}, and {source} "
+    )
+    if find_fence_state(pending_fence) is FenceState.WATCHED_ONLY:
+        return f"{head}cannot be fenced by Mirrorbook. Keep applications off its listeners, then start it unchecked"
+    return (
+        f"{head}is not seen to be fenced. `mirrorbook mirror fence {name} --bootstrap-controller HOST:PORT` prints the "
+        "lines that fence it through its controllers, before a broker runs; or keep applications off its listeners. "
+        f"Then start it unchecked, and `mirrorbook mirror watch {name} --once` makes this check pass from then on"
+    )
+
+
+def _format_open(mirror: Mirror, pending_fence: PendingFence | None) -> str:
+    head = f"cluster {mirror.source} may open: {mirror.destination} remembers"
+    if pending_fence is None or not has_failed_over(pending_fence):
+        return f"{head} no failover of mirror {mirror.name}."
+    seen_text = f"each broker of {mirror.source} had its fence at {format_time(pending_fence.applied_at_ms or 0)}"
+    if pending_fence.by_command:
+        seen_text = (
+            f"its fence_command closed {mirror.source} at {format_time(pending_fence.applied_at_ms or 0)}, which holds"
+            " while that does"
+        )
+    return f"{head} a failover of mirror {mirror.name}, and that {seen_text}."
+
+
+def _format_unknown(
+    cluster: ClusterName, name: MirrorName, others: Mapping[ClusterName, RecordedMirrors | str]
+) -> Iterator[str]:
+    yield f"nobody who answered knows of mirror {name} away from cluster {cluster}."
+    for other, recorded in sorted(others.items()):
+        if isinstance(recorded, str):
+            yield f"{other}: {recorded}."
+        else:
+            names = ", ".join(sorted(m.name for m in recorded.mirrors)) or "none"
+            yield f"{other} answered; mirrors that lead there: {names}."

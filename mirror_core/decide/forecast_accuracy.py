@@ -1,0 +1,306 @@
+"""What a plan forecasts in numbers, what its run counted, and the difference."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from mirror_core.decide import failover_scope
+from mirror_core.decide.audit_log_check import BOTH_EMPTY_VERDICT
+from mirror_core.decide.drills import to_drill_name
+from mirror_core.decide.fence_state import LateRanges, count_offsets, find_late_ranges, find_unknown_ends
+from mirror_core.decide.loss_bound import can_lose, compute_snapshot_loss
+from mirror_core.decide.mirror_snapshot import (
+    DestinationSnapshot,
+    MirrorSnapshot,
+    SourceSnapshot,
+    join_limited,
+    list_failed,
+)
+from mirror_core.decide.steps import measure_standstill_s, measure_step_s
+from mirror_core.model.forecast import ForecastOutcome, PlanForecast
+from mirror_core.model.mirror import PartitionStatus
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
+from mirror_core.model.parity_verdict import ParityVerdict
+from mirror_core.model.pending_fence import PendingFence
+from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord
+
+MAX_FORECAST_GROUPS: Final = 1000
+SECONDS_ROW, LOST_ROW, READ_AGAIN_ROW = "seconds without writes", "offsets lost", "offsets read again"
+_UNSEEN_TEXT: Final = "the old source was not seen since"
+
+GroupPositions = Mapping[str, Mapping[Partition, Offset]]
+"""By group: the next offset to read of each partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastComparison:
+    subject: str
+    item: str = ""
+    at_least: float | None
+    at_most: float | None
+    counted: float | None
+    error: float | None
+    """Counted minus the nearest forecast value. None: one of them is unknown."""
+    basis: str = ""
+
+
+def select_application_partitions(partitions: Iterable[Partition]) -> frozenset[Partition]:
+    """Without heartbeats, which are no loss. A drill has only heartbeats, so it keeps them."""
+    all_partitions = frozenset(partitions)
+    return frozenset(p for p in all_partitions if not p.topic.startswith(HEARTBEAT_TOPIC_PREFIX)) or all_partitions
+
+
+# -- before -----------------------------------------------------------------------------------------------------------
+
+
+def build_forecast(snapshot: MirrorSnapshot) -> PlanForecast:
+    lost, at_least = _forecast_loss(snapshot)
+    forecast = snapshot.forecast
+    return PlanForecast(
+        seconds=forecast.seconds if forecast else None,
+        steps=dict(forecast.steps) if forecast else {},
+        basis=forecast.basis if forecast else "",
+        lost_offsets=lost,
+        lost_is_minimum=at_least,
+        reread_offsets=dict(islice(_forecast_read_again(snapshot), MAX_FORECAST_GROUPS)),
+    )
+
+
+def _forecast_loss(snapshot: MirrorSnapshot) -> tuple[int | None, bool]:
+    """A fenced, drained and compared source loses nothing but what FAILED partitions lack and left-behind
+    ones hold.
+    """
+    if not can_lose(snapshot):
+        lost, can_be_more = failover_scope.forecast_left_behind_loss(
+            snapshot, select_application_partitions(snapshot.statuses)
+        )
+        return lost, can_be_more or bool(list_failed(snapshot))
+    partitions = compute_snapshot_loss(snapshot).partitions
+    missing = [partitions[p].missing for p in select_application_partitions(partitions)]
+    known_counts = [count for count in missing if count is not None]
+    return sum(known_counts) if known_counts else None, True
+
+
+def _forecast_read_again(snapshot: MirrorSnapshot) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Skips groups that are active on the destination."""
+    destination = snapshot.destination
+    if not isinstance(destination, DestinationSnapshot) or destination.groups_unknown:
+        return
+    if isinstance(snapshot.source, SourceSnapshot) and snapshot.mode is RunMode.PLANNED:
+        yield from (
+            (group, (0, 0)) for group in sorted(snapshot.source.committed) if group not in destination.active_groups
+        )
+        return
+    for group, offsets in sorted(destination.committed.items()):
+        if group not in destination.active_groups and offsets.keys() <= destination.positions.keys():
+            yield group, (0, sum(max(0, destination.positions[p] - o) for p, o in offsets.items()))
+
+
+# -- afterwards -------------------------------------------------------------------------------------------------------
+
+
+def count_lost_planned(
+    gate: StepEvidence, failed: Collection[Partition], left_behind: Collection[Partition] = ()
+) -> tuple[int | None, str]:
+    if gate.get("verdict") == BOTH_EMPTY_VERDICT and not failed and not left_behind:
+        return 0, "neither side held a record behind the fence, and their logs begin and end at the same offsets"
+    if gate.get("verdict") != ParityVerdict.PASSED:
+        return None, "nothing was compared"
+    unknowns = [f"of what had FAILED: {join_limited(sorted(failed))}"] if failed else []
+    unknowns += (
+        [f"of what was left behind without a leader: {join_limited(sorted(left_behind))}"] if left_behind else []
+    )
+    if unknowns:
+        return None, f"not known {', '.join(unknowns)}; of the others nothing, compared equal"
+    return 0, "all was compared equal, up to the source's ends behind the fence"
+
+
+def add_left_behind(lost: int | None, reason: str, left_behind: Collection[Partition]) -> tuple[int | None, str]:
+    if not left_behind:
+        return lost, reason
+    known_text = reason if lost is None else f"at least {lost}, {reason}"
+    return (
+        None,
+        f"{known_text}; not known of what was left behind without a leader: {join_limited(sorted(left_behind))}",
+    )
+
+
+def add_uncopied(lost: int | None, reason: str, uncopied: Collection[Partition]) -> tuple[int | None, str]:
+    application_partitions = [p for p in sorted(uncopied) if not p.topic.startswith(HEARTBEAT_TOPIC_PREFIX)]
+    if not application_partitions:
+        return lost, reason
+    known_text = reason if lost is None else f"at least {lost:,}, {reason}"
+    return None, f"{known_text}; not counted of partitions that had no copy: {join_limited(application_partitions)}"
+
+
+def format_unseen_source(source: str, reason: str) -> str:
+    return f"nothing of what {source} had at the fence; whether it has taken anything since is not known: {reason}"
+
+
+def find_not_copied(
+    pending_fence: PendingFence, statuses: Mapping[Partition, PartitionStatus]
+) -> tuple[LateRanges, tuple[Partition, ...]]:
+    application_statuses = {p: statuses[p] for p in select_application_partitions(statuses)}
+    unknown_partitions = {
+        *find_unknown_ends(pending_fence, application_statuses),
+        *(p for p, status in application_statuses.items() if status.lmo is None),
+    }
+    return find_late_ranges(pending_fence, application_statuses), tuple(sorted(unknown_partitions))
+
+
+def count_lost_unplanned(
+    pending_fence: PendingFence | None, statuses: Mapping[Partition, PartitionStatus]
+) -> tuple[int | None, str]:
+    if pending_fence is None or not pending_fence.log_ends.topics:
+        return None, _UNSEEN_TEXT
+    late_ranges, unknown_partitions = find_not_copied(pending_fence, statuses)
+    if pending_fence.applied_at_ms is None or unknown_partitions:
+        return (
+            None,
+            f"the old source's log end is not known of {join_limited(unknown_partitions)}"
+            if unknown_partitions
+            else "it is not fenced",
+        )
+    return count_offsets(late_ranges), (
+        "by the old source's ends behind its fence: what it took after it had been given up is in this, too"
+    )
+
+
+def count_read_again(
+    start_offsets: GroupPositions, source_positions: GroupPositions | None, ends: Mapping[Partition, Offset | None]
+) -> dict[str, int | None]:
+    """Records read again, by group.
+
+    `resumes`: start offsets on the destination; `reached`: positions on the source, None if unknown; `ends`: next
+    offset after the last mirrored one. What was lost cannot be read again.
+    """
+    return {
+        group: _count_group_read_again(
+            group_starts, None if source_positions is None else source_positions.get(group), ends
+        )
+        for group, group_starts in islice(sorted(start_offsets.items()), MAX_FORECAST_GROUPS)
+    }
+
+
+def _count_group_read_again(
+    group_starts: Mapping[Partition, Offset],
+    source_positions: Mapping[Partition, Offset] | None,
+    ends: Mapping[Partition, Offset | None],
+) -> int | None:
+    source_positions = (
+        None if source_positions is None else {p: offset for p, offset in source_positions.items() if p in ends}
+    )
+    if not source_positions or not source_positions.keys() <= group_starts.keys():
+        return None  # of a partition without an offset the consumer's own setting decides where it begins
+    total = 0
+    for partition, offset in source_positions.items():
+        end = ends.get(partition)
+        if end is None:
+            return None
+        total += max(0, min(offset, end) - group_starts[partition])
+    return total
+
+
+def is_complete(counted: ForecastOutcome) -> bool:
+    return counted.lost_offsets is not None and None not in counted.reread_offsets.values()
+
+
+def list_forecast_rows(run: Run, steps: Iterable[StepRecord]) -> tuple[ForecastComparison, ...]:
+    forecast = run.plan.forecast if isinstance(run.plan.forecast, PlanForecast) else None
+    if run.plan.kind is not RunKind.FAILOVER or (forecast is None and run.forecast_outcome is None):
+        return ()
+    records = list(steps)
+    seconds = forecast.seconds if forecast else None
+    forecast_rows = [
+        _build_row(
+            SECONDS_ROW,
+            "",
+            seconds,
+            seconds,
+            measure_standstill_s(run, records),
+            f"foretold by the {forecast.basis}" if forecast and forecast.basis else "",
+        )
+    ]
+    for step in records:
+        forecast_s = forecast.steps.get(step.step) if forecast else None
+        forecast_rows.append(_build_row("seconds of step", step.step, forecast_s, forecast_s, measure_step_s(step)))
+    counted = run.forecast_outcome
+    least_lost = forecast.lost_offsets if forecast else None
+    most_lost = None if forecast is None or forecast.lost_is_minimum else forecast.lost_offsets
+    forecast_rows.append(
+        _build_row(
+            LOST_ROW,
+            "",
+            least_lost,
+            most_lost,
+            counted.lost_offsets if counted else None,
+            counted.lost_basis if counted else "",
+        )
+    )
+    forecast_groups, counted_groups = (
+        forecast.reread_offsets if forecast else {},
+        counted.reread_offsets if counted else {},
+    )
+    for group in sorted(forecast_groups.keys() | counted_groups.keys()):
+        low, high = forecast_groups.get(group, (None, None))
+        forecast_rows.append(
+            _build_row(
+                READ_AGAIN_ROW, group, low, high, counted_groups.get(group), counted.reread_basis if counted else ""
+            )
+        )
+    return tuple(forecast_rows)
+
+
+def _build_row(
+    subject: str, item: str, at_least: float | None, at_most: float | None, counted: float | None, basis: str = ""
+) -> ForecastComparison:
+    error = None
+    if at_least is not None and counted is not None:
+        nearest = counted if at_most is None else min(counted, at_most)
+        error = counted - (at_least if at_most is None else max(at_least, nearest))
+    return ForecastComparison(
+        subject=subject, item=item, at_least=at_least, at_most=at_most, counted=counted, error=error, basis=basis
+    )
+
+
+def list_past_failovers(runs: Iterable[Run], mirror: str) -> list[Run]:
+    return sorted(
+        (
+            run
+            for run in runs
+            if run.plan.mirror in (mirror, to_drill_name(mirror))
+            and run.plan.kind is RunKind.FAILOVER
+            and run.state is RunState.DONE
+        ),
+        key=lambda run: -run.started_ms,
+    )
+
+
+# -- in words ---------------------------------------------------------------------------------------------------------
+
+
+def format_forecast(row: ForecastComparison) -> str:
+    if row.at_least is None:
+        return "unknown"
+    if row.at_most is None:
+        return f"at least {_format_number(row, row.at_least)}"
+    if row.at_least == row.at_most:
+        return _format_number(row, row.at_least)
+    return f"{_format_number(row, row.at_least)} to {_format_number(row, row.at_most)}"
+
+
+def format_counted(row: ForecastComparison) -> str:
+    return "unknown" if row.counted is None else _format_number(row, row.counted)
+
+
+def format_error(row: ForecastComparison) -> str:
+    if row.error is None:
+        return "unknown"
+    return "none" if not row.error else f"{'+' if row.error > 0 else '-'}{_format_number(row, abs(row.error))}"
+
+
+def _format_number(row: ForecastComparison, value: float) -> str:
+    return f"{value:.2f} s" if row.subject.startswith("seconds") else f"{value:,.0f}"

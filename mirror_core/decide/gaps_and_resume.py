@@ -1,0 +1,293 @@
+"""Gaps: offsets without a record for a reader. Which transaction marker may fill one.
+
+A gap [start, end) is filled with one marker per offset. Markers have no sequence, so the broker does not refuse one too
+many. It does refuse a marker whose coordinator epoch is below the newest of the same producer id
+(TRANSACTION_COORDINATOR_FENCED). So each marker's coordinator epoch is
+
+    (end - next data sequence) mod 2**28 << 3 | attempt
+
+The first part is the count of filled offsets once this gap is full. It grows with each gap, so markers of an older gap
+are refused after the first marker of a newer one. A higher attempt does the same inside one gap.
+
+Warns of partitions near the limit of filled gap offsets, where they become FAILED (gap-limit).
+
+Where copying a partition resumes, and whether the destination still holds what we wrote.
+
+Every offset of a mirror partition was taken by a record of ours, which counts in the sequence, or by a marker of ours,
+which counts in the number it carries. So a healthy log ends at
+
+    next sequence + offsets filled
+
+A log that ends before that has a half filled gap. One that ends behind it holds a foreign write. Without gaps sequences
+equal offsets, and the broker itself refuses a batch that would not land at its offset.
+
+A broker that forgets producers (producer.id.expiration.ms, counted from record times) forgets both numbers at once,
+even under a running copier, and then learns only the one that comes first. The sum is then less than the log, as if
+others had written: the logs themselves must be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from mirror_core.decide.mirror_snapshot import join_limited
+from mirror_core.model.mirror import PartitionState, PartitionStatus
+from mirror_core.wire.batch import SEQUENCE_MASK
+
+FILLED_MASK: Final = (1 << 28) - 1
+
+
+"""Offsets that can be filled in one partition before it must be copied anew."""
+
+
+MAX_ATTEMPT: Final = 7
+
+
+NO_MARKER: Final = -1
+
+
+_ATTEMPT_BITS: Final = 3
+
+
+_TURN_COUNT: Final = 4
+
+
+_SHORT_TURN_MS: Final = 200
+
+
+_SHORT_TURN_OPEN_MS: Final = 80
+
+
+_LONG_TURN_MS: Final = 1200
+
+
+LONG_TURN_OPEN_MS: Final = 600
+
+
+"""A new task reads the log end within this time: a bound on the destination's latency."""
+
+
+_ROUND_MS: Final = _TURN_COUNT * _SHORT_TURN_MS + _LONG_TURN_MS
+
+
+def count_filled(end: int, sequence: int) -> int:
+    return (end - sequence) & FILLED_MASK
+
+
+def decode_filled(coordinator_epoch: int) -> int:
+    return max(coordinator_epoch, 0) >> _ATTEMPT_BITS
+
+
+def to_first_marker_epoch(count: int) -> int:
+    """Coordinator epoch of a gap's first attempt that makes `count` filled offsets."""
+    return count << _ATTEMPT_BITS
+
+
+def choose_marker_epoch(count: int, newest_epoch: int, *, is_owned: bool) -> int | None:
+    """Coordinator epoch for the gap that makes `count` filled offsets; None: none is left.
+
+    `newest`: the highest epoch known to be sent, by any task. `owned`: it is the caller's own and all its requests are
+    answered; then no other task's markers can be in flight to this gap, and none must be fenced.
+    """
+    first_epoch = to_first_marker_epoch(count)
+    if newest_epoch < first_epoch:
+        return first_epoch if is_owned else first_epoch + 1
+    if newest_epoch >> _ATTEMPT_BITS != count:
+        return None  # the count has gone once around
+    if is_owned:
+        return newest_epoch
+    return newest_epoch + 1 if newest_epoch & MAX_ATTEMPT < MAX_ATTEMPT else None
+
+
+def limit_markers_in_flight(missing: int) -> int:
+    """All but one of the missing offsets.
+
+    After a crash there is then always room for one marker of a higher attempt, which fences those in flight.
+    """
+    return max(1, missing - 1)
+
+
+def find_turn(epoch: int, wall_ms: int) -> int | None:
+    """The number of the current turn if the task of this epoch may fence another in it; else None.
+
+    Two tasks that wait for the same gap would otherwise find it due at once and both fill it: nothing in the log tells
+    their markers apart. Turns go by the clock, since neither knows of the other; tasks of neighbouring epochs, which
+    meet at each epoch change, never share one. The time between two turns covers clock differences and requests in
+    flight. A task that read the log in one turn must not act on it in another: the others' turns lie between.
+
+    Each round has a short turn for every task, and one long turn that leaves time for a distant broker's response.
+    """
+    round_number, into_round = divmod(wall_ms, _ROUND_MS)
+    own_turn = epoch % _TURN_COUNT
+    short_turn, into_short = divmod(into_round, _SHORT_TURN_MS)
+    if short_turn < _TURN_COUNT:
+        return (
+            round_number * (_TURN_COUNT + 1) + short_turn
+            if short_turn == own_turn and into_short < _SHORT_TURN_OPEN_MS
+            else None
+        )
+    into_long = into_round - _TURN_COUNT * _SHORT_TURN_MS
+    return (
+        round_number * (_TURN_COUNT + 1) + _TURN_COUNT
+        if round_number % _TURN_COUNT == own_turn and into_long < LONG_TURN_OPEN_MS
+        else None
+    )
+
+
+FILLED_STEP_OFFSETS: Final = 1 << 24
+
+
+"""Offsets. The count is recorded in these steps: sixteen times in a partition's life."""
+
+
+NEAR_LIMIT_OFFSETS: Final = 12 * FILLED_STEP_OFFSETS
+
+
+def round_filled(filled: int) -> int:
+    return filled - filled % FILLED_STEP_OFFSETS
+
+
+def format_gap_limit_warning(statuses: Iterable[PartitionStatus]) -> str:
+    near = [
+        status
+        for status in statuses
+        if status.filled_gap_offsets >= NEAR_LIMIT_OFFSETS and status.state is not PartitionState.FAILED
+    ]
+    if not near:
+        return ""
+    fullest_first = sorted(near, key=lambda status: (-status.filled_gap_offsets, status.partition))
+    listed = join_limited([f"{status.partition} ({status.filled_gap_offsets:,} or more)" for status in fullest_first])
+    return (
+        f"near the {FILLED_MASK + 1:,} that a partition can have filled, and FAILED there (gap-limit): {listed}. "
+        "Choose a quiet hour, delete the mirror topic, and let `mirrorbook mirror recover --action recopy` copy it "
+        "anew; a mirror with --gaps hidden has no such limit"
+    )
+
+
+MAX_MARKED_START: Final = 100_000
+
+
+"""A log start at most this far behind the position is reached by markers, which consumers never see."""
+
+
+NO_KNOWN_OFFSET: Final = -1
+
+
+_HALF: Final = (FILLED_MASK + 1) // 2
+
+
+@dataclass(frozen=True, slots=True)
+class OwnProducerState:
+    next_sequence: int
+    """Of the next batch; 0 if there were only markers."""
+    coordinator_epoch: int
+    """Of the newest marker; -1 without one."""
+    newest_ms: int = -1
+    """Producer's time of the newest batch; -1 without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BothLogBounds:
+    """Both logs of a partition at about one moment."""
+
+    log_start: int
+    log_end: int
+    producer: OwnProducerState | None
+    source_start: int
+    source_end: int
+    ends_as_sent: bool = False
+    """The destination's last batch was checked: it has the time that it was sent with."""
+    verified_end: int | None = None
+    """Both sides were compared equal up to here (next offset), and the destination's leader has not
+    changed since; None otherwise.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumePoint:
+    offset: int
+    sequence: int
+    gap_end: int
+    """[offset, gap_end) is filled first: a half filled gap, or up to the source's log start. Equal to
+    `offset`: none.
+    """
+    seed_end: int
+    """[offset, seed_end) is seeded first, and deleted. Equal to `offset`: none."""
+    must_check_tail: bool
+    """The destination's tail is unverified: compare it with the source's first."""
+    newest_ms: int = -1
+    deleted_from: int | None = None
+    """The source deleted [this, its log start) before it was copied; None: nothing. For a partition never
+    copied it is where the copy begins.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignWrite:
+    """A foreign write on the destination, at this offset or before."""
+
+    offset: int
+    filled_offsets: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLostRecords:
+    position: int
+    """Next offset to copy, behind a half filled gap."""
+    reason: str
+    must_check_tail: bool
+    """The destination's tail is unverified: a foreign write may have made it longer."""
+
+
+def decide_resume_point(logs: BothLogBounds) -> ResumePoint | ForeignWrite | SourceLostRecords:
+    """The position is the destination's log end, if our own records and markers end there."""
+    position = logs.log_end
+    missing = 0 if logs.producer is None else _count_missing(logs.producer, position)
+    if logs.producer is not None and missing < 0 and not _can_be_forgotten(logs.producer):
+        return ForeignWrite(max(logs.log_start, position + missing), decode_filled(logs.producer.coordinator_epoch))
+    gap_end = position + max(missing, 0)
+    is_unverified = logs.producer is None or missing < 0
+    if gap_end > logs.source_end:
+        return SourceLostRecords(
+            gap_end,
+            f"the source's log ends at {logs.source_end}, before the position {gap_end}: it lost records that were "
+            "copied (unclean leader election)",
+            is_unverified,
+        )
+    source_start, seed_end, deleted_from = logs.source_start, position, None
+    if gap_end < source_start:
+        deleted_from = gap_end
+        # What the source itself deleted before it was copied is a gap like any other; a wide one is seeded instead. One
+        # that is half filled becomes longer: before its old end the source has nothing left to tell where it ends.
+        uses_markers = gap_end > position or source_start - position <= MAX_MARKED_START
+        gap_end, seed_end = (source_start, position) if uses_markers else (position, source_start)
+    nothing_to_check = position == logs.log_start or position <= source_start
+    return ResumePoint(
+        offset=position,
+        # A leader that knows nothing of us takes any sequence; the offset keeps the count of filled offsets small.
+        sequence=position & SEQUENCE_MASK if logs.producer is None else logs.producer.next_sequence,
+        gap_end=gap_end,
+        seed_end=seed_end,
+        must_check_tail=is_unverified and not nothing_to_check,
+        newest_ms=-1 if logs.producer is None else logs.producer.newest_ms,
+        deleted_from=deleted_from,
+    )
+
+
+def to_own_producer_state(log_end: int, next_sequence: int) -> OwnProducerState:
+    return OwnProducerState(next_sequence, to_first_marker_epoch(count_filled(log_end, next_sequence)))
+
+
+def _can_be_forgotten(producer: OwnProducerState) -> bool:
+    """The leader has seen only data or only markers: that is all, or all since it forgot the rest."""
+    return producer.coordinator_epoch == NO_MARKER or producer.next_sequence == 0
+
+
+def _count_missing(producer: OwnProducerState, log_end: int) -> int:
+    """Offsets that our newest gap lacks; negative: offsets of a foreign write."""
+    if producer.coordinator_epoch == NO_MARKER:
+        return -((log_end - producer.next_sequence) & SEQUENCE_MASK)
+    missing = (producer.next_sequence + decode_filled(producer.coordinator_epoch) - log_end) & FILLED_MASK
+    return missing if missing < _HALF else missing - FILLED_MASK - 1

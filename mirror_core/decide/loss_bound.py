@@ -1,0 +1,472 @@
+"""What an unplanned failover would lose, from the last observation of the source.
+
+Three measures, each a lower bound: offsets (the source's last observed ends minus the positions), the age of that
+observation, and the age of the newest heartbeat that arrived. So the bound is: at least so many offsets, plus what was
+acknowledged since the observation. It grows while the source is silent.
+
+The loss bound as text, for plans and `describe`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Set
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+from typing import Final
+
+from mirror_core.decide.clock_skew import UNKNOWN_TIME_TEXT, compute_age_s, format_ago, format_since
+from mirror_core.decide.mirror_snapshot import (
+    MAX_LISTED,
+    DestinationSnapshot,
+    MirrorSnapshot,
+    UnseenCluster,
+    find_without_copy,
+    is_healthy,
+    join_limited,
+    list_failed,
+)
+from mirror_core.model.forecast import PartitionLoss, TransactionArrival, TransactionLoss, UncopiedReason
+from mirror_core.model.mirror import PartitionStatus
+from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
+from mirror_core.model.run import RunMode
+from mirror_core.model.source_observation import (
+    TRANSACTION_OVER,
+    Heartbeat,
+    ObservedTransaction,
+    PartitionTransaction,
+    SourceObservation,
+)
+
+
+class _CopiedShare(StrEnum):
+    ALL = "all"
+    SOME = "some"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossBound:
+    partitions: Mapping[Partition, PartitionLoss]
+    known_missing: int
+    unknown_partitions: tuple[Partition, ...]
+    """The source's end was never seen, or the position is unknown now."""
+    topics_listed_s: float | None
+    """Age of the last listing of all source topics: later topics are unknown. None: never, or clocks
+    differ.
+    """
+    observed_s: float | None
+    """Age of the oldest observed end, of partitions that had a leader and are not FAILED. None: one was
+    never seen, or clocks differ.
+    """
+    heartbeats: tuple[Heartbeat, ...]
+    heartbeat_age_s: float | None
+    """Age of the oldest of these. None: there is none, or clocks differ."""
+    transactions: tuple[TransactionLoss, ...]
+    """Observed ones that are not known to be complete on the destination."""
+    open_transactional_ids: Mapping[str, tuple[Partition, ...]]
+    unlisted_transactions: int
+
+    @property
+    def furthest_behind(self) -> tuple[Partition, PartitionLoss] | None:
+        copied_losses = [
+            (partition, partition_loss)
+            for partition, partition_loss in self.partitions.items()
+            if not partition_loss.is_failed
+        ]
+        return max(copied_losses, key=lambda row: inf if row[1].behind_s is None else row[1].behind_s, default=None)
+
+    @property
+    def uncopied(self) -> Mapping[Partition, PartitionLoss]:
+        return {p: partition_loss for p, partition_loss in self.partitions.items() if partition_loss.uncopied_reason}
+
+    @property
+    def has_clock_skew(self) -> bool:
+        return any(
+            partition_loss.observed_end is not None and partition_loss.age_s is None
+            for partition_loss in self.partitions.values()
+        )
+
+    @property
+    def cut_transactions(self) -> tuple[TransactionLoss, ...]:
+        return tuple(t for t in self.transactions if t.arrival is TransactionArrival.PARTIAL)
+
+    @property
+    def text(self) -> str:
+        if self.observed_s is None and len(self.unknown_partitions) == len(self.partitions):
+            return "unknown: whatever was acknowledged since the source was last looked at, and nobody knows when"
+        unknown_text = f" (unknown of {len(self.unknown_partitions)} partition(s))" if self.unknown_partitions else ""
+        if uncopied_losses := self.uncopied:
+            offsets = sum(partition_loss.missing or 0 for partition_loss in uncopied_losses.values())
+            unknown_text += f", {offsets:,} of them in {len(uncopied_losses)} partition(s) that have no copy"
+        since_text = (
+            "since it was last looked at, and when that was is unknown"
+            if self.observed_s is None
+            else f"in the {self.observed_s:.1f} s since the source was last looked at"
+        )
+        return (
+            f"at least {self.known_missing:,} offset(s){unknown_text}, and whatever was acknowledged"
+            f" {since_text}{self._format_unlisted}"
+        )
+
+    @property
+    def _format_unlisted(self) -> str:
+        if self.topics_listed_s is None:
+            return "; topics and partitions that are not mirrored yet are not in this: when they were listed is unknown"
+        if self.observed_s is None or self.topics_listed_s <= self.observed_s:
+            return ""
+        return f"; topics that were created in the {self.topics_listed_s:.1f} s since all were listed are not in this"
+
+
+def compute_snapshot_loss(snapshot: MirrorSnapshot) -> LossBound:
+    destination = snapshot.destination if isinstance(snapshot.destination, DestinationSnapshot) else None
+    return compute_loss(
+        snapshot.statuses,
+        snapshot.source_observation,
+        destination.positions if destination else {},
+        destination.heartbeats if destination else (),
+        now_ms=snapshot.now_ms,
+        unmirrored=snapshot.unmirrored,
+        without_copies=find_without_copy(snapshot),
+    )
+
+
+def compute_loss(
+    statuses: Mapping[Partition, PartitionStatus],
+    observation: SourceObservation | None,
+    positions: Mapping[Partition, Offset],
+    heartbeats: tuple[Heartbeat, ...],
+    *,
+    now_ms: int,
+    unmirrored: Collection[Partition] = (),
+    without_copies: Collection[Partition] = (),
+) -> LossBound:
+    uncopied_reasons = find_uncopied(statuses, observation, unmirrored, without_copies)
+    partitions = dict(_list_partition_losses(statuses, observation, positions, now_ms, uncopied_reasons))
+    transactions = observation.transactions if observation else ()
+    transaction_losses = [_judge_transaction(t, positions) for t in transactions]
+    return LossBound(
+        partitions=partitions,
+        known_missing=sum(p.missing or 0 for p in partitions.values()),
+        unknown_partitions=tuple(p for p, partition_loss in partitions.items() if partition_loss.missing is None),
+        topics_listed_s=(
+            compute_age_s(now_ms, observation.listed_ms) if observation and observation.listed_ms is not None else None
+        ),
+        observed_s=find_oldest([p.age_s for p in partitions.values() if not p.is_outside_bound]),
+        heartbeats=heartbeats,
+        heartbeat_age_s=find_oldest([compute_age_s(now_ms, beat.at_ms) for beat in heartbeats]),
+        transactions=tuple(t for t in transaction_losses if t.arrival is not TransactionArrival.COMPLETE),
+        open_transactional_ids={
+            t.id: tuple(sorted(part.partition for part in t.parts))
+            for t in sorted(transactions, key=lambda t: t.id)
+            if t.state != TRANSACTION_OVER
+        },
+        unlisted_transactions=observation.unlisted_transactions if observation else 0,
+    )
+
+
+def find_uncopied(
+    statuses: Mapping[Partition, PartitionStatus],
+    observation: SourceObservation | None,
+    unmirrored: Collection[Partition] = (),
+    without_copies: Collection[Partition] = (),
+) -> dict[Partition, UncopiedReason]:
+    reasons: dict[Partition, UncopiedReason] = dict.fromkeys(unmirrored, UncopiedReason.NOT_MIRRORED)
+    if observation is not None:
+        reasons |= dict.fromkeys(observation.get_partitions(), UncopiedReason.NOT_MIRRORED)
+    ids = observation.get_new_topic_ids() if observation else {}
+    for partition, status in statuses.items():
+        reasons.pop(partition, None)
+        if ids.get(partition.topic, status.source_topic_id) != status.source_topic_id:
+            reasons[partition] = UncopiedReason.RECREATED
+        elif partition in without_copies or not status.destination_topic_id:
+            reasons[partition] = UncopiedReason.NO_COPY
+    return reasons
+
+
+def _list_partition_losses(
+    statuses: Mapping[Partition, PartitionStatus],
+    observation: SourceObservation | None,
+    positions: Mapping[Partition, Offset],
+    now_ms: int,
+    uncopied_reasons: Mapping[Partition, UncopiedReason],
+) -> Iterator[tuple[Partition, PartitionLoss]]:
+    observed_ends = dict(observation.get_ends()) if observation else {}
+    complete_times = dict(observation.get_recovery_points()) if observation else {}
+    offline = frozenset(observation.get_offline_partitions()) if observation else frozenset()
+    starts = dict(observation.get_starts()) if observation else {}
+    for partition in sorted(statuses.keys() | uncopied_reasons.keys()):
+        status, observed_end = statuses.get(partition), observed_ends.get(partition)
+        # A topic of another mirror, or of somebody else, may have its name on the destination.
+        reason, position = uncopied_reasons.get(partition), positions.get(partition)
+        copied = position if reason is None else starts.get(partition)
+        yield (
+            partition,
+            PartitionLoss(
+                position=position if reason is None else None,
+                observed_end=observed_end.end if observed_end else None,
+                age_s=compute_age_s(now_ms, observed_end.at_ms) if observed_end else None,
+                missing=None if copied is None or observed_end is None else max(0, observed_end.end - copied),
+                recovery_point_age_s=(
+                    compute_age_s(now_ms, complete_times[partition]) if partition in complete_times else None
+                ),
+                is_offline=partition in offline,
+                is_failed=status is not None and not is_healthy(status),
+                uncopied_reason=reason,
+            ),
+        )
+
+
+def _judge_transaction(transaction: ObservedTransaction, positions: Mapping[Partition, Offset]) -> TransactionLoss:
+    copied_shares = {
+        part.partition: _find_copied_share(part, positions.get(part.partition)) for part in transaction.parts
+    }
+    return TransactionLoss(
+        id=transaction.id,
+        state=transaction.state,
+        arrival=_decide_fate(set(copied_shares.values())),
+        copied=tuple(sorted(p for p, share in copied_shares.items() if share in (_CopiedShare.ALL, _CopiedShare.SOME))),
+        not_copied=tuple(sorted(p for p, share in copied_shares.items() if share is _CopiedShare.NONE)),
+    )
+
+
+def _decide_fate(shares: Set[_CopiedShare | None]) -> TransactionArrival:
+    if _CopiedShare.NONE in shares and shares & {_CopiedShare.ALL, _CopiedShare.SOME}:
+        return TransactionArrival.PARTIAL
+    if None in shares:
+        return TransactionArrival.UNKNOWN
+    if _CopiedShare.NONE in shares:
+        return TransactionArrival.ABSENT
+    return TransactionArrival.MAYBE_PARTIAL if _CopiedShare.SOME in shares else TransactionArrival.COMPLETE
+
+
+def _find_copied_share(part: PartitionTransaction, position: Offset | None) -> _CopiedShare | None:
+    """An open transaction holds the readable end back: a position beyond its first offset was copied after
+    it ended.
+    """
+    if position is None:
+        return None
+    if part.end is not None and position >= part.end:
+        return _CopiedShare.ALL
+    if part.first is None:
+        return None
+    return _CopiedShare.SOME if position > part.first else _CopiedShare.NONE
+
+
+def find_oldest(ages: list[float | None]) -> float | None:
+    known = [age for age in ages if age is not None]
+    return max(known, default=None) if len(known) == len(ages) else None
+
+
+NOT_MIRRORED_FIGURE: Final = "not mirrored"
+
+
+LISTED_FIGURE: Final = "topics of the source last listed"
+
+
+CUT_FIGURE: Final = "transactions cut in half"
+
+
+IN_DOUBT_FIGURE: Final = "transactions in doubt"
+
+
+def can_lose(snapshot: MirrorSnapshot) -> bool:
+    return not snapshot.is_drained and (
+        isinstance(snapshot.source, UnseenCluster) or snapshot.mode is RunMode.UNPLANNED
+    )
+
+
+def list_loss_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, str]]:
+    if snapshot.is_drained:
+        exceptions = ", but for what FAILED partitions miss" if list_failed(snapshot) else ""
+        drained_bound = compute_snapshot_loss(snapshot)
+        exceptions += ", and for what has no copy" if drained_bound.uncopied else ""
+        yield "loss", f"none{exceptions}: the source was fenced and drained before it died"
+        yield NOT_MIRRORED_FIGURE, format_uncopied(drained_bound)
+    if not can_lose(snapshot):
+        return
+    bound = compute_snapshot_loss(snapshot)
+    yield "loss", bound.text
+    yield NOT_MIRRORED_FIGURE, format_uncopied(bound)
+    yield "source last looked at", format_observed(bound)
+    yield LISTED_FIGURE, format_listed(bound)
+    yield "newest heartbeats on the destination", format_heartbeats(bound.heartbeats, snapshot.now_ms)
+    apart = [partition_loss for partition_loss in bound.partitions.values() if partition_loss.is_outside_bound]
+    if apart:
+        missing = sum(partition_loss.missing or 0 for partition_loss in apart)
+        yield "of the loss, FAILED or without a leader", f"{missing} offset(s) of {len(apart)} partition(s)"
+    yield CUT_FIGURE, _format_cut_count(bound, snapshot.source_observation, snapshot.now_ms)
+
+
+def list_transaction_figures(
+    statuses: Mapping[Partition, PartitionStatus],
+    observation: SourceObservation | None,
+    ends: Mapping[Partition, Offset],
+    now_ms: int,
+) -> Iterator[tuple[str, str]]:
+    """What became of the observed transactions after the copy has ended. `ends`: last mirrored offsets."""
+    bound = compute_loss(statuses, observation, ends, (), now_ms=now_ms)
+    yield CUT_FIGURE, _format_cut_count(bound, observation, now_ms)
+    if observation is None or observation.transactions_ms is None:
+        yield IN_DOUBT_FIGURE, "unknown"
+        return
+    doubtful = [_format_doubt(t) for t in bound.transactions if t.arrival is not TransactionArrival.ABSENT]
+    unlisted = [f"{bound.unlisted_transactions} that were too many to be noted"] if bound.unlisted_transactions else []
+    yield (
+        IN_DOUBT_FIGURE,
+        (
+            f"{join_limited([*doubtful, *unlisted]) or 'none'}; later ones of {len(bound.open_transactional_ids)} id(s)"
+            " that were busy then"
+        ),
+    )
+
+
+def _format_cut_count(bound: LossBound, observation: SourceObservation | None, now_ms: int) -> str:
+    if observation is None or observation.transactions_ms is None:
+        return "unknown"
+    return (
+        f"{len(bound.cut_transactions)}, of those seen {format_since(now_ms, observation.transactions_ms)}; of later"
+        " ones it is not known"
+    )
+
+
+def format_uncopied(bound: LossBound) -> str:
+    rows = sorted(bound.uncopied.items(), key=lambda row: (-(row[1].missing or 0), row[0]))
+    if not rows:
+        return (
+            "none"
+            if bound.topics_listed_s is not None
+            else "unknown: when the source's topics were listed is not known"
+        )
+    unknown_count = sum(partition_loss.missing is None for _, partition_loss in rows)
+    unknown_text = f", and what {unknown_count} of them hold is unknown" if unknown_count else ""
+    total = sum(partition_loss.missing or 0 for _, partition_loss in rows)
+    listed_text = join_limited(
+        f"{p} ({partition_loss.uncopied_reason}: {_format_missing(partition_loss)})" for p, partition_loss in rows
+    )
+    return f"{len(rows):,} partition(s), {total:,} offset(s){unknown_text}: {listed_text}"
+
+
+def warn_uncopied(snapshot: MirrorSnapshot) -> Iterator[str]:
+    if (snapshot.is_drained or can_lose(snapshot)) and (bound := compute_snapshot_loss(snapshot)).uncopied:
+        yield (
+            f"{snapshot.mirror.destination} HAS NO COPY of these partitions of {snapshot.mirror.source}, and all that"
+            f" they hold would be lost: {format_uncopied(bound)}"
+        )
+
+
+def _format_missing(partition_loss: PartitionLoss) -> str:
+    return "unknown" if partition_loss.missing is None else f"{partition_loss.missing:,} offset(s)"
+
+
+def list_loss_warnings(snapshot: MirrorSnapshot) -> Iterator[str]:
+    bound = compute_snapshot_loss(snapshot)
+    if snapshot.source_observation is None:
+        yield f"no data plane of this mirror ever looked at {snapshot.mirror.source}: what is missing is not known"
+    elif not bound.heartbeats:
+        yield (
+            f"no heartbeat of {snapshot.mirror.source} has arrived on {snapshot.mirror.destination} (topic "
+            f"{get_heartbeat_topic(snapshot.mirror.name)}): how far the copy had come in time is not known"
+        )
+    for partition, partition_loss in bound.partitions.items():
+        if partition_loss.is_offline and not partition_loss.is_failed:
+            yield (
+                f"nobody led {partition} on {snapshot.mirror.source} when it was last looked at; its end was last seen "
+                f"{_format_last_seen(partition_loss)}"
+            )
+    doubtful = [t for t in bound.transactions if t.arrival is not TransactionArrival.ABSENT]
+    for transaction in doubtful[:MAX_LISTED]:
+        yield _format_doubt(transaction)
+    if len(doubtful) > MAX_LISTED or bound.unlisted_transactions:
+        yield f"{max(0, len(doubtful) - MAX_LISTED) + bound.unlisted_transactions} more transactions are in doubt"
+    if bound.open_transactional_ids:
+        open_text = join_limited(
+            f"{transactional_id!r} ({join_limited(parts)})"
+            for transactional_id, parts in bound.open_transactional_ids.items()
+        )
+        yield (
+            f"transactions of these ids were open when last seen: {open_text}. Others that began since may be cut, "
+            "too: they have no name here"
+        )
+
+
+def format_partition_loss(partition_loss: PartitionLoss) -> str:
+    if partition_loss.uncopied_reason is not None:
+        missing = (
+            "its loss is unknown"
+            if partition_loss.missing is None
+            else f"all of it is missing, {partition_loss.missing} offset(s)"
+        )
+        return f"{partition_loss.uncopied_reason}, {missing}, its end last seen {_format_last_seen(partition_loss)}"
+    position = "position unknown" if partition_loss.position is None else f"position {partition_loss.position}"
+    if partition_loss.missing is None:
+        return f"{position}, loss unknown"
+    return (
+        f"{position}, {partition_loss.missing} offset(s) known to be missing, its end last seen"
+        f" {_format_last_seen(partition_loss)}"
+    )
+
+
+def format_behind(bound: LossBound) -> str:
+    if bound.furthest_behind is None:
+        return "unknown: no partition is copied"
+    partition, partition_loss = bound.furthest_behind
+    if partition_loss.behind_s is None:
+        return f"unknown of {partition}"
+    if bound.topics_listed_s is None:
+        return "unknown of topics and partitions that are not mirrored yet"
+    if bound.topics_listed_s > partition_loss.behind_s:
+        return (
+            f"{bound.topics_listed_s:.1f} s: all topics of the source were listed then, and no partition is further"
+            " behind"
+        )
+    return (
+        f"{partition_loss.behind_s:.1f} s: the destination holds all that {partition} had then, and no other is further"
+        " behind"
+    )
+
+
+def format_observed(bound: LossBound) -> str:
+    return UNKNOWN_TIME_TEXT if bound.observed_s is None and bound.has_clock_skew else format_ago(bound.observed_s)
+
+
+def format_listed(bound: LossBound) -> str:
+    return (
+        UNKNOWN_TIME_TEXT
+        if bound.topics_listed_s is None and bound.has_clock_skew
+        else format_ago(bound.topics_listed_s)
+    )
+
+
+def _format_last_seen(partition_loss: PartitionLoss) -> str:
+    return (
+        UNKNOWN_TIME_TEXT
+        if partition_loss.age_s is None and partition_loss.observed_end is not None
+        else format_ago(partition_loss.age_s)
+    )
+
+
+def format_heartbeats(newest_heartbeats: tuple[Heartbeat, ...], now_ms: int) -> str:
+    if not newest_heartbeats:
+        return "none"
+    return join_limited(
+        f"partition {beat.partition}: number {beat.number}, {_format_heartbeat_age(beat, now_ms)}"
+        for beat in newest_heartbeats
+    )
+
+
+def _format_heartbeat_age(beat: Heartbeat, now_ms: int) -> str:
+    seconds = compute_age_s(now_ms, beat.at_ms)
+    return "of unknown age (clocks differ)" if seconds is None else f"{seconds:.1f} s old"
+
+
+def _format_doubt(transaction_loss: TransactionLoss) -> str:
+    name = f"transaction {transaction_loss.id!r} ({transaction_loss.state} when last seen)"
+    if transaction_loss.arrival is TransactionArrival.PARTIAL:
+        return (
+            f"{name}, if it was committed, is cut in half: {join_limited(transaction_loss.copied)} have it,"
+            f" {join_limited(transaction_loss.not_copied)} do not"
+        )
+    if transaction_loss.arrival is TransactionArrival.MAYBE_PARTIAL:
+        return f"{name} has begun on {join_limited(transaction_loss.copied)}; whether its end is there is not known"
+    return f"{name}: whether it is there as a whole is not known"

@@ -1,0 +1,196 @@
+"""A snapshot of both clusters and the mirror's state, from which plans are made. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from mirror_core.model.acl import Acl
+from mirror_core.model.config_sections import KAFKA_AUTHORIZER, AuthorizerConfig, WriteBarrier
+from mirror_core.model.mirror import GroupSyncTime, Lease, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.parity_verdict import MirrorVerification
+from mirror_core.model.pending_fence import PendingFence
+from mirror_core.model.run import RunMode
+from mirror_core.model.source_observation import Heartbeat, SourceObservation
+from mirror_core.model.sync_state import UncommittedGroupOffset, UnsyncedGroups
+
+MAX_LISTED: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterTopic:
+    id: str
+    partitions: int
+
+
+class MinIsrShortfall(NamedTuple):
+    topic: str
+    in_sync: int
+    needed: int
+
+
+class HiddenTopics(NamedTuple):
+    topics: frozenset[str] = frozenset()
+    reason: str = ""
+
+
+NO_HIDDEN_TOPICS: Final = HiddenTopics()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSnapshot:
+    cluster_id: str
+    topics: Mapping[str, ClusterTopic]
+    stable_ends: Mapping[Partition, Offset]
+    """Last stable offsets."""
+    authorizer: bool
+    transactions: tuple[str, ...]
+    groups: tuple[str, ...] = ()
+    other_groups: tuple[str, ...] = ()
+    committed: Mapping[str, Mapping[Partition, Offset]] = field(default_factory=dict)
+    grants: tuple[Acl, ...] = ()
+    groups_unread: int = 0
+    offline_partitions: tuple[Partition, ...] = ()
+    state_writers: tuple[str, ...] = ()
+    hidden: HiddenTopics = NO_HIDDEN_TOPICS
+    stray_denials_warning: str = ""
+    fence_side_effects: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DestinationSnapshot:
+    cluster_id: str
+    topics: Mapping[str, ClusterTopic]
+    positions: Mapping[Partition, Offset]
+    """Log ends: the next offset to copy."""
+    authorizer: bool
+    committed: Mapping[str, Mapping[Partition, Offset]] = field(default_factory=dict)
+    grant_warnings: tuple[str, ...] = ()
+    topic_names: Collection[str] = ()
+    active_groups: tuple[str, ...] = ()
+    """Groups with members there, possibly dead ones before their session timeout."""
+    groups_unknown: bool = False
+    groups_unread: int = 0
+    heartbeats: tuple[Heartbeat, ...] = ()
+    offline_partitions: tuple[Partition, ...] = ()
+    min_isr_shortfalls: tuple[MinIsrShortfall, ...] = ()
+    state_writers: tuple[str, ...] = ()
+    hidden: HiddenTopics = NO_HIDDEN_TOPICS
+
+
+@dataclass(frozen=True, slots=True)
+class UnseenCluster:
+    """A cluster that did not answer in time, and why."""
+
+    reason: str
+
+
+class StandstillForecast(NamedTuple):
+    seconds: float
+    basis: str
+    steps: Mapping[str, float] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorSnapshot:
+    mirror: Mirror
+    mode: RunMode
+    statuses: Mapping[Partition, PartitionStatus]
+    source: SourceSnapshot | UnseenCluster
+    destination: DestinationSnapshot | UnseenCluster
+    lease: Lease | None
+    active_run: str | None
+    grants: tuple[str, ...]
+    """What an approval of rights is bound to: for a planned failover what applications hold on the source
+    and the final sync stages, otherwise what is staged.
+    """
+    forecast: StandstillForecast | None
+    now_ms: int
+    """By the clock of the process that mirrors, if known; else this machine's."""
+    hooks: Mapping[str, str] = field(default_factory=dict)
+    hook_problems: tuple[str, ...] = ()
+    continues_run: str | None = None
+    conducted_by: str = ""
+    pending_fence: PendingFence | None = None
+    is_drained: bool = False
+    source_observation: SourceObservation | None = None
+    verification: MirrorVerification | None = None
+    unknown_scram_users: tuple[str, ...] = ()
+    groups: GroupSyncTime | None = None
+    groups_left: UnsyncedGroups | None = None
+    promotion_grants: tuple[Acl, ...] | None = None
+    unbacked_grants: tuple[Acl, ...] = ()
+    sibling_mirrors: tuple[tuple[Mirror, int], ...] = ()
+    fence_command_problems: tuple[str, ...] = ()
+    source_authorizer: AuthorizerConfig = KAFKA_AUTHORIZER
+    destination_authorizer: AuthorizerConfig = KAFKA_AUTHORIZER
+    unwatched_warning: str = ""
+    owner: str = ""
+    consistency_groups: tuple[tuple[str, ...], ...] = ()
+    unmirrored: tuple[Partition, ...] = ()
+    left_behind: frozenset[Partition] = frozenset()
+    clocks_ahead_ms: Mapping[ClusterName, int] = field(default_factory=dict)
+    """This machine's clock minus the cluster's; unknown ones are left out."""
+
+
+def find_write_barrier(snapshot: MirrorSnapshot) -> WriteBarrier:
+    return snapshot.source_authorizer.get_write_barrier(
+        denials_possible=not isinstance(snapshot.source, SourceSnapshot) or snapshot.source.authorizer
+    )
+
+
+def select_healthy(statuses: Mapping[Partition, PartitionStatus]) -> dict[Partition, PartitionStatus]:
+    """What a failover drains and compares: all but FAILED ones, also when stopped already."""
+    return {p: statuses[p] for p in sorted(statuses) if is_healthy(statuses[p])}
+
+
+def is_healthy(status: PartitionStatus) -> bool:
+    """Neither FAILED nor stopped with a reason."""
+    return status.state is not PartitionState.FAILED and status.reason is None
+
+
+def list_lags(snapshot: MirrorSnapshot) -> Iterator[tuple[Partition, int | None]]:
+    """Source's last stable offset minus position; None where either is unknown."""
+    ends = snapshot.source.stable_ends if isinstance(snapshot.source, SourceSnapshot) else {}
+    positions = snapshot.destination.positions if isinstance(snapshot.destination, DestinationSnapshot) else {}
+    for partition in sorted(snapshot.statuses):
+        end, position = ends.get(partition), positions.get(partition)
+        yield partition, None if end is None or position is None else end - position
+
+
+def list_failed(snapshot: MirrorSnapshot) -> list[Partition]:
+    return sorted(p for p, status in snapshot.statuses.items() if not is_healthy(status))
+
+
+def find_without_copy(snapshot: MirrorSnapshot) -> frozenset[Partition]:
+    destination = snapshot.destination
+    if not isinstance(destination, DestinationSnapshot):
+        return frozenset()
+    ids = {name: topic.id for name, topic in destination.topics.items()}
+    lacking = (p for p, s in snapshot.statuses.items() if ids.get(p.topic) != s.destination_topic_id)
+    return frozenset(p for p in lacking if p.topic not in destination.hidden.topics)
+
+
+def list_uncommitted(snapshot: MirrorSnapshot) -> list[UncommittedGroupOffset]:
+    committed = snapshot.destination.committed if isinstance(snapshot.destination, DestinationSnapshot) else {}
+    committed_partitions = {group: {str(partition) for partition in offsets} for group, offsets in committed.items()}
+    uncommitted = snapshot.groups_left.uncommitted if snapshot.groups_left else ()
+    return [
+        item
+        for item in uncommitted
+        if item.destination_offset is not None
+        or (
+            item.partition not in committed_partitions.get(item.group, ())
+            if item.partition
+            else item.group not in committed_partitions
+        )
+    ]
+
+
+def join_limited(items: Iterable[object], limit: int = 10) -> str:
+    texts = [str(item) for item in items]
+    more_text = f" and {len(texts) - limit} more" if len(texts) > limit else ""
+    return ", ".join(texts[:limit]) + more_text

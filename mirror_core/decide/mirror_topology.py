@@ -1,0 +1,156 @@
+"""Circles of mirrors: a topic must not come back to its source through other mirrors.
+
+A topic has the same name on every cluster, so mirrors form a circle only where one topic passes all their filters.
+Opposite mirrors are fine as long as no topic does. The search goes upstream from the mirror's source: only clusters
+that such a topic could come from are asked.
+
+Sibling mirrors, from the old source to third clusters: what a failback does to their topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from mirror_core.decide.filters import build_topic_filter
+from mirror_core.decide.mirror_snapshot import join_limited
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.mirror import DesiredState, FailureKind, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, MirrorName, Partition, format_reverse_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboundMirror:
+    mirror: Mirror
+    not_copied: frozenset[str] = frozenset()
+    """Topics that pass the filters but are not copied: promoted, or refused."""
+
+    def select(self, topics: Iterable[str]) -> frozenset[str]:
+        try:
+            chosen = build_topic_filter(self.mirror)
+        except BadRequest:
+            return frozenset()
+        return frozenset(topic for topic in topics if topic in chosen and topic not in self.not_copied)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class MirrorCircle:
+    mirrors: tuple[MirrorName, ...]
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CircleSearch:
+    circles: tuple[MirrorCircle, ...]
+    not_asked: Mapping[str, ClusterName]
+
+
+def list_inbound_mirrors(
+    cluster_id: str,
+    mirrors: Iterable[Mirror],
+    partitions: Mapping[MirrorName, Mapping[Partition, PartitionStatus]],
+    excluded: MirrorName,
+) -> tuple[InboundMirror, ...]:
+    running = (m for m in mirrors if m.destination_id == cluster_id and m.desired is not DesiredState.STOPPED)
+    return tuple(
+        InboundMirror(mirror=mirror, not_copied=_list_not_copied(partitions.get(mirror.name, {}).values()))
+        for mirror in running
+        if mirror.name != excluded
+    )
+
+
+def find_circles(mirror: Mirror, topics: Iterable[str], inbound: Mapping[str, Sequence[InboundMirror]]) -> CircleSearch:
+    circles, not_asked = list[MirrorCircle](), dict[str, ClusterName]()
+    carried = InboundMirror(mirror=mirror).select(topics)
+    paths = [(mirror.source_id, mirror.source, carried, tuple[MirrorName, ...]())] if carried else []
+    while paths:
+        cluster_id, cluster, common, downstream = paths.pop()
+        if cluster_id not in inbound:
+            not_asked[cluster_id] = cluster
+            continue
+        for other in inbound[cluster_id]:
+            upstream, shared = other.mirror, other.select(common)
+            if not shared or upstream.name in downstream:
+                continue
+            chain = (upstream.name, *downstream)
+            if upstream.source_id == mirror.destination_id:
+                circles.append(MirrorCircle(mirrors=chain, topics=tuple(sorted(shared))))
+            else:
+                paths.append((upstream.source_id, upstream.source, shared, chain))
+    return CircleSearch(circles=tuple(sorted(circles)), not_asked=not_asked)
+
+
+def build_reverse_mirror(mirror: Mirror) -> Mirror:
+    return replace(
+        mirror,
+        name=format_reverse_name(mirror.name),
+        source=mirror.destination,
+        destination=mirror.source,
+        source_id=mirror.destination_id,
+        destination_id=mirror.source_id,
+    )
+
+
+def explain_circles(mirror: Mirror, circles: Iterable[MirrorCircle]) -> Iterator[str]:
+    for circle in circles:
+        chain = " -> ".join(circle.mirrors)
+        yield (
+            f"it would close a circle with {chain}, back to cluster {mirror.source}: both directions select topic"
+            f" {join_limited(circle.topics)}. Let one of them leave it out (--exclude-topics), or stop the other mirror"
+            " first"
+        )
+
+
+def explain_topic_circle(mirror: Mirror, topic: str, circle: MirrorCircle) -> str:
+    chain = " -> ".join(circle.mirrors)
+    return (
+        f"topic {topic} on cluster {mirror.source} is not copied to {mirror.destination}: mirror {chain} would bring "
+        f"it back to {mirror.source}. Exclude it from one of the two, or stop the other mirror"
+    )
+
+
+def format_circle_doubt(cluster: ClusterName, reason: str) -> str:
+    return f"cluster {cluster} could not be asked whether a mirror brings these topics back over it: {reason}"
+
+
+def _list_not_copied(statuses: Iterable[PartitionStatus]) -> frozenset[str]:
+    copied, given_up_topics = set[str](), set[str]()
+    for status in statuses:
+        is_given_up = status.state is PartitionState.STOPPED or status.kind is FailureKind.OCCUPIED
+        (given_up_topics if is_given_up else copied).add(status.partition.topic)
+    return frozenset(given_up_topics - copied)
+
+
+class ChangedTopics(NamedTuple):
+    recreated: frozenset[str]
+    truncated: frozenset[str]
+
+
+def warn_sibling_mirrors(
+    source: ClusterName, siblings: Collection[tuple[Mirror, frozenset[str]]], changed: ChangedTopics | None
+) -> Iterator[str]:
+    """`beside`: siblings with the topics that each shares; `changed`: None while the old source is unseen."""
+    for sibling, topics in siblings:
+        carries = f"mirror {sibling.name} carries {join_limited(sorted(topics))} from {source} to {sibling.destination}"
+        if changed is None:
+            yield f"{carries}: what becomes of it is not known while {source} is not seen"
+            continue
+        failed = [
+            f"{join_limited(sorted(affected))}, {effect}"
+            for affected, effect in (
+                (topics & changed.recreated, f"made anew on {source}: FAILED there (recreated) from then on"),
+                (
+                    topics & changed.truncated,
+                    (
+                        f"cut on {source}: FAILED there (diverged) where {sibling.destination} has copied what is"
+                        " discarded"
+                    ),
+                ),
+            )
+            if affected
+        ]
+        exceptions = (
+            f", but for {'; and '.join(failed)}. Then: `mirrorbook mirror recover {sibling.name}`" if failed else ""
+        )
+        yield f"{carries}: what comes home reaches {sibling.destination}, too{exceptions}"

@@ -1,0 +1,289 @@
+"""Whether a process conducts a run, by the newest heartbeat in the state topic.
+
+Whether a process watches the old source of a failover, by the newest watcher's heartbeat.
+
+Needed while the fence is pending or applied: watchers apply it when the cluster answers again, and check that it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from mirror_core.decide.clock_skew import MAX_CLOCK_SKEW_MS, compute_age_s, format_ago
+from mirror_core.decide.fence_state import FenceState, find_fence_state, format_time
+from mirror_core.model.names import DRILL_PREFIX, MirrorName
+from mirror_core.model.pending_fence import PendingFence
+from mirror_core.model.run import Run
+from mirror_core.model.run_checkpoints import Checkpoint, RunHeartbeat, WatcherHeartbeat
+from mirror_core.model.timing import CONDUCTOR_TIMEOUT_S
+
+CONDUCTOR_STEP: Final = "conduct"
+
+
+"""Pseudo step under which conductors store their heartbeats."""
+
+
+_HEARTBEAT_DECODER: Final = msgspec.json.Decoder(
+    RunHeartbeat
+)  # once, by the thread that imports this: see `state/state_records.py`
+
+
+class ConductorState(StrEnum):
+    ALIVE = "heard"
+    RELEASED = "released"
+    SILENT = "gone"
+    """The last conductor ended, or sent no heartbeat for too long by this machine's clock."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConductorStatus:
+    """As text it completes "run X: ..."."""
+
+    state: ConductorState
+    by: str = ""
+    host: str = ""
+    pid: int | None = None
+    last_seen_ms: int | None = None
+    age_s: float | None = None
+    unknown_because: str = ""
+    has_ended: bool = False
+
+    def __str__(self) -> str:
+        match self.state:
+            case ConductorState.ALIVE:
+                return f"conducted by {self.by} on {self.host} (process {self.pid}), seen {_format_ago(self.age_s)}"
+            case ConductorState.RELEASED:
+                return f"nobody conducts it: {self.by} let go of it {_format_ago(self.age_s)}"
+            case ConductorState.SILENT if self.has_ended:
+                last_seen = f"was last seen {_format_ago(self.age_s)}, and its process has ended"
+                return f"nobody conducts it: {self.by} on {self.host} {last_seen}"
+            case ConductorState.SILENT:
+                silence_text = f"{self.by} on {self.host} was not heard of for {_format_seconds(self.age_s)}"
+                return f"{silence_text} by this machine's clock; `resume` watches for a sign of life"
+            case ConductorState.UNKNOWN:
+                return f"unknown whether anybody conducts it: {self.unknown_because}"
+
+    def explain_refusal(self, *, can_take_over: bool) -> str:
+        """Why nobody else may continue the run, and what to do; empty: they may."""
+        if self.state is not ConductorState.ALIVE:
+            return ""
+        reason = f"it is {self}. Wait for its end, or end that process (Airflow: mark its task failed), then try again"
+        if not can_take_over:
+            return reason
+        return (
+            f"{reason}. If it hangs and cannot be ended, `--take-over` takes the run from it: that process may finish"
+            " the request that it is at, and stops at its next write to the state topic (exit code 5)"
+        )
+
+
+UNKNOWN_CONDUCTOR: Final = ConductorStatus(state=ConductorState.UNKNOWN, unknown_because="nobody looked")
+
+
+def find_conductor_heartbeat(
+    run_id: str, checkpoints: Mapping[tuple[str, str, str], Checkpoint]
+) -> RunHeartbeat | None:
+    """The last heartbeat of the newest conductor; None: none that this version can read."""
+    heartbeat = _decode_heartbeat(checkpoints.get((run_id, CONDUCTOR_STEP, RunHeartbeat.__name__)))
+    if heartbeat is None or heartbeat.released:
+        return heartbeat
+    return (
+        _decode_heartbeat(checkpoints.get((run_id, format_heartbeat_step(heartbeat.token), RunHeartbeat.__name__)))
+        or heartbeat
+    )
+
+
+def format_heartbeat_step(token: str) -> str:
+    """Each conductor has its own key for later heartbeats, so one that lost the run hides nobody's."""
+    return f"{CONDUCTOR_STEP}.{token}"
+
+
+def decide_conductor_status(
+    run: Run, heartbeat: RunHeartbeat | None, age_s: float, has_process_ended: Callable[[RunHeartbeat], bool]
+) -> ConductorStatus:
+    if heartbeat is None or heartbeat.by != run.conducted_by:
+        return ConductorStatus(
+            state=ConductorState.UNKNOWN,
+            unknown_because=f"{run.conducted_by} tells no sign of life, as older Mirrorbooks do",
+        )
+    process_ended = not heartbeat.released and has_process_ended(heartbeat)
+    state, unknown_because = ConductorState.ALIVE, ""
+    if heartbeat.released and run.set_run:
+        state = ConductorState.UNKNOWN
+        unknown_because = (
+            f"it is a part of {run.set_run}, whose process lets go of it while it waits for the other mirrors, and "
+            "takes it up again. `mirrorbook failover run-set` goes on with all of them"
+        )
+    elif heartbeat.released:
+        state = ConductorState.RELEASED
+    elif process_ended:
+        state = ConductorState.SILENT
+    elif age_s * 1000 < -MAX_CLOCK_SKEW_MS:
+        state = ConductorState.UNKNOWN
+        unknown_because = (
+            f"the last sign of life, of {heartbeat.by} on {heartbeat.host}, is of the future: the clocks differ"
+        )
+    elif age_s > CONDUCTOR_TIMEOUT_S:
+        state = ConductorState.SILENT
+    return ConductorStatus(
+        state=state,
+        by=heartbeat.by,
+        host=heartbeat.host,
+        pid=heartbeat.pid,
+        last_seen_ms=heartbeat.at_ms,
+        age_s=max(0.0, age_s),
+        unknown_because=unknown_because,
+        has_ended=process_ended,
+    )
+
+
+def _decode_heartbeat(checkpoint: Checkpoint | None) -> RunHeartbeat | None:
+    if checkpoint is None or checkpoint.version != RunHeartbeat.VERSION:
+        return None
+    try:
+        return _HEARTBEAT_DECODER.decode(checkpoint.value)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _format_ago(seconds: float | None) -> str:
+    return f"{_format_seconds(seconds)} ago"
+
+
+def _format_seconds(seconds: float | None) -> str:
+    whole = round(seconds or 0.0)
+    if whole < 120:
+        return f"{whole} s"
+    return f"{whole // 60} min" if whole < 7200 else f"{whole // 3600} h"
+
+
+WATCHER_STEP: Final = "watch"
+
+
+"""Pseudo step under which watchers store their heartbeats."""
+
+
+MAX_MISSED_PROBES: Final = 3
+
+
+WATCHER_GRACE_S: Final = 180.0
+
+
+_MAX_TIME_MS: Final = 253_402_300_800_000
+
+
+_MAX_INTERVAL_S: Final = 7200.0
+
+
+_WATCHER_DECODER: Final = msgspec.json.Decoder(
+    WatcherHeartbeat
+)  # once, by the thread that imports this: see `state/state_records.py`
+
+
+_UNWATCHED_RISKS: Final[Mapping[FenceState, str]] = MappingProxyType(
+    {
+        FenceState.PENDING: "nobody would fence it when it answers",
+        FenceState.APPLIED: "nobody would see that its fence is removed",
+        FenceState.WATCHED_ONLY: "nobody would see that it takes writes",
+        FenceState.LIFTING: "nobody would remove its fence when it answers, and its applications stay kept out",
+    }
+)
+
+
+class WatcherState(StrEnum):
+    NOT_NEEDED = "none needed"
+    ALIVE = "somebody"
+    AWAITED = "awaited"
+    MISSING = "nobody"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatcherStatus:
+    state: WatcherState
+    mirror: MirrorName
+    cluster: str = ""
+    fence_state: FenceState = FenceState.NONE
+    text: str = ""
+
+    def __str__(self) -> str:
+        return self.text or self.state
+
+    def format_alarms(self) -> Iterator[str]:
+        if self.fence_state is FenceState.NONE and self.state is WatcherState.UNKNOWN:
+            yield self.text
+        elif self.state in (WatcherState.MISSING, WatcherState.UNKNOWN):
+            risk = (
+                _UNWATCHED_RISKS[self.fence_state]
+                if self.state is WatcherState.MISSING
+                else f"without one {_UNWATCHED_RISKS[self.fence_state]}"
+            )
+            yield f"{self.text}: {risk}. Start `mirrorbook mirror watch {self.mirror}`, or unpause DAG mirror_watch"
+
+
+def decide_watcher_status(
+    mirror: MirrorName, pending_fence: PendingFence | None, watcher: WatcherHeartbeat | None, now_ms: int
+) -> WatcherStatus:
+    if pending_fence is None or mirror.startswith(DRILL_PREFIX):
+        return WatcherStatus(state=WatcherState.NOT_NEEDED, mirror=mirror)
+    status = WatcherStatus(
+        state=WatcherState.UNKNOWN,
+        mirror=mirror,
+        cluster=pending_fence.cluster,
+        fence_state=find_fence_state(pending_fence),
+    )
+    doubt_text = f"it is not known whether anybody watches cluster {pending_fence.cluster}"
+    since_failover_s = compute_age_s(now_ms, pending_fence.since_ms)
+    silent_s = None if watcher is None else compute_age_s(now_ms, watcher.at_ms)
+    if watcher is not None and silent_s is None and watcher.at_ms - now_ms <= watcher.interval_s * 1000:
+        silent_s = 0.0  # clocks that differ by less than a look: one that dies is missed that much later
+    if watcher is not None and silent_s is not None and silent_s <= MAX_MISSED_PROBES * watcher.interval_s:
+        return replace(
+            status, state=WatcherState.ALIVE, text=f"{_format_watcher(watcher)}, seen {format_ago(silent_s)}"
+        )
+    if watcher is not None and silent_s is None:
+        return replace(
+            status, text=f"{doubt_text}, as clocks differ: {_format_watcher(watcher)} was last seen in the future"
+        )
+    if since_failover_s is not None and since_failover_s <= WATCHER_GRACE_S:
+        return replace(
+            status, state=WatcherState.AWAITED, text=f"none yet, {since_failover_s:.0f} s after run {pending_fence.run}"
+        )
+    if watcher is None:
+        return replace(
+            status,
+            text=(
+                f"{doubt_text}, as no watcher has left a sign of life that this Mirrorbook reads; those of an older "
+                "Mirrorbook leave none"
+            ),
+        )
+    since_text = format_time(max(watcher.at_ms, pending_fence.since_ms))
+    last_text = f"the last one was {_format_watcher(watcher)}, seen {format_time(watcher.at_ms)}"
+    return replace(
+        status,
+        state=WatcherState.MISSING,
+        text=f"nobody watches cluster {pending_fence.cluster} since {since_text} by this machine's clock ({last_text})",
+    )
+
+
+def find_watcher_heartbeat(
+    mirror: MirrorName, checkpoints: Mapping[tuple[str, str, str], Checkpoint]
+) -> WatcherHeartbeat | None:
+    checkpoint = checkpoints.get((mirror, WATCHER_STEP, WatcherHeartbeat.__name__))
+    if checkpoint is None or checkpoint.version != WatcherHeartbeat.VERSION:
+        return None
+    try:
+        watcher = _WATCHER_DECODER.decode(checkpoint.value)
+    except msgspec.MsgspecError:
+        return None
+    return watcher if 0 <= watcher.at_ms < _MAX_TIME_MS and 0 < watcher.interval_s <= _MAX_INTERVAL_S else None
+
+
+def _format_watcher(watcher: WatcherHeartbeat) -> str:
+    return f"{watcher.by} on {watcher.host} (process {watcher.pid})"

@@ -1,0 +1,348 @@
+"""Where a run is, and where applications may write meanwhile, by its journal.
+
+The status of a run: who can write where, what is pending, and the next command.
+
+Made from the state topic only, never from what a conductor remembers: that process may have been paused.
+
+Detects a run that stands still where no application can write, and that no process conducts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mirror_core.decide import certificate_coverage
+from mirror_core.decide.drills import is_drill_mirror
+from mirror_core.decide.fence_state import FenceState, format_time
+from mirror_core.decide.fence_state import find_fence_state as debt_standing
+from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR, ConductorState, ConductorStatus
+from mirror_core.decide.steps import RUN_STEPS, WriteLocation, find_no_return_step
+from mirror_core.model.errors import Indeterminate
+from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus
+from mirror_core.model.names import MirrorName, format_reverse_name, get_base_name
+from mirror_core.model.pending_fence import PendingFence
+from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
+from mirror_core.model.timing import CONDUCTOR_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
+class RunProgress:
+    """Where a run under way is."""
+
+    step: str
+    """Begun last; empty: none was."""
+    writes: WriteLocation
+    """Where applications may write as long as nothing more happens."""
+    since_ms: int
+    """Of the newest word in its journal."""
+
+
+def find_run_progress(run: Run, steps: Iterable[StepRecord]) -> RunProgress:
+    """Indeterminate if another version wrote a step that this one does not know."""
+    rows = RUN_STEPS[run.plan.kind, run.plan.mode]
+    newest = max(steps, key=lambda record: record.started_ms, default=None)
+    if newest is None:
+        return RunProgress("", rows[0].writes, run.started_ms)
+    step_names = [row.name for row in rows]
+    if newest.step not in step_names:
+        raise Indeterminate(
+            f"run {run.id} has begun step {newest.step!r}, which this version of Mirrorbook does not know: use the "
+            "version that began the run"
+        )
+    position = step_names.index(newest.step)
+    is_past_step = (
+        newest.state is StepState.DONE and rows[position].writes is WriteLocation.NOWHERE and position + 1 < len(rows)
+    )
+    return RunProgress(
+        newest.step, rows[position + 1 if is_past_step else position].writes, newest.ended_ms or newest.started_ms
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSituation:
+    run: Run
+    steps: Sequence[StepRecord]
+    mirror: Mirror
+    pending_fence: PendingFence | None
+    is_past_no_return: bool
+    is_copying: bool
+    failed_partitions: Sequence[PartitionStatus] = ()
+    conductor: ConductorStatus = UNKNOWN_CONDUCTOR
+    source_returned: bool = False
+    lifted_denials: int = 0
+    """DENYs of this run's fence that the source no longer has: applications may write there."""
+
+
+def format_newer_run(run: Run, runs: Iterable[Run]) -> tuple[str, ...]:
+    newer = [r for r in runs if r.plan.mirror == run.plan.mirror and r.started_ms > run.started_ms]
+    if run.ended_ms is None or not newer:
+        return ()
+    newest_run = max(newer, key=lambda newer_run: newer_run.started_ms)
+    return (
+        (
+            f"{newest_run.plan.kind.capitalize()} {newest_run.id} came after this one: `mirrorbook"
+            f" {newest_run.plan.kind} status {newest_run.plan.mirror}` says who can write where now."
+        ),
+    )
+
+
+def find_newest_run(mirror: MirrorName, runs: Iterable[Run]) -> Run | None:
+    """The run that holds the mirror, whatever clocks say; else its newest."""
+    mirror_runs = [run for run in runs if run.plan.mirror == mirror]
+    return max(mirror_runs, key=lambda run: (run.ended_ms is None, run.started_ms), default=None)
+
+
+def format_not_begun(mirror: Mirror, previous_run: Run | None, previous_status: Sequence[str]) -> tuple[str, ...]:
+    if previous_run is None and mirror.desired is DesiredState.STOPPED:
+        return (f"Nothing was begun. Mirror {mirror.name} is stopped: who may write where is not recorded.",)
+    if previous_run is None:
+        return (
+            (
+                f"Nothing was begun: applications write on {mirror.source}, as before; {mirror.destination} stays a "
+                "mirror."
+            ),
+        )
+    if previous_run.ended_ms is None:
+        return f"This task knows of no run that it began; {previous_run.id} holds {mirror.name}:", *previous_status
+    return (
+        f"Nothing was begun. The newest run of {mirror.name} is {previous_run.id}, {previous_run.state}:",
+        *previous_status,
+    )
+
+
+def format_reverse_not_begun(mirror: Mirror) -> tuple[str, ...]:
+    back = format_reverse_name(mirror.name)
+    return (f"Failover {back} has not begun: applications write on {mirror.destination}.",)
+
+
+def can_have_reverse_failover(run: Run, steps: Iterable[StepRecord]) -> bool:
+    is_open = run.plan.kind is RunKind.FAILBACK and run.ended_ms is None
+    return is_open and any(step.step == "catch_up" for step in steps)
+
+
+def format_run_status(situation: RunSituation) -> tuple[str, ...]:
+    match situation.run.state:
+        case RunState.DONE:
+            lines = (
+                _format_failed_back(situation)
+                if situation.run.plan.kind is RunKind.FAILBACK
+                else _format_failed_over(situation)
+            )
+        case RunState.ABORTED | RunState.SUPERSEDED:
+            lines = _format_given_up(situation)
+        case RunState.RUNNING | RunState.ABORTING:
+            lines = _format_unfinished(situation)
+    return tuple(lines)
+
+
+def _format_failed_over(situation: RunSituation) -> Iterator[str]:
+    mirror, name = situation.mirror, situation.mirror.name
+    yield f"Applications write on {mirror.destination}: point those there that don't follow by themselves."
+    if certificates := certificate_coverage.read_coverage_evidence(situation.steps):
+        yield f"Certificates of what {mirror.destination} holds: {certificate_coverage.format_coverage(certificates)}."
+        if command := certificates.get(certificate_coverage.COMMAND_KEY):
+            yield f"To prove more: `{command}`."
+    yield from _format_old_source(situation)
+    if hooks := _get_evidence(situation, "switch", "hooks that failed"):
+        yield f"Hooks that failed: {hooks}. `mirrorbook runs show {situation.run.id}` says how to call them by hand."
+    if mirror.failback_run:
+        yield f"Next: `mirrorbook failback resume {get_base_name(name)}` protects {mirror.destination} again."
+    else:
+        yield f"Next, when {mirror.source} is well again: `mirrorbook failback plan {name}`."
+
+
+def _format_old_source(situation: RunSituation) -> Iterator[str]:
+    source, watch_command = situation.mirror.source, f"`mirrorbook mirror watch {situation.mirror.name}`"
+    match debt_standing(situation.pending_fence):
+        case FenceState.PENDING:
+            yield (
+                f"{source} is NOT fenced yet: if it comes back, it takes writes until it is. Keep {watch_command}"
+                " running, or DAG mirror_watch unpaused."
+            )
+        case FenceState.WATCHED_ONLY:
+            yield f"{source} cannot be fenced by Mirrorbook: keep its applications stopped. {watch_command} looks."
+        case FenceState.APPLIED if situation.pending_fence is not None and situation.pending_fence.by_command:
+            yield (
+                f"{source} is closed to applications by its fence_command. Keep {watch_command} running: it looks for"
+                " writes."
+            )
+        case FenceState.APPLIED:
+            yield f"{source} is fenced: nobody but a super user can write these topics there."
+        case FenceState.NONE | FenceState.LIFTING:
+            yield f"Whether {source} is fenced is not recorded: `mirrorbook mirror describe {situation.mirror.name}`."
+
+
+def _format_failed_back(situation: RunSituation) -> Iterator[str]:
+    mirror = situation.mirror
+    yield f"Applications write on {mirror.source} again, and {mirror.destination} mirrors it."
+    if not situation.is_copying:
+        yield f"Next: `mirrorbook supervise {mirror.name}`, or DAG mirror_replicate: nobody copies {mirror.name} now."
+    if situation.failed_partitions:
+        yield (
+            f"{len(situation.failed_partitions)} partition(s) FAILED: `mirrorbook mirror describe {mirror.name}` names"
+            " them."
+        )
+
+
+def _format_given_up(situation: RunSituation) -> Iterator[str]:
+    run, mirror = situation.run, situation.mirror
+    if run.state is RunState.SUPERSEDED:
+        yield f"This run has ended: {run.note or 'another one goes on from where it was'}."
+        return
+    if run.plan.kind is RunKind.FAILBACK:
+        yield f"Nothing was changed on {mirror.source}: applications go on writing on {mirror.destination}."
+        yield f"Next: `mirrorbook failback plan {mirror.name}`."
+        return
+    if debt_standing(situation.pending_fence) is FenceState.LIFTING:
+        yield (
+            f"{mirror.source} was silent, so the fence may still stand there, and nobody can write. Keep `mirrorbook "
+            f"mirror watch {mirror.name}` running: it takes the fence down when {mirror.source} answers."
+        )
+    else:
+        yield f"Applications write on {mirror.source}, as before; {mirror.destination} stays a mirror."
+    if mirror.desired is DesiredState.STARTED and not situation.is_copying:
+        yield f"Nobody copies {mirror.name} now: `mirrorbook supervise {mirror.name}`, or DAG mirror_replicate."
+
+
+def _format_unfinished(situation: RunSituation) -> Iterator[str]:
+    run, mirror = situation.run, situation.mirror
+    verb = f"mirrorbook {run.plan.kind}"
+    progress = find_run_progress(run, situation.steps)
+    newest_step = max(situation.steps, key=lambda record: record.started_ms, default=None)
+    failed = newest_step is not None and newest_step.state is StepState.FAILED
+    step_text = f"step {progress.step}" if progress.step else "its first step"
+    yield f"Run {run.id} has not ended: {step_text} {'failed' if failed else 'is its place now'}."
+    yield _format_run_writers(situation, progress.writes)
+    has_conductor = situation.conductor.state is ConductorState.ALIVE
+    if has_conductor:
+        yield f"It is {situation.conductor}."
+    if run.state is RunState.ABORTING:
+        yield f"Next: {'wait' if has_conductor else f'`{verb} resume {mirror.name}` finishes the abort'}."
+        return
+    if situation.lifted_denials:
+        yield f"Next: `{verb} abort {mirror.name}`, then plan again: this run cannot go on."
+        return
+    resume_text = f"`{verb} resume {mirror.name}` goes on"
+    if situation.source_returned:
+        resume_text = (
+            f"`{verb} resume {mirror.name} --leave-behind` goes on, and what was not copied stays on {mirror.source}"
+        )
+    commands = ["wait" if has_conductor else resume_text]
+    if not situation.is_past_no_return:
+        commands.append(f"`{verb} abort {mirror.name}` {_format_abort_effect(situation, progress.writes)}")
+    yield f"Next: {'; '.join(commands)}."
+    if run.plan.kind is RunKind.FAILOVER and run.plan.mode is RunMode.PLANNED and not situation.is_past_no_return:
+        yield f"If {mirror.source} is lost: `{verb} run {mirror.name} --mode unplanned` goes on from here."
+    if situation.is_past_no_return:
+        yield f"There is no abort: {find_no_return_step(run.plan.kind, run.plan.mode)} has begun."
+
+
+def _format_run_writers(situation: RunSituation, writes: WriteLocation) -> str:
+    mirror, run = situation.mirror, situation.run
+    if writes is not WriteLocation.NOWHERE:
+        cluster = mirror.source if writes is WriteLocation.SOURCE else mirror.destination
+        if can_have_reverse_failover(run, situation.steps):
+            back = format_reverse_name(mirror.name)
+            return (
+                f"Failover {back} moves applications home: `mirrorbook failover status {back}` says where they write."
+            )
+        return f"Applications write on {cluster}."
+    if situation.is_past_no_return:
+        return f"Some applications may write on {mirror.destination} already, others nowhere: rights may be half given."
+    if situation.source_returned:
+        fenced = debt_standing(situation.pending_fence) is FenceState.APPLIED
+        return (
+            f"NOBODY CAN WRITE these topics on {mirror.destination}: it is not promoted yet, since {mirror.source} "
+            f"answered again and may have records that were not copied. {mirror.source} {'is' if fenced else 'is NOT'} "
+            "fenced."
+        )
+    if run.plan.mode is RunMode.UNPLANNED:
+        return (
+            f"NOBODY CAN WRITE these topics on {mirror.destination}: it is not promoted yet. {mirror.source} is given "
+            "up: what it still takes is lost."
+        )
+    if situation.lifted_denials:
+        return (
+            f"Applications can write on {mirror.source}: {situation.lifted_denials} denials of this run's fence are"
+            f" gone there. {mirror.destination} is not promoted."
+        )
+    fence = next((step for step in situation.steps if step.step == "fence" and step.state is StepState.DONE), None)
+    if fence is not None and fence.evidence.get("authorizer") is False and "fence_command" not in fence.evidence:
+        return (
+            f"Nothing keeps applications from writing: {mirror.source} has no authorizer. Keep them stopped: what they "
+            f"write there now is not copied, and {mirror.destination} is not promoted yet."
+        )
+    fenced = fence is not None
+    return (
+        f"NOBODY CAN WRITE these topics: {mirror.source} {'is' if fenced else 'may be'} fenced, and "
+        f"{mirror.destination} is not promoted yet."
+    )
+
+
+def _format_abort_effect(situation: RunSituation, writes: WriteLocation) -> str:
+    if situation.run.plan.kind is RunKind.FAILOVER and writes is WriteLocation.NOWHERE:
+        return f"lets applications write on {situation.mirror.source} again"
+    return "gives it up, and nothing changes"
+
+
+def _get_evidence(situation: RunSituation, step: str, key: str) -> str:
+    value = next((s.evidence.get(key) for s in situation.steps if s.step == step), None)
+    return "" if value in (None, "none") else str(value)
+
+
+def format_unknown_status(mirror: Mirror) -> tuple[str, ...]:
+    return (
+        (
+            f"{mirror.destination} does not answer, so how far the run came is not known here: `mirrorbook failover"
+            f" status {mirror.name}` tells when it does."
+        ),
+        (
+            f"If {mirror.source} was fenced, nobody can write now. If {mirror.destination} is lost, `mirrorbook cluster"
+            f" unfence {mirror.source} --from FILE` opens {mirror.source} again; step fence has printed FILE."
+        ),
+    )
+
+
+_NOT_CONDUCTED: Final = frozenset({ConductorState.RELEASED, ConductorState.SILENT})
+
+
+_BETWEEN_TASKS_S: Final = 60.0
+
+
+STALLED_AFTER_MS: Final = 60_000
+
+
+def is_conducted(conductor: ConductorStatus) -> bool | None:
+    """None: unknown. A run that was just released counts as conducted: Airflow takes time between two
+    tasks.
+    """
+    if conductor.state is ConductorState.UNKNOWN:
+        return None
+    patience_s = CONDUCTOR_TIMEOUT_S + (_BETWEEN_TASKS_S if conductor.state is ConductorState.RELEASED else 0.0)
+    return conductor.state not in _NOT_CONDUCTED or ((conductor.age_s or 0.0) < patience_s and not conductor.has_ended)
+
+
+def format_stalled_alarms(
+    mirror: Mirror, run: Run, progress: RunProgress, conductor: ConductorStatus
+) -> tuple[str, ...]:
+    """Alarms for people on call; empty: all is well. A drill's topics have no applications."""
+    if progress.writes is not WriteLocation.NOWHERE or is_conducted(conductor) is not False or is_drill_mirror(mirror):
+        return ()
+    kind, name = run.plan.kind, run.plan.mirror
+    clock = " by this machine's clock" if conductor.state is ConductorState.SILENT and not conductor.has_ended else ""
+    last_seen = f"{conductor.by} did last, seen {format_time(conductor.last_seen_ms or 0)}"
+    no_return_step = find_no_return_step(kind, run.plan.mode)
+    return (
+        (
+            f"{kind} {run.id} stands still {f'at {progress.step}' if progress.step else 'before its first step'} since"
+            f" {format_time(progress.since_ms)}: applications can write nowhere, and nobody conducts it{clock}"
+            f" ({last_seen}). `mirrorbook {kind} resume {name}` goes on with it; `mirrorbook {kind} abort {name}` gives"
+            f" it up, before {no_return_step}"
+        ),
+    )
+
+
+def is_stalled(progress: RunProgress, now_ms: int) -> bool:
+    return now_ms - progress.since_ms > STALLED_AFTER_MS

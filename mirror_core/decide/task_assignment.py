@@ -1,0 +1,105 @@
+"""Assigns partitions to tasks.
+
+How fast a task may read: a mirror's throttle, shared among its tasks. The caller passes the clock.
+
+How long an epoch of the data plane lasts.
+
+A comparison of logs that an epoch's end cuts short starts over in the next epoch, so the next one is twice as long.
+Long epochs have a price, so there is a limit: tasks that lost their driver may write until their epoch ends, and
+configuration changes wait for the next one.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
+from typing import Final
+
+from mirror_core.model.names import Partition
+
+_by_name: Final = attrgetter("topic", "index")
+
+
+"""Comparing fifty thousand partitions directly costs half a second."""
+
+
+def assign_partitions(lags: Mapping[Partition, int], tasks: int) -> tuple[tuple[Partition, ...], ...]:
+    """At most `tasks` nonempty assignments: the longest lag (offsets) goes to the least loaded task.
+
+    A partition without lag still costs space in each request, so it counts a little.
+    """
+    heap: list[tuple[int, int]] = [(0, number) for number in range(min(tasks, len(lags)))]
+    chosen: list[list[Partition]] = [[] for _ in heap]
+    for partition, lag in sorted(lags.items(), key=lambda item: (-item[1], *_by_name(item[0]))):
+        load, number = heapq.heappop(heap)
+        chosen[number].append(partition)
+        heapq.heappush(heap, (load + max(lag, 0) + 100, number))
+    return tuple(tuple(sorted(partitions, key=_by_name)) for partitions in chosen)
+
+
+def rotate_partitions(ordered: Sequence[Partition], shift: int) -> tuple[Partition, ...]:
+    start = shift % len(ordered) if ordered else 0
+    return tuple(dict.fromkeys(chain.from_iterable(zip(ordered, [*ordered[start:], *ordered[:start]], strict=True))))
+
+
+MIN_FETCH_BYTES: Final = 64 << 10
+
+
+@dataclass(slots=True)
+class RateLimiter:
+    """Waits until what was read is within the rate. Idle time is not saved up."""
+
+    rate: int | None
+    due_s: float = 0.0
+    """When all reads so far are within the rate, in seconds of the caller's clock."""
+
+    def record_read(self, size: int, now: float) -> None:
+        if self.rate is not None:
+            self.due_s = max(self.due_s, now) + size / self.rate
+
+    def wait_s(self, now: float) -> float:
+        return max(0.0, self.due_s - now)
+
+    def limit_fetch_bytes(self, max_bytes: int, links: int = 1) -> int:
+        return max_bytes if self.rate is None else min(max_bytes, max(MIN_FETCH_BYTES, self.rate // links))
+
+
+def share_rate(
+    rate: int | None, groups: Sequence[Sequence[Partition]], lags: Mapping[Partition, int]
+) -> list[int | None]:
+    """Bytes per second for each task by its lag, together the mirror's rate. A partition without lag
+    counts a little.
+    """
+    if rate is None:
+        return [None] * len(groups)
+    loads = [sum(max(lags[p], 0) + 100 for p in group) for group in groups]
+    return [max(1, rate * load // sum(loads)) for load in loads]
+
+
+MAX_EPOCH_S: Final = 120.0
+
+
+_SLOT_RESERVE_S: Final = 10.0
+
+
+"""Before the next epoch ends, the following epoch's tasks need the slots of comparing tasks."""
+
+
+_MIN_COMPARISON_S: Final = 1.0
+
+
+def compute_epoch_s(usual_s: float, now_s: float, lasted_s: float, *, was_cut_short: bool, is_unknown: bool) -> float:
+    """`now_s`: the length otherwise; epochs overlap, and an older one may have made it longer. `untold`: a
+    task could not report, so a comparison may still be open.
+    """
+    if not was_cut_short:
+        return now_s if is_unknown else usual_s
+    return max(now_s, min(2 * lasted_s, max(MAX_EPOCH_S, usual_s)))
+
+
+def compute_comparison_s(usual_s: float) -> float:
+    """How long tasks may compare logs past their epoch. There are slots for two epochs, not three."""
+    return max(usual_s - _SLOT_RESERVE_S, _MIN_COMPARISON_S)

@@ -1,0 +1,345 @@
+"""What of the old source must be discarded, how to do that for each topic, and what each way costs.
+
+Where the tail of a log can be cut off: at a batch end with no open transaction.
+
+A log that ends inside a transaction never gets its marker: its last stable offset stands still while the coordinator
+believes the transaction complete (a hanging transaction, KIP-890). Going back to the first record of every open
+transaction is not enough: others may be open there. So the walk remembers the last batch end where none was open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from mirror_core.decide.mirror_snapshot import ClusterTopic, join_limited
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.mirror import PartitionStatus
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
+from mirror_core.model.run import FailbackStrategy
+from mirror_core.model.text import format_bytes
+from mirror_core.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader
+
+TRUNCATING_STRATEGIES: Final = frozenset({FailbackStrategy.OFFLINE, FailbackStrategy.REPLICA})
+
+
+MAX_COSTED_TOPICS: Final = 20
+
+
+_NO_TOPICS: Final[Mapping[str, ClusterTopic]] = MappingProxyType({})
+
+
+_RISKS: Final[Mapping[FailbackStrategy, str]] = MappingProxyType(
+    {
+        FailbackStrategy.RECREATE: (
+            "no broker stops; until it is copied anew there is no second copy of the topic; a new topic "
+            "id, and all committed offsets of the topic there are gone"
+        ),
+        FailbackStrategy.OFFLINE: (
+            "one broker, or a few, stopped by you (some 10 s each), hands on files, with a backup; one "
+            "replica meanwhile, the others are filled again"
+        ),
+        FailbackStrategy.REPLICA: (
+            "one broker is stopped by you (some 5 s) and an unclean election takes place; one replica for a while"
+        ),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedStrategies:
+    everywhere: FailbackStrategy | None = None
+    """None: the cheapest that needs nobody at a broker."""
+    topics: Mapping[str, FailbackStrategy] = field(default_factory=lambda: MappingProxyType({}))
+
+    def for_topic(self, topic: str) -> FailbackStrategy | None:
+        """Heartbeats are small and ours: the general choice does not apply to them."""
+        return self.topics.get(topic, None if topic.startswith(HEARTBEAT_TOPIC_PREFIX) else self.everywhere)
+
+    @property
+    def strategies(self) -> frozenset[FailbackStrategy]:
+        return frozenset({*self.topics.values(), *([self.everywhere] if self.everywhere else [])})
+
+    @classmethod
+    def parse(cls, arguments: tuple[str, ...]) -> AllowedStrategies:
+        everywhere: FailbackStrategy | None = None
+        topics: dict[str, FailbackStrategy] = {}
+        for argument in arguments:
+            topic, separator, name = argument.rpartition("=")
+            if name not in list(FailbackStrategy):
+                raise BadRequest(
+                    f"{argument!r}: strategies are {', '.join(FailbackStrategy)}; give STRATEGY or TOPIC=STRATEGY"
+                )
+            if (separator and topic in topics) or (not separator and everywhere is not None):
+                raise BadRequest(f"{argument!r}: {topic or 'all topics'}: give one strategy only")
+            if separator:
+                topics[topic] = FailbackStrategy(name)
+            else:
+                everywhere = FailbackStrategy(name)
+        return cls(everywhere, topics)
+
+
+@dataclass(frozen=True, slots=True)
+class LogExtent:
+    start: Offset
+    end: Offset
+    size: int | None = None
+
+
+def find_truncation_point(status: PartitionStatus) -> Offset:
+    """First offset from which the old source may differ from the new primary."""
+    if not status.destination_topic_id:  # never added on the new primary: what is there now is not the mirror's
+        return Offset(0)
+    lmo = Offset(0) if status.lmo is None else status.lmo
+    return lmo if status.differs_at is None else min(lmo, status.differs_at)
+
+
+def is_recreated(status: PartitionStatus, topics: Mapping[str, ClusterTopic]) -> bool:
+    topic = topics.get(status.partition.topic)
+    return topic is not None and topic.id != status.source_topic_id
+
+
+def select_created(statuses: Mapping[Partition, PartitionStatus]) -> dict[Partition, PartitionStatus]:
+    created_topics = {p.topic for p, s in statuses.items() if s.destination_topic_id}
+    return {p: s for p, s in statuses.items() if p.topic in created_topics}
+
+
+def find_divergent_tails(
+    statuses: Mapping[Partition, PartitionStatus],
+    topics: Mapping[str, ClusterTopic],
+    log_ends: Mapping[Partition, Offset],
+) -> dict[Partition, tuple[Offset, Offset]]:
+    """What the old source has beyond the truncation point: nonempty [from, end) by partition.
+
+    In a recreated topic, and in a partition that the mirror never recorded, everything is tail.
+    """
+    mirrored = {p.topic for p in statuses} & topics.keys()
+    tail_ranges = {}
+    for partition, end in sorted(log_ends.items()):
+        if partition.topic not in mirrored:
+            continue
+        status = statuses.get(partition)
+        start = Offset(0) if status is None or is_recreated(status, topics) else find_truncation_point(status)
+        if end > start:
+            tail_ranges[partition] = (start, end)
+    return tail_ranges
+
+
+def find_wider_topics(
+    topics: Mapping[str, ClusterTopic], new_topics: Mapping[str, ClusterTopic]
+) -> dict[str, tuple[int, int]]:
+    """Topics with more partitions on the old source than on the new primary, and both counts.
+
+    Kafka never removes partitions, so only a recreated topic can match; otherwise keys would map to other partitions
+    after failback.
+    """
+    return {
+        name: (topic.partitions, new_topics[name].partitions)
+        for name, topic in sorted(topics.items())
+        if name in new_topics and topic.partitions > new_topics[name].partitions
+    }
+
+
+def choose_strategies(
+    statuses: Mapping[Partition, PartitionStatus],
+    topics: Mapping[str, ClusterTopic],
+    log_ends: Mapping[Partition, Offset],
+    allowed: AllowedStrategies,
+    new_topics: Mapping[str, ClusterTopic] = _NO_TOPICS,
+) -> dict[str, FailbackStrategy]:
+    divergent = {p.topic for p in find_divergent_tails(statuses, topics, log_ends)} | find_wider_topics(
+        topics, new_topics
+    ).keys()
+    recreated = {p.topic for p, s in statuses.items() if is_recreated(s, topics)}
+    strategies = {}
+    for topic in sorted({p.topic for p in statuses}):
+        if topic in recreated:
+            strategies[topic] = FailbackStrategy.RECREATE
+        elif topic in divergent:
+            allowed_strategy = allowed.for_topic(topic)
+            strategies[topic] = (
+                FailbackStrategy.RECREATE if allowed_strategy in (None, FailbackStrategy.NONE) else allowed_strategy
+            )
+        else:
+            strategies[topic] = allowed.topics.get(topic, FailbackStrategy.NONE)
+    return strategies
+
+
+def explain_objections(
+    statuses: Mapping[Partition, PartitionStatus],
+    topics: Mapping[str, ClusterTopic],
+    logs: Mapping[Partition, LogExtent],
+    allowed: AllowedStrategies,
+    old_source: str,
+    compacted: Collection[str] = (),
+    new_topics: Mapping[str, ClusterTopic] = _NO_TOPICS,
+) -> Iterator[str]:
+    unknown_topics = sorted(set(allowed.topics) - {p.topic for p in statuses})
+    if unknown_topics:
+        yield f"not topics of this mirror: {join_limited(unknown_topics)}"
+    ends = {p: log.end for p, log in logs.items()}
+    recreated = {p.topic for p, s in statuses.items() if is_recreated(s, topics)}
+    divergent = {p.topic for p in find_divergent_tails(statuses, topics, ends)} | recreated
+    wider_topics = find_wider_topics(topics, new_topics)
+    yield from _explain_width_objections(wider_topics, allowed, old_source, recreated)
+    unallowed = sorted(t for t in divergent if allowed.for_topic(t) is FailbackStrategy.NONE)
+    if unallowed:
+        yield (
+            f"strategy none: {old_source} has records beyond the last mirrored offset, or other ones below it, in "
+            f"{join_limited(unallowed)}; with --strategy recreate they are salvaged and these topics copied anew"
+        )
+    to_truncate = {t for t in divergent | set(allowed.topics) if allowed.for_topic(t) in TRUNCATING_STRATEGIES}
+    if to_truncate & recreated:
+        yield (
+            f"{join_limited(sorted(to_truncate & recreated))} on {old_source} was created anew, so nothing of it can"
+            " stay: only --strategy TOPIC=recreate is possible"
+        )
+    compacted_topics = sorted(to_truncate & set(compacted))
+    if compacted_topics:
+        yield (
+            f"{join_limited(compacted_topics)} on {old_source}: compaction may have taken records below the truncation"
+            " point in favour of the tail's, and they would be missed when the tail is cut off: only --strategy"
+            " TOPIC=recreate is possible"
+        )
+    late_starts = [
+        p
+        for p in sorted(logs)
+        if p.topic in to_truncate - recreated and p in statuses and logs[p].start >= find_truncation_point(statuses[p])
+    ]
+    late_with_records = [p for p in late_starts if logs[p].end > find_truncation_point(statuses[p])]
+    unmirrored = [
+        p for p, log in sorted(logs.items()) if p.topic in to_truncate - recreated and p not in statuses and log.end > 0
+    ]
+    if unmirrored:
+        yield (
+            f"{join_limited(unmirrored)} on {old_source} was never mirrored, so nothing of it can stay: only --strategy"
+            " TOPIC=recreate is possible. It salvages all of it first"
+        )
+    if late_with_records:
+        yield (
+            f"the log of {join_limited(late_with_records)} on {old_source} begins at or behind the truncation point, so"
+            " nothing of it can stay: only --strategy TOPIC=recreate is possible"
+        )
+
+
+def _explain_width_objections(
+    widths: Mapping[str, tuple[int, int]], allowed: AllowedStrategies, old_source: str, recreated: Collection[str]
+) -> Iterator[str]:
+    for topic, (old_count, new_count) in widths.items():
+        strategy = allowed.for_topic(topic)
+        if strategy in TRUNCATING_STRATEGIES | {FailbackStrategy.NONE} and topic not in recreated:
+            yield (
+                f"strategy {strategy}: {topic} has {old_count} partitions on {old_source} and {new_count} on the new"
+                f" primary, and no partition can be taken away: --strategy {topic}=recreate salvages them and makes the"
+                f" topic anew with {new_count}. Or add partitions on the new primary first, if keys may go elsewhere"
+                " there"
+            )
+
+
+def estimate_costs(
+    statuses: Mapping[Partition, PartitionStatus],
+    old: Mapping[Partition, LogExtent],
+    new: Mapping[Partition, LogExtent],
+    replicas: Mapping[str, int],
+    strategies: Mapping[str, FailbackStrategy],
+) -> Iterator[tuple[str, str]]:
+    divergent = [t for t, s in strategies.items() if s is not FailbackStrategy.NONE]
+    new_sizes = _sum_by_topic((p.topic, log.size) for p, log in new.items())
+    old_sizes = _sum_by_topic((p.topic, log.size) for p, log in old.items())
+    tail_sizes = _sum_by_topic(
+        (p.topic, _estimate_bytes_from(log, find_truncation_point(statuses[p])))
+        for p, log in new.items()
+        if p in statuses
+    )
+    for topic in sorted(divergent, key=lambda t: -(new_sizes.get(t) or 0))[:MAX_COSTED_TOPICS]:
+        for strategy, risk in _RISKS.items():
+            link_bytes = (new_sizes if strategy is FailbackStrategy.RECREATE else tail_sizes).get(topic)
+            replica_count = replicas.get(topic, 1)
+            refilled_replicas = {
+                FailbackStrategy.RECREATE: 0,
+                FailbackStrategy.OFFLINE: replica_count - 1,
+                FailbackStrategy.REPLICA: replica_count,
+            }[strategy]
+            kept_bytes = old_sizes.get(topic) if refilled_replicas else 0
+            disk_bytes = (
+                None
+                if link_bytes is None or kept_bytes is None
+                else link_bytes * replica_count + kept_bytes * refilled_replicas
+            )
+            yield (
+                f"{topic} by {strategy}",
+                (
+                    f"about {_format_bytes(link_bytes)} over the link, {_format_bytes(disk_bytes)} written to disks"
+                    f" there; {risk}"
+                ),
+            )
+
+
+def _estimate_bytes_from(log: LogExtent, start: Offset) -> int | None:
+    if log.size is None:
+        return None
+    return round(log.size * max(0, log.end - max(start, log.start)) / max(1, log.end - log.start))
+
+
+def _sum_by_topic(sizes: Iterable[tuple[str, int | None]]) -> dict[str, int | None]:
+    totals: dict[str, int | None] = {}
+    for topic, size in sizes:
+        total = totals.get(topic, 0)
+        totals[topic] = None if size is None or total is None else total + size
+    return totals
+
+
+def _format_bytes(size: int | None) -> str:
+    return "an unknown number of bytes" if size is None else format_bytes(size)
+
+
+NO_OPEN_TRANSACTIONS: Final[Mapping[int, Offset]] = MappingProxyType({})
+
+
+"""Producer id to the offset of its open transaction's first batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutPoint:
+    boundary: Offset
+    offset: Offset | None
+    """Here or below, where no transaction is open. None: one that began before the walk is open
+    everywhere: start lower.
+    """
+    open_transactions: Mapping[int, Offset]
+    """Open transactions at the boundary."""
+
+
+def find_cut_point(
+    batches: Iterable[BatchHeader],
+    target: Offset,
+    start: Offset,
+    open_before: Mapping[int, Offset] = NO_OPEN_TRANSACTIONS,
+) -> CutPoint:
+    """The highest place at or below `target` where the log can be cut.
+
+    `batches`: the whole log from `start` on, with control batches and aborted data; read no further than needed.
+    `start`: a log end at or below the target; `open_before`: open transactions there.
+    """
+    boundary = start
+    open_transactions = dict(open_before)
+    safe_offset = None if open_transactions else start
+    for header in batches:
+        if header.next_offset > target:
+            break
+        boundary = Offset(header.next_offset)
+        track_transactions(open_transactions, header)
+        if not open_transactions:
+            safe_offset = boundary
+    return CutPoint(boundary=boundary, offset=safe_offset, open_transactions=open_transactions)
+
+
+def track_transactions(open_transactions: dict[int, Offset], header: BatchHeader) -> None:
+    if header.attributes & CONTROL:
+        # An empty one is what compaction leaves of a transaction that is gone as a whole.
+        if header.record_count:
+            open_transactions.pop(header.producer_id, None)
+    elif header.attributes & TRANSACTIONAL:
+        open_transactions.setdefault(header.producer_id, Offset(header.base_offset))

@@ -1,0 +1,131 @@
+"""API versions that brokers support.
+
+The KRaft controller quorum (KIP-595) and its clock.
+
+SCRAM users stored in the cluster (KIP-554).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.api_versions.v0.request import ApiVersionsRequest
+from kio.schema.api_versions.v0.response import ApiVersionsResponse
+from kio.schema.describe_quorum.v1.request import DescribeQuorumRequest, PartitionData, TopicData
+from kio.schema.describe_quorum.v1.response import DescribeQuorumResponse
+from kio.schema.describe_user_scram_credentials.v0.request import DescribeUserScramCredentialsRequest
+from kio.schema.describe_user_scram_credentials.v0.response import DescribeUserScramCredentialsResponse
+from kio.schema.errors import ErrorCode
+from kio.schema.types import TopicName
+from kio.static.primitive import i32
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.error_mapping import make_fault
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.logs import get_logger
+from mirror_core.model.timing import now_ms
+
+
+def fetch_api_versions(client: ClusterClient, broker: int | None = None) -> dict[int, tuple[int, int]]:
+    """Oldest and newest version by API key, of this broker (any, when None)."""
+    response = client.call(ApiVersionsRequest(), ApiVersionsResponse, broker)
+    if response.error_code is not ErrorCode.none:
+        raise make_fault(client, "brokers", "ApiVersions", response.error_code)
+    return {int(row.api_key): (int(row.min_version), int(row.max_version)) for row in response.api_keys}
+
+
+_log = get_logger(__name__)
+
+
+_METADATA_TOPIC: Final = TopicName("__cluster_metadata")
+
+
+_QUORUM_REQUEST: Final = DescribeQuorumRequest(
+    topics=(TopicData(topic_name=_METADATA_TOPIC, partitions=(PartitionData(partition_index=i32(0)),)),)
+)
+
+
+_MAX_FETCH_AGE_MS: Final = 5_000
+
+
+"""A live controller fetches twice a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """Node ids; alive: fetched recently."""
+
+    now_ms: int
+    """The active controller's clock."""
+    active: int
+    voters: frozenset[int]
+    alive: frozenset[int]
+
+    def has_majority_without(self, node: int) -> bool:
+        """A majority remains without this node."""
+        return len(self.alive - {node}) * 2 > len(self.voters)
+
+
+def describe_quorum(client: ClusterClient) -> Quorum | None:
+    """None with ZooKeeper. Needs DESCRIBE on the cluster."""
+    if not _supports_describe_quorum(client):
+        return None
+    return _parse_quorum(client, client.call_controller(_QUORUM_REQUEST, DescribeQuorumResponse))
+
+
+def measure_clock_ahead_ms(cluster: ClusterConfig, *, timeout_s: float) -> int | None:
+    """This clock minus the active controller's.
+
+    None: ZooKeeper, Kafka before 3.3, no DESCRIBE, or no response in time.
+    """
+    try:
+        with ClusterClient(cluster, timeout_s=timeout_s) as client:
+            if not _supports_describe_quorum(client):
+                return None
+            sent_ms = now_ms()
+            response = client.call(_QUORUM_REQUEST, DescribeQuorumResponse)
+            received_ms = now_ms()
+            return (sent_ms + received_ms) // 2 - _parse_quorum(client, response).now_ms
+    except MirrorError as error:
+        _log.info("clocks are not compared: %s", error, cluster=cluster.name)
+        return None
+
+
+def _supports_describe_quorum(client: ClusterClient) -> bool:
+    newest = fetch_api_versions(client).get(int(DescribeQuorumRequest.__api_key__), (0, -1))[1]
+    return newest >= int(DescribeQuorumRequest.__version__)
+
+
+def _parse_quorum(client: ClusterClient, response: DescribeQuorumResponse) -> Quorum:
+    if response.error_code is not ErrorCode.none:
+        raise make_fault(client, "controllers", "DescribeQuorum", response.error_code)
+    [row] = response.topics[0].partitions
+    if row.error_code is not ErrorCode.none:
+        raise make_fault(client, "controllers", "DescribeQuorum", row.error_code)
+    # The active controller reports its own clock here.
+    active_now_ms = max(int(voter.last_caught_up_timestamp) for voter in row.current_voters)
+    return Quorum(
+        active=int(row.leader_id),
+        now_ms=active_now_ms,
+        voters=frozenset(int(voter.replica_id) for voter in row.current_voters),
+        alive=frozenset(
+            int(voter.replica_id)
+            for voter in row.current_voters
+            if voter.replica_id == row.leader_id or active_now_ms - int(voter.last_fetch_timestamp) < _MAX_FETCH_AGE_MS
+        ),
+    )
+
+
+_DESCRIBE_SCRAM_API_KEY: Final = 50
+
+
+def fetch_scram_users(client: ClusterClient) -> frozenset[str] | None:
+    """None: brokers too old, or no DESCRIBE on the cluster."""
+    if _DESCRIBE_SCRAM_API_KEY not in fetch_api_versions(client):
+        return None
+    response = client.call(DescribeUserScramCredentialsRequest(users=None), DescribeUserScramCredentialsResponse)
+    if response.error_code is not ErrorCode.none:
+        return None
+    return frozenset(row.user for row in response.results if row.error_code is ErrorCode.none)

@@ -1,0 +1,180 @@
+"""Compares new data with the source while copying goes on, at a bounded rate.
+
+A run that holds the mirror, or the end of the process, stops a comparison between two chunks; what was verified is
+kept.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Final
+
+from mirror_core.dataplane.counters import Counters, RetriedWork
+from mirror_core.decide.parity_result import CHUNK_OFFSETS, LEVEL_RECORDS, ParityRow
+from mirror_core.kafka.connection_pool import CONNECTION_POOL
+from mirror_core.mirrors.incremental_verification import ProofStore, compare_unverified, limit_rate
+from mirror_core.model.errors import HeldByRun, LostOwnership, MirrorError, Refused
+from mirror_core.model.logs import get_logger, log_context
+from mirror_core.model.names import Partition
+from mirror_core.model.parity_verdict import MirrorVerification, ParityRange, ParityResult, ParityVerdict
+from mirror_core.parity.check import OnParityProgress, check_parity
+from mirror_core.parity.comparable_ranges import read_parity_scope
+from mirror_core.parity.compare import CompareTask, compare_task
+from mirror_core.state.mirror_link import MirrorLink, read_cluster_state
+from mirror_core.state.state_topic import STATE_CACHE
+
+_log = get_logger(__name__)
+
+COMPARE_INTERVAL_S: Final = 300.0
+SAVE_INTERVAL_S: Final = 60.0
+"""How often progress is saved. Each save takes the control id, which ends a sync under way."""
+IDLE_INTERVAL_S: Final = 3600.0
+"""For compacted topics, and where nothing is new."""
+MAX_LISTED_FINDINGS: Final = 10
+UNREADABLE_ADVICE: Final = (
+    "applications cannot read it there either: a broker's disk, as a rule. Let a sound replica lead, and have that "
+    "broker fetch its own anew; where none is sound, recopy (on call: a batch that cannot be read)"
+)
+_JOIN_TIMEOUT_S: Final = 0.5
+
+
+class _ComparisonStopped(Exception):
+    """The process ends, or a run holds the mirror."""
+
+
+class BackgroundVerification:
+    def __init__(
+        self,
+        link: MirrorLink,
+        bytes_per_s: int,
+        counters: Counters,
+        report: Callable[[str], None],
+        *,
+        interval_s: float = COMPARE_INTERVAL_S,
+    ) -> None:
+        """Bytes read of each cluster, at most."""
+        self._link = link
+        self._rate = bytes_per_s
+        self._counters = counters
+        self._report = report
+        self._reported: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
+        self._interval_s = interval_s
+        self._stop = threading.Event()
+        self._verified_ranges: tuple[ParityRange, ...] = ()
+        self._in_doubt: frozenset[Partition] = frozenset()
+        """Not compared in full in the last round."""
+        self._recheck_at = self._compacted_recheck_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="proof", daemon=True)
+
+    def __enter__(self) -> BackgroundVerification:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(_JOIN_TIMEOUT_S)  # it may be reading; what is verified is kept
+
+    def _run(self) -> None:
+        with log_context(mirror=self._link.mirror.name), STATE_CACHE.enable(), CONNECTION_POOL.keep_connections():
+            while not self._stop.wait(self._interval_s):
+                try:
+                    self._compare_new()
+                except _ComparisonStopped:
+                    continue
+                except (HeldByRun, LostOwnership) as error:
+                    _log.info("not compared now: %s", error)
+                except Exception as error:  # noqa: BLE001 - copying goes on beside it, whatever this is
+                    self._counters.count_retry(RetriedWork.PROOF)
+                    _log.info("not compared now: %s", error if isinstance(error, MirrorError) else type(error).__name__)
+
+    def _compare_new(self) -> None:
+        link = self._link
+        state = read_cluster_state(link.config, link.destination.name)
+        if state.active_run(link.mirror.name) is not None:
+            return  # the run compares, and only it may write
+        ranges = read_parity_scope(link, state).ranges
+        if not any(one.start < one.end for one in ranges):
+            return
+        if ranges == self._verified_ranges and time.monotonic() < self._recheck_at:
+            return
+        began_s = time.monotonic()
+        memory = ProofStore(link, state.verifications.get(link.mirror.name))
+        with_compacted = began_s >= self._compacted_recheck_at
+        save = partial(self._save_proof, memory)
+        save_if_due = limit_rate(save, SAVE_INTERVAL_S, due_at=began_s + SAVE_INTERVAL_S)
+        recent = set() if with_compacted else state.partitions.get(link.mirror.name, {}).keys() - self._in_doubt
+        result, proof, _ = compare_unverified(
+            link, state, ranges, self._compare, compare_all=False, save_proof=save_if_due, recent=recent
+        )
+        self._report_result(result)
+        save(proof)
+        self._in_doubt = result.undecided_partitions
+        if with_compacted:
+            self._compacted_recheck_at = began_s + IDLE_INTERVAL_S
+        if result.verdict is ParityVerdict.PASSED:
+            self._verified_ranges, self._recheck_at = ranges, time.monotonic() + IDLE_INTERVAL_S
+
+    def _compare(self, ranges: Sequence[ParityRange], on_partial_result: OnParityProgress) -> ParityResult:
+        mirror = self._link.mirror
+        return check_parity(
+            self._link.config.path,
+            mirror.source,
+            mirror.destination,
+            ranges,
+            None,
+            run=self._run_tasks,
+            tasks=1,
+            level=LEVEL_RECORDS,
+            chunk=CHUNK_OFFSETS,
+            demands=None,
+            on_progress=on_partial_result,
+            throttle=self._rate,
+        )
+
+    def _run_tasks(self, tasks: Sequence[CompareTask]) -> Iterator[Sequence[ParityRow]]:
+        """In this thread: a pool would be waited for when the process ends."""
+        for task in tasks:
+            if self._stop.is_set():
+                raise _ComparisonStopped
+            yield compare_task(task)
+
+    def _save_proof(self, store: ProofStore, proof: MirrorVerification) -> None:
+        try:
+            store.save_proof(proof)
+        except HeldByRun:
+            raise
+        except Refused as error:  # stopped, or deleted
+            raise _ComparisonStopped from error
+
+    def _report_result(self, result: ParityResult) -> None:
+        """Report a finding once, and again when it changes."""
+        self._counters.set_findings(len(result.findings) + len(result.damage_findings))
+        if result.verdict is ParityVerdict.INDETERMINATE:
+            self._counters.count_retry(RetriedWork.PROOF)
+            if not result.undecided_partitions or result.undecided_partitions - {
+                finding.partition for finding in result.damage_findings
+            }:
+                _log.info("compared in part: %s", "; ".join(result.reasons[:MAX_LISTED_FINDINGS]))
+        differences = tuple(
+            f"{f.partition} at {f.offset}: {f.kind}: {f.detail}" for f in result.findings[:MAX_LISTED_FINDINGS]
+        )
+        damaged = tuple(finding.detail for finding in result.damage_findings[:MAX_LISTED_FINDINGS])
+        if (differences or damaged) and (differences, damaged) != self._reported:
+            if differences:
+                self._report(
+                    f"THE COPY DIFFERS from its source, {len(result.findings)} finding(s): {'; '.join(differences)}"
+                )
+            if damaged:
+                self._report(
+                    f"CANNOT BE READ, and so not compared, {len(result.damage_findings)} place(s): {'; '.join(damaged)}"
+                )
+                self._report(UNREADABLE_ADVICE)
+            name = self._link.mirror.name
+            self._report(f"`mirrorbook parity {name}` shows all; what lies before the first such place stays proved")
+        self._reported = differences, damaged

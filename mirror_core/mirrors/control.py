@@ -1,0 +1,132 @@
+"""Takes over a mirror's state for a command: look, decide, then take the control id."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import Final, ParamSpec, TypeVar
+
+from mirror_core.decide.command_rules import (
+    COMMAND_RULES,
+    CommandContext,
+    MirrorCommand,
+    explain_refusals,
+    format_interrupted,
+    list_effects,
+)
+from mirror_core.decide.fence_state import FenceState, find_fence_state, has_failed_over
+from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR
+from mirror_core.model.errors import HeldByRun, LostOwnership, Refused
+from mirror_core.model.logs import get_logger
+from mirror_core.model.timing import now_ms
+from mirror_core.state.lease import find_live_lease
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.run_heartbeat import find_conductor_status
+from mirror_core.state.state_records import State
+from mirror_core.state.state_topic import read_complete_state
+from mirror_core.state.writer import StateWriter, make_control_id
+
+_log = get_logger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MAX_ATTEMPTS: Final = 4
+_RETRY_PAUSE_S: Final = (0.2, 1.0)
+"""Longer than a takeover; random, so that two retries do not meet."""
+
+ExtraChecks = Callable[[State], Iterable[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandPreview:
+    lines: tuple[str, ...]
+    refusal: Refused | None
+
+    def raise_refusal(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+
+def preview_command(
+    link: MirrorLink, verb: MirrorCommand, extra_checks: ExtraChecks = lambda state: ()
+) -> CommandPreview:
+    """Changes nothing. Indeterminate when a record is unreadable: it may be a run that holds the mirror."""
+    state = read_complete_state(link.destination)
+    state.require_readable(link.mirror.name)
+    status = _read_status(link, state)
+    mirror = status.mirror or link.mirror
+    lines = (
+        (
+            f"{verb} mirror {mirror.name} ({mirror.source} -> {mirror.destination}, {mirror.desired}):"
+            f" {COMMAND_RULES[verb].effect}"
+        ),
+        *list_effects(verb, status),
+    )
+    return CommandPreview(lines, _find_refusal(link, verb, status, extra_checks(state)))
+
+
+@contextmanager
+def take_control(
+    link: MirrorLink, verb: MirrorCommand, extra_checks: ExtraChecks = lambda state: ()
+) -> Iterator[StateWriter]:
+    """Refused without disturbing anybody when the command may not act."""
+    preview_command(link, verb, extra_checks).raise_refusal()
+    with StateWriter(link.destination, make_control_id(link.mirror.name)) as writer:
+        status = _read_status(link, writer.state)
+        if status.run is not None:
+            raise HeldByRun(f"mirror {link.mirror.name}: {verb}", [format_interrupted(status.run)])
+        refusal = _find_refusal(link, verb, status, extra_checks(writer.state))
+        if refusal is not None:
+            raise refusal
+        yield writer
+
+
+def retry_until_owned(verb: Callable[P, T]) -> Callable[P, T]:
+    """A periodic sync may take the mirror in between. Each try looks again, so a run refuses it."""
+
+    @wraps(verb)
+    def retrying(*args: P.args, **kwargs: P.kwargs) -> T:
+        for attempts_left in reversed(range(1, MAX_ATTEMPTS)):
+            try:
+                return verb(*args, **kwargs)
+            except LostOwnership as error:
+                _log.info("%s is tried again, %d time(s) more: %s", verb.__name__, attempts_left, error)
+                time.sleep(random.uniform(*_RETRY_PAUSE_S))
+        return verb(*args, **kwargs)
+
+    return retrying
+
+
+def _read_status(link: MirrorLink, state: State) -> CommandContext:
+    name = link.mirror.name
+    lease, pending_fence = state.leases.get(name), state.pending_fences.get(name)
+    live_copier, run = find_live_lease(state, name), state.active_run(name)
+    return CommandContext(
+        mirror=state.mirrors.get(name),
+        run=run,
+        statuses=tuple(state.partitions.get(name, {}).values()),
+        copier=live_copier.owner if live_copier else None,
+        tasks_may_write_s=max(0, lease.writers_until_ms - now_ms()) / 1000 if lease else 0,
+        has_failed_over=has_failed_over(pending_fence),
+        fenced_by_command=(
+            pending_fence.cluster
+            if pending_fence is not None
+            and find_fence_state(pending_fence) is FenceState.APPLIED
+            and pending_fence.by_command
+            else None
+        ),
+        conductor=find_conductor_status(state, run) if run else UNKNOWN_CONDUCTOR,
+    )
+
+
+def _find_refusal(
+    link: MirrorLink, verb: MirrorCommand, status: CommandContext, extra_reasons: Iterable[str]
+) -> Refused | None:
+    reasons = [*explain_refusals(verb, status), *extra_reasons]
+    error_class = HeldByRun if status.run is not None else Refused
+    return error_class(f"mirror {link.mirror.name}: {verb}", reasons) if reasons else None

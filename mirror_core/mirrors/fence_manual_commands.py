@@ -1,0 +1,331 @@
+"""Fences without access to the cluster: start check, commands to paste, lifting by file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from mirror_core.decide.fence_state import (
+    BrokerStartDecision,
+    RecordedMirrors,
+    decide_broker_start,
+    format_time,
+    has_failed_over,
+)
+from mirror_core.decide.mirror_snapshot import join_limited
+from mirror_core.evidence.fence_file import FenceFile, find_overlapping_files, mark_lifted
+from mirror_core.kafka.acl_requests import AuthorizerOff, BrokerAcls, delete_acls, describe_acls, wait_until_acls_absent
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig, Config
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Resource
+from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, Refused
+from mirror_core.model.files import Unwritable
+from mirror_core.model.mirror import DesiredState, Mirror
+from mirror_core.model.names import MirrorName, Partition, get_base_name
+from mirror_core.model.run import RunKind, RunState
+from mirror_core.model.text import format_option, format_shell_command
+from mirror_core.model.timing import TIMEOUTS, now_ms
+from mirror_core.rights.acl_rules import EVERYBODY, build_denial, format_acl_command
+from mirror_core.state.active_cluster import read_active_cluster
+from mirror_core.state.mirror_link import read_states
+from mirror_core.state.no_return import is_past_no_return
+from mirror_core.state.state_records import State
+from mirror_core.state.state_topic import read_state
+from mirror_core.state.writer import StateWriter, make_control_id
+from mirror_core.sync.fence_command import FenceCommandTarget, run_unfence_command
+from mirror_core.sync.fence_command_ownership import find_held_topics_in, format_held_topics
+
+
+def check_start(config: Config, name: str, cluster: str) -> BrokerStartDecision:
+    """Asks all other clusters: this one's brokers are down. BadRequest when there is none."""
+    starting = config.cluster(cluster)
+    others = {other: other_config for other, other_config in config.clusters.items() if other != starting.name}
+    if not others:
+        raise BadRequest(f"{config.path} names no cluster but {cluster}: nobody could remember a failover away from it")
+    with ThreadPoolExecutor(len(others)) as pool:
+        answers = dict(zip(others, pool.map(_read_memory, others.values()), strict=True))
+    return decide_broker_start(starting.name, MirrorName(name), answers)
+
+
+def _read_memory(cluster: ClusterConfig) -> RecordedMirrors | str:
+    try:
+        state = read_state(cluster, timeout_s=TIMEOUTS.mirror_lookup_s, wait_for_open=True)
+    except MirrorError as error:
+        return f"not known: {error}"
+    return RecordedMirrors(tuple(state.mirrors.values()), state.pending_fences)
+
+
+MAX_NAMES_PER_LINE: Final = 100
+
+
+"""A shell limits the length."""
+
+
+def format_fence_commands(
+    mirror: Mirror,
+    entries: Collection[LedgerEntry],
+    partitions: Iterable[Partition],
+    bootstrap_controller: str | None = None,
+    *,
+    remove: bool = False,
+) -> tuple[str, ...]:
+    """`kafka-acls.sh` commands; existing entries stay."""
+    names: dict[Resource, set[str]] = {Resource.TOPIC: {p.topic for p in partitions}}
+    for entry in entries:
+        if entry.purpose is AclPurpose.FENCE and entry.cluster == mirror.source:
+            names.setdefault(entry.acl.resource, set()).add(entry.acl.name)
+    bootstrap_option = format_option("--bootstrap-server", "BOOTSTRAP")
+    if bootstrap_controller is not None:
+        bootstrap_option = format_option("--bootstrap-controller", bootstrap_controller)
+    action = ["--remove", "--force"] if remove else ["--add"]
+    denial = [*bootstrap_option, "--command-config", "ADMIN.properties", *action, "--deny-principal", EVERYBODY]
+    lines = []
+    for resource, kind in ((Resource.TOPIC, "--topic"), (Resource.TRANSACTIONAL_ID, "--transactional-id")):
+        names_of_resource = sorted(names.get(resource, ()))
+        for start in range(0, len(names_of_resource), MAX_NAMES_PER_LINE):
+            name_options = [
+                word
+                for name in names_of_resource[start : start + MAX_NAMES_PER_LINE]
+                for word in format_option(kind, name)
+            ]
+            lines.append(format_shell_command("kafka-acls.sh", *denial, "--operation", "Write", *name_options))
+    return tuple(lines)
+
+
+def format_manual_lift(
+    mirror: Mirror,
+    entries: Collection[LedgerEntry],
+    partitions: Iterable[Partition],
+    bootstrap_controller: str | None = None,
+) -> tuple[str, ...]:
+    """Empty when a run has recorded the fence."""
+    fenced = {e.acl.name for e in entries if e.purpose is AclPurpose.FENCE and e.cluster == mirror.source}
+    unfenced = [p for p in partitions if p.topic not in fenced]
+    if not unfenced:
+        return ()
+    return (
+        (
+            f"no run has fenced {mirror.source} for mirror {mirror.name}: what these lines put up is not Mirrorbook's."
+            " A planned failover finds it there and leaves it, as its abort does: applications stay denied. These"
+            " lift it:"
+        ),
+        *format_fence_commands(mirror, (), unfenced, bootstrap_controller, remove=True),
+    )
+
+
+ACTIVE_TOPIC_TIMEOUT_S: Final = 5.0
+
+
+"""Only for a warning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiftPreview:
+    present_denials: frozenset[Acl]
+    destination: State | None
+    """Its state, if it answers."""
+    warnings: tuple[str, ...]
+
+
+def preview_lift(config: Config, cluster: ClusterConfig, fence: FenceFile) -> LiftPreview:
+    """Lifting by file, when the destination with the state does not answer.
+
+    If the run is resumed, missing denials refuse promotion, or are created again after it. BadRequest: another cluster;
+    Refused: the fence must stand.
+    """
+    with ClusterClient(cluster) as client:
+        cluster_id = client.metadata(()).cluster_id
+        if cluster_id != fence.cluster_id:
+            raise BadRequest(
+                f"cluster {cluster.name} is {cluster_id}, and the fence of run {fence.run} is on {fence.cluster_id},"
+                f" then named {fence.cluster}: nothing is lifted"
+            )
+        current_acls = describe_acls(client)
+    _check_configuration(cluster, fence)
+    present_denials = (
+        frozenset[Acl]() if isinstance(current_acls, AuthorizerOff) else fence.denials & current_acls.entries
+    )
+    warnings = list(_list_active_warnings(cluster, fence))
+    state_or_error = _read_destination(config, fence)
+    if isinstance(current_acls, BrokerAcls) and not fence.command:
+        warnings += _list_other_denials(cluster, fence, current_acls)
+    if fence.command:
+        warnings += (
+            f"{unanswered}: nobody knows whether a failover towards it keeps topics of {cluster.name} closed, which"
+            " this opens"
+            for unanswered in _find_held(config, fence, state_or_error)[1]
+        )
+    if isinstance(state_or_error, State):
+        check_may_lift(state_or_error, fence)
+        warnings.insert(0, _format_destination_answer(state_or_error, fence))
+        return LiftPreview(present_denials=present_denials, destination=state_or_error, warnings=tuple(warnings))
+    warnings.insert(
+        0,
+        f"{fence.destination} does not answer ({state_or_error}), so nobody can tell whether run {fence.run} has"
+        f" promoted it. If applications write there, both clusters take writes from here on, and what {cluster.name}"
+        f" takes is not on {fence.destination}",
+    )
+    return LiftPreview(present_denials=present_denials, destination=None, warnings=tuple(warnings))
+
+
+def lift_by_file(config: Config, cluster: ClusterConfig, fence: FenceFile, path: Path) -> tuple[str, ...]:
+    """Delete the file's denials only; return when no broker shows one. Returns problems. May be repeated.
+
+    If the destination answers now, the mirror is taken over, so that a conductor notices before it promotes.
+    """
+    problems: list[str] = []
+    with ExitStack() as resources:
+        state_or_error = _read_destination(config, fence)
+        if isinstance(state_or_error, State):
+            check_may_lift(state_or_error, fence)
+            try:
+                writer = resources.enter_context(
+                    StateWriter(config.cluster(fence.destination), make_control_id(fence.mirror))
+                )
+                check_may_lift(writer.state, fence)
+            except Refused:
+                raise
+            except MirrorError as error:  # it cannot be written: then no run promotes it either
+                problems.append(f"the run could not be taken over: {error}")
+        for file_path, fence_file in (
+            (path, fence),
+            *find_overlapping_files(path, fence),
+        ):  # files with the same denials
+            try:
+                mark_lifted(
+                    file_path,
+                    replace(fence_file, lifted_ms=now_ms()),
+                    "whoever resumes the run is not told by this file",
+                )
+            except Unwritable as error:
+                problems.append(str(error))
+        if fence.command:
+            held_topics, _ = _find_held(config, fence, state_or_error)
+            if openable := set(fence.topics) - held_topics:
+                run_unfence_command(_build_lift_target(config, cluster, fence, openable))
+            return (*problems, *format_held_topics(cluster.name, held_topics & set(fence.topics)))
+        with ClusterClient(cluster) as client:
+            if not isinstance(describe_acls(client), AuthorizerOff):
+                delete_acls(client, fence.denials)
+                wait_until_acls_absent(client, fence.denials)
+    return tuple(problems)
+
+
+def _find_held(
+    config: Config, fence: FenceFile, state_or_error: State | MirrorError
+) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Topics that other mirrors keep closed, and clusters that did not answer."""
+    other_clusters = {name: other_config for name, other_config in config.clusters.items() if name != fence.destination}
+    states_by_cluster = [*read_states(replace(config, clusters=other_clusters))]
+    if isinstance(state_or_error, State):
+        states_by_cluster.append((fence.destination, state_or_error))
+    return find_held_topics_in(states_by_cluster, fence.cluster_id, (fence.destination, fence.mirror))
+
+
+def _build_lift_target(
+    config: Config, cluster: ClusterConfig, fence: FenceFile, topics: Collection[str]
+) -> FenceCommandTarget:
+    return FenceCommandTarget(
+        cluster=cluster,
+        cluster_id=fence.cluster_id,
+        mirror=fence.mirror,
+        run=fence.run,
+        topics=topics,
+        folder=config.path.parent,
+    )
+
+
+def _check_configuration(cluster: ClusterConfig, fence: FenceFile) -> None:
+    if fence.command and cluster.ruling.unfence_command is None:
+        raise BadRequest(
+            f"cluster {cluster.name} was closed by its fence_command for run {fence.run}, and mirrorbook.yaml has no "
+            f"unfence_command for it now: write it there again, or open {cluster.name} to applications by its own means"
+        )
+    if not fence.command and cluster.ruling.is_foreign:
+        raise BadRequest(
+            f"cluster {cluster.name}: the fence of run {fence.run} consists of Kafka's ACLs, and mirrorbook.yaml says "
+            "`authorizer: foreign`: write `authorizer: kafka` there to lift it"
+        )
+
+
+def check_may_lift(state: State, fence: FenceFile) -> None:
+    reasons = tuple(_list_refusals(state, fence))
+    if reasons:
+        raise Refused(f"run {fence.run}: its fence on {fence.cluster} is not lifted", reasons)
+
+
+def _list_refusals(state: State, fence: FenceFile) -> Iterator[str]:
+    run, active = state.runs.get(fence.run), state.active_run(fence.mirror)
+    mirror, destination = state.mirrors.get(fence.mirror), fence.destination
+    if active is not None and active.id != fence.run:
+        yield f"run {active.id} holds mirror {fence.mirror} now: resume or abort that one"
+        return
+    if run is not None and run.plan.kind is RunKind.FAILBACK:
+        yield f"it is a failback, in which applications write on {destination}"
+    elif run is not None and (run.state is RunState.DONE or is_past_no_return(state, run)):
+        yield (
+            f"this run has promoted {destination}, or has begun to: applications may write there. Only `mirrorbook"
+            " failback` leads back"
+        )
+    elif active is None and (
+        has_failed_over(state.pending_fences.get(fence.mirror))
+        or (mirror is not None and mirror.desired is DesiredState.STOPPED)
+    ):
+        yield f"mirror {fence.mirror} was failed over: applications write on {destination}"
+
+
+def _format_destination_answer(state: State, fence: FenceFile) -> str:
+    if state.active_run(fence.mirror) is None:
+        return f"{fence.destination} answers, and no run holds mirror {fence.mirror} there"
+    return (
+        f"{fence.destination} answers: `mirrorbook failover abort {fence.mirror}` lifts the fence and ends the run. Go "
+        "on here only if that fails"
+    )
+
+
+def _read_destination(config: Config, fence: FenceFile) -> State | MirrorError:
+    destination = config.clusters.get(fence.destination)
+    if destination is None:
+        return BadRequest(f"{config.path} does not know it")
+    ((_, state_or_error),) = read_states(replace(config, clusters={fence.destination: destination}))
+    try:
+        if isinstance(state_or_error, State):
+            state_or_error.require_readable(fence.mirror)
+    except Indeterminate as error:
+        return error
+    return state_or_error
+
+
+def _list_other_denials(cluster: ClusterConfig, fence: FenceFile, current_acls: BrokerAcls) -> Iterator[str]:
+    """A watcher that applies a pending fence denies transactional ids that the file does not know."""
+    names = (a.name for a in current_acls.entries if a.resource is Resource.TRANSACTIONAL_ID)
+    unknown_denials = sorted(
+        current_acls.entries
+        & {build_denial(name, resource=Resource.TRANSACTIONAL_ID) for name in names} - fence.denials
+    )
+    if unknown_denials:
+        lift_command = format_acl_command(
+            unknown_denials[0], bootstrap=cluster.control["bootstrap.servers"], remove=True
+        )
+        yield (
+            f"{len(unknown_denials)} transactional id(s) are denied on {cluster.name} that the file does not name:"
+            f" {join_limited(a.name for a in unknown_denials)}. If a watcher of mirror {fence.mirror} has denied them,"
+            f" their applications stay shut out until somebody takes that away, one by one: {lift_command}"
+        )
+
+
+def _list_active_warnings(cluster: ClusterConfig, fence: FenceFile) -> Iterator[str]:
+    try:
+        announcement = read_active_cluster(cluster, get_base_name(fence.mirror), ACTIVE_TOPIC_TIMEOUT_S)
+    except MirrorError as error:
+        yield f"not known where applications were told to write: {error}"
+        return
+    if announcement is not None and announcement.cluster_id != fence.cluster_id:
+        yield (
+            f"applications were told to write on {announcement.active} at {format_time(announcement.since_ms)} (run"
+            f" {announcement.run}): what they have written there since is not here"
+        )

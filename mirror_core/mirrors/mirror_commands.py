@@ -1,0 +1,396 @@
+"""Commands on an existing mirror; only runs take a mirror over otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from mirror_core.decide.command_rules import MirrorCommand, explain_failback_hold, find_moved_log_ends, is_failback_over
+from mirror_core.decide.fence_state import FenceState, find_fence_state, has_failed_over
+from mirror_core.decide.mirror_snapshot import join_limited
+from mirror_core.decide.mirror_topology import explain_circles
+from mirror_core.kafka.acl_requests import AuthorizerOff, describe_acls
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets, list_offsets
+from mirror_core.kafka.topic_existence import find_existing_topics
+from mirror_core.mirrors.control import CommandPreview, ExtraChecks, retry_until_owned, take_control
+from mirror_core.mirrors.control import preview_command as look_at
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Permission
+from mirror_core.model.config_sections import AuthorizerKind
+from mirror_core.model.errors import BadRequest, MirrorError, Unreachable
+from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.pending_fence import FenceAction
+from mirror_core.model.run import Run
+from mirror_core.model.sync_state import SyncCategory
+from mirror_core.model.timing import TIMEOUTS
+from mirror_core.rights.acl_rules import format_acl_command
+from mirror_core.state.lease import make_owner_name, release_at_end, take_over_lease
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.partition_transitions import PartitionEvent, apply_events
+from mirror_core.state.run_heartbeat import find_conductor_status
+from mirror_core.state.state_records import PartitionRecord, State, Tombstone
+from mirror_core.state.state_topic import read_state
+from mirror_core.state.writer import StateWriter
+from mirror_core.sync import mirror_sync
+from mirror_core.sync.acl_ledger import delete_unshared_entries
+from mirror_core.sync.circle_search import CircleFindings, search_circles
+from mirror_core.sync.promotion_configs import PromotionConfigs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionChoice:
+    keep_rights: bool = False
+    """Copied ACLs become the administrator's."""
+    restore_settings: bool = False
+    """The source's, as last synced."""
+
+
+DEFAULT_DELETION: Final = DeletionChoice()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionPlan:
+    copied: tuple[LedgerEntry, ...]
+    promoted: bool
+    """Applications are there: they need the rights."""
+    synced: frozenset[str]
+    unsynced: frozenset[str]
+    choice: DeletionChoice
+
+    @property
+    def removes_rights(self) -> bool:
+        return bool(self.copied) and not self.promoted and not self.choice.keep_rights
+
+    @property
+    def restores_settings(self) -> bool:
+        return bool(self.synced) and not self.promoted and self.choice.restore_settings
+
+    def format_effects(self, mirror: Mirror) -> Iterator[str]:
+        destination = mirror.destination
+        if denials := sum(e.acl.permission is Permission.DENY for e in self.copied):
+            rights = f"{len(self.copied)} access rights copied to {destination}, {denials} of them denials,"
+        else:
+            rights = f"{len(self.copied)} access rights copied to {destination}"
+        if self.removes_rights:
+            yield f"{rights} are withdrawn, but for those of another mirror, too; `--keep-rights` leaves them"
+        elif self.copied:
+            why = " since applications have moved there" if self.promoted else ""
+            yield f"{rights} stay{why}: Mirrorbook forgets them, and prints the line that removes each"
+        if self.restores_settings:
+            yield (
+                f"{len(self.synced)} topics on {destination} get the settings of {mirror.source}, as last synced: old "
+                "records are deleted there as soon as their retention says so"
+            )
+            if self.unsynced:
+                yield f"not known, and left as they are: the settings of {join_limited(sorted(self.unsynced))}"
+        elif not self.promoted and (self.synced or self.unsynced):
+            yield (
+                f"its topics on {destination} keep a mirror topic's settings, such as retention.ms=-1: nothing is"
+                " deleted there; `--restore-settings` sets what the source has"
+            )
+
+
+def plan_deletion(link: MirrorLink, state: State, gone: ClusterName | None, choice: DeletionChoice) -> DeletionPlan:
+    mirror = link.mirror
+    entries = [e for e in state.ledger_entries(mirror.name) if e.cluster == mirror.destination]
+    promoted = any(e.purpose is AclPurpose.PROMOTED for e in entries) or has_failed_over(
+        state.pending_fences.get(mirror.name)
+    )
+    topics = {p.topic for p, s in state.partitions.get(mirror.name, {}).items() if s.destination_topic_id}
+    synced = frozenset(topic for topic in topics if (mirror.name, topic) in state.topic_settings)
+    return DeletionPlan(
+        copied=tuple(sorted((e for e in entries if e.purpose is AclPurpose.COPIED), key=lambda e: e.acl)),
+        promoted=promoted or gone == mirror.source,
+        synced=synced,
+        unsynced=frozenset(topics) - synced,
+        choice=choice,
+    )
+
+
+def apply_deletion(link: MirrorLink, writer: StateWriter, deletion: DeletionPlan) -> Iterator[str]:
+    """Yields what is left for an administrator."""
+    if not (deletion.copied or deletion.restores_settings):
+        return
+    with ClusterClient(link.destination) as client:
+        destination_acls = describe_acls(client)
+        current = frozenset[Acl]() if isinstance(destination_acls, AuthorizerOff) else destination_acls.entries
+        if deletion.removes_rights and current:
+            delete_unshared_entries(writer, client, deletion.copied)
+        elif not deletion.removes_rights:
+            bootstrap = link.destination.control["bootstrap.servers"]
+            remaining = (e.acl for e in deletion.copied if e.acl in current)
+            yield from (format_acl_command(acl, bootstrap=bootstrap, remove=True) for acl in remaining)
+        if deletion.restores_settings:
+            settings = PromotionConfigs(link, writer.state, client, deletion.synced)
+            rows = [*settings.apply_before_first_record(), *settings.apply_remaining()]
+            yield from (f"{row.subject} on {link.destination.name}: {row.reason}" for row in rows if not row.done)
+
+
+def preview(
+    link: MirrorLink,
+    verb: MirrorCommand,
+    lost_cluster: ClusterName | None = None,
+    choice: DeletionChoice = DEFAULT_DELETION,
+) -> CommandPreview:
+    extra_checks = _build_extra_checks(link, verb, lost_cluster)
+    command_preview = look_at(link, verb, extra_checks)
+    if isinstance(extra_checks, _CircleCheck):
+        return replace(command_preview, lines=(*command_preview.lines, *extra_checks.doubts))
+    if verb is MirrorCommand.DELETE:
+        effects = plan_deletion(link, read_state(link.destination), lost_cluster, choice).format_effects(link.mirror)
+        return replace(command_preview, lines=(*command_preview.lines, *effects))
+    return command_preview
+
+
+@retry_until_owned
+def start_mirror(link: MirrorLink) -> Mirror:
+    """A stopped mirror continues if its topics still end at the LMO."""
+    name = link.mirror.name
+    with take_control(link, MirrorCommand.START, _build_extra_checks(link, MirrorCommand.START)) as writer:
+        stopped = [s for s in writer.state.partitions.get(name, {}).values() if s.state is PartitionState.STOPPED]
+        mirror = replace(writer.state.mirrors[name], desired=DesiredState.STARTED)
+        writer.put(mirror, *(PartitionRecord(name, _to_started(status)) for status in stopped))
+        return mirror
+
+
+def pause_mirror(link: MirrorLink) -> Mirror:
+    return _set_desired(link, MirrorCommand.PAUSE, DesiredState.PAUSED)
+
+
+def resume_mirror(link: MirrorLink) -> Mirror:
+    return _set_desired(link, MirrorCommand.RESUME, DesiredState.STARTED)
+
+
+@retry_until_owned
+def throttle_mirror(link: MirrorLink, bytes_per_s: int | None) -> Mirror:
+    """From the next epoch on."""
+    if bytes_per_s is not None and bytes_per_s < 1:
+        raise BadRequest(
+            f"mirror {link.mirror.name}: a throttle of {bytes_per_s} bytes/s would copy nothing: pause it instead"
+        )
+    with take_control(link, MirrorCommand.THROTTLE) as writer:
+        return _write_mirror(writer, replace(writer.state.mirrors[link.mirror.name], throttle=bytes_per_s))
+
+
+def run_sync(link: MirrorLink, *, only: frozenset[SyncCategory] = mirror_sync.ALL_PARTS) -> mirror_sync.SyncReport:
+    with take_control(link, MirrorCommand.SYNC) as writer:
+        return mirror_sync.sync_mirror(link, writer, only=only)
+
+
+@retry_until_owned
+def stop_mirror(link: MirrorLink, report: Callable[[str], None] = lambda line: None) -> dict[Partition, Offset]:
+    """Records LMOs, of FAILED partitions too; grants nothing. May be repeated."""
+    name = link.mirror.name
+    with take_control(link, MirrorCommand.STOP, _build_extra_checks(link, MirrorCommand.STOP)) as writer:
+        _write_mirror(writer, replace(writer.state.mirrors[name], desired=DesiredState.STOPPED))
+        # The data plane cannot record anything now; what its tasks still write must be below the LMO.
+        with release_at_end(take_over_lease(link.destination, name, make_owner_name())) as lease:
+            lease.wait_for_old_writers(report)
+            statuses = lease.state.partitions.get(name, {})
+            ending = [s for s in statuses.values() if s.state is not PartitionState.STOPPED]
+            with ClusterClient(link.destination) as client:
+                existing_topics = find_existing_topics(client, {s.partition.topic for s in ending})
+                present = [s.partition for s in ending if s.partition.topic in existing_topics]
+                ends = list_offsets(client, present, OffsetPoint.LOG_END) if present else {}
+            # By the control id: a run that began while we waited must not find its partitions STOPPED.
+            writer.put(*(PartitionRecord(name, _to_stopped(status, ends.get(status.partition))) for status in ending))
+    return ends
+
+
+def delete_mirror(
+    link: MirrorLink, lost_cluster: ClusterName | None = None, choice: DeletionChoice = DEFAULT_DELETION
+) -> tuple[str, ...]:
+    """Topics stay; copied rights go unless applications are there. May be repeated.
+
+    Returns what is left to an administrator. What is on `lost_cluster` is forgotten; refused when that answers.
+    """
+    name = link.mirror.name
+    with take_control(
+        link, MirrorCommand.DELETE, _build_extra_checks(link, MirrorCommand.DELETE, lost_cluster)
+    ) as writer:
+        deletion = plan_deletion(link, writer.state, lost_cluster, choice)
+        remaining = tuple(apply_deletion(link, writer, deletion))
+        state = writer.state
+        writer.put(
+            Tombstone(state.mirrors[name]),
+            *(Tombstone(PartitionRecord(name, s)) for s in state.partitions.get(name, {}).values()),
+            *(Tombstone(entry) for entry in state.ledger_entries(name)),
+            *(Tombstone(lifted) for lifted in state.lifted_entries.values() if lifted.entry.mirror == name),
+            *(Tombstone(pending_fence) for pending_fence in [state.pending_fences.get(name)] if pending_fence),
+            *(Tombstone(settings) for (mirror, _), settings in state.topic_settings.items() if mirror == name),
+            *(Tombstone(group_sync) for mirror, group_sync in state.groups.items() if mirror == name),
+            *(Tombstone(remaining) for mirror, remaining in state.uncommitted_groups.items() if mirror == name),
+            *(Tombstone(offsets) for offsets in state.group_offsets.get(name, {}).values()),
+            *(Tombstone(sighting) for mirror, sighting in state.source_observations.items() if mirror == name),
+            *(Tombstone(proof) for mirror, proof in state.verifications.items() if mirror == name),
+            *(Tombstone(sign) for sign in state.checkpoints.values() if sign.run == name),
+        )
+    return remaining
+
+
+def _list_standing_denials(link: MirrorLink, state: State, lost_cluster: ClusterName | None) -> Iterator[str]:
+    """Denials of this mirror that a cluster has or may have, and a pending fence."""
+    name, pending_fence = link.mirror.name, state.pending_fences.get(link.mirror.name)
+    purposes = (AclPurpose.FENCE, AclPurpose.DEMOTED, AclPurpose.WITHDRAWN)
+    entries = [e for e in state.ledger_entries(name) if e.purpose in purposes]
+    unapplied = (
+        pending_fence
+        if pending_fence and find_fence_state(pending_fence) is FenceState.PENDING and state.partitions.get(name)
+        else None
+    )
+    for cluster_name in sorted(
+        {e.cluster for e in entries}
+        | ({lost_cluster} if lost_cluster else set())
+        | ({unapplied.cluster} if unapplied else set())
+    ):
+        cluster, lost_hint = (
+            link.config.cluster(cluster_name),
+            f"If that cluster will never come back: --gone {cluster_name}",
+        )
+        try:
+            with ClusterClient(cluster, timeout_s=TIMEOUTS.other_cluster_s) as client:
+                current_id = client.metadata(()).cluster_id
+                is_recorded = current_id in (link.mirror.source_id, link.mirror.destination_id)
+                current_acls = describe_acls(client) if is_recorded else None
+        except Unreachable as silent:
+            if cluster_name != lost_cluster:
+                yield (
+                    f"cluster {cluster_name}: whether denials of this mirror stand there is not known: {silent}."
+                    f" {lost_hint}"
+                )
+            continue
+        if current_acls is None:
+            if cluster_name != lost_cluster:
+                yield (
+                    f"cluster {cluster_name}: another cluster, {current_id}, answers at its address: correct that."
+                    f" {lost_hint}"
+                )
+            continue
+        if cluster_name == lost_cluster:
+            yield f"cluster {cluster_name} answers: it is not gone"
+        remaining = [e.acl for e in entries if e.cluster == cluster_name]
+        if (
+            remaining
+            and isinstance(current_acls, AuthorizerOff)
+            and current_acls.configured is not AuthorizerKind.KAFKA
+        ):
+            yield (
+                f"cluster {cluster_name}: {len(remaining)} denial(s) of this mirror, such as {min(remaining)}, may"
+                " stand there: they are not looked at, since mirrorbook.yaml says `authorizer:"
+                f" {current_acls.configured}`. Write `kafka` there until they are gone"
+            )
+        current = frozenset[Acl]() if isinstance(current_acls, AuthorizerOff) else current_acls.entries
+        for entry in entries:
+            if entry.cluster == cluster_name and entry.acl in current:
+                bootstrap = cluster.control["bootstrap.servers"]
+                remove_command = format_acl_command(entry.acl, bootstrap=bootstrap, remove=True)
+                yield f"cluster {cluster_name}: {entry.acl}: fail back, or remove it yourself: {remove_command}"
+        if (
+            unapplied
+            and unapplied.cluster == cluster_name
+            and (cluster.ruling.fence_command or not isinstance(current_acls, AuthorizerOff))
+        ):
+            yield (
+                f"cluster {cluster_name} is not fenced yet: failover {unapplied.run} moved its applications away, and"
+                f" nobody would keep it from taking writes. `mirrorbook mirror watch {name} --once` fences it"
+            )
+
+
+def list_closed_clusters(state: State, mirror: MirrorName, lost_cluster: ClusterName | None = None) -> Iterator[str]:
+    """A cluster still closed by its command: after the deletion nobody would know."""
+    pending_fence = state.pending_fences.get(mirror)
+    if (
+        pending_fence is not None
+        and pending_fence.action is FenceAction.LIFT
+        and pending_fence.by_command
+        and pending_fence.cluster != lost_cluster
+    ):
+        yield (
+            f"cluster {pending_fence.cluster} is still closed to applications: run {pending_fence.run} was aborted, and"
+            f" its unfence_command has not opened it yet. `mirrorbook mirror watch {mirror} --once` has it called. If"
+            f" that cluster will never come back: --gone {pending_fence.cluster}"
+        )
+
+
+def list_failbacks(link: MirrorLink) -> Iterator[str]:
+    """A source that does not answer is no obstacle."""
+    with suppress(MirrorError):
+        state = read_state(link.source, timeout_s=TIMEOUTS.other_cluster_s)
+        yield from explain_failback_hold(link.mirror.name, state.runs.values(), partial(find_conductor_status, state))
+
+
+def find_failback(link: MirrorLink) -> Run | None:
+    try:
+        runs = read_state(link.source, timeout_s=TIMEOUTS.other_cluster_s).runs.values()
+    except MirrorError:
+        return None
+    return next((run for run in runs if is_failback_over(link.mirror.name, run)), None)
+
+
+def _to_stopped(status: PartitionStatus, lmo: Offset | None) -> PartitionStatus:
+    return replace(status, state=apply_events(status.state, PartitionEvent.STOP, PartitionEvent.LMO_RECORDED), lmo=lmo)
+
+
+def _to_started(status: PartitionStatus) -> PartitionStatus:
+    last_event = PartitionEvent.FAIL if status.reason else PartitionEvent.ALIGNED
+    return replace(status, state=apply_events(status.state, PartitionEvent.START, last_event), lmo=None)
+
+
+def _list_strayed(link: MirrorLink, state: State) -> list[str]:
+    statuses = state.partitions.get(link.mirror.name, {})
+    stopped = [s for s in statuses.values() if s.state is PartitionState.STOPPED]
+    if not stopped or has_failed_over(state.pending_fences.get(link.mirror.name)):
+        return []
+    with ClusterClient(link.destination) as client:
+        ends = list_known_offsets(client, [s.partition for s in stopped], OffsetPoint.LOG_END)
+    return list(find_moved_log_ends(stopped, ends, link.destination.name))
+
+
+class _CircleCheck:
+    """Asks clusters upstream once: a silent one costs seconds."""
+
+    def __init__(self, link: MirrorLink, verb: MirrorCommand) -> None:
+        self._link, self._verb = link, verb
+        self._findings: CircleFindings | None = None
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        return self._findings.doubts if self._findings else ()
+
+    def __call__(self, state: State) -> Iterator[str]:
+        link = self._link
+        if self._findings is None:
+            self._findings = search_circles(link, {p.topic for p in state.partitions.get(link.mirror.name, {})})
+        yield from explain_circles(link.mirror, self._findings.circles)
+        if self._verb is MirrorCommand.START:
+            yield from _list_strayed(link, state)
+
+
+def _build_extra_checks(link: MirrorLink, verb: MirrorCommand, lost_cluster: ClusterName | None = None) -> ExtraChecks:
+    if verb in (MirrorCommand.START, MirrorCommand.RESUME):
+        return _CircleCheck(link, verb)
+    if verb is MirrorCommand.DELETE:
+        return lambda state: (
+            *list_closed_clusters(state, link.mirror.name, lost_cluster),
+            *_list_standing_denials(link, state, lost_cluster),
+            *list_failbacks(link),
+        )
+    if verb is MirrorCommand.STOP:  # the mirror's record names its failback
+        return lambda state: () if link.mirror.failback_run else list_failbacks(link)
+    return lambda state: ()
+
+
+@retry_until_owned
+def _set_desired(link: MirrorLink, verb: MirrorCommand, desired: DesiredState) -> Mirror:
+    with take_control(link, verb, _build_extra_checks(link, verb)) as writer:
+        return _write_mirror(writer, replace(writer.state.mirrors[link.mirror.name], desired=desired))
+
+
+def _write_mirror(writer: StateWriter, mirror: Mirror) -> Mirror:
+    if mirror != writer.state.mirrors[mirror.name]:
+        writer.put(mirror)
+    return mirror

@@ -1,0 +1,92 @@
+"""Forecast of a plan, and the measured outcome. None: unknown.
+
+What an unplanned failover would lose, per partition and per transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from mirror_core.model.names import Offset, Partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanForecast:
+    seconds: float | None
+    steps: Mapping[str, float] = field(default_factory=dict)
+    basis: str = ""
+    """The earlier run that the seconds come from."""
+    lost_offsets: int | None
+    lost_is_minimum: bool = False
+    reread_offsets: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Minimum and maximum by group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastOutcome:
+    lost_offsets: int | None
+    lost_basis: str
+    reread_offsets: Mapping[str, int | None] = field(default_factory=dict)
+    """Offsets read on the source and again on the destination."""
+    reread_basis: str
+
+
+class TransactionArrival(StrEnum):
+    PARTIAL = "cut in half"
+    """Some partitions have at least its beginning, others nothing."""
+    MAYBE_PARTIAL = "begun, perhaps not whole"
+    """All have its beginning; its end is unknown."""
+    COMPLETE = "there"
+    ABSENT = "not there"
+    UNKNOWN = "unknown"
+    """First offsets or positions are unknown."""
+
+
+class UncopiedReason(StrEnum):
+    """Why the destination has nothing of a partition."""
+
+    NOT_MIRRORED = "not mirrored yet"
+    RECREATED = "created anew on the source"
+    NO_COPY = "no copy"
+    """Recorded, but missing on the destination."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLoss:
+    position: Offset | None
+    observed_end: Offset | None
+    """End of the source when last observed."""
+    age_s: float | None
+    """Unknown also if clocks differ."""
+    missing: int | None
+    """Observed end minus position, or minus log start without a copy. None: unknown."""
+    recovery_point_age_s: float | None = None
+    """Seconds since nothing was missing. None: never, or clocks differ."""
+    is_offline: bool
+    is_failed: bool
+    uncopied_reason: UncopiedReason | None = None
+    """Why the whole log is missing. None: it has a copy."""
+
+    @property
+    def is_outside_bound(self) -> bool:
+        """The bound covers only partitions that could be copied until the end."""
+        return self.is_offline or self.is_failed
+
+    @property
+    def behind_s(self) -> float | None:
+        """Seconds since the copy was complete."""
+        if self.missing is None:
+            return None
+        return self.recovery_point_age_s if self.missing else self.age_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionLoss:
+    id: str
+    state: str
+    arrival: TransactionArrival
+    copied: tuple[Partition, ...]
+    """With at least its beginning."""
+    not_copied: tuple[Partition, ...]

@@ -1,0 +1,126 @@
+"""Differences that a sync finds, and what it remembers of consumer groups."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from mirror_core.model.names import MirrorName, Offset, PartitionOffsets
+
+
+class SyncCategory(StrEnum):
+    TOPICS = "topics"
+    CONFIGS = "configs"
+    ACLS = "acls"
+    GROUPS = "groups"
+
+
+class SyncAction(StrEnum):
+    CREATE = "create"
+    WIDEN = "widen"
+    ADOPT = "adopt"
+    """Use an existing, empty topic."""
+    SET = "set"
+    REMOVE = "remove"
+    COMMIT = "commit"
+    STAGE = "stage"
+    """Apply it at promotion."""
+    KEEP = "keep"
+    """Made by others: never changed."""
+    EQUAL = "equal"
+    """Listed so that everything in scope is accounted for."""
+    SKIP = "skip"
+    REFUSE = "refuse"
+    """Dangerous: a person must decide."""
+
+
+WRITING_ACTIONS = frozenset(
+    {
+        SyncAction.CREATE,
+        SyncAction.WIDEN,
+        SyncAction.ADOPT,
+        SyncAction.SET,
+        SyncAction.REMOVE,
+        SyncAction.COMMIT,
+        SyncAction.STAGE,
+    }
+)
+
+
+_TOPIC_ACL: Final = re.compile(r"\w+ \w+ on TOPIC literal '([a-zA-Z0-9._-]+)' for ")
+
+
+class DriftRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A struct: thousands are made while applications wait."""
+
+    part: SyncCategory
+    subject: str
+    source: str
+    destination: str
+    action: SyncAction
+    reason: str = ""
+    done: bool = False
+    """In a dry run: staged by an earlier sync."""
+    offset: int | UnsetType = UNSET
+    """Committed by the action, or left in place."""
+
+    @property
+    def topic(self) -> str:
+        """Empty for none or a prefix. For a whole group it may be the end of its name."""
+        match self.part:
+            case SyncCategory.TOPICS:
+                return self.subject
+            case SyncCategory.CONFIGS:
+                return self.subject.partition(": ")[0]
+            case SyncCategory.GROUPS:
+                return self.subject.rpartition(" ")[2].rpartition("-")[0]
+            case SyncCategory.ACLS:
+                match = _TOPIC_ACL.match(self.subject)
+                return match[1] if match else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSettings:
+    mirror: MirrorName
+    topic: str
+    overrides: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnGroupOffsets:
+    """Committed by the mirror. Any other offset is the group's own progress."""
+
+    mirror: MirrorName
+    group: str
+    offsets: PartitionOffsets
+    """Next offsets to read. Includes source offsets that were already there."""
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.group.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncommittedGroupOffset:
+    group: str
+    partition: str
+    """Empty: the whole group."""
+    reason: str
+    destination_offset: Offset | None = None
+    """Without one `auto.offset.reset` applies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsyncedGroups:
+    """Missing or incomplete on the destination."""
+
+    mirror: MirrorName
+    unsupported_groups: tuple[str, ...] = ()
+    uncommitted: tuple[UncommittedGroupOffset, ...] = ()

@@ -1,0 +1,127 @@
+"""Wall clock and liveness limits. Measure intervals with `time.monotonic`, or both clocks where a
+process may sleep.
+
+Timeouts after which a cluster, broker or leader counts as silent.
+
+Other durations stand where they are used.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from dataclasses import dataclass, field, fields
+from typing import Final
+
+MAX_FRESH_AGE_S: Final = 10.0
+
+
+"""Older heartbeats mean a lost owner; older observations are unknown now."""
+
+
+CONDUCTOR_TIMEOUT_S: Final = 30.0
+
+
+"""A conductor beats every 10 s; after this its run may be taken over."""
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class SteadyClock:
+    """Wall clock at creation, advanced by the monotonic clock. For minutes only: they drift apart."""
+
+    def __init__(self) -> None:
+        self._wall_minus_monotonic_s = time.time() - time.monotonic()
+
+    def __call__(self) -> float:
+        return time.monotonic() + self._wall_minus_monotonic_s
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    _ticks_s: float = field(default_factory=lambda: time.monotonic())
+    _wall_ms: int = field(default_factory=lambda: now_ms())
+
+    @property
+    def age_s(self) -> float:
+        """By the clock that advanced more."""
+        return max(time.monotonic() - self._ticks_s, (now_ms() - self._wall_ms) / 1000)
+
+
+SCALE_VARIABLE: Final = "MIRRORBOOK_PATIENCE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """Seconds."""
+
+    plan_response_s: float = 2.5
+    """One response to a plan: the cluster is unseen."""
+    plan_cluster_idle_s: float = 4.0
+    plan_cluster_total_s: float = 60.0
+    plan_state_s: float = 3.0
+    """Without the state topic there is no plan."""
+    plan_groups_s: float = 1.0
+    plan_heartbeats_s: float = 2.0
+    """One response with heartbeats: none are known."""
+    new_leader_s: float = 1.0
+    """A new leader without offsets yet: the partition is offline."""
+    liveness_probe_s: float = 5.0
+    lost_source_s: float = 2.0
+    """One response of a source that was given up: its fence stays pending."""
+    silent_source_s: float = 3.0
+    """One response of a source that may be dead, while applications wait: the request becomes pending."""
+    promotion_probe_max_age_s: float = 30.0
+    """From the last source probe to the first right granted. A process that slept probes again."""
+    announce_destination_s: float = 10.0
+    """The destination's response: its announcement is pending."""
+    announce_remote_s: float = 60.0
+    """All responses of a remote, living cluster: not announced."""
+    canary_broker_s: float = 3.0
+    canary_missing_broker_s: float = 15.0
+    """Brokers that are down. Clusters drop a dead one after 9 s by default."""
+    canary_trial_s: float = 30.0
+    pending_fence_probe_s: float = 1.0
+    old_source_response_s: float = 3.0
+    other_cluster_s: float = 4.0
+    mirror_lookup_s: float = 4.0
+    completion_s: float = 2.0
+    describe_response_s: float = 3.0
+    estimate_response_s: float = 5.0
+    recovery_response_s: float = 5.0
+    cached_state_s: float = 2.0
+    """One response to a cached reader: the topic is read again in full."""
+    monitor_response_s: float = 3.0
+    """One response to the source monitor or heartbeat writer."""
+    copy_leader_s: float = 2.0
+    """A new leader without offsets yet: the epoch goes on as if nothing was known."""
+    transaction_marker_s: float = 5.0
+    sandbox_broker_s: float = 2.0
+
+    @classmethod
+    def scaled(cls, factor: float) -> Timeouts:
+        defaults = cls()
+        return cls(**{field.name: getattr(defaults, field.name) * factor for field in fields(cls)})
+
+
+def parse_scale_factor(value: str) -> float:
+    """Raises ValueError unless the value is a positive number."""
+    try:
+        factor = float(value)
+    except ValueError:
+        factor = math.nan
+    if not (math.isfinite(factor) and factor > 0):
+        raise ValueError(f"environment variable {SCALE_VARIABLE} is {value!r}: it must be a positive number, such as 3")
+    return factor
+
+
+SCALE_FACTOR: Final = parse_scale_factor(os.environ.get(SCALE_VARIABLE, "1"))
+
+
+TIMEOUTS: Final = Timeouts.scaled(SCALE_FACTOR)
+
+
+"""Only tests set the variable, on slow machines."""

@@ -1,0 +1,218 @@
+"""ACLs that each principal of a mirror needs on each cluster, and what given ACLs allow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX
+from mirror_core.model.run import FailbackStrategy
+from mirror_core.rights.acl_rules import EVERYBODY, OWN_TOPIC_PREFIX, build_denial, can_change_topic, covers
+
+CLUSTER_NAME: Final = "kafka-cluster"
+JOURNAL_PREFIX: Final = "mirrorbook."
+_O = Operation
+
+
+class ClusterRole(StrEnum):
+    SOURCE = "source"
+    DESTINATION = "destination"
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredAcl:
+    role: ClusterRole
+    principal: str
+    resource: Resource
+    operation: Operation
+    purpose: str
+    permission: Permission = Permission.ALLOW
+    """DENY: must not have it, on our topics."""
+    prefix: str = ""
+    """Optional, and only on names with this prefix."""
+    lost_feature: str = ""
+    """What fails without this optional right."""
+
+    def to_acl(self, user: str) -> Acl:
+        """As a grant on all resources of the type, or a denial."""
+        if self.permission is Permission.DENY:
+            return build_denial(OWN_TOPIC_PREFIX, user, operation=self.operation, pattern=Pattern.PREFIXED)
+        journal = self.resource is Resource.TRANSACTIONAL_ID and self.operation is Operation.WRITE
+        prefix = JOURNAL_PREFIX if journal else self.prefix
+        return Acl(
+            resource=self.resource,
+            name=prefix or (CLUSTER_NAME if self.resource is Resource.CLUSTER else "*"),
+            pattern=Pattern.PREFIXED if prefix else Pattern.LITERAL,
+            principal=user,
+            operation=self.operation,
+        )
+
+
+def _build_required_acls(
+    role: ClusterRole,
+    principal: str,
+    resource: Resource,
+    permission: Permission = Permission.ALLOW,
+    prefix: str = "",
+    lost_feature: str = "",
+    **purposes: str,
+) -> list[RequiredAcl]:
+    return [
+        RequiredAcl(role, principal, resource, Operation[name], reason, permission, prefix, lost_feature)
+        for name, reason in purposes.items()
+    ]
+
+
+REQUIRED_ACLS: Final[tuple[RequiredAcl, ...]] = (
+    *_build_required_acls(ClusterRole.SOURCE, "data", Resource.TOPIC, READ="fetch records"),
+    *_build_required_acls(
+        ClusterRole.SOURCE,
+        "control",
+        Resource.TOPIC,
+        READ="see offsets and open transactions, compare records",
+        DESCRIBE_CONFIGS="sync settings",
+    ),
+    *_build_required_acls(
+        ClusterRole.SOURCE,
+        "control",
+        Resource.TOPIC,
+        prefix=HEARTBEAT_TOPIC_PREFIX,
+        CREATE="make the topic of heartbeats",
+        WRITE="write heartbeats: a clock of what an unplanned failover loses",
+    ),
+    *_build_required_acls(ClusterRole.SOURCE, "control", Resource.GROUP, DESCRIBE="sync groups' offsets"),
+    *_build_required_acls(
+        ClusterRole.SOURCE,
+        "control",
+        Resource.CLUSTER,
+        DESCRIBE="sync ACLs, list groups",
+        ALTER="fence the source at a failover",
+    ),
+    *_build_required_acls(
+        ClusterRole.SOURCE, "control", Resource.TRANSACTIONAL_ID, DESCRIBE="see open transactions before a failover"
+    ),
+    *_build_required_acls(
+        ClusterRole.DESTINATION,
+        "data",
+        Resource.TOPIC,
+        READ="see producer states",
+        WRITE="write mirror topics",
+        DELETE="follow the source's log start",
+    ),
+    *_build_required_acls(
+        ClusterRole.DESTINATION,
+        "data",
+        Resource.TOPIC,
+        Permission.DENY,
+        WRITE="leave the state topic to the control principal: it says who gets which rights",
+        DELETE="the same",
+    ),
+    *_build_required_acls(
+        ClusterRole.DESTINATION, "data", Resource.GROUP, READ="commit groups' offsets until a failover denies it"
+    ),
+    *_build_required_acls(ClusterRole.DESTINATION, "data", Resource.CLUSTER, CLUSTER_ACTION="fill gaps with markers"),
+    *_build_required_acls(
+        ClusterRole.DESTINATION,
+        "control",
+        Resource.TOPIC,
+        READ="read the state topic, compare records",
+        WRITE="write the state topic and the canary",
+        CREATE="create mirror topics",
+        ALTER="add partitions",
+        DELETE="follow the source's log start, recreate topics at a failback",
+        ALTER_CONFIGS="sync settings",
+    ),
+    *_build_required_acls(
+        ClusterRole.DESTINATION, "control", Resource.GROUP, READ="commit groups' offsets at a failover"
+    ),
+    *_build_required_acls(
+        ClusterRole.DESTINATION, "control", Resource.CLUSTER, ALTER="sync ACLs, promote applications"
+    ),
+    *_build_required_acls(
+        ClusterRole.DESTINATION,
+        "control",
+        Resource.CLUSTER,
+        lost_feature="failback strategy `replica` is refused, and brokers' settings are not looked at",
+        DESCRIBE_CONFIGS="see brokers' settings",
+        ALTER_CONFIGS="slow a new replica down: failback strategy `replica`",
+    ),
+    *_build_required_acls(
+        ClusterRole.DESTINATION,
+        "control",
+        Resource.GROUP,
+        prefix=JOURNAL_PREFIX,
+        lost_feature="the group of a drill stays",
+        DELETE="take the group of a drill away",
+    ),
+    *_build_required_acls(ClusterRole.DESTINATION, "control", Resource.TRANSACTIONAL_ID, WRITE="own the state topic"),
+)
+"""Found by trying every request without rights, with each one, and with pairs."""
+
+_IMPLYING_OPERATIONS: Final = {
+    _O.DESCRIBE: frozenset({_O.READ, _O.WRITE, _O.DELETE, _O.ALTER}),
+    _O.DESCRIBE_CONFIGS: frozenset({_O.ALTER_CONFIGS}),
+}
+
+
+STRATEGY_RIGHTS: Final[Mapping[FailbackStrategy, frozenset[Operation]]] = MappingProxyType(
+    {
+        FailbackStrategy.OFFLINE: frozenset({_O.DESCRIBE, _O.ALTER}),
+        FailbackStrategy.REPLICA: frozenset({_O.DESCRIBE, _O.ALTER, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS}),
+    }
+)
+"""On the old source's cluster, for a failback: place replicas, elect a leader, set a rate."""
+
+TOPIC_STRATEGY_RIGHTS: Final[Mapping[FailbackStrategy, frozenset[Operation]]] = MappingProxyType(
+    {
+        FailbackStrategy.RECREATE: frozenset({_O.CREATE, _O.DELETE}),
+        FailbackStrategy.REPLICA: frozenset({_O.ALTER_CONFIGS}),
+    }
+)
+
+
+def find_lacking_rights(
+    strategies: Mapping[str, FailbackStrategy],
+    cluster: Collection[Operation] | None,
+    topics: Mapping[str, Collection[Operation]],
+) -> Iterator[str]:
+    """As text. `cluster`: None if unknown."""
+    for strategy in sorted(set(strategies.values())):
+        missing = STRATEGY_RIGHTS.get(strategy, frozenset()).difference(cluster or ())
+        if missing and cluster is not None:
+            yield f"strategy {strategy} needs {' and '.join(sorted(missing))} on the cluster"
+    for topic, strategy in sorted(strategies.items()):
+        required = TOPIC_STRATEGY_RIGHTS.get(strategy, frozenset()) if topic in topics else frozenset()
+        allowed = {*topics.get(topic, ()), *((_O.CREATE,) if _O.CREATE in (cluster or ()) else ())}
+        if missing := required - allowed:
+            yield f"strategy {strategy} needs {' and '.join(sorted(missing))} on topic {topic}"
+
+
+def is_allowed(acls: Iterable[Acl], principal: str, resource: Resource, name: str, operation: Operation) -> bool:
+    """Kafka's decision for any host, without super users."""
+    allowed = False
+    for acl in acls:
+        if acl.resource is not resource or acl.principal not in (principal, EVERYBODY) or not covers(acl, name):
+            continue
+        exact = acl.operation in (operation, Operation.ALL)
+        if acl.permission is Permission.DENY and exact:
+            return False
+        if acl.permission is Permission.ALLOW and acl.host == "*":
+            allowed |= exact or acl.operation in _IMPLYING_OPERATIONS.get(operation, frozenset())
+    return allowed
+
+
+def find_other_writers(acls: Iterable[Acl], topic: str, own_principals: Collection[str]) -> tuple[str, ...]:
+    """Other principals that can write this topic or delete it or its records."""
+    entries = tuple(acls)
+    candidates = {a.principal for a in entries if can_change_topic(a) and covers(a, topic)} - set(own_principals)
+    operations = (Operation.WRITE, Operation.DELETE)
+    writers = {
+        p
+        for p in candidates
+        if any(is_allowed(entries, p, Resource.TOPIC, topic, operation) for operation in operations)
+    }
+    return tuple(sorted(writers))

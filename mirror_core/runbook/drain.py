@@ -1,0 +1,188 @@
+"""The drain: what is behind the fence is on the destination, by the brokers' word, not the copier's.
+
+Offline source partitions that a planned failover leaves behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from mirror_core.dataplane.driver import EPOCH_S
+from mirror_core.decide.copy_estimate import count_compared, format_progress
+from mirror_core.decide.failover_scope import FailoverScope, drain_led_again
+from mirror_core.decide.mirror_snapshot import join_limited
+from mirror_core.decide.task_assignment import MAX_EPOCH_S
+from mirror_core.decide.trimmed_offsets import count_deletions
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.log_offsets import OffsetPoint, find_offline_partitions, list_offset_points, list_offsets
+from mirror_core.kafka.topics import delete_records
+from mirror_core.model.errors import MirrorError, Refused, RemoteFault
+from mirror_core.model.mirror import ZOMBIE_WRITER_MARGIN_MS, Lease
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.parity_verdict import ParityRange
+from mirror_core.model.run import StepEvidence
+from mirror_core.model.task_messages import TrimmedRange
+from mirror_core.model.timing import now_ms
+from mirror_core.runbook.step_context import StepContext
+from mirror_core.runbook.step_records import LeftBehindPartition
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.state_records import PartitionRecord
+from mirror_core.state.writer import StateWriter
+
+
+def record_deletions(link: MirrorLink, writer: StateWriter, deletions: Sequence[TrimmedRange]) -> None:
+    statuses = writer.state.partitions.get(link.mirror.name, {})
+    changed_statuses = count_deletions(statuses, deletions, now_ms())
+    if changed_statuses:
+        writer.put(*(PartitionRecord(link.mirror.name, status) for status in changed_statuses.values()))
+
+
+def report_drain_progress(
+    link: MirrorLink,
+    ends: Mapping[Partition, Offset],
+    print_line: Callable[[str], None],
+    record_deadline: Callable[[int], None],
+) -> Callable[[int], None]:
+    """Wrap `record_deadline` to report progress from the second copy round on."""
+    first_ends: dict[Partition, Offset] | None = None
+    rounds, began = 0, 0.0
+
+    def before_round(until_ms: int) -> None:
+        nonlocal first_ends, rounds, began
+        record_deadline(until_ms)
+        rounds += 1
+        if rounds == 1:
+            return
+        try:
+            with ClusterClient(link.destination) as destination:
+                current_ends = list_offsets(destination, ends, OffsetPoint.LOG_END)
+        except RemoteFault as error:  # the copy meets it, too, and has its own retries
+            print_line(f"drain: how far it is, is not known: {error}")
+            return
+        if first_ends is None:
+            first_ends, began = current_ends, time.monotonic()
+        ranges_left = [
+            ParityRange(partition=p, start=min(first_ends[p], end), end=end) for p, end in sorted(ends.items())
+        ]
+        print_line(f"drain: {format_progress(*count_compared(ranges_left, current_ends), time.monotonic() - began)}")
+
+    return before_round
+
+
+def verify_drained(link: MirrorLink, ends: Mapping[Partition, Offset]) -> dict[Partition, Offset]:
+    """Destination log ends, equal to the source's. Raises MirrorError otherwise.
+
+    Also applies source deletions. Nobody else would, and a promoted topic would have the records back.
+    """
+    with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
+        source_ends, source_starts = list_offset_points(source, ends, [OffsetPoint.LOG_END, OffsetPoint.START]).values()
+        points = list_offset_points(
+            destination, ends, [OffsetPoint.LOG_END, OffsetPoint.HIGH_WATERMARK, OffsetPoint.START]
+        )
+        positions, replicated, starts = points.values()
+        problems = [
+            f"{p}: log end on {source.name} went from {ends[p]} to {source_ends[p]}"
+            for p in ends
+            if source_ends[p] != ends[p]
+        ]
+        problems += [f"{p}: position {positions[p]}, log end {ends[p]}" for p in ends if positions[p] != ends[p]]
+        problems += [f"{p}: replicated up to {replicated[p]} of {ends[p]}" for p in ends if replicated[p] < ends[p]]
+        if problems:
+            raise MirrorError(
+                f"mirror {link.mirror.name}: not drained: {join_limited(problems)}. "
+                "Resume the run to go on copying, or abort it"
+            )
+        trim_offsets = {p: source_starts[p] for p in ends if starts[p] < source_starts[p]}
+        if trim_offsets:
+            delete_records(destination, trim_offsets)
+    return positions
+
+
+def record_write_deadline(data: StateWriter, lease: Lease, until_ms: int) -> None:
+    """Raises LostOwnership if the lease was taken."""
+    data.put(replace(lease, heartbeat_ms=now_ms(), writers_until_ms=max(lease.writers_until_ms, until_ms)))
+
+
+MAX_TASK_S: Final = MAX_EPOCH_S + EPOCH_S / 2 + 1
+
+
+"""No task writes longer: the longest epoch, half a usual one of early start, and a margin."""
+
+
+def readmit_led_partitions(context: StepContext, scope: FailoverScope) -> bool:
+    """Whether one has a leader again: then it is drained and compared.
+
+    A leader that does not answer yet counts.
+    """
+    if not scope.left_behind:
+        return False
+    name = context.link.source.name
+    with ClusterClient(context.link.source) as source:
+        led_partitions = set(scope.left_behind) - find_offline_partitions(source, scope.left_behind)
+    if led_partitions:
+        context.journal.save_checkpoint("begin", drain_led_again(scope, led_partitions))
+        context.print_line(
+            f"not left behind, since {name} has a leader for it again: {join_limited(sorted(led_partitions))}"
+        )
+    return bool(led_partitions)
+
+
+def make_uncompared_refusal(context: StepContext) -> Refused:
+    resume_command = f"`mirrorbook failover resume {context.link.mirror.name}` compares it first"
+    return Refused(
+        f"run {context.journal.run_id}: fence",
+        [
+            "what was to be left behind has a leader again since the last comparison. Nothing is fenced:"
+            f" {resume_command}"
+        ],
+    )
+
+
+def wait_for_tasks_to_stop(
+    context: StepContext, lease: Lease, left_partitions: Collection[Partition]
+) -> Collection[Partition]:
+    """Wait until no earlier task can write these partitions.
+
+    A task that lost its driver copies a partition that gets a leader, until its own clock stops it. `lease` has times
+    of another host's clock: perhaps ahead of ours, at most two seconds behind.
+    """
+    until_ms = min(lease.writers_until_ms + ZOMBIE_WRITER_MARGIN_MS, lease.heartbeat_ms + int(MAX_TASK_S * 1000))
+    wait_s = (until_ms - now_ms()) / 1000
+    if left_partitions and wait_s > 0:
+        context.print_line(
+            f"drain: waiting {wait_s:.0f} s until no copying task can write what is left behind any more"
+        )
+        time.sleep(wait_s)
+    return left_partitions
+
+
+def read_left_behind(link: MirrorLink, partitions: Collection[Partition]) -> tuple[LeftBehindPartition, ...]:
+    if not partitions:
+        return ()
+    with ClusterClient(link.destination) as destination:
+        ends, high_watermarks = list_offset_points(
+            destination, partitions, [OffsetPoint.LOG_END, OffsetPoint.HIGH_WATERMARK]
+        ).values()
+    if problems := [
+        f"{p}: replicated up to {high_watermarks[p]} of {end}"
+        for p, end in sorted(ends.items())
+        if high_watermarks[p] < end
+    ]:
+        raise MirrorError(
+            f"mirror {link.mirror.name}: what is left behind is not replicated on {link.destination.name}: "
+            f"{join_limited(problems)}. Resume the run, or abort it"
+        )
+    return tuple(
+        LeftBehindPartition(topic=p.topic, index=p.index, end=end, high_watermark=end)
+        for p, end in sorted(ends.items())
+    )
+
+
+def format_left_behind(left_behind: Sequence[LeftBehindPartition]) -> StepEvidence:
+    ends = join_limited(
+        f"{left_partition.topic}-{left_partition.index} at {left_partition.end}" for left_partition in left_behind
+    )
+    return {"left_behind": f"{len(left_behind)}: {ends}"} if left_behind else {}

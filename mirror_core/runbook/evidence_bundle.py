@@ -1,0 +1,79 @@
+"""Writes a run's evidence bundle into its folder, and a copy elsewhere if configured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from mirror_core.evidence.signed_bundle import BundleHead, Signer, copy_bundle, write_bundle
+from mirror_core.kafka.config import Config
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.files import report_write_errors
+from mirror_core.model.logs import get_logger
+from mirror_core.model.run import Run
+from mirror_core.runbook.run_services import Services
+from mirror_core.state.state_records import State
+
+PAGE_ADVICE: Final = "make room and rights there"
+
+_log = get_logger(__name__)
+
+
+def write_run_bundle(services: Services, config: Config, run: Run, state: State) -> BundleHead:
+    return write_bundle(services.run_dir(run.id), run, state.audit_lines(run.id), load_signer(config))
+
+
+def copy_run_bundle(services: Services, config: Config, head: BundleHead) -> str | None:
+    """Copy the bundle just written. Returns where; None if no copy is configured."""
+    if config.evidence_copy is None:
+        return None
+    target_folder = services.open_copy_folder(config.evidence_copy)
+    return copy_bundle(services.run_dir(head.run), head, target_folder, load_signer(config))
+
+
+def copy_page_or_report(services: Services, config: Config, page: Path, print_line: Callable[[str], None]) -> None:
+    if config.evidence_copy is None:
+        return
+    description, name = f"copy of {page.parent.name}", f"{page.parent.name}/{page.name}"
+    try:
+        target_folder = services.open_copy_folder(config.evidence_copy)
+        with report_write_errors(description, page, PAGE_ADVICE):
+            content = page.read_bytes()
+        target_folder.write(description, name, content, PAGE_ADVICE)
+    except MirrorError as error:
+        print_line(f"the copy of the report could not be written: {error}")
+        _log.warning("the copy of %s could not be written: %s", page, error)
+    else:
+        print_line(f"copy of the report: {target_folder.where}/{name}")
+
+
+def write_bundle_or_report(
+    services: Services, config: Config, run: Run, state: State, print_line: Callable[[str], None]
+) -> None:
+    """Write and copy the bundle of an ended run. Reports failures instead of raising."""
+    retry_advice = f"When that is mended: `mirrorbook evidence write {run.plan.mirror} --run {run.id}`"
+    try:
+        head = write_run_bundle(services, config, run, state)
+        print_line(f"evidence: {head.verdict}; {head.entries} entries, {_format_signature(head)}")
+    except MirrorError as error:
+        print_line(f"the evidence could not be written: {error}. {retry_advice}")
+        _log.warning("run %s: the evidence could not be written: %s", run.id, error)
+        return
+    try:
+        copy_location = copy_run_bundle(services, config, head)
+    except MirrorError as error:
+        print_line(f"the copy of the evidence could not be written: {error}. {retry_advice}")
+        _log.warning("run %s: the copy of the evidence could not be written: %s", run.id, error)
+    else:
+        if copy_location is not None:
+            print_line(f"copy of the evidence: {copy_location}")
+
+
+def load_signer(config: Config) -> Signer | None:
+    """None if no signing key is configured. Raises BadRequest if the key is unusable."""
+    return None if config.signing_key is None else Signer(config.signing_key)
+
+
+def _format_signature(head: BundleHead) -> str:
+    return f"signed by key {head.key}" if head.signature else "unsigned"

@@ -1,0 +1,122 @@
+"""Compares a plan's forecast with the outcome, without ever waiting for the source."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from mirror_core.decide import forecast_accuracy
+from mirror_core.decide.loss_bound import find_uncopied
+from mirror_core.decide.mirror_snapshot import join_limited
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.consumer_groups import OFFSET_KINDS, fetch_group_offsets, list_groups
+from mirror_core.model.errors import Indeterminate, MirrorError
+from mirror_core.model.forecast import ForecastOutcome
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.run import Run, RunMode, StepEvidence
+from mirror_core.model.timing import TIMEOUTS
+from mirror_core.runbook.step_records import GroupResumeOffsets
+from mirror_core.state.journal import Journal
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.state_records import Tombstone
+from mirror_core.state.writer import StateWriter
+from mirror_core.sync.cluster_identity import check_source_id
+
+
+def count_outcome(
+    link: MirrorLink, journal: Journal, lost: tuple[int | None, str], *, ask_source: bool
+) -> ForecastOutcome:
+    ends = {p: status.lmo for p, status in journal.log.state.partitions.get(link.mirror.name, {}).items()}
+    group_offsets, counted_by = _read_group_offsets(journal)
+    reached = None
+    if group_offsets and ask_source:
+        reached, counted_by = _fetch_reached_offsets(link, group_offsets)
+    return ForecastOutcome(
+        lost_offsets=lost[0],
+        lost_basis=lost[1],
+        reread_offsets=forecast_accuracy.count_read_again(group_offsets, reached, ends),
+        reread_basis=counted_by,
+    )
+
+
+def count_outcome_later(
+    link: MirrorLink,
+    writer: StateWriter,
+    tails: Mapping[Partition, tuple[Offset, Offset]],
+    checked_partitions: Collection[Partition],
+) -> StepEvidence:
+    """At failback, count what an unplanned failover could not. Idempotent."""
+    name, state = link.mirror.name, writer.state
+    run = next(
+        (run for run in forecast_accuracy.list_past_failovers(state.runs.values(), name) if run.plan.mirror == name),
+        None,
+    )
+    if (
+        run is None
+        or run.forecast_outcome is None
+        or (run.plan.mode is not RunMode.UNPLANNED and run.forecast_outcome.lost_offsets is not None)
+    ):
+        return {}
+    previous = outcome = run.forecast_outcome
+    if not forecast_accuracy.is_complete(previous):
+        statuses = state.partitions.get(name, {})
+        application_partitions = forecast_accuracy.select_application_partitions(statuses.keys() | tails.keys())
+        count = sum(end - start for p, (start, end) in tails.items() if p in application_partitions)
+        unchecked = find_uncopied(statuses, state.source_observations.get(name)).keys() - set(checked_partitions)
+        lost = forecast_accuracy.add_uncopied(count, "by what only the old source had", unchecked)
+        outcome = count_outcome(link, Journal(writer, run.id, ()), lost, ask_source=True)
+        if previous.lost_offsets is not None:
+            outcome = replace(outcome, lost_offsets=previous.lost_offsets, lost_basis=previous.lost_basis)
+        if not outcome.reread_offsets:
+            outcome = replace(outcome, reread_offsets=previous.reread_offsets, reread_basis=previous.reread_basis)
+        writer.put(
+            replace(run, forecast_outcome=outcome),
+            *(Tombstone(c) for c in state.checkpoints.values() if c.run == run.id),
+        )
+    return {"counted_of": run.id, **format_outcome(outcome)}
+
+
+def format_outcome(outcome: ForecastOutcome) -> StepEvidence:
+    read_again = [f"{group} {'unknown' if n is None else n}" for group, n in outcome.reread_offsets.items()]
+    return {
+        "offsets_lost": "unknown" if outcome.lost_offsets is None else outcome.lost_offsets,
+        "known_by": outcome.lost_basis,
+        "offsets_read_again": join_limited(read_again) or "unknown",
+        "counted_by": outcome.reread_basis,
+    }
+
+
+def list_kept_checkpoints(run: Run) -> frozenset[str]:
+    counts_later = (
+        run.plan.mode is RunMode.UNPLANNED
+        and run.forecast_outcome is not None
+        and None in run.forecast_outcome.reread_offsets.values()
+    )
+    return frozenset({GroupResumeOffsets.__name__}) if counts_later else frozenset()
+
+
+def _read_group_offsets(journal: Journal) -> tuple[forecast_accuracy.GroupPositions, str]:
+    try:
+        output = journal.load_checkpoint("promote", GroupResumeOffsets)
+    except Indeterminate as error:  # a forecast never blocks a run
+        return {}, str(error)
+    if output is None:
+        return {}, "where groups went on on the destination is not known"
+    return output.by_group(), "the old source was not seen since" if output.groups else "there were no groups"
+
+
+def _fetch_reached_offsets(
+    link: MirrorLink, groups: Collection[str]
+) -> tuple[forecast_accuracy.GroupPositions | None, str]:
+    try:
+        with ClusterClient(link.source, timeout_s=TIMEOUTS.lost_source_s) as source:
+            check_source_id(link, source)
+            source_groups = [g for name, g in list_groups(source).items() if name in groups and g.kind in OFFSET_KINDS]
+            fetched = fetch_group_offsets(source, source_groups)
+    except MirrorError as error:
+        return None, f"the source could not tell: {error}"
+    reached_offsets = {
+        name: {p: c.offset for p, c in group_offsets.committed.items()}
+        for name, group_offsets in fetched.offsets.items()
+    }
+    return reached_offsets, "by what they had committed on the source"

@@ -1,0 +1,401 @@
+"""The steps of a planned failover. Each may be repeated after a crash at any point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from mirror_core.decide.audit_log_check import NONE_TEXT, NOT_COMPARED_KEY
+from mirror_core.decide.failover_scope import find_scope_changes
+from mirror_core.decide.forecast_accuracy import add_left_behind, count_lost_planned, format_unseen_source
+from mirror_core.decide.mirror_snapshot import join_limited, select_healthy
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
+from mirror_core.mirrors.incremental_verification import add_differences, compare_unverified
+from mirror_core.model.acl import AclPurpose
+from mirror_core.model.errors import Refused, RemoteFault
+from mirror_core.model.names import Offset, Partition, PartitionOffsets
+from mirror_core.model.parity_verdict import ParityRange, ParityResult
+from mirror_core.model.pending_fence import FenceAction, PendingFence
+from mirror_core.model.run import StepEvidence
+from mirror_core.model.sync_state import SyncCategory
+from mirror_core.model.timing import now_ms
+from mirror_core.parity.check import OnParityProgress
+from mirror_core.runbook.drain import (
+    format_left_behind,
+    make_uncompared_refusal,
+    read_left_behind,
+    readmit_led_partitions,
+    record_deletions,
+    record_write_deadline,
+    report_drain_progress,
+    verify_drained,
+    wait_for_tasks_to_stop,
+)
+from mirror_core.runbook.fence_actions import LIFT_COMMAND_KEY, CommandFence, LiftFile
+from mirror_core.runbook.fence_recheck import (
+    PromotionProbe,
+    close_again,
+    count_lost_while_lifted,
+    probe_source,
+    probe_uncontradicted,
+    reapply_fence,
+    refuse_if_lifted,
+    refuse_if_unfenced,
+    refuse_in_doubt,
+)
+from mirror_core.runbook.parity_gate import (
+    MAX_REMAINING_RATIO,
+    MAX_ROUNDS,
+    SPARK_MIN_OFFSETS,
+    CompareRound,
+    RemainingCompare,
+    check_gate,
+    estimate_remaining,
+    refuse_above_limit,
+    report_compare_progress,
+)
+from mirror_core.runbook.promotion_steps import PromotionSteps, count_actions
+from mirror_core.runbook.run_services import ParityCheck
+from mirror_core.runbook.step_context import retry_on_lease_loss
+from mirror_core.runbook.step_records import (
+    DrainResult,
+    FenceResult,
+    GateResult,
+    GroupResumeOffsets,
+    LeftBehindPartition,
+    ProveResult,
+    read_output,
+)
+from mirror_core.state.journal import make_checkpoint
+from mirror_core.state.state_records import StateRecord, Tombstone
+from mirror_core.sync.acl_ledger import list_entries
+from mirror_core.sync.fence_acls import ANY_TRANSACTIONAL_ID, apply_fence, build_denials
+from mirror_core.sync.fence_command import ClusterClosed, has_closed_source
+from mirror_core.sync.mirror_sync import sync_mirror
+from mirror_core.sync.offset_commits import deny_offset_commits
+from mirror_core.sync.offset_sync import to_resume_offsets
+
+MAX_LISTED_PARTITIONS: Final = 20
+NOT_DENIED_TEXT: Final = (
+    f"transactional id {ANY_TRANSACTIONAL_ID}: a denial of it would deny every id, so it was only waited for"
+)
+DRAIN_LIMIT_S: Final = 3600.0
+
+
+class PlannedSteps(PromotionSteps):
+    __slots__ = ()
+
+    def prove(self) -> StepEvidence:
+        """Compare what is mirrored while applications write: keeps the write block short."""
+        ranges = self._list_mirrored_ranges()
+        if not ranges:
+            self.journal.save_checkpoint("prove", ProveResult(ends=PartitionOffsets(), records=0))
+            return {"verdict": "nothing mirrored yet", "records": 0}
+        first_round = self._compare_once(ranges, self.services.parity, "prove")
+        rounds: list[CompareRound] = []
+        try:
+            rounds, remaining = self._compare_new_records(
+                self._estimate_remaining(first_round.ends, first_round.per_second), "prove"
+            )
+            remaining_text = str(remaining)
+        except RemoteFault as error:  # results are kept; estimated again before the fence
+            remaining_text = f"not known: {error}"
+        return {
+            "verdict": first_round.verdict,
+            "records": first_round.records + sum(compare_round.records for compare_round in rounds),
+            "records_proved_before": first_round.records_before,
+            "chunks": first_round.chunks + sum(compare_round.chunks for compare_round in rounds),
+            "partitions": len(first_round.ends),
+            "report": first_round.report,
+            "rounds": 1 + len(rounds),
+            "left_for_the_gate": remaining_text,
+        }
+
+    def compare_before_fence(self, limit_s: float | None) -> RemainingCompare | None:
+        """Compare what came since `prove`, before the fence.
+
+        Refused if the gate would still exceed `limit_s`. None if a fence may already stand: then nothing is waited
+        for.
+        """
+        if self._may_be_fenced():
+            return None
+        self.services.prepare_gate(self.journal.run_id)  # not during the write block
+        while True:
+            try:
+                readmit_led_partitions(self, self.scope)
+                proven = read_output(self.journal, "prove", ProveResult).ends.to_mapping()
+                remaining = self._estimate_remaining(proven, None)
+            except RemoteFault:
+                self.check_approval("fence", source_needed=True)  # names the ways on
+                raise
+            if not remaining.is_little or (limit_s is not None and remaining.seconds > limit_s):
+                _, remaining = self._compare_new_records(remaining, "close-in")
+            if not readmit_led_partitions(self, self.scope):  # may have changed meanwhile
+                break
+        refuse_above_limit(remaining, limit_s, self.journal.run_id, self.link.mirror.name)
+        return remaining
+
+    def _compare_new_records(
+        self, remaining: RemainingCompare, folder: str
+    ) -> tuple[list[CompareRound], RemainingCompare]:
+        rounds = list[CompareRound]()
+        while not remaining.is_little and len(rounds) < MAX_ROUNDS and (ranges := self._list_mirrored_ranges()):
+            compare = self.services.parity if remaining.offsets > SPARK_MIN_OFFSETS else self.services.quick_parity
+            rounds.append(self._compare_once(ranges, compare, f"{folder}-{len(rounds) + 2}"))
+            previous, remaining = remaining, self._estimate_remaining(rounds[-1].ends, rounds[-1].per_second)
+            if remaining.offsets > previous.offsets * MAX_REMAINING_RATIO:
+                break
+        return rounds, remaining
+
+    def _estimate_remaining(self, proven: Mapping[Partition, Offset], per_second: float | None) -> RemainingCompare:
+        return estimate_remaining(self.link, self.scope.drained, proven, per_second)
+
+    def _list_mirrored_ranges(self) -> list[ParityRange]:
+        with ClusterClient(self.link.destination) as destination:
+            positions = list_offsets(destination, self.scope.drained, OffsetPoint.LOG_END)
+        return [ParityRange(partition=p, start=Offset(0), end=end) for p, end in sorted(positions.items()) if end]
+
+    def _compare_once(self, ranges: Sequence[ParityRange], compare: ParityCheck, folder_name: str) -> CompareRound:
+
+        def compare_ranges(ranges_left: Sequence[ParityRange], so_far: OnParityProgress) -> ParityResult:
+            folder, on_progress = (
+                self.services.run_dir(self.journal.run_id) / folder_name,
+                report_compare_progress(ranges_left, so_far, self.print_line),
+            )
+            return compare(self.link.source.name, self.link.destination.name, ranges_left, folder, on_progress)
+
+        # Compacted logs are compared whole in the first round only: else no round would be shorter.
+        proven = self.journal.load_checkpoint("prove", ProveResult)
+        result, proof, earlier_proof = compare_unverified(
+            self.link,
+            self.writer.state,
+            ranges,
+            compare_ranges,
+            compare_all=False,
+            save_proof=self.writer.put,
+            recent=proven.ends.to_mapping() if proven else (),
+            lookbacks=(),
+        )
+        earlier = earlier_proof.count_verified_records(ranges)
+        self.writer.put(proof)  # also when the gate fails
+        verdict = check_gate(result, "the proof of what is mirrored so far", earlier_records=earlier)
+        self.journal.save_checkpoint(
+            "prove",
+            ProveResult(
+                ends=PartitionOffsets.from_mapping(dict(result.verified_ends)), records=result.records + earlier
+            ),
+        )
+        offsets = sum(max(0, result.verified_ends[r.partition] - r.start) for r in earlier_proof.list_remaining(ranges))
+        return CompareRound(
+            verdict=verdict,
+            ends=result.verified_ends,
+            records=result.records,
+            records_before=earlier,
+            chunks=result.chunks,
+            report=result.report,
+            per_second=offsets / result.seconds if result.seconds else None,
+        )
+
+    def fence(self) -> StepEvidence:
+        self.writer.refresh()  # `prove` may have taken hours
+        self.check_approval("fence", source_needed=True)
+        if readmit_led_partitions(self, self.scope):  # shows a destination that is ahead
+            self.check_approval("fence", source_needed=True)
+            if not self._may_be_fenced():
+                raise make_uncompared_refusal(self)
+        self._refuse_if_strayed()
+        pending_fence = self.writer.state.pending_fences.get(self.link.mirror.name)
+        if pending_fence is not None:  # an earlier run's pending lift: ours from here on
+            closing_records = (
+                [make_checkpoint(self.journal.run_id, "fence", ClusterClosed(cluster=pending_fence.cluster))]
+                if pending_fence.by_command
+                else []
+            )
+            self.writer.put(*closing_records, Tombstone(pending_fence))
+        with ClusterClient(self.link.source) as source:
+            # A fence that stands already must not wait for the file.
+            lift_file = LiftFile(self, needed=not self._may_be_fenced())
+            while True:
+                command_fence = CommandFence(self, "fence", lift_file)
+                fence = apply_fence(
+                    self.link,
+                    self.writer,
+                    source,
+                    self.scope.topic_names,
+                    self.scope.drained,
+                    before_deny=lift_file,
+                    close_cluster=command_fence,
+                )
+                if not readmit_led_partitions(self, self.scope):  # written until the fence stood
+                    break
+        ends = PartitionOffsets.from_mapping(fence.ends)
+        self.journal.save_at_end("fence", FenceResult(ends=ends, authorizer=fence.authorizer, command=fence.command))
+        return {
+            "authorizer": fence.authorizer,
+            **({"fence_command": "done"} if fence.command else {}),
+            "denials": len(fence.denials),
+            "shown_by_brokers": join_limited(fence.brokers),
+            "transactions_waited_for": join_limited(fence.transactions),
+            **({"not_denied": NOT_DENIED_TEXT} if ANY_TRANSACTIONAL_ID in fence.transactions else {}),
+            "still_s": fence.still_s,
+            "partitions": len(fence.ends),
+            **({LIFT_COMMAND_KEY: lift_file.text} if lift_file.text else {}),
+        }
+
+    def _may_be_fenced(self) -> bool:
+        entries = list_entries(self.writer, self.link.mirror.name, self.link.source.name, AclPurpose.FENCE)
+        return bool(entries) or has_closed_source(self.writer.state, self.journal.run)
+
+    def drain(self) -> StepEvidence:
+        """Fence the driver from the state topic, then copy up to the source's log ends."""
+        refuse_if_unfenced(self)
+        return retry_on_lease_loss(self, "drain", self._drain)
+
+    def _drain(self) -> StepEvidence:
+        # Its tasks may outlive it until `writers_until_ms`.
+        with self.hold_lease("drain") as (data, lease):
+            # Read what the data plane recorded until now. From here on nobody else writes partition states.
+            self.writer.refresh()
+            self._refuse_if_strayed()
+            partitions = self.scope.drained
+            with ClusterClient(self.link.source) as source:
+                ends = list_offsets(source, partitions, OffsetPoint.LOG_END)
+            started = now_ms()
+            # So may we: whoever gives up a hanging source must know until when we copy.
+            on_deletions = partial(record_deletions, self.link, self.writer)
+            before_round = report_drain_progress(
+                self.link, ends, self.print_line, partial(record_write_deadline, data, lease)
+            )
+            self.services.copy(self.link)(ends, DRAIN_LIMIT_S, before_round, on_deletions)
+            left_partitions = wait_for_tasks_to_stop(
+                self, lease, select_healthy(self.statuses()).keys() & set(self.scope.left_behind)
+            )
+            data.put(replace(lease, heartbeat_ms=now_ms()))
+        with ClusterClient(self.link.destination) as destination:
+            late_commits = deny_offset_commits(self.link.mirror, self.writer, destination)
+        positions = verify_drained(self.link, ends)
+        left_behind = read_left_behind(self.link, left_partitions)
+        self.journal.save_at_end(
+            "drain", DrainResult(positions=PartitionOffsets.from_mapping(positions), left_partitions=left_behind)
+        )
+        return {
+            "partitions": len(positions),
+            **format_left_behind(left_behind),
+            "copied_ms": now_ms() - started,
+            "late_commits": late_commits,
+        }
+
+    def final_sync(self) -> StepEvidence:
+        """No new topics: only what was approved is fenced."""
+        refuse_if_lifted(self)
+        report = sync_mirror(
+            self.link,
+            self.writer,
+            only=frozenset({SyncCategory.CONFIGS, SyncCategory.ACLS, SyncCategory.GROUPS}),
+            run_id=self.journal.run_id,
+        )
+        self.journal.save_at_end("promote", GroupResumeOffsets.from_groups(to_resume_offsets(report.rows)))
+        return {**count_actions(report.rows), **self.format_groups_left(report.rows)}
+
+    def parity(self) -> StepEvidence:
+        """The gate: records since `prove` are equal, and so are log ends."""
+        proof = read_output(self.journal, "prove", ProveResult)
+        proven = proof.ends.to_mapping()
+        with ClusterClient(self.link.destination) as destination:
+            ends = list_offsets(destination, self.scope.drained, OffsetPoint.LOG_END)
+        ranges = [
+            ParityRange(partition=p, start=min(proven.get(p, Offset(0)), end), end=end)
+            for p, end in sorted(ends.items())
+        ]
+        result = self.services.compare_at_gate(
+            self.link.source.name, self.link.destination.name, ranges, self.journal.run_id
+        )
+        if result.findings or result.damage_findings:  # also for an aborted run
+            self.writer.put(add_differences(self.writer.state, self.link.mirror.name, result))
+        verdict = check_gate(result, "the parity gate", earlier_records=proof.records)
+        self.journal.save_at_end("parity", GateResult(ends=PartitionOffsets.from_mapping(ends)))
+        return {
+            "verdict": verdict,
+            "records_since_proof": result.records,
+            "records_in_all": result.records + proof.records,
+            "partitions": len(ends),
+            NOT_COMPARED_KEY: self._format_not_compared(),
+            "report": result.report,
+        }
+
+    def _format_not_compared(self) -> str:
+        uncompared = sorted(set(self.scope.promoted) - set(self.scope.drained))
+        return f"{len(uncompared)} partition(s): {join_limited(uncompared)}" if uncompared else NONE_TEXT
+
+    @property
+    def positions(self) -> dict[Partition, Offset]:
+        return read_output(self.journal, "drain", DrainResult).positions.to_mapping()
+
+    @property
+    def left_behind(self) -> dict[Partition, LeftBehindPartition]:
+        return read_output(self.journal, "drain", DrainResult).left_behind()
+
+    def list_fence_records(self) -> Iterator[StateRecord]:
+        fence_result = read_output(self.journal, "fence", FenceResult)
+        yield PendingFence(
+            mirror=self.link.mirror.name,
+            cluster=self.link.source.name,
+            action=FenceAction.APPLY,
+            run=self.journal.run_id,
+            since_ms=now_ms(),
+            applied_at_ms=now_ms() if fence_result.is_fenced else None,
+            log_ends=fence_result.ends,
+            by_command=fence_result.command,
+            problem="" if fence_result.is_fenced else f"cluster {self.link.source.name} could not be fenced",
+        )
+
+    def ensure_fenced(self) -> StepEvidence:
+        is_fenced = read_output(self.journal, "fence", FenceResult).is_fenced
+        return reapply_fence(self, self.scope.topic_names, self.scope.drained) if is_fenced else {}
+
+    def count_lost(self) -> tuple[int | None, str]:
+        fence_result = read_output(self.journal, "fence", FenceResult)
+        left_partitions = set(self.scope.left_behind)
+        if lost_while_unfenced := count_lost_while_lifted(self, fence_result.is_fenced):
+            return add_left_behind(*lost_while_unfenced, left_partitions)
+        gate = self.journal.record("parity")
+        failed = set(self.scope.promoted) - set(self.scope.drained) - left_partitions
+        lost, known_by = count_lost_planned(gate.evidence if gate else {}, failed, left_partitions)
+        if lost == 0 and fence_result.command:  # only log ends show what a command did
+            probe = probe_source(self.link, (), self.positions)
+            if not probe.is_complete or probe.log_ends.keys() < self.positions.keys():
+                return None, format_unseen_source(self.link.source.name, probe.text)
+            accepted = sum(max(0, end - self.positions[p]) for p, end in probe.log_ends.items())
+            return (
+                accepted,
+                known_by if not accepted else f"by what {self.link.source.name} took behind its fence_command",
+            )
+        if lost == 0 and fence_result.authorizer:
+            probe = probe_source(self.link, build_denials(self.scope.topic_names), ())
+            if not probe.fenced_broker_count:
+                return None, format_unseen_source(self.link.source.name, probe.text)
+        return lost, known_by
+
+    def check_before_promotion(self) -> PromotionProbe:
+        """Refused if the approval no longer holds, or the source was written behind the fence.
+
+        Log ends show a super user's writes, removed denials and a missing authorizer. A fenced source that died after
+        drain and parity forbids nothing: all it had acknowledged is on the destination.
+        """
+        self.check_approval("promotion", source_needed=False)
+        positions, topic_names = self.positions, self.scope.topic_names
+        fence_result = read_output(self.journal, "fence", FenceResult)
+        denials = tuple(build_denials(topic_names)) if fence_result.authorizer else ()
+        probe, has_file = probe_uncontradicted(self, denials, positions)
+        if fence_result.command and probe.has_answered and close_again(self, "fence", topic_names):
+            probe, has_file = probe_uncontradicted(self, denials, positions)
+        refuse_in_doubt(self, probe, is_fenced=fence_result.is_fenced, has_file=has_file)
+        return probe
+
+    def _refuse_if_strayed(self) -> None:
+        reasons = tuple(find_scope_changes(self.scope, self.statuses()))
+        if reasons:
+            raise Refused(f"run {self.journal.run_id}: abort it and plan again", reasons[:MAX_LISTED_PARTITIONS])

@@ -1,0 +1,120 @@
+"""What would happen if a mirror were failed over now. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import UNSET
+
+from mirror_core.decide.failover_readiness import (
+    FreshnessKind,
+    PointWeight,
+    Readiness,
+    ReadinessPoint,
+    UnplannedForecast,
+    count_never_compared,
+    list_drift_points,
+    list_newest_times,
+    list_plan_points,
+    list_staleness_points,
+    list_uncompared_points,
+    to_newest_times,
+)
+from mirror_core.decide.gaps_and_resume import format_gap_limit_warning
+from mirror_core.decide.mirror_snapshot import join_limited
+from mirror_core.decide.run_status import find_run_progress, is_conducted
+from mirror_core.decide.verification import find_differences
+from mirror_core.mirrors.preflight import RightStatus, check_cluster
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.forecast import PlanForecast
+from mirror_core.model.names import MirrorName
+from mirror_core.model.timing import now_ms
+from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.runbook.run_services import Services
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.run_heartbeat import find_conductor_status
+from mirror_core.state.state_records import State
+from mirror_core.state.watcher_heartbeat import find_watcher_status
+from mirror_core.sync.mirror_sync import preview_sync
+
+
+def assess_readiness(
+    link: MirrorLink,
+    state: State,
+    services: Services,
+    *,
+    with_drift: bool,
+    read_ms: int | None = None,
+    current: bool = True,
+) -> Readiness:
+    begun, name = now_ms(), link.mirror.name
+    run = state.active_run(name)
+    try:
+        decision, unplanned = Failover(link, services, started_by="readiness").decide_both_modes()
+        points, figures, foretold = [*list_plan_points(decision)], decision.plan.figures, decision.plan.forecast
+    except MirrorError as error:
+        reason = f"no plan can be made: {error}"
+        points, figures, foretold = [ReadinessPoint(PointWeight.REFUSAL, reason)], {}, UNSET
+        unplanned = UnplannedForecast(refused=(reason,))
+    statuses = state.partitions.get(name, {})
+    points += find_recorded_points(name, state, begun)
+    if with_drift:
+        points += [*_find_drift(link, state), *find_missing_rights(link)]
+    return Readiness(
+        mirror=link.mirror,
+        run_progress=find_run_progress(run, state.steps_of(run)) if run else None,
+        is_conducted=is_conducted(find_conductor_status(state, run)) if run and current else None,
+        watcher=find_watcher_status(state, name, begun if read_ms is None else read_ms) if current else None,
+        points=tuple(points),
+        figures=figures,
+        predicted_s=foretold.seconds if isinstance(foretold, PlanForecast) else None,
+        newest_ms=to_newest_times(_read_known_times(name, state), statuses),
+        differing_partitions=len(find_differences(state.verifications.get(name), statuses)),
+        unplanned=unplanned,
+        at_ms=begun,
+    )
+
+
+def find_recorded_points(name: MirrorName, state: State, now_ms: int) -> Iterator[ReadinessPoint]:
+    yield from list_staleness_points(name, _read_known_times(name, state), now_ms)
+    statuses = state.partitions.get(name, {})
+    yield from list_uncompared_points(name, count_never_compared(state.verifications.get(name), statuses))
+    if gap_limit_text := format_gap_limit_warning(statuses.values()):
+        yield ReadinessPoint(PointWeight.WARNING, f"partitions come {gap_limit_text}")
+
+
+def _read_known_times(name: MirrorName, state: State) -> dict[FreshnessKind, int]:
+    groups, proof = state.groups.get(name), state.verifications.get(name)
+    return dict(list_newest_times(name, groups, proof, iter(state.runs.values()), state.partitions.get(name, {})))
+
+
+def _find_drift(link: MirrorLink, state: State) -> Iterator[ReadinessPoint]:
+    try:
+        yield from list_drift_points(link.mirror.name, preview_sync(link, state).rows)
+    except MirrorError as error:
+        yield ReadinessPoint(PointWeight.WARNING, f"drift is not known: {error}")
+
+
+def find_missing_rights(link: MirrorLink) -> Iterator[ReadinessPoint]:
+    for side, role in ((link.source, "source"), (link.destination, "destination")):
+        try:
+            cluster_check = check_cluster(side)
+        except MirrorError as error:
+            yield ReadinessPoint(PointWeight.WARNING, f"rights on {side.name} are not known: {error}")
+            continue
+        remedy = f"`mirrorbook cluster check {side.name}`"
+        lacking = [r for r in cluster_check.rights if r.role == role and r.verdict is RightStatus.MISSING]
+        if lacking:
+            missing_text = join_limited(
+                [f"{right.user} lacks {right.operation} on {right.resource}" for right in lacking]
+            )
+            yield ReadinessPoint(PointWeight.WARNING, f"cluster {side.name}: {missing_text}", remedy)
+        if cluster_check.expiring_producers and role == "destination":
+            more_text = (
+                f" (and {len(cluster_check.expiring_producers) - 1} more such broker(s))"
+                if len(cluster_check.expiring_producers) > 1
+                else ""
+            )
+            yield ReadinessPoint(
+                PointWeight.WARNING, f"cluster {side.name}: {cluster_check.expiring_producers[0]}{more_text}", remedy
+            )

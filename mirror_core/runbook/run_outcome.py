@@ -1,0 +1,124 @@
+"""What a run came to: who can write where, what is pending, the next command."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mirror_core.decide.forecast_accuracy import find_not_copied
+from mirror_core.decide.run_status import (
+    RunSituation,
+    can_have_reverse_failover,
+    find_newest_run,
+    format_newer_run,
+    format_not_begun,
+    format_reverse_not_begun,
+    format_run_status,
+    format_unknown_status,
+)
+from mirror_core.kafka.acl_requests import AuthorizerOff, describe_acls
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.model.acl import AclPurpose
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.mirror import PartitionState, is_lease_fresh
+from mirror_core.model.names import format_reverse_name
+from mirror_core.model.run import Run, RunMode, RunState, StepState
+from mirror_core.model.timing import TIMEOUTS, now_ms
+from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
+from mirror_core.state.no_return import awaits_confirmation, is_past_no_return
+from mirror_core.state.run_heartbeat import find_conductor_status
+from mirror_core.state.state_records import State
+from mirror_core.state.state_topic import read_state
+
+
+def read_run_outcome(link: MirrorLink, run: Run) -> tuple[str, ...]:
+    """Read the status from the destination. Never fails: unknown is reported."""
+    try:
+        state = read_state(link.destination, timeout_s=TIMEOUTS.plan_state_s)
+    except MirrorError:
+        return format_unknown_status(link.mirror)
+    return format_run_outcome(link, state, run.id)
+
+
+def format_run_outcome(link: MirrorLink, state: State, run_id: str) -> tuple[str, ...]:
+    name = link.mirror.name
+    run = state.runs.get(run_id)
+    if run is None:
+        return format_unknown_status(link.mirror)
+    if overtaken_lines := format_newer_run(run, state.runs.values()):
+        return overtaken_lines
+    return format_run_status(
+        RunSituation(
+            run=run,
+            steps=state.steps_of(run),
+            mirror=state.mirrors.get(name, link.mirror),
+            pending_fence=state.pending_fences.get(name),
+            is_past_no_return=is_past_no_return(state, run),
+            is_copying=is_lease_fresh(state.leases.get(name), now_ms()),
+            failed_partitions=[s for s in state.partitions.get(name, {}).values() if s.state is PartitionState.FAILED],
+            conductor=find_conductor_status(state, run),
+            source_returned=is_awaiting_confirmation(state, run),
+            lifted_denials=_count_lifted_denials(link, state, run),
+        )
+    )
+
+
+def _count_lifted_denials(link: MirrorLink, state: State, run: Run) -> int:
+    fence = state.steps.get((run.id, "fence"))
+    if run.state is not RunState.RUNNING or run.plan.mode is not RunMode.PLANNED or is_past_no_return(state, run):
+        return 0
+    ledger = (e for e in state.ledger_entries(run.plan.mirror) if e.cluster == link.source.name)
+    denials = {e.acl for e in ledger if e.purpose is AclPurpose.FENCE}
+    if not denials or fence is None or fence.state is not StepState.DONE:
+        return 0
+    try:
+        with ClusterClient(link.source, timeout_s=TIMEOUTS.plan_response_s) as client:
+            acls = describe_acls(client)
+    except MirrorError:
+        return 0
+    return 0 if isinstance(acls, AuthorizerOff) else len(denials - acls.entries)
+
+
+def read_mirror_status(link: MirrorLink, run_id: str | None) -> tuple[str, ...]:
+    """For a task's log, with a failback's reverse failover. `run_id` None: nothing was begun."""
+    try:
+        state = read_state(link.destination, timeout_s=TIMEOUTS.plan_state_s)
+    except MirrorError:
+        return format_unknown_status(link.mirror)
+    run = find_newest_run(link.mirror.name, state.runs.values()) if run_id is None else state.runs.get(run_id)
+    lines = (*format_run_outcome(link, state, run.id), *_format_reverse_status(link, state, run)) if run else ()
+    if run_id is None:
+        return format_not_begun(state.mirrors.get(link.mirror.name, link.mirror), run, lines)
+    return lines or format_unknown_status(link.mirror)
+
+
+def is_awaiting_confirmation(state: State, run: Run) -> bool:
+    """Whether the run waits for confirmation. Not if everything on the source was copied."""
+    name = run.plan.mirror
+    pending_fence = state.pending_fences.get(name)
+    if not awaits_confirmation(state, run):
+        return False
+    return (
+        pending_fence is None
+        or pending_fence.applied_at_ms is None
+        or any(find_not_copied(pending_fence, state.partitions.get(name, {})))
+    )
+
+
+def _format_reverse_status(link: MirrorLink, state: State, run: Run) -> tuple[str, ...]:
+    if not can_have_reverse_failover(run, state.steps_of(run)):
+        return ()
+    reverse, mirror = format_reverse_name(link.mirror.name), link.mirror
+    try:
+        source_state = read_state(link.source, timeout_s=TIMEOUTS.plan_state_s)
+    except MirrorError:
+        return format_unknown_status(
+            replace(mirror, name=reverse, source=mirror.destination, destination=mirror.source)
+        )
+    reverse_run = find_newest_run(
+        reverse, (candidate for candidate in source_state.runs.values() if candidate.failback_run == run.id)
+    )
+    if reverse_run is None or reverse not in source_state.mirrors:
+        return format_reverse_not_begun(mirror)
+    return format_run_outcome(
+        make_mirror_link(link.config, source_state.mirrors[reverse]), source_state, reverse_run.id
+    )

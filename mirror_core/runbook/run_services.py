@@ -1,0 +1,116 @@
+"""What failover and failback need and may run with or without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Protocol
+
+from mirror_core.dataplane.task_runner import LocalCopy, RecordTrimmed
+from mirror_core.evidence.file_store import Folder, open_local_folder
+from mirror_core.evidence.parity_report import warm_up
+from mirror_core.model.files import Unwritable, check_free_space, check_writable, report_write_errors
+from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.parity_verdict import ParityRange, ParityResult, SalvagedPartition
+from mirror_core.parity.check import LocalParity, OnParityProgress
+from mirror_core.parity.salvage import LocalSalvage
+from mirror_core.state.mirror_link import MirrorLink
+
+EVIDENCE_ADVICE: Final = "make room and rights there, or give another folder (--evidence)"
+
+
+class ParityCheck(Protocol):
+    """`so_far` gets partial results."""
+
+    def __call__(
+        self,
+        source: ClusterName,
+        destination: ClusterName,
+        ranges: Sequence[ParityRange],
+        output: Path | None,
+        on_progress: OnParityProgress | None = None,
+    ) -> ParityResult: ...
+
+
+FEW_OFFSETS: Final = 100_000
+
+
+class TailSalvage(Protocol):
+    """Saves [start, end) to Parquet, with what another cluster has of each record."""
+
+    def __call__(
+        self, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path, against: ClusterName | None = None
+    ) -> dict[Partition, SalvagedPartition]: ...
+
+
+class InProcessCopy(Protocol):
+    """Copies a mirror up to the given ends while no data plane runs."""
+
+    def __call__(
+        self,
+        ends: dict[Partition, Offset],
+        timeout_s: float,
+        promise_end: Callable[[int], None],
+        record_trimmed: RecordTrimmed,
+        /,
+    ) -> None:
+        """`promise_end` (wall-clock ms) and `record_trimmed` are called before each write that they cover."""
+
+
+def _open_private_folder(path: str) -> Folder:
+    return open_local_folder(path, private=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """None of these writes to the state topic."""
+
+    parity: ParityCheck
+    quick_parity: ParityCheck
+    """Without startup time, for the write block."""
+    salvage: TailSalvage
+    copy: Callable[[MirrorLink], InProcessCopy]
+    evidence_dir: Path
+    open_copy_folder: Callable[[str], Folder] = _open_private_folder
+    """Opens the folder for copies of bundles. Raises BadRequest if unreachable."""
+    open_receipts: Callable[[str], Folder] = open_local_folder
+    by_airflow: bool = False
+
+    def run_dir(self, run_id: str) -> Path:
+        folder = self.evidence_dir / f"run-{run_id}"
+        with report_write_errors("evidence", folder, EVIDENCE_ADVICE):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return folder
+
+    def choose_parity(self, ranges: Sequence[ParityRange]) -> ParityCheck:
+        return self.parity if sum(r.end - r.start for r in ranges) > FEW_OFFSETS else self.quick_parity
+
+    def check_evidence(self) -> None:
+        check_writable("evidence", self.evidence_dir, EVIDENCE_ADVICE)
+
+    def prepare_gate(self, run_id: str) -> None:
+        """Before applications are stopped: check disk space for the gate, and warm up."""
+        self.check_evidence()
+        check_free_space("evidence", self.run_dir(run_id), EVIDENCE_ADVICE)
+        warm_up()
+
+    def compare_at_gate(
+        self, source: ClusterName, destination: ClusterName, ranges: Sequence[ParityRange], run_id: str
+    ) -> ParityResult:
+        """A full disk must not extend the write block: the report's path says so."""
+        try:
+            return self.quick_parity(source, destination, ranges, self.run_dir(run_id) / "parity")
+        except Unwritable as error:
+            return replace(self.quick_parity(source, destination, ranges, None), report=f"not written: {error}")
+
+
+def local_services(config_path: Path, *, evidence_dir: Path) -> Services:
+    parity = LocalParity(config_path)
+    return Services(
+        parity=parity,
+        quick_parity=parity,
+        salvage=LocalSalvage(config_path),
+        copy=LocalCopy,
+        evidence_dir=evidence_dir,
+    )

@@ -1,0 +1,426 @@
+"""Failback steps that take the old source's logs back. Nothing unsaved is discarded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from mirror_core.decide.failback_plan import build_tails_fact
+from mirror_core.decide.mirror_snapshot import ClusterTopic, join_limited
+from mirror_core.decide.parity_result import NOTHING_REASONS
+from mirror_core.decide.truncation import find_divergent_tails, find_wider_topics, is_recreated, select_created
+from mirror_core.evidence.salvage_report import write_salvage_report
+from mirror_core.kafka.authorization_probe import probe_topic_rights
+from mirror_core.kafka.client import ClusterClient, TopicMetadata
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.reassignment import describe_placements
+from mirror_core.kafka.topic_existence import find_existing_topics
+from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic, describe_configs
+from mirror_core.model.errors import Indeterminate, Refused, Unreachable
+from mirror_core.model.mirror import PartitionStatus
+from mirror_core.model.names import Offset, Partition, PartitionOffsets
+from mirror_core.model.parity_verdict import ParityRange, ParityResult, SalvagedPartition, SalvageMatch
+from mirror_core.model.pending_fence import FenceAction
+from mirror_core.model.run import FailbackStrategy, StepEvidence
+from mirror_core.model.timing import now_ms
+from mirror_core.parity.salvage import MANIFEST
+from mirror_core.rights.required_acls import find_lacking_rights
+from mirror_core.runbook.fence_actions import CommandFence, LiftFile
+from mirror_core.runbook.forecast_check import count_outcome_later
+from mirror_core.runbook.step_context import StepContext
+from mirror_core.runbook.step_records import (
+    OriginalReplicas,
+    RecreatedTopic,
+    RecreatedTopics,
+    SalvageResult,
+    read_output,
+)
+from mirror_core.runbook.truncation_strategies import (
+    check_majority,
+    plan_parking,
+    truncate_by_replica,
+    truncate_offline,
+)
+from mirror_core.state.state_records import PartitionRecord
+from mirror_core.sync.fence_acls import VerifiedFence, apply_fence
+
+_LOG_MOVED_KINDS: Final = frozenset({"log start", "log end"})
+
+
+def _salvage_folder_name(number: int) -> str:
+    return "salvage" if number == 1 else f"salvage-{number}"
+
+
+class TailSteps(StepContext):
+    __slots__ = ()
+
+    def salvage(self) -> StepEvidence:
+        """Save divergent tails. Only saved records may be discarded."""
+        with ClusterClient(self.link.source) as old:
+            topics, partitions = self._list_old_source(old)
+            fence = self._raise_fence(old, self._topic_names(), partitions, "salvage")
+        ends = dict(fence.ends)
+        self._mark_fence_applied(fence)
+        compared = self._compare_below_lmo(topics, ends)
+        tail_ranges = find_divergent_tails(self.statuses(), topics, ends)
+        self._refuse_unapproved(tail_ranges)
+        saved_tails = self._save_tails(tail_ranges, "salvage")
+        self.journal.save_checkpoint("salvage", SalvageResult(ends=PartitionOffsets.from_mapping(ends)))
+        return {
+            "compared_records": compared.records if compared else 0,
+            **self._format_salvage(tail_ranges, saved_tails),
+            "folder": str(self._evidence_folder("salvage")) if tail_ranges else "",
+            **count_outcome_later(self.link, self.writer, tail_ranges, ends),
+        }
+
+    def check_approval(self) -> None:
+        """Before any change: logs that shall stay have not grown. An abort is still possible."""
+        salvaged = read_output(self.journal, "salvage", SalvageResult).ends.to_mapping()
+        unchanged_topics = {t for t, s in self.journal.run.plan.strategies.items() if s is FailbackStrategy.NONE}
+        with ClusterClient(self.link.source) as old:
+            topics, partitions = self._list_old_source(old)
+            self._refuse_added_partitions(topics)
+            kept_partitions = [p for p in partitions if p.topic in unchanged_topics]
+            current_ends = list_offsets(old, kept_partitions, OffsetPoint.LOG_END)
+            self._check_rights(old)
+            if replica_points := self._find_truncation_points(old, FailbackStrategy.REPLICA):
+                check_majority(self, old, replica_points)
+                plan_parking(self, old, replica_points)
+        grown = [
+            f"{p} from {salvaged.get(p, 0)} to {end}" for p, end in current_ends.items() if end > salvaged.get(p, 0)
+        ]
+        if grown:
+            raise Refused(
+                f"failback {self.journal.run_id}: step align",
+                [
+                    f"somebody has written on {self.link.source.name} in spite of the fence, in topics of which "
+                    f"nothing was to be discarded: {join_limited(grown)}. Abort this run and plan again"
+                ],
+            )
+
+    def _refuse_added_partitions(self, topics: Mapping[str, ClusterTopic]) -> None:
+        with ClusterClient(self.link.destination) as new:
+            new_topics = {
+                n: ClusterTopic(id=v.id, partitions=len(v.partitions))
+                for n, v in find_existing_topics(new, topics).items()
+            }
+        strategies = self.journal.run.plan.strategies
+        wider_lines = [
+            f"topic {topic} has {had} partitions on {self.link.source.name} and {has} on {self.link.destination.name}, "
+            f"and strategy {strategies[topic]} takes none away"
+            for topic, (had, has) in find_wider_topics(topics, new_topics).items()
+            if strategies[topic] is not FailbackStrategy.RECREATE
+        ]
+        if wider_lines:
+            reason = f"{join_limited(wider_lines)}. Abort this run and plan again"
+            raise Refused(f"failback {self.journal.run_id}: step align", [reason])
+
+    def _check_rights(self, old: ClusterClient) -> None:
+        strategies = self.journal.run.plan.strategies
+        on_cluster, on_topics = probe_topic_rights(old, strategies)
+        if missing_rights := [*find_lacking_rights(strategies, on_cluster or frozenset(), on_topics)]:
+            name = self.link.source.name
+            advice = f"`mirrorbook cluster check {name}` names the grants; then resume, or abort"
+            raise Refused(
+                f"failback {self.journal.run_id}: step align",
+                [f"cluster {name}: {line}, which the control principal lacks; {advice}" for line in missing_rights],
+            )
+
+    def align(self) -> StepEvidence:
+        strategies = self.journal.run.plan.strategies
+        doomed = [t for t, s in strategies.items() if s is FailbackStrategy.RECREATE]
+        with ClusterClient(self.link.source) as old, ClusterClient(self.link.destination) as new:
+            topics = self._topics_to_recreate(old, doomed)
+            saved_evidence = self._save_growth(old, topics)
+            self._recreate_topics(old, new, topics)
+            offline_points, replica_points = (
+                self._find_truncation_points(old, FailbackStrategy.OFFLINE),
+                self._find_truncation_points(old, FailbackStrategy.REPLICA),
+            )
+            original_replicas = self._original_replicas(old, {**offline_points, **replica_points})
+            truncated = {
+                **truncate_by_replica(self, old, replica_points, original_replicas),
+                **truncate_offline(self, old, offline_points, original_replicas),
+            }
+        return {
+            "recreated": len(topics),
+            "topics": join_limited(topic.name for topic in topics) or "none",
+            **saved_evidence,
+            **truncated,
+        }
+
+    def statuses(self) -> dict[Partition, PartitionStatus]:
+        return select_created(super().statuses())
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _topic_names(self) -> list[str]:
+        return sorted({p.topic for p in self.statuses()})
+
+    def _list_old_source(self, client: ClusterClient) -> tuple[dict[str, ClusterTopic], list[Partition]]:
+        views = find_existing_topics(client, self._topic_names())
+        partitions = [Partition(name, index) for name, v in sorted(views.items()) for index in sorted(v.partitions)]
+        return {name: ClusterTopic(id=v.id, partitions=len(v.partitions)) for name, v in views.items()}, partitions
+
+    def _raise_fence(
+        self, old: ClusterClient, topics: Collection[str], partitions: Collection[Partition], step: str
+    ) -> VerifiedFence:
+        lift_file = LiftFile(self)
+        return apply_fence(
+            self.link,
+            self.writer,
+            old,
+            topics,
+            partitions,
+            before_deny=lift_file,
+            close_cluster=CommandFence(self, step, lift_file),
+        )
+
+    def _mark_fence_applied(self, fence: VerifiedFence) -> None:
+        pending_fence = self.writer.state.pending_fences.get(self.link.mirror.name)
+        is_fenced = fence.authorizer or fence.command
+        if (
+            is_fenced
+            and pending_fence is not None
+            and pending_fence.action is FenceAction.APPLY
+            and pending_fence.applied_at_ms is None
+        ):
+            ends = PartitionOffsets.from_mapping(fence.ends)
+            self.writer.put(
+                replace(pending_fence, applied_at_ms=now_ms(), log_ends=ends, by_command=fence.command, problem="")
+            )
+
+    def _compare_below_lmo(
+        self, topics: Mapping[str, ClusterTopic], ends: Mapping[Partition, Offset]
+    ) -> ParityResult | None:
+        """Also below the LMO: an unclean election may have changed history. None: nothing to compare."""
+        statuses = self.statuses()
+        partitions = [p for p in ends if p in statuses and not is_recreated(statuses[p], topics)]
+        with ClusterClient(self.link.source) as old, ClusterClient(self.link.destination) as new:
+            old_starts, new_starts = (list_offsets(client, partitions, OffsetPoint.START) for client in (old, new))
+        ranges = [
+            ParityRange(partition=p, start=start, end=end, stopped_at=end)
+            for p in partitions
+            if (start := max(old_starts[p], new_starts[p])) < (end := Offset(min(ends[p], statuses[p].lmo or 0)))
+        ]
+        if not ranges:
+            return None
+        folder = self.services.run_dir(self.journal.run_id) / "compare"
+        # The new primary's retention goes on: the old source's log is in question.
+        parity = self.services.choose_parity(ranges)
+        result = parity(self.link.destination.name, self.link.source.name, ranges, folder)
+        doubts = [reason for reason in result.reasons if reason not in NOTHING_REASONS]
+        doubts += [f"{f.partition}: {f.detail}" for f in result.findings if f.kind in _LOG_MOVED_KINDS]
+        if doubts:
+            raise Indeterminate(
+                f"failback {self.journal.run_id}: from where on {self.link.source.name} differs is not known: "
+                f"{'; '.join(doubts[:5])}. Mend it, resume"
+            )
+        differs = {
+            r.partition: offset for r in ranges if (offset := result.verified_ends.get(r.partition, r.start)) < r.end
+        }
+        changed_statuses = [
+            replace(statuses[r.partition], differs_at=differs.get(r.partition))
+            for r in ranges
+            if statuses[r.partition].differs_at != differs.get(r.partition)
+        ]
+        if changed_statuses:
+            self.writer.put(*(PartitionRecord(self.link.mirror.name, status) for status in changed_statuses))
+        return result
+
+    def _refuse_unapproved(self, tail_ranges: Mapping[Partition, tuple[Offset, Offset]]) -> None:
+        current_fact, plan = build_tails_fact(tail_ranges), self.journal.run.plan
+        approved = next((fact for fact in plan.bound_facts if fact.name == current_fact.name), None)
+        if approved != current_fact:
+            statuses = self.statuses()
+            lower = [f"{p} from offset {o}" for p, s in statuses.items() if (o := s.differs_at) is not None]
+            reason = (
+                f"what only {self.link.source.name} has is not what was approved: that was "
+                f"{approved.value if approved else 'unknown'}, it is {current_fact.value}"
+            )
+            below = f"; below the last mirrored offset it differs in {join_limited(lower)}" if lower else ""
+            raise Refused(
+                f"failback {self.journal.run_id}: step salvage", [f"{reason}{below}. Abort this run and plan again"]
+            )
+
+    def _save_tails(
+        self, tail_ranges: Mapping[Partition, tuple[Offset, Offset]], name: str
+    ) -> Mapping[Partition, SalvagedPartition]:
+        if not tail_ranges:
+            return {}
+        ranges = [ParityRange(partition=p, start=start, end=end) for p, (start, end) in tail_ranges.items()]
+        old, new = self.link.source.name, self.link.destination.name
+        saved = self.services.salvage(old, ranges, self._evidence_folder(name), new)
+        write_salvage_report(
+            self._evidence_folder(name), list(saved.values()), run=self.journal.run_id, old=old, new=new
+        )
+        return saved
+
+    def _evidence_folder(self, name: str) -> Path:
+        return self.services.run_dir(self.journal.run_id) / name
+
+    def _format_salvage(
+        self, tail_ranges: Mapping[Partition, tuple[Offset, Offset]], saved: Mapping[Partition, SalvagedPartition]
+    ) -> dict[str, str | int]:
+        tailed = join_limited(
+            f"{p} [{start}, {end}): {saved[p].records} record(s)" for p, (start, end) in tail_ranges.items()
+        )
+        return {
+            "records": sum(s.records for s in saved.values()),
+            "partitions": len(tail_ranges),
+            "salvaged": tailed or "nothing: there is no tail",
+            **{
+                fate.value.replace(" ", "_"): sum(s.matches.get(fate, 0) for s in saved.values())
+                for fate in SalvageMatch
+                if saved
+            },
+        }
+
+    def _save_growth(self, old: ClusterClient, recreated_topics: tuple[RecreatedTopic, ...]) -> dict[str, str | int]:
+        """Save what was written despite the fence since the salvage."""
+        ids = {topic.name: topic.id for topic in recreated_topics}
+        views = find_existing_topics(old, self._list_changed_topics())
+        partitions = [
+            Partition(name, i)
+            for name, view in views.items()
+            if ids.get(name) in (None, view.id)
+            for i in view.partitions
+        ]
+        if not partitions:
+            return {}
+        ends = self._raise_fence(old, views, partitions, "align").ends
+        salvage_result = read_output(self.journal, "salvage", SalvageResult)
+        saved = salvage_result.ends.to_mapping()
+        grown = {p: (saved.get(p, Offset(0)), end) for p, end in sorted(ends.items()) if end > saved.get(p, 0)}
+        if missing := self._find_missing_salvage(salvage_result):
+            self.print_line(
+                f"align: {missing} is not on this machine: what {old.name} still has of it is saved here, too"
+            )
+            topics = {name: ClusterTopic(id=view.id, partitions=len(view.partitions)) for name, view in views.items()}
+            for p, (start, end) in find_divergent_tails(self.statuses(), topics, ends).items():
+                grown[p] = (min(start, grown[p][0]) if p in grown else start, end)
+        if not grown:
+            return {}
+        number = 1 if missing else salvage_result.parts + 1
+        while self._evidence_folder(_salvage_folder_name(number)).exists():  # of an unfinished attempt
+            number += 1
+        saved_tails = self._save_tails(grown, _salvage_folder_name(number))
+        ends_now = PartitionOffsets.from_mapping({**saved, **{p: end for p, (_, end) in grown.items()}})
+        self.journal.save_checkpoint("salvage", SalvageResult(ends=ends_now, parts=number))
+        salvage_evidence = self._format_salvage(grown, saved_tails)
+        return {
+            "grown_since": salvage_evidence["salvaged"],
+            "saved_again": salvage_evidence["records"],
+            "folder": _salvage_folder_name(number),
+        }
+
+    def _find_missing_salvage(self, salvage_result: SalvageResult) -> str:
+        """A salvage folder that is not on this host. Empty: all are."""
+        folder_names = [_salvage_folder_name(1)] if self.journal.run.plan.discarded else []
+        folder_names += [_salvage_folder_name(salvage_result.parts)] if salvage_result.parts > 1 else []
+        return next(
+            (
+                str(self._evidence_folder(name))
+                for name in folder_names
+                if not (self._evidence_folder(name) / MANIFEST).is_file()
+            ),
+            "",
+        )
+
+    def _find_truncation_points(self, old: ClusterClient, strategy: FailbackStrategy) -> dict[Partition, Offset]:
+        ends = read_output(self.journal, "salvage", SalvageResult).ends.to_mapping()
+        strategy_topics = {t for t, s in self.journal.run.plan.strategies.items() if s is strategy}
+        tail_ranges = find_divergent_tails(self.statuses(), self._list_old_source(old)[0], ends)
+        # Added partitions are saved and stay: a cut would leave nothing.
+        recorded = self.statuses().keys()
+        return {p: start for p, (start, _) in tail_ranges.items() if p.topic in strategy_topics and p in recorded}
+
+    def _original_replicas(
+        self, old: ClusterClient, points: Mapping[Partition, Offset]
+    ) -> dict[Partition, tuple[int, ...]]:
+        replicas = self.journal.load_checkpoint("align", OriginalReplicas)
+        if replicas is None:
+            current = describe_placements(old, {p.topic for p in points}) if points else {}
+            replicas = OriginalReplicas.from_replicas({p: current[p].replicas for p in points})
+            self.journal.save_checkpoint("align", replicas)
+        return replicas.by_partition()
+
+    def _list_changed_topics(self) -> list[str]:
+        return [t for t, s in self.journal.run.plan.strategies.items() if s is not FailbackStrategy.NONE]
+
+    def _recreate_topics(self, old: ClusterClient, new: ClusterClient, topics: tuple[RecreatedTopic, ...]) -> None:
+        salvaged = read_output(self.journal, "salvage", SalvageResult).ends.to_mapping()
+        widths = {name: len(v.partitions) for name, v in find_existing_topics(new, [t.name for t in topics]).items()}
+        for topic in topics:
+            if topic.name not in widths:
+                continue  # deleted by hand since the plan
+            view = find_existing_topics(old, [topic.name]).get(topic.name)
+            if view is not None and view.id == topic.id:
+                self._refuse_if_grown(old, view, salvaged)
+                delete_topic(old, topic.name, topic.id)
+            new_topic = NewTopic(
+                name=topic.name,
+                partitions=widths[topic.name],
+                replication_factor=topic.replication_factor,
+                configs=dict(topic.settings),
+            )
+            if topic.name in create_topics(old, [new_topic]):  # existed already: an earlier attempt, or a client
+                self._refuse_changed_topic(old, new_topic)
+
+    def _topics_to_recreate(self, old: ClusterClient, doomed: list[str]) -> tuple[RecreatedTopic, ...]:
+        """Recorded before the first deletion: a crash must not lose settings."""
+        recorded = self.journal.load_checkpoint("align", RecreatedTopics)
+        if recorded is None:
+            settings, views = describe_configs(old, doomed), find_existing_topics(old, doomed)
+            recorded = RecreatedTopics(
+                topics=tuple(
+                    RecreatedTopic(
+                        name=topic,
+                        id=views[topic].id,
+                        replication_factor=views[topic].replication_factor,
+                        settings=dict(sorted(settings[topic].overrides.items())),
+                    )
+                    for topic in sorted(settings.keys() & views.keys())
+                )
+            )
+            self.journal.save_checkpoint("align", recorded)
+        return recorded.topics
+
+    def _refuse_changed_topic(self, old: ClusterClient, expected_topic: NewTopic) -> None:
+        """Clients can auto-create a just-deleted topic with broker defaults."""
+        view = find_existing_topics(old, [expected_topic.name]).get(expected_topic.name)
+        if view is None:
+            raise Unreachable(
+                f"cluster {old.name}, topic {expected_topic.name}: its brokers do not agree whether it exists"
+            )
+        if (
+            view.replication_factor >= expected_topic.replication_factor
+            and len(view.partitions) <= expected_topic.partitions
+        ):
+            return
+        raise Refused(
+            f"failback {self.journal.run_id}: topic {expected_topic.name} on {old.name} is not as it was",
+            [
+                f"somebody created it in the moment that it was deleted: it has {len(view.partitions)} partition(s),"
+                f" replication factor {view.replication_factor}, not {expected_topic.partitions} and"
+                f" {expected_topic.replication_factor}. Clients that ask for it do so where auto.create.topics.enable"
+                " is on: switch that off or stop them, delete the topic, and resume"
+            ],
+        )
+
+    def _refuse_if_grown(self, old: ClusterClient, topic: TopicMetadata, salvaged: Mapping[Partition, Offset]) -> None:
+        """Only salvaged records may be deleted. Checked last, added partitions included."""
+        current_ends = list_offsets(old, [Partition(topic.name, i) for i in topic.partitions], OffsetPoint.LOG_END)
+        grown = [
+            f"{p} from {salvaged.get(p, 0)} to {end}" for p, end in current_ends.items() if end > salvaged.get(p, 0)
+        ]
+        if grown:
+            raise Refused(
+                f"failback {self.journal.run_id}: topic {topic.name} on {old.name} is not deleted",
+                [
+                    f"it has grown since its tail was salvaged: {join_limited(grown)}: somebody writes in spite of the"
+                    " fence. End that and resume: what has come since is salvaged then, too"
+                ],
+            )

@@ -1,0 +1,498 @@
+"""Truncation of the old source's logs at failback: strategies `offline` and `replica`.
+
+`offline`: people cut log files of stopped brokers. A returning broker follows the others, so a cut replica would be
+filled again. Each partition is reduced to one replica first, cut there, and then given back its other replicas.
+
+Strategy `replica`: a new replica is parked below the point and elected; others truncate.
+
+A replica outside the ISR can be throttled (KIP-73) but not stopped: the quota window forgets after ten seconds, then
+it fetches once more. So it is parked far enough below the point to leave time to stop the leader. What it lacks is
+copied again. Measured on brokers of 4.3.1.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mirror_core.decide.mirror_snapshot import join_limited
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.cluster_info import describe_quorum
+from mirror_core.kafka.log_offsets import OffsetPoint, describe_producers, list_offsets, list_replica_ends
+from mirror_core.kafka.log_reader import LogReader
+from mirror_core.kafka.reassignment import (
+    ReplicaPlacement,
+    cancel_reassignments,
+    describe_placements,
+    elect_unclean_leaders,
+    fetch_throttle_rate,
+    list_throttled_topics,
+    reassign,
+    set_throttle_rate,
+    throttle_partitions,
+    unthrottle_topics,
+    wait_for_replicas,
+)
+from mirror_core.model.errors import MirrorError, Refused, RemoteFault, Unreachable
+from mirror_core.model.files import report_write_errors
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.text import format_address
+from mirror_core.runbook.step_context import StepContext
+from mirror_core.runbook.step_records import ReplicaThrottle
+
+POINTS_FILE = "points.json"
+
+
+def truncate_offline(
+    context: StepContext,
+    old: ClusterClient,
+    points: Mapping[Partition, Offset],
+    original_replicas: Mapping[Partition, tuple[int, ...]],
+) -> dict[str, str | int]:
+    """Returns if no log exceeds its point. Otherwise Refused, with instructions. Idempotent."""
+    if not points:
+        return {}
+    current = describe_placements(old, {p.topic for p in points})
+    ends, stable = (list_offsets(old, points, point) for point in (OffsetPoint.LOG_END, OffsetPoint.STABLE_END))
+    too_long = {p: end for p, end in points.items() if ends[p] > end}
+    if too_long:
+        hosts = choose_remaining_brokers({p: current[p] for p in too_long})
+        reduced_replicas = {p: (node,) for p, node in hosts.items() if current[p].replicas != (node,)}
+        if reduced_replicas:
+            reassign(old, reduced_replicas)
+            wait_for_replicas(old, reduced_replicas)
+        file = _write_points(context, old, points)
+        raise Refused(_format_offline_title(context), tuple(_format_instructions(context, old, file, hosts)))
+    open_logs = [
+        f"{p} ends at {ends[p]}, its last stable offset is {stable[p]}" for p in points if stable[p] != ends[p]
+    ]
+    if open_logs:
+        raise Refused(
+            _format_offline_title(context),
+            [
+                f"cut inside of a transaction: {join_limited(open_logs)}. End it with kafka-transactions.sh abort, then"
+                " resume"
+            ],
+        )
+    returned_replicas = {
+        p: original_replicas[p] for p in points if set(current[p].replicas) != set(original_replicas[p])
+    }
+    if returned_replicas:
+        reassign(old, returned_replicas)  # filled while the mirror runs
+    return {
+        "cut": join_limited(f"{p} at {ends[p]}, at most {truncation_point}" for p, truncation_point in points.items()),
+        "refilled": len(returned_replicas),
+    }
+
+
+def choose_remaining_brokers(current: Mapping[Partition, ReplicaPlacement]) -> dict[Partition, int]:
+    """The broker that keeps each partition: in sync, as few as possible in all."""
+    replica_counts = Counter(node for placement in current.values() for node in placement.in_sync)
+    return {
+        p: max(replicas.in_sync, key=lambda node: (replica_counts[node], -node))
+        for p, replicas in current.items()
+        if replicas.in_sync
+    }
+
+
+def _format_offline_title(context: StepContext) -> str:
+    return f"failback {context.journal.run_id}: step align waits for logs of {context.link.source.name} to be cut"
+
+
+def _format_instructions(
+    context: StepContext, old: ClusterClient, file: Path, hosts: Mapping[Partition, int]
+) -> Iterator[str]:
+    yield (
+        f"copy {file} to the host of each broker that is named here; it says where logs have to end. Then one broker "
+        "after the other: controllers that are stopped with them must keep their majority"
+    )
+    addresses = old.metadata(()).brokers
+    for node in sorted(set(hosts.values())):
+        address = format_address(*addresses[node]) if node in addresses else "not answering now"
+        broker_partitions = join_limited(sorted(p for p, n in hosts.items() if n == node))
+        yield (
+            f"broker {node} ({address}), {broker_partitions}: stop it; on its host `mirrorbook log truncate --log-dir"
+            f" LOG_DIR --to {POINTS_FILE} --backup BACKUP_DIR` (LOG_DIR: its log.dirs; again for each); start it"
+        )
+    yield (
+        f"then `mirrorbook failback resume {context.link.mirror.name}`. Until then these partitions have one replica "
+        "each; the run gives the others back"
+    )
+
+
+def _write_points(context: StepContext, old: ClusterClient, points: Mapping[Partition, Offset]) -> Path:
+    metadata = old.metadata({p.topic for p in points})
+    rows: dict[str, dict[str, int]] = {}
+    for partition, offset in sorted(points.items()):
+        rows.setdefault(partition.topic, {})[str(partition.index)] = offset
+    topics = {
+        topic: {"id": metadata.topics[topic].id, "partitions": topic_points} for topic, topic_points in rows.items()
+    }
+    file = context.services.run_dir(context.journal.run_id) / POINTS_FILE
+    document = {"cluster_id": metadata.cluster_id, "run": context.journal.run_id, "topics": topics}
+    with report_write_errors("points where logs have to end", file, "make room and rights there, then resume the run"):
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(document)))
+    return file
+
+
+OPERATOR_WAIT_S = 300.0
+
+
+MIN_OPERATOR_S = 60.0
+
+
+"""At least this, if a place without an open transaction had to be found."""
+
+
+FETCH_BYTES: Final = 1 << 20
+
+
+QUOTA_WINDOW_S: Final = 10.0
+
+
+MAX_BYTES_PER_S: Final = 50_000_000
+
+
+APPROACH_S: Final = 60.0
+
+
+"""Small logs are followed slowly, to take about this long: they must not overshoot between two polls."""
+
+
+POLL_S: Final = 0.1
+
+
+STALL_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _ParkingMarks:
+    throttle_at: Offset
+    last_resting_offset: Offset
+    """Beyond this, less than `MIN_OPERATOR_S` is left to stop the leader."""
+    last_safe_offset: Offset
+    """Beyond this, one more fetch may pass the point."""
+
+
+def truncate_by_replica(
+    context: StepContext,
+    old: ClusterClient,
+    points: Mapping[Partition, Offset],
+    original_replicas: Mapping[Partition, tuple[int, ...]],
+) -> dict[str, str | int]:
+    """Returns if no log exceeds its point. Waits for an operator. Idempotent."""
+    if not points:
+        return {}
+    _remove_throttles(context, old)
+    ends = list_offsets(old, points, OffsetPoint.LOG_END)
+    too_long = [p for p, truncation_point in points.items() if ends[p] > truncation_point]
+    current = describe_placements(old, {p.topic for p in too_long})
+    hosts = choose_remaining_brokers({p: current[p] for p in too_long})
+    for leader in sorted(set(hosts.values())):
+        leader_points = {p: points[p] for p in too_long if hosts[p] == leader}
+        _truncate_leader(context, old, leader, leader_points, {p: original_replicas[p] for p in leader_points})
+    _remove_throttles(context, old)  # what failed to be removed must go now
+    away_brokers = sorted({node for p in points for node in original_replicas[p]} - set(old.brokers()))
+    if away_brokers:  # a dead conductor could not say so
+        context.print_line(
+            f"start broker {', '.join(map(str, away_brokers))} of {old.name} again, if it was stopped for this run"
+        )
+    # With min.insync.replicas above 1 a lone leader's end is not readable.
+    _wait_until(
+        lambda: _are_logs_readable(old, points),
+        f"cluster {old.name}: {join_limited(sorted(points))} cannot be read to the end",
+    )
+    ends = list_offsets(old, points, OffsetPoint.LOG_END)
+    current = describe_placements(old, {p.topic for p in points})
+    returned_replicas = {
+        p: original_replicas[p] for p in points if set(current[p].replicas) != set(original_replicas[p])
+    }
+    if returned_replicas:
+        reassign(old, returned_replicas)
+    return {
+        "led_by_a_short_replica": join_limited(
+            f"{p} at {ends[p]}, at most {truncation_point}" for p, truncation_point in points.items()
+        )
+    }
+
+
+def _truncate_leader(
+    context: StepContext,
+    old: ClusterClient,
+    leader: int,
+    points: Mapping[Partition, Offset],
+    original_replicas: Mapping[Partition, tuple[int, ...]],
+) -> None:
+    rate, marks = plan_parking(context, old, points)
+    other_brokers = [node for node in old.brokers() if node != leader]
+    follower = max(other_brokers, key=lambda node: (sum(node in nodes for nodes in original_replicas.values()), -node))
+    with _throttle_replicas(context, old, leader, follower, points) as throttle_record:
+        set_throttle_rate(old, follower, str(rate))
+        cancel_reassignments(old, points)  # a dead conductor's reassignment
+        for nodes in ((leader,), (leader, follower)):
+            reassign(old, dict.fromkeys(points, nodes))
+            if nodes == (leader,):
+                wait_for_replicas(old, dict.fromkeys(points, nodes))
+        _wait_for_approach(old, follower, marks)
+        left_s = _park_replicas(context, old, follower, marks, rate)
+        context.print_line(
+            f"stop broker {leader} of {old.name} now, within {left_s:.0f} s; it will be started again in a moment"
+        )
+        _wait_until(lambda: _is_leader_stopped(old, leader, follower, marks), f"broker {leader} was not stopped")
+        _check_short_replicas(context, old, leader, follower, points)
+        context.journal.save_checkpoint("align", throttle_record)  # fenced if we lost the run: then elect nobody
+        elect_unclean_leaders(old, points)
+        _wait_until(lambda: _is_follower_leading(old, follower, points), f"broker {follower} was not elected")
+        context.print_line(
+            f"broker {follower} leads: start broker {leader} of {old.name} again, within {OPERATOR_WAIT_S:.0f} s"
+        )
+        _wait_until(lambda: leader in old.brokers(), f"broker {leader} was not started again: start it")
+
+
+def plan_parking(
+    context: StepContext, old: ClusterClient, points: Mapping[Partition, Offset]
+) -> tuple[int, dict[Partition, _ParkingMarks]]:
+    """(rate in bytes/s, marks). Refused if impossible."""
+    if len(old.brokers()) < 2:
+        raise Refused(
+            _format_replica_title(context),
+            [f"cluster {old.name} has one broker only: use strategy offline or recreate"],
+        )
+    foreign_throttles = list_throttled_topics(old, {p.topic for p in points})
+    if foreign_throttles:
+        raise Refused(
+            _format_replica_title(context),
+            [f"somebody throttles replicas of {join_limited(foreign_throttles)} already: take that away first"],
+        )
+    starts = list_offsets(old, points, OffsetPoint.START)
+    approach_bytes, rest_bytes = (
+        round((seconds / QUOTA_WINDOW_S + 2) * FETCH_BYTES)
+        for seconds in (OPERATOR_WAIT_S, min(OPERATOR_WAIT_S, MIN_OPERATOR_S))
+    )
+    marks, too_short = dict[Partition, _ParkingMarks](), list[str]()
+    rate = MAX_BYTES_PER_S
+    with LogReader(context.link.source) as reader:
+        for partition, truncation_point in points.items():
+            throttle_offset = _bytes_before(
+                reader, partition, starts[partition], truncation_point, approach_bytes + FETCH_BYTES
+            )
+            resting_offset = _bytes_before(reader, partition, starts[partition], truncation_point, rest_bytes)
+            safe_offset = _bytes_before(reader, partition, starts[partition], truncation_point, 2 * FETCH_BYTES)
+            if throttle_offset is None or resting_offset is None or safe_offset is None:
+                too_short.append(f"{partition} below {truncation_point}")
+                continue
+            marks[partition] = _ParkingMarks(
+                throttle_at=throttle_offset, last_resting_offset=resting_offset, last_safe_offset=safe_offset
+            )
+            size = _bytes_between(reader, partition, starts[partition], throttle_offset, MAX_BYTES_PER_S * 2)
+            rate = min(rate, max(FETCH_BYTES // 4, round(size / APPROACH_S)))
+    if too_short:
+        raise Refused(
+            _format_replica_title(context),
+            [
+                f"fewer than {(approach_bytes + FETCH_BYTES) >> 20} MiB of {join_limited(too_short)} could stay: logs"
+                " as short as that are copied anew; abort, and plan with TOPIC=recreate"
+            ],
+        )
+    return rate, marks
+
+
+def check_majority(context: StepContext, old: ClusterClient, points: Mapping[Partition, Offset]) -> None:
+    """Refused without a controller quorum: nobody would elect the short replica."""
+    current, controllers = describe_placements(old, {p.topic for p in points}), describe_quorum(old)
+    for leader in sorted(set(choose_remaining_brokers({p: current[p] for p in points}).values())):
+        if controllers is None or controllers.has_majority_without(leader):
+            continue
+        missing_voters = ", ".join(map(str, sorted(controllers.voters - controllers.alive)))
+        raise Refused(
+            _format_replica_title(context),
+            [
+                f"broker {leader} would have to be stopped, and is needed: of {len(controllers.voters)} controllers of "
+                f"{old.name} {len(controllers.alive)} are alive, without it they have no majority to elect anybody. "
+                + (f"Start node {missing_voters} first, then resume; or abort" if missing_voters else "Abort")
+                + ", and plan with offline or recreate"
+            ],
+        )
+
+
+def _bytes_before(
+    reader: LogReader, partition: Partition, start: Offset, truncation_point: Offset, wanted_bytes: int
+) -> Offset | None:
+    """Highest offset with `wanted_bytes` between it and the point. None: log too short."""
+    distance = 1000
+    while True:
+        low_offset = Offset(max(start, truncation_point - distance))
+        size = 0
+        batches = [
+            (header.base_offset, len(batch))
+            for header, batch in reader.batches(partition, low_offset, truncation_point)
+        ]
+        for base, length in reversed(batches):
+            size += length
+            if size >= wanted_bytes:
+                return Offset(max(start, base))
+        if low_offset == start:
+            return None
+        distance *= 4
+
+
+def _bytes_between(reader: LogReader, partition: Partition, start: Offset, end: Offset, enough_bytes: int) -> int:
+    size = 0
+    for _, batch in reader.batches(partition, start, end):
+        size += len(batch)
+        if size > enough_bytes:
+            break
+    return size
+
+
+@contextmanager
+def _throttle_replicas(
+    context: StepContext, old: ClusterClient, leader: int, follower: int, points: Mapping[Partition, Offset]
+) -> Iterator[ReplicaThrottle]:
+    """Recorded before they are set; removed in any case, if need be by a resumed run."""
+    _remove_throttles(context, old)  # the previous leader's: their record is overwritten next
+    topics = tuple(sorted({p.topic for p in points}))
+    throttle_record = ReplicaThrottle(topics=topics, broker=follower, rate=fetch_throttle_rate(old, follower))
+    context.journal.save_checkpoint("align", throttle_record)
+    try:
+        throttle_partitions(old, points, leader, follower)
+        yield throttle_record
+    finally:
+        try:
+            _remove_throttles(context, old)
+        except RemoteFault as error:
+            context.print_line(f"throttles of {old.name} stay for now: {error}; resume takes them away")
+
+
+def _remove_throttles(context: StepContext, old: ClusterClient) -> None:
+    throttle_record = context.journal.load_checkpoint("align", ReplicaThrottle)
+    if throttle_record is not None and throttle_record.broker >= 0:
+        unthrottle_topics(old, throttle_record.topics)
+        set_throttle_rate(old, throttle_record.broker, throttle_record.rate)
+        # Until brokers show it, our own throttle would look foreign.
+        _wait_until(
+            lambda: (
+                not list_throttled_topics(old, throttle_record.topics)
+                and fetch_throttle_rate(old, throttle_record.broker) == throttle_record.rate
+            ),
+            f"cluster {old.name}: broker {throttle_record.broker} and its topics are still shown as throttled",
+        )
+        context.journal.save_checkpoint("align", ReplicaThrottle(topics=(), broker=-1, rate=None))
+
+
+def _wait_for_approach(old: ClusterClient, follower: int, marks: Mapping[Partition, _ParkingMarks]) -> None:
+    previous_ends, moved_at = dict[Partition, Offset](), time.monotonic()
+    while True:
+        ends = list_replica_ends(old, follower, marks)
+        if any(end >= marks[p].throttle_at for p, end in ends.items()):
+            return
+        if ends != previous_ends:
+            previous_ends, moved_at = ends, time.monotonic()
+        if time.monotonic() - moved_at > STALL_S:
+            stuck = join_limited(f"{p} at {end}" for p, end in ends.items())
+            raise Unreachable(f"cluster {old.name}: broker {follower} does not follow, {stuck}: resume")
+        time.sleep(POLL_S)
+
+
+def _park_replicas(
+    context: StepContext, old: ClusterClient, follower: int, marks: Mapping[Partition, _ParkingMarks], rate: int
+) -> float:
+    """Advance fetch by fetch until no replica ends in a transaction. Returns the seconds left."""
+    left_s = OPERATOR_WAIT_S
+    while True:
+        set_throttle_rate(old, follower, "1")
+        _wait_until(
+            lambda: fetch_throttle_rate(old, follower) == "1",
+            f"cluster {old.name}: broker {follower} was not slowed down",
+        )
+        ends = list_replica_ends(old, follower, marks)
+        inside_transactions = _list_open_transactions(old, follower, marks)
+        if not inside_transactions:
+            if list_replica_ends(old, follower, marks) == ends:
+                return left_s
+            continue
+        if any(end > marks[p].last_resting_offset for p, end in ends.items()):
+            raise Refused(
+                _format_replica_title(context),
+                [
+                    "wherever the new replicas could be held, a transaction was open:"
+                    f" {join_limited(inside_transactions)}. Resume to try again; or delete the topic on {old.name},"
+                    " whose tail is saved, and resume: then all is copied"
+                ],
+            )
+        left_s = min(OPERATOR_WAIT_S, MIN_OPERATOR_S)
+        set_throttle_rate(old, follower, str(min(rate, FETCH_BYTES)))
+        _wait_until(
+            partial(_have_replicas_moved, old, follower, ends), f"cluster {old.name}: broker {follower} did not follow"
+        )
+
+
+def _have_replicas_moved(old: ClusterClient, follower: int, previous_ends: Mapping[Partition, Offset]) -> bool:
+    return list_replica_ends(old, follower, previous_ends) != previous_ends
+
+
+def _list_open_transactions(old: ClusterClient, follower: int, partitions: Collection[Partition]) -> list[Partition]:
+    states = describe_producers(old, partitions, follower)
+    return [p for p, producers in states.items() if any(producer.open_transaction_start >= 0 for producer in producers)]
+
+
+def _is_leader_stopped(
+    old: ClusterClient, leader: int, follower: int, marks: Mapping[Partition, _ParkingMarks]
+) -> bool:
+    beyond = [p for p, end in list_replica_ends(old, follower, marks).items() if end > marks[p].last_safe_offset]
+    if beyond:
+        raise MirrorError(
+            f"cluster {old.name}: broker {leader} was not stopped in time, {join_limited(beyond)} went on: resume"
+        )
+    return leader not in old.brokers()
+
+
+def _check_short_replicas(
+    context: StepContext, old: ClusterClient, leader: int, follower: int, points: Mapping[Partition, Offset]
+) -> None:
+    ends = list_replica_ends(old, follower, points)
+    problem_lines = [
+        f"{p}: {ends.get(p, 'nothing')}"
+        for p, truncation_point in points.items()
+        if p not in ends or ends[p] > truncation_point
+    ]
+    problem_lines += [f"{p}: in a transaction" for p in _list_open_transactions(old, follower, points)]
+    if problem_lines:
+        reason = (
+            f"broker {follower} ends where it must not: {join_limited(problem_lines)}. Start broker {leader} again,"
+            " then resume"
+        )
+        raise Refused(_format_replica_title(context), [reason])
+
+
+def _is_follower_leading(old: ClusterClient, follower: int, points: Mapping[Partition, Offset]) -> bool:
+    current = describe_placements(old, {p.topic for p in points})
+    return all(current[p].leader == follower for p in points)
+
+
+def _are_logs_readable(old: ClusterClient, points: Mapping[Partition, Offset]) -> bool:
+    ends, stable = (list_offsets(old, points, point) for point in (OffsetPoint.LOG_END, OffsetPoint.STABLE_END))
+    return all(stable[p] == ends[p] <= truncation_point for p, truncation_point in points.items())
+
+
+def _wait_until(is_done: Callable[[], bool], problem: str) -> None:
+    deadline = time.monotonic() + OPERATOR_WAIT_S
+    while not is_done():
+        if time.monotonic() > deadline:
+            raise Unreachable(f"{problem} within {OPERATOR_WAIT_S:.0f} s; then resume")
+        time.sleep(POLL_S)
+
+
+def _format_replica_title(context: StepContext) -> str:
+    return (
+        f"failback {context.journal.run_id}: step align: logs of {context.link.source.name} are to be cut by a short"
+        " replica"
+    )

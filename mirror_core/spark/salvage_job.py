@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+import msgspec
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from mirror_core.model.errors import RemoteFault
+from mirror_core.model.names import ClusterName, Partition
+from mirror_core.model.parity_verdict import ParityRange, SalvagedPartition
+from mirror_core.parity.salvage import DDL, SalvageTask, salvage_records, write_locally
+from mirror_core.spark.job_submission import require_task_slot
+from mirror_core.spark.salvage_executor import read_task_records
+from mirror_core.spark.session import NO_CONF, format_first_line, get_spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql.pandas._typing import ArrowMapIterFunction
+
+SALVAGE_APP: Final = "mirrorbook-salvage"
+MAX_LOCAL_OFFSETS: Final = 10_000
+"""Fewer offsets are read faster without starting Spark."""
+
+
+class SparkSalvage:
+    def __init__(
+        self,
+        config_path: Path,
+        master: str = "local[*]",
+        *,
+        cores: int | None = None,
+        conf: Mapping[str, str] = NO_CONF,
+        opened_by_tasks: Path | None = None,
+    ) -> None:
+        self._config_path = config_path
+        self._opened_by_tasks = opened_by_tasks
+        self._master = master
+        self._cores = cores
+        self._conf = conf
+
+    def __call__(
+        self, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path, against: ClusterName | None = None
+    ) -> dict[Partition, SalvagedPartition]:
+        return salvage_records(
+            self._config_path,
+            cluster,
+            ranges,
+            output,
+            against,
+            write=self._write,
+            opened_by_tasks=self._opened_by_tasks,
+        )
+
+    def _write(self, tasks: Sequence[SalvageTask], folder: Path) -> None:
+        if sum(task.range.end - task.range.start for task in tasks) <= MAX_LOCAL_OFFSETS:
+            write_locally(tasks, folder)
+            return
+        payloads = tuple(msgspec.json.encode(task) for task in tasks)
+        function = cast("ArrowMapIterFunction", partial(read_task_records, payloads))
+        try:
+            spark = get_spark_session(SALVAGE_APP, self._master, self._cores, self._conf)
+            rows = spark.range(0, len(payloads), 1, len(payloads)).mapInArrow(function, DDL)
+            with require_task_slot(spark.sparkContext, f"Spark, salvage of cluster {tasks[0].cluster}"):
+                rows.write.mode("append").option("compression", "zstd").parquet(folder.resolve().as_uri())
+        except (PySparkException, Py4JError, OSError) as error:
+            raise RemoteFault(
+                f"salvage of cluster {tasks[0].cluster}: Spark gave up: {format_first_line(error)}. Nothing may be"
+                " deleted now; run it again"
+            ) from None

@@ -1,0 +1,159 @@
+"""A mirror with the configuration of both clusters, found by name."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig, Config, load_config, register_config_text
+from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, MissingPermission
+from mirror_core.model.logs import get_logger
+from mirror_core.model.mirror import Mirror
+from mirror_core.model.names import DRILL_PREFIX, ClusterName, MirrorName
+from mirror_core.model.timing import TIMEOUTS
+from mirror_core.state.state_records import State
+from mirror_core.state.state_topic import read_state
+
+_log = get_logger(__name__)
+
+_READ_ROUND_TRIPS: Final = 4
+"""For a first state read, in first response times."""
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorLink:
+    config: Config
+    mirror: Mirror
+    source: ClusterConfig
+    destination: ClusterConfig
+
+
+def load_clusters(path: Path) -> Config:
+    return load_config(path)
+
+
+def register_config(path: Path, text: str) -> None:
+    """In this process only; on no disk."""
+    register_config_text(path, text)
+
+
+def read_cluster_state(config: Config, cluster: str) -> State:
+    return read_state(config.cluster(cluster))
+
+
+def make_mirror_link(config: Config, mirror: Mirror) -> MirrorLink:
+    """A drill has no fence commands: its applications keep writing."""
+    source, destination = config.cluster(mirror.source), config.cluster(mirror.destination)
+    if mirror.name.startswith(DRILL_PREFIX):
+        source, destination = (
+            replace(cluster, ruling=cluster.ruling.without_commands()) for cluster in (source, destination)
+        )
+    return MirrorLink(config, mirror, source, destination)
+
+
+def find_mirror_link(config: Config, name: str) -> tuple[MirrorLink, State]:
+    """The mirror and its destination's state; returns once one cluster knows it.
+
+    BadRequest: unknown, or credentials refused; Indeterminate: a cluster did not answer, or has an unreadable record.
+    Only the destination counts: on a source, applications may write that topic.
+    """
+    unread: list[MirrorError] = []
+    stray: list[MirrorError] = []
+    known_mirrors: set[str] = set()
+    for cluster, result in read_states(config):
+        if isinstance(result, MirrorError):
+            unread.append(result)
+            continue
+        try:
+            result.require_readable(MirrorName(name))
+        except Indeterminate as error:
+            unread.append(error)  # may be foreign, and the mirror another cluster's
+            continue
+        mirror = result.mirrors.get(MirrorName(name))
+        if mirror is not None and mirror.destination == cluster:
+            return make_mirror_link(config, mirror), result
+        if mirror is not None:
+            stray.append(_make_stray_error(cluster, mirror))
+        known_mirrors |= {known.name for known in result.mirrors.values() if known.destination == cluster}
+    reasons = "".join(f"\n  - {reason}" for reason in sorted(map(str, (*unread, *stray))))
+    if unread:
+        # People mend passwords; clusters may come back.
+        kind = BadRequest if any(isinstance(e, BadRequest | MissingPermission) for e in unread) else Indeterminate
+        raise kind(f"mirror {name!r} is not known to the clusters whose state could be read; these are left:{reasons}")
+    raise BadRequest(
+        f"unknown mirror {name!r}: there {_format_known(known_mirrors)}; see `mirrorbook mirror list`{reasons}"
+    )
+
+
+def _make_stray_error(cluster: ClusterName, mirror: Mirror) -> MirrorError:
+    return BadRequest(
+        f"cluster {cluster} has a record of mirror {mirror.name} towards {mirror.destination}, which is none of its "
+        f"own: somebody else may have written it; or mirrorbook.yaml calls this cluster {mirror.destination} no more"
+    )
+
+
+def _format_known(mirrors: set[str]) -> str:
+    return f"are {', '.join(sorted(mirrors))}" if mirrors else "are none"
+
+
+def read_states(
+    config: Config, timeout_s: float = TIMEOUTS.mirror_lookup_s
+) -> Iterator[tuple[ClusterName, State | MirrorError]]:
+    """In order of arrival. The limit is for silence: a large state gets more time."""
+    results: queue.SimpleQueue[tuple[ClusterName, State | MirrorError]] = queue.SimpleQueue()
+
+    def extend_deadline(name: ClusterName, cluster_timeout_s: float = timeout_s) -> None:
+        deadlines[name] = time.monotonic() + cluster_timeout_s
+
+    def read_cluster(name: ClusterName, cluster: ClusterConfig) -> None:
+        try:
+            # Measures the distance first.
+            began_at = time.monotonic()
+            with ClusterClient(cluster, timeout_s=timeout_s - 1) as client:
+                client.metadata(())
+            # The reader connects again and receives more.
+            cluster_timeout_s = max(timeout_s, _READ_ROUND_TRIPS * (time.monotonic() - began_at))
+            on_progress = partial(extend_deadline, name, cluster_timeout_s)
+            on_progress()
+            results.put((name, read_state(cluster, timeout_s=cluster_timeout_s - 1, on_progress=on_progress)))
+        except MirrorError as error:
+            _log.info("its state is not known: %s", error, cluster=name)
+            results.put((name, error))
+
+    deadlines: dict[ClusterName, float] = {}
+    for name, cluster in config.clusters.items():
+        extend_deadline(name)
+        # No pool: a hanging thread must not block process exit.
+        threading.Thread(target=read_cluster, args=(name, cluster), daemon=True).start()
+    waiting = set(config.clusters)
+    while waiting:
+        try:
+            next_deadline = min(deadlines[name] for name in waiting)
+            name, result = results.get(timeout=max(0.0, next_deadline - time.monotonic()))
+        except queue.Empty:
+            for name in sorted(name for name in waiting if deadlines[name] <= time.monotonic()):
+                waiting.discard(name)
+                yield name, Indeterminate(f"cluster {name}: no answer within {timeout_s} s")
+        else:
+            if name in waiting:
+                waiting.discard(name)
+                yield name, result
+
+
+def read_other_states(link: MirrorLink) -> Iterator[tuple[ClusterName, State | MirrorError]]:
+    """Neither side of this mirror."""
+    own_clusters = (link.mirror.source, link.mirror.destination)
+    others = {name: cluster for name, cluster in link.config.clusters.items() if name not in own_clusters}
+    return read_states(replace(link.config, clusters=others))
+
+
+def read_source_state(link: MirrorLink) -> Iterator[tuple[ClusterName, State | MirrorError]]:
+    """It may be another mirror's destination."""
+    return read_states(replace(link.config, clusters={link.source.name: link.source}))

@@ -1,0 +1,214 @@
+"""A run's heartbeat in the journal.
+
+The transactional writer writes start and release, so a process that lost the run cannot. Heartbeats between use no
+transaction: an unacknowledged one neither loses the mirror nor hides records.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
+
+from mirror_core.decide.process_liveness import (
+    CONDUCTOR_STEP,
+    ConductorState,
+    ConductorStatus,
+    decide_conductor_status,
+    find_conductor_heartbeat,
+    format_heartbeat_step,
+)
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.model.errors import LostOwnership, format_safe_error
+from mirror_core.model.logs import get_logger
+from mirror_core.model.run import Run
+from mirror_core.model.run_checkpoints import Checkpoint, RunHeartbeat
+from mirror_core.model.timing import CONDUCTOR_TIMEOUT_S, now_ms
+from mirror_core.state.journal import find_run, make_checkpoint
+from mirror_core.state.nonfencing_writer import NonFencingWriter
+from mirror_core.state.state_records import State, StateRecord, Tombstone
+from mirror_core.state.writer import StateWriter
+from mirror_core.supervisor.process_identity import MachineIdentity, ProcessIdentity, get_current_process
+
+_log = get_logger(__name__)
+
+RUN_HEARTBEAT_S: Final = 10.0
+_FLUSH_TIMEOUT_S: Final = 2.0
+_POLL_S: Final = 0.5
+
+
+class HeartbeatSender:
+    """Failures never affect the run."""
+
+    def __init__(self, cluster: ClusterConfig, heartbeat: RunHeartbeat, run_id: str) -> None:
+        self._cluster = cluster
+        self._heartbeat = heartbeat
+        self._run = run_id
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._send_until_stopped, name=f"pulse {run_id}", daemon=True)
+        self._writer: NonFencingWriter | None = None
+        self.is_acknowledged = True
+        """Also true if none was sent."""
+
+    def start(self) -> None:
+        """Without a client the run continues, and others soon consider this process dead."""
+        try:
+            self._writer = NonFencingWriter(self._cluster)
+        except Exception as error:  # noqa: BLE001 - said, and the run goes on
+            consequence = f"after {CONDUCTOR_TIMEOUT_S:.0f} s others take this process for dead"
+            _log.warning("no heartbeat, %s: %s", consequence, format_safe_error(error), run=self._run)
+        else:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """No heartbeat follows."""
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        if self._writer is not None:
+            self._thread.join()
+            self._flush(self._writer)
+
+    def forget(self) -> None:
+        """The next conductor may not know of them."""
+        if self._writer is not None and self._writer.has_written and self.is_acknowledged:
+            self._put(self._writer, Tombstone(self._make_checkpoint()))
+            self._flush(self._writer)
+
+    def _send_until_stopped(self) -> None:
+        while self._writer is not None and not self._stopped.wait(RUN_HEARTBEAT_S):
+            self._put(self._writer, self._make_checkpoint())
+
+    def _put(self, heartbeat_writer: NonFencingWriter, record: Checkpoint | Tombstone) -> None:
+        try:
+            heartbeat_writer.put(record)  # the next one will do
+        except Exception as error:  # noqa: BLE001 - said, and the next one is tried
+            _log.warning("a beat was not written: %s", format_safe_error(error), run=self._run)
+
+    def _flush(self, heartbeat_writer: NonFencingWriter) -> None:
+        try:
+            self.is_acknowledged = heartbeat_writer.flush(_FLUSH_TIMEOUT_S)
+        except Exception as error:  # noqa: BLE001 - said, and nothing depends on it
+            _log.warning("the last beats were not written: %s", format_safe_error(error), run=self._run)
+
+    def _make_checkpoint(self) -> Checkpoint:
+        return make_checkpoint(
+            self._run, format_heartbeat_step(self._heartbeat.token), replace(self._heartbeat, at_ms=now_ms())
+        )
+
+
+@contextmanager
+def send_heartbeats(
+    writer: StateWriter, run_id: str, conductor: str, extra_records: Sequence[StateRecord] = ()
+) -> Iterator[Callable[[], None]]:
+    """Sends heartbeats during the block, then releases the run.
+
+    `extra_records` go with the first. The yielded function stops them before the run is closed: a later one would stay
+    for ever.
+    """
+    if not _is_running(writer.state, run_id):
+        yield lambda: None
+        return
+    heartbeat = _make_heartbeat(conductor)
+    first = make_checkpoint(run_id, format_heartbeat_step(heartbeat.token), heartbeat)
+    ended_runs = {run.id for run in writer.state.runs.values() if run.ended_ms is not None}  # late heartbeats
+    heartbeat_checkpoints = (
+        record for record in writer.state.checkpoints.values() if record.step.startswith(format_heartbeat_step(""))
+    )
+    obsolete = [record for record in heartbeat_checkpoints if record.run == run_id or record.run in ended_runs]
+    writer.put(make_checkpoint(run_id, CONDUCTOR_STEP, heartbeat), first, *map(Tombstone, obsolete), *extra_records)
+    sender = HeartbeatSender(writer.cluster, heartbeat, run_id)
+    try:
+        sender.start()
+        yield sender.stop
+    finally:
+        sender.stop()
+        try:
+            if not sender.is_acknowledged:
+                _log.info("not let go of: brokers do not take beats either", run=run_id)
+            elif _is_running(writer.state, run_id):
+                released = make_checkpoint(run_id, CONDUCTOR_STEP, replace(heartbeat, at_ms=now_ms(), released=True))
+                writer.put_last(released, Tombstone(first), timeout_s=_FLUSH_TIMEOUT_S)
+        except LostOwnership as error:
+            _log.info("not let go of: %s", error, run=run_id)
+            sender.forget()
+        except Exception as error:  # noqa: BLE001 - said; others see that it is silent
+            _log.info("not let go of: %s", format_safe_error(error), run=run_id)
+
+
+def _is_running(state: State, run_id: str) -> bool:
+    return find_run(state, run_id).ended_ms is None
+
+
+def make_released_heartbeat(run_id: str, conductor: str) -> Checkpoint:
+    return make_checkpoint(run_id, CONDUCTOR_STEP, replace(_make_heartbeat(conductor), released=True))
+
+
+def _make_heartbeat(conductor: str) -> RunHeartbeat:
+    process = get_current_process()
+    return RunHeartbeat(
+        token=secrets.token_hex(4),
+        by=conductor,
+        host=process.machine.host,
+        boot_id=process.machine.boot,
+        pid=process.pid,
+        start_ticks=process.started,
+        at_ms=now_ms(),
+    )
+
+
+def find_conductor_status(state: State, run: Run, at_ms: int | None = None) -> ConductorStatus:
+    """From one read and the clocks."""
+    heartbeat = find_conductor_heartbeat(run.id, state.checkpoints)
+    now = now_ms() if at_ms is None else at_ms
+    return decide_conductor_status(
+        run, heartbeat, (now - heartbeat.at_ms) / 1000 if heartbeat else 0.0, _has_process_ended
+    )
+
+
+class HeartbeatMonitor:
+    """Waits for new heartbeats; does not compare clocks of two machines.
+
+    Later calls do not wait again.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self._run = run_id
+        self._first: RunHeartbeat | None = None
+        self._first_seen_at = 0.0
+        self._reported_unknown: ConductorStatus | None = None
+
+    def wait_for_status(
+        self, read_state: Callable[[], State], report: Callable[[str], None], *, take_over: bool = False
+    ) -> ConductorStatus:
+        """`read_state` must wait for open transactions, which hide heartbeats."""
+        while True:
+            asked_at = time.monotonic()
+            state = read_state()
+            run, heartbeat = find_run(state, self._run), find_conductor_heartbeat(self._run, state.checkpoints)
+            status = decide_conductor_status(
+                run, heartbeat, asked_at - self._first_seen_at if heartbeat == self._first else 0.0, _has_process_ended
+            )
+            is_silent = status.state is not ConductorState.ALIVE
+            if status.state is ConductorState.UNKNOWN and status != self._reported_unknown:
+                self._reported_unknown = status
+                report(f"run {self._run}: {status}")
+            if self._first is None:
+                self._first, self._first_seen_at = heartbeat, time.monotonic()
+                if not is_silent:
+                    limit = f"watching up to {CONDUCTOR_TIMEOUT_S:.0f} s for another sign of life"
+                    way_out = "; `--take-over` does not wait" if take_over else ""
+                    report(f"run {self._run}: {status.by} on {status.host} conducted it last; {limit}{way_out}")
+            if is_silent or self._first != heartbeat:
+                return status
+            time.sleep(_POLL_S)
+
+
+def _has_process_ended(heartbeat: RunHeartbeat) -> bool:
+    return ProcessIdentity(
+        heartbeat.pid, MachineIdentity(heartbeat.host, heartbeat.boot_id), heartbeat.start_ticks
+    ).has_ended()

@@ -1,0 +1,143 @@
+"""Cached state, read further while a run is active.
+
+Only for provably the same log without gaps: same topic id, leader epoch (no truncation) and log start, and a record at
+every offset from the position on. A record that compaction removed may have been a tombstone of a cached key; this
+needs no clocks. Otherwise the topic is read from the start.
+
+Reads the state topic. `writer` writes it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.text import format_shell_command
+from mirror_core.model.timing import TIMEOUTS
+from mirror_core.state import topic_reader
+from mirror_core.state.state_records import STATE_TOPIC, State
+from mirror_core.state.topic_reader import CachedState, LogChanged, read_from_start
+from mirror_core.wire.batch import MalformedBatch
+
+
+class StateCache:
+    """A taken entry is exclusive."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._cached: dict[Hashable, CachedState] = {}
+
+    @contextmanager
+    def enable(self) -> Iterator[None]:
+        """The last user clears it."""
+        with self._lock:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._cached.clear()
+
+    @property
+    def is_enabled(self) -> bool:
+        return self._users > 0
+
+    def pop(self, cluster: ClusterConfig) -> CachedState | None:
+        with self._lock:
+            return self._cached.pop(_make_cache_key(cluster), None)
+
+    def put(self, cluster: ClusterConfig, cached: CachedState) -> None:
+        with self._lock:
+            if self._users:
+                self._cached[_make_cache_key(cluster)] = cached
+
+
+STATE_CACHE: Final = StateCache()
+
+
+def _make_cache_key(cluster: ClusterConfig) -> Hashable:
+    return tuple(sorted(cluster.properties().items()))
+
+
+def read_from_cache(cluster: ClusterConfig, cached: CachedState, on_progress: Callable[[], None]) -> CachedState | None:
+    """None: read from the start. Consumes `cached`."""
+    try:
+        return topic_reader.read_newer(cluster, cached, on_progress, TIMEOUTS.cached_state_s)
+    except (MirrorError, MalformedBatch, LogChanged):
+        return None
+
+
+STATE_TRANSACTION_MS: Final = 10_000
+
+
+"""Also for owners killed during a commit."""
+
+
+_ABORT_WAIT_S: Final = 35.0
+
+
+"""Brokers check timeouts every 10 s."""
+
+
+_FIND_HANGING_COMMAND: Final = format_shell_command(
+    "kafka-transactions.sh",
+    "--bootstrap-server",
+    "BOOTSTRAP",
+    "find-hanging",
+    "--topic",
+    STATE_TOPIC,
+    "--partition",
+    "0",
+)
+
+
+_HANGING_HINT: Final = (
+    "a transaction that is open there hides what stands behind it. A coordinator ends one after "
+    f"{STATE_TRANSACTION_MS / 1000:.0f} s; `{_FIND_HANGING_COMMAND}` names one that nobody ends, and `abort` ends it"
+)
+
+
+"""A coordinator may drop the marker for a broker that is just starting."""
+
+
+def read_state(
+    cluster: ClusterConfig,
+    *,
+    timeout_s: float = 10.0,
+    wait_for_open: bool = False,
+    on_progress: Callable[[], None] = lambda: None,
+) -> State:
+    """Empty without the topic. A killed owner's open transaction hides later records.
+
+    That suffices for display; to act, use `wait_for_open`. The limit is for silence: each response restarts it until
+    the end was seen once. Cached during a run.
+    """
+    remembered = STATE_CACHE.pop(cluster) if STATE_CACHE.is_enabled else None
+    cached = read_from_cache(cluster, remembered, on_progress) if remembered else None
+    if cached is None:
+        topic_read = read_from_start(
+            cluster,
+            STATE_TOPIC,
+            timeout_s=timeout_s,
+            wait_for_open=wait_for_open,
+            on_progress=on_progress,
+            hanging_hint=_HANGING_HINT,
+        )
+        if topic_read.cached is None or not STATE_CACHE.is_enabled:
+            return topic_read.state
+        cached = topic_read.cached
+    state = cached.state.copy()  # the caller changes its copy
+    STATE_CACHE.put(cluster, cached)
+    return state
+
+
+def read_complete_state(cluster: ClusterConfig) -> State:
+    """For deciding."""
+    return read_state(cluster, timeout_s=_ABORT_WAIT_S, wait_for_open=True)

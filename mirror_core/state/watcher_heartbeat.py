@@ -1,0 +1,106 @@
+"""Heartbeats of `mirror watch`, written without fencing the owner."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from mirror_core.decide.process_liveness import (
+    MAX_MISSED_PROBES,
+    WATCHER_STEP,
+    WatcherState,
+    WatcherStatus,
+    decide_watcher_status,
+    find_watcher_heartbeat,
+)
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.model.errors import format_safe_error
+from mirror_core.model.logs import get_logger
+from mirror_core.model.names import DRILL_PREFIX, MirrorName
+from mirror_core.model.run_checkpoints import WatcherHeartbeat
+from mirror_core.model.timing import now_ms
+from mirror_core.state.journal import make_checkpoint
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.nonfencing_writer import NonFencingWriter
+from mirror_core.state.state_records import State
+from mirror_core.supervisor.process_identity import get_current_process
+
+_log = get_logger(__name__)
+
+WATCHER_HEARTBEAT_S: Final = 30.0
+"""Minimum interval."""
+_FLUSH_TIMEOUT_S: Final = 2.0
+
+
+class WatcherHeartbeats:
+    """Failures never affect watching."""
+
+    def __init__(self, cluster: ClusterConfig, watcher: str, every_s: float) -> None:
+        """`every_s`: longest interval."""
+        self._cluster = cluster
+        self._watcher = watcher
+        self._every_s = every_s
+        self._writer: NonFencingWriter | None = None
+        self._must_renew = False
+        """The client may hold an expired certificate."""
+        self._sent_at: dict[MirrorName, float] = {}
+
+    def __enter__(self) -> WatcherHeartbeats:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        try:
+            if self._writer is not None and not self._writer.flush(_FLUSH_TIMEOUT_S):
+                self._warn_lost("no answer in time")
+        except Exception as error:  # noqa: BLE001 - said, and nothing depends on it
+            self._warn_lost(format_safe_error(error))
+
+    def send(self, mirror: MirrorName) -> None:
+        """Rate-limited. Drills are not watched."""
+        if mirror.startswith(DRILL_PREFIX):
+            return
+        if time.monotonic() - self._sent_at.get(mirror, -WATCHER_HEARTBEAT_S) < WATCHER_HEARTBEAT_S:
+            return
+        self._sent_at[mirror] = time.monotonic()
+        process = get_current_process()
+        heartbeat = WatcherHeartbeat(
+            by=self._watcher, host=process.machine.host, pid=process.pid, at_ms=now_ms(), interval_s=self._every_s
+        )
+        try:
+            if self._writer is None or self._must_renew:
+                if self._writer is not None:
+                    self._writer.flush(0.0)
+                self._writer, self._must_renew = NonFencingWriter(self._cluster), False
+            self._writer.put(make_checkpoint(mirror, WATCHER_STEP, heartbeat), self._warn_lost)
+        except Exception as error:  # noqa: BLE001 - said, and the next one is tried
+            self._warn_lost(format_safe_error(error))
+
+    def _warn_lost(self, reason: str) -> None:
+        self._must_renew = True
+        _log.warning(
+            "watches on, but its sign of life was not written to the state topic, so others may say that nobody "
+            "watches: %s",
+            reason,
+            cluster=self._cluster.name,
+        )
+
+
+def extra_interval_s(link: MirrorLink) -> float:
+    """Slow fence commands delay checks. `LOOKS` checks may be missed."""
+    ruling = link.source.ruling
+    fence_command, unfence_command = ruling.fence_command, ruling.unfence_command
+    unfence_s = unfence_command.timeout_s * (unfence_command.retries + 1) if unfence_command else 0.0
+    return max(fence_command.timeout_s if fence_command else 0.0, unfence_s) / MAX_MISSED_PROBES
+
+
+def find_watcher_status(state: State, mirror: MirrorName, at_ms: int | None = None) -> WatcherStatus:
+    """From one read and the clocks."""
+    now, fence_key = now_ms() if at_ms is None else at_ms, f"debt/{mirror}"
+    if fence_key in state.unreadable and not mirror.startswith(DRILL_PREFIX):
+        text = (
+            f"it is not known whether an old source has to be watched: key {fence_key}: {state.unreadable[fence_key]}"
+        )
+        return WatcherStatus(state=WatcherState.UNKNOWN, mirror=mirror, text=text)
+    return decide_watcher_status(
+        mirror, state.pending_fences.get(mirror), find_watcher_heartbeat(mirror, state.checkpoints), now
+    )

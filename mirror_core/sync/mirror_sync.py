@@ -1,0 +1,202 @@
+"""One sync: topics, settings, ACLs and group offsets, compared and brought over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from mirror_core.decide.command_rules import format_held_by
+from mirror_core.kafka.client import ClusterClient, TopicMetadata
+from mirror_core.model.errors import HeldByRun, Refused
+from mirror_core.model.json_documents import JsonDocument
+from mirror_core.model.logs import get_logger
+from mirror_core.model.mirror import FailureKind, GroupSyncTime
+from mirror_core.model.sync_state import WRITING_ACTIONS, DriftRow, SyncAction, SyncCategory
+from mirror_core.model.timing import MAX_FRESH_AGE_S, now_ms
+from mirror_core.state.journal import JournalLog
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.run_heartbeat import find_conductor_status
+from mirror_core.state.state_records import State, StateRecord, Tombstone
+from mirror_core.state.state_topic import read_complete_state
+from mirror_core.sync.acl_sync import sync_acls
+from mirror_core.sync.cluster_identity import check_cluster_ids
+from mirror_core.sync.mirror_topics import (
+    TopicPlacement,
+    create_missing_topics,
+    list_hidden_rows,
+    list_left_out_rows,
+    list_mirror_topics,
+    list_stopped_topics,
+    sync_configs,
+)
+from mirror_core.sync.offset_commits import OffsetCommitter
+from mirror_core.sync.offset_sync import list_groups_in_scope, sync_groups
+
+_log = get_logger(__name__)
+
+ALL_PARTS: Final = frozenset(SyncCategory)
+
+
+class SyncDocument(JsonDocument, frozen=True, kw_only=True):
+    """Differences, and what was done about each; groups in scope always have a row."""
+
+    mirror: str
+    dry_run: bool
+    parts: tuple[SyncCategory, ...]
+    rows: tuple[DriftRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncReport:
+    mirror: str
+    dry_run: bool
+    parts: tuple[SyncCategory, ...]
+    rows: tuple[DriftRow, ...]
+    topics: frozenset[str] = frozenset()
+    """Topics that were compared."""
+
+    @property
+    def refused(self) -> tuple[DriftRow, ...]:
+        """Rows that need a person."""
+        return tuple(row for row in self.rows if row.action is SyncAction.REFUSE)
+
+    @property
+    def pending(self) -> tuple[DriftRow, ...]:
+        """Changes not carried out; in a dry run, all."""
+        return tuple(row for row in self.rows if row.action in WRITING_ACTIONS and not row.done)
+
+    @property
+    def document(self) -> SyncDocument:
+        return SyncDocument(mirror=self.mirror, dry_run=self.dry_run, parts=self.parts, rows=self.rows)
+
+
+def preview_sync(link: MirrorLink, state: State, *, only: frozenset[SyncCategory] = ALL_PARTS) -> SyncReport:
+    """Changes nothing."""
+    return _run_sync(link, state, None, only)
+
+
+def sync_mirror(
+    link: MirrorLink,
+    log: JournalLog,
+    *,
+    only: frozenset[SyncCategory] = ALL_PARTS,
+    run_id: str | None = None,
+) -> SyncReport:
+    """HeldByRun while another run than `run_id` holds the mirror. May be repeated."""
+    active = log.state.active_run(link.mirror.name)
+    if active is not None and active.id != run_id:
+        raise HeldByRun(
+            f"mirror {link.mirror.name}: sync", [format_held_by(active, find_conductor_status(log.state, active))]
+        )
+    return _run_sync(link, log.state, log, only, run_id)
+
+
+def _run_sync(
+    link: MirrorLink, state: State, log: JournalLog | None, only: frozenset[SyncCategory], run_id: str | None = None
+) -> SyncReport:
+    rows: list[DriftRow] = []
+    with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
+        check_cluster_ids(link, source, destination)
+        matching_topics = list_mirror_topics(link, source)
+        stopped = list_stopped_topics(link, state)
+        placement = create_missing_topics(
+            link, state, source, destination, matching_topics, dry_run=log is None or SyncCategory.TOPICS not in only
+        )
+        if SyncCategory.TOPICS in only:
+            rows += [*placement.rows, *list_hidden_rows(link, state, source, matching_topics)]
+            rows += [_to_stopped_row(name) for name in sorted(stopped & matching_topics.keys())]
+        ready = placement.ready
+        # Copies of topics recreated on the source keep their rights and group offsets.
+        syncable_topics = {
+            **ready,
+            **{n: matching_topics[n] for n, kind in placement.failure_kinds.items() if kind is FailureKind.RECREATED},
+        }
+        if SyncCategory.CONFIGS in only:
+            rows += list_left_out_rows(placement) if log is None else []
+            config_rows, new_settings = sync_configs(link, state, source, destination, ready, dry_run=log is None)
+            rows += config_rows
+            if log is not None and new_settings:
+                log.put(*new_settings)
+        # A mirror without topics left manages no ACLs and offsets any more.
+        if SyncCategory.ACLS in only and (syncable_topics or not stopped):
+            groups = list_groups_in_scope(link, source)
+            rows += sync_acls(
+                link,
+                state,
+                log,
+                source,
+                destination,
+                _list_acl_topics(syncable_topics, matching_topics, placement),
+                groups,
+            )
+        if SyncCategory.GROUPS in only and (syncable_topics or not stopped):
+            began_ms = now_ms()
+            if log is None:
+                rows += sync_groups(link, state, source, destination, syncable_topics, None).rows
+            else:
+                check_ownership = None if run_id else partial(_check_still_owned, link, frozenset(ready))
+                with OffsetCommitter(destination, check_ownership) as commits:
+                    is_followed = run_id is None and _has_live_follower(link, log.state, began_ms)
+                    synced = sync_groups(
+                        link, log.state, source, destination, syncable_topics, commits, is_followed=is_followed
+                    )
+                rows += synced.rows
+                _record_group_sync(link, log, began_ms, synced.records)
+    for row in rows:
+        if row.done or row.action in (SyncAction.SKIP, SyncAction.REFUSE):
+            outcome = row.action if row.done else f"{row.action}, since {row.reason}"
+            _log.info("%s %s: %s", row.part, row.subject, outcome, mirror=link.mirror.name)
+    return SyncReport(
+        mirror=link.mirror.name,
+        dry_run=log is None,
+        parts=tuple(part for part in SyncCategory if part in only),
+        rows=tuple(rows),
+        topics=frozenset(ready),
+    )
+
+
+def _check_still_owned(link: MirrorLink, topics: frozenset[str]) -> None:
+    """Raises when a run has begun, or a topic was stopped, meanwhile."""
+    state, name = read_complete_state(link.destination), link.mirror.name
+    active = state.active_run(name)
+    if active is not None:
+        raise HeldByRun(f"mirror {name}: sync", [format_held_by(active, find_conductor_status(state, active))])
+    stopped = topics & list_stopped_topics(link, state)
+    if stopped:
+        raise Refused(f"mirror {name}: sync", [f"topic {topic} was stopped meanwhile" for topic in sorted(stopped)])
+
+
+def _has_live_follower(link: MirrorLink, state: State, now_at_ms: int) -> bool:
+    last_sync = state.groups.get(link.mirror.name)
+    return last_sync is not None and last_sync.followed and now_at_ms - last_sync.synced_ms < MAX_FRESH_AGE_S * 1000
+
+
+def _record_group_sync(
+    link: MirrorLink, log: JournalLog, began_ms: int, records: Iterable[StateRecord | Tombstone]
+) -> None:
+    """A follower's record is newer than ours."""
+    last_sync, new_records = log.state.groups.get(link.mirror.name), list(records)
+    if last_sync is None or last_sync.synced_ms < began_ms:
+        new_records.append(GroupSyncTime(mirror=link.mirror.name, synced_ms=began_ms, followed=False))
+    if new_records:
+        log.put(*new_records)
+
+
+def _list_acl_topics(
+    ready: Mapping[str, TopicMetadata], chosen: Mapping[str, TopicMetadata], placement: TopicPlacement
+) -> frozenset[str]:
+    created = {row.subject for row in placement.rows if row.action is SyncAction.CREATE}
+    return frozenset(ready) | (created & chosen.keys())
+
+
+def _to_stopped_row(name: str) -> DriftRow:
+    return DriftRow(
+        part=SyncCategory.TOPICS,
+        subject=name,
+        source="",
+        destination="",
+        action=SyncAction.SKIP,
+        reason="was stopped: it is the applications' topic now, and nothing of it is synced",
+    )

@@ -1,0 +1,557 @@
+"""Creates, adopts, widens and configures mirror topics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import msgspec
+
+from mirror_core.decide.filters import build_topic_filter
+from mirror_core.decide.topic_settings import (
+    MIRROR_HELD_KEYS,
+    NEVER_COPIED_KEYS,
+    RETENTION_PROMISE_KEYS,
+    AcceptedSettings,
+    build_promotion_configs,
+    build_wanted_configs,
+    choose_replication_factor,
+    diff_configs,
+    find_harmful_refusals,
+    is_compacted,
+    keep_raised_limit,
+    list_lower_limits,
+    search_accepted,
+)
+from mirror_core.kafka.client import ClusterClient, TopicMetadata
+from mirror_core.kafka.topic_existence import describe_denied_error, find_hidden_topics
+from mirror_core.kafka.topics import (
+    NewTopic,
+    TopicConfigs,
+    create_partitions,
+    create_topics,
+    describe_available_configs,
+    describe_configs,
+    try_alter_configs,
+    validate_topics,
+)
+from mirror_core.model.errors import MissingPermission, RemoteFault, SettingRefused
+from mirror_core.model.mirror import FailureKind, GapFilling, PartitionState
+from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory, TopicSettings
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.state_records import STATE_TOPIC as STATE_TOPIC
+from mirror_core.state.state_records import State
+from mirror_core.sync.circle_search import refuse_topics_in_circles
+from mirror_core.sync.topic_compaction import find_lagging_topics
+from mirror_core.sync.topic_errors import (
+    TopicConflicts,
+    check_recreated,
+    check_width,
+    describe_visible_configs,
+    list_recorded_source_ids,
+    raise_if_all_denied,
+    run_for_each_topic,
+    to_failure_kind,
+)
+
+UNKNOWN_SETTING: Final = "the destination's brokers do not know this setting"
+_CATCH_UP_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlacement:
+    ready: Mapping[str, TopicMetadata]
+    """May be copied into."""
+    rows: tuple[DriftRow, ...]
+    refused: Mapping[str, str]
+    """With reason and remedy."""
+    failure_kinds: Mapping[str, FailureKind] = field(default_factory=dict)
+    refused_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Topic -> setting -> reason."""
+
+
+def list_mirror_topics(link: MirrorLink, source: ClusterClient) -> dict[str, TopicMetadata]:
+    wanted = build_topic_filter(link.mirror)
+    return {name: view for name, view in source.metadata().topics.items() if name in wanted and not view.internal}
+
+
+def list_stopped_topics(link: MirrorLink, state: State) -> frozenset[str]:
+    """Given to the applications."""
+    statuses = state.partitions.get(link.mirror.name, {}).values()
+    return frozenset(s.partition.topic for s in statuses if s.state is PartitionState.STOPPED)
+
+
+def list_hidden_rows(link: MirrorLink, state: State, source: ClusterClient, listed: Collection[str]) -> list[DriftRow]:
+    """DESCRIBE is denied: they are not gone."""
+    recorded = {p.topic for p in state.partitions.get(link.mirror.name, {})} - list_stopped_topics(link, state)
+    unlisted = recorded.difference(listed)
+    denied = sorted(find_hidden_topics(source, unlisted))
+    return [
+        _to_topic_row(name, "", "", SyncAction.REFUSE, str(describe_denied_error(source, [name]))) for name in denied
+    ]
+
+
+def list_left_out_rows(placement: TopicPlacement) -> list[DriftRow]:
+    return [
+        DriftRow(
+            part=SyncCategory.CONFIGS,
+            subject=f"{topic}: {key}",
+            source="",
+            destination="",
+            action=SyncAction.SKIP,
+            reason=f"left out: {why}",
+        )
+        for topic, reasons in sorted(placement.refused_settings.items())
+        for key, why in sorted(reasons.items())
+        if topic not in placement.ready
+    ]
+
+
+def create_missing_topics(
+    link: MirrorLink,
+    state: State,
+    source: ClusterClient,
+    destination: ClusterClient,
+    topics: Mapping[str, TopicMetadata],
+    *,
+    dry_run: bool = False,
+    total: int | None = None,
+) -> TopicPlacement:
+    """Create these topics as wide as the source's. May be repeated after a crash anywhere.
+
+    An unrecorded existing topic is adopted when empty, else refused by name. `total`: number of all topics, if these
+    are a part; a right missing for all raises.
+    """
+    stopped, recorded = list_stopped_topics(link, state), _list_recorded(state, link)
+    source_ids = list_recorded_source_ids(link, state)
+    topics = {name: view for name, view in topics.items() if name not in stopped}
+    total = len(topics) if total is None else total
+    in_circles = refuse_topics_in_circles(link, topics.keys() - _list_copied_names(state, link))
+    topics = {name: view for name, view in topics.items() if name not in in_circles}
+    destination_view = destination.metadata(topics)
+    denied = {name: describe_denied_error(destination, [name]) for name in topics if name in destination_view.denied}
+    raise_if_all_denied(denied, total)
+    topics = {name: view for name, view in topics.items() if name not in denied}
+    present = destination_view.topics
+    unknown = [name for name in topics if name not in present or (name, present[name].id) not in recorded]
+    settings, hidden = _describe_listed(
+        source, unknown, total=total
+    )  # not of all topics: the data plane asks at each plan
+    known_keys = list_known_settings(destination, unknown) if unknown else frozenset()
+    brokers = len(destination.brokers())
+    conflicts = TopicConflicts(link, state, destination, [present[name] for name in unknown if name in present])
+    refused = in_circles | {name: str(error) for name, error in denied.items()}
+    kinds = dict.fromkeys(in_circles, FailureKind.OCCUPIED) | {
+        name: to_failure_kind(error) for name, error in denied.items()
+    }
+    rows = [_to_topic_row(name, "", "", SyncAction.REFUSE, why) for name, why in sorted(refused.items())]
+    new, adopted, wider = list[NewTopic](), dict[str, dict[str, str | None]](), dict[str, int]()
+    for name, view in sorted(topics.items()):
+        destination_topic = present.get(name)
+        width = len(view.partitions)
+        if name in hidden:
+            refused[name], kinds[name] = str(hidden[name]), to_failure_kind(hidden[name])
+            width_text = f"{len(destination_topic.partitions)} partitions" if destination_topic else ""
+            rows.append(_to_topic_row(name, f"{width} partitions", width_text, SyncAction.REFUSE, refused[name]))
+            continue
+        if name in unknown and name not in settings:
+            refused[name] = f"topic {name} was deleted on cluster {source.name} in this moment"
+            kinds[name] = FailureKind.GONE
+            rows.append(
+                _to_topic_row(
+                    name,
+                    "",
+                    f"{len(destination_topic.partitions)} partitions" if destination_topic else "",
+                    SyncAction.SKIP,
+                    refused[name],
+                )
+            )
+            continue
+        if destination_topic is None:
+            factor = choose_replication_factor(view.replication_factor, brokers)
+            configs = _keep_known(
+                known_keys, build_wanted_configs(settings[name].overrides, settings[name].effective, factor)
+            )
+            new.append(NewTopic(name=name, partitions=width, replication_factor=factor, configs=configs))
+            rows.append(_to_topic_row(name, f"{width} partitions", "", SyncAction.CREATE))
+            continue
+        is_recorded = (name, destination_topic.id) in recorded
+        # Its width may differ for the same reason: that remedy comes first.
+        conflict = (
+            check_recreated(link, source_ids.get(name, ()), view)
+            if is_recorded
+            else conflicts.find_conflict(destination_topic)
+        )
+        problem = (
+            conflict if is_recorded and conflict else check_width(destination, destination_topic, width) or conflict
+        )
+        if problem:
+            refused[name], kinds[name] = problem
+            reason = refused[name]
+            rows.append(
+                _to_topic_row(
+                    name,
+                    f"{width} partitions",
+                    f"{len(destination_topic.partitions)} partitions",
+                    SyncAction.REFUSE,
+                    reason,
+                )
+            )
+            continue
+        if not is_recorded:
+            wanted = build_wanted_configs(
+                settings[name].overrides, settings[name].effective, destination_topic.replication_factor
+            )
+            adopted[name] = diff_configs(_keep_known(known_keys, wanted), {})
+            rows.append(_to_topic_row(name, f"{width} partitions", "empty topic, not ours", SyncAction.ADOPT))
+        if len(destination_topic.partitions) < width:
+            wider[name] = width
+            rows.append(
+                _to_topic_row(
+                    name, f"{width} partitions", f"{len(destination_topic.partitions)} partitions", SyncAction.WIDEN
+                )
+            )
+    if dry_run:
+        without, faults = _validate_placement(destination, new, adopted)
+        refused |= {name: str(error) for name, error in faults.items()}
+        kinds |= {name: to_failure_kind(error) for name, error in faults.items()}
+        rows = [_to_outcome_row(row, refused) if row.subject in faults else row for row in rows]
+    else:
+        existed, without, faults = _apply_placement(destination, new, adopted, wider, total)
+        refused |= {name: str(error) for name, error in faults.items()}
+        kinds |= {name: to_failure_kind(error) for name, error in faults.items()}
+        rows = [_to_outcome_row(row, refused) for row in rows if row.subject not in existed]
+        if existed:
+            # Created just now: by the data plane, by us (a lost response), or by others.
+            retried = {name: topics[name] for name in existed}
+            retry = create_missing_topics(link, state, source, destination, retried, total=total)
+            rows, refused, kinds = [*rows, *retry.rows], {**refused, **retry.refused}, {**kinds, **retry.failure_kinds}
+        if new or adopted or wider:
+            present = destination.metadata(topics).topics
+    ready = {name: view for name, view in present.items() if name not in refused}
+    placed = {*adopted, *(topic.name for topic in new)}
+    unknown_settings = {name: _list_unknown_settings(known_keys, settings[name].overrides) for name in placed}
+    without = {name: {**unknown_settings.get(name, {}), **without.get(name, {})} for name in {*placed, *without}}
+    return TopicPlacement(
+        ready, tuple(rows), refused, kinds, {name: reasons for name, reasons in without.items() if reasons}
+    )
+
+
+def _apply_placement(
+    destination: ClusterClient,
+    new: Iterable[NewTopic],
+    adopted: Mapping[str, Mapping[str, str | None]],
+    wider: Mapping[str, int],
+    total: int,
+) -> tuple[set[str], dict[str, dict[str, str]], dict[str, RemoteFault]]:
+    existed = set[str]()
+    by_name = {topic.name: topic for topic in new}
+
+    def create(names: Iterable[str]) -> dict[str, RemoteFault]:
+        return run_for_each_topic(
+            lambda ns: existed.update(create_topics(destination, [by_name[n] for n in ns])), names, total=total
+        )
+
+    faults = create(by_name)
+    without = dict[str, dict[str, str]]()
+    if suspects := [by_name[name] for name, error in faults.items() if isinstance(error, SettingRefused)]:
+        accepted, without, unaccepted = find_accepted_topics(destination, suspects)
+        by_name |= {topic.name: topic for topic in accepted}
+        faults = {**{name: error for name, error in faults.items() if name not in without}, **unaccepted}
+        faults |= create(topic.name for topic in accepted)
+    left_out, unadopted = _adopt_topics(destination, adopted, validate_only=False, total=total)
+    faults |= unadopted
+    faults |= run_for_each_topic(
+        lambda ns: create_partitions(destination, {n: wider[n] for n in ns}), wider, total=total
+    )
+    return existed, {**without, **left_out}, faults
+
+
+def _validate_placement(
+    destination: ClusterClient, new: Iterable[NewTopic], adopted: Mapping[str, Mapping[str, str | None]]
+) -> tuple[dict[str, dict[str, str]], dict[str, RemoteFault]]:
+    """`cluster check` reports missing rights."""
+    _, faults = validate_topics(destination, new)
+    suspects = [topic for topic in new if isinstance(faults.get(topic.name), SettingRefused)]
+    _, without, unaccepted = find_accepted_topics(destination, suspects)
+    left_out, unadopted = _adopt_topics(destination, adopted, validate_only=True, total=0)
+    faults = {**{name: error for name, error in faults.items() if name not in without}, **unaccepted, **unadopted}
+    return {**without, **left_out}, {n: e for n, e in faults.items() if not isinstance(e, MissingPermission)}
+
+
+def find_accepted_topics(
+    destination: ClusterClient, topics: Iterable[NewTopic]
+) -> tuple[list[NewTopic], dict[str, dict[str, str]], dict[str, RemoteFault]]:
+    """Topics with accepted settings; settings left out; topics that need those. Creates nothing.
+
+    Topics refused for another reason are in none.
+    """
+    wanted = {topic.name: topic for topic in topics}
+    searches = {name: search_accepted(topic.configs) for name, topic in wanted.items()}
+    trials = {name: next(search) for name, search in searches.items()}
+    accepted_settings = dict[str, AcceptedSettings]()
+    while trials:
+        _, faults = validate_topics(destination, [replace(wanted[n], configs=trial) for n, trial in trials.items()])
+        for name in list(trials):
+            fault = faults.get(name)
+            try:
+                trials[name] = searches[name].send(None if fault is None else str(fault))
+            except StopIteration as end:
+                del trials[name]
+                if end.value is not None:
+                    accepted_settings[name] = end.value
+    effective, _ = validate_topics(
+        destination, [replace(wanted[n], configs=settings.configs) for n, settings in accepted_settings.items()]
+    )
+    accepted, without, faults = list[NewTopic](), dict[str, dict[str, str]](), dict[str, RemoteFault]()
+    for name, settings in accepted_settings.items():
+        without[name] = dict(settings.refused)
+        harm = find_harmful_refusals(wanted[name].configs, settings.refused, effective.get(name, {}))
+        if harm:
+            faults[name] = _to_setting_error(destination, name, wanted[name].configs, settings.refused, harm)
+        else:
+            accepted.append(replace(wanted[name], configs=settings.configs))
+    return accepted, without, faults
+
+
+def _adopt_topics(
+    destination: ClusterClient, adopted: Mapping[str, Mapping[str, str | None]], *, validate_only: bool, total: int
+) -> tuple[dict[str, dict[str, str]], dict[str, RemoteFault]]:
+    try:
+        refusals = apply_config_changes(destination, adopted, validate_only=validate_only)
+    except MissingPermission as error:  # for each of these
+        raise_if_all_denied(dict.fromkeys(adopted, error), total)
+        return {}, dict.fromkeys(adopted, error)
+    denied = {
+        name: next(iter(topic_refusals.values()))
+        for name, topic_refusals in refusals.items()
+        if any(isinstance(error, MissingPermission) for error in topic_refusals.values())
+    }
+    raise_if_all_denied(denied, total)
+    without = {
+        n: {key: str(error) for key, error in topic_refusals.items()}
+        for n, topic_refusals in refusals.items()
+        if n not in denied
+    }
+    lower_limits = {
+        name: {key: limit for key in topic_refusals for limit in list_lower_limits(key, adopted[name][key])}
+        for name, topic_refusals in without.items()
+    }
+    try_alter_configs(destination, lower_limits, validate_only=validate_only)
+    current = describe_available_configs(destination, without)[0] if without else {}
+    faults = dict[str, RemoteFault](denied)
+    for name, topic_refusals in without.items():
+        effective = current[name].effective if name in current else {}
+        if harm := find_harmful_refusals(adopted[name], topic_refusals, effective):
+            faults[name] = _to_setting_error(destination, name, adopted[name], topic_refusals, harm)
+    return without, faults
+
+
+def _to_setting_error(
+    destination: ClusterClient,
+    topic: str,
+    wanted: Mapping[str, str | None],
+    refused: Mapping[str, str],
+    harm: Mapping[str, str],
+) -> RemoteFault:
+    texts = "; ".join(
+        f"{key}={wanted[key]} is refused ({refused[key]}), and {value} would hold" for key, value in harm.items()
+    )
+    return SettingRefused(
+        f"cluster {destination.name}, {topic}: a copy could lose or change records without an error: {texts}; let "
+        "the cluster accept this setting, or exclude the topic"
+    )
+
+
+def sync_configs(
+    link: MirrorLink,
+    state: State,
+    source: ClusterClient,
+    destination: ClusterClient,
+    topics: Mapping[str, TopicMetadata],
+    *,
+    dry_run: bool,
+) -> tuple[list[DriftRow], list[TopicSettings]]:
+    """Returns also settings to record for promotion."""
+    (source_configs, hidden), (destination_configs, hidden_destination) = (
+        describe_visible_configs(side, topics, len(topics)) for side in (source, destination)
+    )
+    known_keys = list_known_settings(destination, topics)
+    cleaned = {
+        name for name in set(source_configs) & set(destination_configs) if is_compacted(source_configs[name].effective)
+    }
+    if link.mirror.gaps is GapFilling.HIDDEN:
+        cleaned.clear()
+    new = {name: topics[name] for name in cleaned if not is_compacted(destination_configs[name].effective)}
+    cleaned -= find_lagging_topics(source, destination, new, 0.0 if dry_run else _CATCH_UP_S)
+    new_settings, changes = list[TopicSettings](), dict[str, Mapping[str, str | None]]()
+    rows = [
+        DriftRow(
+            part=SyncCategory.CONFIGS,
+            subject=name,
+            source="",
+            destination="",
+            action=SyncAction.SKIP,
+            reason=str(error),
+        )
+        for name, error in sorted({**hidden_destination, **hidden}.items())
+    ]
+    both = sorted(set(source_configs) & set(destination_configs))
+    for name in both:
+        factor = topics[name].replication_factor
+        wanted = build_wanted_configs(
+            source_configs[name].overrides, source_configs[name].effective, factor, is_cleaned=name in cleaned
+        )
+        wanted = keep_raised_limit(wanted, destination_configs[name].effective)
+        changes[name] = diff_configs(_keep_known(known_keys, wanted), destination_configs[name].overrides)
+    outcome = _apply_or_validate(destination, changes, dry_run=dry_run)
+    for name in both:
+        overrides, before = source_configs[name].overrides, destination_configs[name].overrides
+        rows += to_change_rows(name, changes[name], overrides, before, outcome.get(name, {}), dry_run=dry_run)
+        rows += _to_waiting_rows(
+            name, source_configs[name], destination_configs[name], topics[name].replication_factor, known_keys
+        )
+        recorded = state.topic_settings.get((link.mirror.name, name))
+        if recorded is None or dict(recorded.overrides) != dict(overrides):
+            new_settings.append(TopicSettings(mirror=link.mirror.name, topic=name, overrides=dict(overrides)))
+    return rows, new_settings
+
+
+def apply_config_changes(
+    destination: ClusterClient, changes: Mapping[str, Mapping[str, str | None]], *, validate_only: bool = False
+) -> dict[str, dict[str, RemoteFault]]:
+    """Where a topic's changes are refused as a whole, they are made one by one."""
+    refused, remaining = dict[str, dict[str, RemoteFault]](), dict[str, dict[str, str | None]]()
+    for topic, error in try_alter_configs(destination, changes, validate_only=validate_only).items():
+        denied = isinstance(error, MissingPermission)  # for each setting of this topic
+        refused[topic] = dict.fromkeys(changes[topic], error) if denied else {}
+        if not denied:
+            remaining[topic] = dict(changes[topic])
+    while remaining:
+        one_each = {topic: dict([settings_left.popitem()]) for topic, settings_left in remaining.items()}
+        for topic, error in try_alter_configs(destination, one_each, validate_only=validate_only).items():
+            refused[topic] |= dict.fromkeys(one_each[topic], error)
+        remaining = {topic: settings_left for topic, settings_left in remaining.items() if settings_left}
+    return {topic: settings_left for topic, settings_left in refused.items() if settings_left}
+
+
+def to_change_rows(
+    topic: str,
+    changes: Mapping[str, str | None],
+    source: Mapping[str, str],
+    before: Mapping[str, str],
+    refused: Mapping[str, RemoteFault],
+    *,
+    dry_run: bool,
+) -> list[DriftRow]:
+    return [
+        DriftRow(
+            part=SyncCategory.CONFIGS,
+            subject=f"{topic}: {key}",
+            source=source.get(key, ""),
+            destination=before.get(key, ""),
+            action=SyncAction.SKIP if key in refused else SyncAction.REMOVE if value is None else SyncAction.SET,
+            reason=f"left out: {refused[key]}" if key in refused else _format_need(key, value, source.get(key)),
+            done=not dry_run and key not in refused,
+        )
+        for key, value in sorted(changes.items())
+    ]
+
+
+def _apply_or_validate(
+    destination: ClusterClient, changes: Mapping[str, Mapping[str, str | None]], *, dry_run: bool
+) -> dict[str, dict[str, RemoteFault]]:
+    try:
+        return apply_config_changes(destination, changes, validate_only=dry_run)
+    except MissingPermission:
+        if not dry_run:
+            raise
+        return {}  # `cluster check` reports missing rights
+
+
+def _format_need(key: str, value: str | None, source: str | None) -> str:
+    is_needed = key in MIRROR_HELD_KEYS or (key in RETENTION_PROMISE_KEYS and value is not None)
+    return f"mirror needs {value}" if is_needed and value != source else ""
+
+
+def list_known_settings(client: ClusterClient, topics: Iterable[str]) -> frozenset[str]:
+    """Empty, meaning all, when no topic shows them."""
+    described = describe_configs(client, [STATE_TOPIC]) or describe_configs(client, topics)
+    return frozenset(key for configs in described.values() for key in configs.effective)
+
+
+def _to_waiting_rows(
+    topic: str, source: TopicConfigs, destination: TopicConfigs, factor: int, known_keys: frozenset[str]
+) -> list[DriftRow]:
+    final = build_promotion_configs(source.overrides, factor)
+    rows = []
+    for key, value in sorted(source.overrides.items()):
+        destination_value = destination.overrides.get(key, "")
+        if key in NEVER_COPIED_KEYS:
+            action, reason = SyncAction.KEEP, "belongs to the cluster: never copied"
+        elif known_keys and key not in known_keys:
+            action, reason = SyncAction.SKIP, UNKNOWN_SETTING
+        elif key in MIRROR_HELD_KEYS and destination_value != value:
+            action, reason = SyncAction.STAGE, f"set to {final[key]} at promotion"
+        else:
+            continue
+        rows.append(
+            DriftRow(
+                part=SyncCategory.CONFIGS,
+                subject=f"{topic}: {key}",
+                source=value,
+                destination=destination_value,
+                action=action,
+                reason=reason,
+                done=action is SyncAction.STAGE,
+            )
+        )
+    return rows
+
+
+def _describe_listed(
+    source: ClusterClient, topics: Collection[str], *, total: int
+) -> tuple[dict[str, TopicConfigs], dict[str, RemoteFault]]:
+    """A broker that does not know a topic yet is asked again."""
+    deadline = time.monotonic() + source.timeout_s
+    while True:
+        configs, hidden = describe_visible_configs(source, topics, total)
+        missing = [name for name in topics if name not in configs and name not in hidden]
+        if not missing or not source.metadata(missing).topics or time.monotonic() > deadline:
+            return configs, hidden
+        time.sleep(0.05)
+
+
+def _list_recorded(state: State, link: MirrorLink) -> frozenset[tuple[str, str]]:
+    """Name, destination id."""
+    statuses = state.partitions.get(link.mirror.name, {}).values()
+    return frozenset((s.partition.topic, s.destination_topic_id) for s in statuses)
+
+
+def _list_copied_names(state: State, link: MirrorLink) -> frozenset[str]:
+    return frozenset(name for name, topic_id in _list_recorded(state, link) if topic_id)
+
+
+def _keep_known(known_keys: frozenset[str], configs: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in configs.items() if not known_keys or key in known_keys}
+
+
+def _list_unknown_settings(known_keys: frozenset[str], overrides: Mapping[str, str]) -> dict[str, str]:
+    unknown = sorted(key for key in overrides if known_keys and key not in known_keys and key not in NEVER_COPIED_KEYS)
+    return dict.fromkeys(unknown, UNKNOWN_SETTING)
+
+
+def _to_topic_row(name: str, source: str, destination: str, action: SyncAction, reason: str = "") -> DriftRow:
+    return DriftRow(
+        part=SyncCategory.TOPICS, subject=name, source=source, destination=destination, action=action, reason=reason
+    )
+
+
+def _to_outcome_row(row: DriftRow, refused: Mapping[str, str]) -> DriftRow:
+    if row.action is SyncAction.SKIP:
+        return row
+    if row.subject in refused:
+        return msgspec.structs.replace(row, action=SyncAction.REFUSE, reason=refused[row.subject])
+    return msgspec.structs.replace(row, done=True)

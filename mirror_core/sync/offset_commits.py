@@ -1,0 +1,420 @@
+"""Commits group offsets on the destination, safely against processes that act too late.
+
+A sync or follower may sleep before its commit while a promotion happens. Both commit as the data principal, which a
+failover denies before its final sync, so that late commits are refused. Where the data principal may not commit,
+ownership is checked again before the control principal commits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final
+
+from mirror_core.decide.group_offset_rules import CommitOffset, decide_group_offset
+from mirror_core.kafka.acl_requests import AuthorizerOff, describe_acls, wait_until_acls_present
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ANONYMOUS, ClusterConfig, Principal
+from mirror_core.kafka.consumer_groups import (
+    ACTIVE_GROUP_ERRORS,
+    COMMITTED_RESULTS,
+    DENIED_GROUP_ERRORS,
+    CommittedOffset,
+    CommittedOffsets,
+    GroupOffsetsClient,
+    OffsetsToCommit,
+)
+from mirror_core.kafka.leader_epochs import LogPosition, find_epochs_before
+from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets
+from mirror_core.model.acl import Acl, AclPurpose, Operation, Resource
+from mirror_core.model.errors import Unreachable
+from mirror_core.model.logs import get_logger
+from mirror_core.model.mirror import Mirror
+from mirror_core.model.names import MirrorName, Offset, Partition, PartitionOffsets
+from mirror_core.model.sync_state import OwnGroupOffsets, UncommittedGroupOffset
+from mirror_core.rights.acl_rules import build_denial
+from mirror_core.state.journal import JournalLog
+from mirror_core.state.state_records import State
+from mirror_core.sync.acl_ledger import record_and_create
+from mirror_core.sync.principals import explain_data_uncertainty
+
+_log = get_logger(__name__)
+
+
+_RETRY_INTERVAL_S: Final = 0.05
+
+
+_DENIED_RETRY_S: Final = 60.0
+
+
+class OffsetCommitter:
+    """For groups without members. Not thread-safe."""
+
+    def __init__(self, destination: ClusterClient, check_ownership: Callable[[], None] | None) -> None:
+        """`check_ownership`: raises when the mirror is lost; None in a run's own steps."""
+        self._check_ownership = check_ownership
+        self._destination = destination
+        self._control = GroupOffsetsClient(destination)
+        self._client = ClusterClient(destination.config, Principal.DATA, timeout_s=destination.timeout_s)
+        self._data = GroupOffsetsClient(self._client)
+        self._data_retry_at = 0.0 if _find_data_user(destination.config) else float("inf")
+
+    def commit_offsets(self, wanted: Mapping[str, OffsetsToCommit]) -> dict[str, dict[Partition, str]]:
+        """Returns codes. Leader epochs go along: a consumer notices if the log has lost its end."""
+        positions = {LogPosition(p, offset) for offsets in wanted.values() for p, (offset, _) in offsets.items()}
+        epochs = find_epochs_before(self._destination, positions)
+        if self._check_ownership is None:
+            return self._control.commit(wanted, epochs)
+        responses = dict[str, dict[Partition, str]]()
+        if time.monotonic() >= self._data_retry_at:
+            responses = self._data.commit(wanted, epochs)
+            wanted = {
+                g: wanted[g] for g, codes in responses.items() if not DENIED_GROUP_ERRORS.isdisjoint(codes.values())
+            }
+            if not wanted:
+                return responses
+            _log.info("the data principal may not commit for %d group(s)", len(wanted), cluster=self._client.name)
+            self._data_retry_at = time.monotonic() + _DENIED_RETRY_S
+        self._check_ownership()
+        return {**responses, **self._control.commit(wanted, epochs)}
+
+    def close(self) -> None:
+        self._client.close()
+
+    def __enter__(self) -> OffsetCommitter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def format_refusal(code: str) -> str:
+    return f"refused by the destination ({code})"
+
+
+class OwnCommittedOffsets:
+    """Offsets that the mirror committed itself; any other is an application's. Thread-safe.
+
+    Unwritten ones of a killed process count as own again once the source commits the same.
+    """
+
+    def __init__(self, mirror: MirrorName, state: State) -> None:
+        self._mirror = mirror
+        self._lock = threading.Lock()
+        self._known: dict[str, dict[Partition, Offset]] = {}
+        self._other_process: dict[str, dict[Partition, Offset]] = {}
+        """Differing records of another process."""
+        self._recorded: dict[str, OwnGroupOffsets] = {}
+        self._last_state: State | None = None
+        self._changed: dict[str, None] = {}
+        self.read(state)
+
+    def read(self, state: State) -> None:
+        if state is self._last_state:  # read before, and changed only by us
+            return
+        self._last_state = state
+        with self._lock:
+            for record in state.group_offsets.get(self._mirror, {}).values():
+                if self._recorded.get(record.group) == record:
+                    continue
+                self._recorded[record.group] = record
+                records, own_offsets = record.offsets.to_mapping(), self._known.setdefault(record.group, {})
+                if differs := {p: offset for p, offset in records.items() if own_offsets.get(p, offset) != offset}:
+                    self._other_process[record.group] = differs
+                self._known[record.group] = {**records, **own_offsets}
+
+    def find_known(self, group: str, partition: Partition) -> frozenset[Offset]:
+        """Next offsets, each of which may be our last commit."""
+        with self._lock:
+            candidates = (
+                offsets_by_group.get(group, {}).get(partition)
+                for offsets_by_group in (self._known, self._other_process)
+            )
+            return frozenset(offset for offset in candidates if offset is not None)
+
+    def record_offset(self, group: str, partition: Partition, offset: Offset) -> None:
+        """We committed it, or the source has committed the same."""
+        with self._lock:
+            self._other_process.get(group, {}).pop(partition, None)
+            offsets = self._known.setdefault(group, {})
+            if offsets.get(partition) != offset:
+                offsets[partition] = offset
+                self._changed[group] = None
+
+    def forget_other_groups(self, groups: Collection[str]) -> list[OwnGroupOffsets]:
+        """Returns records to delete from the state topic."""
+        with self._lock:
+            forgotten = [record for record in self._recorded.values() if record.group not in groups]
+            for record in forgotten:
+                del self._recorded[record.group]
+                self._known.pop(record.group, None)
+                self._other_process.pop(record.group, None)
+            return forgotten
+
+    def pop_unwritten(self, max_offsets: int | None = None) -> list[OwnGroupOffsets]:
+        """Records to write: whole groups, oldest first, one at least. `requeue` them if that fails."""
+        records, count = list[OwnGroupOffsets](), 0
+        with self._lock:
+            for group in list(self._changed):
+                offsets = self._known.get(group, {})
+                if records and max_offsets is not None and count + len(offsets) > max_offsets:
+                    break
+                count += len(offsets)
+                del self._changed[group]
+                records.append(
+                    OwnGroupOffsets(mirror=self._mirror, group=group, offsets=PartitionOffsets.from_mapping(offsets))
+                )
+            self._recorded |= {record.group: record for record in records}
+        return records
+
+    def requeue(self, unwritten: Iterable[OwnGroupOffsets]) -> None:
+        with self._lock:
+            self._changed.update(dict.fromkeys(record.group for record in unwritten))
+
+
+def commit_until_answered(
+    commits: OffsetCommitter, wanted: Mapping[str, OffsetsToCommit], client: ClusterClient
+) -> dict[str, dict[Partition, str]]:
+    """Retried until the client's timeout."""
+    codes: dict[str, dict[Partition, str]] = {group: {} for group in wanted}
+    remaining = {group: dict(offsets) for group, offsets in wanted.items() if offsets}
+    deadline = time.monotonic() + client.timeout_s
+    while remaining:
+        for group, answered in commits.commit_offsets(remaining).items():
+            codes[group] |= answered
+            remaining[group] = {
+                p: offset_and_metadata for p, offset_and_metadata in remaining[group].items() if p not in answered
+            }
+        remaining = {group: offsets for group, offsets in remaining.items() if offsets}
+        if remaining and time.monotonic() > deadline:
+            raise Unreachable(f"cluster {client.name}, group {min(remaining)}: no coordinator took the commit in time")
+        if remaining:
+            time.sleep(_RETRY_INTERVAL_S)
+    return codes
+
+
+def deny_offset_commits(mirror: Mirror, log: JournalLog, client: ClusterClient) -> str:
+    """Stop commits of old syncs and followers; seen on every broker. May be repeated.
+
+    Returns what was done, or why nothing is denied. `lift_all_denials` undoes it.
+    """
+    user = _find_data_user(client.config)
+    if user is None:
+        return "nothing: the data principal is not a user of its own, so the lease alone keeps late commits away"
+    destination_acls = describe_acls(client)
+    if isinstance(destination_acls, AuthorizerOff):
+        return f"nothing: cluster {client.name} {destination_acls.text}, so the lease alone keeps late commits away"
+    commit_denial = build_commit_denial(user)
+    ledger_acls = {e.acl for e in log.state.ledger.values() if e.cluster == client.name}
+    if (
+        commit_denial not in destination_acls.entries or commit_denial in ledger_acls
+    ):  # an equal entry made by others stays theirs
+        record_and_create(log, mirror.name, client, {commit_denial}, AclPurpose.FENCE)
+    wait_until_acls_present(client, {commit_denial})
+    if uncertainty := explain_data_uncertainty(client.config, destination_acls.entries, log.state):
+        return f"not certain: {user} is denied, but {uncertainty}. Until then the lease alone keeps late commits away"
+    return f"{user} commits for no group on cluster {client.name} any more"
+
+
+def build_commit_denial(user: str) -> Acl:
+    """Offsets can still be read."""
+    return build_denial("*", user, resource=Resource.GROUP, operation=Operation.READ)
+
+
+def _find_data_user(config: ClusterConfig) -> str | None:
+    """The data principal, unless it is unknown or the control principal."""
+    user = config.user(Principal.DATA)
+    return None if user in (None, ANONYMOUS, config.user(Principal.CONTROL)) else f"User:{user}"
+
+
+AHEAD_RETRY_S: Final = 1.0
+
+
+ACTIVE_GROUP_RETRY_S: Final = 5.0
+
+
+_ReadableRange = tuple[Offset, Offset]
+
+
+"""Start, high watermark."""
+
+
+@dataclass(slots=True)
+class PendingOffsetCommits:
+    """Commits of the source that the destination lacks; the newest of each partition."""
+
+    committed: dict[str, dict[Partition, CommittedOffset]] = field(default_factory=dict)
+    refusals: Mapping[tuple[str, str], UncommittedGroupOffset] = field(default_factory=dict)
+    """Replaced, never changed: another thread reads it."""
+    destination_ids: Mapping[str, str] = field(default_factory=dict)
+    """Other topics of the same name are left alone."""
+    _retry_at: dict[tuple[str, Partition], float] = field(default_factory=dict)
+    _active_until: dict[str, float] = field(default_factory=dict)
+
+    def set_committed(self, group: str, partition: Partition, committed: CommittedOffset | None) -> None:
+        """Without an offset on the source the group keeps the one on the destination."""
+        if committed is None:
+            self.discard(group, partition)
+        else:
+            self.committed.setdefault(group, {})[partition] = committed
+            self._retry_at.pop((group, partition), None)
+
+    def discard(self, group: str, partition: Partition) -> None:
+        offsets = self.committed.get(group, {})
+        offsets.pop(partition, None)
+        self._retry_at.pop((group, partition), None)
+        if not offsets:
+            self.committed.pop(group, None)
+
+    def mark_refused(self, group: str, partition: Partition, reason: str, committed_offset: Offset | None) -> None:
+        """Not tried again before the group commits again, or a sync looks at it."""
+        self.discard(group, partition)
+        name = str(partition)
+        uncommitted = UncommittedGroupOffset(
+            group=group, partition=name, reason=reason, destination_offset=committed_offset
+        )
+        if self.refusals.get((group, name)) != uncommitted:
+            _log.info("not committed: %s", reason, group=group, partition=partition)
+            self.refusals = {**self.refusals, (group, name): uncommitted}
+
+    def clear_refusal(self, group: str, partition: Partition) -> None:
+        if (key := (group, str(partition))) in self.refusals:
+            self.refusals = {
+                other_key: uncommitted for other_key, uncommitted in self.refusals.items() if other_key != key
+            }
+
+    def mark_active(self, group: str, until: float) -> None:
+        self._active_until[group] = until
+
+    def postpone(self, group: str, partition: Partition, until: float) -> None:
+        self._retry_at[group, partition] = until
+
+    def list_due(
+        self, ranges: Mapping[Partition, _ReadableRange], now: float
+    ) -> dict[str, dict[Partition, CommittedOffset]]:
+        self._active_until = {group: until for group, until in self._active_until.items() if until > now}
+        ready_by_group = dict[str, dict[Partition, CommittedOffset]]()
+        for group, offsets in self.committed.items():
+            ready = {
+                partition: committed
+                for partition, committed in offsets.items()
+                if partition in ranges
+                and (committed.offset <= ranges[partition][1] or now >= self._retry_at.get((group, partition), 0.0))
+            }
+            if ready and group not in self._active_until:
+                ready_by_group[group] = ready
+        return ready_by_group
+
+    @property
+    def partitions(self) -> frozenset[Partition]:
+        return frozenset(partition for offsets in self.committed.values() for partition in offsets)
+
+
+class OffsetCommitRounds:
+    """Not thread-safe."""
+
+    def __init__(
+        self, destination: ClusterConfig, check_ownership: Callable[[], None], own_offsets: OwnCommittedOffsets
+    ) -> None:
+        self._resources = ExitStack()
+        self._client = self._resources.enter_context(ClusterClient(destination))
+        self._commits = self._resources.enter_context(OffsetCommitter(self._client, check_ownership))
+        self._batches = GroupOffsetsClient(self._client)
+        self._own_offsets = own_offsets
+        self._pause_s = AHEAD_RETRY_S
+
+    def commit_due(self, pending: PendingOffsetCommits) -> None:
+        """Commit what is due, by the same rules as a sync."""
+        if not pending.committed:
+            return
+        began = time.monotonic()
+        ranges = self._list_ranges(pending)
+        due = pending.list_due(ranges, began)
+        fetched = self._batches.fetch_attempt({group: sorted(offsets) for group, offsets in due.items()})
+        for group, fault in fetched.faults.items():
+            if isinstance(fault, Unreachable):
+                raise fault
+            for partition in due[group]:
+                pending.mark_refused(group, partition, str(fault), None)
+        to_commit = self._select_commits(pending, due, fetched.offsets, ranges)
+        for group, codes in (self._commits.commit_offsets(to_commit) if to_commit else {}).items():
+            # Partitions without a code wait for the next round: the coordinator moves, or loads.
+            for partition, code in codes.items():
+                if code in COMMITTED_RESULTS:
+                    self._own_offsets.record_offset(group, partition, to_commit[group][partition][0])
+                    self._finish_or_postpone(pending, group, partition, ranges)
+                elif code in ACTIVE_GROUP_ERRORS:
+                    pending.discard(group, partition)
+                    pending.mark_active(group, began + ACTIVE_GROUP_RETRY_S)
+                else:
+                    on_destination = fetched.offsets[group].committed.get(partition)
+                    pending.mark_refused(
+                        group, partition, format_refusal(code), on_destination.offset if on_destination else None
+                    )
+        # Many groups far ahead of a new copy must not keep the brokers busy.
+        self._pause_s = max(AHEAD_RETRY_S, 5 * (time.monotonic() - began))
+
+    def _select_commits(
+        self,
+        pending: PendingOffsetCommits,
+        due: Mapping[str, Mapping[Partition, CommittedOffset]],
+        destination_offsets: Mapping[str, CommittedOffsets],
+        ranges: Mapping[Partition, _ReadableRange],
+    ) -> dict[str, dict[Partition, tuple[Offset, str]]]:
+        to_commit = dict[str, dict[Partition, tuple[Offset, str]]]()
+        for group, offsets in destination_offsets.items():
+            for partition, committed in due[group].items():
+                if partition in offsets.unstable:  # an open transaction there commits it: next round
+                    continue
+                before = offsets.committed.get(partition)
+                decision = decide_group_offset(
+                    source=committed.offset,
+                    start=ranges[partition][0],
+                    end=ranges[partition][1],
+                    destination=before.offset if before else None,
+                    own_commits=self._own_offsets.find_known(group, partition),
+                )
+                if isinstance(decision, CommitOffset):
+                    to_commit.setdefault(group, {})[partition] = (decision.offset, committed.metadata)
+                elif before is not None and not decision.is_equal:
+                    pending.mark_refused(group, partition, decision.reason, before.offset)
+                elif before is not None:
+                    self._own_offsets.record_offset(group, partition, before.offset)
+                    self._finish_or_postpone(pending, group, partition, ranges)
+        return to_commit
+
+    def _finish_or_postpone(
+        self,
+        pending: PendingOffsetCommits,
+        group: str,
+        partition: Partition,
+        ranges: Mapping[Partition, _ReadableRange],
+    ) -> None:
+        pending.clear_refusal(group, partition)
+        if pending.committed[group][partition].offset > ranges[partition][1]:
+            pending.postpone(group, partition, time.monotonic() + self._pause_s)
+        else:
+            pending.discard(group, partition)
+
+    def _list_ranges(self, pending: PendingOffsetCommits) -> dict[Partition, _ReadableRange]:
+        wanted = pending.partitions
+        topics = self._client.metadata({partition.topic for partition in wanted}).topics
+        copied_topics = {t: view for t, view in topics.items() if view.id == pending.destination_ids.get(t, view.id)}
+        present = [p for p in wanted if p.topic in copied_topics and p.index in copied_topics[p.topic].partitions]
+        ends = list_known_offsets(self._client, present, OffsetPoint.HIGH_WATERMARK, topics=copied_topics)
+        starts = list_known_offsets(self._client, ends, OffsetPoint.START, topics=copied_topics)
+        return {p: (starts[p], ends[p]) for p in starts.keys() & ends.keys()}
+
+    def __enter__(self) -> OffsetCommitRounds:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._resources.close()

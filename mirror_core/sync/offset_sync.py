@@ -1,0 +1,527 @@
+"""Syncs consumer group offsets to the destination."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from mirror_core.decide.filters import build_group_filter
+from mirror_core.decide.group_offset_rules import RESET_POLICY_TEXT, CommitOffset, clamp_offset, decide_group_offset
+from mirror_core.decide.mirror_snapshot import join_limited
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.consumer_groups import (
+    ACTIVE_GROUP_ERRORS,
+    COMMITTED_RESULTS,
+    COMMITTED_WITHOUT_METADATA,
+    DENIED_GROUP_ERRORS,
+    OFFSET_KINDS,
+    CommittedOffset,
+    CommittedOffsets,
+    ConsumerGroup,
+    GroupOffsetsClient,
+    fetch_group_offsets,
+    list_groups,
+)
+from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets, list_offset_points
+from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.mirror import Mirror
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory, UncommittedGroupOffset, UnsyncedGroups
+from mirror_core.state.journal import JournalLog
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.state_records import State, StateRecord, Tombstone
+from mirror_core.sync.offset_commits import OffsetCommitter, OwnCommittedOffsets, commit_until_answered, format_refusal
+
+
+@dataclass(frozen=True, slots=True)
+class _LogRange:
+    """[start, end)."""
+
+    start: Offset
+    end: Offset
+
+
+def list_groups_in_scope(link: MirrorLink, source: ClusterClient) -> dict[str, ConsumerGroup]:
+    wanted = build_group_filter(link.mirror)
+    return {name: group for name, group in list_groups(source).items() if name in wanted}
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetSyncResult:
+    rows: list[DriftRow]
+    records: list[StateRecord | Tombstone]
+    """To be written to the state topic."""
+
+
+def sync_groups(
+    link: MirrorLink,
+    state: State,
+    source: ClusterClient,
+    destination: ClusterClient,
+    topics: Collection[str],
+    commits: OffsetCommitter | None,
+    *,
+    is_followed: bool = False,
+) -> OffsetSyncResult:
+    """Commit offsets, clamped to the destination's logs; without `commits`, only compare.
+
+    Each group in scope has a row. A fault of one group is its row's reason; an unreachable cluster raises.
+    """
+    destination_groups, groups = list_groups(destination), list_groups_in_scope(link, source)
+    own_offsets = OwnCommittedOffsets(link.mirror.name, state)
+    decisions = _GroupDecisions(own_offsets)
+    unsynced_groups = tuple(f"{g.id} ({g.kind})" for _, g in sorted(groups.items()) if g.kind not in OFFSET_KINDS)
+    decisions.rows += [
+        _to_skip_row(name, f"{group.kind} groups are not synced yet: set their start on the destination by hand")
+        for name, group in groups.items()
+        if group.kind not in OFFSET_KINDS
+    ]
+    fetched = fetch_group_offsets(source, [group for group in groups.values() if group.kind in OFFSET_KINDS])
+    for name, fault in fetched.faults.items():
+        if isinstance(fault, Unreachable):
+            raise fault
+        decisions.mark_uncommitted(name, None, str(fault))
+    recreated = _list_recreated_topics(
+        link, state, source, {p.topic for o in fetched.offsets.values() for p in o.committed} & set(topics)
+    )
+    source_offsets = {
+        name: (
+            {p: row for p, row in offsets.committed.items() if p.topic in topics},
+            sorted(p for p in offsets.unstable if p.topic in topics),
+        )
+        for name, offsets in sorted(fetched.offsets.items())
+    }
+    logs = _list_log_ranges(
+        destination, {partition for committed, _ in source_offsets.values() for partition in committed}
+    )
+    before = fetch_group_offsets(
+        destination,
+        [
+            destination_groups[n]
+            for n, (committed, open_partitions_here) in source_offsets.items()
+            if (committed or open_partitions_here)
+            and n in destination_groups
+            and _can_commit_for(destination_groups[n])
+        ],
+    )
+    to_commit = dict[str, dict[Partition, tuple[Offset, str]]]()
+    for name, (committed, open_partitions) in source_offsets.items():
+        error = before.faults.get(name)
+        if error is not None and not isinstance(error, MissingPermission):
+            raise error
+        offsets = before.offsets.get(name, _NO_OFFSETS)
+        if group_commits := decisions.decide_group(
+            name, destination_groups.get(name), committed, open_partitions, logs, offsets, recreated, error
+        ):
+            to_commit[name] = group_commits
+    if commits is not None:
+        if is_followed and (asked_groups := {*to_commit, *decisions.groups_ahead}):
+            # What moved meanwhile is newer on the destination by now: we would take it back.
+            refetched = GroupOffsetsClient(source).fetch_attempt(dict.fromkeys(asked_groups)).offsets
+            moved = {
+                (g, p)
+                for g in asked_groups
+                for p, row in source_offsets[g][0].items()
+                if not _is_unchanged(refetched.get(g), row, p)
+            }
+            decisions.skip_moved(moved)
+            to_commit = {
+                g: {p: row for p, row in committed.items() if (g, p) not in moved} for g, committed in to_commit.items()
+            }
+        decisions.apply_responses(commit_until_answered(commits, to_commit, destination), to_commit)
+    groups_left = UnsyncedGroups(
+        mirror=link.mirror.name, unsupported_groups=unsynced_groups, uncommitted=decisions.uncommitted
+    )
+    records: list[StateRecord | Tombstone] = [
+        Tombstone(forgotten) for forgotten in own_offsets.forget_other_groups(groups.keys() | destination_groups.keys())
+    ]
+    records += own_offsets.pop_unwritten()
+    if groups_left != state.uncommitted_groups.get(link.mirror.name, UnsyncedGroups(mirror=link.mirror.name)):
+        records.append(groups_left)
+    return OffsetSyncResult(sorted(decisions.rows, key=lambda row: row.subject), records)
+
+
+def _is_unchanged(refetched: CommittedOffsets | None, before: CommittedOffset, partition: Partition) -> bool:
+    return refetched is not None and refetched.committed.get(partition) == before
+
+
+def _list_recreated_topics(
+    link: MirrorLink, state: State, source: ClusterClient, topics: Collection[str]
+) -> frozenset[str]:
+    """Must be listed after offsets were read, which may be of the new topics."""
+    recorded = {s.partition.topic: s.source_topic_id for s in state.partitions.get(link.mirror.name, {}).values()}
+    topics_now = source.metadata(topics).topics if topics else {}
+    return frozenset(t for t in topics if t in recorded and (t not in topics_now or topics_now[t].id != recorded[t]))
+
+
+class _GroupDecisions:
+    def __init__(self, own_offsets: OwnCommittedOffsets) -> None:
+        self.rows = list[DriftRow]()
+        self.groups_ahead = set[str]()
+        """Further on the destination than on the source."""
+        self._own_offsets = own_offsets
+        self._uncommitted_by_subject = dict[str, UncommittedGroupOffset]()
+
+    @property
+    def uncommitted(self) -> tuple[UncommittedGroupOffset, ...]:
+        return tuple(sorted(self._uncommitted_by_subject.values(), key=lambda entry: (entry.group, entry.partition)))
+
+    def mark_uncommitted(
+        self,
+        group: str,
+        partition: Partition | None,
+        reason: str,
+        source: Offset | None = None,
+        committed_offset: Offset | None = None,
+    ) -> None:
+        """Nothing can be committed; a person has to know."""
+        name = "" if partition is None else str(partition)
+        subject = _format_subject(group, partition)
+        self.rows.append(_to_row(subject, SyncAction.SKIP, source, committed_offset, reason, committed_offset))
+        self._uncommitted_by_subject[subject] = UncommittedGroupOffset(
+            group=group, partition=name, reason=reason, destination_offset=committed_offset
+        )
+
+    def decide_group(
+        self,
+        name: str,
+        destination_group: ConsumerGroup | None,
+        committed: Mapping[Partition, CommittedOffset],
+        open_partitions: Collection[Partition],
+        logs: Mapping[Partition, _LogRange],
+        before: CommittedOffsets,
+        recreated: Collection[str],
+        error: MissingPermission | None,
+    ) -> dict[Partition, tuple[Offset, str]]:
+        if not committed and not open_partitions:
+            self.rows.append(_to_skip_row(name, "has committed nothing on mirror topics"))
+        elif destination_group is not None and destination_group.kind not in OFFSET_KINDS:
+            self.mark_uncommitted(name, None, f"is a {destination_group.kind} group on the destination")
+        elif destination_group is not None and not destination_group.is_idle:
+            reason = f"has members on the destination (it is {destination_group.state} there): their progress is theirs"
+            self.rows.append(_to_skip_row(name, reason))
+        elif error is not None:
+            self.mark_uncommitted(name, None, str(error))
+        else:
+            for partition in open_partitions:
+                self._skip_open_transaction(name, partition, before.committed.get(partition))
+            pending = sorted(committed.keys() & before.unstable)
+            reason = "somebody on the destination commits it in a transaction that is still open"
+            self.rows += [
+                _to_skip_row(_format_subject(name, partition), reason, committed[partition].offset)
+                for partition in pending
+            ]
+            decidable = sorted(committed.keys() - before.unstable)
+            to_commit = {
+                p: self._decide_partition(name, p, committed[p], before.committed.get(p), logs.get(p), recreated)
+                for p in decidable
+            }
+            return {p: (offset, committed[p].metadata) for p, offset in to_commit.items() if offset is not None}
+        return {}
+
+    def _skip_open_transaction(self, group: str, partition: Partition, before: CommittedOffset | None) -> None:
+        reason = "the offset belongs to a transaction that is still open on the source"
+        if before is None:
+            self.mark_uncommitted(group, partition, reason)
+        else:
+            self.rows.append(_to_skip_row(_format_subject(group, partition), reason))
+
+    def _decide_partition(
+        self,
+        group: str,
+        partition: Partition,
+        committed: CommittedOffset,
+        before: CommittedOffset | None,
+        log: _LogRange | None,
+        recreated: Collection[str],
+    ) -> Offset | None:
+        destination_offset = before.offset if before else None
+        if partition.topic in recreated:
+            reason = "its topic was deleted and created anew on the source: the copy is of the old one"
+            self.mark_uncommitted(group, partition, reason, committed.offset, destination_offset)
+            return None
+        if log is None:
+            self.mark_uncommitted(
+                group, partition, "the destination does not have this partition yet", committed.offset
+            )
+            return None
+        known_offsets = self._own_offsets.find_known(group, partition)
+        decision = decide_group_offset(
+            source=committed.offset,
+            start=log.start,
+            end=log.end,
+            destination=destination_offset,
+            own_commits=known_offsets,
+        )
+        subject = _format_subject(group, partition)
+        if isinstance(decision, CommitOffset):
+            reason = _format_move(decision, committed, log)
+            self.rows.append(
+                _to_row(subject, SyncAction.COMMIT, committed.offset, destination_offset, reason, decision.offset)
+            )
+            return decision.offset
+        if not decision.is_equal:
+            self.groups_ahead.add(group)
+            self.mark_uncommitted(group, partition, decision.reason, committed.offset, destination_offset)
+        elif destination_offset is not None and before is not None:
+            self._own_offsets.record_offset(group, partition, destination_offset)
+            lost_metadata = committed.metadata and not before.metadata
+            reason = f"without {_METADATA_TEXT}" if lost_metadata else decision.reason
+            self.rows.append(
+                _to_row(subject, SyncAction.EQUAL, committed.offset, destination_offset, reason, destination_offset)
+            )
+        return None
+
+    def skip_moved(self, moved: Collection[tuple[str, Partition]]) -> None:
+        subjects = {_format_subject(group, partition) for group, partition in moved}
+        reason = "the group goes on while it is looked at, and is followed"
+        self.rows = [
+            (
+                replace(row, action=SyncAction.SKIP, reason=reason)
+                if row.subject in subjects
+                and (row.action is SyncAction.COMMIT or row.subject in self._uncommitted_by_subject)
+                else row
+            )
+            for row in self.rows
+        ]
+        self._uncommitted_by_subject = {
+            subject: entry for subject, entry in self._uncommitted_by_subject.items() if subject not in subjects
+        }
+
+    def apply_responses(
+        self,
+        responses: Mapping[str, Mapping[Partition, str]],
+        to_commit: Mapping[str, Mapping[Partition, tuple[Offset, str]]],
+    ) -> None:
+        code_by_subject = {
+            _format_subject(g, p): (g, p, code) for g, codes in responses.items() for p, code in codes.items()
+        }
+        for index, row in enumerate(self.rows):
+            if row.action is not SyncAction.COMMIT or row.subject not in code_by_subject:
+                continue
+            group, partition, code = code_by_subject[row.subject]
+            if code in COMMITTED_RESULTS:
+                self._own_offsets.record_offset(group, partition, to_commit[group][partition][0])
+                metadata_note = f"committed without {_METADATA_TEXT}"
+                reason = (
+                    row.reason
+                    if code != COMMITTED_WITHOUT_METADATA
+                    else f"{row.reason}; {metadata_note}"
+                    if row.reason
+                    else metadata_note
+                )
+                self.rows[index] = replace(row, done=True, reason=reason)
+                continue
+            has_joined = code in ACTIVE_GROUP_ERRORS
+            reason = (
+                f"a member joined on the destination in this moment ({code})" if has_joined else format_refusal(code)
+            )
+            committed_offset = Offset(int(row.destination)) if row.destination else None
+            self.rows[index] = _to_row(
+                row.subject, SyncAction.SKIP, Offset(int(row.source)), committed_offset, reason, committed_offset
+            )
+            if not has_joined:
+                uncommitted = UncommittedGroupOffset(
+                    group=group, partition=str(partition), reason=reason, destination_offset=committed_offset
+                )
+                self._uncommitted_by_subject[row.subject] = uncommitted
+
+
+_NO_OFFSETS: Final = CommittedOffsets({}, frozenset())
+
+
+_METADATA_TEXT: Final = "the application's metadata, which is larger than offset.metadata.max.bytes of the destination"
+
+
+def _format_subject(group: str, partition: Partition | None) -> str:
+    return group if partition is None else f"{group} {partition}"
+
+
+def _format_move(decision: CommitOffset, committed: CommittedOffset, log: _LogRange) -> str:
+    """Why it is not the source's offset; empty when it is."""
+    if decision.offset < committed.offset:
+        reread_count = committed.offset - decision.offset
+        return f"{decision.offset}: the destination ends at {log.end}; {reread_count} offsets would be read again"
+    return f"{decision.offset}: the destination begins at {log.start}" if decision.is_clamped else ""
+
+
+def _list_log_ranges(destination: ClusterClient, partitions: Collection[Partition]) -> dict[Partition, _LogRange]:
+    topics = destination.metadata({partition.topic for partition in partitions}).topics
+    present = [p for p in partitions if p.topic in topics and p.index in topics[p.topic].partitions]
+    starts, ends = list_offset_points(destination, present, [OffsetPoint.START, OffsetPoint.LOG_END]).values()
+    return {p: _LogRange(starts[p], ends[p]) for p in present}
+
+
+def _can_commit_for(group: ConsumerGroup) -> bool:
+    """Whether others than the group's members may commit for it."""
+    return group.kind in OFFSET_KINDS and group.is_idle
+
+
+def _to_row(
+    subject: str,
+    action: SyncAction,
+    source: Offset | None = None,
+    destination: Offset | None = None,
+    reason: str = "",
+    committed_offset: Offset | None = None,
+) -> DriftRow:
+    return DriftRow(
+        part=SyncCategory.GROUPS,
+        subject=subject,
+        source="" if source is None else str(source),
+        destination="" if destination is None else str(destination),
+        action=action,
+        reason=reason,
+        offset=UNSET if committed_offset is None else committed_offset,
+    )
+
+
+def _to_skip_row(subject: str, reason: str, source: Offset | None = None) -> DriftRow:
+    return _to_row(subject, SyncAction.SKIP, source, reason=reason)
+
+
+def clamp_groups(
+    link: MirrorLink, topics: Collection[str], safe_ends: Mapping[Partition, Offset | None] = MappingProxyType({})
+) -> list[DriftRow]:
+    """Move offsets into the destination's logs, which may have lost ends with a broker.
+
+    For an unplanned failover. `safe_ends`: what lies beyond may still be lost; None where unknown.
+    """
+    with ClusterClient(link.destination) as destination:
+        chosen = build_group_filter(link.mirror)
+        groups = {n: g for n, g in list_groups(destination).items() if n in chosen and g.kind in OFFSET_KINDS}
+        fetched = fetch_group_offsets(destination, groups.values())
+        rows = [_to_skip_row(name, str(error)) for name, error in sorted(fetched.faults.items())]
+        committed = {
+            name: {p: c for p, c in offsets.committed.items() if p.topic in topics}
+            for name, offsets in sorted(fetched.offsets.items())
+        }
+        partitions = {p for group_offsets in committed.values() for p in group_offsets}
+        starts = list_known_offsets(destination, partitions, OffsetPoint.START)
+        ends = list_known_offsets(destination, partitions, OffsetPoint.LOG_END)
+        ends |= {p: min(ends[p], end) for p, end in safe_ends.items() if end is not None and p in ends}
+        logs = {p: _LogRange(starts[p], ends[p]) for p in starts.keys() & ends.keys()}
+        outside_offsets = {name: _list_outside(group_offsets, logs) for name, group_offsets in committed.items()}
+        to_commit = {
+            name: group_offsets
+            for name, group_offsets in outside_offsets.items()
+            if group_offsets and groups[name].is_idle
+        }
+        with OffsetCommitter(destination, check_ownership=None) as commits:
+            responses = commit_until_answered(commits, to_commit, destination)
+    for name, group_offsets in committed.items():
+        if groups[name].is_idle:
+            rows += _to_clamped_rows(name, group_offsets, logs, responses.get(name, {}))
+        elif outside_offsets[name]:
+            rows.append(_to_skip_row(name, f"has members on the destination (it is {groups[name].state} there)"))
+    return rows
+
+
+def _list_outside(
+    committed: Mapping[Partition, CommittedOffset], logs: Mapping[Partition, _LogRange]
+) -> dict[Partition, tuple[Offset, str]]:
+    return {
+        p: (clamp_offset(c.offset, logs[p].start, logs[p].end), c.metadata)
+        for p, c in committed.items()
+        if p in logs and not logs[p].start <= c.offset <= logs[p].end
+    }
+
+
+def _to_clamped_rows(
+    name: str,
+    committed: Mapping[Partition, CommittedOffset],
+    logs: Mapping[Partition, _LogRange],
+    codes: Mapping[Partition, str],
+) -> list[DriftRow]:
+    rows = list[DriftRow]()
+    for partition in sorted(committed):
+        subject, offset, code = _format_subject(name, partition), committed[partition].offset, codes.get(partition)
+        if code is None:
+            rows.append(_to_row(subject, SyncAction.EQUAL, None, offset, committed_offset=offset))
+            continue
+        log = logs[partition]
+        where = f"the log is [{log.start}, {log.end}]"
+        if code in COMMITTED_RESULTS:
+            moved = clamp_offset(offset, log.start, log.end)
+            rows.append(replace(_to_row(subject, SyncAction.COMMIT, None, offset, where, moved), done=True))
+        else:  # outside its log: counts as none
+            rows.append(
+                _to_row(
+                    subject,
+                    SyncAction.SKIP,
+                    None,
+                    offset,
+                    f"{where}; starts {RESET_POLICY_TEXT}: {format_refusal(code)}",
+                )
+            )
+    return rows
+
+
+def to_resume_offsets(rows: Iterable[DriftRow]) -> dict[str, dict[Partition, Offset]]:
+    """For groups that we could commit for."""
+    resume_offsets = dict[str, dict[Partition, Offset]]()
+    for row in rows:
+        if (
+            row.part is SyncCategory.GROUPS
+            and isinstance(row.offset, int)
+            and (row.done or row.action is SyncAction.EQUAL)
+        ):
+            group, _, partition = row.subject.rpartition(" ")
+            topic, _, index = partition.rpartition("-")
+            resume_offsets.setdefault(group, {})[Partition(topic, int(index))] = Offset(row.offset)
+    return resume_offsets
+
+
+def reset_group_offsets(mirror: Mirror, client: ClusterClient, topics: Collection[str], log: JournalLog) -> int:
+    """Record offsets on a former primary as the mirror's own; returns the number of groups.
+
+    They are from before the failover. A sync would protect them as progress, and a group set back on the new primary
+    would skip records. Those in the divergent tail move to the log end. Groups with members are left alone. May be
+    repeated.
+    """
+    wanted = build_group_filter(mirror)
+    groups = [g for n, g in list_groups(client).items() if n in wanted and g.kind in OFFSET_KINDS and g.is_idle]
+    fetched = fetch_group_offsets(client, groups)
+    for error in fetched.faults.values():
+        raise error
+    committed_by_group = {
+        name: {p: committed for p, committed in offsets.committed.items() if p.topic in topics}
+        for name, offsets in fetched.offsets.items()
+    }
+    ends = list_known_offsets(
+        client, {p for group_offsets in committed_by_group.values() for p in group_offsets}, OffsetPoint.LOG_END
+    )
+    beyond_end = {
+        name: {p: (ends[p], c.metadata) for p, c in group_offsets.items() if p in ends and c.offset > ends[p]}
+        for name, group_offsets in committed_by_group.items()
+    }
+    if to_commit := {name: group_offsets for name, group_offsets in beyond_end.items() if group_offsets}:
+        with OffsetCommitter(client, check_ownership=None) as commits:
+            responses = commit_until_answered(commits, to_commit, client)
+        refusals = {
+            f"group {g}, {p}: {code}": code
+            for g, codes in responses.items()
+            for p, code in codes.items()
+            if code not in COMMITTED_RESULTS
+        }
+        # Groups with members by now own their offsets. Any other offset left as it is would skip records silently.
+        if unreplaced := [text for text, code in refusals.items() if code not in ACTIVE_GROUP_ERRORS]:
+            error_class = MissingPermission if DENIED_GROUP_ERRORS & set(refusals.values()) else RemoteFault
+            raise error_class(
+                f"cluster {client.name}: offsets of groups from before the failover could not be replaced: what lies"
+                f" before them would be skipped: {join_limited(unreplaced)}. Needs READ on these groups and topics;"
+                " then resume"
+            )
+    own_offsets = OwnCommittedOffsets(mirror.name, log.state)
+    for name, group_offsets in committed_by_group.items():
+        for partition, committed in group_offsets.items():
+            if partition in ends:
+                own_offsets.record_offset(name, partition, min(committed.offset, ends[partition]))
+    if new_records := own_offsets.pop_unwritten():
+        log.put(*new_records)
+    return sum(bool(group_offsets) for group_offsets in committed_by_group.values())

@@ -1,0 +1,119 @@
+"""Decides when a mirror topic of a compacted source may be compacted, too.
+
+A compacted topic refuses records without a key, which the source may hold from before, and seeding writes. So a mirror
+topic is compacted once it has caught up, until it meets such a record.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from mirror_core.decide.topic_settings import MIRROR_CONFIGS, compute_raised_limit, is_compacted
+from mirror_core.kafka.client import ClusterClient, TopicMetadata
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets
+from mirror_core.kafka.topics import alter_configs, describe_configs
+from mirror_core.model.errors import RemoteFault, SettingRefused, Unreachable
+from mirror_core.model.mirror import FailureKind
+from mirror_core.model.names import Partition
+from mirror_core.model.task_messages import PartitionFailure
+
+_POLL_INTERVAL_S: Final = 0.05
+_MAX_MESSAGE_BYTES: Final = "max.message.bytes"
+
+
+def find_lagging_topics(
+    source: ClusterClient, destination: ClusterClient, topics: Mapping[str, TopicMetadata], wait_s: float
+) -> set[str]:
+    """Compacted topics whose copies have not reached the source's current log ends; waits at most `wait_s`."""
+    partitions = [Partition(name, index) for name, view in topics.items() for index in view.partitions]
+    lagging = set(topics)
+    try:
+        ends = list_known_offsets(source, partitions, OffsetPoint.LOG_END)
+        deadline = time.monotonic() + wait_s
+        while lagging:
+            positions = list_known_offsets(destination, partitions, OffsetPoint.LOG_END)
+            lagging = {p.topic for p in partitions if p not in ends or positions.get(p, -1) < ends[p]}
+            if time.monotonic() >= deadline:
+                break
+            if lagging:
+                time.sleep(_POLL_INTERVAL_S)
+    except Unreachable:
+        pass  # must not hold up other settings
+    return lagging
+
+
+@dataclass(slots=True)
+class TopicRelaxation:
+    """Changes settings so that mirror topics accept what they refused: no compaction, or a higher limit."""
+
+    source: ClusterConfig
+    destination: ClusterConfig
+    report: Callable[[str], None]
+    _relaxed_until_epoch: dict[str, int] = field(default_factory=dict)
+    """Newest epoch by topic whose tasks may not have noticed."""
+
+    def relax_topic(self, failure: PartitionFailure, epoch: int, newest: int) -> bool:
+        """Whether the cause of the failure is removed. `newest`: last epoch submitted."""
+        if failure.kind is not FailureKind.UNKEYED and failure.needs_bytes is None:
+            return False
+        topic = failure.partition.topic
+        if epoch <= self._relaxed_until_epoch.get(topic, -1):
+            return True
+        try:
+            with ClusterClient(self.destination) as client:
+                configs = describe_configs(client, [topic]).get(topic)
+                changes = None if configs is None else _find_relaxing_changes(failure, configs.effective)
+                if changes is None:
+                    return False  # refused for another reason
+                if failure.needs_bytes is None:
+                    alter_configs(client, {topic: changes})
+                else:
+                    self._raise_limit(client, topic, failure.needs_bytes)
+        except RemoteFault as error:
+            self.report(f"{topic} on cluster {self.destination.name}: what it refuses cannot be allowed: {error}")
+            return False
+        # One epoch may be under way, and the next may begin before the setting reaches the leader.
+        self._relaxed_until_epoch[topic] = newest + 1
+        self.report(f"{failure.partition}, offset {failure.offset}: {self._format_relaxation(failure, topic)}")
+        return True
+
+    def _raise_limit(self, client: ClusterClient, topic: str, needs_bytes: int) -> None:
+        """To the source's limit, or if refused to this batch's size."""
+        limit = compute_raised_limit(needs_bytes, _get_max_message_bytes(self.source, topic))
+        try:
+            alter_configs(client, {topic: {_MAX_MESSAGE_BYTES: str(limit)}})
+        except SettingRefused:
+            alter_configs(client, {topic: {_MAX_MESSAGE_BYTES: str(needs_bytes)}})
+
+    def _format_relaxation(self, failure: PartitionFailure, topic: str) -> str:
+        destination = self.destination.name
+        if failure.needs_bytes is not None:
+            return (
+                f"cluster {destination} refused a batch of {failure.needs_bytes:,} bytes; {_MAX_MESSAGE_BYTES} of"
+                f" {topic} is raised"
+            )
+        return (
+            f"no key, or a late beginning to be seeded: {topic} is not compacted on cluster {destination} until it has"
+            " caught up"
+        )
+
+
+def _get_max_message_bytes(cluster: ClusterConfig, topic: str) -> int | None:
+    try:
+        with ClusterClient(cluster) as client:
+            configs = describe_configs(client, [topic]).get(topic)
+    except RemoteFault:
+        return None
+    return None if configs is None else int(configs.effective.get(_MAX_MESSAGE_BYTES) or 0) or None
+
+
+def _find_relaxing_changes(failure: PartitionFailure, effective: Mapping[str, str]) -> dict[str, str | None] | None:
+    """Returns None when the settings already allow it."""
+    if failure.needs_bytes is None:
+        return {"cleanup.policy": MIRROR_CONFIGS["cleanup.policy"]} if is_compacted(effective) else None
+    limit = int(effective.get(_MAX_MESSAGE_BYTES, 0))
+    return {_MAX_MESSAGE_BYTES: str(failure.needs_bytes)} if limit < failure.needs_bytes else None

@@ -1,0 +1,185 @@
+"""One topic's error or conflict must not hold up the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from mirror_core.kafka.client import ClusterClient, TopicMetadata
+from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets, list_offset_points
+from mirror_core.kafka.topics import TopicConfigs, describe_available_configs
+from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.mirror import FailureKind
+from mirror_core.model.names import MirrorName, Partition
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.state_records import State
+
+
+def run_for_each_topic(
+    action: Callable[[list[str]], object], names: Iterable[str], *, total: int = 0
+) -> dict[str, RemoteFault]:
+    """Run the action for all topics; after a refusal for those not named, or for each half.
+
+    Returns the refused topics. Raises when the cluster is unreachable, or when all `total` topics are denied.
+    """
+    todo = list(names)
+    try:
+        if todo:
+            action(todo)
+        return {}
+    except Unreachable:
+        raise
+    except RemoteFault as error:
+        refused = {name: error.refused[name] for name in todo if name in error.refused}
+        if _is_denied_for_all(refused, total):
+            raise
+        if len(todo) == 1:
+            return refused or {todo[0]: error}
+    if refused:
+        return {**refused, **run_for_each_topic(action, [name for name in todo if name not in refused], total=total)}
+    half = len(todo) // 2
+    return {
+        **run_for_each_topic(action, todo[:half], total=total),
+        **run_for_each_topic(action, todo[half:], total=total),
+    }
+
+
+def _is_denied_for_all(refused: Mapping[str, RemoteFault], total: int) -> bool:
+    return 0 < len(refused) == total and all(isinstance(error, MissingPermission) for error in refused.values())
+
+
+def to_failure_kind(error: RemoteFault) -> FailureKind:
+    return FailureKind.DENIED if isinstance(error, MissingPermission) else FailureKind.REFUSED
+
+
+def describe_visible_configs(
+    client: ClusterClient, topics: Collection[str], total: int
+) -> tuple[dict[str, TopicConfigs], dict[str, RemoteFault]]:
+    """Visible configurations, and the errors of the others."""
+    configs, hidden = describe_available_configs(client, topics)
+    raise_if_all_denied(hidden, total)
+    return configs, hidden
+
+
+def raise_if_all_denied(refused: Mapping[str, RemoteFault], total: int) -> None:
+    if _is_denied_for_all(refused, total):
+        raise next(iter(refused.values()))
+
+
+def check_width(destination: ClusterClient, topic: TopicMetadata, width: int) -> tuple[str, FailureKind] | None:
+    if len(topic.partitions) <= width:
+        return None
+    return (
+        (
+            f"{_format_topic(destination, topic)} has {len(topic.partitions)} partitions, the source's has {width}:"
+            " keys would go elsewhere; delete the destination's topic, or exclude it"
+        ),
+        FailureKind.OCCUPIED,
+    )
+
+
+def list_recorded_source_ids(link: MirrorLink, state: State) -> dict[str, set[str]]:
+    ids_by_topic = dict[str, set[str]]()
+    for status in state.partitions.get(link.mirror.name, {}).values():
+        ids_by_topic.setdefault(status.partition.topic, set()).add(status.source_topic_id)
+    return ids_by_topic
+
+
+def check_recreated(
+    link: MirrorLink, recorded: Collection[str], source: TopicMetadata
+) -> tuple[str, FailureKind] | None:
+    if not recorded or source.id in recorded:
+        return None
+    return (
+        (
+            f"cluster {link.source.name}: topic {source.name} was deleted and created anew under the same name (topic"
+            f" id {source.id}, was {min(recorded)}), and the copy is of the old one: `mirrorbook mirror recover"
+            f" {link.mirror.name} --topics {source.name}` shows what can be done"
+        ),
+        FailureKind.RECREATED,
+    )
+
+
+class TopicConflicts:
+    """Conflicts of topics that are not recorded as the mirror's."""
+
+    def __init__(
+        self, link: MirrorLink, state: State, destination: ClusterClient, views: Collection[TopicMetadata]
+    ) -> None:
+        self._mirror, self._destination = link.mirror.name, destination
+        names = {view.name for view in views}
+        self._recorded_by_mirrors: dict[str, list[tuple[MirrorName, str]]] = {}
+        for mirror, statuses in state.partitions.items() if names else ():
+            ids = dict.fromkeys((s.partition.topic, s.destination_topic_id) for s in statuses.values())
+            for topic, topic_id in ids:
+                if topic in names:
+                    self._recorded_by_mirrors.setdefault(topic, []).append((mirror, topic_id))
+        self._contents = _count_records(destination, [view for view in views if self._check_record(view) is None])
+
+    def find_conflict(self, topic: TopicMetadata) -> tuple[str, FailureKind] | None:
+        return self._check_record(topic) or self._check_contents(topic)
+
+    def _check_record(self, topic: TopicMetadata) -> tuple[str, FailureKind] | None:
+        topic_text = _format_topic(self._destination, topic)
+        for mirror, recorded in self._recorded_by_mirrors.get(topic.name, ()):
+            if mirror == self._mirror:
+                return (
+                    (
+                        f"{topic_text} was deleted and created anew (id {topic.id}, recorded {recorded}): "
+                        f"`mirrorbook mirror recover {mirror} --topics {topic.name}` shows what can be done"
+                    ),
+                    FailureKind.REPLACED,
+                )
+            if recorded == topic.id:
+                return f"{topic_text} belongs to mirror {mirror}: exclude it from one of the two", FailureKind.OCCUPIED
+        return None
+
+    def _check_contents(self, topic: TopicMetadata) -> tuple[str, FailureKind] | None:
+        topic_text, contents = _format_topic(self._destination, topic), self._contents[topic.name]
+        if isinstance(contents, MirrorError):
+            text = f"{topic_text} is not this mirror's, and whether it is empty could not be seen: {contents}"
+            return text, FailureKind.REFUSED  # retried: a leader may be away for a moment
+        records, ends = contents
+        if ends:
+            return (
+                (
+                    f"{topic_text} already holds {records} records that this mirror did not write "
+                    f"(log ends add up to {ends}): delete or rename it, or exclude it from the mirror"
+                ),
+                FailureKind.OCCUPIED,
+            )
+        return None
+
+
+def _format_topic(destination: ClusterClient, topic: TopicMetadata) -> str:
+    return f"destination topic {topic.name} on cluster {destination.name}"
+
+
+def _count_records(
+    destination: ClusterClient, views: Collection[TopicMetadata]
+) -> dict[str, tuple[int, int] | MirrorError]:
+    """Records and summed log ends, or why unknown. Waits once for all."""
+    partitions = [Partition(view.name, index) for view in views for index in view.partitions]
+    try:
+        ends, starts = list_offset_points(destination, partitions, [OffsetPoint.LOG_END, OffsetPoint.START]).values()
+    except MirrorError as error:
+        return {**dict.fromkeys((view.name for view in views), error), **_count_visible_records(destination, views)}
+    contents = dict[str, tuple[int, int] | MirrorError]()
+    for view in views:
+        topic_partitions = [Partition(view.name, index) for index in view.partitions]
+        contents[view.name] = (
+            sum(ends[p] - starts[p] for p in topic_partitions),
+            sum(ends[p] for p in topic_partitions),
+        )
+    return contents
+
+
+def _count_visible_records(
+    destination: ClusterClient, views: Collection[TopicMetadata]
+) -> dict[str, tuple[int, int] | MirrorError]:
+    partitions = [Partition(view.name, index) for view in views for index in view.partitions]
+    try:
+        led = list_known_offsets(destination, partitions, OffsetPoint.LOG_END).keys()
+    except MirrorError:
+        return {}
+    visible = [view for view in views if all(Partition(view.name, index) in led for index in view.partitions)]
+    return _count_records(destination, visible) if len(visible) < len(views) else {}

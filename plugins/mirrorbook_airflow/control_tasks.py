@@ -1,0 +1,272 @@
+"""Verbs about one mirror, for people who have Airflow and no shell."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from mirror_core.decide.approval_rules import explain_not_approved, select_valid_approvals
+from mirror_core.decide.failure_remedies import RecoveryAction
+from mirror_core.model.errors import BadRequest, Refused
+from mirror_core.model.mirror import DesiredState, Mirror
+from mirror_core.model.names import MirrorName
+from mirror_core.model.run import RunKind
+from mirror_core.model.text import escape_invisible_lines
+from mirror_core.model.timing import now_ms
+from mirrorbook_airflow.approvals import names_of, policy_of, record_shown
+from mirrorbook_airflow.errors import airflow_errors
+from mirrorbook_airflow.hooks import home
+from mirrorbook_airflow.markdown import action_markdown, recovery_markdown
+from mirrorbook_airflow.mirror_lookup import find_mirror
+from mirrorbook_airflow.object_store import kept_elsewhere
+from mirrorbook_airflow.operators import DAYS, MirrorOperator
+from mirrorbook_airflow.runbook import conductor
+from mirrorbook_airflow.worker_services import services
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow.sdk import BaseOperator, Context
+
+    from mirror_core.mirrors.recovery_plan import RecoveryPlan
+    from mirror_core.model.run import Run
+    from mirror_core.state.mirror_link import MirrorLink
+    from mirror_core.state.state_records import State
+
+
+RECOVERIES: Final = tuple(RecoveryAction)
+"""What can be done about FAILED partitions, by the names that the form shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What an action would do that somebody has to approve."""
+
+    hash: str
+    body: str
+    run: str = ""
+    """The run that it is about; empty: none."""
+
+
+class ShowChange(MirrorOperator):
+    """What the action would delete, end or give up, to be approved. Nothing, where it does nothing of that sort."""
+
+    def execute(self, context: Context) -> dict[str, str]:
+        with airflow_errors():
+            link, state = find_mirror(self.mirror)
+            change = _change(link, state, context)
+            if change is None:
+                return {"hash": "", "body": ""}
+            record_shown(context, self.task_id, [(link, state)], change.hash, change.body)
+        return {"hash": change.hash, "body": change.body}
+
+
+class ControlMirror(MirrorOperator):
+    """Do what parameter `action` says, with the approvals that it needs. Doing it twice is harmless."""
+
+    def __init__(self, *, show: BaseOperator, approvals: Sequence[BaseOperator], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.show_task = show.task_id
+        self.approval_tasks = tuple(task.task_id for task in approvals)
+
+    timeout = DAYS  # `recover` may salvage whole logs, `leave_behind` goes through a failover
+
+    def execute(self, context: Context) -> str:
+        with airflow_errors():
+            link, state = find_mirror(self.mirror)
+            change = _change(link, state, context)
+            people = self._approved(context, state, change) if change else ""
+            said = ACTIONS[context["params"]["action"]](link, context, change)
+        said = f"approved by {people}\n{said}" if people else said
+        self.log.info("%s", escape_invisible_lines(said))
+        return said
+
+    def _approved(self, context: Context, state: State, change: Change) -> str:
+        from mirror_core.state.approvals import find_approvals
+
+        policy = policy_of(context, self.show_task, self.approval_tasks)
+        recorded = find_approvals(state, MirrorName(self.mirror), policy.question)
+        if reasons := explain_not_approved(policy, recorded, change.hash, now_ms()):
+            raise Refused(f"mirror {self.mirror}: {context['params']['action']}", reasons)
+        return names_of(select_valid_approvals(policy, recorded))
+
+
+def _change(link: MirrorLink, state: State, context: Context) -> Change | None:
+    """What the chosen action would change that needs approval. The same hash for as long as an attempt, whose process
+    was killed, has to be repeated."""
+    params, mirror = context["params"], link.mirror
+    action = params["action"]
+    if action == "recover":
+        return _recovery_change(link, context)
+    if action not in _APPROVED:
+        return None
+    bound = [action, mirror.name, mirror.source_id, mirror.destination_id]
+    lines, about = [_APPROVED[action].format(source=mirror.source, destination=mirror.destination)], ""
+    if action != "stop":
+        run = _held_by(state, mirror.name, action)
+        about = run.id
+        bound += [run.id, str(bool(params["take_over"]))]
+        steps = state.steps_of(run)
+        lines.append(f"Run {run.id}, conducted by {run.conducted_by}: {steps[-1].step if steps else 'no step'} last")
+        lines += [f"It has said: {step.error}" for step in steps[-1:] if step.error]
+        if params["take_over"]:
+            lines.append("Also from a process that conducts it now: that one stops at its next write")
+    plan_hash = hashlib.sha256("\n".join(bound).encode()).hexdigest()
+    return Change(plan_hash, action_markdown(action, mirror.name, plan_hash, lines), about)
+
+
+_APPROVED: Final = MappingProxyType(
+    {
+        "stop": "Ends mirroring from {source} to {destination}, and records the last mirrored offsets",
+        "abort": "Gives the run up: applications stay on {source}, or may write there again",
+        "leave_behind": (
+            "Leaves behind what the run has stopped for: it stays on {source} only. Then the run goes on and promotes "
+            "{destination}: no way back but a failback"
+        ),
+    }
+)
+"""Actions that need approval, and what they do."""
+
+
+def _held_by(state: State, mirror: MirrorName, action: str) -> Run:
+    run = state.active_run(mirror)
+    if run is None:
+        raise BadRequest(f"mirror {mirror}: no run holds it: there is nothing to {action}")
+    return run
+
+
+def _desired(link: MirrorLink, wanted: DesiredState, verb: Callable[[MirrorLink], Mirror]) -> DesiredState:
+    """What is desired after this verb. An attempt before this one, whose process was killed, may have done it."""
+    return (link.mirror if link.mirror.desired is wanted else verb(link)).desired
+
+
+def _pause(link: MirrorLink, context: Context, approved: Change | None) -> str:
+    from mirror_core.mirrors.mirror_commands import pause_mirror
+
+    return f"desired: {_desired(link, DesiredState.PAUSED, pause_mirror)}"
+
+
+def _resume(link: MirrorLink, context: Context, approved: Change | None) -> str:
+    from mirror_core.mirrors.mirror_commands import resume_mirror
+
+    return f"desired: {_desired(link, DesiredState.STARTED, resume_mirror)}"
+
+
+def _stop(link: MirrorLink, context: Context, approved: Change | None) -> str:
+    from mirror_core.mirrors.mirror_commands import stop_mirror
+
+    return f"stopped: the last mirrored offsets of {len(stop_mirror(link))} partition(s) are recorded"
+
+
+def _start(link: MirrorLink, context: Context, approved: Change | None) -> str:
+    from mirror_core.mirrors.mirror_commands import start_mirror
+
+    desired = _desired(link, DesiredState.STARTED, start_mirror)
+    return f"desired: {desired}. Where no data plane is at work for it, trigger mirror_replicate"
+
+
+def _throttle(link: MirrorLink, context: Context, approved: Change | None) -> str:
+    from mirror_core.mirrors.mirror_commands import throttle_mirror
+
+    limit = throttle_mirror(link, context["params"]["bytes_per_s"] or None).throttle
+    return "throttle: none" if limit is None else f"throttle: {limit} bytes/s"
+
+
+def _abort(link: MirrorLink, context: Context, approved: Change | None) -> str:
+    run, _, engine = _taken_over(link, context, "abort", approved)
+    ended = engine.abort(run.id)
+    return f"run {run.id} is {ended.state}. {ended.note}".strip()
+
+
+def _leave_behind(link: MirrorLink, context: Context, approved: Change | None) -> str:
+    """And go on with the run: what it waits for is a person's word."""
+    from mirror_core.state.no_return import is_past_no_return
+
+    run, state, engine = _taken_over(link, context, "leave_behind", approved)
+    if run.plan.kind is not RunKind.FAILOVER:
+        raise BadRequest(f"run {run.id} is a {run.plan.kind}: only a failover leaves anything behind")
+    if not is_past_no_return(
+        state, run
+    ):  # an attempt before this one, whose process was killed, has gone on by the word
+        engine.confirm_leave_behind(run.id)
+    ended = engine.drive(run.id)
+    return f"run {run.id} is {ended.state}. {ended.note}".strip()
+
+
+def _taken_over(link: MirrorLink, context: Context, action: str, approved: Change | None) -> tuple[Run, State, Any]:
+    """The run that holds the mirror, and its engine. Refused while somebody conducts it, unless it is taken from them:
+    they learn so at their next write."""
+    from mirror_core.runbook.failback_conductor import Failback
+    from mirror_core.runbook.failover_conductor import Failover
+
+    _, state = find_mirror(link.mirror.name)
+    run = _held_by(state, link.mirror.name, action)
+    if approved is None or approved.run != run.id:
+        raise Refused(f"run {run.id}: {action}", ["nobody has approved it of this run: trigger a new DAG run"])
+    make: Any = Failover if run.plan.kind is RunKind.FAILOVER else Failback
+    engine = make(link, services(link.config.path, (), ""), started_by=conductor(context))
+    if not context["params"]["take_over"]:
+        engine.refuse_conducted(run.id, f"run {run.id}: {action}", take_over=True)
+    return run, state, engine
+
+
+def _recovery_change(link: MirrorLink, context: Context) -> Change | None:
+    from mirror_core.mirrors.recovery_plan import format_blocked, format_proposals
+
+    if RecoveryAction(context["params"]["recover_action"]) is RecoveryAction.RETRY:
+        return None
+    seen, folder = _recovery(link, context)
+    if not seen.proposals:
+        return None
+    if not seen.actionable:
+        raise Refused(f"mirror {link.mirror.name}: recover", format_blocked(seen))
+    return Change(
+        seen.hash, recovery_markdown(link.mirror.name, seen.hash, list(format_proposals(link.mirror, seen, folder)))
+    )
+
+
+def _recovery(link: MirrorLink, context: Context) -> tuple[RecoveryPlan, Path | None]:
+    """What the form asks for, as it stands now, and where to save what is lost by it; None: nowhere."""
+    from mirror_core.mirrors.recovery_plan import plan_recovery
+
+    params, action = context["params"], RecoveryAction(context["params"]["recover_action"])
+    seen = plan_recovery(link, find_mirror(link.mirror.name)[1], params["topics"] or None, action)
+    folder = home("evidence") / link.mirror.name / f"recover-{context['dag_run'].start_date:%Y%m%dT%H%M%SZ}"
+    return seen, folder if params["salvage"] and action is RecoveryAction.RECOPY else None
+
+
+def _recover(link: MirrorLink, context: Context, approved: Change | None) -> str:
+    from mirror_core.mirrors import partition_recovery
+    from mirror_core.mirrors.recovery_plan import format_blocked, format_done
+
+    seen, folder = _recovery(link, context)
+    if not seen.proposals:
+        return "no partition is FAILED"
+    if not seen.actionable:
+        raise Refused(f"mirror {link.mirror.name}: recover", format_blocked(seen))
+    if RecoveryAction(context["params"]["recover_action"]) is not RecoveryAction.RETRY:
+        partition_recovery.check_approved_plan(link, seen, approved.hash if approved else "")
+    said = list[str]()
+    if folder is not None:
+        with kept_elsewhere(folder):
+            partition_recovery.salvage_lost_records(link, seen, folder, said.append)
+    partition_recovery.recover_partitions(link, seen, said.append)
+    return "\n".join([*said, *format_done(seen)])
+
+
+ACTIONS: Final[Mapping[str, Callable[[MirrorLink, Context, Change | None], str]]] = MappingProxyType(
+    {
+        "pause": _pause,
+        "resume": _resume,
+        "stop": _stop,
+        "start": _start,
+        "throttle": _throttle,
+        "recover": _recover,
+        "abort": _abort,
+        "leave_behind": _leave_behind,
+    }
+)
+"""By the name that the form shows."""

@@ -1,0 +1,168 @@
+"""Object stores by Airflow's own `ObjectStoragePath`: what only Spark reaches elsewhere, without Java; and salvaged
+records, which have to outlive the worker that saved them."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.files import Unwritable
+from mirrorbook_airflow.params import salvage_place
+
+if TYPE_CHECKING:
+    from mirror_core.model.names import ClusterName, Partition
+    from mirror_core.model.parity_verdict import ParityRange, SalvagedPartition
+    from mirror_core.runbook.run_services import TailSalvage
+
+ADVICE: Final = "nothing was deleted: mend it, then clear the task"
+_HIDDEN: Final = ("_", ".")
+"""Names that readers of a folder skip: see `evidence.folders`."""
+
+
+class ObjectFolder:
+    """An `evidence.folders.Folder`. Files appear whole; the bucket's policy says who may read them."""
+
+    def __init__(self, url: str) -> None:
+        """BadRequest where no provider of this Airflow knows such a file system."""
+        from airflow.sdk import ObjectStoragePath  # brings fsspec, and is wanted by few tasks
+
+        self.where = url.rstrip("/")
+        try:
+            root = ObjectStoragePath(self.where)
+            self._files, self._root = root.fs, root.path.rstrip("/")
+        except (ValueError, ImportError) as error:
+            raise BadRequest(
+                f"{url}: this Airflow knows no such file system: {error}; install the provider that brings it, such as "
+                "apache-airflow-providers-amazon[s3fs] or apache-airflow-providers-google"
+            ) from None
+
+    def check(self, what: str, advice: str) -> None:
+        """Writes and removes a file: whether one may, only the store can tell."""
+        self.write(what, "_mirrorbook", b"", advice)
+        self.remove(what, "_mirrorbook", advice)
+
+    def write(self, what: str, name: str, content: bytes, advice: str) -> None:
+        with self._writing(what, name, advice):
+            self._files.pipe_file(self._made(name), content)
+
+    def read(self, name: str) -> bytes:
+        with self._reading(name):
+            return bytes(self._files.cat_file(f"{self._root}/{name}"))
+
+    def beginning(self, name: str, size: int) -> bytes:
+        """As much of a file as that many bytes hold."""
+        with self._reading(name), self._files.open(f"{self._root}/{name}", "rb") as file:
+            return bytes(file.read(size))
+
+    def remove(self, what: str, name: str, advice: str) -> None:
+        with self._writing(what, name, advice):
+            if self._files.exists(f"{self._root}/{name}"):
+                self._files.rm_file(f"{self._root}/{name}")
+
+    def names(self, under: str = "") -> list[str]:
+        return [name for name in self.every(under) if not posixpath.basename(name).startswith(_HIDDEN)]
+
+    def every(self, under: str = "") -> list[str]:
+        """Also files that readers of a folder skip."""
+        with self._reading(under):
+            self._files.invalidate_cache()
+            found = self._files.find(f"{self._root}/{under}".rstrip("/"))
+            return sorted(posixpath.relpath(path.lstrip("/"), self._root.lstrip("/")) for path in found)
+
+    def upload(self, what: str, file: Path, name: str) -> None:
+        """A file of any size."""
+        with self._writing(what, name, ADVICE):
+            self._files.put_file(str(file), self._made(name))
+
+    def download(self, name: str, file: Path) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with self._reading(name):
+            self._files.get_file(f"{self._root}/{name}", str(file))
+
+    def _made(self, name: str) -> str:
+        """Where to write. Only a file system of this machine wants its folders made first."""
+        path = f"{self._root}/{name}"
+        if "file" in self._files.protocol:
+            self._files.makedirs(posixpath.dirname(path), exist_ok=True)
+        return path
+
+    @contextmanager
+    def _writing(self, what: str, name: str, advice: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - each provider has errors of its own, with texts of its own
+            where = f"{self.where}/{name}".rstrip("/")
+            raise Unwritable(f"{what}: {where} cannot be written: {_why(error)}: {advice}") from None
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{self.where}/{name}: there is no such file") from None
+        except Exception as error:  # noqa: BLE001 - as above
+            raise OSError(f"{self.where}/{name} cannot be read: {_why(error)}") from None
+
+
+@contextmanager
+def kept_elsewhere(folder: Path) -> Iterator[None]:
+    """What is salvaged into this folder meanwhile is in the deployment's object store, too, when this ends well: then
+    records may be deleted. A salvage that another worker finished is fetched first, and told again."""
+    from mirror_core.evidence.file_store import refuse_password
+    from mirror_core.parity.salvage import MANIFEST
+
+    place = salvage_place()
+    if not place:
+        yield
+        return
+    refuse_password(place)
+    what, under = "salvaged records", f"{folder.parent.name}/{folder.name}"
+    store = ObjectFolder(place)
+    manifest = f"{under}/{MANIFEST}"
+    try:
+        there = store.every(under)
+        finished = manifest in there  # it is the last file to be written
+        if finished and not folder.exists():
+            _fetch(store, under, there, folder)
+    except OSError as error:
+        raise Unwritable(f"{what}: {error}: {ADVICE}") from None
+    yield
+    if finished:
+        return
+    for name in there:  # of an attempt that was killed: its files may have had other names
+        store.remove(what, name, ADVICE)
+    mine = [f"{under}/{path.relative_to(folder).as_posix()}" for path in folder.rglob("*") if path.is_file()]
+    for name in sorted(mine, key=manifest.__eq__):
+        store.upload(what, folder / posixpath.relpath(name, under), name)
+
+
+def _fetch(store: ObjectFolder, under: str, names: Sequence[str], folder: Path) -> None:
+    """All of it or nothing: a worker that dies meanwhile leaves no folder that would pass for something else."""
+    incomplete = folder.with_name(f"_{folder.name}.fetched")
+    shutil.rmtree(incomplete, ignore_errors=True)
+    for name in names:
+        store.download(name, incomplete / posixpath.relpath(name, under))
+    os.replace(incomplete, folder)
+
+
+def kept(salvage: TailSalvage) -> TailSalvage:
+    """The same salvage, of which nothing is told before it is in the deployment's object store."""
+
+    def saved(
+        cluster: ClusterName, ranges: Sequence[ParityRange], output: Path, against: ClusterName | None = None
+    ) -> dict[Partition, SalvagedPartition]:
+        with kept_elsewhere(output):
+            return salvage(cluster, ranges, output, against)
+
+    return saved
+
+
+def _why(error: Exception) -> str:
+    """Without a text that nobody has checked for secrets."""
+    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__

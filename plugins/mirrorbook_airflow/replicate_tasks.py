@@ -1,0 +1,194 @@
+"""Tasks of DAG `mirror_replicate`: a data plane is started, watched, and watched again when it was ill."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.providers.standard.operators.trigger_dagrun import DagIsPaused, TriggerDagRunOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from mirror_core.model.errors import BadRequest, MirrorError, Refused
+from mirror_core.model.names import MirrorName
+from mirror_core.model.text import parse_bytes_per_s
+from mirror_core.model.timing import now_ms
+from mirrorbook_airflow.data_plane_trigger import DataPlaneTrigger, ended
+from mirrorbook_airflow.errors import airflow_errors
+from mirrorbook_airflow.hooks import home
+from mirrorbook_airflow.mirror_lookup import config_path, find_mirror
+from mirrorbook_airflow.operators import TASK_DEFAULTS, MirrorOperator, receipts_place
+from mirrorbook_airflow.params import NO_SPARK, spark_conf, starts_data_planes
+from mirrorbook_airflow.switch_event import UNHEALTHY, emit
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+DAG_ID: Final = "mirror_replicate"
+MAX_PATIENCE_S: Final = 900
+SILENT: Final[dict[str, Any]] = {
+    "retries": 4,
+    "retry_delay": timedelta(seconds=15),
+    "retry_exponential_backoff": True,
+}
+"""For a watch that finds the destination silent: minutes until its run is red, and the next one begins."""
+HOPELESS: Final = "hopeless"
+"""XCom of a watch that was refused."""
+INCIDENT: Final = "incident"
+"""XCom of a watch that has found a data plane ill; in a run's configuration: since when people know (ms)."""
+PASSED_ON: Final = ("runner", "master", "metrics", "prove_at", "patience_s")
+"""Parameters of a data plane, which the run that starts it hands over."""
+
+
+def replicate_options(params: Mapping[str, Any]) -> list[str]:
+    """Options of `mirrorbook replicate` as a run's parameters want them."""
+    options = ["--runner", params["runner"], "--receipts", receipts_place()]
+    if params["runner"] == "spark":
+        if params["master"] == NO_SPARK:
+            raise BadRequest(f"runner spark needs a Spark master, and {NO_SPARK} was chosen: choose runner local")
+        options += ["--master", params["master"]]
+        options += [word for key, value in spark_conf().items() for word in ("--conf", f"{key}={value}")]
+    if params["metrics"]:
+        options += ["--metrics", params["metrics"]]
+    if params["prove_at"]:
+        parse_bytes_per_s(params["prove_at"])  # refused here, not in a log file
+        options += ["--prove-at", params["prove_at"]]
+    return options
+
+
+class WatchDataPlane(MirrorOperator):
+    """Make sure that the mirror has a supervisor here, unless a deployment runs them elsewhere; and wait, without a
+    worker, until the mirror is stopped or its data plane is ill."""
+
+    def execute(self, context: Context) -> None:
+        from mirror_core.supervisor.lifecycle import ensure_supervisor
+
+        params = context["params"]
+        try:
+            with airflow_errors():
+                starts = starts_data_planes()
+                options = replicate_options(params) if starts else []
+                link, state = find_mirror(self.mirror)
+                if reason := ended(state, link.mirror.name):
+                    raise Refused(f"replicate mirror {self.mirror}", [f"{reason}: start it first"])
+                if starts:
+                    ensure_supervisor(link.config.path, link.mirror.name, home("data-plane"), options)
+        except AirflowFailException:
+            context["ti"].xcom_push(key=HOPELESS, value=True)
+            raise
+        trigger = DataPlaneTrigger(
+            mirror=self.mirror,
+            destination=link.destination.name,
+            config_path=str(link.config.path) if starts else "",
+            home=str(home("data-plane")) if starts else "",
+            args=options,
+            patience_s=params["patience_s"],
+        )
+        self.defer(trigger=trigger, method_name="finish")
+
+    def finish(self, context: Context, event: dict[str, Any]) -> str:
+        with airflow_errors():
+            if event["status"] == "ended":
+                self._stop_supervisor()
+                return str(event["reason"])
+            context["ti"].xcom_push(key=INCIDENT, value={k: v for k, v in event.items() if k != "status"})
+            where = self._where_to_look()
+        raise AirflowFailException(f"the data plane of mirror {self.mirror} is not well: {event['reason']}; {where}")
+
+    def _stop_supervisor(self) -> None:
+        from mirror_core.supervisor.lifecycle import stop_supervisor
+
+        if not starts_data_planes():
+            return
+        try:
+            stop_supervisor(home("data-plane"), MirrorName(self.mirror))
+        except Refused as error:  # it asks the mirror every few seconds, and copies nothing
+            self.log.warning("%s", error)
+
+    def _where_to_look(self) -> str:
+        from mirror_core.supervisor.lifecycle import read_supervisor_status
+
+        if not starts_data_planes():
+            return "Airflow starts none here ([mirrorbook] data_plane is watch): look at what runs it"
+        found = read_supervisor_status(home("data-plane"), MirrorName(self.mirror))
+        return f"its output, on host {found.host or '(unknown)'}: {found.log}" if found else "it has no supervisor"
+
+
+def triggered_run_id(mirror: str, dag_id: str, run_id: str, task_id: str) -> str:
+    """The id of the run that this task triggers: the same however often it runs, of a length that Airflow can keep."""
+    digest = hashlib.sha256(f"{dag_id}/{run_id}/{task_id}".encode()).hexdigest()[:16]
+    return f"{mirror[:200]}-{digest}"
+
+
+class ReplicateMirror(TriggerDagRunOperator):
+    """Start a run of DAG `mirror_replicate` for this mirror, with this run's choice of a runner.
+
+    Tried again or cleared, it starts no second run beside the one that it has started: a run that has ended is cleared.
+    """
+
+    template_fields = ("mirror",)
+
+    def __init__(self, *, mirror: str, **kwargs: Any) -> None:
+        super().__init__(
+            trigger_dag_id=DAG_ID,
+            logical_date=None,
+            reset_dag_run=True,
+            fail_when_dag_is_paused=True,
+            **{**TASK_DEFAULTS, **kwargs},
+        )
+        self.mirror = mirror
+
+    def execute(self, context: Context) -> None:
+        params, ti, run = context["params"], context["ti"], context["dag_run"]
+        self.conf = {"mirror": self.mirror, **{name: params[name] for name in PASSED_ON}, **self.known(context)}
+        self.trigger_run_id = triggered_run_id(self.mirror, run.dag_id, run.run_id, self.task_id)
+        if ti.get_dr_count(dag_id=DAG_ID, run_ids=[self.trigger_run_id], states=["queued", "running"]):
+            self.log.info("run %s of DAG %s goes on: an earlier try has started it", self.trigger_run_id, DAG_ID)
+            return
+        try:
+            super().execute(context)
+        except DagIsPaused:
+            words = f"DAG {DAG_ID} is paused, so nothing watches mirror {self.mirror}: unpause it, then clear this task"
+            raise AirflowFailException(words) from None
+
+    def known(self, context: Context) -> dict[str, int]:
+        """What else the run is to know: nothing."""
+        return {}
+
+
+class WatchAgain(ReplicateMirror):
+    """The next run of the same DAG, with twice the patience: hours of incident are a dozen red runs, not hundreds.
+
+    None when the watch could not even begin: what was refused once would be refused again, without end. The first one
+    of an incident emits the asset event: `watch` has failed, and Airflow keeps no event of a failed task.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(outlets=[UNHEALTHY], **kwargs)
+
+    def execute(self, context: Context) -> None:
+        if context["ti"].xcom_pull(task_ids="watch", key=HOPELESS):
+            raise AirflowSkipException("not again: a person must look at why it was refused, and trigger it then")
+        params = context["params"]
+        patience_s = min(MAX_PATIENCE_S, 2 * params["patience_s"])
+        super().execute({**context, "params": {**params, "patience_s": patience_s}})
+
+    def known(self, context: Context) -> dict[str, int]:
+        """Since when this incident is told of. A sign of life since then: it is another one, and told of now."""
+        found = context["ti"].xcom_pull(task_ids="watch", key=INCIDENT) or {}
+        told_ms = (context["dag_run"].conf or {}).get(INCIDENT)
+        if told_ms is None or found.get("seen_ms", 0) > told_ms:
+            told_ms = now_ms()
+            self._tell({**found, "at_ms": told_ms}, context)
+        return {INCIDENT: told_ms}
+
+    def _tell(self, about: Mapping[str, object], context: Context) -> None:
+        from mirror_core.state.mirror_link import load_clusters
+
+        name = MirrorName(self.mirror)
+        try:
+            for uri in emit(load_clusters(config_path(name)).hooks(name), name, UNHEALTHY, context, about):
+                self.log.info("asset event: %s", uri)
+        except MirrorError as error:  # the next watch is worth more than an event
+            self.log.warning("no asset event: %s", error)
