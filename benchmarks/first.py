@@ -25,8 +25,8 @@ from benchmarks.copiers import stop
 from benchmarks.ground import DESTINATION, POLL_S, SOURCE, TIMEOUT_S, Ground, ground
 from benchmarks.measure import Meter
 from mirror_core.kafka.client import ClusterClient
-from tests.brokers import produce
-from tests.commands import MIRRORBOOK
+from tests.support.cli_process import MIRRORBOOK
+from tests.support.kafka_clients import produce
 
 PARTITIONS: Final = 6
 RECORDS: Final = 1000

@@ -19,9 +19,9 @@ from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.ports import HOST
 from mirror_core.sandbox.sandbox import Sandbox
-from tests.brokers import Pair
-from tests.distant import Distant, leading_far, listen_far
-from tests.relay import relay
+from tests.support.kafka_clients import Pair
+from tests.support.wan_clusters import Distant, leading_far, listen_far
+from tests.support.wan_relay import relay
 
 TIMEOUT_S: Final = 60.0
 SOURCE: Final = "east"

@@ -13,11 +13,11 @@ from hypothesis import settings
 os.environ.setdefault("MIRRORBOOK_PATIENCE", "2")
 
 from mirror_core.sandbox.broker import JVM_OPTIONS
-from tests.administering import restore_rights, rights_of
-from tests.brokers import Pair
-from tests.clusters import two_clusters
+from tests.support.cluster_admin import restore_rights, rights_of
+from tests.support.dedicated_clusters import two_clusters
+from tests.support.kafka_clients import Pair
 
-pytest_plugins = ["tests.tidiness"]
+pytest_plugins = ["tests.support.file_isolation"]
 
 # What must pass before a change is taken tries the same examples each time, so that it says something of the change.
 # MIRRORBOOK_EXPLORE looks for new ones, as `make nightly` does; one that fails is kept as an `@example`.

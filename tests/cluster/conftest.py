@@ -11,10 +11,10 @@ import pytest
 
 from mirror_core.cli.main import main
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests import brokers
-from tests.brokers import Pair
 from tests.cluster.desk import PROGRESS, Desk, Said
-from tests.documents import check_document
+from tests.support import kafka_clients
+from tests.support.json_schemas import check_document
+from tests.support.kafka_clients import Pair
 
 
 @pytest.fixture
@@ -23,14 +23,14 @@ def new_user(pair: Pair) -> Iterator[Callable[..., tuple[str, str]]]:
     made: list[str] = []
 
     def make(*clusters: SandboxCluster) -> tuple[str, str]:
-        name, password = brokers.new_user(*clusters)
+        name, password = kafka_clients.new_user(*clusters)
         made.append(name)
         return name, password
 
     yield make
     for cluster in (pair.east, pair.west):
         for name in made:
-            brokers.forget_user(cluster, name)
+            kafka_clients.forget_user(cluster, name)
 
 
 @pytest.fixture

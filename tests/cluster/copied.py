@@ -19,9 +19,9 @@ from mirror_core.parity.certificate_check import (
     read_certificate_scope,
 )
 from mirror_core.parity.check import LocalParity
-from tests.brokers import Pair, new_topic
-from tests.mirroring import Mirrored, new_mirror
-from tests.parity_topics import Content, content, send
+from tests.support.kafka_clients import Pair, new_topic
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.parity_topics import Content, content, send
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.state_records import STATE_TOPIC
-from tests.brokers import TIMEOUT_S, Pair, admin_client
-from tests.mirroring import Mirrored, new_mirror
-from tests.waiting import wait_until
+from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.waiting import wait_until
 
 PROGRESS = re.compile(r"^\d\d:\d\d:\d\d .* in all\n", re.MULTILINE)
 """A line of figures now and then, after as many seconds as a busy machine takes."""

@@ -20,9 +20,9 @@ from mirror_core.sandbox.jars import ensure_jars
 from mirror_core.sandbox.ports import HOST, choose_ports
 from mirror_core.sandbox.properties import PLAIN_LOGIN
 from mirror_core.sandbox.state import ClusterState, NodePorts, SandboxState
-from tests.administering import as_admin
-from tests.brokers import Pair
 from tests.cluster.secure import CLIENT_CN, Authority, named
+from tests.support.cluster_admin import as_admin
+from tests.support.kafka_clients import Pair
 
 BAD: Final = 2
 """The broker that is there, leads partitions, and lets nobody in."""

@@ -13,7 +13,7 @@ from mirror_core.model.names import Partition
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
 from mirror_core.state.state_records import PartitionRecord
 from mirror_core.state.writer import StateWriter, make_control_id
-from tests.brokers import Pair
+from tests.support.kafka_clients import Pair
 
 
 def new_link(

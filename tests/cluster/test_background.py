@@ -24,11 +24,11 @@ from mirror_core.model.run import RunMode
 from mirror_core.model.timing import now_ms
 from mirror_core.parity import check
 from mirror_core.parity.compare import CompareTask, compare_task
-from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce
-from tests.cluster.test_unplanned import begin
-from tests.harm import damaged
-from tests.mirroring import Mirrored, new_mirror
-from tests.waiting import wait_until
+from tests.support.broker_faults import damaged
+from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, produce
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.unplanned_runs import begin
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -26,13 +26,13 @@ from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.task_messages import PartitionAssignment
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests.administering import as_admin
-from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
 from tests.cluster.desk import Desk
-from tests.cluster.test_gaps import client_connection
-from tests.logs import assert_equal, offsets_for
-from tests.mirroring import new_mirror
-from tests.shapes import HOUR_MS, T2020
+from tests.support.cluster_admin import as_admin
+from tests.support.gap_assignments import client_connection
+from tests.support.gap_logs import assert_equal, offsets_for
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce
+from tests.support.log_shapes import HOUR_MS, T2020
+from tests.support.mirrored_topics import new_mirror
 
 pytestmark = pytest.mark.cluster
 FAR = 3_000_000

@@ -12,11 +12,11 @@ from mirror_core.kafka.config import load_config
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.rights.required_acls import CLUSTER_NAME
-from tests.brokers import TIMEOUT_S, grant, new_topic, produce, read_all
 from tests.cluster.desk import Desk
-from tests.driving import driving
-from tests.exact import about_data
-from tests.waiting import wait_until
+from tests.support.data_errors import about_data
+from tests.support.data_plane_thread import driving
+from tests.support.kafka_clients import TIMEOUT_S, grant, new_topic, produce, read_all
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Producer
 
-from tests.brokers import Pair, new_topic, produce, read_all, read_all_aiokafka
+from tests.support.kafka_clients import Pair, new_topic, produce, read_all, read_all_aiokafka
 
 pytestmark = pytest.mark.cluster
 

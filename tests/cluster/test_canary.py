@@ -15,8 +15,8 @@ from mirror_core.model.errors import MissingPermission
 from mirror_core.model.names import MirrorName
 from mirror_core.runbook import canary_probe
 from mirror_core.runbook.canary_probe import CANARY_TOPIC, run_canary
-from tests.brokers import TIMEOUT_S, Pair, admin_client, grant, new_topic
-from tests.waiting import wait_until
+from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, grant, new_topic
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -26,13 +26,13 @@ from mirror_core.parity.certificate_check import (
     check_certificates,
     read_certificate_scope,
 )
-from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic
 from tests.cluster.copied import Copied, copied, mixed, unproved
-from tests.cluster.test_unplanned import begin
-from tests.commands import invoked
-from tests.harm import suspended
-from tests.mirroring import new_mirror
-from tests.parity_topics import Content, content, send, twin_topics
+from tests.support.broker_faults import suspended
+from tests.support.cli_process import invoked
+from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic
+from tests.support.mirrored_topics import new_mirror
+from tests.support.parity_topics import Content, content, send, twin_topics
+from tests.support.unplanned_runs import begin
 
 pytestmark = pytest.mark.cluster
 

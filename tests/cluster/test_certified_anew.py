@@ -26,14 +26,14 @@ from mirror_core.parity.certificate_check import (
 )
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.writer import StateWriter, make_control_id
-from tests.administering import as_admin
-from tests.brokers import TIMEOUT_S, Pair, admin_client
 from tests.cluster.copied import TOMORROW, Copied, copied, unproved
-from tests.exact import about_data
-from tests.harm import alter, damaged, in_place_of
-from tests.mirroring import replicate
-from tests.parity_topics import content, send
-from tests.waiting import wait_until
+from tests.support.broker_faults import alter, damaged, in_place_of
+from tests.support.cluster_admin import as_admin
+from tests.support.data_errors import about_data
+from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client
+from tests.support.mirrored_topics import replicate
+from tests.support.parity_topics import content, send
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -10,13 +10,13 @@ from mirror_core.evidence.file_store import LocalFolder
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ALTERED_KIND, ParityVerdict
-from tests.administering import as_admin
-from tests.brokers import Pair, new_topic
 from tests.cluster.copied import Copied, unproved
-from tests.exact import about_data
-from tests.harm import alter, in_place_of, later_by_one_ms
-from tests.mirroring import new_mirror
-from tests.old_formats import old_logs, put_in_place
+from tests.support.broker_faults import alter, in_place_of, later_by_one_ms
+from tests.support.cluster_admin import as_admin
+from tests.support.data_errors import about_data
+from tests.support.kafka_clients import Pair, new_topic
+from tests.support.mirrored_topics import new_mirror
+from tests.support.old_message_formats import old_logs, put_in_place
 
 pytestmark = pytest.mark.cluster
 

@@ -11,8 +11,8 @@ import yaml
 from typer.testing import Result
 
 from mirror_core.model.errors import BadRequest
-from tests.brokers import Pair, new_topic, produce
-from tests.commands import invoked
+from tests.support.cli_process import invoked
+from tests.support.kafka_clients import Pair, new_topic, produce
 
 pytestmark = pytest.mark.cluster
 

@@ -20,16 +20,16 @@ from mirror_core.model.sync_state import WRITING_ACTIONS, SyncAction, SyncCatego
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sync.mirror_sync import sync_mirror
 from mirror_core.wire.batch import CONTROL, BatchHeader, split_batches
-from tests import shapes
-from tests.administering import as_admin, broker_setting
-from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
-from tests.cleaned import assert_compacted
 from tests.cluster.links import writer_of
-from tests.exact import about_data
-from tests.mirroring import Mirrored, new_mirror, replicate
-from tests.same import assert_parity, assert_same_offsets, parity
-from tests.shapes import HOUR_MS, Row, await_cleaner, send
-from tests.waiting import wait_until
+from tests.support import log_shapes
+from tests.support.cluster_admin import as_admin, broker_setting
+from tests.support.compacted_topics import assert_compacted
+from tests.support.data_errors import about_data
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
+from tests.support.log_shapes import HOUR_MS, Row, await_cleaner, send
+from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
+from tests.support.topic_equality import assert_parity, assert_same_offsets, parity
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -124,7 +124,7 @@ class Application:
 
     def plain(self, key: bytes) -> None:
         """A record in no transaction: no marker behind it."""
-        send(shapes.new_producer(self.pair.east), self.topic, [Row(key=key, value=b"", timestamp_ms=self.now_ms)])
+        send(log_shapes.new_producer(self.pair.east), self.topic, [Row(key=key, value=b"", timestamp_ms=self.now_ms)])
 
     def delete(self, key: bytes) -> None:
         self.producer.begin_transaction()
@@ -214,7 +214,7 @@ def test_a_leader_that_lost_its_memory_of_cleaned_markers_is_no_foreign_writer(p
     raise_if_failed(replicate(link))
     assert_equal(pair, mirrored, topic)
     # A foreign record is one all the same.
-    send(shapes.new_producer(pair.west), topic, [Row(key=b"k1")])
+    send(log_shapes.new_producer(pair.west), topic, [Row(key=b"k1")])
     assert set(replicate(link).failed) == {Partition(topic, 0)}
     assert mirrored.statuses[Partition(topic, 0)].kind is FailureKind.FOREIGN
 
@@ -273,7 +273,7 @@ def test_records_without_a_key_are_copied_and_the_cleaner_follows_the_source(pai
 
 def test_a_log_that_begins_late_is_seeded_before_it_is_cleaned_and_again_after(pair: Pair, tmp_path: Path) -> None:
     topic = compacted_topic(pair, cleanup_policy="compact,delete")
-    many = shapes.new_producer(pair.east, linger_ms="1000", batch_num_messages="100000", compression_type="zstd")
+    many = log_shapes.new_producer(pair.east, linger_ms="1000", batch_num_messages="100000", compression_type="zstd")
     mirrored = new_mirror(pair, tmp_path, topic)
     for end in (MAX_MARKED_START + 50, 2 * MAX_MARKED_START + 200):
         with as_admin(pair.east) as client:

@@ -17,10 +17,10 @@ from mirror_core.model.errors import MirrorError
 from mirror_core.runbook.planned_steps import PlannedSteps
 from mirror_core.sandbox.ports import choose_ports
 from mirror_core.state.state_topic import read_state
-from tests.brokers import TIMEOUT_S, admin_client, new_topic, produce, read_all
 from tests.cluster.desk import MENDED, Desk, Said
-from tests.commands import mirrorbook
-from tests.waiting import wait_until
+from tests.support.cli_process import mirrorbook
+from tests.support.kafka_clients import TIMEOUT_S, admin_client, new_topic, produce, read_all
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -15,10 +15,10 @@ from mirror_core.kafka.config import load_config
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.ports import choose_ports
 from mirror_core.state.state_records import STATE_TOPIC
-from tests.brokers import TIMEOUT_S, new_topic, produce
 from tests.cluster.desk import Desk
-from tests.committing import commit_offsets
-from tests.mirroring import Mirrored, new_mirror
+from tests.support.group_commits import commit_offsets
+from tests.support.kafka_clients import TIMEOUT_S, new_topic, produce
+from tests.support.mirrored_topics import Mirrored, new_mirror
 
 pytestmark = pytest.mark.cluster
 

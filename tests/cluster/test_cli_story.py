@@ -18,12 +18,12 @@ from mirror_core.model.run import RunKind, RunMode, RunState
 from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.state.state_topic import read_state
 from mirror_core.state.writer import StateWriter, make_control_id
-from tests.brokers import TIMEOUT_S, new_topic, produce, read_all
 from tests.cluster.desk import Desk, Said
-from tests.cluster.test_failover import app_topic, denied
-from tests.commands import completed, on_terminal
-from tests.mirroring import Mirrored
-from tests.waiting import wait_until
+from tests.support.cli_process import completed, on_terminal
+from tests.support.failover_runs import app_topic, denied
+from tests.support.kafka_clients import TIMEOUT_S, new_topic, produce, read_all
+from tests.support.mirrored_topics import Mirrored
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

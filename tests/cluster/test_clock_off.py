@@ -22,14 +22,14 @@ from mirror_core.model.source_observation import Heartbeat
 from mirror_core.model.timing import now_ms
 from mirror_core.state.state_records import STATE_TOPIC
 from mirror_core.wire.batch import NO_TIMESTAMP
-from tests.administering import as_admin
-from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
-from tests.cluster.test_failover import app_topic
-from tests.copiers import at_work
-from tests.driving import beating, beats, driving
-from tests.harm import killed
-from tests.mirroring import new_mirror
-from tests.waiting import wait_until
+from tests.support.broker_faults import killed
+from tests.support.cluster_admin import as_admin
+from tests.support.data_plane_thread import beating, beats, driving
+from tests.support.failover_runs import app_topic
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
+from tests.support.mirrored_topics import new_mirror
+from tests.support.replicate_process import at_work
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -14,27 +14,17 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from mirror_core.model.names import ClusterName, Partition
-from mirror_core.model.parity_verdict import ParityRange, ParityResult, ParityVerdict
+from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.parity.check import LocalParity
 from mirror_core.parity.compare import CompareTask
 from mirror_core.parity.compare import compare_task as compare_task
-from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, read_all
-from tests.colliding_records import colliding_values
-from tests.harm import damaged
-from tests.parity_topics import Content, content, copy_bytes, send, twin_topics, whole
+from tests.support.broker_faults import damaged
+from tests.support.colliding_records import colliding_values
+from tests.support.comparisons import CHUNK, EAST, WEST, compare, found
+from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, read_all
+from tests.support.parity_topics import Content, content, copy_bytes, send, twin_topics, whole
 
 pytestmark = pytest.mark.cluster
-
-EAST, WEST = ClusterName("east"), ClusterName("west")
-CHUNK = 10
-
-
-def compare(pair: Pair, *ranges: ParityRange, level: int = 3, output: Path | None = None) -> ParityResult:
-    return LocalParity(pair.config_path, threads=2, level=level, chunk=CHUNK)(EAST, WEST, ranges, output)
-
-
-def found(result: ParityResult) -> list[tuple[str, int | None]]:
-    return [(finding.kind, finding.offset) for finding in result.findings]
 
 
 def pair_with(pair: Pair, source: list[Content], destination: list[Content]) -> str:

@@ -11,19 +11,15 @@ from mirror_core.copy.log_inspection import DivergenceFinder
 from mirror_core.kafka.topics import alter_configs
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityResult, ParityVerdict
-from tests.administering import as_admin, broker_setting
-from tests.brokers import Pair, new_topic, read_all
-from tests.cluster.test_compare import compare, found
-from tests.mirroring import new_mirror
-from tests.parity_topics import START_MS, Content, send, twin_topics, whole
-from tests.shapes import HOUR_MS, await_cleaner
+from tests.support.cluster_admin import as_admin, broker_setting
+from tests.support.compacted_comparisons import keyed
+from tests.support.comparisons import compare, found
+from tests.support.kafka_clients import Pair, new_topic, read_all
+from tests.support.log_shapes import HOUR_MS, await_cleaner
+from tests.support.mirrored_topics import new_mirror
+from tests.support.parity_topics import START_MS, Content, send, twin_topics, whole
 
 pytestmark = pytest.mark.cluster
-
-
-def keyed(count: int, version: int = 0) -> list[Content]:
-    """Each with a key of its own."""
-    return [Content(key=b"k%d" % n, value=b"%d.%d" % (n, version), timestamp_ms=START_MS + n) for n in range(count)]
 
 
 def without(records: list[Content], at: int) -> list[Content]:

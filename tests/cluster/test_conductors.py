@@ -30,16 +30,16 @@ from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.state import run_heartbeat
 from mirror_core.state.state_records import STATE_TOPIC, PartitionRecord
 from mirror_core.state.writer import StateWriter, make_data_id
-from tests.brokers import TIMEOUT_S, Pair, produce, read_all
 from tests.cluster.links import writer_of
-from tests.cluster.test_failback import failback_of, failed_over, go_home
-from tests.cluster.test_failover import app_topic, begin, denied
-from tests.commands import Forked
-from tests.documents import check_document
 from tests.drill.dying import Death
-from tests.harm import suspended
-from tests.mirroring import Mirrored, new_mirror
-from tests.waiting import patience, wait_until
+from tests.support.broker_faults import suspended
+from tests.support.cli_process import Forked
+from tests.support.failback_runs import failback_of, failed_over, go_home
+from tests.support.failover_runs import app_topic, begin, denied
+from tests.support.json_schemas import check_document
+from tests.support.kafka_clients import TIMEOUT_S, Pair, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.waiting import patience, wait_until
 
 pytestmark = pytest.mark.cluster
 

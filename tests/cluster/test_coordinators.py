@@ -16,9 +16,9 @@ from mirror_core.kafka.config import load_config
 from mirror_core.kafka.fan_out import TRANSACTION_STATE_TOPIC
 from mirror_core.kafka.transactions import list_open_transactions
 from mirror_core.model.errors import Unreachable
-from tests.brokers import TIMEOUT_S, Pair, new_topic
-from tests.logs import transactional
-from tests.waiting import wait_until
+from tests.support.gap_logs import transactional
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -19,11 +19,11 @@ from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.wire.batch import HEADER_SIZE, split_batches
-from tests.administering import as_admin
-from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all, read_all_aiokafka
-from tests.mirroring import Mirrored, new_mirror, replicate
-from tests.threads import beside
-from tests.waiting import wait_until
+from tests.support.checked_threads import beside
+from tests.support.cluster_admin import as_admin
+from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all, read_all_aiokafka
+from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

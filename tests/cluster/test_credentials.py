@@ -46,11 +46,11 @@ from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.state_records import STATE_TOPIC
 from mirror_core.state.writer import make_control_id
 from mirror_core.sync.mirror_sync import sync_mirror
-from tests.administering import as_admin
-from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
 from tests.cluster.links import writer_of
-from tests.committing import commit_offsets, fetch_offsets
-from tests.mirroring import Mirrored, new_mirror
+from tests.support.cluster_admin import as_admin
+from tests.support.group_commits import commit_offsets, fetch_offsets
+from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror
 
 pytestmark = pytest.mark.cluster
 

@@ -23,8 +23,8 @@ from mirror_core.demo.discovery import Discovery
 from mirror_core.demo.logs import PARTITIONS, TOPIC, read_events, read_log
 from mirror_core.demo.loss_check import judge
 from mirror_core.sandbox.sandbox import Sandbox
-from tests.brokers import TIMEOUT_S, admin_client
-from tests.waiting import wait_until
+from tests.support.kafka_clients import TIMEOUT_S, admin_client
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from mirror_core.model.names import Partition
-from tests.brokers import TIMEOUT_S, Pair, new_topic, read_all
-from tests.cutting import lose_tails
 from tests.drill.one_task import one_task
-from tests.mirroring import new_mirror
-from tests.shapes import new_producer
-from tests.waiting import wait_until
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, read_all
+from tests.support.log_cutting import lose_tails
+from tests.support.log_shapes import new_producer
+from tests.support.mirrored_topics import new_mirror
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -30,16 +30,16 @@ from mirror_core.state.active_cluster import ActiveCluster, announce_active_clus
 from mirror_core.state.lease import acquire_lease, make_owner_name, release_at_end
 from mirror_core.state.state_records import PartitionRecord
 from mirror_core.state.writer import StateWriter, make_control_id
-from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
-from tests.distant import Distant, distant_clusters
 from tests.drill.one_task import one_task
-from tests.driving import driving
-from tests.logs import assert_equal, transaction, transactional
-from tests.mirroring import new_mirror
-from tests.parity_topics import content, send, whole
-from tests.relay import Weather
-from tests.same import assert_parity, assert_same, assert_same_offsets, parity
-from tests.waiting import patience, wait_until
+from tests.support.data_plane_thread import driving
+from tests.support.gap_logs import assert_equal, transaction, transactional
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce
+from tests.support.mirrored_topics import new_mirror
+from tests.support.parity_topics import content, send, whole
+from tests.support.topic_equality import assert_parity, assert_same, assert_same_offsets, parity
+from tests.support.waiting import patience, wait_until
+from tests.support.wan_clusters import Distant, distant_clusters
+from tests.support.wan_relay import Weather
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 

@@ -16,10 +16,10 @@ from mirror_core.kafka.leader_epochs import list_epoch_ends
 from mirror_core.model.errors import PartitionFailed
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Offset, Partition
-from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.cluster.desk import Desk
-from tests.cutting import batch_of_100, give_back, lose_tails
-from tests.mirroring import new_mirror, replicate
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
+from tests.support.log_cutting import batch_of_100, give_back, lose_tails
+from tests.support.mirrored_topics import new_mirror, replicate
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 

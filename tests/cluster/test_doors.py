@@ -29,13 +29,13 @@ from mirror_core.state.lease import take_over_lease
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import StateRecord, Tombstone
 from mirror_core.state.writer import StateWriter, WriterId, make_control_id
-from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.cluster.desk import Desk
 from tests.cluster.links import writer_of
-from tests.cluster.test_unplanned import begin
-from tests.commands import mirrorbook
-from tests.mirroring import Mirrored, new_mirror
-from tests.waiting import wait_until
+from tests.support.cli_process import mirrorbook
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.unplanned_runs import begin
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

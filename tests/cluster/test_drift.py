@@ -21,14 +21,14 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.task_messages import Assignment, TaskReport
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.state_records import PartitionRecord
-from tests.administering import as_admin
-from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
 from tests.cluster.links import writer_of
 from tests.drill.one_task import one_task
-from tests.driving import driving
-from tests.mirroring import Mirrored, new_mirror, replicate
-from tests.shapes import Row, new_producer, send
-from tests.waiting import wait_until
+from tests.support.cluster_admin import as_admin
+from tests.support.data_plane_thread import driving
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce
+from tests.support.log_shapes import Row, new_producer, send
+from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

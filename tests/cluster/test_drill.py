@@ -30,12 +30,12 @@ from mirror_core.parity.check import OnParityProgress
 from mirror_core.runbook import drill
 from mirror_core.runbook import drill as drills
 from mirror_core.state.mirror_link import MirrorLink
-from tests.administering import as_admin
-from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.cluster.desk import Desk
-from tests.documents import check_document
-from tests.harm import suspended
-from tests.mirroring import Mirrored, new_mirror
+from tests.support.broker_faults import suspended
+from tests.support.cluster_admin import as_admin
+from tests.support.json_schemas import check_document
+from tests.support.kafka_clients import Pair, grant, new_topic, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror
 
 pytestmark = pytest.mark.cluster
 

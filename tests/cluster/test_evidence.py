@@ -18,9 +18,9 @@ from mirror_core.model.audit_log import AuditEntry
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.runbook.failover_conductor import Failover
-from tests.brokers import Pair, new_topic, produce
-from tests.commands import mirrorbook
-from tests.mirroring import Mirrored, new_mirror
+from tests.support.cli_process import mirrorbook
+from tests.support.kafka_clients import Pair, new_topic, produce
+from tests.support.mirrored_topics import Mirrored, new_mirror
 
 pytestmark = pytest.mark.cluster
 

@@ -22,9 +22,9 @@ from mirror_core.kafka.error_mapping import ErrorCode
 from mirror_core.kafka.transactional_producer import ProducerFenced, TransactionalProducer
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Partition
-from tests.administering import as_admin, undecided
-from tests.brokers import TIMEOUT_S, Pair, new_topic, read_all
-from tests.waiting import wait_until
+from tests.support.cluster_admin import as_admin, undecided
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, read_all
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -10,10 +10,10 @@ import pytest
 
 from mirror_core.copy import task as copy_task
 from mirror_core.model.names import Offset
-from tests.brokers import Pair, new_topic
-from tests.cluster.test_gaps import assignment
-from tests.logs import assert_equal, transaction, transactional
-from tests.mirroring import new_mirror
+from tests.support.gap_assignments import assignment
+from tests.support.gap_logs import assert_equal, transaction, transactional
+from tests.support.kafka_clients import Pair, new_topic
+from tests.support.mirrored_topics import new_mirror
 
 pytestmark = pytest.mark.cluster
 

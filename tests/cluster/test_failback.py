@@ -24,41 +24,17 @@ from mirror_core.parity.salvage import MANIFEST
 from mirror_core.rights.acl_rules import build_denial
 from mirror_core.rights.required_acls import CLUSTER_NAME
 from mirror_core.runbook import conductor
-from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.state_topic import read_state
-from tests.administering import as_admin
-from tests.brokers import Pair, Record, grant, produce, read_all, read_all_aiokafka
-from tests.cluster.test_failover import app_topic, begin, denied
-from tests.mirroring import Mirrored, new_mirror, replicate
-from tests.same import assert_parity, assert_same
-from tests.shapes import Row, new_producer, send
+from tests.support.cluster_admin import as_admin
+from tests.support.failback_runs import content, failback_of, failed_over, go_home
+from tests.support.failover_runs import app_topic, begin, denied
+from tests.support.kafka_clients import Pair, grant, produce, read_all, read_all_aiokafka
+from tests.support.log_shapes import Row, new_producer, send
+from tests.support.mirrored_topics import new_mirror, replicate
+from tests.support.topic_equality import assert_parity, assert_same
 
 pytestmark = pytest.mark.cluster
-
-
-def content(records: list[Record]) -> list[Record]:
-    """Without the single writes by which tests probe who may write."""
-    return [r for r in records if r.value != b"x"]
-
-
-def failed_over(pair: Pair, evidence: Path, topic: str) -> Mirrored:
-    mirrored = new_mirror(pair, evidence, topic)
-    mirrored.copy()
-    failover = mirrored.failover
-    failover.drive(begin(failover))
-    return mirrored
-
-
-def failback_of(mirrored: Mirrored) -> Failback:
-    return Failback(mirrored.link, mirrored.services, started_by="test")
-
-
-def go_home(failback: Failback, run_id: str) -> None:
-    """The second approval, and what follows it."""
-    home = failback.make_reverse_failover()
-    home.drive(home.begin(home.plan(RunMode.PLANNED).hash).id)
-    assert failback.drive(run_id).state is RunState.DONE
 
 
 @pytest.mark.slow

@@ -14,14 +14,14 @@ from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.runbook.failback_steps import load_reverse_link
-from tests.administering import as_admin
-from tests.brokers import Pair, grant, produce, read_all
-from tests.cluster.test_failback import failback_of, go_home
-from tests.cluster.test_failover import app_topic, begin, denied
-from tests.cluster.test_unplanned import begin as give_up
-from tests.harm import suspended
-from tests.mirroring import new_mirror, replicate
-from tests.same import assert_parity
+from tests.support.broker_faults import suspended
+from tests.support.cluster_admin import as_admin
+from tests.support.failback_runs import failback_of, go_home
+from tests.support.failover_runs import app_topic, begin, denied
+from tests.support.kafka_clients import Pair, grant, produce, read_all
+from tests.support.mirrored_topics import new_mirror, replicate
+from tests.support.topic_equality import assert_parity
+from tests.support.unplanned_runs import begin as give_up
 
 pytestmark = pytest.mark.cluster
 

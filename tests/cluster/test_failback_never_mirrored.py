@@ -17,16 +17,16 @@ from mirror_core.model.errors import Refused
 from mirror_core.model.names import Partition
 from mirror_core.model.run import FailbackStrategy, RunState
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests.administering import as_admin
-from tests.brokers import TIMEOUT_S, Pair, admin_client, produce, read_all
-from tests.cluster.test_failback import content, failback_of, failed_over, go_home
-from tests.cluster.test_failover import app_topic
-from tests.cluster.test_tails import saved_rows
-from tests.cluster.test_unplanned import begin as give_up
-from tests.harm import suspended
-from tests.mirroring import Mirrored, new_mirror
-from tests.same import assert_same
-from tests.waiting import wait_until
+from tests.support.broker_faults import suspended
+from tests.support.cluster_admin import as_admin
+from tests.support.failback_runs import content, failback_of, failed_over, go_home
+from tests.support.failover_runs import app_topic
+from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.saved_tails import saved_rows
+from tests.support.topic_equality import assert_same
+from tests.support.unplanned_runs import begin as give_up
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

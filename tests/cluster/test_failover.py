@@ -11,79 +11,28 @@ import threading
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AclOperation, ResourceType
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from mirror_core.decide.audit_log_check import BOTH_EMPTY_VERDICT
 from mirror_core.decide.steps import StepNeed, list_step_names, list_steps_needing
-from mirror_core.kafka.acl_requests import BrokerAcls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import delete_records, describe_configs
-from mirror_core.model.acl import Acl
 from mirror_core.model.errors import MirrorError, PartitionFailed, Refused
 from mirror_core.model.mirror import DesiredState, PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunKind, RunMode, RunState, StepState
-from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.parity_gate import GateClosed
-from mirror_core.sandbox.cluster import SandboxCluster
-from tests.administering import as_admin
-from tests.brokers import Pair, grant, new_topic, produce, read_all, read_all_aiokafka
-from tests.mirroring import Mirrored, new_mirror, replicate
-from tests.same import assert_same_offsets
-from tests.threads import beside
-from tests.waiting import wait_until
+from tests.support.checked_threads import beside
+from tests.support.cluster_admin import as_admin
+from tests.support.failover_runs import acls, app_topic, begin, commit, committed, denied
+from tests.support.kafka_clients import Pair, produce, read_all, read_all_aiokafka
+from tests.support.mirrored_topics import new_mirror, replicate
+from tests.support.topic_equality import assert_same_offsets
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
 STEPS = list_step_names(RunKind.FAILOVER)
-
-
-def app_topic(pair: Pair, partitions: int = 1, prefix: str = "t-", **config: str) -> str:
-    """A topic of its own that user `app` may write by a grant on its name: a promoted prefix would open others."""
-    topic = new_topic(pair.east, partitions, prefix=prefix, **config)
-    grant(pair.east, "app", ResourceType.TOPIC, topic, [AclOperation.READ, AclOperation.WRITE])
-    return topic
-
-
-def write(cluster: SandboxCluster, topic: str, user: str = "app") -> KafkaError | None:
-    """The answer to one write; None when it was accepted."""
-    answers: list[KafkaError | None] = []
-    producer = Producer({**cluster.client_config(user), "message.timeout.ms": 20_000, "log_level": 0})
-    producer.produce(topic, b"x", partition=0, on_delivery=lambda error, _: answers.append(error))
-    producer.flush(30)
-    assert len(answers) == 1, "no answer to a write"
-    return answers[0]
-
-
-def denied(cluster: SandboxCluster, topic: str, user: str = "app") -> bool:
-    error = write(cluster, topic, user)
-    assert error is None or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
-    return error is not None
-
-
-def commit(cluster: SandboxCluster, group: str, topic: str, offset: int) -> None:
-    consumer = Consumer({**cluster.client_config("admin"), "group.id": group})
-    consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
-    consumer.close()
-
-
-def committed(cluster: SandboxCluster, group: str, topic: str) -> int:
-    consumer = Consumer({**cluster.client_config("admin"), "group.id": group})
-    found = consumer.committed([TopicPartition(topic, 0)], timeout=30)[0].offset
-    consumer.close()
-    return int(found)
-
-
-def acls(mirrored: Mirrored, cluster: str) -> frozenset[Acl]:
-    with ClusterClient(mirrored.config.cluster(cluster)) as client:
-        found = describe_acls(client)
-    assert isinstance(found, BrokerAcls)
-    return found.entries
-
-
-def begin(failover: Failover) -> str:
-    return failover.begin(failover.plan(RunMode.PLANNED).hash).id
 
 
 def test_what_the_source_deleted_at_the_last_moment_does_not_rise_from_the_dead(pair: Pair, tmp_path: Path) -> None:

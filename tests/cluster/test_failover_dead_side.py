@@ -9,10 +9,10 @@ import time
 
 import pytest
 
-from tests.brokers import Pair, new_topic, produce
-from tests.documents import check_document
-from tests.harm import Harm, killed, suspended
-from tests.mirroring import Mirrored, new_mirror
+from tests.support.broker_faults import Harm, killed, suspended
+from tests.support.json_schemas import check_document
+from tests.support.kafka_clients import Pair, new_topic, produce
+from tests.support.mirrored_topics import Mirrored, new_mirror
 
 pytestmark = pytest.mark.cluster
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from mirror_core.decide.steps import list_step_names
 from mirror_core.kafka.acl_requests import create_acls, delete_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import delete_topics
@@ -16,33 +15,17 @@ from mirror_core.model.acl import Acl
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Partition
-from mirror_core.model.run import RunKind, RunMode, RunState
+from mirror_core.model.run import RunMode, RunState
 from mirror_core.state.writer import StateWriter, make_control_id
 from mirror_core.sync import acl_ledger
 from mirror_core.sync.fence_acls import build_denials, deny_writes, lift_fence
-from tests.brokers import Pair, admin_client, produce, read_all
-from tests.cluster.test_failover import acls, app_topic, begin, denied
-from tests.mirroring import Mirrored, new_mirror, replicate
-from tests.waiting import wait_until
+from tests.support.failover_runs import acls, app_topic, begin, denied
+from tests.support.kafka_clients import Pair, admin_client, produce, read_all
+from tests.support.mirrored_topics import new_mirror, replicate
+from tests.support.scoped_failovers import copied, through
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
-
-STEPS = list_step_names(RunKind.FAILOVER)
-
-
-def copied(pair: Pair, evidence: Path, records: int = 10) -> tuple[Mirrored, str]:
-    topic = app_topic(pair)
-    produce(pair.east, topic, records)
-    mirrored = new_mirror(pair, evidence, topic)
-    mirrored.copy()
-    return mirrored, topic
-
-
-def through(mirrored: Mirrored, last: str) -> str:
-    run = begin(mirrored.failover)
-    for name in STEPS[: STEPS.index(last) + 1]:
-        mirrored.failover.run_step(run, name)
-    return run
 
 
 def test_a_topic_that_has_failed_as_a_whole_is_fenced_like_any_other(pair: Pair, tmp_path: Path) -> None:

@@ -23,10 +23,10 @@ from mirror_core.model.names import ClusterName, MirrorName, Partition
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
 from mirror_core.state.state_records import StateRecord, Tombstone
 from mirror_core.sync.fence_acls import NotFenced, apply_fence, lift_fence
-from tests.brokers import Pair, grant, new_topic
-from tests.memory import MemoryLog
-from tests.threads import beside
-from tests.waiting import wait_until
+from tests.support.checked_threads import beside
+from tests.support.kafka_clients import Pair, grant, new_topic
+from tests.support.memory_state import MemoryLog
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

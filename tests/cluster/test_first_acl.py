@@ -35,15 +35,15 @@ from mirror_core.rights.first_acl import (
     FirstAclEffect,
 )
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests.administering import admin_config, restore_rights, rights_of, tool_properties
-from tests.brokers import TIMEOUT_S, Pair, admin_client, grant, new_topic, produce, read_all
-from tests.cluster.test_failback import failback_of, go_home
-from tests.cluster.test_unplanned import begin
-from tests.clusters import two_clusters
-from tests.commands import mirrorbook
-from tests.mirroring import Mirrored, new_mirror
-from tests.same import assert_parity
-from tests.waiting import wait_until
+from tests.support.cli_process import mirrorbook
+from tests.support.cluster_admin import admin_config, restore_rights, rights_of, tool_properties
+from tests.support.dedicated_clusters import two_clusters
+from tests.support.failback_runs import failback_of, go_home
+from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, grant, new_topic, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.topic_equality import assert_parity
+from tests.support.unplanned_runs import begin
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -26,12 +26,12 @@ from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.lease import HeldLease, take_over_lease
 from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
 from mirror_core.state.state_topic import read_state
-from tests.brokers import Pair, new_topic, produce, read_all, read_all_aiokafka
-from tests.cluster.test_metrics import ADDRESS, Scraped
-from tests.clusters import third_cluster
-from tests.commands import MIRRORBOOK, mirrorbook
-from tests.receipts import rows
-from tests.waiting import patience, wait_until
+from tests.support.cli_process import MIRRORBOOK, mirrorbook
+from tests.support.dedicated_clusters import third_cluster
+from tests.support.kafka_clients import Pair, new_topic, produce, read_all, read_all_aiokafka
+from tests.support.metrics_scrape import ADDRESS, Scraped
+from tests.support.receipt_files import rows
+from tests.support.waiting import patience, wait_until
 
 pytestmark = pytest.mark.cluster
 TIMEOUT_S = patience(120.0)

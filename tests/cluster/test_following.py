@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +16,6 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
 from mirror_core.dataplane.counters import RetriedWork
-from mirror_core.dataplane.driver import Replication, ReplicationOptions
-from mirror_core.dataplane.task_runner import LocalRunner
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.kafka.consumer_groups import CommittedOffset
@@ -26,25 +23,15 @@ from mirror_core.kafka.consumer_offsets_topic import ConsumerOffsetsFollower
 from mirror_core.mirrors import mirror_commands
 from mirror_core.model.errors import MissingPermission
 from mirror_core.model.names import Offset, Partition
-from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.sync.offset_commits import OffsetCommitRounds, OwnCommittedOffsets, PendingOffsetCommits
-from tests.brokers import Pair, grant, new_topic, produce, read_all
-from tests.cluster.test_sync_groups import consumer, made_anew
-from tests.committing import commit_offsets, fetch_offsets
-from tests.mirroring import Mirrored, new_mirror
-from tests.threads import beside
-from tests.waiting import wait_until
+from tests.support.group_commits import commit_offsets, fetch_offsets
+from tests.support.kafka_clients import Pair, grant, new_topic, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.offset_following import replicating
+from tests.support.synced_groups import consumer, made_anew
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
-
-
-@contextmanager
-def replicating(link: MirrorLink) -> Iterator[Replication]:
-    """The data plane, in a thread of this process, until the end of the block."""
-    stop = threading.Event()
-    driver = Replication(link, LocalRunner, ReplicationOptions(), stop=stop, report_line=lambda line: None)
-    with beside(driver.run, stop.set, name=f"data plane of {link.mirror.name}"):
-        yield driver
 
 
 def offset_on(cluster: ClusterClient, group: str, topic: str) -> int | None:

@@ -19,15 +19,15 @@ from mirror_core.model.sync_state import SyncAction as Change
 from mirror_core.model.sync_state import SyncCategory
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.state.mirror_link import find_mirror_link
-from tests.brokers import Pair, produce, read_all
-from tests.cluster.test_failback import failback_of, go_home
-from tests.cluster.test_failover import app_topic, denied
-from tests.cluster.test_unplanned import begin
-from tests.commands import mirrorbook
-from tests.foreign import called, foreign
-from tests.harm import killed
-from tests.mirroring import Mirrored, new_mirror
-from tests.waiting import wait_until
+from tests.support.broker_faults import killed
+from tests.support.cli_process import mirrorbook
+from tests.support.failback_runs import failback_of, go_home
+from tests.support.failover_runs import app_topic, denied
+from tests.support.foreign_authorizers import called, foreign
+from tests.support.kafka_clients import Pair, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.unplanned_runs import begin
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -31,8 +31,8 @@ from mirror_core.model.names import ClusterName, MirrorName, Partition
 from mirror_core.state.state_records import STATE_TOPIC
 from mirror_core.state.state_topic import read_complete_state, read_state
 from mirror_core.state.writer import StateWriter, make_control_id
-from tests.administering import undecided
-from tests.brokers import Pair
+from tests.support.cluster_admin import undecided
+from tests.support.kafka_clients import Pair
 
 pytestmark = pytest.mark.cluster
 

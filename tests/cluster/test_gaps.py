@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,22 +19,21 @@ from mirror_core.copy.datagrams import DatagramKind
 from mirror_core.copy.driver_messages import ClaimBoard
 from mirror_core.dataplane.datagram_receiver import DatagramReceiver
 from mirror_core.decide.gaps_and_resume import MAX_ATTEMPT
-from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
-from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.log_offsets import describe_producers
 from mirror_core.kafka.marker_link import MarkerLink
 from mirror_core.model.mirror import FailureKind, GapFilling
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.model.task_messages import Assignment, ListenAddress, PartitionAssignment
+from mirror_core.model.task_messages import ListenAddress
 from mirror_core.wire.txn_markers import MarkerEntry
-from tests.administering import as_admin, restore_rights, rights_of
-from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
-from tests.logs import assert_equal, bounds, transaction, transactional, write
-from tests.managed import managed
-from tests.mirroring import Mirrored, new_mirror, replicate
-from tests.waiting import wait_until
+from tests.support.cluster_admin import as_admin, restore_rights, rights_of
+from tests.support.gap_assignments import assignment, client_connection
+from tests.support.gap_logs import assert_equal, bounds, transaction, transactional, write
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce
+from tests.support.managed_service import managed
+from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -195,14 +193,6 @@ def failed(mirrored: Mirrored, topic: str) -> str:
     return replicate(mirrored.link).failed[Partition(topic, 0)]
 
 
-@contextmanager
-def client_connection(client: ClusterClient, partition: Partition) -> Iterator[Connection]:
-    """A connection to the partition's leader."""
-    (broker,) = client.leaders([partition])
-    with Connection(client.config, client.principal, *client.address(broker)) as connection:
-        yield connection
-
-
 def test_a_failover_drains_and_proves_logs_with_gaps(pair: Pair, tmp_path: Path) -> None:
     topic = new_topic(pair.east, message_timestamp_type="LogAppendTime")
     producer = transactional(pair.east, compression_type="lz4")
@@ -298,28 +288,3 @@ def test_an_epoch_goes_on_with_the_markers_of_the_one_before(
         seen = describe_producers(client, [Partition(topic, index) for index in range(3)])
     assert {view.coordinator_epoch & MAX_ATTEMPT for (view,) in seen.values()} == {attempt}
     assert_equal(pair, topic, records=3 * (2 + 1 + 2))
-
-
-def assignment(mirrored: Mirrored, epoch: int, start_ms: int, stop_ms: int) -> Assignment:
-    """All partitions of the mirror, without an end."""
-    mirror = mirrored.link.mirror
-    return Assignment(
-        mirror=mirror.name,
-        source=mirror.source,
-        destination=mirror.destination,
-        config_path=str(mirrored.config.path),
-        producer_id=mirror.producer_id,
-        gaps=mirror.gaps,
-        partitions=tuple(
-            PartitionAssignment(
-                partition=status.partition,
-                source_topic_id=status.source_topic_id,
-                destination_topic_id=status.destination_topic_id,
-            )
-            for status in mirrored.statuses.values()
-        ),
-        epoch=epoch,
-        task=0,
-        start_ms=start_ms,
-        stop_ms=stop_ms,
-    )

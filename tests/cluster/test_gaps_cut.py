@@ -14,9 +14,9 @@ from mirror_core.kafka.connection import CLIENT_ID
 from mirror_core.kafka.marker_link import MarkerLink
 from mirror_core.model.errors import Unreachable
 from mirror_core.wire import txn_markers
-from tests.brokers import Pair, new_topic
-from tests.logs import assert_equal, transaction, transactional
-from tests.mirroring import new_mirror
+from tests.support.gap_logs import assert_equal, transaction, transactional
+from tests.support.kafka_clients import Pair, new_topic
+from tests.support.mirrored_topics import new_mirror
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

@@ -21,15 +21,15 @@ from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
 from mirror_core.model.timing import now_ms
 from mirror_core.rights.acl_rules import build_denial
 from mirror_core.runbook.readiness_report import assess_readiness
-from tests.aside import in_place_of
-from tests.brokers import Pair, new_topic, produce
-from tests.cluster.test_following import replicating
-from tests.cluster.test_groups_source_killed import java
-from tests.cluster.test_unplanned import begin
-from tests.committing import fetch_offsets
-from tests.harm import killed
-from tests.mirroring import Mirrored, new_mirror
-from tests.waiting import wait_until
+from tests.support.broker_faults import killed
+from tests.support.group_commits import fetch_offsets
+from tests.support.group_consumers import java
+from tests.support.kafka_clients import Pair, new_topic, produce
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.offset_following import replicating
+from tests.support.single_broker_cluster import in_place_of
+from tests.support.unplanned_runs import begin
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,33 +10,28 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Partition
-from mirror_core.sandbox.broker import java_command
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sync.offset_commits import OffsetCommitRounds, PendingOffsetCommits
-from tests.administering import tool_properties
-from tests.brokers import Pair, new_topic, produce
-from tests.cluster.test_following import replicating
-from tests.committing import fetch_offsets
-from tests.harm import killed
-from tests.mirroring import new_mirror
-from tests.threads import beside
-from tests.waiting import wait_until
+from tests.support.broker_faults import killed
+from tests.support.checked_threads import beside
+from tests.support.group_commits import fetch_offsets
+from tests.support.group_consumers import Handled, java, librdkafka
+from tests.support.kafka_clients import Pair, new_topic, produce
+from tests.support.mirrored_topics import new_mirror
+from tests.support.offset_following import replicating
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
 PARTITIONS = 3
 RECENT_S = 2.0
 ROUNDS = 2
-SESSION_MS = 10_000
-"""After this a dead member is given up: nobody commits for a group that has some."""
-Handled = list[tuple[float, int, int]]
-"""When, partition, offset: what a consumer handled, in order."""
 
 
 @contextmanager
@@ -59,76 +53,6 @@ def writing(cluster: SandboxCluster, topic: str) -> Iterator[None]:
     finally:
         producer.purge()
         producer.flush(5)
-
-
-@contextmanager
-def librdkafka(cluster: SandboxCluster, group: str, topic: str, handled: Handled, folder: Path) -> Iterator[None]:
-    """Commits what it has handled every 100 ms, and waits for the answer."""
-    over = threading.Event()
-    member = Consumer(
-        {
-            **cluster.client_config("admin"),
-            "group.id": group,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "session.timeout.ms": SESSION_MS,
-            "log_level": 0,
-        }
-    )
-    member.subscribe([topic])
-
-    def work() -> None:
-        due = time.monotonic()
-        while not over.is_set():
-            for message in member.consume(100, 0.02):
-                if message.error() is None:
-                    partition, offset = message.partition(), message.offset()
-                    assert partition is not None
-                    assert offset is not None
-                    handled.append((time.monotonic(), partition, offset))
-            if handled and time.monotonic() > due:
-                newest = {partition: offset for _, partition, offset in handled[-1000:]}
-                wanted = [TopicPartition(topic, partition, offset + 1) for partition, offset in newest.items()]
-                member.commit(offsets=wanted, asynchronous=True)
-                due = time.monotonic() + 0.1
-
-    try:
-        with beside(work, over.set):
-            yield
-    finally:
-        threading.Thread(target=member.close, daemon=True).start()  # it waits for a coordinator that is dead
-
-
-@contextmanager
-def java(
-    cluster: SandboxCluster, group: str, topic: str, handled: Handled, folder: Path, *, reset: str = "earliest"
-) -> Iterator[None]:
-    """Kafka's own consumer, which commits by itself every 100 ms."""
-    command = java_command(
-        cluster.brokers[0].jars,
-        "128m",
-        *("org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", cluster.bootstrap),
-        *("--command-config", str(tool_properties(cluster, folder)), "--topic", topic, "--group", group),
-        *("--command-property", "auto.commit.interval.ms=100", "--command-property", f"auto.offset.reset={reset}"),
-        *("--command-property", f"session.timeout.ms={SESSION_MS}"),
-        *("--formatter-property", "print.offset=true", "--formatter-property", "print.partition=true"),
-        *("--formatter-property", "print.value=false"),
-    )
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-
-    def listen() -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if not line.endswith("\n"):
-                break  # it was killed while it wrote: half an offset is another one
-            words = dict(word.split(":", 1) for word in line.split("\t") if ":" in word)
-            handled.append((time.monotonic(), int(words["Partition"]), int(words["Offset"])))
-
-    try:
-        with beside(listen, process.kill):
-            yield
-    finally:
-        process.communicate()
 
 
 def offsets_of(cluster: ClusterClient, group: str) -> dict[Partition, int]:

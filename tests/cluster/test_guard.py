@@ -8,12 +8,12 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.sandbox.ports import choose_ports
 from mirror_core.state.state_records import STATE_TOPIC
-from tests.brokers import grant, produce
 from tests.cluster.desk import Desk
-from tests.cluster.test_failover import app_topic
-from tests.cluster.test_standing import TIMEOUT_S, copied, promoted, stood
-from tests.harm import suspended
-from tests.waiting import wait_until
+from tests.support.broker_faults import suspended
+from tests.support.failover_runs import app_topic
+from tests.support.kafka_clients import grant, produce
+from tests.support.pending_fences import TIMEOUT_S, copied, promoted, stood
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

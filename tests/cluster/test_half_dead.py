@@ -14,7 +14,7 @@ from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.fan_out import BrokerTimeout, call_brokers
 from mirror_core.model.names import ClusterName
-from tests.brokers import Pair
+from tests.support.kafka_clients import Pair
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timed]
 

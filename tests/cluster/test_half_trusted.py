@@ -11,12 +11,12 @@ import pytest
 from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.model.timing import now_ms
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests.brokers import TIMEOUT_S, Pair, Record, admin_client, new_topic, produce, read_all
 from tests.cluster.half_trusted import by_certificate, by_login, half_trusted, spread_topic
-from tests.driving import driving
-from tests.exact import about_data
-from tests.mirroring import Mirrored, new_mirror
-from tests.waiting import wait_until
+from tests.support.data_errors import about_data
+from tests.support.data_plane_thread import driving
+from tests.support.kafka_clients import TIMEOUT_S, Pair, Record, admin_client, new_topic, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

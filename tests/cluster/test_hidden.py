@@ -21,14 +21,14 @@ from mirror_core.mirrors.creation import choose_gap_method, choose_reverse_gap_m
 from mirror_core.model.errors import Refused, Unreachable
 from mirror_core.model.mirror import GapFilling
 from mirror_core.model.names import Offset, Partition
-from tests.brokers import Pair, new_topic, produce, read_all
-from tests.cluster.test_gaps import assignment
-from tests.copiers import PATIENCE_S, Progress
 from tests.drill.tasks import Tasks
-from tests.logs import assert_equal, bounds, transaction, transactional, write
-from tests.managed import managed
-from tests.mirroring import new_mirror
-from tests.waiting import wait_until
+from tests.support.gap_assignments import assignment
+from tests.support.gap_logs import assert_equal, bounds, transaction, transactional, write
+from tests.support.kafka_clients import Pair, new_topic, produce, read_all
+from tests.support.managed_service import managed
+from tests.support.mirrored_topics import new_mirror
+from tests.support.replicate_process import PATIENCE_S, Progress
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -13,10 +13,10 @@ from mirror_core.model.mirror import GapFilling
 from mirror_core.model.names import MirrorName
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.state_topic import read_state
-from tests.brokers import new_topic, produce, read_all, read_all_aiokafka
 from tests.cluster.desk import Desk
-from tests.logs import bounds, transaction, transactional
-from tests.managed import managed
+from tests.support.gap_logs import bounds, transaction, transactional
+from tests.support.kafka_clients import new_topic, produce, read_all, read_all_aiokafka
+from tests.support.managed_service import managed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 

@@ -20,14 +20,14 @@ from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.wire.batch import readdress
 from mirror_core.wire.hidden_records import build_hidden_batch
-from tests import shapes
-from tests.administering import as_admin, broker_setting, tool_properties
-from tests.brokers import TIMEOUT_S, Pair, Record, new_topic, produce, read_all, read_all_aiokafka
-from tests.cluster.test_gaps import client_connection
-from tests.logs import assert_equal, offsets_for, transaction, transactional
-from tests.managed import managed
-from tests.mirroring import new_mirror
-from tests.same import assert_parity
+from tests.support import log_shapes
+from tests.support.cluster_admin import as_admin, broker_setting, tool_properties
+from tests.support.gap_assignments import client_connection
+from tests.support.gap_logs import assert_equal, offsets_for, transaction, transactional
+from tests.support.kafka_clients import TIMEOUT_S, Pair, Record, new_topic, produce, read_all, read_all_aiokafka
+from tests.support.managed_service import managed
+from tests.support.mirrored_topics import new_mirror
+from tests.support.topic_equality import assert_parity
 
 pytestmark = pytest.mark.cluster
 
@@ -136,9 +136,9 @@ def log_end(cluster: SandboxCluster, topic: str) -> int:
 
 def test_lookups_by_time_find_what_the_source_has(hosted: Pair, tmp_path: Path) -> None:
     """Of old records in many segments: a time of today in one of them would hide all that come behind it."""
-    topic = new_topic(hosted.east, retention_ms="-1", segment_ms=str(shapes.HOUR_MS))
+    topic = new_topic(hosted.east, retention_ms="-1", segment_ms=str(log_shapes.HOUR_MS))
     producer = transactional(hosted.east)
-    times = [shapes.T2020 + number * shapes.HOUR_MS // 3 for number in range(12)]
+    times = [log_shapes.T2020 + number * log_shapes.HOUR_MS // 3 for number in range(12)]
     for number, time_ms in enumerate(times):
         producer.begin_transaction()
         producer.produce(topic, key="k", value=f"{number}", timestamp=time_ms)
@@ -172,7 +172,7 @@ def test_the_cleaner_takes_hidden_records_away_and_nothing_else(hosted: Pair, tm
     with as_admin(hosted.west) as client, broker_setting(hosted.west, "log.cleaner.backoff.ms", "100"):
         alter_configs(client, {topic: compact})
         added = produce(hosted.west, topic, 6)  # rolls the segment that holds the copy
-        shapes.await_cleaner(hosted.west, {Partition(topic, 0): added[0].offset})
+        log_shapes.await_cleaner(hosted.west, {Partition(topic, 0): added[0].offset})
     newest = {record.key: record for record in copied if record.key is not None}
     kept = sorted(newest.values(), key=lambda record: record.offset) + added
     for committed in (True, False):

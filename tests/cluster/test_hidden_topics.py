@@ -21,14 +21,14 @@ from mirror_core.model.run import RunMode
 from mirror_core.model.sync_state import SyncAction
 from mirror_core.model.timing import now_ms
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests.administering import as_admin
-from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
-from tests.cluster.test_failback import failback_of, failed_over
-from tests.cluster.test_failover import app_topic
-from tests.driving import driving
-from tests.mirroring import new_mirror
-from tests.same import assert_parity
-from tests.waiting import wait_until
+from tests.support.cluster_admin import as_admin
+from tests.support.data_plane_thread import driving
+from tests.support.failback_runs import failback_of, failed_over
+from tests.support.failover_runs import app_topic
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce
+from tests.support.mirrored_topics import new_mirror
+from tests.support.topic_equality import assert_parity
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -15,10 +15,10 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.rights.acl_rules import build_denial
 from mirror_core.sync.offset_commits import OwnCommittedOffsets
 from mirror_core.sync.offset_sync import reset_group_offsets
-from tests.brokers import Pair, new_topic, produce
-from tests.committing import commit_offsets, fetch_offsets
-from tests.memory import MemoryLog
-from tests.mirroring import new_mirror
+from tests.support.group_commits import commit_offsets, fetch_offsets
+from tests.support.kafka_clients import Pair, new_topic, produce
+from tests.support.memory_state import MemoryLog
+from tests.support.mirrored_topics import new_mirror
 
 pytestmark = pytest.mark.cluster
 

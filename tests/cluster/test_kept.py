@@ -10,8 +10,8 @@ from mirror_core.kafka.config import ClusterConfig, Principal, load_config
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.connection_pool import CONNECTION_POOL
 from mirror_core.model.errors import Unreachable
-from tests.brokers import TIMEOUT_S, Pair
-from tests.harm import killed, suspended
+from tests.support.broker_faults import killed, suspended
+from tests.support.kafka_clients import TIMEOUT_S, Pair
 
 pytestmark = pytest.mark.cluster
 

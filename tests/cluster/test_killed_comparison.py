@@ -14,10 +14,10 @@ from mirror_core.mirrors import incremental_verification
 from mirror_core.parity import check
 from mirror_core.parity.check import DEFAULT_THREADS
 from mirror_core.parity.compare import CompareTask, compare_task
-from tests.brokers import TIMEOUT_S, Pair, new_topic
-from tests.commands import Forked, invoked
-from tests.mirroring import Mirrored, new_mirror
-from tests.waiting import patience, wait_until
+from tests.support.cli_process import Forked, invoked
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.waiting import patience, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

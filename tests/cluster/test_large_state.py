@@ -16,7 +16,7 @@ from mirror_core.mirrors.creation import create_mirror
 from mirror_core.model.names import MirrorName
 from mirror_core.state.mirror_link import find_mirror_link
 from tests.cluster.large_state import NAME, PARTITIONS, STAGES
-from tests.clusters import two_clusters
+from tests.support.dedicated_clusters import two_clusters
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timed]
 

@@ -21,15 +21,15 @@ from mirror_core.runbook import unplanned_steps
 from mirror_core.runbook.fence_recheck import PROBE_EVIDENCE_KEY
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sync import acl_sync
-from tests.administering import as_admin
-from tests.brokers import TIMEOUT_S, Pair, produce
-from tests.cluster.test_failover import denied
-from tests.cluster.test_failover_scope import copied, through
-from tests.cluster.test_unfence import lift_by_hand
-from tests.harm import suspended
-from tests.mirroring import Mirrored
-from tests.same import assert_same_offsets
-from tests.waiting import wait_until
+from tests.support.broker_faults import suspended
+from tests.support.cluster_admin import as_admin
+from tests.support.emergency_unfence import lift_by_hand
+from tests.support.failover_runs import denied
+from tests.support.kafka_clients import TIMEOUT_S, Pair, produce
+from tests.support.mirrored_topics import Mirrored
+from tests.support.scoped_failovers import copied, through
+from tests.support.topic_equality import assert_same_offsets
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

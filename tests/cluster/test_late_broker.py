@@ -17,9 +17,9 @@ from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.fan_out import BrokerResponsePending, BrokerTimeout, call_brokers
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests.brokers import Pair, produce
-from tests.parity_topics import twin_topics
-from tests.waiting import wait_until
+from tests.support.kafka_clients import Pair, produce
+from tests.support.parity_topics import twin_topics
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

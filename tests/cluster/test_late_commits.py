@@ -27,14 +27,14 @@ from mirror_core.sync.offset_commits import (
     build_commit_denial,
     deny_offset_commits,
 )
-from tests.brokers import Pair, new_topic, produce
-from tests.cluster.test_failback import failback_of, go_home
-from tests.cluster.test_failover import app_topic, begin, committed
-from tests.cluster.test_sync_groups import consumer
-from tests.committing import commit_offsets
-from tests.memory import MemoryLog
-from tests.mirroring import Mirrored, new_mirror
-from tests.waiting import wait_until
+from tests.support.failback_runs import failback_of, go_home
+from tests.support.failover_runs import app_topic, begin, committed
+from tests.support.group_commits import commit_offsets
+from tests.support.kafka_clients import Pair, new_topic, produce
+from tests.support.memory_state import MemoryLog
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.synced_groups import consumer
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

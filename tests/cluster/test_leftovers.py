@@ -10,11 +10,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
 from mirror_core.state.state_records import STATE_TOPIC
-from tests import leftovers
-from tests.brokers import TIMEOUT_S, Pair, grant, new_topic, produce
-from tests.driving import beating, driving
-from tests.leftovers import Leftovers
-from tests.mirroring import Mirrored, new_mirror
+from tests.support import leftover_check
+from tests.support.data_plane_thread import beating, driving
+from tests.support.kafka_clients import TIMEOUT_S, Pair, grant, new_topic, produce
+from tests.support.leftover_check import Leftovers
+from tests.support.mirrored_topics import Mirrored, new_mirror
 
 pytestmark = pytest.mark.cluster
 
@@ -71,7 +71,7 @@ def test_a_transaction_that_nobody_ends_is_found(
     producer.produce(STATE_TOPIC, key="lease/nobody", partition=0)
     assert producer.flush(TIMEOUT_S) == 0
     with monkeypatch.context() as hurried:  # that one has ended may take longer to be seen
-        hurried.setattr(leftovers, "DECIDED_S", 0.5)
+        hurried.setattr(leftover_check, "DECIDED_S", 0.5)
         assert west.found() == [f"cluster west: a transaction is open in {STATE_TOPIC}-0"]
     producer.abort_transaction(TIMEOUT_S)
     assert west.found() == []

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
-from mirror_core.kafka.log_offsets import OffsetPoint, describe_producers, list_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, describe_producers
 from mirror_core.kafka.topics import delete_records
 from mirror_core.logdir.partition_truncation import perform_action
 from mirror_core.logdir.stopped_broker import hold_stopped_broker, parse_targets, plan_broker_truncation
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.timing import now_ms
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.wire.batch import BatchHeader, split_batches
-from tests.administering import as_admin, broker_setting
-from tests.brokers import TIMEOUT_S, Record, new_topic, produce, read_all, read_all_aiokafka
+from mirror_core.wire.batch import split_batches
 from tests.cluster.desk import Desk
-from tests.logs import transactional, write
-from tests.shapes import CODECS, HOUR_MS, await_cleaner, compacted, compacted_transactions, new_producer
+from tests.support.cluster_admin import as_admin, broker_setting
+from tests.support.gap_logs import transactional, write
+from tests.support.kafka_clients import TIMEOUT_S, Record, new_topic, read_all, read_all_aiokafka
+from tests.support.log_shapes import CODECS, HOUR_MS, await_cleaner, compacted, compacted_transactions, new_producer
+from tests.support.log_truncation import braided, ends, hundreds, stored
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
@@ -36,45 +35,8 @@ COMPACT = {
 }
 
 
-def hundreds(cluster: SandboxCluster, topic: str, count: int) -> None:
-    """Batches of 100 records, all by one producer, each of a later time: segments roll by how many times they hold."""
-    producer = Producer({**cluster.client_config("admin"), "enable.idempotence": True, "linger.ms": 1000})
-    began_ms = now_ms()
-    for first in range(0, 100 * count, 100):
-        for number in range(first, first + 100):
-            at = began_ms + first // 100
-            producer.produce(topic, key=b"%d" % number, value=b"%d" % number * 9, partition=0, timestamp=at)
-        assert producer.flush(TIMEOUT_S) == 0, "not all was delivered"
-
-
-def braided(cluster: SandboxCluster, topic: str) -> None:
-    """0 to 49; a transaction 50 to 59 that ends at 70; another one 60 to 69 that ends at 81; 71 to 80 and 82 to 111."""
-    one, other = transactional(cluster), transactional(cluster)
-    produce(cluster, topic, 50)
-    one.begin_transaction()
-    write(one, topic, 10)
-    other.begin_transaction()
-    write(other, topic, 10)
-    one.commit_transaction(TIMEOUT_S)
-    produce(cluster, topic, 10)
-    other.commit_transaction(TIMEOUT_S)
-    produce(cluster, topic, 30)
-
-
-def stored(folder: Path) -> list[BatchHeader]:
-    """What lies there, in the order of offsets."""
-    paths = sorted(folder.glob("*.log"))
-    return [header for path in paths for header, _ in split_batches(memoryview(bytearray(path.read_bytes())))]
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def ends(cluster: SandboxCluster, topics: Iterable[str], point: OffsetPoint = OffsetPoint.LOG_END) -> dict[str, int]:
-    with as_admin(cluster) as client:
-        found = list_offsets(client, [Partition(topic, 0) for topic in topics], point)
-    return {partition.topic: int(offset) for partition, offset in found.items()}
 
 
 def seen(cluster: SandboxCluster, topic: str) -> tuple[list[Record], list[Record]]:

@@ -13,10 +13,10 @@ from mirror_core.copy.log_ends import LogEndRequest, LogEndRequests, UnknownLogE
 from mirror_core.copy.log_inspection import DivergenceFinder
 from mirror_core.decide.gaps_and_resume import NO_KNOWN_OFFSET
 from mirror_core.model.names import Partition
-from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
-from tests.driving import driving
-from tests.mirroring import new_mirror
-from tests.waiting import wait_until
+from tests.support.data_plane_thread import driving
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
+from tests.support.mirrored_topics import new_mirror
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

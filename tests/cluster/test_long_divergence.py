@@ -6,10 +6,10 @@ import pytest
 
 from mirror_core.copy.log_inspection import DivergenceFinder
 from mirror_core.model.names import Offset, Partition
-from tests.administering import as_admin
-from tests.brokers import Pair
-from tests.parity_topics import twin_topics
-from tests.shapes import T2020, Row, new_producer, send
+from tests.support.cluster_admin import as_admin
+from tests.support.kafka_clients import Pair
+from tests.support.log_shapes import T2020, Row, new_producer, send
+from tests.support.parity_topics import twin_topics
 
 pytestmark = pytest.mark.cluster
 

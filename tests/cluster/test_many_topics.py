@@ -19,9 +19,9 @@ from mirror_core.mirrors import mirror_commands
 from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode, RunState
-from tests.brokers import Pair, new_topic, produce
-from tests.committing import commit_offsets
-from tests.mirroring import Mirrored, new_mirror
+from tests.support.group_commits import commit_offsets
+from tests.support.kafka_clients import Pair, new_topic, produce
+from tests.support.mirrored_topics import Mirrored, new_mirror
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from mirror_core.cli.metrics_server import serve_metrics
 from mirror_core.dataplane.counters import Counters
@@ -22,36 +20,17 @@ from mirror_core.dataplane.prometheus_collector import MetricsCollector
 from mirror_core.dataplane.task_runner import LocalRunner
 from mirror_core.evidence.file_store import LocalFolder
 from mirror_core.model.names import Partition
-from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.cluster.desk import Desk
-from tests.copiers import PATIENCE_S, copier
-from tests.mirroring import Mirrored, new_mirror
-from tests.receipts import rows
-from tests.threads import beside
-from tests.waiting import wait_until
+from tests.support.checked_threads import beside
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
+from tests.support.metrics_scrape import ADDRESS, Scraped
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.receipt_files import rows
+from tests.support.replicate_process import PATIENCE_S, copier
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 EPOCH_S = 3.0
-ADDRESS = re.compile(r"^metrics: (http://\S+/metrics)$", re.MULTILINE)
-
-
-class Scraped:
-    """One answer of an endpoint."""
-
-    def __init__(self, url: str) -> None:
-        answer = httpx.get(url, trust_env=False, timeout=TIMEOUT_S).raise_for_status()
-        found = text_string_to_metric_families(answer.text)
-        self.samples = [sample for family in found for sample in family.samples]
-
-    def __call__(self, name: str, **labels: str) -> float | None:
-        """The value of mirrorbook_<name> with these labels among others; None when it is absent."""
-        found = [
-            s.value
-            for s in self.samples
-            if s.name == f"mirrorbook_{name}" and all(s.labels[label] == wanted for label, wanted in labels.items())
-        ]
-        assert len(found) <= 1, f"{name} {labels} is ambiguous"
-        return found[0] if found else None
 
 
 @contextmanager

@@ -23,16 +23,16 @@ from mirror_core.model.sync_state import SyncAction
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
 from mirror_core.state.state_topic import read_state
-from tests.administering import as_admin
-from tests.brokers import Pair, new_topic, produce, read_all, read_all_aiokafka
 from tests.cluster.desk import Desk
 from tests.cluster.links import writer_of
-from tests.cluster.test_failback import failback_of
-from tests.cluster.test_failover import app_topic, begin
-from tests.clusters import third_cluster
-from tests.logs import bounds, transaction, transactional
-from tests.mirroring import new_mirror, replicate
-from tests.waiting import wait_until
+from tests.support.cluster_admin import as_admin
+from tests.support.dedicated_clusters import third_cluster
+from tests.support.failback_runs import failback_of
+from tests.support.failover_runs import app_topic, begin
+from tests.support.gap_logs import bounds, transaction, transactional
+from tests.support.kafka_clients import Pair, new_topic, produce, read_all, read_all_aiokafka
+from tests.support.mirrored_topics import new_mirror, replicate
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -25,12 +25,12 @@ from mirror_core.state.state_records import Tombstone
 from mirror_core.state.writer import StateWriter, make_control_id
 from mirror_core.sync.acl_sync import demote_topics
 from mirror_core.sync.fence_acls import deny_writes
-from tests.administering import rights_of
-from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.cluster.links import writer_of
-from tests.harm import suspended
-from tests.mirroring import Mirrored, new_mirror, replicate
-from tests.waiting import wait_until
+from tests.support.broker_faults import suspended
+from tests.support.cluster_admin import rights_of
+from tests.support.kafka_clients import Pair, grant, new_topic, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -15,13 +15,13 @@ from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.model.pending_fence import FenceAction
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.runbook.snapshot_reader import take_snapshot
-from tests.administering import rights_of
-from tests.brokers import Pair, produce
-from tests.cluster.test_failover import app_topic, denied
-from tests.cluster.test_standing import copied, debt_of, promoted
-from tests.cluster.test_unplanned import begin
-from tests.harm import suspended
-from tests.mirroring import Mirrored
+from tests.support.broker_faults import suspended
+from tests.support.cluster_admin import rights_of
+from tests.support.failover_runs import app_topic, denied
+from tests.support.kafka_clients import Pair, produce
+from tests.support.mirrored_topics import Mirrored
+from tests.support.pending_fences import copied, debt_of, promoted
+from tests.support.unplanned_runs import begin
 
 pytestmark = pytest.mark.cluster
 

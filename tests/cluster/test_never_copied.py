@@ -16,13 +16,13 @@ from mirror_core.model.mirror import NeverCopied
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests.administering import as_admin
-from tests.brokers import Pair, new_topic, produce
 from tests.cluster.desk import Desk
-from tests.cluster.test_failover import app_topic
-from tests.cluster.test_unplanned import begin
-from tests.logs import assert_equal, bounds
-from tests.mirroring import Mirrored, new_mirror, replicate
+from tests.support.cluster_admin import as_admin
+from tests.support.failover_runs import app_topic
+from tests.support.gap_logs import assert_equal, bounds
+from tests.support.kafka_clients import Pair, new_topic, produce
+from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
+from tests.support.unplanned_runs import begin
 
 pytestmark = pytest.mark.cluster
 

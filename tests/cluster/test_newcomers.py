@@ -11,11 +11,11 @@ import pytest
 
 from mirror_core.copy import task as copy_task
 from mirror_core.model.names import Offset
-from tests.brokers import TIMEOUT_S, Pair, new_topic
-from tests.cluster.test_gaps import assignment
-from tests.logs import assert_equal, bounds, transaction, transactional
-from tests.mirroring import new_mirror
-from tests.waiting import wait_until
+from tests.support.gap_assignments import assignment
+from tests.support.gap_logs import assert_equal, bounds, transaction, transactional
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic
+from tests.support.mirrored_topics import new_mirror
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 PARTITIONS = 60

@@ -16,12 +16,12 @@ from mirror_core.mirrors.fence_watcher import ANSWER_WAIT_S, check_fence
 from mirror_core.model.run_checkpoints import WatcherHeartbeat
 from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.state.watcher_heartbeat import find_watcher_status
-from tests.brokers import Pair, produce
-from tests.cluster.test_failover import app_topic
-from tests.cluster.test_standing import copied, promoted, stood, watching
-from tests.harm import suspended
-from tests.mirroring import Mirrored
-from tests.waiting import wait_until
+from tests.support.broker_faults import suspended
+from tests.support.failover_runs import app_topic
+from tests.support.kafka_clients import Pair, produce
+from tests.support.mirrored_topics import Mirrored
+from tests.support.pending_fences import copied, promoted, stood, watching
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 TIMEOUT_S = 90.0

@@ -17,14 +17,14 @@ from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.jars import ensure_jars
-from tests.aside import in_place_of
-from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
-from tests.cutting import batch_of_100, lose_tails
 from tests.drill.one_task import one_task
-from tests.mirroring import Mirrored, new_mirror, replicate
-from tests.shapes import Row as Record
-from tests.shapes import new_producer, send
-from tests.waiting import wait_until
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
+from tests.support.log_cutting import batch_of_100, lose_tails
+from tests.support.log_shapes import Row as Record
+from tests.support.log_shapes import new_producer, send
+from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
+from tests.support.single_broker_cluster import in_place_of
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 

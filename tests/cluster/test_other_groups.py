@@ -22,10 +22,10 @@ from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.model.run import RunMode
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.readiness_report import assess_readiness
-from tests.brokers import TIMEOUT_S, Pair, new_topic
-from tests.harm import killed
-from tests.mirroring import new_mirror
-from tests.waiting import wait_until
+from tests.support.broker_faults import killed
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic
+from tests.support.mirrored_topics import new_mirror
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -18,15 +18,15 @@ from mirror_core.model.names import Partition
 from mirror_core.model.run import FailbackStrategy
 from mirror_core.state.state_records import PartitionRecord
 from mirror_core.state.writer import StateWriter, make_control_id
-from tests.brokers import Pair, Record, produce, read_all
 from tests.cluster.desk import Desk
-from tests.cluster.test_failback import content, failback_of, failed_over, go_home
-from tests.cluster.test_failover import app_topic, begin, denied
-from tests.cluster.test_tails import saved_rows
-from tests.logs import transactional
-from tests.mirroring import Mirrored, new_mirror
-from tests.same import assert_parity
-from tests.shapes import Row, new_producer, send
+from tests.support.failback_runs import content, failback_of, failed_over, go_home
+from tests.support.failover_runs import app_topic, begin, denied
+from tests.support.gap_logs import transactional
+from tests.support.kafka_clients import Pair, Record, produce, read_all
+from tests.support.log_shapes import Row, new_producer, send
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.saved_tails import saved_rows
+from tests.support.topic_equality import assert_parity
 
 pytestmark = pytest.mark.cluster
 

@@ -17,10 +17,10 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.log_reader import LogReader
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.jars import ensure_jars
-from tests.aside import in_place_of
-from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
-from tests.exact import about_data
-from tests.mirroring import new_mirror
+from tests.support.data_errors import about_data
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
+from tests.support.mirrored_topics import new_mirror
+from tests.support.single_broker_cluster import in_place_of
 
 pytestmark = pytest.mark.cluster
 

@@ -9,9 +9,9 @@ import pytest
 
 from mirror_core.kafka.topics import delete_topics
 from mirror_core.model.errors import BadRequest
-from tests.administering import as_admin
-from tests.brokers import Pair, new_topic, produce
-from tests.commands import invoked
+from tests.support.cli_process import invoked
+from tests.support.cluster_admin import as_admin
+from tests.support.kafka_clients import Pair, new_topic, produce
 
 pytestmark = pytest.mark.cluster
 

@@ -24,11 +24,11 @@ from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName
 from mirror_core.rights.required_acls import CLUSTER_NAME, ClusterRole
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.jars import ensure_jars
-from tests.administering import tool_properties
-from tests.aside import in_place_of
-from tests.brokers import TIMEOUT_S, Pair, grant, new_topic
 from tests.cluster.links import new_link
-from tests.logs import transactional
+from tests.support.cluster_admin import tool_properties
+from tests.support.gap_logs import transactional
+from tests.support.kafka_clients import TIMEOUT_S, Pair, grant, new_topic
+from tests.support.single_broker_cluster import in_place_of
 
 pytestmark = pytest.mark.cluster
 

@@ -22,17 +22,17 @@ from mirror_core.model.run import RunMode, RunState
 from mirror_core.parity.check import LocalParity, OnParityProgress
 from mirror_core.parity.comparable_ranges import read_parity_scope
 from mirror_core.state.writer import StateWriter, make_control_id
-from tests.administering import broker_setting
-from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
-from tests.cluster.test_compare_compacted import keyed
-from tests.cluster.test_unplanned import begin
-from tests.commands import invoked
-from tests.cutting import batch_of_100, lose_tails
-from tests.harm import suspended
-from tests.mirroring import Mirrored, new_mirror
-from tests.parity_topics import START_MS, Content, content, send
-from tests.shapes import HOUR_MS, await_cleaner
-from tests.waiting import wait_until
+from tests.support.broker_faults import suspended
+from tests.support.cli_process import invoked
+from tests.support.cluster_admin import broker_setting
+from tests.support.compacted_comparisons import keyed
+from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
+from tests.support.log_cutting import batch_of_100, lose_tails
+from tests.support.log_shapes import HOUR_MS, await_cleaner
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.parity_topics import START_MS, Content, content, send
+from tests.support.unplanned_runs import begin
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

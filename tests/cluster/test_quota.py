@@ -19,9 +19,9 @@ from mirror_core.dataplane.epoch_results import raise_if_failed
 from mirror_core.dataplane.task_runner import LocalRunner
 from mirror_core.kafka.config import Principal
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests.administering import as_admin
-from tests.brokers import TIMEOUT_S, Pair, new_topic, read_all
-from tests.mirroring import new_mirror
+from tests.support.cluster_admin import as_admin
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, read_all
+from tests.support.mirrored_topics import new_mirror
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 RATE = 400_000.0

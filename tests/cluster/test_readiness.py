@@ -12,11 +12,11 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from mirror_core.mirrors import mirror_commands
 from mirror_core.sandbox.credentials import DATA
-from tests.brokers import TIMEOUT_S, grant, new_topic, produce
 from tests.cluster.desk import Desk
-from tests.cluster.test_metrics import ADDRESS, Scraped
-from tests.commands import MIRRORBOOK
-from tests.waiting import wait_until
+from tests.support.cli_process import MIRRORBOOK
+from tests.support.kafka_clients import TIMEOUT_S, grant, new_topic, produce
+from tests.support.metrics_scrape import ADDRESS, Scraped
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

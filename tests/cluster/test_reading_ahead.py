@@ -17,8 +17,8 @@ from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.parity.check import LocalParity
-from tests.brokers import Pair
-from tests.parity_topics import Content, content, copy_bytes, send, twin_topics, whole
+from tests.support.kafka_clients import Pair
+from tests.support.parity_topics import Content, content, copy_bytes, send, twin_topics, whole
 
 pytestmark = pytest.mark.cluster
 

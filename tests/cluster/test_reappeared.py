@@ -12,10 +12,10 @@ from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.model.timing import now_ms
 from mirror_core.sync.fence_acls import build_denials
-from tests.brokers import Pair
-from tests.cluster.test_failover import denied
-from tests.cluster.test_failover_scope import copied, through
-from tests.mirroring import Mirrored
+from tests.support.failover_runs import denied
+from tests.support.kafka_clients import Pair
+from tests.support.mirrored_topics import Mirrored
+from tests.support.scoped_failovers import copied, through
 
 pytestmark = pytest.mark.cluster
 

@@ -16,11 +16,11 @@ from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.receipt_heads import ReceiptsHead
 from mirror_core.state.state_records import Tombstone
 from mirror_core.state.writer import StateWriter, make_control_id
-from tests.brokers import TIMEOUT_S, Pair, admin_client
 from tests.cluster.copied import TOMORROW, Copied, copied, mixed
-from tests.commands import invoked
-from tests.parity_topics import content
-from tests.waiting import wait_until
+from tests.support.cli_process import invoked
+from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client
+from tests.support.parity_topics import content
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

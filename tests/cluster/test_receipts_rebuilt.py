@@ -16,13 +16,13 @@ from mirror_core.evidence.file_store import LocalFolder
 from mirror_core.model.files import Unwritable
 from mirror_core.model.names import Partition
 from mirror_core.model.parity_verdict import ParityVerdict
-from tests.brokers import TIMEOUT_S, Pair
 from tests.cluster.copied import copied, mixed, unproved
-from tests.commands import invoked
-from tests.harm import suspended
-from tests.parity_topics import content, send
-from tests.threads import beside
-from tests.waiting import wait_until
+from tests.support.broker_faults import suspended
+from tests.support.checked_threads import beside
+from tests.support.cli_process import invoked
+from tests.support.kafka_clients import TIMEOUT_S, Pair
+from tests.support.parity_topics import content, send
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -31,11 +31,11 @@ from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.lease import acquire_lease
 from mirror_core.state.writer import StateWriter, make_control_id, make_data_id
 from mirror_core.wire.batch import HEADER_SIZE, split_batches
-from tests.administering import alter_topic
-from tests.brokers import TIMEOUT_S, admin_client, new_topic, produce, read_all
 from tests.cluster.desk import Desk, Said
-from tests.mirroring import Mirrored, replicate
-from tests.waiting import wait_until
+from tests.support.cluster_admin import alter_topic
+from tests.support.kafka_clients import TIMEOUT_S, admin_client, new_topic, produce, read_all
+from tests.support.mirrored_topics import Mirrored, replicate
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -18,11 +18,11 @@ from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.state_records import STATE_TOPIC as STATE
 from mirror_core.sync.acl_sync import apply_promotion, demote_topics
 from mirror_core.sync.mirror_sync import sync_mirror
-from tests.administering import as_admin, rights_of
-from tests.brokers import Pair, new_topic, produce, read_all
 from tests.cluster.links import new_link, writer_of
-from tests.cluster.test_failover import denied
-from tests.mirroring import new_mirror
+from tests.support.cluster_admin import as_admin, rights_of
+from tests.support.failover_runs import denied
+from tests.support.kafka_clients import Pair, new_topic, produce, read_all
+from tests.support.mirrored_topics import new_mirror
 
 pytestmark = pytest.mark.cluster
 APP = "User:app"

@@ -14,9 +14,9 @@ import pytest
 from mirror_core.kafka.connection import Connection
 from mirror_core.model.run import RunMode
 from mirror_core.runbook.conductor import Conductor
-from tests.brokers import Pair
-from tests.crowds import crowd
-from tests.mirroring import Mirrored
+from tests.support.kafka_clients import Pair
+from tests.support.many_topics import crowd
+from tests.support.mirrored_topics import Mirrored
 
 pytestmark = pytest.mark.cluster
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import TIMEOUT_S, Pair
-from tests.commands import mirrorbook
-from tests.waiting import wait_until
+from tests.support.cli_process import mirrorbook
+from tests.support.kafka_clients import TIMEOUT_S, Pair
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

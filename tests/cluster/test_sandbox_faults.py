@@ -20,9 +20,9 @@ from mirror_core.sandbox.process import running
 from mirror_core.sandbox.sandbox import Sandbox
 from mirror_core.sandbox.state import STATE_FILE
 from mirror_core.sandbox.storage_format import ARGUMENTS_FILE
-from tests.brokers import Pair
-from tests.commands import MIRRORBOOK
-from tests.waiting import wait_until
+from tests.support.cli_process import MIRRORBOOK
+from tests.support.kafka_clients import Pair
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

@@ -14,9 +14,9 @@ from mirror_core.model.errors import BadRequest, Unreachable
 from mirror_core.sandbox.process import is_alive, running
 from mirror_core.sandbox.sandbox import Sandbox
 from mirror_core.sandbox.wan_process import MODULE, WEATHER_FILE
-from tests.brokers import Pair, new_topic, produce, read_all
-from tests.commands import mirrorbook
-from tests.waiting import wait_until
+from tests.support.cli_process import mirrorbook
+from tests.support.kafka_clients import Pair, new_topic, produce, read_all
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

@@ -65,16 +65,16 @@ from mirror_core.sandbox.ports import HOST, choose_ports
 from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
 from mirror_core.state.writer import StateWriter, make_control_id
 from mirror_core.sync.acl_sync import demote_topics
-from tests.addresses import has_ipv6
-from tests.administering import as_admin
-from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
 from tests.cluster.secure import NAME, SESSION_MS, Authority, Secure, issue_certificates, secure_cluster
-from tests.cluster.test_failover import commit
-from tests.committing import fetch_offsets
-from tests.mirroring import replicate
-from tests.relay import Weather, relay
-from tests.threads import beside
-from tests.waiting import wait_until
+from tests.support.addresses import has_ipv6
+from tests.support.checked_threads import beside
+from tests.support.cluster_admin import as_admin
+from tests.support.failover_runs import commit
+from tests.support.group_commits import fetch_offsets
+from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
+from tests.support.mirrored_topics import replicate
+from tests.support.waiting import wait_until
+from tests.support.wan_relay import Weather, relay
 
 pytestmark = pytest.mark.cluster
 

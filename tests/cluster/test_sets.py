@@ -21,7 +21,7 @@ from mirror_core.model.config_sections import MirrorSet, SetOrder
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord
+from mirror_core.model.run import RunKind, RunMode, RunState, StepRecord
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.fence_recheck import PromotionProbe
 from mirror_core.runbook.planned_steps import PlannedSteps
@@ -30,25 +30,18 @@ from mirror_core.runbook.set_failover import SetFailed, SetFailover
 from mirror_core.state import run_heartbeat
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.writer import StateWriter, make_control_id
-from tests.brokers import Pair, produce, read_all
 from tests.cluster.desk import Desk, Said
-from tests.cluster.test_failover import app_topic, denied
-from tests.commands import mirrorbook
-from tests.harm import killed
-from tests.mirroring import Mirrored, new_mirror
+from tests.support.broker_faults import killed
+from tests.support.cli_process import mirrorbook
+from tests.support.failover_runs import app_topic, denied
+from tests.support.kafka_clients import Pair, produce, read_all
+from tests.support.mirror_sets import at_home, mirrored, moved, runs_of, topic_of
+from tests.support.mirrored_topics import Mirrored, new_mirror
 
 pytestmark = pytest.mark.cluster
 
 STEPS = list_step_names(RunKind.FAILOVER)
 SET = "shop"
-
-
-def mirrored(pair: Pair, evidence: Path) -> Mirrored:
-    topic = app_topic(pair)
-    produce(pair.east, topic, 20)
-    made = new_mirror(pair, evidence, topic)
-    made.copy()
-    return made
 
 
 @pytest.fixture
@@ -77,33 +70,8 @@ def typed_set(
     return ("failover", "run-set", SET, "--mode", str(mode), "--runner", "local", "--yes")
 
 
-def runs_of(*members: Mirrored) -> list[Run]:
-    names = {one.name for one in members}
-    return [run for run in members[0].state.runs.values() if run.plan.mirror in names]
-
-
 def steps_of(one: Mirrored) -> dict[str, StepRecord]:
     return {step: record for (run, step), record in one.state.steps.items() if run.startswith(one.name)}
-
-
-def topic_of(one: Mirrored) -> str:
-    return one.link.mirror.topics[0]
-
-
-def moved(one: Mirrored) -> None:
-    topic = topic_of(one)
-    assert one.state.mirrors[one.name].desired is DesiredState.STOPPED
-    assert denied(one.pair.east, topic)
-    assert not denied(one.pair.west, topic)
-    ours = read_all(one.pair.east, topic)
-    assert read_all(one.pair.west, topic)[: len(ours)] == ours
-
-
-def at_home(one: Mirrored) -> None:
-    assert one.state.mirrors[one.name].desired is DesiredState.STARTED
-    assert one.state.active_run(one.name) is None
-    assert not denied(one.pair.east, topic_of(one))
-    assert denied(one.pair.west, topic_of(one))
 
 
 def together(*members: Mirrored, copy: Callable[[MirrorLink], InProcessCopy] | None = None) -> SetFailover:

@@ -25,20 +25,20 @@ from mirror_core.wire.batch import (
     BatchHeader,
     split_batches,
 )
-from tests import shapes
-from tests.administering import as_admin
-from tests.brokers import Pair, new_topic, produce, read_topics
-from tests.managed import managed
-from tests.mirroring import Mirrored, new_mirror
-from tests.same import assert_equal, assert_parity, assert_same
-from tests.shapes import CODECS, Shapes
+from tests.support import log_shapes
+from tests.support.cluster_admin import as_admin
+from tests.support.kafka_clients import Pair, new_topic, produce, read_topics
+from tests.support.log_shapes import CODECS, Shapes
+from tests.support.managed_service import managed
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.topic_equality import assert_equal, assert_parity, assert_same
 
 pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture(scope="module")
 def made(pair: Pair) -> Iterator[Shapes]:
-    made = shapes.build(pair.east)
+    made = log_shapes.build(pair.east)
     yield made
     made.end_the_open_transaction()
     for cluster in (pair.east, pair.west):
@@ -55,7 +55,7 @@ def stored(made: Shapes, name: str, partition: int = 0) -> list[BatchHeader]:
 def test_the_source_holds_the_shapes_that_the_cleaner_leaves(made: Shapes) -> None:
     for partition, codec in enumerate(CODECS):
         log = stored(made, "compacted", partition)
-        assert log[0].base_offset == shapes.BEGINNING_HOLE
+        assert log[0].base_offset == log_shapes.BEGINNING_HOLE
         assert log[0].attributes & CODEC_MASK == CODECS.index(codec)
         assert 0 < log[0].record_count < log[0].last_offset_delta + 1, "holes inside a batch"
         assert any(b.base_offset > a.base_offset + a.last_offset_delta + 1 for a, b in itertools.pairwise(log))
@@ -76,8 +76,8 @@ def test_the_source_holds_the_shapes_that_clients_make(made: Shapes) -> None:
         assert open_.attributes & TRANSACTIONAL
         assert not (before.attributes | behind.attributes) & TRANSACTIONAL
     assert all(batch.attributes & LOG_APPEND_TIME for batch in stored(made, "append_time"))
-    assert any(b.base_offset < shapes.FAR_START < b.base_offset + b.last_offset_delta for b in stored(made, "late"))
-    assert max(batch.length for batch in stored(made, "large")) > shapes.LARGE_BYTES
+    assert any(b.base_offset < log_shapes.FAR_START < b.base_offset + b.last_offset_delta for b in stored(made, "late"))
+    assert max(batch.length for batch in stored(made, "large")) > log_shapes.LARGE_BYTES
     assert len(stored(made, "tiny")) == 2_000
     mixed = stored(made, "timestamps")[0]
     assert (mixed.base_timestamp, mixed.max_timestamp, mixed.record_count) == (-1, 2**62, 7)
@@ -141,7 +141,7 @@ def test_every_shape_is_mirrored_exactly_where_no_markers_may_be_written(
 
 @pytest.mark.drill
 def test_a_thousand_partitions_are_mirrored(pair: Pair, tmp_path: Path) -> None:
-    topic = shapes.many_partitions(pair.east, 1000)
+    topic = log_shapes.many_partitions(pair.east, 1000)
     new_mirror(pair, tmp_path, topic).copy()
     assert_same(pair, [topic])
     for cluster in (pair.east, pair.west):

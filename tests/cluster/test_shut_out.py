@@ -12,9 +12,9 @@ from mirror_core.kafka.config import load_config
 from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.sandbox.ports import choose_ports
-from tests.brokers import Pair
-from tests.cluster.test_failover_scope import copied
-from tests.harm import suspended
+from tests.support.broker_faults import suspended
+from tests.support.kafka_clients import Pair
+from tests.support.scoped_failovers import copied
 
 pytestmark = pytest.mark.cluster
 

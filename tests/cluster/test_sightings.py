@@ -26,11 +26,11 @@ from mirror_core.model.source_observation import TRANSACTION_OVER
 from mirror_core.model.timing import now_ms
 from mirror_core.sandbox.credentials import CONTROL
 from mirror_core.state.writer import StateWriter, make_data_id
-from tests.brokers import Pair, grant, new_topic, produce, read_all
-from tests.driving import TIMEOUT_S, beating, beats, driving
-from tests.mirroring import Mirrored, new_mirror
-from tests.threads import beside
-from tests.waiting import wait_until
+from tests.support.checked_threads import beside
+from tests.support.data_plane_thread import TIMEOUT_S, beating, beats, driving
+from tests.support.kafka_clients import Pair, grant, new_topic, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

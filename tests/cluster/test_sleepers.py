@@ -23,13 +23,13 @@ from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.run_services import InProcessCopy
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.sync import acl_ledger
-from tests.administering import rights_of
-from tests.brokers import Pair, produce
-from tests.cluster.test_failback import failback_of, go_home
-from tests.cluster.test_failover import app_topic, denied
-from tests.cluster.test_standing import copied
-from tests.cluster.test_unplanned import begin
-from tests.mirroring import Mirrored
+from tests.support.cluster_admin import rights_of
+from tests.support.failback_runs import failback_of, go_home
+from tests.support.failover_runs import app_topic, denied
+from tests.support.kafka_clients import Pair, produce
+from tests.support.mirrored_topics import Mirrored
+from tests.support.pending_fences import copied
+from tests.support.unplanned_runs import begin
 
 pytestmark = pytest.mark.cluster
 

@@ -6,14 +6,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.fence_state import FenceDecision, FenceNextAction, FenceState, find_late_ranges
+from mirror_core.decide.fence_state import FenceNextAction, FenceState, find_late_ranges
 from mirror_core.kafka.acl_requests import create_acls, delete_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
@@ -22,34 +21,24 @@ from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.model.acl import Permission
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.pending_fence import FenceAction, PendingFence
+from mirror_core.model.pending_fence import FenceAction
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.state.state_records import Tombstone
 from mirror_core.state.writer import StateWriter, make_control_id
-from mirror_core.sync.fence_acls import deny_writes, lift_fence
-from tests.administering import restore_rights, rights_of
-from tests.brokers import Pair, grant, produce
-from tests.cluster.test_failover import app_topic, denied
-from tests.cluster.test_unplanned import begin
-from tests.harm import Harm, killed, suspended, woken_at_once
-from tests.mirroring import Mirrored, new_mirror
-from tests.threads import beside
-from tests.waiting import wait_until
+from mirror_core.sync.fence_acls import deny_writes
+from tests.support.broker_faults import Harm, killed, suspended, woken_at_once
+from tests.support.checked_threads import beside
+from tests.support.cluster_admin import restore_rights, rights_of
+from tests.support.failover_runs import app_topic, denied
+from tests.support.kafka_clients import Pair, grant, produce
+from tests.support.mirrored_topics import Mirrored
+from tests.support.pending_fences import TIMEOUT_S, copied, debt_of, lifted_by_another, promoted, stood, watching
+from tests.support.unplanned_runs import begin
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
-TIMEOUT_S = 90.0
-
-
-@dataclass
-class Watched:
-    """A watcher in a thread, and what it has told."""
-
-    told: list[FenceDecision] = field(default_factory=list)
-
-    def all_told(self) -> str:
-        return "\n".join(line for found in self.told for line in (*found.lines, *found.alarms))
 
 
 @dataclass
@@ -58,16 +47,6 @@ class Stubborn:
 
     acked: list[int] = field(default_factory=list)
     refused: int = 0
-
-
-@contextmanager
-def watching(mirrored: Mirrored) -> Iterator[Watched]:
-    stop, watched = threading.Event(), Watched()
-
-    with beside(
-        partial(fence_watcher.watch_fence, mirrored.link, stop, watched.told.append), stop.set, name="watching"
-    ):
-        yield watched
 
 
 @contextmanager
@@ -99,22 +78,6 @@ def never_told(pair: Pair, topic: str, **properties: object) -> Iterator[Stubbor
         yield found
 
 
-def copied(pair: Pair, folder: Path, *topics: str) -> Mirrored:
-    mirrored = new_mirror(pair, folder, *topics)
-    mirrored.copy()
-    return mirrored
-
-
-def promoted(mirrored: Mirrored) -> PendingFence:
-    run = begin(mirrored.failover)
-    assert mirrored.failover.drive(run.id).state is RunState.DONE
-    return debt_of(mirrored)
-
-
-def debt_of(mirrored: Mirrored) -> PendingFence:
-    return mirrored.state.pending_fences[mirrored.name]
-
-
 def end_of(mirrored: Mirrored, partition: Partition) -> Offset:
     with ClusterClient(mirrored.link.source) as client:
         return list_offsets(client, [partition], OffsetPoint.LOG_END)[partition]
@@ -130,10 +93,6 @@ def stands(pair: Pair, folder: Path, topic: str) -> Mirrored:
     assert found is not None
     assert found.action is FenceNextAction.APPLY
     return mirrored
-
-
-def stood(found: FenceDecision) -> FenceDecision | None:
-    return found if found.state is FenceState.APPLIED else None
 
 
 @pytest.mark.parametrize("harm", [killed, pytest.param(woken_at_once, marks=pytest.mark.slow)])
@@ -286,16 +245,6 @@ def test_a_failback_that_holds_the_mirror_is_not_disturbed(pair: Pair, tmp_path:
         assert "east has taken 3 offset(s) that no fence stopped" in alarm
         assert found.is_held_by_run
         conductor.put(conductor.state.pending_fences[mirrored.name])  # LostOwnership, had it been taken over
-
-
-def lifted_by_another(mirrored: Mirrored) -> None:
-    """What a failback does until it lets go of the fence."""
-    with (
-        StateWriter(mirrored.link.destination, make_control_id(mirrored.name)) as other,
-        ClusterClient(mirrored.link.source) as source,
-    ):
-        lift_fence(mirrored.link.mirror, other, source)
-        other.put(Tombstone(other.state.pending_fences[mirrored.name]))
 
 
 @pytest.mark.slow

@@ -26,16 +26,16 @@ from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.state.writer import StateWriter, make_control_id
 from mirror_core.sync.acl_ledger import forget_pending_fence
 from mirror_core.sync.fence_acls import build_denials, list_fence_entries
-from tests.administering import as_admin, rights_of
-from tests.brokers import Pair, grant, produce
-from tests.cluster.test_failback import failback_of, failed_over
-from tests.cluster.test_failover import app_topic, denied
-from tests.cluster.test_standing import TIMEOUT_S, copied, debt_of, lifted_by_another, stood, watching
-from tests.cluster.test_unplanned import STEPS, begin
-from tests.commands import mirrorbook
-from tests.harm import killed, suspended
-from tests.mirroring import Mirrored
-from tests.waiting import wait_until
+from tests.support.broker_faults import killed, suspended
+from tests.support.cli_process import mirrorbook
+from tests.support.cluster_admin import as_admin, rights_of
+from tests.support.failback_runs import failback_of, failed_over
+from tests.support.failover_runs import app_topic, denied
+from tests.support.kafka_clients import Pair, grant, produce
+from tests.support.mirrored_topics import Mirrored
+from tests.support.pending_fences import TIMEOUT_S, copied, debt_of, lifted_by_another, stood, watching
+from tests.support.unplanned_runs import STEPS, begin
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -12,14 +12,14 @@ from mirror_core.model.acl import Permission
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunMode
 from mirror_core.supervisor import lifecycle
-from tests.administering import rights_of
-from tests.brokers import Pair, produce, read_all
 from tests.cluster.desk import Desk
-from tests.cluster.test_failover import app_topic, denied
-from tests.cluster.test_standing import copied, debt_of, promoted
-from tests.cluster.test_unplanned import begin
-from tests.harm import killed, suspended
-from tests.waiting import wait_until
+from tests.support.broker_faults import killed, suspended
+from tests.support.cluster_admin import rights_of
+from tests.support.failover_runs import app_topic, denied
+from tests.support.kafka_clients import Pair, produce, read_all
+from tests.support.pending_fences import copied, debt_of, promoted
+from tests.support.unplanned_runs import begin
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 TIMEOUT_S = 90.0

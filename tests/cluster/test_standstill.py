@@ -9,8 +9,8 @@ from typing import Final
 import pytest
 
 from mirror_core.model.run import RunMode, RunState, StepRecord
-from tests.crowds import SETTINGS, crowd
-from tests.distant import Distant, distant_clusters
+from tests.support.many_topics import SETTINGS, crowd
+from tests.support.wan_clusters import Distant, distant_clusters
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timed]
 

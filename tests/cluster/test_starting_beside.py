@@ -14,8 +14,8 @@ from mirror_core.model.run import RunKind, RunMode, RunState
 from mirror_core.runbook import drain, planned_steps, step_context
 from mirror_core.state.lease import HeldLease, acquire_lease, make_owner_name, take_over_lease
 from mirror_core.state.state_records import State
-from tests.brokers import Pair, new_topic, produce, read_all
-from tests.mirroring import Mirrored, new_mirror
+from tests.support.kafka_clients import Pair, new_topic, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror
 
 pytestmark = pytest.mark.cluster
 

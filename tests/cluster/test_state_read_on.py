@@ -25,9 +25,9 @@ from mirror_core.state.state_records import State, StateRecord, Tombstone
 from mirror_core.state.state_topic import STATE_CACHE, read_state
 from mirror_core.state.topic_reader import TopicRead
 from mirror_core.state.writer import StateWriter, make_control_id
-from tests.administering import as_admin, broker_setting
-from tests.brokers import TIMEOUT_S, Pair, new_topic
-from tests.shapes import HOUR_MS, Row, await_cleaner, send
+from tests.support.cluster_admin import as_admin, broker_setting
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic
+from tests.support.log_shapes import HOUR_MS, Row, await_cleaner, send
 
 pytestmark = pytest.mark.cluster
 

@@ -21,9 +21,9 @@ from mirror_core.state import topic_reader
 from mirror_core.state.state_records import State
 from mirror_core.state.state_topic import read_state
 from mirror_core.wire.fetch import FetchedPartition, FetchPosition
-from tests.administering import as_admin
-from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
-from tests.threads import Work
+from tests.support.checked_threads import Work
+from tests.support.cluster_admin import as_admin
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce
 
 pytestmark = pytest.mark.cluster
 

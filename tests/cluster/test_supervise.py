@@ -13,10 +13,10 @@ import pytest
 
 from mirror_core.supervisor import lifecycle
 from mirror_core.supervisor.directory import SupervisorStatus
-from tests.brokers import Pair, new_topic, produce, read_all
-from tests.commands import mirrorbook
-from tests.mirroring import Mirrored, new_mirror
-from tests.waiting import wait_until
+from tests.support.cli_process import mirrorbook
+from tests.support.kafka_clients import Pair, new_topic, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 TIMEOUT_S = 90.0

@@ -32,12 +32,12 @@ from mirror_core.state.active_cluster import (
 )
 from mirror_core.state.state_topic import read_state
 from mirror_core.wire.fetch import FetchedPartition
-from tests.brokers import Pair, grant, produce, read_all
-from tests.cluster.test_failover import app_topic
-from tests.commands import Forked
-from tests.harm import suspended
-from tests.mirroring import Mirrored, new_mirror
-from tests.waiting import wait_until
+from tests.support.broker_faults import suspended
+from tests.support.cli_process import Forked
+from tests.support.failover_runs import app_topic
+from tests.support.kafka_clients import Pair, grant, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

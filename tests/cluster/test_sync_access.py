@@ -37,9 +37,9 @@ from mirror_core.sync.acl_ledger import list_entries, restage_grants
 from mirror_core.sync.acl_sync import apply_promotion, demote_topics, list_promotion_warnings
 from mirror_core.sync.mirror_sync import sync_mirror
 from mirror_core.sync.principals import list_own_principals
-from tests.brokers import TIMEOUT_S, Pair, new_topic
 from tests.cluster.links import new_link, record, writer_of
-from tests.waiting import wait_until
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

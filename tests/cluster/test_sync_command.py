@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from tests.brokers import Pair, new_topic, produce
 from tests.cluster.links import new_link, record
-from tests.cluster.test_sync_topics import put_topic
-from tests.commands import mirrorbook
+from tests.support.cli_process import mirrorbook
+from tests.support.kafka_clients import Pair, new_topic, produce
+from tests.support.synced_topics import put_topic
 
 pytestmark = pytest.mark.cluster
 

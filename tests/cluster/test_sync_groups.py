@@ -9,8 +9,7 @@ from contextlib import contextmanager
 
 import aiokafka
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import NewTopic
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.consumer_groups import CommittedOffset, list_groups
@@ -25,36 +24,20 @@ from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.sync import offset_sync
 from mirror_core.sync.mirror_sync import SyncReport, sync_mirror
-from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce
-from tests.cluster.links import new_link, record, writer_of
-from tests.committing import commit_offsets, fetch_offsets
-from tests.memory import run_of
-from tests.waiting import wait_until
+from tests.cluster.links import writer_of
+from tests.support import synced_groups
+from tests.support.group_commits import commit_offsets, fetch_offsets
+from tests.support.kafka_clients import Pair, new_topic
+from tests.support.memory_state import run_of
+from tests.support.synced_groups import commit, consumer, made_anew
+from tests.support.waiting import wait_until
+
+group = synced_groups.group
+link = synced_groups.link
+topic = synced_groups.topic
 
 pytestmark = pytest.mark.cluster
 GROUPS = frozenset({SyncCategory.GROUPS})
-
-
-@pytest.fixture
-def group() -> str:
-    return "g-" + secrets.token_hex(4)
-
-
-@pytest.fixture
-def topic(pair: Pair) -> str:
-    return new_topic(pair.east)
-
-
-@pytest.fixture
-def link(pair: Pair, topic: str, group: str) -> MirrorLink:
-    """A mirror of one topic and one group, ten records on the source, the first six copied."""
-    made = new_link(pair, topic, groups=(group,))
-    with writer_of(made) as writer:
-        sync_mirror(made, writer, only=frozenset({SyncCategory.TOPICS}))
-    record(made, [topic])
-    produce(pair.east, topic, 10)
-    produce(pair.west, topic, 6)
-    return made
 
 
 def synced(link: MirrorLink) -> list[DriftRow]:
@@ -62,33 +45,9 @@ def synced(link: MirrorLink) -> list[DriftRow]:
         return list(sync_mirror(link, writer, only=GROUPS).rows)
 
 
-def commit(link: MirrorLink, side: str, group: str, topic: str, offset: int, metadata: str = "") -> None:
-    """As an administrator's tool does it: without a leader epoch."""
-    with ClusterClient(link.source if side == "source" else link.destination) as client:
-        assert commit_offsets(client, group, {Partition(topic, 0): (Offset(offset), metadata)}) == {}
-
-
 def committed(link: MirrorLink, group: str, topic: str) -> CommittedOffset | None:
     with ClusterClient(link.destination) as client:
         return fetch_offsets(client, group).committed.get(Partition(topic, 0))
-
-
-@contextmanager
-def consumer(cluster: SandboxCluster, group: str, topic: str, protocol: str = "classic") -> Iterator[Consumer]:
-    """A member of the group that has read at least one record."""
-    config = {
-        "group.id": group,
-        "auto.offset.reset": "earliest",
-        "enable.auto.commit": False,
-        "group.protocol": protocol,
-    }
-    member = Consumer({**cluster.client_config("admin"), **config, "log_level": 0})
-    try:
-        member.subscribe([topic])
-        wait_until(lambda: member.poll(0.2), timeout_s=60, why=f"{group} gets a record of {topic}")
-        yield member
-    finally:
-        member.close()
 
 
 @pytest.mark.parametrize(
@@ -267,22 +226,6 @@ def test_a_sync_takes_back_nothing_that_was_followed_meanwhile(
     assert (row.action, row.done) == (SyncAction.SKIP, False)
     assert "is followed" in row.reason
     assert committed(link, group, topic) == CommittedOffset(Offset(5), -1, "")
-
-
-def made_anew(pair: Pair, topic: str, partitions: int, records: int) -> None:
-    """Delete it on the source, and create another one of its name."""
-    admin = admin_client(pair.east)
-    admin.delete_topics([topic])[topic].result(TIMEOUT_S)
-
-    def created() -> bool:
-        try:
-            admin.create_topics([NewTopic(topic, partitions)])[topic].result(TIMEOUT_S)
-        except KafkaException:  # the old one is not gone everywhere yet
-            return False
-        return True
-
-    wait_until(created, timeout_s=60, why=f"{topic} is made anew")
-    produce(pair.east, topic, records)
 
 
 @pytest.mark.parametrize("partitions", [1, 2])

@@ -21,10 +21,10 @@ from mirror_core.sandbox.state import load_state, save_state
 from mirror_core.sync.acl_sync import apply_promotion, demote_topics
 from mirror_core.sync.fence_acls import TRANSACTION_WAIT_S
 from mirror_core.sync.mirror_sync import sync_mirror
-from tests.brokers import Pair, new_topic, produce
 from tests.cluster.links import new_link, record, writer_of
-from tests.driving import beating, beats, driving
-from tests.mirroring import new_mirror
+from tests.support.data_plane_thread import beating, beats, driving
+from tests.support.kafka_clients import Pair, new_topic, produce
+from tests.support.mirrored_topics import new_mirror
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

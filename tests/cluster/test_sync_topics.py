@@ -6,40 +6,27 @@ import secrets
 
 import pytest
 
-from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import load_config
 from mirror_core.kafka.topics import (
     NewTopic,
     create_partitions,
-    create_topics,
     delete_topics,
     describe_configs,
 )
 from mirror_core.model.mirror import PartitionState
-from mirror_core.model.names import ClusterName
 from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.state_topic import read_state
 from mirror_core.sync.mirror_sync import preview_sync, sync_mirror
 from mirror_core.sync.mirror_topics import find_accepted_topics
-from tests.administering import alter_topic
-from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce
 from tests.cluster.links import new_link, record, writer_of
-from tests.waiting import wait_until
+from tests.support.cluster_admin import alter_topic
+from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, produce
+from tests.support.synced_topics import client, put_topic
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 TOPICS = frozenset({SyncCategory.TOPICS})
 BOTH = frozenset({SyncCategory.TOPICS, SyncCategory.CONFIGS})
-
-
-def client(pair: Pair, name: str) -> ClusterClient:
-    return ClusterClient(load_config(pair.config_path).cluster(ClusterName(name)))
-
-
-def put_topic(pair: Pair, name: str, partitions: int) -> None:
-    """A topic on the destination that the mirror has nothing to do with."""
-    with client(pair, "west") as west:
-        create_topics(west, [NewTopic(name=name, partitions=partitions, replication_factor=1)])
 
 
 def overrides(pair: Pair, cluster: str, topic: str) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -19,22 +18,17 @@ from mirror_core.model.run import FailbackStrategy, RunMode, RunState
 from mirror_core.rights.acl_rules import build_denial
 from mirror_core.runbook.failback_steps import FailbackSteps, load_reverse_link
 from mirror_core.runbook.step_records import RecreatedTopic
-from tests.administering import as_admin
-from tests.brokers import Pair, produce, read_all
-from tests.cluster.test_failback import content, failback_of, failed_over, go_home
-from tests.cluster.test_failover import app_topic, begin, denied
-from tests.logs import transactional
-from tests.mirroring import new_mirror, replicate
-from tests.same import assert_parity
-from tests.shapes import Row, new_producer, send
+from tests.support.cluster_admin import as_admin
+from tests.support.failback_runs import content, failback_of, failed_over, go_home
+from tests.support.failover_runs import app_topic, begin, denied
+from tests.support.gap_logs import transactional
+from tests.support.kafka_clients import Pair, produce, read_all
+from tests.support.log_shapes import Row, new_producer, send
+from tests.support.mirrored_topics import new_mirror, replicate
+from tests.support.saved_tails import saved_rows
+from tests.support.topic_equality import assert_parity
 
 pytestmark = pytest.mark.cluster
-
-
-def saved_rows(folder: Path) -> list[dict[str, Any]]:
-    """All records of a salvage, in order."""
-    rows = [row for path in folder.rglob("*.parquet") for row in pq.read_table(path).to_pylist()]
-    return sorted(rows, key=lambda row: (row["topic"], row["partition"], row["offset"]))
 
 
 def test_what_is_written_after_the_salvage_is_salvaged_too_before_anything_is_deleted(

@@ -14,11 +14,11 @@ from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.task_runner import LocalRunner
 from mirror_core.decide.task_assignment import RateLimiter
 from mirror_core.mirrors import mirror_commands
-from tests.brokers import TIMEOUT_S, Pair, new_topic, read_all
 from tests.cluster.desk import Desk, Said
-from tests.copiers import Progress
-from tests.mirroring import Mirrored, new_mirror
-from tests.waiting import wait_until
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.replicate_process import Progress
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 RATE = 200_000

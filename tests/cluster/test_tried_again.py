@@ -20,12 +20,12 @@ from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.model.timing import now_ms
-from tests.administering import as_admin
-from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
-from tests.driving import driving
-from tests.exact import about_data
-from tests.mirroring import new_mirror
-from tests.waiting import wait_until
+from tests.support.cluster_admin import as_admin
+from tests.support.data_errors import about_data
+from tests.support.data_plane_thread import driving
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
+from tests.support.mirrored_topics import new_mirror
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import Pair, new_topic, produce, read_all
-from tests.copiers import PATIENCE_S, Copier, Progress, Writer, at_work, copier
-from tests.mirroring import Mirrored, new_mirror
-from tests.waiting import wait_until
+from tests.support.kafka_clients import Pair, new_topic, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.replicate_process import PATIENCE_S, Copier, Progress, Writer, at_work, copier
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 PARTITIONS = 4

@@ -17,14 +17,14 @@ from mirror_core.rights.required_acls import is_allowed
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import scram_config
 from mirror_core.sync.mirror_sync import sync_mirror
-from tests import brokers
-from tests.administering import as_admin, rights_of
-from tests.brokers import Pair, grant, produce
 from tests.cluster.links import writer_of
-from tests.cluster.test_failback import failback_of, go_home
-from tests.cluster.test_failover import app_topic, begin, denied
-from tests.cluster.test_unplanned import begin as give_up
-from tests.mirroring import Mirrored, new_mirror
+from tests.support import kafka_clients
+from tests.support.cluster_admin import as_admin, rights_of
+from tests.support.failback_runs import failback_of, go_home
+from tests.support.failover_runs import app_topic, begin, denied
+from tests.support.kafka_clients import Pair, grant, produce
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.unplanned_runs import begin as give_up
 
 pytestmark = pytest.mark.cluster
 
@@ -32,10 +32,10 @@ pytestmark = pytest.mark.cluster
 @pytest.fixture
 def second(pair: Pair) -> Iterator[tuple[str, str]]:
     """Another application that both clusters know."""
-    user = brokers.new_user(pair.east, pair.west)
+    user = kafka_clients.new_user(pair.east, pair.west)
     yield user
     for cluster in (pair.east, pair.west):
-        brokers.forget_user(cluster, user[0])
+        kafka_clients.forget_user(cluster, user[0])
 
 
 def refused(cluster: SandboxCluster, topic: str, user: tuple[str, str]) -> bool:

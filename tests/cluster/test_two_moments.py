@@ -14,11 +14,11 @@ from mirror_core.model.run import RunMode, RunState, StepState
 from mirror_core.runbook.parity_gate import LITTLE_OFFSETS
 from mirror_core.runbook.planned_steps import PlannedSteps
 from mirror_core.state.state_topic import read_state
-from tests.brokers import Pair, produce
-from tests.cluster.test_failover import app_topic, denied
-from tests.cluster.test_unplanned import begin
-from tests.commands import mirrorbook, on_terminal
-from tests.mirroring import Mirrored, new_mirror
+from tests.support.cli_process import mirrorbook, on_terminal
+from tests.support.failover_runs import app_topic, denied
+from tests.support.kafka_clients import Pair, produce
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.unplanned_runs import begin
 
 pytestmark = pytest.mark.cluster
 

@@ -15,7 +15,7 @@ import pytest
 
 from mirror_core.decide.steps import list_step_names
 from mirror_core.evidence.fence_file import read_fence_file
-from mirror_core.kafka.acl_requests import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
+from mirror_core.kafka.acl_requests import create_acls, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.mirrors.fence_manual_commands import lift_by_file, preview_lift
 from mirror_core.model import timing
@@ -26,25 +26,19 @@ from mirror_core.runbook import fence_recheck, promotion_steps
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.state.writer import StateWriter, make_control_id
 from mirror_core.sync.fence_acls import build_denials
-from tests.brokers import Pair, produce
-from tests.cluster.test_failover import acls, app_topic, begin, denied
-from tests.cluster.test_failover_scope import copied, through
-from tests.cluster.test_unplanned import begin as begin_unplanned
-from tests.commands import mirrorbook
-from tests.harm import killed, suspended
-from tests.mirroring import Mirrored
-from tests.same import assert_same_offsets
+from tests.support.broker_faults import killed, suspended
+from tests.support.cli_process import mirrorbook
+from tests.support.emergency_unfence import lift_by_hand
+from tests.support.failover_runs import acls, app_topic, begin, denied
+from tests.support.kafka_clients import Pair, produce
+from tests.support.scoped_failovers import copied, through
+from tests.support.topic_equality import assert_same_offsets
+from tests.support.unplanned_runs import begin as begin_unplanned
 
 pytestmark = pytest.mark.cluster
 
 AGAIN_S: Final = 30.0
 """From the command that lifts the fence to a write of an application that is acknowledged."""
-
-
-def lift_by_hand(mirrored: Mirrored, topic: str) -> None:
-    with ClusterClient(mirrored.config.cluster("east")) as east:
-        delete_acls(east, build_denials([topic]))
-        wait_until_acls_absent(east, set(build_denials([topic])))
 
 
 def dies(*_: object, before: Callable[[], None] = lambda: None, **__: object) -> None:

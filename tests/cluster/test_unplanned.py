@@ -26,18 +26,18 @@ from mirror_core.model.pending_fence import FenceAction
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepState
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.failback_steps import load_reverse_link
-from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.state.state_records import PartitionRecord
 from mirror_core.state.writer import StateWriter, make_data_id
 from mirror_core.sync.offset_commits import build_commit_denial
-from tests.brokers import TIMEOUT_S, Pair, admin_client, produce, read_all, read_all_aiokafka
-from tests.cluster.test_failback import failback_of, failed_over, go_home
-from tests.cluster.test_failover import acls, app_topic, commit, committed, denied
-from tests.commands import mirrorbook
-from tests.driving import beating, driving
-from tests.harm import Harm, killed, suspended
-from tests.mirroring import Mirrored, new_mirror, replicate
-from tests.waiting import wait_until
+from tests.support.broker_faults import Harm, killed, suspended
+from tests.support.cli_process import mirrorbook
+from tests.support.data_plane_thread import beating, driving
+from tests.support.failback_runs import failback_of, failed_over, go_home
+from tests.support.failover_runs import acls, app_topic, commit, committed, denied
+from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, produce, read_all, read_all_aiokafka
+from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
+from tests.support.unplanned_runs import STEPS, begin
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -45,15 +45,6 @@ pytestmark = pytest.mark.cluster
 def slow(step: str) -> ParameterSet:
     """The same at another step: for the night."""
     return pytest.param(step, marks=pytest.mark.slow)
-
-
-STEPS = list_step_names(RunKind.FAILOVER, RunMode.UNPLANNED)
-
-
-def begin(failover: Failover, mode: RunMode = RunMode.UNPLANNED) -> Run:
-    decision = failover.decide(mode)
-    assert decision.reasons == ()
-    return failover.begin(decision.plan.hash, mode)
 
 
 def taken(mirrored: Mirrored, run: Run) -> list[tuple[str, StepState]]:

@@ -23,11 +23,11 @@ from mirror_core.model.timing import now_ms
 from mirror_core.state.lease import HeldLease, LeaseRecovery, acquire_lease, make_owner_name, take_over_lease
 from mirror_core.state.state_records import STATE_TOPIC, State
 from mirror_core.state.state_topic import read_complete_state
-from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
-from tests.driving import driving
-from tests.exact import about_data
-from tests.mirroring import Mirrored, new_mirror
-from tests.waiting import wait_until
+from tests.support.data_errors import about_data
+from tests.support.data_plane_thread import driving
+from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -11,12 +11,12 @@ import pytest
 from mirror_core.evidence.signed_bundle import verify_bundle
 from mirror_core.mirrors import mirror_commands
 from mirror_core.model.run import RunState, StepEvidence
-from tests.brokers import TIMEOUT_S, Pair, admin_client
 from tests.cluster.copied import Copied, copied
-from tests.cluster.test_unplanned import begin
-from tests.commands import invoked, mirrorbook
-from tests.harm import suspended
-from tests.parity_topics import content, send
+from tests.support.broker_faults import suspended
+from tests.support.cli_process import invoked, mirrorbook
+from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client
+from tests.support.parity_topics import content, send
+from tests.support.unplanned_runs import begin
 
 pytestmark = pytest.mark.cluster
 

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from mirror_core.sandbox.sandbox import Sandbox
-from tests.commands import MIRRORBOOK, mirrorbook
-from tests.waiting import patience, wait_until
+from tests.support.cli_process import MIRRORBOOK, mirrorbook
+from tests.support.waiting import patience, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]  # a minute and more: two clusters come and go each time
 

@@ -17,8 +17,8 @@ from mirror_core.wire import message_v0_v1, produce, records, txn_markers
 from mirror_core.wire.batch import LOG_APPEND_TIME, BatchHeader, readdress, split_batches
 from mirror_core.wire.records import Codec
 from mirror_core.wire.reencode import RecordRun, merge_batches, split_into_runs
-from tests.brokers import Pair, Record, new_topic, read_all, read_all_aiokafka
-from tests.record_bytes import BASE_TIME, message, source, wrapper
+from tests.support.kafka_clients import Pair, Record, new_topic, read_all, read_all_aiokafka
+from tests.support.record_bytes import BASE_TIME, message, source, wrapper
 
 pytestmark = pytest.mark.cluster
 

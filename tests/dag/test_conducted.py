@@ -18,8 +18,8 @@ from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.set_failover import MemberRun, SetFailover, SetPlan
 from mirror_core.state.state_records import State
 from tests.dag.answering import answer, answer_question, record_in
-from tests.unit.test_decide_verbs import RUN
-from tests.unit.test_refusals import LINK
+from tests.support.cluster_names import LINK
+from tests.support.mirror_views import RUN
 
 pytestmark = [pytest.mark.dag, pytest.mark.filterwarnings("ignore")]  # warnings of Airflow are not ours to mend
 

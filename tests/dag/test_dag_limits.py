@@ -13,10 +13,10 @@ import pytest
 from mirror_core.decide.steps import list_standstill_steps
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import RunKind, RunMode
-from tests.brokers import Pair, new_topic, produce, read_all
 from tests.dag.airflow_home import alarm_kept
-from tests.mirroring import new_mirror
-from tests.restless import never_still
+from tests.support.kafka_clients import Pair, new_topic, produce, read_all
+from tests.support.mirrored_topics import new_mirror
+from tests.support.unfenceable_writer import never_still
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag

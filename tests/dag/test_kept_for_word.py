@@ -15,8 +15,8 @@ from mirror_core.model.run import RunKind, RunMode, RunState
 from mirror_core.state.journal import make_checkpoint
 from mirror_core.state.no_return import SourceReturned
 from mirror_core.state.state_records import State
-from tests.unit.test_decide_verbs import RUN
-from tests.unit.test_refusals import LINK
+from tests.support.cluster_names import LINK
+from tests.support.mirror_views import RUN
 
 pytestmark = [pytest.mark.dag, pytest.mark.filterwarnings("ignore")]  # warnings of Airflow are not ours to mend
 

@@ -12,8 +12,8 @@ from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import MirrorName
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import State
-from tests.unit.test_decide_verbs import RUN
-from tests.unit.test_refusals import LINK
+from tests.support.cluster_names import LINK
+from tests.support.mirror_views import RUN
 
 pytestmark = [pytest.mark.dag, pytest.mark.filterwarnings("ignore")]  # Airflow's own warnings
 

@@ -25,11 +25,11 @@ from mirror_core.runbook.run_services import local_services
 from mirror_core.state.mirror_link import find_mirror_link
 from mirror_core.state.state_topic import read_state
 from mirror_core.state.writer import StateWriter, make_control_id
-from tests.brokers import Pair, admin_client, new_topic, produce
 from tests.dag.airflow_home import add_connection, connection_of, run_dag
 from tests.dag.answering import answered_by
-from tests.mirroring import Mirrored, new_mirror, replicate
-from tests.parity_topics import content, send
+from tests.support.kafka_clients import Pair, admin_client, new_topic, produce
+from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
+from tests.support.parity_topics import content, send
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag

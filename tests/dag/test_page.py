@@ -15,11 +15,11 @@ import yaml
 from demo.airflow import REPOSITORY, Airflow
 from mirror_core.sandbox.credentials import CONTROL
 from mirror_core.sandbox.credentials import DATA as DATA_PRINCIPAL
-from tests.brokers import Pair, new_topic, produce
-from tests.browsing import browser, found_by_axe
-from tests.cluster import test_sets
-from tests.mirroring import Mirrored, new_mirror
-from tests.waiting import wait_until
+from tests.support import mirror_sets
+from tests.support.browser import browser, found_by_axe
+from tests.support.kafka_clients import Pair, new_topic, produce
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -286,7 +286,7 @@ def looked_at(page: Page, name: str, width: int, *, dark: bool) -> None:
 def test_a_set_that_waits_for_an_approval_is_led_to_it(airflow: Airflow, pair: Pair, tmp_path: Path) -> None:
     from playwright.sync_api import expect
 
-    both = [test_sets.mirrored(pair, tmp_path) for _ in range(2)]
+    both = [mirror_sets.mirrored(pair, tmp_path) for _ in range(2)]
     name_sets(airflow, shop=[str(one.name) for one in both])
     run = airflow.trigger(SET_DAG, {"set": "shop"})
     airflow.await_question(SET_DAG, run, "approve", RUN_S)

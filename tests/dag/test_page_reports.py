@@ -20,11 +20,11 @@ from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.names import ClusterName, MirrorName, Partition
 from mirror_core.model.timing import now_ms
 from mirror_core.state.state_records import PartitionRecord, State
-from tests.dag.test_page_routes import signed_in
-from tests.unit.test_page_sets import ATTEMPT, run_of
-from tests.unit.test_page_views import HOSTILE, MIRROR, NAME, status
-from tests.unit.test_sets import P
-from tests.waiting import wait_until
+from tests.support.page_sessions import signed_in
+from tests.support.page_views import HOSTILE, MIRROR, NAME, status
+from tests.support.set_members import P
+from tests.support.set_pages import ATTEMPT, run_of
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from fastapi.testclient import TestClient

@@ -16,10 +16,11 @@ from mirrorbook_airflow.page.mirror_state import Clusters
 from mirror_core.model.names import ClusterName
 from mirror_core.model.run import RunMode
 from mirror_core.model.timing import now_ms
-from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
 from tests.dag.airflow_home import add_connection, connection_of
-from tests.mirroring import Mirrored, new_mirror
-from tests.waiting import wait_until
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.page_sessions import signed_in
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from fastapi.testclient import TestClient
@@ -56,14 +57,6 @@ def not_found(site: Site, path: str) -> str:
     """What is said of it, once it is not found."""
     answer = site.get(path)
     return answer.text if answer.status_code == 404 else ""
-
-
-def signed_in(role: str | None) -> dict[str, str]:
-    from airflow.api_fastapi.app import get_auth_manager
-    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
-
-    user = SimpleAuthManagerUser(username=f"a-{role}", role=role)
-    return {"Authorization": f"Bearer {get_auth_manager().generate_jwt(user)}"}
 
 
 @pytest.fixture(scope="module")

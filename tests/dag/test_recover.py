@@ -12,9 +12,9 @@ import pytest
 
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Partition
-from tests.brokers import Pair, new_topic, produce, read_all
 from tests.dag.answering import answer, answer_question
-from tests.mirroring import Mirrored, new_mirror, replicate
+from tests.support.kafka_clients import Pair, new_topic, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
 
 pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]  # Airflow's own warnings
 

@@ -22,13 +22,13 @@ from mirror_core.model.run import Run, RunState, StepState
 from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.sandbox.credentials import CONTROL, DATA
 from mirror_core.state.approvals import find_approvals, record_approval
-from tests.brokers import Pair, grant, new_topic, produce, read_all
-from tests.browsing import browser
-from tests.cluster.test_failback import go_home
-from tests.commands import Forked, mirrorbook
-from tests.mirroring import Mirrored, new_mirror
-from tests.restless import never_still
-from tests.waiting import wait_until
+from tests.support.browser import browser
+from tests.support.cli_process import Forked, mirrorbook
+from tests.support.failback_runs import go_home
+from tests.support.kafka_clients import Pair, grant, new_topic, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.unfenceable_writer import never_still
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 

@@ -16,12 +16,12 @@ from mirror_core.mirrors import mirror_commands
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.sandbox.credentials import CONTROL, DATA
-from tests.brokers import Pair, produce, read_all
-from tests.cluster.test_failover import denied
-from tests.cluster.test_sets import at_home, mirrored, moved, runs_of, topic_of
-from tests.harm import killed
-from tests.mirroring import Mirrored
-from tests.waiting import wait_until
+from tests.support.broker_faults import killed
+from tests.support.failover_runs import denied
+from tests.support.kafka_clients import Pair, produce, read_all
+from tests.support.mirror_sets import at_home, mirrored, moved, runs_of, topic_of
+from tests.support.mirrored_topics import Mirrored
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.drill, pytest.mark.slow, pytest.mark.heavy]
 

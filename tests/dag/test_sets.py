@@ -17,11 +17,11 @@ from mirror_core.model.run import RunState
 from mirror_core.runbook.fence_recheck import PromotionProbe
 from mirror_core.runbook.planned_steps import PlannedSteps
 from mirror_core.state.mirror_link import find_mirror_link
-from tests.brokers import Pair
-from tests.cluster.test_failover import denied
-from tests.cluster.test_sets import at_home, mirrored, moved, runs_of, topic_of
 from tests.dag.answering import answer_question
-from tests.mirroring import Mirrored
+from tests.support.failover_runs import denied
+from tests.support.kafka_clients import Pair
+from tests.support.mirror_sets import at_home, mirrored, moved, runs_of, topic_of
+from tests.support.mirrored_topics import Mirrored
 
 pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]  # Airflow's own warnings
 

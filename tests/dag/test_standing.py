@@ -15,13 +15,13 @@ from mirror_core.model.run import RunMode, RunState
 from mirror_core.state.state_topic import read_state
 from mirror_core.state.watcher_heartbeat import find_watcher_status
 from mirror_core.supervisor.lifecycle import stop_supervisor
-from tests.brokers import TIMEOUT_S, Pair, produce
-from tests.cluster.test_failover import app_topic, denied
-from tests.cluster.test_unplanned import begin
 from tests.dag.airflow_home import add_connection, connection_of, run_dag
-from tests.harm import suspended
-from tests.mirroring import Mirrored
-from tests.waiting import wait_until
+from tests.support.broker_faults import suspended
+from tests.support.failover_runs import app_topic, denied
+from tests.support.kafka_clients import TIMEOUT_S, Pair, produce
+from tests.support.mirrored_topics import Mirrored
+from tests.support.unplanned_runs import begin
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag

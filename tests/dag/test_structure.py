@@ -15,7 +15,8 @@ from mirror_core.model.errors import BadRequest
 from mirror_core.model.run import RunKind, RunMode
 from tests.dag import test_page
 from tests.dag.conftest import DAGS
-from tests.unit.test_refusals import LINK
+from tests.support.cluster_names import LINK
+from tests.support.dag_params import APPROVED
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag
@@ -38,13 +39,6 @@ EXPECTED = {
     "mirror_failover_unplanned",
     "mirror_failback",
 }
-APPROVED = (
-    "mirror_failover",
-    "mirror_failover_set",
-    "mirror_failover_set_unplanned",
-    "mirror_failover_unplanned",
-    "mirror_failback",
-)
 AFTER = ("cut_over", "switch", "canary", "report")
 PLANNED, UNPLANNED = ("prove", "go_ahead", *AFTER), AFTER
 RUNBOOKS = [

@@ -17,9 +17,9 @@ from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import RunKind, RunMode, StepRecord, StepState
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.state.state_records import State
-from tests.brokers import Pair, produce
-from tests.cluster.test_failover import app_topic
-from tests.mirroring import Mirrored, new_mirror
+from tests.support.failover_runs import app_topic
+from tests.support.kafka_clients import Pair, produce
+from tests.support.mirrored_topics import Mirrored, new_mirror
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag

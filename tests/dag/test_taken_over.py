@@ -24,12 +24,12 @@ from mirror_core.runbook.run_services import InProcessCopy
 from mirror_core.state import run_heartbeat
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.writer import StateWriter, make_control_id
-from tests.brokers import Pair, produce, read_all
-from tests.cluster.test_failback import go_home
-from tests.cluster.test_failover import app_topic, denied
 from tests.dag.answering import answer, answer_question
-from tests.mirroring import Mirrored, new_mirror
-from tests.waiting import patience
+from tests.support.failback_runs import go_home
+from tests.support.failover_runs import app_topic, denied
+from tests.support.kafka_clients import Pair, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.waiting import patience
 
 pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]  # Airflow's own warnings
 

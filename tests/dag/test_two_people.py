@@ -19,8 +19,8 @@ from mirror_core.state import approvals
 from mirror_core.state.state_records import State
 from tests.dag.answering import answer, answer_question, record_in
 from tests.dag.conftest import DAGS
-from tests.dag.test_structure import APPROVED
-from tests.unit.test_refusals import LINK
+from tests.support.cluster_names import LINK
+from tests.support.dag_params import APPROVED
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag

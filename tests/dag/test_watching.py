@@ -16,7 +16,7 @@ from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Plan, RunKind, RunMode
 from mirror_core.state.state_records import State
-from tests.memory import run_of
+from tests.support.memory_state import run_of
 
 if TYPE_CHECKING:
     from airflow.triggers.base import TriggerEvent

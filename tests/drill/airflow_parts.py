@@ -24,10 +24,10 @@ from mirror_core.model.run import RunKind, RunState
 from mirror_core.sandbox.credentials import CONTROL, DATA
 from mirror_core.state.state_topic import read_state
 from mirror_core.supervisor import lifecycle
-from tests.brokers import Pair, grant, new_topic, produce, read_all
-from tests.cluster.test_failover import denied
-from tests.mirroring import Mirrored, new_mirror
-from tests.waiting import wait_until
+from tests.support.failover_runs import denied
+from tests.support.kafka_clients import Pair, grant, new_topic, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.waiting import wait_until
 
 RUN_S: Final = 600.0
 FINAL: Final = ("success", "failed")

@@ -19,9 +19,9 @@ from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import scram_config
 from mirror_core.sandbox.properties import SCRAM_LOGIN
-from tests.brokers import TIMEOUT_S, Pair, Record, forget_user, new_user
-from tests.mirroring import Mirrored
-from tests.threads import Work
+from tests.support.checked_threads import Work
+from tests.support.kafka_clients import TIMEOUT_S, Pair, Record, forget_user, new_user
+from tests.support.mirrored_topics import Mirrored
 
 VOCABULARY: Final = tuple(f"w{number}" for number in range(30))
 LINES: Final = 10

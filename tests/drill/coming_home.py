@@ -21,20 +21,20 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import FailbackStrategy, Plan, RunMode, RunState
 from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests.administering import as_admin
-from tests.brokers import Pair, grant, read_topics, read_topics_aiokafka
-from tests.cluster.test_failback import go_home
-from tests.cluster.test_groups_source_killed import java, librdkafka
-from tests.cluster.test_tails import saved_rows
-from tests.copiers import Copier, at_work
 from tests.drill.applications import Login
 from tests.drill.groups import PARTITIONS, Group, Place
 from tests.drill.live import Kind
 from tests.drill.loads import PATIENCE_S, PAUSE_S, Acked, Load
-from tests.exact import about_data
-from tests.mirroring import Mirrored, new_mirror
-from tests.same import assert_equal, assert_same_offsets
-from tests.waiting import wait_until
+from tests.support.cluster_admin import as_admin
+from tests.support.data_errors import about_data
+from tests.support.failback_runs import go_home
+from tests.support.group_consumers import java, librdkafka
+from tests.support.kafka_clients import Pair, grant, read_topics, read_topics_aiokafka
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.replicate_process import Copier, at_work
+from tests.support.saved_tails import saved_rows
+from tests.support.topic_equality import assert_equal, assert_same_offsets
+from tests.support.waiting import wait_until
 
 TAIL: Final = 60
 BOUND: Final = re.compile(r"position (\d+), (\d+) offset\(s\) known to be missing, .* last seen ([0-9.]+) s ago")

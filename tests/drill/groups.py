@@ -11,13 +11,13 @@ from confluent_kafka import ConsumerGroupState
 
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests.administering import as_admin
-from tests.brokers import TIMEOUT_S, admin_client
-from tests.cluster.test_groups_source_killed import Handled
-from tests.committing import fetch_offsets
 from tests.drill.loads import PATIENCE_S, SOME
-from tests.exact import about_data
-from tests.waiting import wait_until
+from tests.support.cluster_admin import as_admin
+from tests.support.data_errors import about_data
+from tests.support.group_commits import fetch_offsets
+from tests.support.group_consumers import Handled
+from tests.support.kafka_clients import TIMEOUT_S, admin_client
+from tests.support.waiting import wait_until
 
 PARTITIONS: Final = 2
 Place = tuple[str, int, int]

@@ -32,18 +32,18 @@ from mirror_core.model.sync_state import SyncCategory
 from mirror_core.model.task_messages import PartitionFailure
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sync.mirror_sync import sync_mirror
-from tests.administering import as_admin, end_hanging
-from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, read_all, read_all_aiokafka
-from tests.cleaned import assert_compacted, cleaned_by_aiokafka
 from tests.cluster.links import writer_of
-from tests.clusters import two_clusters
-from tests.distant import Distant, distant_clusters
 from tests.drill.tasks import Tasks
 from tests.drill.weather import QUICK, BadDays, Usurper
 from tests.drill.writers import Writers
-from tests.managed import managed
-from tests.mirroring import Mirrored, new_mirror, replicate
-from tests.waiting import wait_until
+from tests.support.cluster_admin import as_admin, end_hanging
+from tests.support.compacted_topics import assert_compacted, cleaned_by_aiokafka
+from tests.support.dedicated_clusters import two_clusters
+from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, read_all, read_all_aiokafka
+from tests.support.managed_service import managed
+from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
+from tests.support.waiting import wait_until
+from tests.support.wan_clusters import Distant, distant_clusters
 
 PARTITIONS = 2
 SETTLE_S = 120.0

@@ -14,9 +14,9 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from mirror_core.decide.fence_state import find_late_ranges
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests.brokers import Record, grant, read_topics, read_topics_aiokafka
-from tests.mirroring import Mirrored
-from tests.threads import beside
+from tests.support.checked_threads import beside
+from tests.support.kafka_clients import Record, grant, read_topics, read_topics_aiokafka
+from tests.support.mirrored_topics import Mirrored
 
 CALL_S = 5.0
 QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "linger.ms": 2, "log_level": 0}

@@ -14,11 +14,11 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests.brokers import TIMEOUT_S
 from tests.drill.applications import Login
 from tests.drill.live import REFUSED, Kind
-from tests.threads import Work
-from tests.waiting import patience, wait_until
+from tests.support.checked_threads import Work
+from tests.support.kafka_clients import TIMEOUT_S
+from tests.support.waiting import patience, wait_until
 
 SOME: Final = 300
 PATIENCE_S: Final = patience(120.0)

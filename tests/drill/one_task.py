@@ -14,9 +14,9 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.task_messages import Assignment, PartitionAssignment, TaskReport
-from tests.brokers import TIMEOUT_S
-from tests.mirroring import Mirrored
-from tests.threads import Work
+from tests.support.checked_threads import Work
+from tests.support.kafka_clients import TIMEOUT_S
+from tests.support.mirrored_topics import Mirrored
 
 ENOUGH = 5
 

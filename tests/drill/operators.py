@@ -10,11 +10,11 @@ from types import ModuleType
 from unittest.mock import patch
 
 from mirror_core.runbook import truncation_strategies
-from tests.brokers import TIMEOUT_S, Pair
 from tests.drill.dying import Death, DeathAt
-from tests.drill.test_kill_conductor import ENDS_S, Conducted
-from tests.threads import Work
-from tests.waiting import wait_until
+from tests.support.checked_threads import Work
+from tests.support.kafka_clients import TIMEOUT_S, Pair
+from tests.support.killed_conductors import ENDS_S, Conducted
+from tests.support.waiting import wait_until
 
 ACTION_S = 180.0
 """A broker that stops or starts, with those before it."""

@@ -20,10 +20,10 @@ from mirror_core.java import find_java_home
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import APP
 from mirror_core.sandbox.jars import ensure_jars, locked
-from tests.brokers import TIMEOUT_S, Pair, Record, admin_client, grant, read_all
 from tests.drill.applications import Lines, Login, login, words
-from tests.exact import about_data
-from tests.waiting import patience, wait_until
+from tests.support.data_errors import about_data
+from tests.support.kafka_clients import TIMEOUT_S, Pair, Record, admin_client, grant, read_all
+from tests.support.waiting import patience, wait_until
 
 LOCK: Final = Path(__file__).parents[1] / "kafka-streams.lock"
 MAIN: Final = "org.apache.kafka.streams.examples.wordcount.WordCountDemo"

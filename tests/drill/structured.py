@@ -20,10 +20,10 @@ from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import APP
 from mirror_core.sandbox.jars import ensure_jars
 from mirror_core.spark.session import find_spark_java_home
-from tests.brokers import Pair, Record, grant, new_topic
 from tests.drill.applications import Lines, Login, login, words
-from tests.exact import about_data
-from tests.waiting import patience, wait_until
+from tests.support.data_errors import about_data
+from tests.support.kafka_clients import Pair, Record, grant, new_topic
+from tests.support.waiting import patience, wait_until
 
 LOCK: Final = Path(__file__).parents[1] / "kafka-spark.lock"
 PARTITIONS: Final = 3

@@ -17,8 +17,8 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.names import Partition
 from mirror_core.model.task_messages import Assignment, PartitionAssignment, PartitionFailure, TaskReport
 from mirror_core.model.timing import MAX_FRESH_AGE_S
-from tests.mirroring import Mirrored
-from tests.waiting import patience
+from tests.support.mirrored_topics import Mirrored
+from tests.support.waiting import patience
 
 AT_ONCE = 2
 GRACE_S = patience(90.0)

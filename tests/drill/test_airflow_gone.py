@@ -15,9 +15,6 @@ from mirror_core.model.names import format_reverse_name
 from mirror_core.model.run import RunKind, RunMode, RunState, StepRecord, StepState
 from mirror_core.state.state_records import State
 from mirror_core.state.state_topic import read_state
-from tests.brokers import Pair, produce
-from tests.cluster.test_failover import commit, committed
-from tests.commands import mirrorbook
 from tests.drill.airflow_parts import (
     RUN_S,
     WHOLE,
@@ -30,7 +27,10 @@ from tests.drill.airflow_parts import (
     in_step_home,
     promoted,
 )
-from tests.mirroring import Mirrored
+from tests.support.cli_process import mirrorbook
+from tests.support.failover_runs import commit, committed
+from tests.support.kafka_clients import Pair, produce
+from tests.support.mirrored_topics import Mirrored
 
 pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 

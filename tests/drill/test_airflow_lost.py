@@ -15,7 +15,6 @@ from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.runbook import drill
-from tests.brokers import Pair, new_topic, produce, read_all
 from tests.drill.airflow_parts import (
     RUN_S,
     Parts,
@@ -27,9 +26,10 @@ from tests.drill.airflow_parts import (
     in_step_home,
     promoted,
 )
-from tests.harm import killed
-from tests.mirroring import Mirrored, new_mirror
-from tests.waiting import wait_until
+from tests.support.broker_faults import killed
+from tests.support.kafka_clients import Pair, new_topic, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 

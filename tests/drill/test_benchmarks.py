@@ -15,9 +15,9 @@ from benchmarks.ground import DESTINATION, SOURCE, Ground
 from benchmarks.latency import Window, figures, latencies_ms, traffic
 from benchmarks.traffic import PAIR
 from mirror_core.kafka.client import ClusterClient
-from tests import brokers
-from tests.brokers import Pair
-from tests.waiting import wait_until
+from tests.support import kafka_clients
+from tests.support.kafka_clients import Pair
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.drill, pytest.mark.cluster]
 
@@ -70,7 +70,7 @@ def test_a_copy_is_measured(at: Ground, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_latency_is_that_of_each_record(at: Ground, tmp_path: Path) -> None:
-    topic, pairs = brokers.new_topic(at.source, partitions=8), tmp_path / "pairs"
+    topic, pairs = kafka_clients.new_topic(at.source, partitions=8), tmp_path / "pairs"
     begin = time.time_ns()
     with traffic(at.source, "read", topic, f"--out={pairs}"):
         with traffic(at.source, "write", topic, "--rate=500"):

@@ -12,12 +12,12 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sync.offset_commits import OffsetCommitter, commit_until_answered
-from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
-from tests.cluster.test_groups_source_killed import java
-from tests.clusters import two_clusters
-from tests.committing import commit_offsets, fetch_offsets
 from tests.drill.weather import SOME, Usurper
-from tests.waiting import wait_until
+from tests.support.dedicated_clusters import two_clusters
+from tests.support.group_commits import commit_offsets, fetch_offsets
+from tests.support.group_consumers import java
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 

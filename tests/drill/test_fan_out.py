@@ -14,11 +14,11 @@ from mirror_core.model.acl import AclPurpose
 from mirror_core.model.names import MirrorName
 from mirror_core.model.sync_state import SyncAction
 from mirror_core.sync.fence_acls import build_denials
-from tests.brokers import Pair, produce
-from tests.cluster.test_failback import failback_of
-from tests.cluster.test_failover import app_topic, begin
-from tests.clusters import third_cluster
-from tests.mirroring import Mirrored
+from tests.support.dedicated_clusters import third_cluster
+from tests.support.failback_runs import failback_of
+from tests.support.failover_runs import app_topic, begin
+from tests.support.kafka_clients import Pair, produce
+from tests.support.mirrored_topics import Mirrored
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 

@@ -6,40 +6,31 @@ producer.id.expiration.ms in server.properties the mirror's sequences are forgot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
-from mirror_core.copy import log_inspection
 from mirror_core.copy.log_comparisons import MAX_SHORT_COMPARISONS
-from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.log_offsets import OffsetPoint, describe_producers, list_offsets
-from mirror_core.kafka.log_reader import LogReader
 from mirror_core.kafka.topics import alter_configs
 from mirror_core.model.mirror import FailureKind
-from mirror_core.model.names import Partition
 from mirror_core.model.run import RunMode
 from mirror_core.sandbox.jars import ensure_jars
-from mirror_core.wire.records import Record as LogRecord
-from tests.administering import as_admin, broker_setting
-from tests.aside import in_place_of
-from tests.brokers import TIMEOUT_S, Pair, grant, new_topic, produce, read_all
 from tests.drill.one_task import one_task
-from tests.logs import transactional
-from tests.mirroring import Mirrored, new_mirror, replicate
-from tests.same import assert_same
-from tests.shapes import Row, send
-from tests.waiting import wait_until
+from tests.support.cluster_admin import as_admin
+from tests.support.expired_producers import Application, Looked, caught_up, forgotten
+from tests.support.gap_logs import transactional
+from tests.support.kafka_clients import TIMEOUT_S, Pair, grant, produce, read_all
+from tests.support.log_shapes import Row, send
+from tests.support.mirrored_topics import new_mirror, replicate
+from tests.support.single_broker_cluster import in_place_of
+from tests.support.topic_equality import assert_same
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
 DENY = AclPermissionType.DENY
-OLD_MS = 1_577_836_800_000
-"""2020."""
 
 
 @pytest.fixture(scope="module")
@@ -50,37 +41,6 @@ def forgetful(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield found
 
 
-class Application:
-    """Writes records of 2020 into partitions of one source topic."""
-
-    def __init__(self, pair: Pair, partitions: int) -> None:
-        self.topic = new_topic(pair.east, partitions, retention_ms="-1")
-        self.partitions = [Partition(self.topic, number) for number in range(partitions)]
-        self._settings = {**pair.east.client_config("admin"), "linger.ms": 1000}
-        self._count = 0
-
-    def plain(self, partitions: Iterable[int], count: int = 20) -> None:
-        self._write(Producer(self._settings), partitions, count)
-
-    def transact(self, partitions: Iterable[int], count: int = 20, *, commit: bool = True) -> None:
-        producer = Producer({**self._settings, "transactional.id": f"t-{self.topic}"})
-        producer.init_transactions(TIMEOUT_S)
-        producer.begin_transaction()
-        self._write(producer, partitions, count)
-        (producer.commit_transaction if commit else producer.abort_transaction)(TIMEOUT_S)
-
-    def abort(self, partitions: Iterable[int], count: int = 20) -> None:
-        self.transact(partitions, count, commit=False)
-
-    def _write(self, producer: Producer, partitions: Iterable[int], count: int) -> None:
-        for partition in partitions:
-            for _ in range(count):
-                value, when = b"%d" % self._count, OLD_MS + self._count
-                producer.produce(self.topic, key=value, value=value, partition=partition, timestamp=when)
-                self._count += 1
-        assert producer.flush(TIMEOUT_S) == 0
-
-
 def everything_in_each_order(app: Application) -> Iterator[None]:
     """Two rounds: data, a committed transaction, an aborted one, each behind each of them in some partition."""
     actions = (app.plain, app.transact, app.abort)
@@ -88,28 +48,6 @@ def everything_in_each_order(app: Application) -> Iterator[None]:
         for number, action in enumerate(actions):
             action([p.index for p in app.partitions if p.index // power % 3 == number])
         yield
-
-
-def forgotten(mirrored: Mirrored, partitions: Sequence[Partition]) -> None:
-    """Also those who wrote a marker last: markers carry the time of copying."""
-    west = mirrored.pair.west
-    with as_admin(west) as client, broker_setting(west, "producer.id.expiration.ms", "1"):
-        wait_until(
-            lambda: not any(describe_producers(client, partitions).values()),
-            timeout_s=TIMEOUT_S,
-            why="the destination forgets who wrote",
-        )
-
-
-def caught_up(mirrored: Mirrored, partitions: Sequence[Partition]) -> None:
-    with ClusterClient(mirrored.link.source) as source, ClusterClient(mirrored.link.destination) as destination:
-
-        def left() -> list[Partition]:
-            ends = list_offsets(source, partitions, OffsetPoint.STABLE_END)
-            positions = list_offsets(destination, partitions, OffsetPoint.LOG_END)
-            return [p for p in partitions if positions[p] < ends[p]]
-
-        wait_until(lambda: not left(), timeout_s=TIMEOUT_S, why=f"all is copied, also {left()}")
 
 
 def test_what_is_forgotten_between_two_copiers_is_copied_on(forgetful: Pair, tmp_path: Path) -> None:
@@ -206,26 +144,6 @@ def test_a_strangers_record_under_a_copier_is_found(forgetful: Pair, tmp_path: P
         report = task.ends()
     expected = dict.fromkeys(app.partitions, (FailureKind.FOREIGN, 20))
     assert {failure.partition: (failure.kind, failure.offset) for failure in report.failures} == expected
-
-
-class Looked:
-    """Into logs, by a task of this process: which partitions' ends, and by how many connections."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.at: list[Partition] = []
-        self.by = set[Connection]()
-        look, connect = log_inspection.read_last_record, LogReader.leader_connection
-
-        def last_record(reader: LogReader, partition: Partition, start: int, end: int) -> LogRecord | None:
-            self.at.append(partition)
-            return look(reader, partition, start, end)
-
-        def connection(reader: LogReader, partition: Partition) -> Connection:
-            self.by.add(found := connect(reader, partition))
-            return found
-
-        monkeypatch.setattr(log_inspection, "read_last_record", last_record)
-        monkeypatch.setattr(LogReader, "leader_connection", connection)
 
 
 def test_idle_partitions_are_looked_at_once_there_is_something_to_copy(

@@ -12,16 +12,16 @@ import pytest
 
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Partition
-from tests.administering import as_admin
-from tests.brokers import TIMEOUT_S
-from tests.copiers import Writer
-from tests.distant import Distant, distant_clusters
 from tests.drill.one_task import one_task
-from tests.drill.test_forgotten import Application, Looked, caught_up, forgotten
-from tests.mirroring import Mirrored, new_mirror
-from tests.same import assert_same
-from tests.threads import beside
-from tests.waiting import wait_until
+from tests.support.checked_threads import beside
+from tests.support.cluster_admin import as_admin
+from tests.support.expired_producers import Application, Looked, caught_up, forgotten
+from tests.support.kafka_clients import TIMEOUT_S
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.replicate_process import Writer
+from tests.support.topic_equality import assert_same
+from tests.support.waiting import wait_until
+from tests.support.wan_clusters import Distant, distant_clusters
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 

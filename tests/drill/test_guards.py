@@ -32,13 +32,13 @@ from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.task_messages import PartitionFailure
 from mirror_core.wire.produce import ProducedPartition
-from tests.administering import as_admin
-from tests.brokers import TIMEOUT_S, Pair, new_topic
-from tests.cutting import batch_of_100, lose_tails
 from tests.drill.weather import equal_or_failed
-from tests.driving import driving
-from tests.mirroring import Mirrored, new_mirror, replicate
-from tests.waiting import wait_until
+from tests.support.cluster_admin import as_admin
+from tests.support.data_plane_thread import driving
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic
+from tests.support.log_cutting import batch_of_100, lose_tails
+from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 

@@ -12,16 +12,16 @@ from mirror_core.copy.background import RESPONSE_TIMEOUT_S
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.writer import make_data_id
-from tests.administering import known_topic
-from tests.brokers import TIMEOUT_S
-from tests.distant import Distant, distant_clusters
-from tests.drill.test_unreachable import PARTITIONS, coordinator, ends, leaders, write
-from tests.driving import driving
-from tests.logs import transaction, transactional
-from tests.mirroring import Mirrored, new_mirror
-from tests.relay import Weather
-from tests.same import assert_same
-from tests.waiting import wait_until
+from tests.support.cluster_admin import known_topic
+from tests.support.data_plane_thread import driving
+from tests.support.gap_logs import transaction, transactional
+from tests.support.kafka_clients import TIMEOUT_S
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.topic_equality import assert_same
+from tests.support.unreachable_brokers import PARTITIONS, coordinator, ends, leaders, write
+from tests.support.waiting import wait_until
+from tests.support.wan_clusters import Distant, distant_clusters
+from tests.support.wan_relay import Weather
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 

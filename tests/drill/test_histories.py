@@ -9,12 +9,12 @@ from typing import Final
 
 import pytest
 
-from tests.brokers import Pair
-from tests.distant import Distant, distant_clusters
 from tests.drill.histories import history
 from tests.drill.weather import QUICK
-from tests.seeds import seed_of
-from tests.waiting import patience
+from tests.support.kafka_clients import Pair
+from tests.support.random_seeds import seed_of
+from tests.support.waiting import patience
+from tests.support.wan_clusters import Distant, distant_clusters
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 

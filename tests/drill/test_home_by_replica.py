@@ -15,18 +15,18 @@ from mirror_core.model.run import FailbackStrategy
 from mirror_core.runbook import truncation_strategies
 from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests.brokers import Pair, new_topic
-from tests.clusters import two_clusters
 from tests.drill.applications import Login, login
 from tests.drill.coming_home import drilling, there_and_home
 from tests.drill.groups import PARTITIONS
 from tests.drill.operators import Deaths, Operator
-from tests.drill.test_kill_conductor import conducted
-from tests.drill.test_short_replicas import MIB
-from tests.drill.test_three_nodes import dead
-from tests.drill.test_truncate_replicas import truncate
-from tests.mirroring import Mirrored
-from tests.shapes import Row, new_producer, send
+from tests.support.dedicated_clusters import two_clusters
+from tests.support.kafka_clients import Pair, new_topic
+from tests.support.killed_conductors import conducted
+from tests.support.log_shapes import Row, new_producer, send
+from tests.support.mirrored_topics import Mirrored
+from tests.support.sizes import MIB
+from tests.support.three_nodes import dead
+from tests.support.truncated_replicas import truncate
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.slow, pytest.mark.heavy]
 

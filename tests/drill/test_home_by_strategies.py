@@ -12,12 +12,12 @@ from mirror_core.model.errors import Refused
 from mirror_core.model.run import FailbackStrategy
 from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests.brokers import Pair, new_topic
-from tests.commands import mirrorbook
 from tests.drill.applications import Login, login
 from tests.drill.coming_home import drilling, there_and_home
 from tests.drill.groups import PARTITIONS
-from tests.harm import killed
+from tests.support.broker_faults import killed
+from tests.support.cli_process import mirrorbook
+from tests.support.kafka_clients import Pair, new_topic
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 

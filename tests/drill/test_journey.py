@@ -18,10 +18,10 @@ from mirror_core.model.names import MirrorName
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import CONTROL, DATA
 from mirror_core.supervisor import lifecycle
-from tests.brokers import Pair, grant, new_topic, produce, read_all
-from tests.browsing import browser, found_by_axe
-from tests.clusters import two_clusters
-from tests.waiting import wait_until
+from tests.support.browser import browser, found_by_axe
+from tests.support.dedicated_clusters import two_clusters
+from tests.support.kafka_clients import Pair, grant, new_topic, produce, read_all
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page

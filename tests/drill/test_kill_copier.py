@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import Pair, new_topic, produce, read_all
-from tests.copiers import PATIENCE_S, Progress, Writer, assert_prefix, at_work
-from tests.mirroring import Mirrored, new_mirror
-from tests.seeds import seed_of
-from tests.waiting import wait_until
+from tests.support.kafka_clients import Pair, new_topic, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.random_seeds import seed_of
+from tests.support.replicate_process import PATIENCE_S, Progress, Writer, assert_prefix, at_work
+from tests.support.waiting import wait_until
 
 RUNNERS = ["local", pytest.param("spark", marks=pytest.mark.spark)]
 pytestmark = [pytest.mark.drill, pytest.mark.cluster]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import Pair, new_topic
-from tests.copiers import Application, Progress, at_work
-from tests.logs import assert_equal, transaction, transactional
-from tests.mirroring import new_mirror
-from tests.seeds import seed_of
+from tests.support.gap_logs import assert_equal, transaction, transactional
+from tests.support.kafka_clients import Pair, new_topic
+from tests.support.mirrored_topics import new_mirror
+from tests.support.random_seeds import seed_of
+from tests.support.replicate_process import Application, Progress, at_work
 
 pytestmark = [pytest.mark.drill, pytest.mark.cluster]
 

@@ -12,15 +12,15 @@ from mirror_core.kafka.acl_requests import BrokerAcls, delete_acls, describe_acl
 from mirror_core.model.errors import Refused
 from mirror_core.model.run import RunState
 from mirror_core.sync.fence_acls import build_denials
-from tests.administering import active_controller, as_admin
-from tests.brokers import TIMEOUT_S, Pair, produce
-from tests.cluster.test_failover import denied, write
-from tests.cluster.test_failover_scope import through
-from tests.clusters import two_clusters
-from tests.drill.test_sources_of_three import NODES, topic_on
-from tests.harm import suspended
-from tests.mirroring import new_mirror
-from tests.waiting import wait_until
+from tests.support.broker_faults import suspended
+from tests.support.cluster_admin import active_controller, as_admin
+from tests.support.dedicated_clusters import two_clusters
+from tests.support.failover_runs import denied, write
+from tests.support.kafka_clients import TIMEOUT_S, Pair, produce
+from tests.support.mirrored_topics import new_mirror
+from tests.support.scoped_failovers import through
+from tests.support.three_source_nodes import NODES, topic_on
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 

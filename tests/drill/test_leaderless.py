@@ -17,15 +17,15 @@ from mirror_core.model.run import RunMode, RunState
 from mirror_core.parity.check import LocalParity
 from mirror_core.parity.comparable_ranges import read_parity_scope
 from mirror_core.runbook.failover_conductor import Failover
-from tests.brokers import TIMEOUT_S, Pair, produce, read_all
-from tests.cluster.test_failback import content, failback_of, go_home
-from tests.cluster.test_failover import denied
-from tests.clusters import two_clusters
-from tests.drill.test_sources_of_three import leaderless, topic_on
-from tests.drill.test_three_nodes import replicas
-from tests.mirroring import Mirrored, new_mirror
-from tests.same import assert_same
-from tests.waiting import wait_until
+from tests.support.dedicated_clusters import two_clusters
+from tests.support.failback_runs import content, failback_of, go_home
+from tests.support.failover_runs import denied
+from tests.support.kafka_clients import TIMEOUT_S, Pair, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.three_nodes import replicas
+from tests.support.three_source_nodes import leaderless, topic_on
+from tests.support.topic_equality import assert_same
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 

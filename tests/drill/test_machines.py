@@ -17,14 +17,14 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 
-from tests.brokers import Pair, new_topic, produce
-from tests.copiers import Application
-from tests.logs import transaction, transactional
-from tests.machines import Machines, machines, reachable_clusters
-from tests.mirroring import Mirrored, new_mirror
-from tests.same import assert_same
-from tests.standalone import ROOT, Standalone, standalone
-from tests.waiting import patience, wait_until
+from tests.support.gap_logs import transaction, transactional
+from tests.support.kafka_clients import Pair, new_topic, produce
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.network_namespaces import Machines, machines, reachable_clusters
+from tests.support.replicate_process import Application
+from tests.support.spark_standalone import ROOT, Standalone, standalone
+from tests.support.topic_equality import assert_same
+from tests.support.waiting import patience, wait_until
 
 pytestmark = [pytest.mark.drill, pytest.mark.cluster, pytest.mark.spark, pytest.mark.heavy]
 

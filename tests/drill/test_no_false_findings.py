@@ -17,12 +17,12 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Partition
-from tests.administering import broker_setting
-from tests.brokers import TIMEOUT_S, Pair, new_topic
-from tests.commands import Forked, mirrorbook
-from tests.mirroring import new_mirror
-from tests.threads import beside
-from tests.waiting import wait_until
+from tests.support.checked_threads import beside
+from tests.support.cli_process import Forked, mirrorbook
+from tests.support.cluster_admin import broker_setting
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic
+from tests.support.mirrored_topics import new_mirror
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 

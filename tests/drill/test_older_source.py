@@ -16,15 +16,23 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.model.sync_state import SyncAction, SyncCategory
 from mirror_core.sync.mirror_sync import preview_sync, sync_mirror
-from tests import shapes
-from tests.administering import as_admin, rights_of
-from tests.brokers import Pair, new_topic, produce, read_all, read_all_aiokafka, read_topics, read_topics_aiokafka
 from tests.cluster.links import new_link, writer_of
-from tests.committing import commit_offsets, fetch_offsets
-from tests.mirroring import new_mirror
-from tests.old_formats import OldLog, old_logs, put_in_place
-from tests.older import older_source
-from tests.same import assert_equal, assert_parity, assert_same, assert_same_offsets
+from tests.support import log_shapes
+from tests.support.cluster_admin import as_admin, rights_of
+from tests.support.group_commits import commit_offsets, fetch_offsets
+from tests.support.kafka3_source import older_source
+from tests.support.kafka_clients import (
+    Pair,
+    new_topic,
+    produce,
+    read_all,
+    read_all_aiokafka,
+    read_topics,
+    read_topics_aiokafka,
+)
+from tests.support.mirrored_topics import new_mirror
+from tests.support.old_message_formats import OldLog, old_logs, put_in_place
+from tests.support.topic_equality import assert_equal, assert_parity, assert_same, assert_same_offsets
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
@@ -46,7 +54,7 @@ def old_topics(older: Pair) -> dict[str, OldLog]:
 
 
 def test_every_shape_crosses_from_an_older_cluster(older: Pair, tmp_path: Path) -> None:
-    made = shapes.build(older.east)
+    made = log_shapes.build(older.east)
     mirrored = new_mirror(older, tmp_path, f"{made.prefix}.*")
     mirrored.copy()
     assert_same(older, made.topics.values())

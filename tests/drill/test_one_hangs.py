@@ -18,16 +18,16 @@ from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.state_records import STATE_TOPIC
 from mirror_core.state.writer import make_data_id
-from tests.brokers import TIMEOUT_S, admin_client
-from tests.copiers import Application
-from tests.distant import Distant, distant_clusters
-from tests.drill.test_unreachable import coordinator, leaders
-from tests.driving import driving
-from tests.mirroring import Mirrored, new_mirror
-from tests.relay import Weather
-from tests.same import assert_same
-from tests.threads import beside
-from tests.waiting import wait_until
+from tests.support.checked_threads import beside
+from tests.support.data_plane_thread import driving
+from tests.support.kafka_clients import TIMEOUT_S, admin_client
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.replicate_process import Application
+from tests.support.topic_equality import assert_same
+from tests.support.unreachable_brokers import coordinator, leaders
+from tests.support.waiting import wait_until
+from tests.support.wan_clusters import Distant, distant_clusters
+from tests.support.wan_relay import Weather
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy, pytest.mark.timed]
 

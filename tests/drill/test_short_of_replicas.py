@@ -20,17 +20,17 @@ from mirror_core.model.names import Partition
 from mirror_core.model.run import Run, RunState
 from mirror_core.runbook import quiescence
 from mirror_core.state.state_records import STATE_TOPIC
-from tests.administering import as_admin, known_topic
-from tests.brokers import TIMEOUT_S, Pair, grant, produce, read_all
-from tests.cluster.test_failback import failback_of, go_home
-from tests.cluster.test_failover import commit, committed, denied
-from tests.cluster.test_unplanned import begin
-from tests.clusters import two_clusters
 from tests.drill.one_task import one_task
-from tests.drill.test_three_nodes import log_end, replicas
-from tests.mirroring import Mirrored, new_mirror
-from tests.same import assert_same
-from tests.waiting import patience, wait_until
+from tests.support.cluster_admin import as_admin, known_topic
+from tests.support.dedicated_clusters import two_clusters
+from tests.support.failback_runs import failback_of, go_home
+from tests.support.failover_runs import commit, committed, denied
+from tests.support.kafka_clients import TIMEOUT_S, Pair, grant, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.three_nodes import log_end, replicas
+from tests.support.topic_equality import assert_same
+from tests.support.unplanned_runs import begin
+from tests.support.waiting import patience, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 

@@ -23,26 +23,25 @@ from mirror_core.model.run import FailbackStrategy
 from mirror_core.runbook import truncation_strategies
 from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests import shapes
-from tests.administering import as_admin
-from tests.brokers import TIMEOUT_S, Pair, Record, produce, read_all, read_topics, read_topics_aiokafka
-from tests.cluster.test_failback import content, go_home
-from tests.cluster.test_failover import app_topic, begin
-from tests.clusters import two_clusters
 from tests.drill.applications import Lines, Login
 from tests.drill.operators import Deaths, Operator
-from tests.drill.test_kill_conductor import conducted as by_commands
-from tests.drill.test_three_nodes import dead
-from tests.drill.test_truncate_replicas import placed, same_logs, truncate
-from tests.logs import transaction, transactional
-from tests.mirroring import Mirrored, new_mirror
-from tests.same import assert_equal, assert_same_offsets
-from tests.shapes import Row, new_producer, send
-from tests.waiting import wait_until
+from tests.support import log_shapes
+from tests.support.cluster_admin import as_admin
+from tests.support.dedicated_clusters import two_clusters
+from tests.support.failback_runs import content, go_home
+from tests.support.failover_runs import app_topic, begin
+from tests.support.gap_logs import transaction, transactional
+from tests.support.kafka_clients import TIMEOUT_S, Pair, Record, produce, read_all, read_topics, read_topics_aiokafka
+from tests.support.killed_conductors import conducted as by_commands
+from tests.support.log_shapes import Row, new_producer, send
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.sizes import MIB
+from tests.support.three_nodes import dead
+from tests.support.topic_equality import assert_equal, assert_same_offsets
+from tests.support.truncated_replicas import placed, same_logs, truncate
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
-
-MIB = 1 << 20
 BATCH = 16_000
 
 
@@ -233,7 +232,7 @@ def test_logs_are_cut_in_the_folders_of_several_brokers_by_a_conductor_that_dies
     topics = (whole, double, placed(three.east, 3))
     for topic in topics:
         produce(three.east, topic, 200)
-    shapes.transactions(three.east, whole)
+    log_shapes.transactions(three.east, whole)
     mirrored = new_mirror(three, tmp_path, *topics)
     mirrored.copy()
     mirrored.failover.drive(begin(mirrored.failover))
@@ -253,7 +252,7 @@ def test_logs_are_cut_in_the_folders_of_several_brokers_by_a_conductor_that_dies
             ("failback", "run", "--strategy", "offline", "--yes"),
         )
         deaths.at(truncation_strategies, "reassign")
-        shapes.transactions_of_aiokafka(three.west, whole)
+        log_shapes.transactions_of_aiokafka(three.west, whole)
         deaths.at(truncation_strategies, "_write_points")
         assert deaths.run() == 3, deaths.said()
         hosts = [int(node) for node in re.findall(r"broker (\d+) \(.*?: stop it;", deaths.said())]
@@ -263,11 +262,11 @@ def test_logs_are_cut_in_the_folders_of_several_brokers_by_a_conductor_that_dies
             three.east.terminate(node)
             truncate(three.east, node, "--to", str(points), "--backup", str(tmp_path / f"cut-{node}"))
             three.east.start(node)
-        shapes.transactions_of_aiokafka(three.west, double)
+        log_shapes.transactions_of_aiokafka(three.west, double)
         deaths.at(truncation_strategies, "reassign", before=True)
         deaths.at(truncation_strategies, "reassign")
         deaths.when_all_is_done()
-        shapes.transactions(three.west, whole)
+        log_shapes.transactions(three.west, whole)
         assert deaths.run() == 0, deaths.said()
         lines.denied()
     finally:

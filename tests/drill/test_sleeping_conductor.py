@@ -21,15 +21,15 @@ from mirror_core.model.errors import LostOwnership
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunKind, RunMode, RunState
-from tests.administering import rights_of
-from tests.brokers import Pair, produce, read_all, read_all_aiokafka
-from tests.cluster.test_failover import app_topic, committed, denied
-from tests.cluster.test_failover import commit as commit_offset
-from tests.commands import Forked
 from tests.drill.dying import Death
-from tests.drill.test_kill_conductor import ENDS_S, conducted
-from tests.mirroring import Mirrored, new_mirror
-from tests.waiting import wait_until
+from tests.support.cli_process import Forked
+from tests.support.cluster_admin import rights_of
+from tests.support.failover_runs import app_topic, committed, denied
+from tests.support.failover_runs import commit as commit_offset
+from tests.support.kafka_clients import Pair, produce, read_all, read_all_aiokafka
+from tests.support.killed_conductors import ENDS_S, conducted
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 

@@ -2,62 +2,39 @@
 
 from __future__ import annotations
 
-import secrets
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AclOperation, ResourceType
 
 from mirror_core.decide.fence_state import FenceState
-from mirror_core.kafka.topics import NewTopic, create_topics
 from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.ports import HOST
-from tests.administering import active_controller, as_admin
-from tests.brokers import TIMEOUT_S, Pair, grant
-from tests.cluster.test_standing import debt_of, watching
-from tests.cluster.test_unplanned import begin
-from tests.clusters import two_clusters
 from tests.drill.live import Application, Kind, living, nothing_lost_unnamed
-from tests.drill.test_three_nodes import log_end, replicas
-from tests.driving import beating, driving
-from tests.mirroring import Mirrored, new_mirror
-from tests.waiting import wait_until
+from tests.support.cluster_admin import active_controller, as_admin
+from tests.support.data_plane_thread import beating, driving
+from tests.support.dedicated_clusters import two_clusters
+from tests.support.kafka_clients import TIMEOUT_S, Pair
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.pending_fences import debt_of, watching
+from tests.support.three_nodes import log_end, replicas
+from tests.support.three_source_nodes import NODES, leaderless, topic_on
+from tests.support.unplanned_runs import begin
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
-
-NODES = (1, 2, 3)
 
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     with two_clusters(tmp_path_factory.mktemp("three"), nodes=3) as pair:
         yield pair
-
-
-def topic_on(cluster: SandboxCluster, *assignments: Sequence[int]) -> list[Partition]:
-    """The partitions of a new topic that `app` may write, with their replicas on these nodes."""
-    name = "t-" + secrets.token_hex(5)
-    with as_admin(cluster) as client:
-        placed = tuple(tuple(nodes) for nodes in assignments)
-        new = NewTopic(name=name, partitions=len(placed), replication_factor=len(placed[0]), assignments=placed)
-        create_topics(client, [new])
-    grant(cluster, "app", ResourceType.TOPIC, name, [AclOperation.READ, AclOperation.WRITE])
-    partitions = [Partition(name, index) for index in range(len(assignments))]
-    wait_until(
-        lambda: all(replicas(cluster, p)[0] > 0 for p in partitions), timeout_s=TIMEOUT_S, why=f"{name} has leaders"
-    )
-    return partitions
-
-
-def leaderless(cluster: SandboxCluster, partition: Partition) -> None:
-    wait_until(lambda: replicas(cluster, partition)[0] < 0, timeout_s=TIMEOUT_S, why=f"nobody leads {partition}")
 
 
 class Dying:

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import Pair, read_all, read_topics, read_topics_aiokafka
-from tests.copiers import at_work
 from tests.drill.applications import come_home, fail_over, words
 from tests.drill.streams import (
     INPUT,
@@ -18,9 +16,11 @@ from tests.drill.streams import (
     counting,
     miscounted,
 )
-from tests.mirroring import new_mirror
-from tests.same import assert_same, ends
-from tests.waiting import wait_until
+from tests.support.kafka_clients import Pair, read_all, read_topics, read_topics_aiokafka
+from tests.support.mirrored_topics import new_mirror
+from tests.support.replicate_process import at_work
+from tests.support.topic_equality import assert_same, ends
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 

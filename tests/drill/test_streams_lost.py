@@ -14,15 +14,15 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.mirrors import mirror_commands
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode, RunState
-from tests.administering import as_admin
-from tests.brokers import Pair, Record, read_all, read_topics
-from tests.clusters import two_clusters
-from tests.committing import fetch_offsets
-from tests.copiers import at_work
 from tests.drill.applications import words
 from tests.drill.streams import INPUT, OUTPUT, PATIENCE_S, SOME, counted, counting, counts, miscounted
-from tests.mirroring import new_mirror
-from tests.waiting import wait_until
+from tests.support.cluster_admin import as_admin
+from tests.support.dedicated_clusters import two_clusters
+from tests.support.group_commits import fetch_offsets
+from tests.support.kafka_clients import Pair, Record, read_all, read_topics
+from tests.support.mirrored_topics import new_mirror
+from tests.support.replicate_process import at_work
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import Pair, read_all
-from tests.copiers import at_work
 from tests.drill.applications import come_home, fail_over
 from tests.drill.structured import SOME, assert_handled_once, streaming
-from tests.mirroring import new_mirror
-from tests.same import assert_same
+from tests.support.kafka_clients import Pair, read_all
+from tests.support.mirrored_topics import new_mirror
+from tests.support.replicate_process import at_work
+from tests.support.topic_equality import assert_same
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.drill, pytest.mark.heavy]
 

@@ -14,13 +14,13 @@ import pytest
 from mirror_core.mirrors import mirror_commands
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunMode, RunState
-from tests.brokers import Pair, Record, read_all, read_all_aiokafka
-from tests.clusters import two_clusters
-from tests.commands import mirrorbook
-from tests.copiers import Progress, at_work
 from tests.drill.structured import PARTITIONS, PATIENCE_S, SOME, Application, assert_handled_once, streaming
-from tests.mirroring import Mirrored, new_mirror
-from tests.waiting import wait_until
+from tests.support.cli_process import mirrorbook
+from tests.support.dedicated_clusters import two_clusters
+from tests.support.kafka_clients import Pair, Record, read_all, read_all_aiokafka
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.replicate_process import Progress, at_work
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.drill, pytest.mark.heavy]
 

@@ -26,7 +26,6 @@ from mirror_core.decide.mirror_snapshot import DestinationSnapshot, MinIsrShortf
 from mirror_core.kafka.acl_requests import create_acls, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.topics import NewTopic, alter_configs, create_topics, describe_configs
 from mirror_core.mirrors import mirror_commands
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
@@ -38,17 +37,17 @@ from mirror_core.model.timing import TIMEOUTS
 from mirror_core.runbook import canary_probe
 from mirror_core.runbook.canary_probe import run_canary
 from mirror_core.runbook.snapshot_reader import take_snapshot
-from mirror_core.sandbox.cluster import SandboxCluster
-from tests.administering import active_controller, as_admin, known_topic
-from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
-from tests.clusters import two_clusters
 from tests.drill.histories import history
 from tests.drill.one_task import one_task
 from tests.drill.weather import Usurper, equal_or_failed
-from tests.harm import suspended, woken_at_once
-from tests.mirroring import new_mirror, replicate
-from tests.same import assert_same
-from tests.waiting import patience, wait_until
+from tests.support.broker_faults import suspended, woken_at_once
+from tests.support.cluster_admin import active_controller, as_admin, known_topic
+from tests.support.dedicated_clusters import two_clusters
+from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
+from tests.support.mirrored_topics import new_mirror, replicate
+from tests.support.three_nodes import dead, log_end, replicas
+from tests.support.topic_equality import assert_same
+from tests.support.waiting import patience, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 
@@ -58,13 +57,6 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     extra = {"broker.session.timeout.ms": "9000", "log.cleaner.backoff.ms": "1000"}
     with two_clusters(tmp_path_factory.mktemp("three"), nodes=3, extra=extra) as pair:
         yield pair
-
-
-def replicas(cluster: SandboxCluster, partition: Partition) -> tuple[int, int]:
-    """The leader's node, and how many replicas are in sync."""
-    admin = admin_client(cluster)
-    seen = admin.list_topics(partition.topic, timeout=TIMEOUT_S).topics[partition.topic].partitions[partition.index]
-    return seen.leader, len(seen.isrs)
 
 
 def _in_sync(client: ClusterClient, topics: Iterable[str]) -> set[int]:
@@ -87,22 +79,6 @@ def default_of_all(client: ClusterClient, name: str, value: str, before: str) ->
         yield
     finally:
         put(before)  # with eligible leader replicas it cannot be removed
-
-
-def log_end(client: ClusterClient, partition: Partition) -> int:
-    """What the leader has, replicated or not."""
-    return list_offsets(client, [partition], OffsetPoint.LOG_END)[partition]
-
-
-@contextmanager
-def dead(cluster: SandboxCluster, *nodes: int) -> Iterator[None]:
-    for node in nodes:
-        cluster.kill(node)
-    try:
-        yield
-    finally:
-        # All before any is waited for: none answers before there is a majority again.
-        cluster.wait_ready({node: cluster.brokers[node - 1].spawn() for node in nodes}, whole_cluster=False)
 
 
 def test_a_cluster_of_three_serves_without_one_and_takes_it_back(three: Pair) -> None:

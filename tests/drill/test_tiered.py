@@ -18,16 +18,16 @@ from mirror_core.logdir.stopped_broker import hold_stopped_broker, parse_targets
 from mirror_core.model.errors import Refused, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests import shapes
-from tests.administering import as_admin
-from tests.brokers import TIMEOUT_S, Pair, produce, read_all
-from tests.cluster.test_failback import failback_of, failed_over, go_home
 from tests.drill.one_task import one_task
-from tests.mirroring import Mirrored, new_mirror
-from tests.same import assert_parity, assert_same
-from tests.shapes import CODECS, FOREVER, new_producer
-from tests.tiered import Answer, await_tiered, limited, tiered_source, tiered_topic, unanswering
-from tests.waiting import wait_until
+from tests.support import log_shapes
+from tests.support.cluster_admin import as_admin
+from tests.support.failback_runs import failback_of, failed_over, go_home
+from tests.support.kafka_clients import TIMEOUT_S, Pair, produce, read_all
+from tests.support.log_shapes import CODECS, FOREVER, new_producer
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.tiered_source import Answer, await_tiered, limited, tiered_source, tiered_topic, unanswering
+from tests.support.topic_equality import assert_parity, assert_same
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
@@ -45,10 +45,10 @@ def made(tiered: Pair) -> dict[Partition, Offset]:
     plain, transactions = tiered_topic(tiered.east), tiered_topic(tiered.east, 2)
     aiokafka, timed = tiered_topic(tiered.east), tiered_topic(tiered.east, message_timestamp_after_max_ms=FOREVER)
     produce(tiered.east, plain, 300, linger_ms="0", batch_num_messages="5")
-    shapes.oddities(plain, batching)
-    shapes.transactions(tiered.east, transactions)
-    shapes.transactions_of_aiokafka(tiered.east, aiokafka)
-    shapes.timestamps(timed, batching)
+    log_shapes.oddities(plain, batching)
+    log_shapes.transactions(tiered.east, transactions)
+    log_shapes.transactions_of_aiokafka(tiered.east, aiokafka)
+    log_shapes.timestamps(timed, batching)
     return await_tiered(
         tiered.east, [Partition(t, 0) for t in (plain, transactions, aiokafka, timed)] + [Partition(transactions, 1)]
     )
@@ -77,7 +77,7 @@ def test_a_topic_in_remote_storage_is_failed_over_and_back(tiered: Pair, tmp_pat
     partition = Partition(topic, 0)
     await_tiered(tiered.east, [partition])
     mirrored = failed_over(tiered, tmp_path, topic)
-    shapes.transactions_of_aiokafka(tiered.west, topic)
+    log_shapes.transactions_of_aiokafka(tiered.west, topic)
     produce(tiered.west, topic, 200, linger_ms="0", batch_num_messages="5")
     failback = failback_of(mirrored)
     plan = failback.plan()

@@ -16,14 +16,14 @@ from mirror_core.mirrors.fence_watcher import check_fence, record_reported
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests.administering import as_admin, hang
-from tests.brokers import TIMEOUT_S, Pair, admin_client, grant, read_topics, read_topics_aiokafka
-from tests.cluster.test_failover import app_topic
-from tests.cluster.test_standing import debt_of, stood
-from tests.cluster.test_unplanned import begin
-from tests.driving import beating, driving
-from tests.mirroring import new_mirror
-from tests.waiting import wait_until
+from tests.support.cluster_admin import as_admin, hang
+from tests.support.data_plane_thread import beating, driving
+from tests.support.failover_runs import app_topic
+from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, grant, read_topics, read_topics_aiokafka
+from tests.support.mirrored_topics import new_mirror
+from tests.support.pending_fences import debt_of, stood
+from tests.support.unplanned_runs import begin
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 

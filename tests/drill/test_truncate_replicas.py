@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,17 +11,16 @@ import pytest
 
 from mirror_core.kafka.log_offsets import OffsetPoint
 from mirror_core.kafka.reassignment import elect_unclean_leaders
-from mirror_core.kafka.topics import NewTopic, create_topics
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.sandbox import Sandbox
-from tests.administering import as_admin, tool_properties
-from tests.brokers import TIMEOUT_S, Record, admin_client, new_topic, produce, read_all, read_all_aiokafka
-from tests.cluster.test_log_truncate import braided, ends, hundreds, stored
-from tests.commands import mirrorbook
-from tests.exact import about_data
-from tests.waiting import wait_until
+from tests.support.cluster_admin import as_admin, tool_properties
+from tests.support.data_errors import about_data
+from tests.support.kafka_clients import TIMEOUT_S, Record, admin_client, new_topic, produce, read_all, read_all_aiokafka
+from tests.support.log_truncation import braided, ends, hundreds
+from tests.support.truncated_replicas import await_in_sync, placed, same_logs, truncate
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 
@@ -49,32 +47,8 @@ def fill(cluster: SandboxCluster, topic: str) -> None:
     assert ends(cluster, [topic], OffsetPoint.HIGH_WATERMARK) == {topic: END}
 
 
-def placed(cluster: SandboxCluster, *replicas: int) -> str:
-    """A topic of one partition on these brokers."""
-    name = "t-" + secrets.token_hex(5)
-    with as_admin(cluster) as client:
-        wanted = NewTopic(name=name, partitions=1, replication_factor=len(replicas), assignments=(replicas,))
-        create_topics(client, [wanted])
-    await_in_sync(cluster, name, set(replicas))
-    return name
-
-
 def leader(cluster: SandboxCluster, topic: str) -> int:
     return admin_client(cluster).list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions[0].leader
-
-
-def await_in_sync(cluster: SandboxCluster, topic: str, replicas: set[int]) -> None:
-    def seen() -> bool:
-        partitions = admin_client(cluster).list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
-        return bool(partitions) and set(partitions[0].isrs) == replicas
-
-    wait_until(seen, timeout_s=TIMEOUT_S, why=f"{topic}: {replicas} are in sync")
-
-
-def truncate(cluster: SandboxCluster, node: int, *where: str) -> str:
-    said = mirrorbook("log", "truncate", "--log-dir", str(cluster.log_dir(node)), *where, "--yes")
-    assert said.returncode == 0, said.stderr
-    return said.stdout
 
 
 def stop_all(cluster: SandboxCluster) -> None:
@@ -101,11 +75,6 @@ def assert_cut(cluster: SandboxCluster, topics: Mapping[str, set[int]], before: 
         assert read_all(cluster, topic) == [*before[topic], *added] == read_all_aiokafka(cluster, topic)
         same = partial(same_logs, cluster, topic, replicas)
         wait_until(same, timeout_s=TIMEOUT_S, why=f"the replicas of {topic} hold the same")
-
-
-def same_logs(cluster: SandboxCluster, topic: str, replicas: set[int], partition: int = 0) -> bool:
-    logs = [stored(cluster.log_dir(node) / f"{topic}-{partition}") for node in replicas]
-    return all(log == logs[0] for log in logs)
 
 
 def test_all_replicas_cut_while_all_brokers_are_stopped(east: SandboxCluster, tmp_path: Path) -> None:

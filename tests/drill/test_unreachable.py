@@ -3,61 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kio.schema.find_coordinator.v2.request import FindCoordinatorRequest
-from kio.schema.find_coordinator.v2.response import FindCoordinatorResponse
-from kio.static.primitive import i8
 
-from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.state_records import STATE_TOPIC
 from mirror_core.state.writer import make_data_id
-from tests.administering import as_admin, known_topic
-from tests.brokers import TIMEOUT_S, admin_client, produce
-from tests.distant import Distant, distant_clusters
-from tests.driving import driving
-from tests.mirroring import new_mirror
-from tests.relay import Weather
-from tests.same import assert_same
-from tests.waiting import wait_until
+from tests.support import unreachable_brokers
+from tests.support.cluster_admin import known_topic
+from tests.support.data_plane_thread import driving
+from tests.support.kafka_clients import TIMEOUT_S
+from tests.support.mirrored_topics import new_mirror
+from tests.support.topic_equality import assert_same
+from tests.support.unreachable_brokers import PARTITIONS, coordinator, ends, leaders, write
+from tests.support.waiting import wait_until
+from tests.support.wan_clusters import Distant
+from tests.support.wan_relay import Weather
+
+distant = unreachable_brokers.distant
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
-
-PARTITIONS = 6
-
-
-@pytest.fixture(scope="module")
-def distant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Distant]:
-    with distant_clusters(tmp_path_factory.mktemp("unreachable"), nodes=3) as made:
-        yield made
-
-
-def leaders(cluster: SandboxCluster) -> dict[Partition, int]:
-    topics = admin_client(cluster).list_topics(timeout=TIMEOUT_S).topics
-    return {
-        Partition(name, index): one.leader for name, view in topics.items() for index, one in view.partitions.items()
-    }
-
-
-def coordinator(cluster: SandboxCluster, transactional_id: str) -> int:
-    """Without it nobody could say in the state topic that he lives."""
-    with as_admin(cluster) as client:
-        request = FindCoordinatorRequest(key=transactional_id, key_type=i8(1))
-        return int(client.call(request, FindCoordinatorResponse).node_id)
-
-
-def ends(cluster: SandboxCluster, partitions: list[Partition]) -> dict[Partition, int]:
-    with as_admin(cluster) as client:
-        return dict(list_offsets(client, partitions, OffsetPoint.LOG_END))
-
-
-def write(distant: Distant, partitions: list[Partition], records: int) -> None:
-    for partition in partitions:
-        produce(distant.pair.east, partition.topic, records, partition=partition.index)
 
 
 @pytest.mark.parametrize(("side", "when"), [("east", "before"), ("west", "meanwhile")])

@@ -12,16 +12,16 @@ from mirror_core.mirrors import mirror_commands
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunKind, RunMode, RunState, StepState
-from tests.brokers import TIMEOUT_S, Pair
-from tests.cluster.test_failover import app_topic, denied
-from tests.cluster.test_standing import debt_of
-from tests.cluster.test_unplanned import begin
 from tests.drill.live import Application, Kind, living, nothing_lost_unnamed
-from tests.driving import beating, driving
-from tests.harm import suspended
-from tests.mirroring import Mirrored, new_mirror
-from tests.threads import Work
-from tests.waiting import patience, wait_until
+from tests.support.broker_faults import suspended
+from tests.support.checked_threads import Work
+from tests.support.data_plane_thread import beating, driving
+from tests.support.failover_runs import app_topic, denied
+from tests.support.kafka_clients import TIMEOUT_S, Pair
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.pending_fences import debt_of
+from tests.support.unplanned_runs import begin
+from tests.support.waiting import patience, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 

@@ -33,13 +33,13 @@ from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.task_messages import PartitionFailure
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests.administering import as_admin, broker_setting
-from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
-from tests.distant import Distant
-from tests.driving import driving
-from tests.mirroring import Mirrored
-from tests.relay import Weather
-from tests.waiting import wait_until
+from tests.support.cluster_admin import as_admin, broker_setting
+from tests.support.data_plane_thread import driving
+from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
+from tests.support.mirrored_topics import Mirrored
+from tests.support.waiting import wait_until
+from tests.support.wan_clusters import Distant
+from tests.support.wan_relay import Weather
 
 FARTHEST_MS: Final = 100
 """One way."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests.brokers import TIMEOUT_S
+from tests.support.kafka_clients import TIMEOUT_S
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 KEYS = 40

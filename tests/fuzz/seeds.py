@@ -11,7 +11,7 @@ from mirror_core.wire.batch import HEADER, HEADER_SIZE
 from mirror_core.wire.batch_encoder import compress, encode_record, encode_varint
 from mirror_core.wire.hidden_records import build_hidden_batch
 from mirror_core.wire.records import Codec
-from tests.folders import snapshot
+from tests.support.log_directories import snapshot
 
 
 def _content(key: bytes | None, value: bytes | None, *headers: tuple[bytes, bytes | None]) -> bytes:

@@ -19,7 +19,7 @@ from tests.gate.running import run_lanes
 from tests.gate.shards import lanes
 from tests.gate.stages import GATE, NIGHTLY, Stage
 from tests.gate.verdict import Run, flaky_after, is_green, runs_again
-from tests.waiting import how_busy
+from tests.support.waiting import how_busy
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 BESIDE: Final = 2

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from tests.exact import Inexact
+from tests.support.data_errors import Inexact
 
 RECORDS: Final = re.compile(r"\bRecord\(partition=")
 NOT_REFUSED: Final = "DID NOT RAISE"

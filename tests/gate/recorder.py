@@ -18,7 +18,7 @@ import pytest
 
 from tests.gate.events import Collected, Ended, Event, Failure, Outcome, line_of
 from tests.gate.failing import about_data, essence
-from tests.waiting import how_busy
+from tests.support.waiting import how_busy
 
 RECENT_S: Final = 600.0
 """A log that nobody has written to for so long is not copied."""

@@ -16,9 +16,9 @@ from mirror_core.evidence.signed_bundle import copy_bundle, verify_bundle
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.files import Unwritable
 from mirror_core.spark.hadoop_store import HadoopFolder
-from tests.receipts import rows
-from tests.unit.test_evidence import Desk, plan
-from tests.unit.test_receipts import MIRROR, receipt
+from tests.support.evidence_desk import Desk, plan
+from tests.support.receipt_files import rows
+from tests.support.sample_receipts import MIRROR, receipt
 
 pytestmark = pytest.mark.spark
 Make = Callable[[Path], Folder]

@@ -18,10 +18,10 @@ from mirror_core.parity.comparable_ranges import read_parity_scope
 from mirror_core.spark import salvage_job
 from mirror_core.spark.runner import SparkRunner
 from mirror_core.spark.services import make_spark_services
-from tests.brokers import Pair, new_topic, produce
-from tests.logs import assert_equal, transaction, transactional
-from tests.managed import managed
-from tests.mirroring import Mirrored, new_mirror
+from tests.support.gap_logs import assert_equal, transaction, transactional
+from tests.support.kafka_clients import Pair, new_topic, produce
+from tests.support.managed_service import managed
+from tests.support.mirrored_topics import Mirrored, new_mirror
 
 pytestmark = [
     pytest.mark.cluster,

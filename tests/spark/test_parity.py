@@ -19,10 +19,10 @@ from mirror_core.model.parity_verdict import ParityFinding, ParityResult, Parity
 from mirror_core.spark import job_submission
 from mirror_core.spark.parity_job import DEFAULT_DEMANDS, SparkParity
 from mirror_core.spark.runner import SparkRunner
-from tests.brokers import Pair
-from tests.parity_topics import content, copy_bytes, send, twin_topics, whole
 from tests.spark import work
-from tests.waiting import wait_until
+from tests.support.kafka_clients import Pair
+from tests.support.parity_topics import content, copy_bytes, send, twin_topics, whole
+from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.spark,

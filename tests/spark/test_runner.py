@@ -29,10 +29,10 @@ from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.task_messages import Assignment, ListenAddress, PartitionAssignment, TaskReport
 from mirror_core.spark import copy_executor
 from mirror_core.spark.runner import SparkFailed, SparkGone, SparkRunner
-from tests.brokers import Pair, admin_client, new_topic, produce, read_all, read_all_aiokafka
-from tests.receipts import holes, rows
 from tests.spark import work
-from tests.waiting import wait_until
+from tests.support.kafka_clients import Pair, admin_client, new_topic, produce, read_all, read_all_aiokafka
+from tests.support.receipt_files import holes, rows
+from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.spark,
@@ -308,7 +308,7 @@ from pathlib import Path
 import psutil
 from mirror_core.spark.runner import SparkGone, SparkRunner
 from tests.spark import work
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 runner = SparkRunner(slots=1)
 here = Path(sys.argv[1])
 running = runner._start(work.wait_for_file, [str(here).encode()], bytes)

@@ -15,8 +15,8 @@ from mirror_core.parity.salvage import LocalSalvage, SalvageIncomplete, salvage_
 from mirror_core.runbook.run_services import TailSalvage
 from mirror_core.spark import salvage_job as spark_salvage
 from mirror_core.spark.salvage_job import SparkSalvage
-from tests.brokers import Pair, new_topic
-from tests.parity_topics import Content, content, send, whole
+from tests.support.kafka_clients import Pair, new_topic
+from tests.support.parity_topics import Content, content, send, whole
 
 pytestmark = [
     pytest.mark.spark,

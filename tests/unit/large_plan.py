@@ -3,8 +3,8 @@
     python -m tests.unit.large_plan CONFIG
 
 Prints CPU seconds of each action and the most that the process held resident, as JSON. The clusters are generated
-(`tests.generated`); everything is behind, of every fifth topic retention has moved the source's log starts, and every
-task has told for a while how far it is.
+(`tests.support.generated_cluster`). All partitions lag; retention has moved the log start of every fifth topic on the
+source; every task has reported its progress for a while.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from mirror_core.model.task_messages import AlignedPartition, Assignment, Receip
 from mirror_core.state.mirror_link import make_mirror_link
 from mirror_core.state.state_records import State
 from mirror_core.wire.batch import DIGEST_MODULUS
-from tests.generated import END, EPOCH, START, topic, topic_id
-from tests.memory import MemoryLog
+from tests.support.generated_cluster import END, EPOCH, START, topic, topic_id
+from tests.support.memory_state import MemoryLog
 
 TOPICS: Final = 10_000
 WIDTH: Final = 5

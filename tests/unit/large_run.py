@@ -4,7 +4,7 @@
 
 Both sides are observed for a plan of either mode, the plan is decided, and a run's journal is written with all that its
 steps leave there, and read back by somebody who starts from nothing. Prints seconds of each action and the most that
-the process held resident, as JSON. The clusters are generated (`tests.generated`).
+the process held resident, as JSON. The clusters are generated (`tests.support.generated_cluster`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from mirror_core.runbook.step_records import DrainResult, FenceResult, GateResul
 from mirror_core.state.journal import Journal, load_checkpoint, make_begin_entry, make_checkpoint
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
 from mirror_core.state.state_records import State
-from tests.generated import END
-from tests.memory import MemoryLog, run_of
+from tests.support.generated_cluster import END
+from tests.support.memory_state import MemoryLog, run_of
 from tests.unit.large_plan import MIRROR, TOPICS, WIDTH, Measured, recorded
 
 

@@ -13,6 +13,8 @@ from typing import Final
 
 import pytest
 
+from tests.support.wheel_build import OLDEST
+
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 UV: Final = str(Path(sys.executable).with_name("uv"))
 MADE_OF: Final = ("pyproject.toml", "README.md", "LICENSE", "mirror_core", "plugins", "dags", "monitoring", "deploy")
@@ -133,7 +135,6 @@ dag = DAG("theirs", schedule=None)
 
 
 LOCKED: Final = ("--constraints", str(REPOSITORY / "requirements.lock"), "--verify-hashes")
-OLDEST: Final = "apache-airflow==3.3.0"
 
 
 @pytest.mark.parametrize(

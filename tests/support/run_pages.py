@@ -1,0 +1,41 @@
+"""Run pages, shared by tests."""
+
+from __future__ import annotations
+
+from mirror_core.model.mirror import DesiredState
+from mirror_core.model.names import MirrorName
+from mirror_core.model.run import (
+    FailbackStrategy,
+    Plan,
+    PlanFact,
+    PlanStep,
+    Run,
+    RunKind,
+    RunMode,
+    RunState,
+)
+
+BEGUN = 1_790_000_000_123
+
+PLAN = Plan(
+    kind=RunKind.FAILOVER,
+    mirror=MirrorName("m"),
+    mode=RunMode.PLANNED,
+    steps=(PlanStep(name="fence", action="deny"),),
+    bound_facts=(PlanFact("source", "E"), PlanFact("groups", "none")),
+    figures={"lag in offsets": "5"},
+    partitions={"a-0": "lag 5"},
+    groups={"g": "3 records"},
+    strategies={"a": FailbackStrategy.RECREATE},
+)
+
+RUN = Run(
+    id="r-7",
+    plan=PLAN,
+    plan_hash="0123456789ab",
+    state=RunState.DONE,
+    started_by="ann",
+    started_ms=BEGUN,
+    desired=DesiredState.STARTED,
+    conducted_by="ann",
+)

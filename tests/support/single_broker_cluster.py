@@ -1,0 +1,49 @@
+"""A cluster of one broker of its own beside the shared pair, in place of one of the two: other jars, other settings."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from mirror_core.sandbox import grants, storage_format
+from mirror_core.sandbox.broker import Broker
+from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.sandbox.credentials import load_passwords
+from mirror_core.sandbox.ports import choose_ports
+from mirror_core.sandbox.state import ClusterState, NodePorts, SandboxState
+from tests.support.kafka_clients import Pair, admin_client
+
+
+@contextmanager
+def in_place_of(
+    pair: Pair, name: str, folder: Path, jars: Path, extra: Mapping[str, str] | None = None
+) -> Iterator[Pair]:
+    """`pair` with a new cluster as its `name` (east or west), with these jars and `extra` broker properties."""
+    client, controller = choose_ports(2)
+    ports = NodePorts(client=client, controller=controller)
+    nodes = {name: ClusterState(cluster_id="asideAAAAAAAAAAAAAAAAA", nodes=(ports,))}
+    passwords = load_passwords(pair.sandbox.dir)
+    broker = Broker(cluster=name, node=1, folder=folder / name / "1", ports=ports, jars=jars)
+    storage_format.prepare(
+        [broker], SandboxState(clusters=nodes, extra=dict(extra or {})), passwords, lambda line: None
+    )
+    aside = SandboxCluster(name=name, brokers=(broker,), passwords=passwords)
+    process = broker.spawn()
+    try:
+        aside.wait_ready({1: process}, whole_cluster=True)
+        grants.put(admin_client(aside), grants.baseline(name))
+        shared = {"east": pair.east, "west": pair.west}[name]
+        text = pair.config_path.read_text(encoding="utf-8")
+        config_path = folder / "mirrorbook.yaml"
+        config_path.write_text(text.replace(shared.bootstrap, aside.bootstrap), encoding="utf-8")
+        yield replace(
+            pair,
+            east=aside if name == "east" else pair.east,
+            west=aside if name == "west" else pair.west,
+            config_path=config_path,
+        )
+    finally:
+        broker.stop(signal.SIGTERM)

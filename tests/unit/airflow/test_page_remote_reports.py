@@ -1,0 +1,266 @@
+"""Reports that only the copy of a bundle has: listed and given from an object store, which may be silent."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from airflow.sdk.io import attach
+from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
+from mirrorbook_airflow.page import remote_reports, report_files
+from mirrorbook_airflow.page.mirror_state import Clusters
+from mirrorbook_airflow.page.remote_reports import Copies, Listing, NoAnswer, TooLarge, where
+from mirrorbook_airflow.page.rendering import render
+
+from tests.support.waiting import wait_until
+
+T = TypeVar("T")
+URL = "memory://copies@bucket/evidence"
+"""By a connection of that id."""
+SHOWN = "memory://bucket/evidence"
+INSIDE = ("index.html", "run.json", "prove/index.html")
+OUTSIDE = ("salvage/orders.parquet", "salvage/_report.html", "entries.jsonl", "../run-other/index.html", "../top.html")
+
+
+class Store(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """An object store in memory: its keys are texts, and `..` is one like any other."""
+
+    store: dict[str, Any] = {}  # noqa: RUF012 - of this class alone
+    pseudo_dirs = [""]  # noqa: RUF012
+
+
+@pytest.fixture(autouse=True)
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setattr(Store, "store", {})
+    made = Store(skip_instance_cache=True)
+    attach("memory", conn_id="copies", fs=made)
+    for name in (*INSIDE, *OUTSIDE):
+        made.pipe_file(f"/bucket/evidence/run-r/{name}", name.encode())
+    made.pipe_file("/bucket/evidence/run-r2/index.html", b"of another run")
+    return made
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """A store that answers nothing until this is set; its threads end with the test."""
+    go = threading.Event()
+
+    def hang(*arguments: object, **options: object) -> list[str]:
+        assert go.wait(60)
+        return []
+
+    monkeypatch.setattr(Store, "find", hang)
+    yield go
+    go.set()
+    alive = (thread for thread in threading.enumerate() if thread.name == "mirrorbook-copies")
+    wait_until(lambda: not any(thread.is_alive() for thread in alive), timeout_s=10, why="its threads have ended")
+
+
+def test_pages_of_the_copy_are_listed_beside_those_of_this_machine(tmp_path: Path) -> None:
+    assert Copies().listing(tmp_path, URL, "run-r") == Listing([], sorted(INSIDE))
+    (tmp_path / "run-r").mkdir()
+    (tmp_path / "run-r" / "index.html").write_text("here")
+    assert Copies().listing(tmp_path, URL, "run-r") == Listing(["index.html"], ["prove/index.html", "run.json"])
+    assert Copies().listing(tmp_path, None, "run-r") == Listing(["index.html"])
+    assert not Copies().listing(tmp_path, URL, "run-none").copied
+
+
+def test_a_page_of_this_machine_goes_before_its_copy(tmp_path: Path) -> None:
+    assert Copies().report(tmp_path, URL, "run-r", "index.html") == b"index.html"
+    (tmp_path / "run-r").mkdir()
+    (tmp_path / "run-r" / "index.html").write_text("here")
+    assert Copies().report(tmp_path, URL, "run-r", "index.html") == tmp_path / "run-r" / "index.html"
+    assert Copies().report(tmp_path, None, "run-r", "run.json") is None
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        *(("run-r", name) for name in OUTSIDE),
+        ("run-r", "/bucket/evidence/run-r2/index.html"),
+        ("run-r", "prove/../index.html"),
+        ("run-r", "missing.html"),
+        ("run-r", ""),
+        ("run-r/prove", "index.html"),
+        ("run-r/..", "run-r2/index.html"),
+        ("run-", "r/index.html"),
+    ],
+)
+def test_nothing_else_is_given(tmp_path: Path, folder: str, name: str) -> None:
+    for place in (URL, f"{URL}/"):
+        assert Copies().report(tmp_path, place, folder, name) is None
+
+
+def test_a_folder_that_all_machines_see_will_do(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    (shared / "run-r").mkdir(parents=True)
+    (shared / "run-r" / "index.html").write_text("there")
+    (tmp_path / "secret.html").write_text("secret")
+    (shared / "run-r" / "link.html").symlink_to(tmp_path / "secret.html")
+    for place in (str(shared), f"file://{shared}"):
+        assert Copies().listing(tmp_path, place, "run-r").copied == ["index.html", "link.html"]
+        assert Copies().report(tmp_path, place, "run-r", "index.html") == shared / "run-r" / "index.html"
+        assert Copies().report(tmp_path, place, "run-r", "link.html") is None
+        assert Copies().report(tmp_path, place, "run-r", "../../secret.html") is None
+
+
+def test_a_report_that_would_fill_the_memory_is_not_given(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_reports, "LARGEST", 1 << 20)
+    store.pipe_file("/bucket/evidence/run-r/index.html", bytes(1 << 20))
+    assert Copies().report(tmp_path, URL, "run-r", "index.html") == bytes(1 << 20)
+    store.pipe_file("/bucket/evidence/run-r/index.html", bytes((1 << 20) + 1))
+    with pytest.raises(TooLarge, match=f"larger than 1 MiB: fetch it from {SHOWN}/run-r$"):
+        Copies().report(tmp_path, URL, "run-r", "index.html")
+
+
+class Brief(Copies):
+    """Waits briefly for a store, and for this machine as long as it takes."""
+
+    def _ask(self, place: str, question: Callable[[], T]) -> T:
+        self._answer_s = 60.0 if place == remote_reports.HERE else 0.2
+        return super()._ask(place, question)
+
+
+def test_a_silent_store_is_said_and_holds_nobody_up(tmp_path: Path, hanging: threading.Event) -> None:
+    (tmp_path / "run-r").mkdir()
+    (tmp_path / "run-r" / "index.html").write_text("here")
+    asked = Brief(at_once=2)
+    begun_s = time.monotonic()
+    found = [asked.listing(tmp_path, URL, "run-r") for _ in range(4)]
+    assert time.monotonic() - begun_s < 30
+    silent = Listing(["index.html"], trouble=f"{SHOWN}: no answer within 0.2 s")
+    waiting = Listing(["index.html"], trouble=f"{SHOWN}: earlier questions still wait for its answer")
+    assert found == [silent, silent, waiting, waiting]
+    assert asked.report(tmp_path, URL, "run-r", "index.html") == tmp_path / "run-r" / "index.html", (
+        "the store is not asked"
+    )
+    with pytest.raises(NoAnswer, match="still wait"):
+        asked.report(tmp_path, URL, "run-r", "run.json")
+    hanging.set()
+    wait_until(lambda: not asked.listing(tmp_path, URL, "run-r").trouble, timeout_s=10, why="the store answers again")
+
+
+def test_a_folder_of_this_machine_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    back = threading.Event()
+
+    def hang(*arguments: object) -> list[str]:
+        back.wait()
+        return []
+
+    monkeypatch.setattr(remote_reports, "reports", hang)
+    monkeypatch.setattr(remote_reports, "report", hang)
+    asked = Copies(answer_s=0.2, at_once=2)
+    silent = f"{remote_reports.HERE}: no answer within 0.2 s"
+    assert asked.listing(tmp_path, None, "run-r") == Listing([], trouble=silent)
+    with pytest.raises(NoAnswer, match=silent):
+        asked.report(tmp_path, URL, "run-r", "index.html")
+    with pytest.raises(NoAnswer, match="earlier questions still wait"):
+        asked.report(tmp_path, URL, "run-r", "index.html")
+    back.set()
+    wait_until(lambda: not asked.listing(tmp_path, None, "run-r").trouble, timeout_s=10, why="it answers again")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (PermissionError(13, "Permission denied"), f"{SHOWN}/run-r cannot be read: Permission denied"),
+        (RuntimeError("key AKIA-secret is refused"), f"{SHOWN}/run-r cannot be read: RuntimeError"),
+    ],
+)
+def test_what_a_store_refuses_is_said_without_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Store, "find", refuse)
+    assert Copies().listing(tmp_path, URL, "run-r") == Listing([], trouble=words)
+
+
+def test_a_file_system_that_this_airflow_does_not_know_is_said_without_what_logs_in_there(tmp_path: Path) -> None:
+    found = Copies().listing(tmp_path, "what://user:secret@x/y/", "run-r").trouble
+    assert found.startswith("what://x/y/: this Airflow knows no such file system")
+    assert "secret" not in found
+    assert where("s3://aws_default@bucket/evidence/") == "s3://bucket/evidence"
+
+
+def test_an_error_that_nobody_expects_is_said_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(url: str) -> None:
+        raise KeyError("password=secret")
+
+    monkeypatch.setattr(remote_reports, "ObjectFolder", broken)
+    assert Copies().listing(tmp_path, URL, "run-r").trouble == (
+        f"{SHOWN}: not expected: KeyError; see the log of Airflow's API server"
+    )
+
+
+def shown(listing: Listing, copy_to: str | None = URL, trouble: str = "") -> str:
+    clusters = Clusters(0, {}, {}, trouble, copy_to=copy_to)
+    return render("files", run="r/1", listing=listing, clusters=clusters, root="/proxy/mirrorbook")
+
+
+def test_the_page_says_which_reports_are_copies_and_why_none_is_listed() -> None:
+    both = shown(Listing(["a.html"], ["<b>.html"]))
+    assert '<a href="/proxy/mirrorbook/runs/r/1/files/a.html">a.html</a></li>' in both
+    assert '/runs/r/1/files/%3Cb%3E.html">&lt;b&gt;.html</a> <span class="dim">from' in both
+    assert "There is no report" not in both
+    silent = shown(Listing([], trouble="s3://x: no answer within 5 s"))
+    assert 'class="alarm">Copies of reports cannot be listed: s3://x: no answer within 5 s<' in silent
+    assert "There is no report" not in silent, "nobody knows that"
+    assert "and no copy of one" in shown(Listing([]))
+    assert "set evidence.copy_to in mirrors.yaml" in shown(Listing([]), copy_to=None)
+    assert "It is not known where copies of reports are: no Variable" in shown(Listing([]), None, "no Variable")
+
+
+def test_a_share_that_hangs_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    share, real, go = tmp_path / "share", report_files.reports, threading.Event()
+    share.mkdir()
+
+    def reports(evidence: Path, folder: str) -> list[str]:
+        assert evidence != share or go.wait(60)
+        return real(evidence, folder)
+
+    monkeypatch.setattr(remote_reports, "reports", reports)
+    try:
+        assert "no answer" in Copies(answer_s=0.2).listing(tmp_path, str(share), "run-r").trouble
+    finally:
+        go.set()
+
+
+@pytest.mark.parametrize("hidden", ["", "run-r"])
+def test_a_folder_that_this_user_may_not_read_is_said_and_not_taken_for_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: str
+) -> None:
+    (tmp_path / "share" / "run-r").mkdir(parents=True)
+    real = os.scandir
+
+    def scandir(path: str | Path) -> Any:
+        if Path(path) == tmp_path / "share" / "run-r":
+            raise PermissionError(13, "Permission denied", str(tmp_path / "share" / hidden))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    listing = Copies().listing(tmp_path, str(tmp_path / "share"), "run-r")
+    assert listing.trouble
+    assert not listing.copied
+    with pytest.raises(NoAnswer):
+        Copies().report(tmp_path, str(tmp_path / "share"), "run-r", "index.html")
+
+
+@pytest.mark.parametrize(
+    ("place", "shown"),
+    [
+        ("s3://KEY:se/cr3t@bucket/evidence/", "s3://bucket/evidence"),
+        ("s3://connection@bucket/evidence", "s3://bucket/evidence"),
+        ("abfss://box@account.example/evidence", "abfss://box@account.example/evidence"),
+    ],
+)
+def test_no_login_is_shown_and_a_container_is_none(place: str, shown: str) -> None:
+    assert where(place) == shown

@@ -1,0 +1,302 @@
+"""Airflow that only watches data planes: passwords of connections reach no disk, and no folder has to be shared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import BaseHook, BaseOperator, Connection, Variable
+from airflow.sdk.exceptions import AirflowException
+from mirrorbook_airflow import (
+    control_tasks,
+    drill_tasks,
+    fence_watch,
+    hooks,
+    operators,
+    params,
+    replicate_tasks,
+    run_status,
+    runbook,
+    set_tasks,
+)
+from mirrorbook_airflow.data_plane_trigger import DataPlaneTrigger
+from mirrorbook_airflow.worker_services import parity_check, receipts_folder, services
+
+from mirror_core.evidence.suites import PARITY, TableExpectations
+from mirror_core.kafka.config import Config, Principal, load_config
+from mirror_core.model.errors import BadRequest, MirrorError, Unreachable
+from mirror_core.model.run import RunKind
+from mirror_core.parity.check import LocalParity
+from mirror_core.runbook.run_services import Services
+from mirror_core.state import mirror_link
+from mirror_core.state.state_records import State
+from tests.support.task_context import CONTEXT, PARAMS
+
+CONTROL, DATA, KEY = "pw-of-control", "pw-of-data", "pw-of-the-key"
+DEMANDS = TableExpectations(suite=PARITY)
+SETTING = "AIRFLOW__MIRRORBOOK__{}"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An Airflow that watches, with two connections and a file about hooks; no cluster answers."""
+    extra = {"sasl_mechanism": "PLAIN", "data_username": "d", "data_password": DATA, "ssl_key_password": KEY}
+    connections = {
+        name: Connection(
+            conn_id=name,
+            conn_type="kafka_cluster",
+            host=f"{name}:9092",
+            login="c",
+            password=CONTROL,
+            extra=json.dumps({"security_protocol": "SASL_SSL", **extra}),
+        )
+        for name in ("east", "west")
+    }
+    monkeypatch.setattr("airflow.configuration.AIRFLOW_HOME", str(tmp_path))
+    monkeypatch.setattr(BaseHook, "get_connection", connections.__getitem__)
+    monkeypatch.setattr(Variable, "get", lambda name, default=None: "east,west")
+    monkeypatch.setenv(SETTING.format("DATA_PLANE"), "watch")
+    monkeypatch.setattr(mirror_link, "read_states", lambda config: iter(()))
+    (tmp_path / "mirrorbook").mkdir()
+    hooked = "{switch: [{name: tell, command: [./tell.sh]}]}"
+    text = f"mirrors: {{orders: {hooked}}}\nsets: {{all: {{mirrors: [orders]}}}}\nexpectations: more.yaml\n"
+    (tmp_path / "mirrorbook" / "mirrors.yaml").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def found_on_disk(folder: Path) -> set[str]:
+    """Which passwords somebody who sees this folder can read."""
+    text = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*") if path.is_file())
+    return {word for word in (CONTROL, DATA, KEY) if word in text}
+
+
+def every(kind: type[BaseOperator]) -> Iterator[type[BaseOperator]]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from every(one)
+
+
+BEFORE: Any = SimpleNamespace(task_id="begin")
+OF_RUN: dict[str, Any] = {"task_id": "t", "mirror": "orders", "kind": RunKind.FAILOVER}
+OF_SET: dict[str, Any] = {"task_id": "t", "set_name": "all"}
+TASKS: dict[type[BaseOperator], dict[str, Any]] = {
+    **{
+        kind: {"task_id": "t", "mirror": "orders"}
+        for kind in (
+            control_tasks.ShowChange,
+            drill_tasks.DrillMirror,
+            drill_tasks.CleanDrill,
+            operators.CreateMirror,
+            operators.StartMirror,
+            operators.SyncMirror,
+            operators.CheckParity,
+            operators.CheckMirror,
+            operators.CompactReceipts,
+            replicate_tasks.WatchDataPlane,
+        )
+    },
+    operators.ListMirrors: {"task_id": "t"},
+    operators.CheckClusters: {"task_id": "t"},
+    fence_watch.LookAtDebtors: {"task_id": "t"},
+    fence_watch.CheckWatchers: {"task_id": "t"},
+    fence_watch.CallForDebtors: {"task_id": "t", "look": BEFORE},
+    fence_watch.KeepFenced: {"task_id": "t", "mirrors": ["orders"]},
+    control_tasks.ControlMirror: {"task_id": "t", "mirror": "orders", "show": BEFORE, "approvals": ()},
+    runbook.PlanRun: OF_RUN,
+    runbook.BeginRun: {**OF_RUN, "plan": BEFORE, "approvals": ()},
+    runbook.TakeSteps: {**OF_RUN, "steps": ["prove"], "begin": BEFORE},
+    runbook.TellingStep: {**OF_RUN, "steps": ["switch"], "begin": BEFORE},
+    runbook.AbortRun: {**OF_RUN, "begin": BEFORE, "steps": ()},
+    set_tasks.PlanSet: OF_SET,
+    set_tasks.BeginSet: {**OF_SET, "plan": BEFORE, "approvals": ()},
+    set_tasks.ProveSet: {**OF_SET, "begin": BEFORE},
+    set_tasks.MoveSet: {**OF_SET, "begin": BEFORE, "go_ahead": None},
+    set_tasks.SwitchedSet: {**OF_SET, "begin": BEFORE},
+    set_tasks.AbortSet: {**OF_SET, "begin": BEFORE, "steps": ()},
+    run_status.LastWords: {"task_id": "t", "mirror": "orders", "begin": BEFORE},
+    run_status.LastWordsOfSet: {**OF_SET, "begin": BEFORE},
+}
+BASES = {operators.MirrorOperator, runbook.RunOperator, set_tasks.SetOperator, fence_watch._Looks}
+ASKING = {"ApprovePlan", "ApproveSecond", "GoAhead", "CheckApprovers", "ReplicateMirror", "WatchAgain"}
+"""Tasks that ask people or start DAG runs, or look at no cluster."""
+
+
+def test_no_task_is_left_out_here() -> None:
+    ours = {kind for kind in every(BaseOperator) if kind.__module__.startswith("mirrorbook_airflow.")}
+    assert {kind for kind in ours if kind.__name__ not in ASKING} == TASKS.keys() | BASES
+
+
+@pytest.mark.parametrize("kind", TASKS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(("plane", "found"), [("watch", set()), ("start", {CONTROL, DATA, KEY})])
+def test_no_task_writes_a_password_where_airflow_only_watches(
+    home: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BaseOperator], plane: str, found: set[str]
+) -> None:
+    """Where it starts data planes they are found: so the search finds them."""
+    monkeypatch.setenv(SETTING.format("DATA_PLANE"), plane)
+    asked = list[Config]()
+
+    def load(path: Path) -> Config:
+        asked.append(load_config(path))
+        return asked[-1]
+
+    monkeypatch.setattr(mirror_link, "load_config", load)
+    with suppress(AirflowException, MirrorError):
+        kind(**TASKS[kind]).execute(CONTEXT)
+    assert {str(one.cluster("west").control["sasl.password"]) for one in asked} == {CONTROL}, "it went another way"
+    assert found_on_disk(home) == found
+
+
+def test_a_configuration_in_memory_says_what_the_file_would(home: Path) -> None:
+    held, written = hooks.hold_in_memory("orders", ["east", "west"]), hooks.write_config("orders", ["east", "west"])
+    assert not held.exists()
+    assert held.parent == written.parent, "commands of hooks run there"
+    for only in (None, *Principal):
+        one, other = load_config(held, only_principal=only), load_config(written, only_principal=only)
+        assert (one.clusters, one.mirrors, one.expectations) == (other.clusters, other.mirrors, other.expectations)
+    assert load_config(held, only_principal=Principal.DATA).cluster("east").control["sasl.password"] == DATA
+
+
+def test_a_configuration_in_memory_follows_the_connections(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = hooks.current_config("orders", ["east"])
+    assert load_config(path).clusters.keys() == {"east"}
+    other = Connection(conn_id="west", conn_type="kafka_cluster", host="b:1", login="c", password=" two\nlines ")
+    monkeypatch.setattr(BaseHook, "get_connection", staticmethod(lambda name: other))
+    assert hooks.current_config("orders", ["west"]) == path
+    assert load_config(path).clusters.keys() == {"west"}
+    assert load_config(path).cluster("west").control["sasl.password"] == " two\nlines ", "no line of a file"
+
+
+@pytest.mark.parametrize("name", ["../m1", "", "a/b"])
+def test_a_name_in_memory_is_a_mirrors_too(name: str, home: Path) -> None:
+    with pytest.raises(BadRequest, match="cannot be a mirror's name"):
+        hooks.hold_in_memory(name, [])
+
+
+class Triggerer:
+    """What a trigger asks, of Airflow and of the destination; the destination's answers are given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: State | MirrorError) -> None:
+        self.asked = list[str]()
+        self.answers = list(answers)
+        self.password = CONTROL
+        monkeypatch.setattr(BaseHook, "get_connection", self._connection)
+        monkeypatch.setattr(mirror_link, "read_cluster_state", self._state)
+        self.trigger = DataPlaneTrigger("orders", "west", "", "", [], 90)
+
+    def _connection(self, name: str) -> Connection:
+        self.asked.append("airflow")
+        return Connection(conn_id=name, conn_type="kafka_cluster", host="b:1", login="c", password=self.password)
+
+    def _state(self, config: Config, cluster: str) -> State:
+        self.asked.append(config.cluster(cluster).control["sasl.password"])
+        answer = self.answers.pop(0)
+        if isinstance(answer, MirrorError):
+            raise answer
+        return answer
+
+
+def test_a_trigger_asks_for_connections_once_and_after_each_trouble(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Triggerer(monkeypatch, State(), State(), Unreachable("no answer"), State(), BadRequest("login"), State())
+    both = ["airflow", "airflow"]
+    world.trigger._look()
+    world.trigger._look()
+    assert world.asked == [*both, CONTROL, CONTROL]
+    with pytest.raises(Unreachable):
+        world.trigger._look()
+    world.asked.clear()
+    world.trigger._look()
+    assert world.asked == [*both, CONTROL]
+    world.asked.clear()
+    world.password = "renewed"
+    world.trigger._look()
+    assert world.asked == [CONTROL, *both, "renewed"], "a renewed password makes no run red"
+    assert found_on_disk(home) == set()
+
+
+def test_a_login_that_is_refused_as_airflow_has_it_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Triggerer(monkeypatch, BadRequest("login"))
+    with pytest.raises(BadRequest, match="login"):
+        world.trigger._look()
+
+
+def test_a_trigger_is_handed_no_file_of_a_worker(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk.exceptions import TaskDeferred
+
+    west: Any = SimpleNamespace(name="west")
+    found: Any = SimpleNamespace(mirror=SimpleNamespace(name="orders"), destination=west)
+    monkeypatch.setattr(replicate_tasks, "find_mirror", lambda name: (found, State()))
+    monkeypatch.setattr(replicate_tasks, "ended", lambda state, name: None)
+    with pytest.raises(TaskDeferred) as deferred:
+        replicate_tasks.WatchDataPlane(task_id="t", mirror="orders").execute(CONTEXT)
+    trigger: Any = deferred.value.trigger
+    assert trigger.serialize()[1] == {**trigger.serialize()[1], "config_path": "", "home": "", "args": []}
+
+
+def test_without_a_file_for_its_tasks_spark_is_refused_and_what_to_do_is_said(home: Path) -> None:
+    what = r"executors_config.*or choose the Spark master none"
+    own = Path("orders.yaml (in memory)")
+    with pytest.raises(BadRequest, match=what):
+        services(own, ["prove"], "local[*]")
+    with pytest.raises(BadRequest, match=what):
+        parity_check(own, "spark://s:7077", DEMANDS)
+    services(own, ["fence"], "local[*]")  # needs no Spark
+
+
+@pytest.mark.parametrize(("plane", "opened"), [("watch", "/etc/mirrorbook.yaml"), ("start", "orders.yaml")])
+def test_tasks_of_spark_open_the_file_that_the_deployment_names(
+    home: Path, monkeypatch: pytest.MonkeyPatch, plane: str, opened: str
+) -> None:
+    monkeypatch.setenv(SETTING.format("DATA_PLANE"), plane)
+    monkeypatch.setenv(SETTING.format("EXECUTORS_CONFIG"), "/etc/mirrorbook.yaml")
+    checks: list[Any] = [parity_check(Path("orders.yaml"), "local[*]", DEMANDS)]
+    monkeypatch.setattr("mirrorbook_airflow.worker_services.kept", lambda salvage: salvage)
+    made: Any = services(Path("orders.yaml"), ["prove"], "local[*]")
+    for job in (*checks, made.parity, made.salvage):
+        assert (job._config_path, job._opened_by_tasks) == (Path("orders.yaml"), Path(opened))
+
+
+def test_without_spark_all_is_done_in_the_tasks_own_process(home: Path, tmp_path: Path) -> None:
+    made: Services = services(Path("orders.yaml"), ["prove", "salvage"], "none")
+    assert isinstance(made.parity, LocalParity)
+    assert isinstance(parity_check(Path("orders.yaml"), "none", DEMANDS), LocalParity)
+    assert receipts_folder("none", str(tmp_path / "receipts")).names() == []
+    drill = services(Path("orders.yaml"), (), "")  # its task is given no master
+    asking: list[Callable[[], object]] = [
+        lambda: receipts_folder("none", "s3a://b/r"),
+        lambda: made.open_copy_folder("s3a://b/e"),
+        lambda: made.open_receipts("s3a://b/r"),
+        lambda: drill.open_copy_folder("s3a://b/e"),
+    ]
+    for ask in asking:
+        with pytest.raises(BadRequest, match=r"s3a://b/.: this Airflow knows no such file system: .* scheme s3a"):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("plane", "executors", "masters", "offered"),
+    [
+        ("start", "", "", ["local[*]"]),
+        ("watch", "", "", ["none"]),
+        ("watch", "/etc/m.yaml", "", ["local[*]"]),
+        ("watch", "", "none spark://s:7077", ["none", "spark://s:7077"]),
+    ],
+)
+def test_which_masters_a_run_may_be_given(
+    monkeypatch: pytest.MonkeyPatch, plane: str, executors: str, masters: str, offered: list[str]
+) -> None:
+    for name, value in (("DATA_PLANE", plane), ("EXECUTORS_CONFIG", executors), ("SPARK_MASTERS", masters)):
+        monkeypatch.setenv(SETTING.format(name), value)
+    found = params.spark_master()
+    assert (found.value, found.schema["enum"]) == (offered[0], offered)
+
+
+def test_a_data_plane_of_spark_without_spark_is_refused() -> None:
+    with pytest.raises(BadRequest, match="runner spark needs a Spark master, and none was chosen"):
+        replicate_tasks.replicate_options({**PARAMS, "runner": "spark"})

@@ -1,0 +1,213 @@
+"""`failback run` and `resume` ask at the moment, too: before the failover that leads home stops applications."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import typer
+
+from mirror_core.cli import failback, run_commands
+from mirror_core.decide.approval_rules import must_confirm_before_fence
+from mirror_core.model.errors import Refused
+from mirror_core.model.names import MirrorName
+from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState, shorten_hash
+from tests.support.cluster_names import LINK
+from tests.support.mirror_views import MIRROR, RUN
+
+BACK = replace(MIRROR, name=MirrorName("m-back"), source=MIRROR.destination, destination=MIRROR.source)
+HOME = replace(RUN, id="m-back-failover-1", plan=replace(RUN.plan, mirror=BACK.name))
+PROOF = StepRecord(
+    run=HOME.id, step="prove", state=StepState.DONE, attempt=1, started_ms=1, ended_ms=2, evidence={"records": 7}
+)
+
+
+@pytest.mark.parametrize("mode", RunMode)
+@pytest.mark.parametrize("state", RunState)
+@pytest.mark.parametrize("noticed", [False, True])
+def test_only_a_planned_run_that_applications_do_not_notice_yet_asks(
+    mode: RunMode, state: RunState, noticed: bool
+) -> None:
+    run = replace(RUN, state=state, plan=replace(RUN.plan, mode=mode))
+    asks = must_confirm_before_fence(run, is_noticed=noticed)
+    assert asks is (mode is RunMode.PLANNED and state is RunState.RUNNING and not noticed)
+
+
+@dataclass(slots=True)
+class Stage:
+    """Both conductors of a failback that has come to its way home; what they did, in order."""
+
+    under_way: Run | None = None
+    noticed: bool = False
+    did: list[str] = field(default_factory=list)
+
+    KIND = RunKind.FAILOVER
+    link = replace(LINK, mirror=BACK)
+    started_by = "ann@desk"
+
+    # -- the failover that leads home
+
+    def active(self) -> Run | None:
+        return self.under_way
+
+    def decide(self) -> Any:
+        return SimpleNamespace(plan=HOME.plan, reasons=())
+
+    def begin(self, plan_hash: str, choice: object = None, *, approved_by: object, silent: bool = False) -> Run:
+        self.did.append("begin")
+        return HOME
+
+    def disturbs(self, run: Run) -> bool:
+        return self.noticed
+
+    def take(self, run_id: str, steps: Sequence[str], *, agreed_by: str = "") -> tuple[StepRecord, ...]:
+        self.did.append(f"take {', '.join(steps)}")
+        return (PROOF,)
+
+    def refuse_conducted(self, run_id: str, title: str, **options: bool) -> None:
+        self.did.append("look who conducts")
+
+    def drive(self, run_id: str, *, agreed_by: str = "") -> Run:
+        self.did.append(f"drive {run_id} agreed by {agreed_by or 'nobody'}")
+        return replace(RUN, plan=replace(RUN.plan, kind=RunKind.FAILBACK))
+
+    # -- the failback
+
+    def home(self) -> Stage:
+        return self
+
+
+FAILBACK = replace(RUN, id="m-failback-1", plan=replace(RUN.plan, kind=RunKind.FAILBACK))
+DRIVEN, ALL = f"drive {FAILBACK.id} agreed by nobody", f"drive {HOME.id} agreed by {{}}"
+
+
+def go_on(stage: Stage, *, no_pause: bool = False, yes: bool = False, as_json: bool = False) -> None:
+    failback._run_to_end(cast("Any", stage), FAILBACK, no_pause=no_pause, yes=yes, as_json=as_json)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The questions that were put on a terminal, where somebody says yes to all."""
+    questions = list[str]()
+
+    def confirm(question: str, default: bool) -> bool:
+        questions.append(question)
+        return True
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(typer, "confirm", confirm)
+    for name in ("show_outcome", "show_plan"):
+        monkeypatch.setattr(failback, name, lambda *arguments, **options: None)
+    monkeypatch.setattr(run_commands, "print_plan", lambda *arguments, **options: None)
+    monkeypatch.setattr(run_commands, "read_run_outcome", lambda link, run: ())
+    return questions
+
+
+def test_somebody_names_the_moment_and_the_journal_keeps_who(asked: list[str]) -> None:
+    go_on(stage := Stage())
+    assert [question.partition("?")[0] for question in asked] == [
+        f"Run plan {shorten_hash(HOME.plan.hash)}: bring applications home to east",
+        "Fence now",
+    ]
+    assert "Nobody can write any more on west, until east is promoted" in asked[-1]
+    assert stage.did == [
+        *(DRIVEN, "begin", "take prove", "look who conducts", ALL.format("ann@desk"), DRIVEN),
+    ]
+
+
+@pytest.mark.parametrize(("no_pause", "yes"), [(True, False), (False, True)])
+def test_who_wants_no_second_question_is_not_asked(asked: list[str], no_pause: bool, yes: bool) -> None:
+    go_on(stage := Stage(), no_pause=no_pause, yes=yes)
+    assert not [question for question in asked if "Fence now" in question]
+    assert stage.did == [DRIVEN, "begin", ALL.format("nobody"), DRIVEN]
+
+
+def test_a_no_at_the_moment_stops_nobody(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(typer, "confirm", lambda question, default: "Fence now" not in question)
+    stage = Stage()
+    with pytest.raises(Refused) as refused:
+        go_on(stage)
+    assert refused.value.exit_code == 3
+    assert refused.value.reasons == (
+        f"cancelled. run {HOME.id} waits: `mirrorbook failover resume m-back` fences, `... abort ...` gives it up",
+    )
+    assert stage.did == [DRIVEN, "begin", "take prove"]
+
+
+def test_a_run_without_a_terminal_waits_for_no_answer(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was begun on one, and is gone on with by a script."""
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
+    monkeypatch.setattr(failback, "confirm_again", lambda by, run, **options: "")
+    stage = Stage(under_way=HOME)
+    with pytest.raises(Refused, match=r"pass --yes, or run it in a terminal\. run m-back-failover-1 waits"):
+        go_on(stage)
+    assert asked == []
+    assert stage.did[-1] == "take prove"
+
+
+@pytest.mark.parametrize(
+    ("run", "noticed"),
+    [
+        (HOME, True),
+        (replace(HOME, state=RunState.ABORTING), False),
+        (replace(HOME, plan=replace(HOME.plan, mode=RunMode.UNPLANNED)), False),
+    ],
+)
+def test_nobody_is_asked_while_applications_wait_or_of_what_has_no_such_moment(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, run: Run, noticed: bool
+) -> None:
+    monkeypatch.setattr(failback, "confirm_again", lambda by, run, **options: "")
+    go_on(stage := Stage(under_way=run, noticed=noticed))
+    assert asked == []
+    assert stage.did[-2:] == [ALL.format("nobody"), DRIVEN]
+
+
+def test_what_was_proved_does_not_stand_in_what_a_machine_reads(
+    asked: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    go_on(Stage(), as_json=True)
+    said = capsys.readouterr()
+    assert "prove: records 7" in said.err
+    assert said.out == ""
+
+
+class Hung(Stage):
+    """All is proved; another process has taken the run to stop applications, and hangs while its heart beats."""
+
+    mine = False
+
+    def take(self, run_id: str, steps: Sequence[str], *, agreed_by: str = "") -> tuple[StepRecord, ...]:
+        return (PROOF,)  # nothing is left to be taken, so the run is taken from nobody
+
+    def refuse_conducted(self, run_id: str, title: str, **options: bool) -> None:
+        if not self.mine:
+            raise Refused(title, ["process 7 on desk conducts it"])
+
+    def drive(self, run_id: str, *, agreed_by: str = "") -> Any:
+        self.mine = True
+        return Stage.drive(self, run_id, agreed_by=agreed_by)
+
+
+@pytest.mark.parametrize("take_over", [True, False])
+def test_who_takes_the_way_home_over_has_it_after_the_question(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, take_over: bool
+) -> None:
+    stage = Hung(under_way=HOME)
+    done = replace(RUN, plan=replace(RUN.plan, kind=RunKind.FAILBACK))
+    home: Any = SimpleNamespace(link=stage.link, drive=lambda run_id, *, agreed_by="": done, home=lambda: stage)
+    monkeypatch.setattr(failback, "confirm_again", lambda by, run, **options: "")
+
+    def go_on() -> None:
+        failback._run_to_end(home, FAILBACK, take_over=take_over, no_pause=False, yes=False, as_json=False)
+
+    if take_over:
+        go_on()
+        assert any(HOME.id in did for did in stage.did)
+    else:
+        with pytest.raises(Refused, match="process 7 on desk conducts it"):
+            go_on()
+        assert not any("drive" in did for did in stage.did)

@@ -1,0 +1,78 @@
+"""A task after the end of its epoch: one that gets its thread, or task slot, only then; and one that looks on."""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirror_core.copy.task import CopyTask, never_cancelled
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig, Principal
+from mirror_core.model.names import MirrorName, Partition
+from mirror_core.model.task_messages import Assignment, PartitionAssignment
+from mirror_core.model.timing import now_ms
+from tests.support.resume_decisions import EAST, WEST
+
+
+def test_a_task_that_begins_after_its_epoch_says_so() -> None:
+    """Nothing was copied, and nobody would know why."""
+    partitions = tuple(
+        PartitionAssignment(partition=Partition("t", index), source_topic_id="", destination_topic_id="")
+        for index in range(2)
+    )
+    now = now_ms()
+    given = Assignment(
+        mirror=MirrorName("m"),
+        source=EAST,
+        destination=WEST,
+        config_path="",
+        producer_id=1,
+        partitions=partitions,
+        epoch=4,
+        task=3,
+        start_ms=now - 40_000,
+        stop_ms=now - 10_000,
+    )
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound, and nobody listens: refused at once
+        properties = {"bootstrap.servers": f"127.0.0.1:{closed.getsockname()[1]}"}
+        east, west = (
+            ClusterClient(ClusterConfig(name, properties, properties), Principal.DATA, timeout_s=0.1)
+            for name in (EAST, WEST)
+        )
+        with east, west, closing(CopyTask(given, east, west, never_cancelled)) as task:
+            report = task.run()
+    assert report.retry_reason == (
+        "task 3 began 40 s late in an epoch of 30 s, and copied nothing: until then all threads or task slots were "
+        "taken, or an attempt before this one was killed (2 partitions wait)"
+    )
+    assert report.comparisons_unknown, "whether a comparison takes longer than an epoch nobody can say"
+
+
+def test_a_task_looks_on_for_as_long_as_it_is_told_and_no_longer_because_brokers_hang() -> None:
+    """The next ones need its slot."""
+    given = list[float]()
+
+    def finish(limit_s: float, cancelled: object) -> int:
+        given.append(limit_s)
+        return 3
+
+    task: Any = SimpleNamespace(
+        sender=SimpleNamespace(drain=lambda limit_s: None),
+        replicators=[],
+        cancelled=never_cancelled,
+        stop_s=time.time() - 5,
+        assignment=SimpleNamespace(looks_s=20.0),
+        _now_s=time.time,
+        _successor=SimpleNamespace(leave=lambda replicators: None),
+        _filler=SimpleNamespace(drain=lambda limit_s: None, give_up=lambda limit_s: None),
+        _aligner=SimpleNamespace(finish=finish),
+    )
+    CopyTask._finish(task)
+    assert given == [pytest.approx(15.0, abs=2.0)]
+    assert task._interrupted_comparisons == 3

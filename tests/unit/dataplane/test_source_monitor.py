@@ -1,0 +1,250 @@
+"""What the source is asked for at each look, and what is left alone where it takes long; what a look finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from mirror_core.dataplane import source_monitor
+from mirror_core.dataplane.source_monitor import OBSERVE_INTERVAL_S, SourceMonitor
+from mirror_core.decide.loss_bound import compute_loss
+from mirror_core.kafka.client import ClusterMetadata, Leader, TopicMetadata
+from mirror_core.kafka.log_offsets import OffsetPoint, OffsetsResult
+from mirror_core.model.errors import RemoteFault
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.source_observation import ObservedTransaction, SourceObservation
+from tests.support.loss_views import status
+
+ONE = {("id", 1, 1): ObservedTransaction(id="id", producer_id=1, state="Ongoing", parts=())}
+LINK = cast("Any", SimpleNamespace(mirror=SimpleNamespace(name="m", topics=("a.*", "b"), exclude_topics=("ax",))))
+
+
+class Topics:
+    """A source by its listing: `views` are all topics that it has."""
+
+    def __init__(self, *views: TopicMetadata) -> None:
+        self.views = {view.name: view for view in views}
+        self.listings = 0
+
+    def metadata(self, topics: Iterable[str] | None = None) -> ClusterMetadata:
+        self.listings += topics is None
+        found = self.views if topics is None else {t: self.views[t] for t in topics if t in self.views}
+        return ClusterMetadata("E", 1, {}, dict(found), frozenset())
+
+
+EMPTY = cast("Any", Topics())
+
+
+class Source:
+    """Counts how often it was asked, and takes so long for an answer."""
+
+    def __init__(self) -> None:
+        self.now, self.takes_s, self.asked = 100.0, 0.0, 0
+
+    def open(self, *_: object) -> dict[Any, ObservedTransaction]:
+        self.asked += 1
+        self.now += self.takes_s
+        return dict(ONE)
+
+
+@pytest.fixture
+def source(monkeypatch: pytest.MonkeyPatch) -> Source:
+    made = Source()
+    monkeypatch.setattr(source_monitor, "_list_open_transactions", made.open)
+    monkeypatch.setattr(
+        source_monitor, "list_available_offsets", lambda *_, **__: OffsetsResult(offsets={}, offline=frozenset())
+    )
+    monkeypatch.setattr(source_monitor, "time", SimpleNamespace(monotonic=lambda: made.now))
+    return made
+
+
+@pytest.mark.parametrize(("takes_s", "asked"), [(OBSERVE_INTERVAL_S / 2, 30), (2 * OBSERVE_INTERVAL_S, 2)])
+def test_a_source_that_needs_long_to_tell_its_transactions_is_asked_for_them_seldom(
+    source: Source, takes_s: float, asked: int
+) -> None:
+    look, source.takes_s = SourceMonitor(LINK, None), takes_s
+    for _ in range(30):
+        seen = look.observe(EMPTY, cast("Any", None))
+        assert [one.id for one in seen.transactions] == ["id"], "what was seen last stays"
+        source.now += OBSERVE_INTERVAL_S
+    assert source.asked == asked
+
+
+def test_what_was_not_asked_for_again_is_as_old_as_it_is(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_monitor, "now_ms", lambda: int(source.now * 1000))
+    look, source.takes_s = SourceMonitor(LINK, None), 3.0
+    first = look.observe(EMPTY, cast("Any", None))
+    source.now += 5.0
+    second = look.observe(EMPTY, cast("Any", None))
+    assert first.transactions_ms == second.transactions_ms == 100_000
+    assert (first.at_ms, second.at_ms) == (103_000, 108_000)
+
+
+@pytest.mark.parametrize(
+    ("took_s", "answered", "passes_s"),
+    [
+        pytest.param(9.0, False, 2.0, id="a broker hung, and is restarted"),
+        pytest.param(3_600.0, True, 600.0, id="the machine was stopped meanwhile"),
+    ],
+)
+def test_what_did_not_work_or_was_held_up_is_no_source_that_has_much_to_tell(
+    monkeypatch: pytest.MonkeyPatch, took_s: float, answered: bool, passes_s: float
+) -> None:
+    clock, asked = SimpleNamespace(now=100.0), list[float]()
+
+    def opened(*_: object) -> dict[Any, Any] | None:
+        asked.append(clock.now)
+        clock.now += took_s if len(asked) == 1 else 0.1
+        return {} if answered or len(asked) > 1 else None
+
+    monkeypatch.setattr(source_monitor, "_list_open_transactions", opened)
+    monkeypatch.setattr(
+        source_monitor, "list_available_offsets", lambda *_, **__: OffsetsResult(offsets={}, offline=frozenset())
+    )
+    monkeypatch.setattr(source_monitor, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    look = SourceMonitor(LINK, None)
+    look.observe(EMPTY, cast("Any", None))
+    clock.now += passes_s
+    look.observe(EMPTY, cast("Any", None))
+    assert len(asked) == 2
+
+
+# -- topics that no plan knew ------------------------------------------------------------------------------------------
+
+
+class Logs(Topics):
+    """The same, with logs: first and last offset of each partition."""
+
+    def __init__(self, **logs: list[tuple[int, int]]) -> None:
+        super().__init__()
+        self.ids, self.broken = dict[str, str](), False
+        self.set(**logs)
+
+    def set(self, **logs: list[tuple[int, int]]) -> None:
+        self.logs = {Partition(t, i): log for t, row in logs.items() for i, log in enumerate(row)}
+        self.views = {
+            name: TopicMetadata(name, self.ids.get(name, "s"), False, {i: Leader(1, 0) for i in range(len(row))}, 1, 1)
+            for name, row in logs.items()
+        }
+
+    def metadata(self, topics: Iterable[str] | None = None) -> ClusterMetadata:
+        if topics is None and self.broken:
+            raise RemoteFault("topic x: metadata: unknown")
+        return super().metadata(topics)
+
+
+def offsets_of(source: Logs, partitions: Iterable[Partition], point: OffsetPoint, **_: object) -> OffsetsResult:
+    known = {p: source.logs[p] for p in partitions if p in source.logs}
+    return OffsetsResult({p: Offset(log[point is not OffsetPoint.START]) for p, log in known.items()}, frozenset())
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    made = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(source_monitor, "_list_open_transactions", lambda *_: {})
+    monkeypatch.setattr(source_monitor, "list_available_offsets", offsets_of)
+    monkeypatch.setattr(source_monitor, "time", SimpleNamespace(monotonic=lambda: made.now))
+    monkeypatch.setattr(source_monitor, "now_ms", lambda: int(made.now * 1000))
+    return made
+
+
+A0, A1, NEW0 = Partition("a", 0), Partition("a", 1), Partition("an", 0)
+RECORDED = {A0: status(A0)}
+
+
+def seen_by(look: SourceMonitor, source: Logs) -> SourceObservation:
+    return look.observe(cast("Any", source), cast("Any", source))
+
+
+def missing(sighting: SourceObservation) -> dict[Partition, int | None]:
+    found = compute_loss(RECORDED, sighting, {A0: Offset(10)}, (), now_ms=sighting.at_ms)
+    return {p: one.missing for p, one in found.partitions.items()}
+
+
+def test_a_look_finds_added_partitions_and_topics_that_match_any_expression_and_no_exclusion(
+    clock: SimpleNamespace,
+) -> None:
+    source, look = Logs(a=[(0, 12), (4, 9)], b=[(0, 3)], ax=[(0, 99)], other=[(0, 99)]), SourceMonitor(LINK, None)
+    look.set_recorded(RECORDED)
+    sighting = seen_by(look, source)
+    assert missing(sighting) == {A0: 2, A1: 5, Partition("b", 0): 3}
+    assert sighting.listed_ms == 100_000
+    look.set_recorded({**RECORDED, A1: status(A1), Partition("b", 0): status(Partition("b", 0))})
+    assert not any(row.starts or row.id for row in seen_by(look, source).topics), "the mirror has them by now"
+
+
+def test_a_topic_that_is_gone_before_it_was_recorded_is_forgotten(clock: SimpleNamespace) -> None:
+    source, look = Logs(a=[(0, 10)], an=[(0, 7)]), SourceMonitor(LINK, None)
+    look.set_recorded(RECORDED)
+    assert missing(seen_by(look, source)) == {A0: 0, NEW0: 7}
+    source.set(a=[(0, 10)])
+    clock.now += 1
+    assert missing(seen_by(look, source)) == {A0: 0}
+
+
+def test_a_topic_that_was_made_anew_under_its_name_is_told_with_its_id_and_nothing_of_the_old_one(
+    clock: SimpleNamespace,
+) -> None:
+    source, look = Logs(a=[(0, 10), (0, 40)]), SourceMonitor(LINK, None)
+    look.set_recorded({**RECORDED, A1: status(A1)})
+    seen_by(look, source)
+    source.ids["a"] = "anew"
+    source.set(a=[(2, 6)])
+    sighting = seen_by(look, source)
+    assert sighting.get_new_topic_ids() == {"a": "anew"}
+    found = compute_loss({**RECORDED, A1: status(A1)}, sighting, {A0: Offset(10), A1: Offset(40)}, (), now_ms=100_000)
+    assert {p: one.missing for p, one in found.partitions.items()} == {A0: 4, A1: None}
+    assert not list(sighting.get_recovery_points())
+
+
+def test_where_a_listing_takes_long_topics_are_listed_seldom_and_the_sighting_says_when(
+    clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, look = Logs(a=[(0, 10)]), SourceMonitor(LINK, None)
+    look.set_recorded(RECORDED)
+    listing = Topics.metadata
+
+    def slow(self: Topics, topics: Iterable[str] | None = None) -> ClusterMetadata:
+        clock.now += 0.5 if topics is None else 0.0
+        return listing(self, topics)
+
+    monkeypatch.setattr(Topics, "metadata", slow)
+    seen_by(look, source)
+    source.set(a=[(0, 10), (0, 4)], an=[(0, 7)])
+    clock.now += 1
+    sighting = seen_by(look, source)
+    assert missing(sighting) == {A0: 0, A1: 4}, "partitions of known topics are seen at each look"
+    assert (source.listings, sighting.listed_ms) == (1, 100_000)
+    clock.now += 4
+    sighting = seen_by(look, source)
+    assert missing(sighting) == {A0: 0, A1: 4, NEW0: 7}
+    assert (source.listings, sighting.listed_ms) == (2, 105_500)
+
+
+def test_a_listing_that_fails_hides_nothing_that_is_known_and_grows_old(clock: SimpleNamespace) -> None:
+    source, look = Logs(a=[(0, 10)], an=[(0, 7)]), SourceMonitor(LINK, None)
+    look.set_recorded(RECORDED)
+    before = seen_by(look, source)
+    source.broken = True
+    clock.now += 1
+    source.set(a=[(0, 12)], an=[(0, 9)])
+    sighting = seen_by(look, source)
+    assert (missing(sighting), sighting.listed_ms) == ({A0: 2, NEW0: 9}, 100_000)
+    successor = SourceMonitor(LINK, before)
+    successor.set_recorded(RECORDED)
+    sighting = seen_by(successor, source)
+    assert (missing(sighting), sighting.listed_ms) == ({A0: 2, NEW0: 9}, 100_000), "nor by another process"
+    source.broken = False
+    source.set(a=[(0, 12)])
+    clock.now += 1
+    assert missing(seen_by(successor, source)) == {A0: 2}
+
+
+def test_a_partition_whose_end_nobody_tells_is_named_all_the_same(clock: SimpleNamespace) -> None:
+    source, look = Logs(a=[(0, 10), (0, 4)]), SourceMonitor(LINK, None)
+    look.set_recorded(RECORDED)
+    del source.logs[A1]
+    assert missing(seen_by(look, source)) == {A0: 0, A1: None}

@@ -1,0 +1,174 @@
+"""What the driver remembers of its source, and when its heart holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mirror_core.dataplane.heartbeat_writer import HeartbeatWriter, find_fencing_run
+from mirror_core.dataplane.source_monitor import MAX_LISTED_TRANSACTIONS, ObservedSource, TransactionKey
+from mirror_core.kafka.config import ClusterConfig, Config
+from mirror_core.model.mirror import DesiredState, Mirror
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.run import Plan, RunKind, RunMode, RunState, StepRecord, StepState
+from mirror_core.model.source_observation import (
+    TRANSACTION_OVER,
+    ObservedEnd,
+    ObservedTransaction,
+    PartitionTransaction,
+)
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.state_records import State
+from tests.support.loss_views import status
+from tests.support.memory_state import run_of
+from tests.support.source_offsets import offsets
+
+A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
+M = MirrorName("m")
+RUN = "m-failover-20261122T090000-a1b2"
+
+
+@pytest.fixture
+def memory() -> ObservedSource:
+    return ObservedSource(M, {})
+
+
+# -- the lookout ---------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_seen_now_stays_as_it_was_and_grows_old(memory: ObservedSource) -> None:
+    memory.update_ends(1_000, offsets(a0=10, a1=20, b0=5), [])
+    memory.update_ends(3_000, offsets(a0=12), [A1])
+    found = memory.to_observation()
+    assert found.at_ms == 3_000
+    assert dict(found.get_ends()) == {
+        A0: ObservedEnd(Offset(12), 3_000),
+        A1: ObservedEnd(Offset(20), 1_000),
+        B0: ObservedEnd(Offset(5), 1_000),
+    }
+    assert set(found.get_offline_partitions()) == {A1}
+    memory.set_recorded({A0: status(A0)})
+    memory.forget_unknown()
+    memory.update_ends(4_000, offsets(a0=12), [])
+    assert dict(memory.to_observation().get_ends()) == {A0: ObservedEnd(Offset(12), 4_000)}
+
+
+def test_a_partition_that_nobody_ever_led_is_told_without_an_end(memory: ObservedSource) -> None:
+    memory.update_ends(1_000, offsets(a0=10), [A1])
+    found = memory.to_observation()
+    assert set(dict(found.get_ends())) == {A0}
+    assert set(found.get_offline_partitions()) == {A1}
+
+
+def key(name: str = "tx", started_ms: int = 100) -> TransactionKey:
+    return name, 7, started_ms
+
+
+def opened(firsts: Mapping[Partition, int | None], state: str = "Ongoing") -> ObservedTransaction:
+    parts = tuple(
+        PartitionTransaction(partition=p, first=None if f is None else Offset(f)) for p, f in sorted(firsts.items())
+    )
+    return ObservedTransaction(id="tx", producer_id=7, state=state, parts=parts)
+
+
+def told(memory: ObservedSource) -> list[tuple[str, list[tuple[int | None, int | None]]]]:
+    return [(t.state, [(part.first, part.end) for part in t.parts]) for t in memory.to_observation().transactions]
+
+
+def test_a_transaction_is_remembered_after_its_end_until_all_of_it_is_copied(memory: ObservedSource) -> None:
+    memory.update_open_transactions(1_000, {key(): opened({A0: 3, A1: None})})
+    memory.set_ended_bounds(offsets(a0=9, a1=9))
+    assert told(memory) == [("Ongoing", [(3, None), (None, None)])], "an open one has no bound"
+    memory.update_open_transactions(2_000, {key(): opened({A1: 5}, "PrepareCommit")})
+    assert told(memory) == [("PrepareCommit", [(3, None), (5, None)])], "a-0 has its marker, and is told no more"
+    memory.update_open_transactions(2_500, {key(): opened({A1: None}, "PrepareCommit")})
+    assert told(memory) == [("PrepareCommit", [(3, None), (5, None)])], "what was known stays known"
+    memory.update_open_transactions(3_000, {})
+    memory.set_ended_bounds(offsets(a0=10))
+    assert told(memory) == [(TRANSACTION_OVER, [(3, 10), (5, None)])], "nobody led a-1"
+    memory.update_open_transactions(4_000, {})
+    memory.set_ended_bounds(offsets(a0=14, a1=11))
+    assert told(memory) == [(TRANSACTION_OVER, [(3, 10), (5, 11)])], "what came since is not its"
+    assert memory.get_ended_partitions() == {A0, A1}
+    memory.forget_copied(offsets(a0=10, a1=10))
+    assert len(told(memory)) == 1
+    memory.forget_copied(offsets(a0=10, a1=11))
+    assert told(memory) == []
+
+
+def test_the_next_transaction_of_an_id_is_another_one(memory: ObservedSource) -> None:
+    memory.update_open_transactions(1_000, {key(started_ms=100): opened({A0: 3})})
+    memory.update_open_transactions(2_000, {key(started_ms=200): opened({A0: 8})})
+    memory.set_ended_bounds(offsets(a0=9))
+    assert told(memory) == [(TRANSACTION_OVER, [(3, 9)]), ("Ongoing", [(8, None)])]
+
+
+def test_of_many_transactions_the_newest_are_named_and_the_others_counted(memory: ObservedSource) -> None:
+    memory.update_open_transactions(
+        1_000, {key(started_ms=n): opened({A0: n}) for n in range(MAX_LISTED_TRANSACTIONS + 5)}
+    )
+    found = memory.to_observation()
+    assert len(found.transactions) == MAX_LISTED_TRANSACTIONS
+    assert found.unlisted_transactions == 5
+    assert found.transactions[-1].parts[0].first == MAX_LISTED_TRANSACTIONS + 4
+
+
+# -- the heart -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "run"),
+    [
+        (f"step/{RUN}/fence", RUN),
+        (f"step/{RUN}/drain", RUN),
+        (f"step/{RUN}/settle", RUN),
+        (f"step/{RUN}/prove", None),
+        (f"run/{RUN}", None),
+        ("step/n-failover-20261122T090000-a1b2/fence", None),
+        ("lease/m", None),
+        ("step/", None),
+    ],
+)
+def test_steps_behind_which_nobody_may_write_are_known_by_their_keys(written: str, run: str | None) -> None:
+    assert find_fencing_run(written, M) == run
+
+
+@pytest.fixture
+def heart(tmp_path: Path) -> HeartbeatWriter:
+    sides = {name: ClusterConfig(ClusterName(name), {}, {}) for name in ("east", "west")}
+    mirror = Mirror(
+        name=M,
+        source=ClusterName("east"),
+        destination=ClusterName("west"),
+        source_id="E",
+        destination_id="W",
+        topics=("a",),
+        producer_id=1 << 62,
+        desired=DesiredState.STARTED,
+        created_ms=1,
+    )
+    config = Config(tmp_path / "mirrorbook.yaml", {})
+    return HeartbeatWriter(MirrorLink(config, mirror, sides["east"], sides["west"]), "driver", lambda line: None)
+
+
+def state(*steps: str, ended: bool = False) -> State:
+    made = State()
+    run = run_of(RUN, Plan(kind=RunKind.FAILOVER, mirror=M, mode=RunMode.PLANNED, steps=(), bound_facts=()))
+    made.put(replace(run, state=RunState.ABORTED, ended_ms=9) if ended else run)
+    for step in steps:
+        made.put(StepRecord(run=RUN, step=step, state=StepState.STARTED, attempt=1, started_ms=1))
+    return made
+
+
+def test_the_heart_holds_from_the_fence_on_until_the_run_has_ended(heart: HeartbeatWriter) -> None:
+    heart.update_runs(state("prove"))
+    assert heart.fencing_run is None
+    heart.update_runs(state("prove", "fence"))
+    assert heart.fencing_run == RUN
+    heart.judge(state("prove"))
+    assert heart.fencing_run == RUN, "an older look at the state topic lets nothing go"
+    heart.judge(state("prove", "fence", ended=True))
+    assert heart.fencing_run is None

@@ -1,0 +1,188 @@
+"""Until when topics that belong together are whole: never later than the truth, and unknown where nobody can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mirror_core.dataplane.recovery_point import MAX_OBSERVATIONS, RecoveryPoints
+from mirror_core.dataplane.source_monitor import ObservedSource
+from mirror_core.decide.consistency_groups import find_consistency_groups, format_consistency_group
+from mirror_core.decide.mirror_snapshot import MirrorSnapshot
+from mirror_core.decide.plan_figures import list_plan_figures
+from mirror_core.kafka.config import load_config
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, MirrorName, Offset, Partition
+from mirror_core.model.run import RunMode
+from mirror_core.model.source_observation import ObservedEnd, ObservedTopic, SourceObservation
+from tests.support import loss_views
+from tests.support.loss_views import A0, A1, B0, DESTINATION, status
+from tests.support.source_offsets import offsets
+
+view = loss_views.view
+SIGHTING = SourceObservation(
+    mirror=MirrorName("m"),
+    at_ms=100_000,
+    topics=(
+        ObservedTopic(topic="a", ends=(100, 50), ages_ms=(0, 2_000), recovery_point_ages_ms=((1, 7_000),)),
+        ObservedTopic(topic="b", ends=(10,)),
+    ),
+    listed_ms=100_000,
+)
+STATUSES = {p: status(p) for p in (A0, A1, B0)}
+ALL_THERE = offsets(a0=100, a1=50, b0=10)
+
+
+def upto(positions: Mapping[Partition, Offset], *groups: tuple[str, ...]) -> list[int | None]:
+    return [one.complete_up_to_ms for one in find_consistency_groups(groups, STATUSES, SIGHTING, positions)]
+
+
+def test_where_all_has_arrived_it_is_whole_up_to_the_look_that_is_longest_ago() -> None:
+    assert upto(ALL_THERE) == [98_000]
+    assert upto({**ALL_THERE, A1: Offset(90)}) == [98_000], "what came after the look is not dated"
+
+
+def test_a_partition_that_is_behind_counts_from_when_it_was_whole() -> None:
+    assert upto({**ALL_THERE, A1: Offset(49)}) == [93_000]
+
+
+def test_what_was_never_whole_or_has_no_position_is_unknown_for_all_that_belong_to_it() -> None:
+    (behind,) = find_consistency_groups((), STATUSES, SIGHTING, {**ALL_THERE, B0: Offset(9)})
+    assert (behind.complete_up_to_ms, behind.limiting_partitions) == (None, (B0,))
+    assert upto({A0: Offset(100), A1: Offset(50)}) == [None]
+    (never,) = find_consistency_groups((), STATUSES, None, ALL_THERE)
+    assert never.complete_up_to_ms is None
+    assert format_consistency_group(never) == "unknown: of a-0, a-1, b-0"
+    unseen = {**STATUSES, Partition("c", 0): status(Partition("c", 0))}
+    assert [one.complete_up_to_ms for one in find_consistency_groups((), unseen, SIGHTING, ALL_THERE)] == [None]
+
+
+def test_only_topics_that_belong_together_wait_for_each_other() -> None:
+    positions = {**ALL_THERE, B0: Offset(9)}
+    assert upto(positions, ("a",), ("b", "a"), (".*",)) == [98_000, None, None]
+    (nothing,) = find_consistency_groups((("x.*",),), STATUSES, SIGHTING, positions)
+    assert format_consistency_group(nothing) == "unknown: the mirror has no such topic"
+
+
+def test_heartbeats_are_nobodys_topic() -> None:
+    beat = Partition(f"{HEARTBEAT_TOPIC_PREFIX}m", 0)
+    (one,) = find_consistency_groups((), {**STATUSES, beat: status(beat)}, SIGHTING, ALL_THERE)
+    assert one.complete_up_to_ms == 98_000
+
+
+def test_a_plan_without_the_source_says_it(view: MirrorSnapshot) -> None:
+    here = replace(DESTINATION, positions={**ALL_THERE, A1: Offset(20)})
+    lost = replace(view, source_observation=SIGHTING, destination=here, consistency_groups=(("a", "b.*"),))
+    assert dict(list_plan_figures(lost))["complete up to, topics a, b.* together"] == (
+        "1970-01-01 00:01:33.000 UTC; the last is a-1"
+    )
+    drained = replace(lost, is_drained=True)
+    assert not [name for name, _ in list_plan_figures(drained) if name.startswith("complete")], "nothing is missing"
+    assert not [
+        n
+        for n, _ in list_plan_figures(replace(view, is_drained=True, mode=RunMode.PLANNED))
+        if n.startswith("complete")
+    ]
+
+
+# -- the looks --------------------------------------------------------------------------------------------------------
+
+
+def looked(
+    whole: RecoveryPoints, at_ms: int, ends: dict[Partition, Offset], positions: dict[Partition, Offset]
+) -> None:
+    whole.add_observations({p: ObservedEnd(end, at_ms) for p, end in ends.items()})
+    whole.update_positions(positions)
+
+
+def test_a_copy_that_is_behind_is_whole_up_to_the_newest_look_that_it_has_passed() -> None:
+    whole = RecoveryPoints()
+    for second in range(1, 5):
+        looked(whole, 1_000 * second, {A0: Offset(10 * second)}, {A0: Offset(10 * second - 15)})
+    assert whole.get_complete_until() == {A0: 2_000}, "at 25 it has passed 20"
+    whole.update_positions({A0: Offset(40)})
+    assert whole.get_complete_until() == {}
+    assert whole.get_incomplete() == frozenset()
+
+
+def test_a_partition_that_nobody_writes_stays_whole_without_being_asked_for() -> None:
+    whole = RecoveryPoints()
+    looked(whole, 1_000, {A0: Offset(10)}, {A0: Offset(10)})
+    whole.add_observations({A0: ObservedEnd(Offset(10), 9_000)})
+    assert whole.get_incomplete() == frozenset()
+    whole.add_observations({A0: ObservedEnd(Offset(20), 10_000)})
+    assert whole.get_complete_until() == {A0: 9_000}
+
+
+def test_one_that_is_copied_anew_is_not_whole_any_more() -> None:
+    whole = RecoveryPoints()
+    looked(whole, 1_000, {A0: Offset(10)}, {A0: Offset(10)})
+    looked(whole, 2_000, {A0: Offset(20)}, {A0: Offset(3)})
+    assert whole.get_complete_until() == {}
+    assert whole.get_incomplete() == {A0}
+
+
+def test_far_behind_looks_become_fewer_and_never_wrong() -> None:
+    whole = RecoveryPoints()
+    for second in range(1, 1_000):
+        looked(whole, second, {A0: Offset(second)}, {A0: Offset(0)})
+    for position in range(1, 999):
+        whole.update_positions({A0: Offset(position)})
+        assert all(at_ms <= position for at_ms in whole.get_complete_until().values())
+    assert len(whole._unreached[A0]) <= MAX_OBSERVATIONS
+
+
+def test_what_an_earlier_process_knew_is_a_beginning() -> None:
+    whole = RecoveryPoints({A0: 500})
+    looked(whole, 1_000, {A0: Offset(10), A1: Offset(10)}, {A0: Offset(5), A1: Offset(5)})
+    assert whole.get_complete_until() == {A0: 500}
+    whole.keep_only({A1})
+    assert whole.get_complete_until() == {}
+    assert whole.get_incomplete() == {A1}
+
+
+def test_since_when_something_lacks_is_known_also_of_what_was_never_whole() -> None:
+    whole = RecoveryPoints()
+    for second in range(1, 60):
+        looked(whole, second, {A0: Offset(10), A1: Offset(second)}, {A0: Offset(7), A1: Offset(second - 1)})
+    assert whole.get_incomplete_since() == {A0: 1, A1: 58}
+    looked(whole, 60, {A0: Offset(12), A1: Offset(60)}, {A0: Offset(10), A1: Offset(60)})
+    assert whole.get_incomplete_since().keys() == {A0}
+    assert whole.get_incomplete_since()[A0] > 1, "what there was before is there"
+    whole.update_positions({A0: Offset(12)})
+    assert whole.get_incomplete_since() == {}
+
+
+def test_a_sighting_tells_of_those_that_are_behind() -> None:
+    memory = ObservedSource(MirrorName("m"), {}, recorded=STATUSES)
+    memory.update_ends(1_000, offsets(a0=10, a1=20, b0=5), [])
+    memory.recovery_points.update_positions(offsets(a0=10, a1=20, b0=4))
+    memory.update_ends(3_000, offsets(a0=11, a1=25, b0=6), [])
+    memory.recovery_points.update_positions(offsets(a0=11, a1=24, b0=4))
+    assert dict(memory.to_observation().get_recovery_points()) == {A1: 1_000}
+
+
+# -- the file ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_belongs_together_is_said_in_the_file_also_for_the_way_home(tmp_path: Path) -> None:
+    path = tmp_path / "mirrorbook.yaml"
+    head = "clusters:\n  east: {bootstrap.servers: '127.0.0.1:1'}\nmirrors:\n  m:\n    "
+    path.write_text(f"{head}together: [[orders.*, payments], [b]]\n")
+    config = load_config(path)
+    for name in ("m", "m-back"):
+        assert config.consistency_groups(MirrorName(name)) == (("orders.*", "payments"), ("b",))
+    assert config.consistency_groups(MirrorName("n")) == ()
+    for wrong, why in (
+        ("together: orders", "a list of lists"),
+        ("together: [orders]", "a list of lists"),
+        ("together: [[]]", "a list of lists"),
+        ("together: [['(']]", "not a regular expression"),
+        ("apart: []", "`owner`, `switch` and `together` only"),
+    ):
+        path.write_text(f"{head}{wrong}\n")
+        with pytest.raises(BadRequest, match=why):
+            load_config(path)

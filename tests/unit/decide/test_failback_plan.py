@@ -1,0 +1,410 @@
+"""Plans of a failback: strategies by topic, what would be discarded, and each reason that forbids one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirror_core.decide.failback_plan import (
+    FailbackSnapshot,
+    NewPrimary,
+    OldSource,
+    UnmirroredTopic,
+    decide_failback,
+    find_written_since,
+)
+from mirror_core.decide.mirror_snapshot import ClusterTopic, UnseenCluster
+from mirror_core.decide.truncation import AllowedStrategies, find_divergent_tails
+from mirror_core.model.acl import Acl, Operation, Permission, Resource
+from mirror_core.model.config_sections import AuthorizerConfig, AuthorizerKind
+from mirror_core.model.hooks import Hook, HookCommand
+from mirror_core.model.mirror import PartitionState
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.pending_fence import FenceAction
+from mirror_core.model.run import FailbackStrategy
+from tests.support import failback_views
+from tests.support.failback_views import A0, A1, B0, OLD, stopped
+
+view = failback_views.view
+
+
+def old_of(view: FailbackSnapshot) -> OldSource:
+    assert isinstance(view.old_source, OldSource)
+    return view.old_source
+
+
+def reasons_of(view: FailbackSnapshot) -> str:
+    return "\n".join(decide_failback(view).reasons)
+
+
+def test_a_topic_is_recreated_only_when_one_of_its_partitions_has_a_tail(view: FailbackSnapshot) -> None:
+    decision = decide_failback(view)
+    assert decision.reasons == ()
+    assert decision.plan.strategies == {"a": "recreate", "b": "none"}
+    assert decision.plan.figures["offsets to discard"] == "3"
+    assert decision.plan.partitions["a-1"] == "3 offset(s) discarded, [20, 23)"
+    assert decision.plan.discarded == 3
+    # All of a, and the two that b lacks.
+    assert decision.plan.figures["offsets to copy"] == str(50 + 20 + 2)
+
+
+def test_what_would_be_discarded_is_part_of_what_is_approved(view: FailbackSnapshot) -> None:
+    longer = replace(old_of(view), log_ends={A0: Offset(10), A1: Offset(24), B0: Offset(4)})
+    assert decide_failback(replace(view, old_source=longer)).plan.hash != decide_failback(view).plan.hash
+
+
+def test_what_applications_write_on_the_new_primary_is_not(view: FailbackSnapshot) -> None:
+    assert isinstance(view.new_primary, NewPrimary)
+    busier = replace(view.new_primary, log_ends={A0: Offset(90), A1: Offset(90), B0: Offset(90)})
+    assert decide_failback(replace(view, new_primary=busier)).plan.hash == decide_failback(view).plan.hash
+
+
+def test_a_mirror_that_was_only_stopped_cannot_come_home_since_nobody_has_left(view: FailbackSnapshot) -> None:
+    assert view.pending_fence is not None
+    for debt in (None, replace(view.pending_fence, action=FenceAction.LIFT)):
+        [reason] = decide_failback(replace(view, pending_fence=debt)).reasons
+        assert reason.startswith("no failover has ended this mirror, it was stopped: applications never left east."), (
+            debt
+        )
+    assert not decide_failback(replace(view, pending_fence=replace(view.pending_fence, applied_at_ms=None))).reasons, (
+        "silent since the failover"
+    )
+
+
+def test_all_of_a_topic_that_was_created_anew_is_tail(view: FailbackSnapshot) -> None:
+    topics = {**old_of(view).topics, "b": ClusterTopic(id="f" * 32, partitions=1)}
+    assert find_divergent_tails(view.statuses, topics, old_of(view).log_ends)[B0] == (0, 4)
+    assert (
+        decide_failback(replace(view, old_source=replace(old_of(view), topics=topics))).plan.strategies["b"]
+        == "recreate"
+    )
+
+
+def test_a_topic_that_is_gone_from_the_old_source_is_copied_as_a_whole(view: FailbackSnapshot) -> None:
+    old = replace(old_of(view), topics={"a": old_of(view).topics["a"]}, log_ends={A0: Offset(10), A1: Offset(20)})
+    decision = decide_failback(replace(view, old_source=old))
+    assert decision.reasons == ()
+    assert decision.plan.strategies == {"a": "none", "b": "none"}
+    assert any("no longer on east" in w for w in decision.plan.warnings)
+
+
+def test_a_mirror_of_the_same_topics_to_a_third_cluster_is_named_with_what_becomes_of_it(
+    view: FailbackSnapshot,
+) -> None:
+    north = replace(view.mirror, name=MirrorName("n"), destination=ClusterName("north"))
+
+    def said(seen: FailbackSnapshot, *topics: str) -> str:
+        beside = replace(seen, sibling_mirrors=((north, frozenset(topics)),))
+        assert decide_failback(beside).plan.hash == decide_failback(seen).plan.hash, "what is approved is the same"
+        (line,) = set(decide_failback(beside).plan.warnings) - set(decide_failback(seen).plan.warnings)
+        return line
+
+    anew = said(view, "a", "b")
+    assert anew.startswith("mirror n carries a, b from east to north: what comes home reaches north, too, but for a")
+    assert "made anew on east: FAILED there (recreated) from then on" in anew
+    assert "mirrorbook mirror recover n" in anew
+    cut = said(replace(view, allowed_strategies=AllowedStrategies(FailbackStrategy.OFFLINE)), "a", "b")
+    assert "but for a, cut on east: FAILED there (diverged) where north has copied what is discarded" in cut
+    assert said(view, "b") == "mirror n carries b from east to north: what comes home reaches north, too"
+    gone = replace(old_of(view), topics={"a": old_of(view).topics["a"]}, log_ends={A0: Offset(10), A1: Offset(20)})
+    assert "but for b, made anew on east" in said(replace(view, old_source=gone), "a", "b")
+    assert said(replace(view, old_source=UnseenCluster("dead")), "a").endswith(
+        "what becomes of it is not known while east is not seen"
+    )
+
+
+def test_strategy_none_is_refused_for_a_tail_and_others_by_name(view: FailbackSnapshot) -> None:
+    assert "or other ones below it, in a;" in reasons_of(
+        replace(view, allowed_strategies=AllowedStrategies(FailbackStrategy.NONE))
+    )
+    assert reasons_of(replace(view, allowed_strategies=AllowedStrategies(FailbackStrategy.RECREATE))) == ""
+    assert reasons_of(replace(view, allowed_strategies=AllowedStrategies(FailbackStrategy.OFFLINE))) == ""
+
+
+def test_each_obstacle_is_named(view: FailbackSnapshot) -> None:
+    going = replace(view.statuses[A0], state=PartitionState.MIRRORING, lmo=None)
+    assert "not failed over" in reasons_of(replace(view, statuses={**view.statuses, A0: going}))
+    assert "mirrored nothing" in reasons_of(replace(view, statuses={}))
+    assert "run r is under way" in reasons_of(replace(view, active_runs=("r",)))
+    assert "cluster east could not be read: dead" in reasons_of(replace(view, old_source=UnseenCluster("dead")))
+    assert "cluster west could not be read: dead" in reasons_of(replace(view, new_primary=UnseenCluster("dead")))
+    assert "cluster east is X" in reasons_of(replace(view, old_source=replace(old_of(view), cluster_id="X")))
+
+
+def test_a_new_primary_that_is_not_what_it_was_forbids(view: FailbackSnapshot) -> None:
+    assert isinstance(view.new_primary, NewPrimary)
+    short = replace(view.new_primary, log_ends={**view.new_primary.log_ends, A0: Offset(9)})
+    assert "west has lost records since the failover" in reasons_of(replace(view, new_primary=short))
+    anew = replace(view.new_primary, topics={**view.new_primary.topics, "a": ClusterTopic(id="f" * 32, partitions=2)})
+    assert "topic a was created anew on west" in reasons_of(replace(view, new_primary=anew))
+    gone = replace(view.new_primary, topics={"a": view.new_primary.topics["a"]})
+    assert "topic b is gone from west" in reasons_of(replace(view, new_primary=gone))
+
+
+def test_whether_the_old_source_is_fenced_is_said(view: FailbackSnapshot) -> None:
+    def warned(words: str, old: OldSource) -> bool:
+        return any(words in warning for warning in decide_failback(replace(view, old_source=old)).plan.warnings)
+
+    unfenced = replace(old_of(view), fenced=False)
+    assert not warned("fence", old_of(view))
+    assert warned("not under this mirror's fence: the first step raises it", unfenced)
+    assert warned("cannot be fenced by Mirrorbook", replace(unfenced, authorizer=False))
+    by_command = replace(unfenced, authorizer=False, fenced_by_command=True)
+    assert warned("closed to applications by its fence_command, which the first step calls again", by_command)
+    assert not warned("cannot be fenced", by_command)
+
+
+def test_a_right_that_the_failover_gave_and_nobody_has_at_home_is_named(view: FailbackSnapshot) -> None:
+    given = Acl(resource=Resource.TOPIC, name="a", principal="User:late", operation=Operation.WRITE)
+    denied = replace(given, permission=Permission.DENY)
+    assert isinstance(view.new_primary, NewPrimary)
+    view = replace(view, new_primary=replace(view.new_primary, granted_acls=(given,)))
+
+    def warnings_with(held: frozenset[Acl] | None) -> tuple[str, ...]:
+        return decide_failback(replace(view, old_source=replace(old_of(view), held_acls=held))).plan.warnings
+
+    without = decide_failback(view).plan.warnings
+    assert warnings_with(None) == warnings_with(frozenset({given})) == without
+    assert decide_failback(replace(view, new_primary=UnseenCluster("no answer"))).plan.warnings == without
+    (warning,) = set(warnings_with(frozenset({denied}))) - set(without)
+    assert "nobody has these right(s) on east now, which the failover gave on west: " in warning
+    assert "User:late" in warning
+
+
+def test_a_grant_to_everybody_on_either_side_forbids_it_before_anything_is_changed(view: FailbackSnapshot) -> None:
+    assert isinstance(view.new_primary, NewPrimary)
+    line = "ALLOW WRITE ...: kafka-acls.sh --remove"
+    for side, seen in (
+        ("east", replace(old_of(view), demotion_problems=(line,))),
+        ("west", replace(view.new_primary, demotion_problems=(line,))),
+    ):
+        changed = replace(view, old_source=seen) if isinstance(seen, OldSource) else replace(view, new_primary=seen)
+        assert decide_failback(changed).reasons == (
+            f"cluster {side}: writers cannot be kept from mirror topics: {line}",
+        )
+
+
+@pytest.mark.parametrize("state", [PartitionState.MIRRORING, PartitionState.FAILED])
+def test_only_a_stopped_partition_comes_home(view: FailbackSnapshot, state: PartitionState) -> None:
+    going = replace(view.statuses[A0], state=state)
+    assert "not STOPPED): a-0" in reasons_of(replace(view, statuses={**view.statuses, A0: going}))
+
+
+def test_of_a_partition_without_a_last_mirrored_offset_all_is_tail(view: FailbackSnapshot) -> None:
+    """Nobody led it on the new primary when it was promoted."""
+    unknown = replace(view.statuses[A0], lmo=None)
+    decision = decide_failback(replace(view, statuses={**view.statuses, A0: unknown}))
+    assert decision.reasons == ()
+    assert decision.plan.strategies["a"] is FailbackStrategy.RECREATE
+
+
+def test_what_was_approved_is_bound_to_everything_that_was_seen(view: FailbackSnapshot) -> None:
+    assert isinstance(view.new_primary, NewPrimary)
+    lmo = {**view.statuses, B0: stopped(B0, 4)}
+    others = [
+        replace(view, mirror=replace(view.mirror, created_ms=2)),
+        replace(view, old_source=replace(old_of(view), cluster_id="X")),
+        replace(view, new_primary=replace(view.new_primary, cluster_id="X")),
+        replace(view, old_source=replace(old_of(view), fenced=False)),
+        replace(view, old_source=UnseenCluster("dead")),
+        replace(view, new_primary=UnseenCluster("dead")),
+        replace(view, statuses=lmo),
+        replace(view, old_source=replace(old_of(view), topics={"a": ClusterTopic(id="f" * 32, partitions=2)})),
+    ]
+    hashes = [decide_failback(found).plan.hash for found in (view, *others)]
+    assert len(set(hashes)) == len(hashes)
+    assert {fact.name for fact in decide_failback(view).plan.bound_facts} == {
+        "mirror",
+        "old source",
+        "new primary",
+        "last mirrored offsets",
+        "divergent tails",
+        "topic ids",
+        "fenced",
+    }
+
+
+def test_a_topic_of_the_old_source_that_is_another_now_changes_what_was_approved_also_without_records(
+    view: FailbackSnapshot,
+) -> None:
+    ends = {A0: Offset(10), A1: Offset(20)}
+    seen = [
+        decide_failback(
+            replace(view, old_source=replace(old_of(view), topics={**old_of(view).topics, "b": topic}, log_ends=ends))
+        )
+        for topic in (ClusterTopic(id="e" * 32, partitions=1), ClusterTopic(id="f" * 32, partitions=1))
+    ]
+    assert [decision.plan.strategies["b"] for decision in seen] == [FailbackStrategy.RECREATE] * 2
+    assert seen[0].plan.hash != seen[1].plan.hash
+
+
+def test_from_the_alignment_on_there_is_no_way_back(view: FailbackSnapshot) -> None:
+    assert [s.name for s in decide_failback(view).plan.steps if s.reversible] == ["salvage"]
+
+
+def test_nothing_is_known_of_what_an_unseen_source_has(view: FailbackSnapshot) -> None:
+    plan = decide_failback(replace(view, old_source=UnseenCluster("dead"))).plan
+    assert (plan.discarded, plan.figures["offsets to discard"], plan.strategies) == (None, "unknown", {})
+
+
+def test_a_thousand_tails_are_counted_and_not_all_listed(view: FailbackSnapshot) -> None:
+    many = [Partition("a", n) for n in range(1000)]
+    old = replace(old_of(view), log_ends=dict.fromkeys(many, Offset(3)))
+    plan = decide_failback(replace(view, statuses={p: stopped(p, 1) for p in many}, old_source=old)).plan
+    assert plan.discarded == 2000
+    assert len(plan.warnings) < 250
+    assert any("800 more partitions on east have such a tail" in line for line in plan.warnings)
+
+
+def test_each_topic_is_held_against_its_own_id_on_the_new_primary(view: FailbackSnapshot) -> None:
+    assert isinstance(view.new_primary, NewPrimary)
+    other = "c" * 32
+    statuses = {**view.statuses, B0: replace(view.statuses[B0], destination_topic_id=other)}
+    topics = {**view.new_primary.topics, "b": ClusterTopic(id=other, partitions=1)}
+    assert reasons_of(replace(view, statuses=statuses, new_primary=replace(view.new_primary, topics=topics))) == ""
+    mixed = {**view.statuses, A1: replace(view.statuses[A1], destination_topic_id=other)}
+    assert reasons_of(replace(view, statuses=mixed)).startswith("topic a was created anew on west")
+
+
+def test_another_cluster_behind_the_new_primarys_name_forbids(view: FailbackSnapshot) -> None:
+    assert isinstance(view.new_primary, NewPrimary)
+    assert "cluster west is X, the mirror was made with W" in reasons_of(
+        replace(view, new_primary=replace(view.new_primary, cluster_id="X"))
+    )
+
+
+def test_a_log_that_ends_exactly_at_the_last_mirrored_offset_lost_nothing(view: FailbackSnapshot) -> None:
+    assert isinstance(view.new_primary, NewPrimary)
+    assert (
+        reasons_of(replace(view, new_primary=replace(view.new_primary, log_ends={A0: Offset(10), B0: Offset(5)}))) == ""
+    )
+    short = reasons_of(replace(view, new_primary=replace(view.new_primary, log_ends={A0: Offset(50), A1: Offset(19)})))
+    assert short.endswith("before the last mirrored offset in a-1")
+
+
+def test_without_strategy_only_what_diverged_is_named(view: FailbackSnapshot) -> None:
+    assert "in a;" in reasons_of(replace(view, allowed_strategies=AllowedStrategies(FailbackStrategy.NONE)))
+    same = replace(old_of(view), log_ends={A0: Offset(10), A1: Offset(20), B0: Offset(5)})
+    assert reasons_of(replace(view, old_source=same, allowed_strategies=AllowedStrategies(FailbackStrategy.NONE))) == ""
+    assert decide_failback(replace(view, old_source=same)).plan.strategies == {
+        "a": FailbackStrategy.NONE,
+        "b": FailbackStrategy.NONE,
+    }
+    # Not one more record there, but other ones: the topic was created anew, and is empty.
+    topics = {**same.topics, "b": ClusterTopic(id="f" * 32, partitions=1)}
+    anew = replace(same, topics=topics, log_ends={A0: Offset(10), A1: Offset(20), B0: Offset(0)})
+    assert decide_failback(replace(view, old_source=anew)).plan.strategies["b"] is FailbackStrategy.RECREATE
+
+
+def test_the_plan_says_what_is_salvaged_copied_and_unknown(view: FailbackSnapshot) -> None:
+    plan = decide_failback(view).plan
+    assert (plan.figures["partitions"], plan.discarded, plan.unknown) == ("3", 3, ())
+    assert "a-1 on east: offsets 20 to 22 are salvaged, then discarded" in plan.warnings
+    old = replace(old_of(view), topics={"b": ClusterTopic(id=OLD, partitions=1)}, log_ends={B0: Offset(9)})
+    gone = decide_failback(replace(view, old_source=old)).plan
+    # All of a, which is gone there; of b all as well, since its tail makes it anew.
+    assert gone.figures["offsets to copy"] == str(50 + 20 + 6)
+    assert any(w.endswith("to be created and copied as a whole: a") for w in gone.warnings)
+    ahead = replace(old_of(view), log_ends={A0: Offset(10), A1: Offset(20), B0: Offset(5)})
+    assert decide_failback(replace(view, old_source=ahead)).plan.figures["offsets to copy"] == str(40 + 0 + 1)
+    unseen_old = decide_failback(replace(view, old_source=UnseenCluster("dead"))).plan
+    unseen_new = decide_failback(replace(view, new_primary=UnseenCluster("dead"))).plan
+    assert unseen_old.unknown == ("everything on east: log ends, divergent tails",)
+    assert unseen_new.unknown == ("everything on west",)
+    assert unseen_new.discarded == 3
+    assert {p.figures["offsets to copy"] for p in (unseen_old, unseen_new)} == {"unknown"}
+
+
+def test_a_run_of_the_reverse_mirror_that_nobody_could_look_for_forbids_it(view: FailbackSnapshot) -> None:
+    unsure = decide_failback(replace(view, reverse_unknown=UnseenCluster("no answer")))
+    assert unsure.reasons == ("whether a run holds mirror m-back is not known: no answer",)
+    assert unsure.plan.hash == decide_failback(view).plan.hash
+
+
+def test_what_was_written_after_applications_left_is_found_and_what_was_failed_before_is_no_such_thing() -> None:
+    came_home = {
+        A0: stopped(A0, 10),
+        A1: replace(stopped(A1, 20), reason="it differs at 20"),
+        B0: replace(stopped(B0, 0), lmo=None, reason="settings that east refuses"),
+    }
+    assert find_written_since(came_home, {A0: Offset(10), A1: Offset(30), B0: Offset(5)}) == {}
+    assert find_written_since(came_home, {A1: Offset(30)}) == {}  # a topic that is gone
+    assert find_written_since(came_home, {A0: Offset(11), A1: Offset(30)}) == {A0: "from 10 to 11"}
+
+
+def test_a_topic_that_never_came_to_the_new_primary_stays_where_it_is(view: FailbackSnapshot) -> None:
+    away = replace(view, never_copied_topics=("c",))
+    assert reasons_of(away) == ""
+    assert "never mirrored, so no part of the way home: c" in "\n".join(decide_failback(away).plan.warnings)
+    assert isinstance(view.new_primary, NewPrimary)
+    met = replace(away, new_primary=replace(view.new_primary, unmirrored_topics={"c": UnmirroredTopic(partitions=1)}))
+    assert "topic c on west is not the mirror's" in reasons_of(met)
+
+
+def test_a_topic_that_the_mirror_never_had_is_counted_and_stays_on_the_old_source(view: FailbackSnapshot) -> None:
+    written = UnmirroredTopic(partitions=2, offsets=5, log_ends=9)
+    old = replace(old_of(view), unmirrored_topics={"c": written, "d": UnmirroredTopic(partitions=1)})
+    decision = decide_failback(replace(view, old_source=old))
+    assert decision.reasons == ()
+    assert any(
+        "no part of the way home: c (5 offset(s)), d (an unknown number of offsets) stay(s) on east" in line
+        for line in decision.plan.warnings
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "in_the_way"),
+    [
+        (None, False),  # it began on the new primary
+        (UnmirroredTopic(partitions=1, offsets=0, log_ends=0), False),  # the way home takes it as it is
+        (UnmirroredTopic(partitions=3, offsets=0, log_ends=0), True),
+        (UnmirroredTopic(partitions=1, offsets=4, log_ends=4), True),
+        (UnmirroredTopic(partitions=1, offsets=0, log_ends=4), True),
+        (UnmirroredTopic(partitions=1), True),
+    ],
+)
+def test_a_topic_that_each_side_made_on_its_own_forbids_it_unless_the_old_sources_is_new(
+    view: FailbackSnapshot, old: UnmirroredTopic | None, in_the_way: bool
+) -> None:
+    assert isinstance(view.new_primary, NewPrimary)
+    here = replace(view.new_primary, unmirrored_topics={"c": UnmirroredTopic(partitions=2, offsets=8, log_ends=8)})
+    there = replace(old_of(view), unmirrored_topics={"c": old} if old else {})
+    assert (
+        "topic c on west is not the mirror's" in reasons_of(replace(view, old_source=there, new_primary=here))
+    ) is in_the_way
+
+
+def test_partitions_that_no_plan_has_recorded_are_named_counted_and_bound(view: FailbackSnapshot) -> None:
+    b1 = Partition("b", 1)
+    topics = {**old_of(view).topics, "b": ClusterTopic(id=OLD, partitions=2)}
+    wide = replace(view, old_source=replace(old_of(view), topics=topics))
+    plan = decide_failback(wide).plan
+    assert plan.hash != decide_failback(view).plan.hash
+    assert plan.strategies["b"] == "recreate"
+    assert any("topic b has 2 partitions on east and 1 on west: it is made anew with 1" in w for w in plan.warnings)
+    full = replace(wide, old_source=replace(old_of(wide), log_ends={**old_of(view).log_ends, b1: Offset(7)}))
+    plan = decide_failback(full).plan
+    assert plan.hash != decide_failback(wide).plan.hash
+    assert (plan.discarded, plan.partitions["b-1"]) == (3 + 7, "7 offset(s) discarded, [0, 7)")
+    assert plan.figures["not mirrored"] == "1 partition(s), 7 offset(s): b-1 (7 offset(s))"
+    assert any(w.startswith("b-1 on east: offsets 0 to 6 are salvaged, then discarded") for w in plan.warnings)
+
+
+def test_a_partition_that_could_not_be_added_on_the_new_primary_is_no_topic_made_anew(view: FailbackSnapshot) -> None:
+    never = replace(stopped(Partition("a", 2), 0), destination_topic_id="", lmo=None)
+    assert reasons_of(replace(view, statuses={**view.statuses, never.partition: never})) == ""
+
+
+def test_a_new_primary_that_nothing_can_close_is_no_way_home(view: FailbackSnapshot) -> None:
+    """The way home would stop half-way, with the old source's logs taken back: at the planned failover."""
+    bare = AuthorizerConfig(authorizer=AuthorizerKind.FOREIGN)
+    gate = Hook(name="fence_command", call=HookCommand(argv=("/bin/close",)))
+    reasons = decide_failback(replace(view, new_primary_authorizer=bare)).reasons
+    assert any("west has an authorizer that is not Kafka's" in r and "no fence_command" in r for r in reasons)
+    for ruling in (
+        AuthorizerConfig(),
+        AuthorizerConfig(authorizer=AuthorizerKind.NONE),
+        replace(bare, fence_command=gate, unfence_command=gate),
+    ):
+        assert decide_failback(replace(view, new_primary_authorizer=ruling)).reasons == ()

@@ -1,0 +1,343 @@
+"""Plans of a failover: what they say, and each reason that forbids one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirror_core.decide.failover_plan import decide_failover
+from mirror_core.decide.failover_scope import find_scope_changes
+from mirror_core.decide.mirror_snapshot import (
+    ClusterTopic,
+    DestinationSnapshot,
+    HiddenTopics,
+    MirrorSnapshot,
+    UnseenCluster,
+    select_healthy,
+)
+from mirror_core.decide.steps import list_step_names
+from mirror_core.model.config_sections import KAFKA_AUTHORIZER
+from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
+from mirror_core.model.names import MirrorName, Offset, Partition
+from mirror_core.model.run import PlanFact, RunKind, RunMode
+from tests.support import failover_views
+from tests.support.failover_views import CLOSABLE, DST, P0, P1, SRC, foreign, reasons_of, source_of, status
+
+view = failover_views.view
+
+
+def test_a_healthy_mirror_may_fail_over(view: MirrorSnapshot) -> None:
+    decision = decide_failover(view)
+    assert decision.reasons == ()
+    assert decision.plan.warnings == ()
+    assert tuple(s.name for s in decision.plan.steps) == list_step_names(RunKind.FAILOVER)
+    assert [s.name for s in decision.plan.steps if not s.reversible] == ["promote", "switch", "canary", "report"]
+    assert decision.plan.figures["lag in offsets"] == "5"
+    assert decision.plan.partitions["orders-1"] == "MIRRORING, lag 5"
+    assert decision.plan.groups["g"].startswith("3 record(s)")
+
+
+def test_a_dead_source_forbids_a_planned_failover_but_not_its_plan(view: MirrorSnapshot) -> None:
+    decision = decide_failover(replace(view, source=UnseenCluster("refused")))
+    assert "east could not be read" in decision.reasons[0]
+    assert decision.plan.figures["lag in offsets"] == "unknown"
+    assert decision.plan.partitions["orders-0"] == "MIRRORING, lag unknown; position 10, loss unknown"
+    assert decision.plan.groups["g"].startswith("0 to 5 record(s) read again")
+    assert decision.plan.unknown
+
+
+def test_an_unplanned_failover_needs_no_source_and_says_so_of_one_that_answers(view: MirrorSnapshot) -> None:
+    lost = replace(view, mode=RunMode.UNPLANNED, source=UnseenCluster("dead"))
+    assert decide_failover(lost).reasons == ()
+    assert tuple(s.name for s in decide_failover(lost).plan.steps) == list_step_names(
+        RunKind.FAILOVER, RunMode.UNPLANNED
+    )
+    assert [w for w in decide_failover(replace(lost, source=source_of(view))).plan.warnings if "east answers" in w]
+    assert "destination west could not be read" in reasons_of(replace(lost, destination=UnseenCluster("dead")))
+
+
+def test_a_way_home_that_was_ended_by_hand_says_what_ends_the_failback(view: MirrorSnapshot) -> None:
+    """As where the new primary died on it: Airflow's task `home.plan` shows no more than these reasons."""
+    back = replace(view.mirror, name=MirrorName("m-back"), desired=DesiredState.STOPPED, failback_run="run-1")
+    assert "`mirrorbook failback resume m`" in reasons_of(replace(view, mirror=back))
+    assert "failback resume" not in reasons_of(replace(view, mirror=replace(back, failback_run="")))
+    lost = reasons_of(
+        replace(view, mirror=replace(back, desired=DesiredState.STARTED), source=UnseenCluster("no answer"))
+    )
+    assert "`mirrorbook failover run m-back --mode unplanned`" in lost
+
+
+def test_topics_that_the_destination_lost_are_left_out_of_an_unplanned_failover(view: MirrorSnapshot) -> None:
+    destination = view.destination
+    assert isinstance(destination, DestinationSnapshot)
+    lost = replace(view, mode=RunMode.UNPLANNED, source=UnseenCluster("dead"))
+    gone = replace(lost, destination=replace(destination, topics={}))
+    assert decide_failover(gone).scope.topics == ()
+    assert "nothing to promote" in reasons_of(gone)
+    paid = Partition("paid", 0)
+    partly = replace(gone, destination=replace(destination, topics={"paid": ClusterTopic(id=DST, partitions=1)}))
+    partly = replace(partly, statuses={**view.statuses, paid: status(paid)})
+    decision = decide_failover(partly)
+    assert (decision.reasons, decision.scope.topic_names) == ((), ("paid",))
+    assert [w for w in decision.plan.warnings if "topic orders is gone from west" in w]
+    never = {p: replace(s, destination_topic_id="") if p.topic == "orders" else s for p, s in partly.statuses.items()}
+    warnings = decide_failover(replace(partly, statuses=never)).plan.warnings
+    assert [w for w in warnings if "topic orders was never created on west" in w]
+    assert not [w for w in warnings if "is gone" in w]
+
+
+def test_a_topic_that_may_not_be_seen_is_none_that_is_gone(view: MirrorSnapshot) -> None:
+    """Taken for gone it would be promoted as it is, without its last records, or left out."""
+    hidden, destination = HiddenTopics(frozenset({"orders"}), "mirror may not DESCRIBE orders"), view.destination
+    assert isinstance(destination, DestinationSnapshot)
+    here = replace(view, source=replace(source_of(view), topics={}, stable_ends={}, hidden=hidden))
+    assert decide_failover(here).reasons == ("mirror may not DESCRIBE orders",)
+    assert decide_failover(here).scope.drained == (P0, P1)
+    assert "no longer exists" not in "".join(decide_failover(here).plan.warnings)
+    assert decide_failover(replace(here, mode=RunMode.UNPLANNED)).reasons == ()
+    there = replace(view, destination=replace(destination, topics={}, positions={}, hidden=hidden))
+    decision = decide_failover(there)
+    assert (decision.reasons, decision.scope.topic_names) == (("mirror may not DESCRIBE orders",), ("orders",))
+
+
+def test_a_fence_that_would_shut_readers_out_is_not_put_up(view: MirrorSnapshot) -> None:
+    open_to_all = replace(view, source=replace(source_of(view), fence_side_effects="orders have no ACL"))
+    assert "the fence would shut out more than writers on east: orders have no ACL" in reasons_of(open_to_all)
+    assert decide_failover(replace(open_to_all, mode=RunMode.UNPLANNED)).reasons == ()
+
+
+def test_applications_go_by_no_way_home_that_its_failback_has_not_made_whole(view: MirrorSnapshot) -> None:
+    """It does not know yet which rights were withdrawn. Without its source nobody can tell it."""
+    begins = replace(view, mirror=replace(view.mirror, name=MirrorName("m-back"), failback_run="r", is_preparing=True))
+    assert "failback r has not made all of mirror m-back" in reasons_of(begins)
+    assert "`mirrorbook failback resume m` first" in reasons_of(begins)
+    lost = decide_failover(replace(begins, mode=RunMode.UNPLANNED))
+    assert lost.reasons == ()
+    assert any("failback r was broken off before it had made all of this way home" in w for w in lost.plan.warnings)
+
+
+def test_a_topic_that_is_hidden_over_there_does_not_keep_the_others_from_an_unplanned_failover(
+    view: MirrorSnapshot,
+) -> None:
+    hidden, paid = HiddenTopics(frozenset({"paid"}), "mirror may not DESCRIBE paid"), Partition("paid", 0)
+    assert isinstance(view.destination, DestinationSnapshot)
+    statuses, there = {**view.statuses, paid: status(paid)}, replace(view.destination, hidden=hidden)
+    unplanned = replace(view, mode=RunMode.UNPLANNED, statuses=statuses, destination=there)
+    decision = decide_failover(unplanned)
+    assert (decision.reasons, decision.scope.topic_names) == ((), ("orders",))
+    assert [line for line in decision.plan.warnings if "DESCRIBE" in line] == [
+        "mirror may not DESCRIBE paid. Left out, and nobody gets any rights on them by this: paid"
+    ]
+    assert not any("gone from" in line for line in decision.plan.warnings)
+    assert decide_failover(replace(unplanned, mode=RunMode.PLANNED)).reasons == ("mirror may not DESCRIBE paid",)
+    none = replace(there, topics={}, hidden=HiddenTopics(frozenset({"orders"}), "mirror may not DESCRIBE orders"))
+    assert decide_failover(replace(unplanned, statuses=view.statuses, destination=none)).reasons == (
+        "mirror may not DESCRIBE orders",
+    )
+
+
+def test_the_scope_covers_every_partition_and_drains_those_that_can_be(view: MirrorSnapshot) -> None:
+    paid = Partition("paid", 0)
+    statuses = {P0: status(P0), P1: status(P1, PartitionState.FAILED), paid: status(paid)}
+    scope = decide_failover(replace(view, statuses=statuses, destination=UnseenCluster("dead"))).scope
+    assert scope.topic_names == ("orders", "paid")
+    assert scope.drained == (P0,)  # the source has no topic `paid`
+    assert scope.promoted == (P0, P1, paid)
+
+
+def test_what_strays_from_the_scope_is_named(view: MirrorSnapshot) -> None:
+    scope = decide_failover(view).scope
+    assert list(find_scope_changes(scope, view.statuses)) == []
+    wider = Partition("orders", 2)
+    found = [
+        *find_scope_changes(scope, {**view.statuses, wider: status(wider)}),
+        *find_scope_changes(scope, {**view.statuses, Partition("paid", 0): status(Partition("paid", 0))}),
+        *find_scope_changes(scope, {P0: status(P0)}),
+        *find_scope_changes(scope, {P0: status(P0), P1: status(P1, PartitionState.FAILED)}),
+    ]
+    assert [line.split(" since")[0] for line in found] == [
+        "orders-2 was added",
+        "paid was added",
+        "orders-1 is not recorded any more",
+        "orders-1 has FAILED",
+    ]
+
+
+def test_failed_partitions_warn_and_do_not_forbid(view: MirrorSnapshot) -> None:
+    decision = decide_failover(replace(view, statuses={P0: status(P0), P1: status(P1, PartitionState.FAILED)}))
+    assert decision.reasons == ()
+    assert decision.plan.warnings[0].startswith("1 partition(s) FAILED")
+    assert "orders-1 (damaged" in decision.plan.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("id_", "there", "kind", "remedy"),
+    [
+        pytest.param("", False, FailureKind.REFUSED, "change the setting or policy", id="never made"),
+        pytest.param("", False, FailureKind.DENIED, "grant it", id="no right to make it"),
+        pytest.param("", True, FailureKind.OCCUPIED, "its owner deletes or renames it", id="a stranger has its name"),
+        pytest.param("old", True, FailureKind.REPLACED, "find who did it", id="replaced"),
+        pytest.param(DST, False, FailureKind.REPLACED, "find who did it", id="deleted"),
+    ],
+)
+def test_a_topic_without_a_copy_forbids_a_planned_failover_and_the_reason_has_the_remedy(
+    view: MirrorSnapshot, id_: str, there: bool, kind: FailureKind, remedy: str
+) -> None:
+    paid, destination = Partition("paid", 0), view.destination
+    assert isinstance(destination, DestinationSnapshot)
+    bare = replace(status(paid, PartitionState.FAILED), destination_topic_id=id_, kind=kind, reason="west says no")
+    source = source_of(view)
+    here = replace(
+        view,
+        statuses={**view.statuses, paid: bare},
+        source=replace(source, topics={**source.topics, "paid": ClusterTopic(id=SRC, partitions=1)}),
+        destination=replace(
+            destination,
+            topics={**destination.topics, **({"paid": ClusterTopic(id=DST, partitions=1)} if there else {})},
+        ),
+    )
+    decision = decide_failover(here)
+    (reason,) = decision.reasons
+    assert reason.startswith("topic paid has no copy on west, so all its records would be lost: west says no. First: ")
+    assert remedy in reason
+    assert "`mirrorbook mirror recover m --topics paid --action " in reason
+    assert not any("without their newer records" in line for line in decision.plan.warnings)
+    assert decide_failover(replace(here, source=source)).reasons == (), "it is not on the source any more"
+    assert decide_failover(
+        replace(here, statuses={**view.statuses, paid: replace(bare, destination_topic_id=DST)})
+    ).reasons == (() if there else decision.reasons)
+
+
+def test_partitions_that_the_destination_would_not_add_forbid_a_planned_failover(view: MirrorSnapshot) -> None:
+    p2 = Partition("orders", 2)
+    added = replace(
+        status(p2, PartitionState.FAILED), destination_topic_id="", kind=FailureKind.REFUSED, reason="quota"
+    )
+    source = source_of(view)
+    here = replace(
+        view,
+        statuses={**view.statuses, p2: added},
+        source=replace(source, topics={"orders": replace(source.topics["orders"], partitions=3)}),
+    )
+    assert reasons_of(here).startswith("orders-2 has no copy on west")
+    assert decide_failover(replace(here, mode=RunMode.UNPLANNED)).scope.topic_names == ("orders",)
+
+
+def test_a_topic_that_is_not_mirrored_yet_forbids(view: MirrorSnapshot) -> None:
+    topics = {**source_of(view).topics, "orders2": ClusterTopic(id="c" * 32, partitions=1)}
+    assert "topic orders2 on east" in reasons_of(replace(view, source=replace(source_of(view), topics=topics)))
+
+
+def test_new_partitions_of_a_mirrored_topic_forbid(view: MirrorSnapshot) -> None:
+    topics = {"orders": ClusterTopic(id=SRC, partitions=3)}
+    text = reasons_of(replace(view, source=replace(source_of(view), topics=topics)))
+    assert "partition(s) 2 are not mirrored yet" in text
+
+
+def test_recreated_topics_forbid(view: MirrorSnapshot) -> None:
+    topics = {"orders": ClusterTopic(id="f" * 32, partitions=2)}
+    assert "recreated on east" in reasons_of(replace(view, source=replace(source_of(view), topics=topics)))
+    assert isinstance(view.destination, DestinationSnapshot)
+    assert "recreated on west" in reasons_of(replace(view, destination=replace(view.destination, topics=topics)))
+
+
+def test_a_destination_ahead_of_its_source_forbids(view: MirrorSnapshot) -> None:
+    source = replace(source_of(view), stable_ends={P0: Offset(9), P1: Offset(20)})
+    assert "orders-0: west is 1 offset(s) ahead" in reasons_of(replace(view, source=source))
+
+
+def test_another_cluster_behind_the_name_forbids(view: MirrorSnapshot) -> None:
+    assert "east is cluster X" in reasons_of(replace(view, source=replace(source_of(view), cluster_id="X")))
+
+
+def test_an_active_run_a_stopped_mirror_and_an_empty_one_forbid(view: MirrorSnapshot) -> None:
+    text = reasons_of(
+        replace(view, active_run="r9", statuses={}, mirror=replace(view.mirror, desired=DesiredState.STOPPED))
+    )
+    assert "run r9 holds" in text
+    assert "is stopped" in text
+    assert "nothing is mirrored yet" in text
+
+
+def test_a_partition_without_alignment_forbids(view: MirrorSnapshot) -> None:
+    statuses = {P0: status(P0), P1: status(P1, PartitionState.LOG_ALIGNMENT)}
+    assert "initial copy not finished: orders-1" in reasons_of(replace(view, statuses=statuses))
+
+
+def test_no_authorizer_is_a_warning_that_names_the_consequence(view: MirrorSnapshot) -> None:
+    decision = decide_failover(replace(view, source=replace(source_of(view), authorizer=False)))
+    assert "nothing can stop a writer" in decision.plan.warnings[0]
+    assert "stand still" in decision.plan.steps[1].action
+    assert decision.reasons == ()
+
+
+def test_a_source_that_nothing_can_close_is_not_failed_over_as_planned(view: MirrorSnapshot) -> None:
+    there = foreign(view, there=KAFKA_AUTHORIZER)
+    assert "no fence_command: nobody could keep applications from writing there" in reasons_of(there)
+    assert "--mode unplanned" in reasons_of(there)
+    drilled = replace(there, mirror=replace(there.mirror, name=MirrorName("drill.m")))
+    assert decide_failover(drilled).reasons == (), "a drill has no applications that could write"
+
+
+def test_one_that_a_command_closes_is_and_the_plan_says_so(view: MirrorSnapshot) -> None:
+    found = decide_failover(foreign(view, CLOSABLE))
+    assert found.reasons == ()
+    assert "fence_command" in found.plan.steps[1].action
+    assert any("closed to applications by its fence_command" in line for line in found.plan.warnings)
+    assert PlanFact("authorizer of the source", "fence_command") in found.plan.bound_facts
+    assert not any("has no authorizer" in line for line in found.plan.warnings)
+
+
+@pytest.mark.parametrize("dead", [True, False])
+def test_an_unplanned_failover_is_not_refused_by_either_authorizer(view: MirrorSnapshot, dead: bool) -> None:
+    lost = replace(foreign(view), mode=RunMode.UNPLANNED)
+    if dead:
+        lost = replace(lost, source=UnseenCluster("no broker answered"))
+    found = decide_failover(lost)
+    assert found.reasons == ()
+    assert any("close it to applications yourself" in line for line in found.plan.warnings)
+    assert any("Mirrorbook gives and denies nothing there" in line for line in found.plan.warnings)
+    assert any("nothing of Mirrorbook's stops copying tasks of the past" in line for line in found.plan.warnings)
+    closable = decide_failover(replace(lost, source_authorizer=CLOSABLE))
+    assert any("its fence_command closes it when it answers" in line for line in closable.plan.warnings)
+    assert "fence_command" in closable.plan.steps[1].action
+
+
+def test_a_command_that_is_not_there_is_told_before_the_run(view: MirrorSnapshot) -> None:
+    missing = replace(foreign(view, CLOSABLE), fence_command_problems=("fence_command of east: /x is not found",))
+    assert "fence_command of east: /x is not found: the run would stop there" in decide_failover(missing).plan.warnings
+
+
+def test_a_partition_that_failed_and_was_stopped_is_not_healthy(view: MirrorSnapshot) -> None:
+    stopped = replace(status(P1, PartitionState.FAILED), state=PartitionState.STOPPED)
+    assert list(select_healthy({P0: status(P0), P1: stopped})) == [P0]
+    assert (
+        "orders-1 (damaged" in decide_failover(replace(view, statuses={P0: status(P0), P1: stopped})).plan.warnings[0]
+    )
+
+
+def test_facts_have_names_of_their_own(view: MirrorSnapshot) -> None:
+    names_of_facts = [fact.name for fact in decide_failover(view).plan.bound_facts]
+    assert len(set(names_of_facts)) == len(names_of_facts)
+
+
+def test_a_thousand_failed_partitions_are_counted_and_not_all_listed(view: MirrorSnapshot) -> None:
+    failed = {p: status(p, PartitionState.FAILED) for p in (Partition("orders", n) for n in range(1000))}
+    plan = decide_failover(replace(view, statuses=failed)).plan
+    assert len(plan.warnings) < 5
+    assert any("1000 partition(s) FAILED" in line and "and 995 more" in line for line in plan.warnings)
+    assert len(plan.partitions) == 200
+    assert next(f.value for f in plan.bound_facts if f.name == "failed partitions").startswith("1000: orders-0, ")
+
+
+def test_a_partition_that_nobody_leads_is_named_and_holds_up_a_planned_failover_only(view: MirrorSnapshot) -> None:
+    one = replace(source_of(view), stable_ends={P0: Offset(10)}, offline_partitions=(P1,))
+    assert "east: no leader for orders-1, so the rest cannot be copied" in reasons_of(replace(view, source=one))
+    unplanned = replace(view, source=one, mode=RunMode.UNPLANNED)
+    assert "no leader for" not in reasons_of(unplanned)
+    given_up = {P0: status(P0), P1: status(P1, PartitionState.FAILED)}
+    assert "no leader for" not in reasons_of(replace(view, source=one, statuses=given_up)), "it is not copied anyway"
+    assert isinstance(view.destination, DestinationSnapshot)
+    there = replace(view.destination, positions={P0: Offset(10)}, offline_partitions=(P1,))
+    assert "west: no leader for orders-1" in reasons_of(replace(view, destination=there))

@@ -1,0 +1,280 @@
+"""What is foretold, what is counted, and how far the one is from the other: unknown is never taken for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from mirror_core.decide import forecast_accuracy
+from mirror_core.decide.drills import to_drill_name
+from mirror_core.decide.failover_plan import decide_failover
+from mirror_core.decide.forecast_accuracy import (
+    LOST_ROW,
+    READ_AGAIN_ROW,
+    SECONDS_ROW,
+    ForecastComparison,
+    build_forecast,
+    count_lost_planned,
+    count_lost_unplanned,
+    count_read_again,
+    format_counted,
+    format_error,
+    format_forecast,
+    list_forecast_rows,
+    list_past_failovers,
+)
+from mirror_core.decide.mirror_snapshot import (
+    ClusterTopic,
+    DestinationSnapshot,
+    MirrorSnapshot,
+    SourceSnapshot,
+    StandstillForecast,
+    UnseenCluster,
+)
+from mirror_core.model.forecast import ForecastOutcome, PlanForecast
+from mirror_core.model.mirror import DesiredState, PartitionState
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName, MirrorName, Offset, Partition, PartitionOffsets
+from mirror_core.model.pending_fence import FenceAction, PendingFence
+from mirror_core.model.run import Plan, Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, StepState
+from mirror_core.model.source_observation import ObservedTopic, SourceObservation
+from tests.support import loss_views
+from tests.support.forecasts import COMMITTED
+from tests.support.loss_views import A0, A1, B0, DESTINATION, status
+
+view = loss_views.view
+SOURCE = SourceSnapshot(
+    cluster_id="E",
+    topics={"a": ClusterTopic(id="s", partitions=2), "b": ClusterTopic(id="s", partitions=1)},
+    stable_ends={A0: Offset(100), A1: Offset(50), B0: Offset(11)},
+    authorizer=True,
+    transactions=(),
+    groups=("g", "h"),
+    committed=COMMITTED,
+)
+
+
+def planned(view: MirrorSnapshot, here: DestinationSnapshot = DESTINATION) -> MirrorSnapshot:
+    return replace(view, mode=RunMode.PLANNED, source=SOURCE, destination=here)
+
+
+def test_a_planned_failover_loses_and_repeats_nothing_and_takes_as_long_as_the_last_one(view: MirrorSnapshot) -> None:
+    told = build_forecast(
+        replace(planned(view), forecast=StandstillForecast(2.5, "last run", {"fence": 1.0, "drain": 0.5}))
+    )
+    assert told == PlanForecast(
+        seconds=2.5,
+        steps={"fence": 1.0, "drain": 0.5},
+        basis="last run",
+        lost_offsets=0,
+        reread_offsets={"g": (0, 0), "h": (0, 0)},
+    )
+    nothing = build_forecast(planned(view))
+    assert (nothing.seconds, nothing.steps, nothing.basis) == (None, {}, "")
+
+
+def test_what_has_failed_may_miss_more_than_nothing(view: MirrorSnapshot) -> None:
+    broken = replace(planned(view), statuses={A0: status(A0), A1: status(A1, "diverged")})
+    assert (build_forecast(broken).lost_offsets, build_forecast(broken).lost_is_minimum) == (0, True)
+
+
+def test_an_unplanned_one_loses_at_least_what_was_seen_and_repeats_up_to_the_position(view: MirrorSnapshot) -> None:
+    told = build_forecast(replace(view, destination=replace(DESTINATION, committed=COMMITTED)))
+    assert (told.lost_offsets, told.lost_is_minimum, told.reread_offsets) == (37, True, {"g": (0, 5), "h": (0, 6)})
+    never = build_forecast(replace(view, source_observation=None))
+    assert (never.lost_offsets, never.lost_is_minimum) == (None, True)
+    behind_a_fence = build_forecast(replace(view, is_drained=True))
+    assert (behind_a_fence.lost_offsets, behind_a_fence.lost_is_minimum) == (0, False)
+
+
+def test_of_groups_that_are_not_ours_to_move_nothing_is_foretold(view: MirrorSnapshot) -> None:
+    here = replace(DESTINATION, committed=COMMITTED, active_groups=("g",))
+    assert set(build_forecast(replace(view, destination=here)).reread_offsets) == {"h"}
+    assert set(build_forecast(planned(view, here)).reread_offsets) == {"h"}
+    assert build_forecast(replace(view, destination=replace(here, groups_unknown=True))).reread_offsets == {}
+    assert build_forecast(replace(view, destination=UnseenCluster("dead"))).reread_offsets == {}
+    unplaced = replace(DESTINATION, committed=COMMITTED, positions={A0: Offset(93)})
+    assert build_forecast(replace(view, destination=unplaced)).reread_offsets == {}, "how far a log goes is not known"
+
+
+def test_a_plan_carries_it_and_its_hash_does_not(view: MirrorSnapshot) -> None:
+    plan = decide_failover(view).plan
+    assert isinstance(plan.forecast, PlanForecast)
+    assert replace(plan, forecast=msgspec.UNSET).hash == plan.hash
+    assert msgspec.json.decode(msgspec.json.encode(plan), type=Plan) == plan
+
+
+def test_the_plan_of_an_older_mirrorbook_is_written_as_that_wrote_it(view: MirrorSnapshot) -> None:
+    """Its run holds the digest of that JSON."""
+    older = replace(decide_failover(view).plan, forecast=msgspec.UNSET)
+    assert b"foretold" not in msgspec.json.encode(older)
+
+
+GATE: StepEvidence = {"verdict": "passed", "records_in_all": 10}
+
+
+def test_nothing_is_lost_only_where_all_was_compared_equal() -> None:
+    assert count_lost_planned(GATE, [])[0] == 0
+    assert count_lost_planned({}, [])[0] is None
+    assert count_lost_planned({"verdict": "failed"}, [])[0] is None
+    lost, why = count_lost_planned(GATE, [B0])
+    assert lost is None
+    assert "b-0" in why
+
+
+def debt(ends: dict[Partition, int], paid_ms: int | None = 5) -> PendingFence:
+    return PendingFence(
+        mirror=MirrorName("m"),
+        cluster=ClusterName("east"),
+        action=FenceAction.APPLY,
+        run="r",
+        since_ms=1,
+        applied_at_ms=paid_ms,
+        log_ends=PartitionOffsets.from_mapping({p: Offset(end) for p, end in ends.items()}),
+    )
+
+
+def test_an_unplanned_loss_is_counted_when_every_end_of_the_old_source_was_seen_behind_its_fence() -> None:
+    stopped = {p: replace(status(p), state=PartitionState.STOPPED, lmo=Offset(lmo)) for p, lmo in ((A0, 93), (A1, 20))}
+    assert count_lost_unplanned(debt({A0: 100, A1: 20}), stopped)[0] == 7
+    assert count_lost_unplanned(None, stopped)[0] is None
+    assert count_lost_unplanned(debt({}, paid_ms=None), stopped)[0] is None
+    assert count_lost_unplanned(debt({A0: 100, A1: 20}, paid_ms=None), stopped)[0] is None, "it may take more"
+    lost, why = count_lost_unplanned(debt({A0: 100}), stopped)
+    assert lost is None
+    assert "a-1" in why
+    without = {**stopped, A1: replace(stopped[A1], lmo=None)}
+    assert count_lost_unplanned(debt({A0: 100, A1: 20}), without)[0] is None
+
+
+def test_heartbeats_are_nobodys_loss_but_a_drills(view: MirrorSnapshot) -> None:
+    beat = Partition(f"{HEARTBEAT_TOPIC_PREFIX}m", 0)
+    both = {p: replace(status(p), state=PartitionState.STOPPED, lmo=Offset(lmo)) for p, lmo in ((A0, 93), (beat, 10))}
+    assert count_lost_unplanned(debt({A0: 93, beat: 17}), both)[0] == 0
+    assert count_lost_unplanned(debt({A0: 93}), both)[0] == 0, "nor is it waited for them"
+    assert count_lost_unplanned(debt({beat: 17}), {beat: both[beat]})[0] == 7
+    ends = (ObservedTopic(topic="a", ends=(100,)), ObservedTopic(topic=beat.topic, ends=(17,)))
+    seen = SourceObservation(mirror=MirrorName("m"), at_ms=100_000, topics=ends)
+    here = replace(DESTINATION, positions={A0: Offset(93), beat: Offset(10)})
+    assert build_forecast(replace(view, statuses=both, source_observation=seen, destination=here)).lost_offsets == 7
+
+
+ENDS: Mapping[Partition, Offset | None] = {A0: Offset(93), A1: Offset(20)}
+
+
+@pytest.mark.parametrize(
+    ("had", "again"),
+    [
+        ({A0: 90, A1: 20}, 10),
+        ({A0: 80, A1: 20}, 0),
+        ({A0: 70, A1: 20}, 0),  # set back on the source since
+        ({A0: 99, A1: 20}, 13),  # what was lost cannot be read again
+        ({A0: 90, A1: 20, B0: 7}, 10),  # b is none of the mirror's
+        ({A0: 90}, 10),
+        ({}, None),
+    ],
+)
+def test_what_a_group_reads_again_is_counted_up_to_what_was_mirrored(
+    had: dict[Partition, int], again: int | None
+) -> None:
+    resumes = {"g": {A0: Offset(80), A1: Offset(20)}}
+    reached = {"g": {p: Offset(o) for p, o in had.items()}}
+    assert count_read_again(resumes, reached, ENDS) == {"g": again}
+
+
+def test_what_a_group_reads_again_is_unknown_without_both_sides_of_each_partition() -> None:
+    begins, had = {"g": {A0: Offset(80)}}, {"g": {A0: Offset(90), A1: Offset(3)}}
+    assert count_read_again(begins, had, ENDS) == {"g": None}, "where it begins in a-1, its consumers' settings decide"
+    assert count_read_again(begins, None, ENDS) == {"g": None}
+    assert count_read_again(begins, {}, ENDS) == {"g": None}
+    assert count_read_again(begins, {"g": {A0: Offset(90)}}, {A0: None}) == {"g": None}
+
+
+TOLD = PlanForecast(
+    seconds=2.0,
+    steps={"fence": 1.0},
+    basis="last drill",
+    lost_offsets=5,
+    lost_is_minimum=True,
+    reread_offsets={"g": (0, 6)},
+)
+COUNTED = ForecastOutcome(
+    lost_offsets=12, lost_basis="seen", reread_offsets={"g": 8, "new": None}, reread_basis="asked"
+)
+
+
+def run(
+    told: PlanForecast | None = TOLD, counted: ForecastOutcome | None = COUNTED, mirror: str = "m", at_ms: int = 0
+) -> Run:
+    plan = Plan(
+        kind=RunKind.FAILOVER, mirror=MirrorName(mirror), mode=RunMode.UNPLANNED, steps=(), bound_facts=(),
+        forecast=told or msgspec.UNSET,
+    )  # fmt: skip
+    return Run(
+        id=f"r-{at_ms}", plan=plan, plan_hash="", state=RunState.DONE, started_by="ann", started_ms=at_ms,
+        desired=DesiredState.STARTED, conducted_by="ann", forecast_outcome=counted,
+    )  # fmt: skip
+
+
+def step(name: str, start: int, end: int | None) -> StepRecord:
+    return StepRecord(run="r", step=name, state=StepState.DONE, attempt=1, started_ms=start, ended_ms=end)
+
+
+STEPS = (step("settle", 0, 500), step("stand", 500, 900), step("promote", 1_000, 2_500))
+
+
+def by_name(found: tuple[ForecastComparison, ...]) -> dict[str, tuple[float | None, float | None, float | None]]:
+    return {f"{row.subject} {row.item}".strip(): (row.at_least, row.counted, row.error) for row in found}
+
+
+def test_each_forecast_stands_beside_what_was_counted_with_its_error() -> None:
+    assert by_name(list_forecast_rows(run(), STEPS)) == {
+        SECONDS_ROW: (2.0, 2.5, 0.5),
+        "seconds of step settle": (None, 0.5, None),
+        "seconds of step stand": (None, 0.4, None),
+        "seconds of step promote": (None, 1.5, None),
+        LOST_ROW: (5, 12, 7),
+        f"{READ_AGAIN_ROW} g": (0, 8, 2),
+        f"{READ_AGAIN_ROW} new": (None, None, None),
+    }
+
+
+@pytest.mark.parametrize(("counted", "error"), [(0, 0), (6, 0), (7, 1), (None, None)])
+def test_within_its_limits_a_forecast_was_right(counted: int | None, error: int | None) -> None:
+    found = list_forecast_rows(run(counted=replace(COUNTED, reread_offsets={"g": counted})), ())
+    assert by_name(found)[f"{READ_AGAIN_ROW} g"] == (0, counted, error)
+
+
+def test_a_bound_that_was_too_high_is_an_error_below_nothing() -> None:
+    assert by_name(list_forecast_rows(run(counted=replace(COUNTED, lost_offsets=3)), ()))[LOST_ROW] == (5, 3, -2)
+    exact = list_forecast_rows(
+        run(replace(TOLD, lost_offsets=0, lost_is_minimum=False), replace(COUNTED, lost_offsets=0)), ()
+    )
+    assert by_name(exact)[LOST_ROW] == (0, 0, 0)
+
+
+def test_what_an_older_mirrorbook_foretold_is_unknown_and_of_what_counts_nothing_there_is_nothing_to_say() -> None:
+    assert by_name(list_forecast_rows(run(told=None), STEPS))[SECONDS_ROW] == (None, 2.5, None)
+    assert list_forecast_rows(run(told=None, counted=None), STEPS) == ()
+    assert by_name(list_forecast_rows(run(counted=None), ()))[LOST_ROW] == (5, None, None)
+
+
+def test_in_words() -> None:
+    def words(what: str, least: float | None, most: float | None, counted: float | None) -> tuple[str, str, str]:
+        row = forecast_accuracy._build_row(what, "", least, most, counted)
+        return format_forecast(row), format_counted(row), format_error(row)
+
+    assert words(SECONDS_ROW, 2.0, 2.0, 2.5) == ("2.00 s", "2.50 s", "+0.50 s")
+    assert words(LOST_ROW, 1204, None, 1200) == ("at least 1,204", "1,200", "-4")
+    assert words(READ_AGAIN_ROW, 0, 6, 6) == ("0 to 6", "6", "none")
+    assert words(READ_AGAIN_ROW, None, None, None) == ("unknown", "unknown", "unknown")
+
+
+def test_over_time_are_finished_failovers_of_this_mirror_and_its_drills_the_newest_first() -> None:
+    mine, drill = run(at_ms=1), run(mirror=to_drill_name("m"), at_ms=2)
+    others = [run(mirror="m2", at_ms=3), replace(run(at_ms=4), state=RunState.ABORTED)]
+    back = run(at_ms=5)
+    others.append(replace(back, plan=replace(back.plan, kind=RunKind.FAILBACK)))
+    assert list_past_failovers([mine, *others, drill], "m") == [drill, mine]

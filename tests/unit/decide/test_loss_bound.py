@@ -1,0 +1,372 @@
+"""The loss bound: three clocks, what is unknown, and which transactions would be cut in half."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirror_core.decide.failover_plan import decide_failover
+from mirror_core.decide.failover_scope import find_lost_topics
+from mirror_core.decide.loss_bound import (
+    CUT_FIGURE,
+    IN_DOUBT_FIGURE,
+    LISTED_FIGURE,
+    NOT_MIRRORED_FIGURE,
+    compute_snapshot_loss,
+    format_behind,
+    format_partition_loss,
+    list_loss_figures,
+    list_transaction_figures,
+)
+from mirror_core.decide.mirror_snapshot import MirrorSnapshot, UnseenCluster
+from mirror_core.decide.plan_figures import list_plan_figures
+from mirror_core.model.forecast import PlanForecast, TransactionArrival, UncopiedReason
+from mirror_core.model.mirror import FailureKind
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.source_observation import (
+    TRANSACTION_OVER,
+    ObservedTopic,
+    ObservedTransaction,
+    PartitionTransaction,
+    SourceObservation,
+)
+from tests.support import loss_views
+from tests.support.loss_views import A0, A1, B0, DESTINATION, SIGHTING, M, status
+
+view = loss_views.view
+
+
+def test_the_three_clocks(view: MirrorSnapshot) -> None:
+    loss = compute_snapshot_loss(view)
+    assert {p: one.missing for p, one in loss.partitions.items()} == {A0: 7, A1: 30, B0: 0}
+    assert loss.known_missing == 37
+    assert loss.unknown_partitions == ()
+    assert loss.observed_s == 6.0, "a-1 was looked at 2 s before the others"
+    assert loss.heartbeat_age_s == 5.5, "the broker whose newest is older"
+    assert loss.text == (
+        "at least 37 offset(s), and whatever was acknowledged in the 6.0 s since the source was last looked at"
+    )
+
+
+def test_behind_in_seconds_counts_from_when_a_partition_lacked_nothing(view: MirrorSnapshot) -> None:
+    assert view.source_observation is not None
+    assert format_behind(compute_snapshot_loss(view)) == "unknown of a-0", "nobody saw it whole"
+    a = replace(view.source_observation.topics[0], recovery_point_ages_ms=((0, 7_000), (1, 1_500)))
+    seen = replace(
+        view, source_observation=replace(view.source_observation, topics=(a, *view.source_observation.topics[1:]))
+    )
+    loss = compute_snapshot_loss(seen)
+    assert [one.behind_s for one in loss.partitions.values()] == [11.0, 5.5, 4.0], "b-0 lacks nothing that was seen"
+    assert format_behind(loss).startswith("11.0 s: the destination holds all that a-0 had then")
+    failed = status(A0, "gone")
+    assert format_behind(compute_snapshot_loss(replace(seen, statuses={**seen.statuses, A0: failed}))).startswith(
+        "5.5 s"
+    )
+    assert format_behind(compute_snapshot_loss(replace(seen, destination=UnseenCluster("dead, too")))).startswith(
+        "unknown of "
+    )
+    alone = replace(SIGHTING, topics=(ObservedTopic(topic="a", ends=(100,)),))
+    assert (
+        format_behind(compute_snapshot_loss(replace(seen, statuses={A0: failed}, source_observation=alone)))
+        == "unknown: no partition is copied"
+    )
+
+
+def test_the_bound_widens_with_every_second_of_silence_and_what_is_known_to_be_missing_does_not(
+    view: MirrorSnapshot,
+) -> None:
+    later = compute_snapshot_loss(replace(view, now_ms=view.now_ms + 1_000))
+    assert (later.known_missing, later.observed_s, later.heartbeat_age_s) == (37, 7.0, 6.5)
+
+
+def test_ages_by_a_clock_that_is_behind_are_unknown_and_never_0(view: MirrorSnapshot) -> None:
+    a = replace(SIGHTING.topics[0], recovery_point_ages_ms=((0, 7_000), (1, 1_500)))
+    sighting = replace(SIGHTING, topics=(a, *SIGHTING.topics[1:]))
+    ntp = compute_snapshot_loss(replace(view, source_observation=sighting, now_ms=99_000))
+    assert (ntp.observed_s, ntp.heartbeat_age_s, ntp.has_clock_skew) == (1.0, 0.5, False), "what NTP leaves is no doubt"
+    slow = replace(view, source_observation=sighting, now_ms=98_000)
+    loss = compute_snapshot_loss(slow)
+    assert loss.has_clock_skew
+    assert (loss.known_missing, loss.observed_s, loss.heartbeat_age_s) == (37, None, 0.0)
+    assert compute_snapshot_loss(replace(slow, now_ms=97_000)).heartbeat_age_s is None
+    assert {p: one.age_s for p, one in loss.partitions.items()} == {A0: None, A1: 0.0, B0: None}
+    assert format_behind(loss) == "unknown of b-0"
+    assert "when that was is unknown" in loss.text
+    figures = dict(list_loss_figures(slow))
+    assert figures["source last looked at"] == "at an unknown time (clocks differ)"
+    assert figures["transactions cut in half"].startswith("0, of those seen at an unknown time (clocks differ); ")
+    beats = dict(list_loss_figures(replace(slow, now_ms=97_700)))["newest heartbeats on the destination"]
+    assert beats == "partition 0: number 7, of unknown age (clocks differ), partition 1: number 7, 0.0 s old"
+    assert format_partition_loss(loss.partitions[A0]).endswith("its end last seen at an unknown time (clocks differ)")
+    assert dict(list_loss_figures(replace(slow, source_observation=None)))["source last looked at"] == "never"
+
+
+def test_what_is_not_known_is_said_and_not_taken_for_nothing(view: MirrorSnapshot) -> None:
+    never = compute_snapshot_loss(replace(view, source_observation=None))
+    assert (never.known_missing, never.unknown_partitions, never.observed_s) == (0, (A0, A1, B0), None)
+    assert never.text.startswith("unknown: ")
+    one = replace(SIGHTING, topics=(ObservedTopic(topic="a", ends=(100, None)), ObservedTopic(topic="b", ends=(10,))))
+    partly = compute_snapshot_loss(replace(view, source_observation=one))
+    assert (partly.known_missing, partly.unknown_partitions, partly.observed_s) == (7, (A1,), None)
+    assert partly.text == (
+        "at least 7 offset(s) (unknown of 1 partition(s)), and whatever was acknowledged since it was last looked at, "
+        "and when that was is unknown"
+    )
+    blind = compute_snapshot_loss(replace(view, destination=UnseenCluster("dead, too")))
+    assert (blind.known_missing, len(blind.unknown_partitions), blind.heartbeat_age_s) == (0, 3, None)
+    assert blind.observed_s == 6.0
+    unplaced = compute_snapshot_loss(
+        replace(view, destination=replace(DESTINATION, positions={A0: Offset(93)}, heartbeats=()))
+    )
+    assert (unplaced.known_missing, unplaced.unknown_partitions, unplaced.heartbeat_age_s) == (7, (A1, B0), None)
+
+
+def test_failed_and_leaderless_partitions_stand_apart_from_the_seconds(view: MirrorSnapshot) -> None:
+    old = SourceObservation(
+        mirror=M,
+        at_ms=100_000,
+        topics=(
+            ObservedTopic(topic="a", ends=(100, 50), ages_ms=(0, 60_000), offline=(1,)),
+            ObservedTopic(topic="b", ends=(10,), ages_ms=(90_000,)),
+        ),
+    )
+    loss = compute_snapshot_loss(
+        replace(
+            view, source_observation=old, statuses={A0: status(A0), A1: status(A1), B0: status(B0, "somebody wrote")}
+        )
+    )
+    assert loss.observed_s == 4.0
+    assert loss.partitions[A1].is_offline
+    assert loss.partitions[A1].age_s == 64.0
+    assert loss.partitions[B0].is_failed
+    assert loss.known_missing == 37, "their offsets count"
+
+
+def transaction(*parts: PartitionTransaction, state: str = "Ongoing") -> ObservedTransaction:
+    return ObservedTransaction(id="tx", producer_id=5, state=state, parts=parts)
+
+
+def part(partition: Partition, first: int | None, upto: int | None = None) -> PartitionTransaction:
+    return PartitionTransaction(
+        partition=partition,
+        first=None if first is None else Offset(first),
+        end=None if upto is None else Offset(upto),
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "fate"),
+    [
+        (transaction(part(A0, 90), part(A1, 20)), TransactionArrival.PARTIAL),
+        (transaction(part(A0, 90), part(A1, 40), part(B0, None)), TransactionArrival.PARTIAL),
+        (transaction(part(A0, 93), part(A1, 20)), TransactionArrival.ABSENT),
+        (transaction(part(A0, 90), part(A1, 10)), TransactionArrival.MAYBE_PARTIAL),
+        (transaction(part(A0, 95), part(A1, None)), TransactionArrival.UNKNOWN),
+        (transaction(part(A0, 90), part(Partition("gone", 0), 4)), TransactionArrival.UNKNOWN),
+        (transaction(part(A0, 80, 93), part(A1, 20, 25), state=TRANSACTION_OVER), TransactionArrival.PARTIAL),
+        (transaction(part(A0, 80, 94), part(A1, 10, 20), state=TRANSACTION_OVER), TransactionArrival.MAYBE_PARTIAL),
+        (transaction(part(A0, None, 93), part(A1, 10, 20), state=TRANSACTION_OVER), TransactionArrival.COMPLETE),
+    ],
+)
+def test_what_has_arrived_of_a_transaction(
+    view: MirrorSnapshot, seen: ObservedTransaction, fate: TransactionArrival
+) -> None:
+    loss = compute_snapshot_loss(replace(view, source_observation=replace(SIGHTING, transactions=(seen,))))
+    assert (
+        [t.arrival for t in loss.transactions] == [fate]
+        if fate is not TransactionArrival.COMPLETE
+        else loss.transactions == ()
+    )
+    assert [t.id for t in loss.cut_transactions] == (["tx"] if fate is TransactionArrival.PARTIAL else [])
+
+
+def test_a_cut_transaction_names_its_partitions_and_busy_ids_are_named_for_what_came_later(
+    view: MirrorSnapshot,
+) -> None:
+    seen = (
+        transaction(part(A0, 90), part(A1, 20)),
+        replace(transaction(part(A0, 80, 93), state=TRANSACTION_OVER), id="done"),
+        replace(transaction(part(B0, None)), id="idle"),
+    )
+    loss = compute_snapshot_loss(
+        replace(view, source_observation=replace(SIGHTING, transactions=seen, unlisted_transactions=3))
+    )
+    assert [(t.copied, t.not_copied) for t in loss.cut_transactions] == [((A0,), (A1,))]
+    assert loss.open_transactional_ids == {"idle": (B0,), "tx": (A0, A1)}
+    assert loss.unlisted_transactions == 3
+
+
+def test_a_run_says_what_became_of_transactions_where_the_copy_has_ended(view: MirrorSnapshot) -> None:
+    """Until then a data plane may still have copied: a plan's figures are of before."""
+    cut, whole = (
+        transaction(part(A0, 90), part(A1, 20)),
+        replace(transaction(part(A0, None, 93), part(A1, 10, 20)), id="whole", state=TRANSACTION_OVER),
+    )
+    seen = replace(SIGHTING, transactions=(cut, whole))
+    at_the_plan = dict(
+        list_transaction_figures(view.statuses, seen, {A0: Offset(93), A1: Offset(20), B0: Offset(11)}, 106_000)
+    )
+    assert at_the_plan[CUT_FIGURE] == "1, of those seen 6.0 s ago; of later ones it is not known"
+    assert at_the_plan[IN_DOUBT_FIGURE].startswith(
+        "transaction 'tx' (Ongoing when last seen), if it was committed, is cut in"
+    )
+    later = dict(
+        list_transaction_figures(view.statuses, seen, {A0: Offset(93), A1: Offset(30), B0: Offset(11)}, 106_000)
+    )
+    assert later[CUT_FIGURE].startswith("0, of those seen 6.0 s ago")
+    assert later[IN_DOUBT_FIGURE].startswith(
+        "transaction 'tx' (Ongoing when last seen) has begun on a-0, a-1; whether its end"
+    )
+    assert dict(list_transaction_figures(view.statuses, None, {}, 106_000)) == {
+        CUT_FIGURE: "unknown",
+        IN_DOUBT_FIGURE: "unknown",
+    }
+    many = dict(
+        list_transaction_figures(
+            view.statuses, replace(seen, transactions=(whole,), unlisted_transactions=500), {}, 106_000
+        )
+    )
+    assert many[IN_DOUBT_FIGURE].startswith("transaction 'whole' (Over"), "positions are not known"
+    assert "500 that were too many to be noted; later ones of 0 id(s) that were busy then" in many[IN_DOUBT_FIGURE]
+
+
+# -- what is on the source and not recorded, or has no copy ------------------------------------------------------------
+
+
+WIDENED = replace(
+    SIGHTING,
+    topics=(
+        ObservedTopic(topic="a", ends=(100, 50, 300, 250), starts=((2, 0), (3, 50))),
+        ObservedTopic(topic="b", ends=(10,)),
+        ObservedTopic(topic="new", ends=(7, None), id="n", starts=((0, 0),)),
+    ),
+)
+A2, A3, N0, N1 = Partition("a", 2), Partition("a", 3), Partition("new", 0), Partition("new", 1)
+
+
+def test_partitions_that_no_plan_knew_count_with_their_whole_log_and_are_named(view: MirrorSnapshot) -> None:
+    lost = replace(view, source_observation=WIDENED)
+    loss = compute_snapshot_loss(lost)
+    assert {p: one.missing for p, one in loss.uncopied.items()} == {A2: 300, A3: 200, N0: 7, N1: None}
+    assert loss.known_missing == 37 + 300 + 200 + 7
+    assert loss.unknown_partitions == (N1,)
+    assert loss.observed_s is None, "nobody has ever seen the end of new-1"
+    assert loss.text.startswith(
+        "at least 544 offset(s) (unknown of 1 partition(s)), 507 of them in 4 partition(s) that have no copy, and "
+    )
+    assert format_behind(loss).startswith("unknown of ")
+    plan = decide_failover(lost).plan
+    assert plan.figures[NOT_MIRRORED_FIGURE] == (
+        "4 partition(s), 507 offset(s), and what 1 of them hold is unknown: a-2 (not mirrored yet: 300 offset(s)), a-3 "
+        "(not mirrored yet: 200 offset(s)), new-0 (not mirrored yet: 7 offset(s)), new-1 (not mirrored yet: unknown)"
+    )
+    assert any("HAS NO COPY of these partitions of east" in line and "a-2" in line for line in plan.warnings[:2])
+    assert (
+        plan.partitions["a-2"] == "not mirrored yet, all of it is missing, 300 offset(s), its end last seen 4.0 s ago"
+    )
+    assert plan.figures["complete up to, all topics together"].startswith("unknown: of a-2 (not mirrored yet), ")
+    assert isinstance(plan.forecast, PlanForecast)
+    assert plan.forecast.lost_offsets == 544
+
+
+def test_an_approval_is_bound_to_what_has_no_copy(view: MirrorSnapshot) -> None:
+    before, after = decide_failover(view).plan, decide_failover(replace(view, source_observation=WIDENED)).plan
+    assert before.hash != after.hash
+    more = decide_failover(replace(view, source_observation=replace(WIDENED, topics=WIDENED.topics[:2]))).plan
+    assert more.hash not in (before.hash, after.hash)
+    later = replace(
+        WIDENED, at_ms=103_000, topics=(replace(WIDENED.topics[0], ends=(100, 50, 900, 900)), *WIDENED.topics[1:])
+    )
+    assert decide_failover(replace(view, source_observation=later)).plan.hash == after.hash, (
+        "no number that always moves"
+    )
+
+
+def test_a_topic_that_was_deleted_and_made_anew_counts_as_a_whole_whatever_the_old_copy_holds(
+    view: MirrorSnapshot,
+) -> None:
+    a = ObservedTopic(topic="a", ends=(60, 5), id="another", starts=((0, 10), (1, 0)))
+    lost = replace(view, source_observation=replace(SIGHTING, topics=(a, SIGHTING.topics[1])))
+    loss = compute_snapshot_loss(lost)
+    assert {p: (one.missing, one.position) for p, one in loss.uncopied.items()} == {A0: (50, None), A1: (5, None)}
+    assert {one.uncopied_reason for one in loss.uncopied.values()} == {UncopiedReason.RECREATED}
+    assert dict(list_plan_figures(lost))["complete up to, all topics together"].startswith(
+        "unknown: of a-0 (created anew"
+    )
+    recorded = {p: replace(s, source_topic_id="another") if p.topic == "a" else s for p, s in view.statuses.items()}
+    copied = compute_snapshot_loss(replace(lost, statuses=recorded))
+    assert not copied.uncopied, "the mirror has taken it up since"
+    assert copied.partitions[A0].missing == 0
+
+
+def test_of_an_empty_log_nothing_is_missing(view: MirrorSnapshot) -> None:
+    empty = ObservedTopic(topic="new", ends=(0, 9), id="n", starts=((0, 0), (1, 9)))
+    whole = replace(
+        view,
+        source_observation=replace(SIGHTING, topics=(*SIGHTING.topics, empty)),
+        destination=replace(DESTINATION, positions={A0: Offset(100), A1: Offset(50), B0: Offset(11)}),
+    )
+    figures = dict(list_plan_figures(whole))
+    assert figures["complete up to, all topics together"].startswith("1970-01-01 00:01:38")
+    assert figures[NOT_MIRRORED_FIGURE].startswith("2 partition(s), 0 offset(s): new-0 ")
+
+
+def test_topics_are_known_as_of_when_they_were_listed(view: MirrorSnapshot) -> None:
+    whole = replace(DESTINATION, positions={A0: Offset(100), A1: Offset(50), B0: Offset(11)})
+    old = replace(view, destination=whole, source_observation=replace(SIGHTING, listed_ms=80_000))
+    figures = dict(list_plan_figures(old))
+    assert figures["loss"].endswith("; topics that were created in the 24.0 s since all were listed are not in this")
+    assert figures[LISTED_FIGURE] == "24.0 s ago"
+    assert figures["complete up to, all topics together"] == (
+        "1970-01-01 00:01:20.000 UTC; the source's topics were listed then"
+    )
+    assert format_behind(compute_snapshot_loss(old)).startswith("24.0 s: all topics of the source were listed then")
+    never = replace(old, source_observation=replace(SIGHTING, listed_ms=None))
+    figures = dict(list_plan_figures(never))
+    assert figures["loss"].endswith("are not in this: when they were listed is unknown")
+    assert figures[NOT_MIRRORED_FIGURE] == "unknown: when the source's topics were listed is not known"
+    assert figures["complete up to, all topics together"].startswith("unknown: when the source's topics were listed")
+
+
+def test_what_a_look_at_the_living_source_finds_is_named_though_the_data_plane_has_not_seen_it(
+    view: MirrorSnapshot,
+) -> None:
+    loss = compute_snapshot_loss(replace(view, unmirrored=(N0,)))
+    assert loss.uncopied.keys() == {N0}
+    assert loss.unknown_partitions == (N0,)
+
+
+NEVER_MADE = replace(status(B0, "broker refused: collides with b_"), destination_topic_id="", kind=FailureKind.REFUSED)
+
+
+def test_a_topic_that_was_never_made_is_lost_as_a_whole_and_not_promoted_without_its_newer_records(
+    view: MirrorSnapshot,
+) -> None:
+    seen = replace(SIGHTING, topics=(SIGHTING.topics[0], ObservedTopic(topic="b", ends=(10,), starts=((0, 4),))))
+    absent = replace(DESTINATION, topics={"a": DESTINATION.topics["a"]})
+    lost = replace(view, statuses={**view.statuses, B0: NEVER_MADE}, source_observation=seen, destination=absent)
+    decision = decide_failover(lost)
+    assert decision.reasons == (), "the others are worth it"
+    assert compute_snapshot_loss(lost).uncopied[B0].missing == 6
+    assert "b" not in decision.scope.topic_names
+    warnings = "\n".join(decision.plan.warnings)
+    assert "topic b was never created on west: it is left out; `mirrorbook mirror describe m` says why" in warnings
+    assert "b-0 (no copy: 6 offset(s))" in warnings
+    assert "without their newer records" not in warnings
+    stranger = replace(absent, topics=DESTINATION.topics, positions=DESTINATION.positions)
+    assert compute_snapshot_loss(replace(lost, destination=stranger)).uncopied[B0].missing == 6, (
+        "another topic has its name"
+    )
+    assert (
+        decide_failover(replace(lost, statuses=view.statuses, destination=DESTINATION)).plan.hash != decision.plan.hash
+    )
+
+
+def test_partitions_that_the_destination_would_not_add_leave_the_others_of_their_topic_in(view: MirrorSnapshot) -> None:
+    added = {p: replace(status(p, "cannot widen"), destination_topic_id="") for p in (A2, A3)}
+    old = {p: status(p, "cannot widen") for p in (A0, A1)}
+    lost = replace(view, statuses={**view.statuses, **old, **added}, source_observation=WIDENED)
+    assert find_lost_topics(lost) == frozenset()
+    assert compute_snapshot_loss(lost).uncopied[A2].missing == 300
+    assert "a" in decide_failover(lost).scope.topic_names

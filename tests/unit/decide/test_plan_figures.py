@@ -1,0 +1,515 @@
+"""What a failover plan shows beside its steps: numbers, what is not known, and what a person should be warned of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirror_core.decide.mirror_snapshot import (
+    MAX_LISTED,
+    DestinationSnapshot,
+    MinIsrShortfall,
+    MirrorSnapshot,
+    StandstillForecast,
+    UnseenCluster,
+    join_limited,
+    list_lags,
+)
+from mirror_core.decide.plan_figures import (
+    list_group_figures,
+    list_partition_figures,
+    list_plan_figures,
+    list_plan_unknowns,
+    list_plan_warnings,
+)
+from mirror_core.model.acl import Acl
+from mirror_core.model.config_sections import AuthorizerConfig, AuthorizerKind
+from mirror_core.model.mirror import (
+    GroupSyncTime,
+    Lease,
+    NeverCopied,
+    PartitionState,
+)
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.parity_verdict import KnownDifference, MirrorVerification
+from mirror_core.model.run import RunMode
+from mirror_core.model.source_observation import (
+    Heartbeat,
+    ObservedTopic,
+    ObservedTransaction,
+    PartitionTransaction,
+    SourceObservation,
+)
+from mirror_core.model.sync_state import UncommittedGroupOffset, UnsyncedGroups
+from tests.support import plan_views
+from tests.support.plan_views import A0, A1, B0, DESTINATION, LEASE, SOURCE, WRITE, status
+
+view = plan_views.view
+
+
+def shown(view: MirrorSnapshot) -> dict[str, str]:
+    return dict(list_plan_figures(view))
+
+
+def warned(view: MirrorSnapshot) -> str:
+    return "\n".join(list_plan_warnings(view))
+
+
+def test_a_healthy_mirror_is_shown_in_numbers_and_warns_of_nothing(view: MirrorSnapshot) -> None:
+    assert shown(view) == {
+        "partitions": "3",
+        "rights given at promotion": "1",
+        "lag in offsets": "37",
+        "seconds without writes, predicted": "unknown (no earlier run, and no drill)",
+        "proved equal before": "none of 123 offsets",
+        "data plane": "lease held by host-7, last heartbeat 3.0 s ago",
+    }
+    assert warned(view) == ""
+    assert list(list_plan_unknowns(view)) == []
+    assert (
+        shown(replace(view, forecast=StandstillForecast(2.14, "last drill")))["seconds without writes, predicted"]
+        == "2.1 (last drill)"
+    )
+
+
+def test_one_unknown_lag_makes_the_sum_unknown_and_is_listed_first(view: MirrorSnapshot) -> None:
+    partial = replace(view, source=replace(SOURCE, stable_ends={A0: Offset(100), A1: Offset(50)}))
+    assert list(list_lags(partial)) == [(A0, 7), (A1, 30), (B0, None)]
+    assert shown(partial)["lag in offsets"] == "unknown"
+    assert list(list_partition_figures(partial)) == [
+        ("b-0", "MIRRORING, lag unknown"),
+        ("a-1", "MIRRORING, lag 30"),
+        ("a-0", "MIRRORING, lag 7"),
+    ]
+    lost = replace(view, destination=replace(DESTINATION, positions={A0: Offset(93)}))
+    assert [lag for _, lag in list_lags(lost)] == [7, None, None]
+
+
+def test_what_promotion_does_with_rights_is_warned_of_and_only_the_first_of_many(view: MirrorSnapshot) -> None:
+    remarks = tuple(f"remark {number}" for number in range(MAX_LISTED + 2))
+    assert warned(replace(view, destination=replace(DESTINATION, grant_warnings=remarks[:2]))) == "remark 0\nremark 1"
+    many = warned(replace(view, destination=replace(DESTINATION, grant_warnings=remarks))).split("\n")
+    assert many[:MAX_LISTED] == list(remarks[:MAX_LISTED])
+    assert many[MAX_LISTED:] == ["2 more remarks on rights"]
+
+
+def test_equal_lags_are_listed_by_name_and_only_the_first_of_many(view: MirrorSnapshot) -> None:
+    many = [Partition("a", number) for number in range(MAX_LISTED + 5)]
+    source = replace(SOURCE, stable_ends=dict.fromkeys(many, Offset(5)))
+    destination = replace(DESTINATION, positions=dict.fromkeys(many, Offset(5)))
+    listed = list(
+        list_partition_figures(
+            replace(view, statuses={p: status(p) for p in many}, source=source, destination=destination)
+        )
+    )
+    assert [name for name, _ in listed] == [str(p) for p in many[:MAX_LISTED]]
+
+
+def test_each_group_is_told_what_it_would_read_again(view: MirrorSnapshot) -> None:
+    assert dict(list_group_figures(view)) == {
+        "g": "32 record(s) would be read again as of the last sync; 0 after the final sync",
+        # The destination's is later.
+        "h": "0 record(s) would be read again as of the last sync; 0 after the final sync",
+    }
+    behind = replace(view, destination=replace(DESTINATION, committed={"g": {A0: Offset(88)}}))
+    again = "record(s) would be read again as of the last sync"
+    assert dict(list_group_figures(behind)) == {
+        "g": f"2 {again}, 1 partition(s) not synced yet; 0 after the final sync",
+        "h": f"0 {again}, 1 partition(s) not synced yet; 0 after the final sync",
+    }
+
+
+@pytest.mark.parametrize("destination", [UnseenCluster("dead"), replace(DESTINATION, groups_unknown=True)])
+def test_groups_that_could_not_be_asked_are_not_told_to_have_nothing(
+    view: MirrorSnapshot, destination: DestinationSnapshot | UnseenCluster
+) -> None:
+    unseen = "what west has of it is not known; 0 read again after the final sync"
+    blind = replace(view, destination=destination)
+    assert dict(list_group_figures(blind)) == {"g": unseen, "h": unseen}
+    assert any("did not report their groups" in words for words in list_plan_warnings(blind)) is isinstance(
+        destination, DestinationSnapshot
+    )
+    # No approval is void because a broker answered a moment later.
+    assert set(list_plan_unknowns(replace(view, destination=replace(DESTINATION, groups_unknown=True)))) == set(
+        list_plan_unknowns(view)
+    )
+
+
+def test_a_group_that_there_was_no_time_to_ask_about_is_not_told_to_have_nothing(view: MirrorSnapshot) -> None:
+    partly = replace(DESTINATION, committed={"g": DESTINATION.committed["g"]}, groups_unread=1)
+    told = dict(list_group_figures(replace(view, destination=partly)))
+    assert told["g"] == dict(list_group_figures(view))["g"]
+    assert told["h"] == "what west has of it is not known; 0 read again after the final sync"
+
+
+def test_with_a_dead_source_a_group_may_read_again_what_lies_behind_its_offset(view: MirrorSnapshot) -> None:
+    dead = replace(view, source=UnseenCluster("refused"))
+    unknown = "0 to 5 record(s) read again; when it was synced last is unknown"
+    assert dict(list_group_figures(dead)) == {"g": unknown, "h": unknown}
+    seen = GroupSyncTime(mirror=view.mirror.name, synced_ms=101_500, followed=True)
+    synced = "0 to 5 record(s) read again; as committed 1.5 s ago"
+    assert dict(list_group_figures(replace(dead, groups=seen))) == {"g": synced, "h": synced}
+    answering = replace(view, mode=RunMode.UNPLANNED, groups=seen)
+    assert dict(list_group_figures(answering))["g"] == synced, (
+        "an unplanned failover makes no final sync with the source"
+    )
+    # An offset of a partition that is not there now, or behind its log, adds nothing.
+    odd = replace(DESTINATION, committed={"g": {Partition("x", 0): Offset(7), A0: Offset(99), A1: Offset(19)}})
+    assert dict(list_group_figures(replace(dead, destination=odd)))["g"].startswith("0 to 1 record(s) read again")
+    assert dict(list_group_figures(replace(dead, destination=UnseenCluster("too")))) == {}
+
+
+def test_groups_that_will_not_be_there_are_named_in_one_line(view: MirrorSnapshot) -> None:
+    others = replace(view, source=replace(SOURCE, other_groups=("queue (share)", "sums (streams)")))
+    (line,) = set(list_plan_warnings(others)) - set(list_plan_warnings(view))
+    assert "will not be there on west: queue (share), sums (streams)." in line
+
+
+LEFT = UnsyncedGroups(
+    mirror=MirrorName("orders"),
+    unsupported_groups=("queue (share)",),
+    uncommitted=(
+        UncommittedGroupOffset(group="g", partition=str(A0), reason="refused by the destination (x)"),
+        UncommittedGroupOffset(group="lost", partition="", reason="no answer"),
+        UncommittedGroupOffset(
+            group="h", partition=str(A0), reason="somebody has committed 9", destination_offset=Offset(9)
+        ),
+    ),
+)
+
+
+def test_what_was_left_of_groups_at_the_last_look_is_named_without_the_source(view: MirrorSnapshot) -> None:
+    blank = replace(DESTINATION, committed={"h": {A0: Offset(9)}})
+    dead = replace(view, source=UnseenCluster("dead"), destination=blank)
+    others, uncommitted = sorted(
+        set(list_plan_warnings(replace(dead, groups_left=LEFT))) - set(list_plan_warnings(dead))
+    )
+    assert "will not be there on west, as of the last sync: queue (share)." in others
+    assert (
+        "2 without an offset on the destination, so that the group starts where auto.offset.reset says" in uncommitted
+    )
+    assert f"g {A0}: refused by the destination (x), lost: no answer" in uncommitted
+    assert f"h {A0} (stays at 9): somebody has committed 9" in uncommitted
+    told = dict(list_group_figures(replace(dead, groups_left=LEFT)))
+    starts = "no offset, 1 time(s): starts there where auto.offset.reset says"
+    assert told["g"].startswith(starts)
+    assert told["lost"].startswith(starts)
+    assert starts not in told["h"]
+
+
+def test_what_is_on_the_destination_by_now_is_not_left(view: MirrorSnapshot) -> None:
+    there = replace(view, groups_left=replace(LEFT, uncommitted=LEFT.uncommitted[:1]))
+    assert set(list_plan_warnings(there)) == set(list_plan_warnings(view)), "the source tells of its groups itself"
+    assert dict(list_group_figures(there)) == dict(list_group_figures(view))
+
+
+def test_groups_that_have_members_on_the_destination_are_warned_of(view: MirrorSnapshot) -> None:
+    joined = replace(view, destination=replace(DESTINATION, active_groups=("g",)))
+    assert [
+        line for line in list_plan_warnings(joined) if line.startswith("groups with members on west") and ": g." in line
+    ]
+    assert not [line for line in list_plan_warnings(view) if "members" in line]
+
+
+def test_topics_that_could_not_be_written_after_promotion_are_named(view: MirrorSnapshot) -> None:
+    few = (MinIsrShortfall("a", in_sync=1, needed=2), MinIsrShortfall("b", in_sync=2, needed=3))
+    told = warned(replace(view, destination=replace(DESTINATION, min_isr_shortfalls=few)))
+    assert "fewer replicas are in sync on west than min.insync.replicas asks for" in told
+    assert "a (1 of 2), b (2 of 3)" in told
+
+
+def test_many_groups_are_shown_in_part(view: MirrorSnapshot) -> None:
+    names = [f"g{number:04}" for number in range(MAX_LISTED + 5)]
+    committed = {name: {A0: Offset(1)} for name in reversed(names)}
+    for side in (
+        replace(view, source=replace(SOURCE, committed=committed)),
+        replace(view, source=UnseenCluster("dead"), destination=replace(DESTINATION, committed=committed)),
+    ):
+        assert [name for name, _ in list_group_figures(side)] == names[:MAX_LISTED]
+
+
+def test_groups_there_was_no_time_for_are_counted(view: MirrorSnapshot) -> None:
+    assert "groups not looked at in time" not in shown(view)
+    late = replace(view, source=replace(SOURCE, groups=("g", "h", "i", "k")))
+    assert shown(late)["groups not looked at in time"] == "2"
+
+
+def test_a_side_that_is_not_seen_says_why_in_the_figures_and_what_is_unknown_without_a_reason(
+    view: MirrorSnapshot,
+) -> None:
+    dead = replace(view, source=UnseenCluster("refused after 3 s"))
+    assert shown(dead)["source"] == "refused after 3 s"
+    assert shown(dead)["loss"].startswith("unknown")
+    assert list(list_plan_unknowns(dead)) == ["everything on east: log ends, lag, groups, open transactions, loss"]
+    assert "destination" not in shown(dead)
+    blind = replace(view, destination=UnseenCluster("timed out"))
+    assert shown(blind)["destination"] == "timed out"
+    assert list(list_plan_unknowns(blind)) == ["everything on west: positions, groups"]
+    assert {"source", "loss"}.isdisjoint(shown(blind))
+
+
+@pytest.mark.parametrize(
+    ("lease", "now_ms", "runs"),
+    [
+        (LEASE, 109_999, True),
+        (LEASE, 110_001, False),
+        (replace(LEASE, released=True), 101_000, False),
+        (None, 101_000, False),
+    ],
+)
+def test_without_a_living_data_plane_the_whole_lag_waits_for_the_fence(
+    view: MirrorSnapshot, lease: Lease | None, now_ms: int, runs: bool
+) -> None:
+    words = warned(replace(view, lease=lease, now_ms=now_ms))
+    assert ("no data plane is running" not in words) is runs
+    assert (f"`mirrorbook supervise {view.mirror.name}`" not in words) is runs
+
+
+@pytest.mark.parametrize(
+    ("mode", "waits", "said"),
+    [(RunMode.PLANNED, True, True), (RunMode.UNPLANNED, True, False), (RunMode.PLANNED, False, False)],
+)
+def test_what_copying_waits_for_is_warned_of_where_writers_would_wait_for_it(
+    view: MirrorSnapshot, mode: RunMode, waits: bool, said: bool
+) -> None:
+    lease = replace(LEASE, wait_reasons=("broker 2 does not answer",) if waits else ())
+    assert ("writers stand still: broker 2 does not answer" in warned(replace(view, mode=mode, lease=lease))) is said
+
+
+def test_the_lease_is_shown_as_it_is(view: MirrorSnapshot) -> None:
+    assert "data plane" not in shown(replace(view, lease=None))
+    released = replace(view, lease=replace(LEASE, released=True), now_ms=99_000)
+    assert shown(released)["data plane"] == "lease released by host-7, last heartbeat 0.0 s ago", "what NTP leaves"
+    unknown = shown(replace(view, lease=LEASE, now_ms=LEASE.heartbeat_ms - 2_000))["data plane"]
+    assert unknown == "lease held by host-7, last heartbeat at an unknown time (clocks differ)"
+
+
+def test_what_a_person_should_know_before_approving(view: MirrorSnapshot) -> None:
+    source = replace(SOURCE, authorizer=False, transactions=("tx-1", "tx-2"), topics={"a": SOURCE.topics["a"]})
+    text = warned(replace(view, source=source, destination=replace(DESTINATION, authorizer=False)))
+    assert "east has no authorizer" in text
+    assert "topic b no longer exists or matches on east" in text
+    assert "topic a no longer" not in text
+    assert "open transactions on east (tx-1, tx-2)" in text
+    assert "while it stands, no producer of these ids can write anything there, other topics included" in text
+    assert "west has no authorizer" in text
+    assert "no data plane" not in text
+
+
+def test_what_cannot_be_fenced_is_named_as_mirrorbook_yaml_has_it(view: MirrorSnapshot) -> None:
+    none = AuthorizerConfig(authorizer=AuthorizerKind.NONE)
+    open_both = replace(view, source=replace(SOURCE, authorizer=False), source_authorizer=none)
+    text = warned(replace(open_both, destination=replace(DESTINATION, authorizer=False), destination_authorizer=none))
+    assert "has no authorizer" not in text, "brokers were not asked"
+    assert "east gets no ACLs from Mirrorbook (`authorizer: none`): nothing can stop a writer there" in text
+    assert "west gets no ACLs from Mirrorbook (`authorizer: none`): nothing keeps applications from" in text
+
+
+def test_what_was_deleted_before_it_was_copied_is_said_behind_what_failed_and_before_the_source(
+    view: MirrorSnapshot,
+) -> None:
+    never = NeverCopied(offsets=30, since_ms=1, newest_ms=1, first=Offset(50), next=Offset(80))
+    statuses = {
+        **view.statuses,
+        A0: replace(status(A0), never_copied=never),
+        A1: replace(status(A1, PartitionState.FAILED), reason="damaged"),
+    }
+    failed, deleted, open_writes = list_plan_warnings(
+        replace(view, statuses=statuses, source=replace(SOURCE, authorizer=False))
+    )
+    assert failed.startswith("1 partition(s) FAILED")
+    assert deleted == (
+        "east deleted offsets before they were copied, and west never had their records: 30 offset(s) of 1 "
+        "partition(s), first found 1970-01-01 00:00:00 UTC: a-0 (30, the last of them [50, 80))"
+    )
+    assert "no authorizer" in open_writes
+
+
+def test_a_failed_partition_is_named_with_its_offset_and_its_reason(view: MirrorSnapshot) -> None:
+    failed = replace(status(A1, PartitionState.FAILED), reason="damaged", failed_at=Offset(0))
+    text = warned(replace(view, statuses={**view.statuses, A1: failed}))
+    head = "1 partition(s) FAILED and will be promoted as they are, without their newer records: "
+    assert text == f"{head}a-1 at offset 0 (damaged)"
+    nowhere = replace(failed, failed_at=None)
+    assert warned(replace(view, statuses={**view.statuses, A1: nowhere})) == f"{head}a-1 (damaged)"
+
+
+def test_many_failed_partitions_are_one_warning_and_push_no_other_one_out_of_sight(view: MirrorSnapshot) -> None:
+    many = {p: replace(status(p, PartitionState.FAILED), reason="cut") for p in (Partition("a", n) for n in range(900))}
+    lines = warned(replace(view, statuses=many, source=replace(SOURCE, authorizer=False))).split("\n")
+    assert lines[0].startswith("900 partition(s) FAILED")
+    assert lines[0].endswith("a-4 (cut); and 895 more")
+    assert any("east has no authorizer" in line for line in lines[:3])
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, ""), (1, "0"), (10, "0, 1, 2, 3, 4, 5, 6, 7, 8, 9")])
+def test_a_short_list_is_said_as_a_whole(count: int, words: str) -> None:
+    assert join_limited(range(count)) == words
+
+
+def test_a_long_list_is_cut_after_ten() -> None:
+    assert join_limited(iter(range(13))) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 3 more"
+
+
+@pytest.mark.parametrize("mode", RunMode)
+def test_hooks_are_shown_and_those_that_would_fail_are_warned_of(view: MirrorSnapshot, mode: RunMode) -> None:
+    hooked = replace(view, mode=mode, hooks={"dns": "command point-dns"}, hook_problems=("hook dns: no program",))
+    assert shown(hooked)["switch hook dns"] == "command point-dns"
+    assert "hook dns: no program: it would fail, and the run go on without it" in warned(hooked)
+    assert "switch hook" not in str(shown(view))
+
+
+def test_without_the_source_the_plan_says_what_would_be_lost_by_three_clocks(view: MirrorSnapshot) -> None:
+    seen = SourceObservation(
+        mirror=view.mirror.name,
+        at_ms=101_000,
+        topics=(ObservedTopic(topic="a", ends=(100, 50)), ObservedTopic(topic="b", ends=(10,), offline=(0,))),
+        transactions=(
+            ObservedTransaction(
+                id="tx",
+                producer_id=1,
+                state="Ongoing",
+                parts=(
+                    PartitionTransaction(partition=A0, first=Offset(90)),
+                    PartitionTransaction(partition=A1, first=Offset(30)),
+                ),
+            ),
+        ),
+        transactions_ms=101_000,
+    )
+    beats = tuple(Heartbeat(partition=n, number=9, at_ms=100_500 + n, mirror="m", driver="d") for n in (0, 1))
+    dead = replace(
+        view, source=UnseenCluster("dead"), source_observation=seen, destination=replace(DESTINATION, heartbeats=beats)
+    )
+    told = shown(dead)
+    assert told["loss"].startswith("at least 37 offset(s), and whatever was acknowledged in the 2.0 s since")
+    assert told["source last looked at"] == "2.0 s ago"
+    assert told["newest heartbeats on the destination"] == (
+        "partition 0: number 9, 2.5 s old, partition 1: number 9, 2.5 s old"
+    )
+    assert told["transactions cut in half"].startswith("1, of those seen 2.0 s ago")
+    assert dict(list_partition_figures(dead))["a-0"] == (
+        "MIRRORING, lag unknown; position 93, 7 offset(s) known to be missing, its end last seen 2.0 s ago"
+    )
+    assert [name for name, _ in list_partition_figures(dead)] == ["a-1", "a-0", "b-0"], "what misses most comes first"
+    words = warned(dead)
+    assert (
+        "transaction 'tx' (Ongoing when last seen), if it was committed, is cut in half: a-0 have it, a-1 do" in words
+    )
+    assert "nobody led b-0 on east" in words
+    assert "no heartbeat" not in words
+    assert "no heartbeat of east has arrived on west" in warned(replace(dead, destination=DESTINATION))
+    unplanned = replace(dead, source=SOURCE, mode=RunMode.UNPLANNED)
+    assert shown(unplanned)["loss"] == told["loss"], "an answering source is only looked at"
+    assert "loss" not in shown(replace(unplanned, mode=RunMode.PLANNED))
+    drained = replace(dead, is_drained=True)
+    assert shown(drained)["loss"].startswith("none")
+    assert "FAILED" not in shown(drained)["loss"]
+    bad = {**drained.statuses, A1: replace(status(A1, PartitionState.FAILED), reason="damaged")}
+    assert shown(replace(drained, statuses=bad))["loss"].startswith("none, but for what FAILED partitions miss")
+    assert "source last looked at" not in shown(drained)
+    assert "cut in half" not in warned(drained)
+
+
+def test_a_partition_that_nobody_leads_is_unknown_alone(view: MirrorSnapshot) -> None:
+    one = replace(SOURCE, stable_ends={A0: Offset(100), A1: Offset(50)}, offline_partitions=(B0,))
+    assert "no leader for b-0 on east: ends and lag are unknown" in warned(replace(view, source=one))
+    assert list(list_plan_unknowns(replace(view, source=one))) == []
+
+
+def test_who_approves_to_go_on_from_a_run_knows_who_conducts_it(view: MirrorSnapshot) -> None:
+    """That may be a colleague who is still copying what this plan gives up."""
+    alone = replace(view, mode=RunMode.UNPLANNED, continues_run="m-failover-1")
+    (line,) = set(list_plan_warnings(replace(alone, conducted_by="conducted by ann"))) - set(list_plan_warnings(alone))
+    assert line == (
+        "run m-failover-1 is conducted by ann: that process loses the mirror to this run, and whatever it could still "
+        "copy from east with it"
+    )
+
+
+@pytest.mark.parametrize("authorizer", [True, False])
+@pytest.mark.parametrize("given", [(), (WRITE,)])
+def test_an_unplanned_failover_without_staged_rights_says_that_it_gives_none(
+    view: MirrorSnapshot, given: tuple[Acl, ...], authorizer: bool
+) -> None:
+    here = replace(DESTINATION, authorizer=authorizer)
+    known = given if authorizer else None
+    lost = replace(view, source=UnseenCluster("dead"), mode=RunMode.UNPLANNED, promotion_grants=known, destination=here)
+    said = any("no rights of applications are staged" in warning for warning in list_plan_warnings(lost))
+    assert said is (authorizer and not given)
+
+
+def test_a_right_that_the_source_does_not_grant_now_is_named_before_it_is_given(view: MirrorSnapshot) -> None:
+    assert "nobody holds" not in warned(view)
+    (line,) = [w for w in list_plan_warnings(replace(view, unbacked_grants=(WRITE,))) if "nobody holds" in w]
+    assert "on east now: ALLOW WRITE on TOPIC literal 'a' for User:app" in line
+    assert "`mirrorbook sync m` first" in line
+
+
+def test_rights_are_unknown_where_nothing_is_known_of_the_destination(view: MirrorSnapshot) -> None:
+    assert shown(replace(view, promotion_grants=None))["rights given at promotion"] == "unknown"
+
+
+def test_users_that_only_the_source_knows_are_named_with_what_makes_them(view: MirrorSnapshot) -> None:
+    assert not any("SCRAM" in line for line in list_plan_warnings(view))
+    (line,) = [
+        line for line in list_plan_warnings(replace(view, unknown_scram_users=("app", "bill"))) if "SCRAM" in line
+    ]
+    assert line.startswith("app, bill: sign(s) in to east by SCRAM, and west knows no such user")
+    assert "--entity-name app " in line
+
+
+def test_a_clock_that_is_behind_those_of_others_is_named_where_ages_are_shown(view: MirrorSnapshot) -> None:
+    assert "the clock here" not in warned(view)
+    slow = replace(view, now_ms=LEASE.heartbeat_ms - 60_000)
+    assert "the clock here is at least 60 s behind that of whoever mirrors m: ages shown here are unknown" in warned(
+        slow
+    )
+    assert "the clock here" not in warned(replace(view, now_ms=LEASE.heartbeat_ms - 900)), "what NTP leaves"
+    beat = Heartbeat(mirror=view.mirror.name, driver="d", partition=0, number=1, at_ms=view.now_ms + 5_000)
+    seen = replace(view, lease=None, destination=replace(DESTINATION, heartbeats=(beat,)))
+    assert "at least 5 s behind" in warned(seen)
+
+
+def test_who_else_may_write_the_state_topics_is_said(view: MirrorSnapshot) -> None:
+    forgers = ("User:etl",)
+    told = replace(view, destination=replace(DESTINATION, state_writers=forgers))
+    (line,) = set(list_plan_warnings(told)) - set(list_plan_warnings(view))
+    assert line.startswith("User:etl may write or delete __mirrorbook_state on west: whoever does that decides which")
+    both = replace(told, source=replace(SOURCE, state_writers=forgers))
+    assert len(set(list_plan_warnings(both)) - set(list_plan_warnings(view))) == 2
+
+
+def test_a_mirror_of_the_same_topics_to_a_third_cluster_is_named(view: MirrorSnapshot) -> None:
+    north = replace(view.mirror, name=MirrorName("n"), destination=ClusterName("north"))
+    (line,) = set(list_plan_warnings(replace(view, sibling_mirrors=((north, 2),)))) - set(list_plan_warnings(view))
+    assert line.startswith("mirror n carries 2 of these topics from east to north: it goes on from there without a lag")
+
+
+@pytest.mark.parametrize(
+    ("mode", "ends"),
+    [
+        (RunMode.UNPLANNED, "Applications would get what west has"),
+        (RunMode.PLANNED, "this run will end at its proof, before anybody is stopped. `mirrorbook parity m` shows all"),
+    ],
+)
+def test_a_copy_that_is_known_to_differ_is_said_before_all_else(view: MirrorSnapshot, mode: RunMode, ends: str) -> None:
+    place = KnownDifference(topic="a", index=0, id="x", offset=Offset(7), kind="value", at_ms=view.now_ms - 60_000)
+    known = MirrorVerification(
+        mirror=view.mirror.name, topics=(), differences=(place, replace(place, topic="not-mirrored-any-more"))
+    )
+    first = next(
+        list_plan_warnings(replace(view, mode=mode, verification=known, unwatched_warning="nobody watches east"))
+    )
+    assert first.startswith("THE COPY DIFFERS from east in 1 partition(s): a-0 from offset 7 on (value, seen 1 minutes")
+    assert first.endswith(ends)
+
+
+def test_what_cannot_be_read_is_not_said_to_differ(view: MirrorSnapshot) -> None:
+    place = KnownDifference(topic="a", index=0, id="x", offset=Offset(7), kind="unreadable on west", at_ms=view.now_ms)
+    for mode, ends in ((RunMode.UNPLANNED, "applications could not read either"), (RunMode.PLANNED, "shows all")):
+        known = MirrorVerification(mirror=view.mirror.name, topics=(), differences=(place,))
+        first = next(list_plan_warnings(replace(view, mode=mode, verification=known)))
+        assert first.startswith("CANNOT BE READ, and so not compared: 1 partition(s): a-0 from offset 7 on (unreadable")
+        assert first.endswith(ends)

@@ -1,0 +1,219 @@
+"""The last words of a run: true in each place where it can have stopped, and with a command that goes on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
+from mirror_core.decide.run_status import RunSituation, format_newer_run, format_run_status, format_unknown_status
+from mirror_core.decide.steps import RUN_STEPS, WriteLocation, find_no_return_step, list_step_names
+from mirror_core.model.mirror import DesiredState
+from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.pending_fence import FenceAction, PendingFence
+from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
+from tests.support.mirror_views import MIRROR, RUN
+
+OWED = PendingFence(mirror=MIRROR.name, cluster=MIRROR.source, action=FenceAction.APPLY, run=RUN.id, since_ms=1)
+PLANNED = (RunKind.FAILOVER, RunMode.PLANNED)
+PLACES = [
+    (kind, mode, step.name, state)
+    for (kind, mode), steps in RUN_STEPS.items()
+    for step in steps
+    for state in (StepState.STARTED, StepState.FAILED)
+]
+
+
+def a_run(kind: RunKind, mode: RunMode, state: RunState) -> Run:
+    return replace(RUN, plan=replace(RUN.plan, kind=kind, mode=mode), state=state)
+
+
+def upto(kind: RunKind, mode: RunMode, last: str, state: StepState) -> Sequence[StepRecord]:
+    steps = list_step_names(kind, mode)[: list_step_names(kind, mode).index(last) + 1]
+    return [
+        StepRecord(
+            run=RUN.id,
+            step=step,
+            state=state if step == last else StepState.DONE,
+            attempt=1,
+            started_ms=10 * number,
+            ended_ms=None if step == last and state is StepState.STARTED else 10 * number + 5,
+        )
+        for number, step in enumerate(steps)
+    ]
+
+
+def said(
+    run: Run,
+    steps: Sequence[StepRecord] = (),
+    debt: PendingFence | None = None,
+    *,
+    copying: bool = True,
+    turned: bool = False,
+) -> str:
+    ended = RunSituation(
+        run=run, steps=steps, mirror=MIRROR, pending_fence=debt, is_past_no_return=turned, is_copying=copying
+    )
+    return " ".join(format_run_status(ended))
+
+
+@pytest.mark.parametrize(("kind", "mode", "step", "state"), PLACES)
+def test_a_run_that_stopped_anywhere_says_who_writes_and_how_to_go_on(
+    kind: RunKind, mode: RunMode, step: str, state: StepState
+) -> None:
+    order = list_step_names(kind, mode)
+    past = order.index(step) >= order.index(find_no_return_step(kind, mode))
+    text = said(a_run(kind, mode, RunState.RUNNING), upto(kind, mode, step, state), turned=past)
+    assert f"step {step} {'failed' if state is StepState.FAILED else 'is its place now'}" in text
+    assert f"`mirrorbook {kind} resume m` goes on" in text
+    assert (f"`mirrorbook {kind} abort m`" in text) is not past
+    assert ("There is no abort" in text) is past
+    row = next(one for one in RUN_STEPS[kind, mode] if one.name == step)
+    assert ("NOBODY CAN WRITE" in text) is (row.writes is WriteLocation.NOWHERE and not past)
+    assert ("Some applications may write on west already" in text) is (row.writes is WriteLocation.NOWHERE and past)
+    if (kind, mode) == PLANNED:
+        assert ("--mode unplanned" in text) is not past
+
+
+@pytest.mark.parametrize(("state", "words"), [(StepState.STARTED, "may be fenced"), (StepState.DONE, "is fenced")])
+def test_a_fence_that_is_not_known_to_stand_is_not_called_one(state: StepState, words: str) -> None:
+    run = a_run(*PLANNED, RunState.RUNNING)
+    assert f"NOBODY CAN WRITE these topics: east {words}" in said(run, upto(*PLANNED, "fence", state))
+
+
+def test_a_promotion_that_has_given_nothing_yet_can_still_be_given_up() -> None:
+    text = said(a_run(*PLANNED, RunState.RUNNING), upto(*PLANNED, "promote", StepState.FAILED))
+    assert "NOBODY CAN WRITE these topics: east is fenced" in text
+    assert "`mirrorbook failover abort m` lets applications write on east again" in text
+
+
+def test_where_nothing_can_be_denied_nobody_is_said_to_be_kept_from_writing() -> None:
+    steps = [replace(step, evidence={"authorizer": False}) for step in upto(*PLANNED, "fence", StepState.DONE)]
+    text = said(a_run(*PLANNED, RunState.RUNNING), steps)
+    assert "NOBODY" not in text
+    assert "Nothing keeps applications from writing: east has no authorizer" in text
+    closed = [replace(step, evidence={**step.evidence, "fence_command": "done"}) for step in steps]
+    assert "NOBODY CAN WRITE these topics: east is fenced" in said(a_run(*PLANNED, RunState.RUNNING), closed)
+
+
+@pytest.mark.parametrize("kind", RunKind)
+def test_a_run_that_is_over_leaves_the_word_to_a_newer_one(kind: RunKind) -> None:
+    old = replace(a_run(*PLANNED, RunState.DONE), ended_ms=5)
+    newer = replace(a_run(kind, RunMode.PLANNED, RunState.DONE), id="later", started_ms=9, ended_ms=10)
+    (line,) = format_newer_run(old, (old, newer))
+    assert f"`mirrorbook {kind} status m` says who can write where now" in line
+    assert format_newer_run(newer, (old, newer)) == ()
+    assert format_newer_run(replace(old, ended_ms=None), (old, newer)) == ()
+
+
+def test_a_run_that_waits_after_its_proof_has_stopped_nobody() -> None:
+    text = said(a_run(*PLANNED, RunState.RUNNING), upto(*PLANNED, "prove", StepState.DONE))
+    assert "Applications write on east." in text
+    assert "abort m` gives it up, and nothing changes" in text
+
+
+@pytest.mark.parametrize(
+    ("debt", "words"),
+    [
+        (OWED, "east is NOT fenced yet"),
+        (replace(OWED, applied_at_ms=2), "east is fenced: nobody but a super user"),
+        (replace(OWED, applied_at_ms=2, by_command=True), "east is closed to applications by its fence_command"),
+        (None, "Whether east is fenced is not recorded"),
+    ],
+)
+def test_after_a_failover_it_is_said_whether_the_old_source_is_closed(debt: PendingFence | None, words: str) -> None:
+    text = said(a_run(RunKind.FAILOVER, RunMode.UNPLANNED, RunState.DONE), debt=debt)
+    assert "Applications write on west" in text
+    assert words in text
+    assert "`mirrorbook failback plan m`" in text
+    assert ("`mirrorbook mirror watch m`" in text) is (
+        debt is not None and (debt.applied_at_ms is None or debt.by_command)
+    )
+
+
+def test_hooks_that_failed_are_named_at_the_end() -> None:
+    run, steps = a_run(*PLANNED, RunState.DONE), upto(*PLANNED, "switch", StepState.DONE)
+    failed = [replace(step, evidence={"hooks that failed": "dns"}) for step in steps]
+    assert f"Hooks that failed: dns. `mirrorbook runs show {run.id}`" in said(run, failed)
+    assert "Hooks" not in said(run, [replace(step, evidence={"hooks that failed": "none"}) for step in steps])
+
+
+def test_what_certificates_prove_is_said_at_the_end_of_a_run_without_its_source() -> None:
+    lost = (RunKind.FAILOVER, RunMode.UNPLANNED)
+    run, steps = a_run(*lost, RunState.DONE), upto(*lost, "report", StepState.DONE)
+    assert "Certificates" not in said(run, steps)
+    seen = {"certificates": "failed", "proved_by_certificates": "0 of 9 offsets", "not_as_copied": "a-0: altered"}
+    seen |= {"not_proved": "a-0", "not_proved_because": "none", "to_prove_more": "mirrorbook parity m"}
+    text = said(run, [replace(step, evidence=seen) if step.step == "report" else step for step in steps])
+    assert "Certificates of what west holds: NOT AS IT WAS COPIED: a-0: altered." in text
+    assert "To prove more: `mirrorbook parity m`." in text
+
+
+def test_the_failover_that_leads_home_names_what_is_left_of_the_failback() -> None:
+    back = replace(MIRROR, name=MirrorName("m-back"), source=ClusterName("west"), failback_run="m-failback-1")
+    run = a_run(*PLANNED, RunState.DONE)
+    lines = format_run_status(
+        RunSituation(run=run, steps=(), mirror=back, pending_fence=None, is_past_no_return=True, is_copying=False)
+    )
+    assert "`mirrorbook failback resume m` protects" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("debt", "words"),
+    [
+        (None, "Applications write on east, as before"),
+        (replace(OWED, action=FenceAction.LIFT), "so the fence may still stand there, and nobody can write"),
+    ],
+)
+def test_after_an_abort_it_is_said_whether_the_source_is_open(debt: PendingFence | None, words: str) -> None:
+    assert words in said(a_run(*PLANNED, RunState.ABORTED), debt=debt)
+
+
+@pytest.mark.parametrize("desired", DesiredState)
+def test_a_mirror_that_nobody_copies_is_named_unless_it_is_meant_to_rest(desired: DesiredState) -> None:
+    run = a_run(*PLANNED, RunState.ABORTED)
+    ended = RunSituation(
+        run=run,
+        steps=(),
+        mirror=replace(MIRROR, desired=desired),
+        pending_fence=None,
+        is_past_no_return=True,
+        is_copying=False,
+    )
+    assert ("Nobody copies m now" in " ".join(format_run_status(ended))) is (desired is DesiredState.STARTED)
+
+
+def test_who_looks_at_a_run_that_is_conducted_is_told_to_wait() -> None:
+    heard = ConductorStatus(state=ConductorState.ALIVE, by="ann@desk", host="desk", pid=7, age_s=3.2)
+    for state in (RunState.RUNNING, RunState.ABORTING):
+        ended = RunSituation(
+            run=a_run(*PLANNED, state),
+            steps=(),
+            mirror=MIRROR,
+            pending_fence=None,
+            is_past_no_return=False,
+            is_copying=True,
+            conductor=heard,
+        )
+        text = " ".join(format_run_status(ended))
+        assert "It is conducted by ann@desk on desk (process 7), seen 3 s ago. Next: wait" in text
+        assert "resume" not in text
+
+
+def test_an_abort_that_was_cut_short_is_finished_by_resume_alone() -> None:
+    text = said(a_run(*PLANNED, RunState.ABORTING), upto(*PLANNED, "fence", StepState.DONE))
+    assert "`mirrorbook failover resume m` finishes the abort" in text
+    assert "abort m`" not in text
+
+
+def test_home_again_is_said_with_who_copies() -> None:
+    run = a_run(RunKind.FAILBACK, RunMode.PLANNED, RunState.DONE)
+    assert "Applications write on east again, and west mirrors it." in said(run)
+    assert "nobody copies m now" in said(run, copying=False)
+    assert "nobody copies" not in said(run)
+
+
+def test_a_destination_that_is_silent_leaves_the_way_to_open_the_source() -> None:
+    assert "`mirrorbook cluster unfence east --from FILE`" in " ".join(format_unknown_status(MIRROR))

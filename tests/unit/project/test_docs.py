@@ -1,0 +1,108 @@
+"""The documentation against the code: what is printed from a table equals it, and links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from mirror_core.cli.main import app
+from mirror_core.copy.partition_states import format_transitions as copier_table
+from mirror_core.decide.command_rules import format_commands_markdown as verbs_table
+from mirror_core.decide.failure_remedies import format_remedies_markdown as recovery_table
+from mirror_core.decide.steps import RUN_STEPS
+from mirror_core.decide.steps import format_steps_markdown as steps_table
+from mirror_core.decide.user_expectations import TIER_LIMITS, parse_expectations
+from mirror_core.evidence.suites import SUITES, Suite
+from mirror_core.evidence.suites import format_columns as columns_table
+from mirror_core.model.run import RunKind, RunMode
+from mirror_core.rights.acl_rules import format_acl_command
+from mirror_core.rights.required_acls import REQUIRED_ACLS, ClusterRole
+from mirror_core.state.partition_transitions import format_markdown
+from tests.support.doc_pages import DOCS, ROOT, anchors, commands, links, printed
+
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+TABLE = "mirror_core/state/partition_transitions.py"
+COPIER_TABLE = "mirror_core/copy/partition_states.py"
+
+
+def test_states_page_shows_the_tables_of_the_code() -> None:
+    assert printed(DOCS / "states.md", TABLE) == list(format_markdown())
+    assert printed(DOCS / "states.md", COPIER_TABLE) == list(copier_table())
+
+
+def test_on_call_page_shows_what_can_be_done_about_each_failure() -> None:
+    page = DOCS / "operate" / "on-call.md"
+    assert printed(page, "mirror_core/decide/failure_remedies.py") == list(recovery_table())
+
+
+@pytest.mark.parametrize(("kind", "mode"), RUN_STEPS)
+def test_on_call_page_shows_the_steps_of_a_run(kind: RunKind, mode: RunMode) -> None:
+    page = DOCS / "operate" / "on-call.md"
+    assert printed(page, f"mirror_core/decide/steps.py {kind} {mode}") == list(steps_table(kind, mode))
+
+
+def test_commands_page_shows_what_each_verb_does_and_when() -> None:
+    assert printed(DOCS / "operate" / "commands.md", "mirror_core/decide/command_rules.py") == list(verbs_table())
+
+
+@pytest.mark.parametrize("suite", SUITES.values(), ids=SUITES)
+def test_expectations_page_shows_the_columns_of_each_table(suite: Suite) -> None:
+    page = DOCS / "operate" / "expectations.md"
+    assert printed(page, f"mirror_core/evidence/suites.py {suite.table_kind}") == list(columns_table(suite))
+
+
+def test_the_file_that_the_expectations_page_shows_is_one() -> None:
+    page = (DOCS / "operate" / "expectations.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    found = parse_expectations("page", yaml.safe_load(shown)["expectations"])
+    assert found.tiers[0].limits.keys() == TIER_LIMITS.keys()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_lead_to_files_and_headings(page: Path) -> None:
+    for target in links(page):
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), f"{page.relative_to(ROOT)}: {target} leads nowhere"
+        if anchor:
+            assert anchor in anchors(found), f"{page.relative_to(ROOT)}: {target}: there is no such heading"
+
+
+@pytest.mark.parametrize("role", ClusterRole)
+@pytest.mark.parametrize("principal", ["control", "data"])
+def test_grants_to_paste_are_those_that_cluster_check_asks_for(role: ClusterRole, principal: str) -> None:
+    wanted = [
+        n.to_acl(f"User:mirror-{principal}") for n in REQUIRED_ACLS if n.role is role and n.principal == principal
+    ]
+    lines = printed(DOCS / "operate" / "your-clusters.md", f"mirror_core/rights/required_acls.py {role} {principal}")
+    assert [line for line in lines if line.startswith("kafka-acls.sh")] == [
+        format_acl_command(acl).replace("BOOTSTRAP", "$BOOTSTRAP", 1) for acl in wanted
+    ]
+
+
+def test_commands_page_has_every_command_and_every_option_and_no_others() -> None:
+    page = (DOCS / "operate" / "commands.md").read_text(encoding="utf-8")
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    known = {"--help", *(o for parameter in group.params for o in parameter.opts if o.startswith("--"))}
+    for path, options in commands(group):
+        assert re.search(rf"`{path}[ `]", page), f"commands.md lacks {path}"
+        known |= options
+    assert set(re.findall(r"--[a-z][a-z-]+", page)) == known
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_are_reached_from_the_readme_or_its_pages(page: Path) -> None:
+    seen, waiting = set[Path](), [ROOT / "README.md"]
+    while waiting:
+        current = waiting.pop()
+        if current in seen or current.suffix != ".md" or not current.is_file():
+            continue
+        seen.add(current)
+        waiting += [(current.parent / target.partition("#")[0]).resolve() for target in links(current)]
+    assert page in seen, f"no page links to {page.relative_to(ROOT)}"

@@ -1,0 +1,143 @@
+"""The last words that a task's log ends with, whatever became of its run: also of one that nobody began."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.model.errors import Unreachable
+from mirror_core.model.mirror import DesiredState, Mirror
+from mirror_core.model.names import MirrorName
+from mirror_core.model.run import PlanStep, Run, RunKind, RunMode, RunState, StepRecord, StepState
+from mirror_core.runbook import run_outcome
+from mirror_core.runbook.run_outcome import read_mirror_status
+from mirror_core.state.state_records import State
+from tests.support.cluster_names import LINK
+from tests.support.mirror_views import MIRROR, RUN
+
+CONFIG = replace(LINK.config, clusters={one.name: one for one in (LINK.source, LINK.destination)})
+HERE = replace(LINK, config=CONFIG)
+BACK = replace(
+    MIRROR, name=MirrorName("m-back"), source=MIRROR.destination, destination=MIRROR.source, failback_run="m-failback-1"
+)
+
+
+def a_run(
+    run_id: str, kind: RunKind, state: RunState, at_ms: int, *, mirror: Mirror = MIRROR, homecoming: str = ""
+) -> Run:
+    ended = None if state is RunState.RUNNING else at_ms + 1
+    plan = replace(RUN.plan, kind=kind, mode=RunMode.PLANNED, mirror=mirror.name)
+    return replace(RUN, id=run_id, plan=plan, state=state, started_ms=at_ms, ended_ms=ended, failback_run=homecoming)
+
+
+def a_state(mirror: Mirror, *runs: Run, done: tuple[str, ...] = ()) -> State:
+    """`done`: steps of each of them."""
+    found = State()
+    found.mirrors[mirror.name] = mirror
+    for run in runs:
+        steps = tuple(PlanStep(name=name, action=name) for name in done)
+        found.runs[run.id] = replace(run, plan=replace(run.plan, steps=steps))
+        for at_ms, name in enumerate(done):
+            found.steps[run.id, name] = StepRecord(
+                run=run.id, step=name, state=StepState.DONE, attempt=1, started_ms=at_ms, ended_ms=at_ms
+            )
+    return found
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, east: State | None, west: State | None) -> None:
+    """What both clusters' state topics hold; None: it does not answer."""
+
+    def read(cluster: ClusterConfig, timeout_s: float) -> State:
+        found = {"east": east, "west": west}[cluster.name]
+        if found is None:
+            raise Unreachable(f"cluster {cluster.name} does not answer")
+        return found
+
+    monkeypatch.setattr(run_outcome, "read_state", read)
+
+
+def test_a_rejected_first_failover_leaves_applications_where_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch, State(), a_state(MIRROR))
+    (line,) = read_mirror_status(HERE, None)
+    assert line == "Nothing was begun: applications write on east, as before; west stays a mirror."
+
+
+def test_of_a_stopped_mirror_without_a_run_nobody_knows_who_writes_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch, State(), a_state(replace(MIRROR, desired=DesiredState.STOPPED)))
+    (line,) = read_mirror_status(HERE, None)
+    assert line == "Nothing was begun. Mirror m is stopped: who may write where is not recorded."
+
+
+def test_a_rejected_run_is_closed_by_what_the_newest_one_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = a_run("m-failover-1", RunKind.FAILOVER, RunState.DONE, 10)
+    answers(monkeypatch, State(), a_state(MIRROR, first))
+    text = " ".join(read_mirror_status(HERE, None))
+    assert text.startswith("Nothing was begun. The newest run of m is m-failover-1, DONE: Applications write on west:")
+    assert "`mirrorbook failback plan m`" in text
+
+
+def test_what_was_refused_for_a_run_that_holds_the_mirror_names_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = a_run("m-failover-1", RunKind.FAILOVER, RunState.RUNNING, 10)
+    late = a_run("m-failback-1", RunKind.FAILBACK, RunState.DONE, 99)  # by a clock that is ahead
+    answers(monkeypatch, State(), a_state(MIRROR, held, late))
+    text = " ".join(read_mirror_status(HERE, None))
+    assert text.startswith(
+        "This task knows of no run that it began; m-failover-1 holds m: Run m-failover-1 has not ended"
+    )
+
+
+def test_a_run_that_was_begun_has_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch, State(), a_state(MIRROR, a_run("m-failback-1", RunKind.FAILBACK, RunState.DONE, 10)))
+    lines = read_mirror_status(HERE, "m-failback-1")
+    assert lines[0] == "Applications write on east again, and west mirrors it."
+
+
+def test_a_failback_whose_way_home_was_rejected_says_where_applications_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`failover status m-back` would know no run."""
+    run = a_run("m-failback-1", RunKind.FAILBACK, RunState.RUNNING, 10)
+    answers(monkeypatch, a_state(BACK), a_state(MIRROR, run, done=("salvage", "catch_up")))
+    text = " ".join(read_mirror_status(HERE, run.id))
+    assert "`mirrorbook failback resume m` goes on" in text
+    assert "Failover m-back has not begun: applications write on west." in text
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (RunState.DONE, "Applications write on east: point those there"),
+        (RunState.ABORTED, "Applications write on west, as before; east stays a mirror."),
+        (RunState.RUNNING, "`mirrorbook failover resume m-back` goes on"),
+    ],
+)
+def test_a_failback_ends_with_the_words_of_its_way_home(
+    monkeypatch: pytest.MonkeyPatch, state: RunState, words: str
+) -> None:
+    run = a_run("m-failback-1", RunKind.FAILBACK, RunState.RUNNING, 10)
+    home = a_run("m-back-failover-2", RunKind.FAILOVER, state, 20, mirror=BACK, homecoming=run.id)
+    older = a_run("m-back-failover-1", RunKind.FAILOVER, RunState.ABORTED, 5, mirror=BACK, homecoming="another")
+    answers(monkeypatch, a_state(BACK, older, home), a_state(MIRROR, run, done=("salvage", "catch_up")))
+    assert words in " ".join(read_mirror_status(HERE, run.id))
+
+
+def test_a_failback_that_is_not_so_far_asks_nobody_about_the_way_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = a_run("m-failback-1", RunKind.FAILBACK, RunState.RUNNING, 10)
+    answers(monkeypatch, None, a_state(MIRROR, run, done=("salvage",)))
+    text = " ".join(read_mirror_status(HERE, run.id))
+    assert "Applications write on west." in text
+    assert "m-back" not in text
+
+
+def test_where_the_way_home_is_not_known_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = a_run("m-failback-1", RunKind.FAILBACK, RunState.RUNNING, 10)
+    answers(monkeypatch, None, a_state(MIRROR, run, done=("salvage", "catch_up")))
+    text = " ".join(read_mirror_status(HERE, run.id))
+    assert "east does not answer" in text
+    assert "`mirrorbook failover status m-back`" in text
+
+
+@pytest.mark.parametrize("run", [None, "m-failback-1"])
+def test_a_destination_that_is_silent_is_said_to_be(monkeypatch: pytest.MonkeyPatch, run: str | None) -> None:
+    answers(monkeypatch, State(), None)
+    assert "west does not answer" in read_mirror_status(HERE, run)[0]

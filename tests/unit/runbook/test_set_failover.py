@@ -1,0 +1,219 @@
+"""Several mirrors at the same time: each in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirror_core.cli import failover as command
+from mirror_core.decide.steps import list_step_names, plan_steps
+from mirror_core.model.config_sections import MirrorSet
+from mirror_core.model.errors import LostOwnership, MirrorError, Refused, Unreachable
+from mirror_core.model.names import MirrorName
+from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
+from mirror_core.runbook import set_failover
+from mirror_core.runbook.set_failover import MemberRun, SetFailover, retry_until_done, run_parallel
+from mirror_core.state.journal import make_checkpoint
+from mirror_core.state.no_return import PromotionCheck, SourceReturned
+from mirror_core.state.state_records import State
+from tests.support.cluster_names import LINK
+from tests.support.mirror_views import MIRROR, RUN
+
+A, B = MirrorName("a"), MirrorName("b")
+STEPS = list_step_names(RunKind.FAILOVER)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(set_failover, "RETRY_PAUSE_S", 0.0)
+
+
+def test_what_fails_for_a_moment_is_tried_again_beside_the_others() -> None:
+    errors: list[MirrorError] = [Unreachable("for a moment")]
+    log, said = list[str](), list[str]()
+
+    def once(name: MirrorName) -> None:
+        if name == A and errors:
+            raise errors.pop()
+        log.append(name)
+
+    failed = run_parallel(
+        {name: partial(retry_until_done, name, said.append, partial(once, name)) for name in (A, B)}, said.append
+    )
+    assert (sorted(log), failed, said) == (["a", "b"], {}, ["a: for a moment; once more"])
+
+
+def test_who_loses_one_of_them_leaves_the_others_where_they_are() -> None:
+    def lose() -> None:
+        raise LostOwnership("x")
+
+    with pytest.raises(LostOwnership, match=r"^a: x; the others wait where they are"):
+        run_parallel({A: lose, B: lambda: None}, print)
+
+
+def shop(
+    monkeypatch: pytest.MonkeyPatch, conducted: Collection[str], *, ended: str = ""
+) -> tuple[SetFailover, list[Any]]:
+    """A set that Airflow moves, of two mirrors; ann has taken the first one over. And what its conductors are asked."""
+    asked = list[Any]()
+
+    def refuse(run_id: str, title: str, **known: bool) -> None:
+        asked.append((run_id, known))
+        if run_id in conducted:
+            raise Refused(title, [f"it is conducted by {run_id}'s"])
+
+    one: Any = SimpleNamespace(started_by="airflow", refuse_conducted=refuse)
+    several = SetFailover(MirrorSet("shop", (A, B)), {A: one, B: one}, print_line=print)
+    runs = {A: replace(RUN, id="a-1", conducted_by="ann"), B: replace(RUN, id="b-1", conducted_by="airflow")}
+    runs = {name: replace(run, ended_ms=1) if name == ended else run for name, run in runs.items()}
+    monkeypatch.setattr(
+        SetFailover, "_read_member_runs", lambda self, attempt: {n: MemberRun(r, ()) for n, r in runs.items()}
+    )
+    return several, asked
+
+
+def test_a_set_is_not_gone_on_with_by_airflow_while_a_person_conducts_one_of_its_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one that has lost it: its teardown leaves all of them alone."""
+    several, asked = shop(monkeypatch, ["a-1", "b-1"])
+    with pytest.raises(LostOwnership, match=r"a: run a-1 of set shop:\s+- it is conducted by a-1's"):
+        several.refuse_taken_over("shop-1")
+    assert [run for run, _ in asked] == ["a-1"]
+
+
+def test_by_a_command_it_is_not_gone_on_with_while_anybody_conducts_one_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also somebody of the same name, at another terminal."""
+    several, asked = shop(monkeypatch, ["a-1", "b-1"])
+    with pytest.raises(Refused) as refused:
+        several.refuse_conducted("shop-1", take_over=True)
+    assert refused.value.reasons == (
+        "run a-1: it is conducted by a-1's",
+        "run b-1: it is conducted by b-1's",
+    )
+    assert sorted(asked) == [(run, {"take_over": True, "quietly": False}) for run in ("a-1", "b-1")]
+    several, asked = shop(monkeypatch, [], ended="a")
+    several.refuse_conducted("shop-1", quietly=True)
+    assert asked == [("b-1", {"take_over": False, "quietly": True})]
+
+
+class Asked(Exception):
+    """A person is asked."""
+
+
+@pytest.mark.parametrize("take_over", [False, True])
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_run_set_looks_whether_anybody_conducts_it_before_it_asks(
+    monkeypatch: pytest.MonkeyPatch, cut_off: bool, take_over: bool
+) -> None:
+    several, asked = shop(monkeypatch, ["a-1"])
+    monkeypatch.setattr(SetFailover, "find_active_attempt", lambda self: None if cut_off else "shop-1")
+    monkeypatch.setattr(SetFailover, "find_unbegun_attempt", lambda self: "shop-1" if cut_off else None)
+    monkeypatch.setattr(SetFailover, "format_phases", lambda self, attempt: [])
+    monkeypatch.setattr(command, "_make_set_failover", lambda *arguments, **options: several)
+
+    def agree(question: str, yes: bool) -> None:
+        raise Asked(question)
+
+    monkeypatch.setattr(command, "require_confirmation", agree)
+    with pytest.raises(Asked if take_over else Refused):
+        command.run_set("shop", take_over=take_over)
+    assert bool(asked) is not take_over
+
+
+def test_while_a_person_decides_about_a_set_somebody_else_may_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    several, asked = shop(monkeypatch, [])
+    monkeypatch.setattr(SetFailover, "find_active_attempt", lambda self: "shop-1")
+    monkeypatch.setattr(SetFailover, "format_phases", lambda self, attempt: [])
+    monkeypatch.setattr(SetFailover, "is_undisturbed", lambda self, attempt: True)
+    monkeypatch.setattr(SetFailover, "finish", lambda *arguments, **options: pytest.fail("it is somebody else's"))
+    monkeypatch.setattr(command, "_make_set_failover", lambda *arguments, **options: several)
+    monkeypatch.setattr(command, "require_confirmation", lambda question, yes: None)
+    monkeypatch.setattr(command, "_prove_and_confirm_set", lambda name, together, attempt: None)
+
+    def refuse(self: SetFailover, attempt: str, **known: bool) -> None:
+        asked.append(known)
+        if known.get("quietly"):
+            raise Refused("set", ["taken"])
+
+    monkeypatch.setattr(SetFailover, "refuse_conducted", refuse)
+    with pytest.raises(Refused, match="taken"):
+        command.run_set("shop")
+    assert asked == [{"take_over": True}, {"quietly": True}]
+
+
+@pytest.mark.parametrize("answers", [False, True])
+@pytest.mark.parametrize("waits", [False, True])
+def test_of_a_set_a_run_that_waits_for_a_word_is_kept_while_its_source_is_silent(
+    monkeypatch: pytest.MonkeyPatch, waits: bool, answers: bool
+) -> None:
+    aborted = list[str]()
+
+    def abort(run_id: str, *, only_mine: bool) -> Run:
+        aborted.append(run_id)
+        return RUN
+
+    one: Any = SimpleNamespace(link=LINK, source_answers=lambda: answers, abort=abort)
+    several = SetFailover(MirrorSet("shop", (A, B)), {A: one, B: one}, RunMode.UNPLANNED, print_line=print)
+    run = replace(RUN, plan=replace(RUN.plan, mirror=A, mode=RunMode.UNPLANNED), id="a-1", state=RunState.RUNNING)
+    standings = {A: MemberRun(run, (), waits)}
+    monkeypatch.setattr(SetFailover, "_read_member_runs", lambda self, attempt: standings)
+    (said,) = several.abort("shop-1")
+    kept = waits and not answers
+    assert said.startswith("a: kept: east answered" if kept else "a: given up")
+    assert ("`mirrorbook failover resume a --leave-behind` goes on" in said) is kept
+    assert aborted == ([] if kept else ["a-1"])
+
+    promoted = StepRecord(run="b-1", step="promote", state=StepState.DONE, attempt=1, started_ms=1)
+    there = replace(run, plan=replace(run.plan, mirror=B), id="b-1", state=RunState.DONE, ended_ms=1)
+    standings[B] = MemberRun(there, (promoted,))
+    (said,) = several.abort("shop-1")
+    assert ("resume a --leave-behind" in said) is waits
+    assert ("resume it" in said) is not waits
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_of_a_set_nobody_is_told_to_resume_what_waits_for_a_word(waits: bool) -> None:
+    assert ("failover resume m`" in MemberRun(RUN, (), waits).advice) is not waits
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_set_takes_back_a_promotion_that_has_given_nothing(monkeypatch: pytest.MonkeyPatch, given: bool) -> None:
+    """The step has begun, and the destination did not let it grant anything: so the others are taken back, too."""
+    state, aborted = State(), list[str]()
+    run = replace(RUN, plan=replace(RUN.plan, mirror=A, steps=plan_steps(RunKind.FAILOVER, MIRROR)), set_run="shop-1")
+    state.put(run)
+    for step in STEPS[: STEPS.index("promote")]:
+        state.put(StepRecord(run=run.id, step=step, state=StepState.DONE, attempt=1, started_ms=1, ended_ms=2))
+    state.put(make_checkpoint(run.id, "promote", PromotionCheck(source_state="seen", rights_given=given)))
+    state.put(StepRecord(run=run.id, step="promote", state=StepState.FAILED, attempt=1, started_ms=3, error="no"))
+
+    def abort(run_id: str, *, only_mine: bool) -> Run:
+        aborted.append(run_id)
+        return run
+
+    monkeypatch.setattr("mirror_core.runbook.set_failover.read_state", lambda cluster: state)
+    one: Any = SimpleNamespace(link=LINK, source_answers=lambda: True, abort=abort)
+    several = SetFailover(MirrorSet("shop", (A,)), {A: one}, print_line=print)
+    (said,) = several.abort("shop-1")
+    assert said.startswith("a: kept: another mirror of the set is promoted" if given else "a: given up")
+    assert aborted == ([] if given else [run.id])
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_set_knows_which_of_its_runs_wait_for_a_word(monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
+    state = State()
+    state.put(replace(RUN, plan=replace(RUN.plan, mirror=A, mode=RunMode.UNPLANNED), set_run="shop-1"))
+    if waits:
+        state.put(make_checkpoint(RUN.id, "promote", SourceReturned()))
+    monkeypatch.setattr("mirror_core.runbook.set_failover.read_state", lambda cluster: state)
+    one: Any = SimpleNamespace(link=LINK)
+    several = SetFailover(MirrorSet("shop", (A,)), {A: one}, RunMode.UNPLANNED, print_line=print)
+    assert several._read_member_runs("shop-1")[A].awaits_confirmation is waits

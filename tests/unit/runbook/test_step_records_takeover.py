@@ -1,0 +1,255 @@
+"""What an unplanned failover may take over from a planned run whose source has died."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from mirror_core.decide.failover_scope import EMPTY_SCOPE
+from mirror_core.evidence.fence_file import fence_file_path, write_fence_file
+from mirror_core.model import timing
+from mirror_core.model.errors import Refused, RemoteFault
+from mirror_core.model.files import Unwritable
+from mirror_core.model.names import Offset, Partition, PartitionOffsets
+from mirror_core.model.parity_verdict import ParityVerdict
+from mirror_core.model.run import PlanFact, RunState, StepEvidence
+from mirror_core.rights.acl_rules import build_denial
+from mirror_core.runbook import fence_recheck, planned_steps, promotion_steps
+from mirror_core.runbook.failover_conductor import is_drained_behind_fence
+from mirror_core.runbook.fence_actions import LiftFile
+from mirror_core.runbook.fence_recheck import PROBE_EVIDENCE_KEY, PromotionProbe
+from mirror_core.runbook.planned_steps import PlannedSteps
+from mirror_core.runbook.step_records import DrainResult, FenceResult
+from mirror_core.state.journal import make_checkpoint
+from mirror_core.state.no_return import PromotionCheck, is_past_no_return
+from mirror_core.state.state_records import State, Tombstone
+from tests.support.cluster_names import LINK
+from tests.support.fence_files import FENCE
+from tests.support.memory_state import MemoryLog, journal_of
+from tests.support.mirror_views import RUN
+
+
+@pytest.mark.parametrize(
+    ("authorizer", "drained", "nothing_lost"),
+    [
+        ("True", True, True),
+        ("True", False, False),
+        ("False", True, False),
+        ("fence_command", True, True),
+        ("nothing", True, False),
+    ],
+)
+def test_nothing_is_lost_only_when_all_was_copied_from_behind_a_fence(
+    authorizer: str, drained: bool, nothing_lost: bool
+) -> None:
+    """Without an authorizer nobody kept applications from writing on, after the drain and until the source died."""
+    bound = (PlanFact("authorizer of the source", authorizer),)
+    run, state = replace(RUN, plan=replace(RUN.plan, bound_facts=bound)), State()
+    if drained:
+        kept = make_checkpoint(run.id, "drain", DrainResult(positions=PartitionOffsets()))
+        state.checkpoints[run.id, "drain", DrainResult.__name__] = kept
+    assert is_drained_behind_fence(state, run) is nothing_lost
+
+
+IN_DOUBT = r"the file that tells whether its fence stood is not here, .* --mode unplanned"
+
+
+P0 = Partition("t", 0)
+SILENT, PARTLY = PromotionProbe(silent_because="no answer"), PromotionProbe(unknowns=("broker 2: no answer",))
+ALL = PromotionProbe(is_fenced=True, log_ends={P0: Offset(5)})
+BARE = "denial(s) gone"
+
+
+@pytest.mark.parametrize(
+    ("look", "authorizer", "lifted_ms", "refused"),
+    [
+        (SILENT, False, None, r"could not be fenced, .* --mode unplanned"),
+        (SILENT, True, None, ""),
+        (SILENT, True, 5, "was lifted by its file at"),
+        (SILENT, True, "no file", IN_DOUBT),
+        (PARTLY, False, None, r"in part \(broker 2: no answer\) and could not be fenced, .* --mode unplanned"),
+        (PARTLY, True, None, ""),
+        (PARTLY, True, "no file", IN_DOUBT),
+        (ALL, True, "no file", ""),
+        (ALL, False, None, ""),
+        (ALL, True, 5, "was lifted by its file at"),
+        (replace(PARTLY, unfenced_brokers=(BARE,)), True, None, r"denial\(s\) gone"),
+        (replace(PARTLY, unfenced_brokers=(BARE,)), True, "no file", r"denial\(s\) gone"),
+        (replace(PARTLY, log_ends={P0: Offset(6)}), True, None, "t-0 on east: log end 6, drained up to 5"),
+        (replace(ALL, log_ends={P0: Offset(4)}), True, None, "t-0 on east: log end 4, drained up to 5"),
+        (PromotionProbe(other_cluster_id="X"), True, None, "the address of east leads to cluster X now"),
+    ],
+)
+def test_a_source_that_may_have_taken_writes_is_not_promoted_as_if_it_had_stood_still(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    look: PromotionProbe,
+    authorizer: bool,
+    lifted_ms: int | str | None,
+    refused: str,
+) -> None:
+    journal, anything = journal_of(RUN.id, "fence", "promote"), cast("Any", SimpleNamespace(evidence_dir=tmp_path))
+    journal.save_checkpoint("fence", FenceResult(ends=PartitionOffsets(), authorizer=authorizer))
+    journal.save_checkpoint("begin", EMPTY_SCOPE)
+    journal.save_checkpoint("drain", DrainResult(positions=PartitionOffsets.from_mapping({P0: Offset(5)})))
+    monkeypatch.setattr(PlannedSteps, "check_approval", lambda self, what, source_needed: False)
+    monkeypatch.setattr(fence_recheck, "probe_source", lambda link, denials, partitions: look)
+    if not isinstance(lifted_ms, str):
+        write_fence_file(
+            fence_file_path(tmp_path / f"run-{RUN.id}", RUN.id), replace(FENCE, lifted_ms=lifted_ms), "advice"
+        )
+    steps = PlannedSteps(LINK, anything, anything, journal)
+    with pytest.raises(Refused, match=refused) if refused else nullcontext():
+        assert steps.check_before_promotion() is look
+
+
+@pytest.mark.parametrize(
+    ("look", "lost"),
+    [
+        (replace(ALL, log_ends={P0: Offset(5)}), 0),
+        (replace(ALL, log_ends={P0: Offset(7)}), 2),
+        (replace(ALL, log_ends={}), None),
+        (SILENT, None),
+        (replace(PARTLY, log_ends={P0: Offset(5)}), None),
+    ],
+)
+def test_of_one_that_a_command_has_closed_its_log_ends_tell(
+    monkeypatch: pytest.MonkeyPatch, look: PromotionProbe, lost: int | None
+) -> None:
+    journal = journal_of(RUN.id, "parity")
+    journal.save_checkpoint("begin", EMPTY_SCOPE)
+    journal.save_checkpoint("fence", FenceResult(ends=PartitionOffsets(), authorizer=False, command=True))
+    journal.save_checkpoint("drain", DrainResult(positions=PartitionOffsets.from_mapping({P0: Offset(5)})))
+    journal.perform("parity", lambda: {"verdict": ParityVerdict.PASSED})
+    monkeypatch.setattr(planned_steps, "probe_source", lambda link, denials, partitions: look)
+    assert PlannedSteps(LINK, cast("Any", None), cast("Any", journal.log), journal).count_lost()[0] == lost
+
+
+@pytest.mark.parametrize(
+    ("look", "authorizer", "lost"),
+    [
+        (replace(ALL, fenced_broker_count=1), True, 0),
+        (replace(PARTLY, fenced_broker_count=2), True, 0),
+        (SILENT, True, None),
+        (PARTLY, True, None),
+        (SILENT, False, 0),
+    ],
+)
+def test_what_a_fenced_source_took_since_is_known_only_if_a_broker_shows_the_fence(
+    monkeypatch: pytest.MonkeyPatch, look: PromotionProbe, authorizer: bool, lost: int | None
+) -> None:
+    """Whoever has a copy of the file may have lifted it, and the source has died since."""
+    journal = journal_of(RUN.id, "parity")
+    journal.save_checkpoint("begin", EMPTY_SCOPE)
+    journal.save_checkpoint("fence", FenceResult(ends=PartitionOffsets(), authorizer=authorizer))
+    journal.perform("parity", lambda: {"verdict": ParityVerdict.PASSED})
+    monkeypatch.setattr(planned_steps, "probe_source", lambda link, denials, partitions: look)
+    writer = cast("Any", journal.log)
+    found, by = PlannedSteps(LINK, cast("Any", None), writer, journal).count_lost()
+    assert found == lost
+    assert ("whether it has taken anything since is not known" in by) is (lost is None)
+
+
+@pytest.mark.parametrize(
+    ("look", "words"),
+    [
+        (ALL, "seen"),
+        (PARTLY, "seen in part: broker 2: no answer"),
+        (SILENT, "silent: no answer"),
+        (PromotionProbe(other_cluster_id="X"), "silent: its address leads to cluster X"),
+    ],
+)
+def test_the_evidence_says_who_kept_silent(look: PromotionProbe, words: str) -> None:
+    assert look.text == words
+    assert look.is_complete is (look is ALL)
+
+
+def _gives_nothing() -> StepEvidence:
+    raise RemoteFault("the destination is away")
+
+
+def test_a_promotion_has_turned_when_it_may_have_given_something() -> None:
+    journal = journal_of(RUN.id, "promote")
+    log = cast("MemoryLog", journal.log)
+
+    def said() -> bool:
+        return is_past_no_return(log.state, journal.run)
+
+    assert not said()
+    journal.save_checkpoint("promote", PromotionCheck(source_state="seen"))
+    assert not said()
+
+    with pytest.raises(RemoteFault):
+        journal.perform("promote", _gives_nothing)
+    assert journal.is_begun("promote")
+    assert not said(), "an abort is refused, and nothing was given"
+    journal.save_checkpoint("promote", PromotionCheck(source_state="seen", rights_given=True))
+    assert said()
+    unreadable = make_checkpoint(RUN.id, "promote", PromotionCheck(source_state="seen"))
+    log.put(replace(unreadable, value="{}"))
+    assert said(), "what nobody can read may have been given"
+    newer = '{"words": "seen", "given": %s, "of": "a newer Mirrorbook"}'
+    for given in (True, False):
+        log.put(replace(unreadable, version=2, value=newer % str(given).lower()))
+        assert said() is given, "every version tells whether anything was given"
+    log.put(Tombstone(unreadable))
+    assert said(), "an older Mirrorbook has begun it"
+    log.put(replace(journal.run, state=RunState.ABORTED))
+    assert not said()
+
+
+def test_a_last_look_of_another_version_holds_up_no_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked again, or, where rights were given, gone on with."""
+    journal = journal_of(RUN.id, "begin", "promote", "report")
+    journal.save_checkpoint("begin", EMPTY_SCOPE)
+    steps = PlannedSteps(LINK, cast("Any", None), cast("Any", journal.log), journal)
+    monkeypatch.setattr(
+        PlannedSteps, "check_before_promotion", lambda self: replace(ALL, fenced_broker_count=1, began=timing.Moment())
+    )
+    monkeypatch.setattr(PlannedSteps, "ensure_fenced", lambda self: {"fence": "stands"})
+
+    def giving(*args: object, before: Callable[[], None], **known: object) -> tuple[()]:
+        before()
+        return ()
+
+    monkeypatch.setattr(promotion_steps, "apply_promotion", giving)
+    journal.perform("begin", dict)
+    with pytest.raises(RemoteFault):
+        journal.perform("promote", _gives_nothing)
+    other = make_checkpoint(RUN.id, "promote", PromotionCheck(source_state="x"))
+    for given, found in ((False, {PROBE_EVIDENCE_KEY: "seen"}), (True, {"fence": "stands"})):
+        value = f'{{"words": "x", "given": {str(given).lower()}}}'
+        journal.log.put(replace(other, version=2, value=value))
+        evidence = steps.get_action("promote")()
+        assert {key: evidence[key] for key in evidence if key != "not_done"} == found
+
+
+def test_whoever_slept_is_told_so_by_either_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The monotonic clock stands still while a machine is suspended, and the wall clock may be set back."""
+    ticks, wall = 100.0, 1_000_000
+    monkeypatch.setattr(timing, "time", SimpleNamespace(monotonic=lambda: ticks, time_ns=lambda: wall * 1_000_000))
+    seen = timing.Moment()
+    assert seen.age_s == 0
+    wall += 60_000
+    assert seen.age_s == 60
+    ticks, wall = 140.0, 0
+    assert seen.age_s == 40
+
+
+def test_what_needs_no_file_to_be_lifted_by_needs_no_room_for_it(tmp_path: Path) -> None:
+    """With a source that is lost, the fence is worth more than its file; one that stands already has had its file."""
+    (tmp_path / "full").write_text("no folder")
+    acts = cast("Any", SimpleNamespace(
+        services=SimpleNamespace(evidence_dir=tmp_path / "full"), journal=journal_of(RUN.id), link=LINK
+    ))  # fmt: skip
+    lift = LiftFile(acts, needed=False)
+    lift([build_denial("orders")])
+    assert lift.text.startswith("no file to lift it by: ")
+    with pytest.raises(Unwritable):
+        LiftFile(acts)([build_denial("orders")])
