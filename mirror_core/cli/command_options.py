@@ -44,17 +44,9 @@ def parse_spark_conf(given: list[str] | None) -> dict[str, str]:
 
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="Path of mirrorbook.yaml.")]
-
-
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
-
-
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, do nothing.")]
-
-
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-
-
 NameArgument = Annotated[str, typer.Argument(help="The mirror.", autocompletion=completion.complete_mirrors)]
 
 
@@ -88,14 +80,8 @@ def print_json(document: JsonDocument) -> None:
 
 
 _MAX_NAME_WIDTH: Final = 100
-
-
 """Longer names may wrap: else no other column would fit."""
-
-
 _FILE_WIDTH: Final = 160
-
-
 """Table width in files and pipes, and the maximum on a narrow terminal."""
 
 

@@ -67,8 +67,6 @@ from mirror_core.runbook.set_failover import SetFailover, SetPlan, find_set
 from mirror_core.state.mirror_link import find_mirror_link
 
 SetModeOption = Annotated[RunMode, typer.Option("--mode", help="planned: the sources live. unplanned: they are lost.")]
-
-
 SetArgument = Annotated[
     str,
     typer.Argument(
@@ -249,8 +247,6 @@ failover_app.command("run-set")(run_set)
 
 
 ModeOption = Annotated[RunMode, typer.Option("--mode", help="planned: the source lives. unplanned: it is lost.")]
-
-
 LeaveBehindOption = Annotated[
     bool,
     typer.Option(

@@ -35,8 +35,8 @@ from mirror_core.model.timing import now_ms
 from mirror_core.runbook.readiness_report import assess_readiness
 from mirror_core.runbook.run_services import Services, local_services
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link, read_states
+from mirror_core.state.state_cache import STATE_CACHE
 from mirror_core.state.state_records import State
-from mirror_core.state.state_topic import STATE_CACHE
 
 LOOK_INTERVAL_S: Final = 30.0
 PARALLEL_MIRRORS: Final = 4

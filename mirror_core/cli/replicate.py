@@ -53,8 +53,6 @@ from mirror_core.model.names import MirrorName
 from mirror_core.model.text import format_bytes, parse_bytes_per_s
 
 _TERMINAL_S: Final = 0.5
-
-
 _PLAIN_S: Final = 5.0
 
 

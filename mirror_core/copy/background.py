@@ -22,11 +22,7 @@ from mirror_core.kafka.connection import Connection, wait_until_responsive
 from mirror_core.model.errors import RemoteFault, Unreachable
 
 RESPONSE_TIMEOUT_S: Final = 10.0
-
-
 _MAX_OPENING: Final = 32
-
-
 _GRACE_S: Final = 0.1
 
 
@@ -130,8 +126,6 @@ def _close_unused(unused: Future[Connection]) -> None:
 
 
 ThreadResult = TypeVar("ThreadResult")
-
-
 _MAX_THREADS: Final = 64
 
 

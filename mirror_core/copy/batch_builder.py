@@ -43,14 +43,8 @@ from mirror_core.wire.records import Codec
 from mirror_core.wire.reencode import is_mergeable, merge_batches, split_into_runs
 
 PRODUCER_EPOCH: Final = 0
-
-
 TINY_BATCH_RECORDS: Final = 8
-
-
 MIN_MERGED_BATCHES: Final = 4
-
-
 MAX_MERGED_BYTES: Final = 16 << 10
 
 
@@ -175,8 +169,6 @@ class BatchRewriter:
 
 
 MAX_HIDDEN_RECORDS: Final = 20_000
-
-
 """220 KB: mirror topics accept 1 MiB more than their sources."""
 
 
@@ -188,14 +180,8 @@ def pop_hidden_batch(queue: SendQueue, gap: HiddenGap, producer_id: int, produce
 
 
 MAX_SEED_OFFSETS: Final = 200_000
-
-
 MAX_SEEDS_IN_FLIGHT: Final = 4
-
-
 _NO_TIMESTAMP: Final = -1
-
-
 """Any other time would be the newest of the segment, and lookups by time would find it instead of
 later records. The price: a broker that compacts just then forgets the producer; the log end shows how far seeding is.
 """

@@ -68,15 +68,9 @@ class ProgressSender:
 
 
 _REQUEST_INTERVAL_S: Final = 0.05
-
-
 _NUMBER_DIGITS: Final = 12
-
-
 """A granted claim is longer than its request by the number: so the response to one datagram fits into
 one."""
-
-
 ReleasedClaim = tuple[Partition, int]
 
 
@@ -93,8 +87,6 @@ class _ClaimResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 # Made once, by the thread that imports this: two that meet a type for the first time crash msgspec (0.22).
 _REQUEST_DECODER: Final = msgspec.json.Decoder(_ClaimRequest)
-
-
 _RESPONSE_DECODER: Final = msgspec.json.Decoder(_ClaimResponse)
 
 

@@ -25,17 +25,9 @@ from mirror_core.model.logs import get_logger
 from mirror_core.model.names import Partition
 
 _log = get_logger(__name__)
-
-
 MAX_FETCH_LINKS: Final = 4
-
-
 _FAR_ROUND_TRIP_S: Final = 0.01
-
-
 _GOLDEN_RATIO: Final = (5**0.5 - 1) / 2
-
-
 """Step from one request's first partition to the next one's: starts spread evenly, so no partition is
 always late."""
 
@@ -144,14 +136,8 @@ class FetchLinks:
 
 
 MIN_IDLE_PARTITIONS: Final = 64
-
-
 _IDLE_AFTER_S: Final = 10.0
-
-
 _IDLE_RETRY_S: Final = 1.0
-
-
 _DESTINATION_WAIT_S: Final = 1.0
 
 

@@ -22,18 +22,10 @@ from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
 
 QUIET_S: Final = 1.0
-
-
 QUIET_ROUND_TRIPS: Final = 4
-
-
 """How long the log end must not move (both together) before another owner's gap is filled in one's
 turn. An owner at this distance needs two and a half round trips from its probe to its marker."""
-
-
 CERTAIN_S: Final = 0.8
-
-
 """How long an owner may go without checking the log end. Acknowledged data does not count: a duplicate
 of another copier's batch is acknowledged, too, and the gap after it is not visible."""
 

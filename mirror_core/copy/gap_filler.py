@@ -48,11 +48,7 @@ from mirror_core.model.names import Partition
 from mirror_core.wire.txn_markers import MarkerEntry
 
 PROBE_INTERVAL_S: Final = 0.05
-
-
 MAX_MARKERS_PER_REQUEST: Final = 5_000
-
-
 """A request blocks one of the broker's threads until all its markers are written."""
 
 
@@ -228,8 +224,6 @@ class GapRound:
 
 
 _MAX_ROUND_S: Final = 30.0
-
-
 GapFillStates = Mapping[PartitionReplicator, GapFillState]
 
 

@@ -31,8 +31,6 @@ from mirror_core.wire.batch import LOG_APPEND_TIME, SEQUENCE_MASK, MalformedBatc
 from mirror_core.wire.fetch import FetchedPartition, FetchPosition, IsolationLevel
 
 _MAX_PARTITIONS_PER_FETCH: Final = 512
-
-
 _FETCH_BYTES: Final = 8 << 20
 
 
@@ -81,8 +79,6 @@ def _is_end_as_sent(fetched: FetchedPartition, end: int) -> bool | None:
 
 
 _STABLE_END_TRIES: Final = 10
-
-
 _STABLE_END_WAIT_S: Final = 0.02
 
 

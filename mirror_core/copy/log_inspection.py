@@ -33,11 +33,7 @@ from mirror_core.wire.batch import CONTROL, LOG_APPEND_TIME, BatchHeader, split_
 from mirror_core.wire.records import Record
 
 _FIRST_BACKWARD_STEP: Final = 1_000
-
-
 _COMPARED_OFFSETS: Final = 1_000
-
-
 _READ_BYTES: Final = 256 << 10
 
 
@@ -257,11 +253,7 @@ class DivergenceFinder:
 
 
 _HEADER_FETCH_BYTES: Final = 1 << 20
-
-
 _FIRST_READ_STEP: Final = 1_000
-
-
 _MAX_BACKWARD_STEP: Final = 1_000_000
 
 

@@ -16,8 +16,6 @@ from mirror_core.model.task_messages import PIECE_OFFSETS, ReceiptPiece
 from mirror_core.wire.batch import DIGEST_MODULUS, SEQUENCE_MASK
 
 SEQUENCE_VALID_S: Final = 1.0
-
-
 """After this time without a batch or marker the leader's producer state is unknown. Its expiry
 (producer.id.expiration.ms) goes by the records' times: for old ones it may come at any moment."""
 

@@ -147,29 +147,13 @@ def _explain_dispute(side: VerifiedMetadata, partition: Partition, expected: str
 
 
 _MAX_ROUNDS: Final = 4
-
-
 _SLOW_ROUND_S: Final = 0.5
-
-
 _ROUND_INTERVAL_S: Final = 0.1
-
-
 _BACKOFF_S: Final = 0.05
-
-
 _MAX_BACKOFF_S: Final = 2.0
-
-
 _CONNECT_INTERVAL_S: Final = 0.5
-
-
 _RESUME_VALID_S: Final = 10.0
-
-
 """How long a decision, which may have taken minutes, waits for connections and for the driver."""
-
-
 _SHIFT_PER_EPOCH: Final = MAX_SHORT_COMPARISONS // 2
 
 

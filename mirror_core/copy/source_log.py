@@ -21,8 +21,6 @@ from mirror_core.model.task_messages import TrimmedRange
 from mirror_core.wire.fetch import FetchedPartition
 
 _SILENT_AFTER_S: Final = 5.0
-
-
 """A broker holds a Fetch for two seconds at most, and near-empty responses are short."""
 
 

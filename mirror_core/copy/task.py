@@ -137,32 +137,14 @@ def is_awaiting_remote_storage(replicator: PartitionReplicator) -> bool:
 
 
 _log = get_logger(__name__)
-
-
 _CONTROL_TIMEOUT_S: Final = 10.0
-
-
 _MAX_CONNECT_WAIT_S: Final = 1.0
-
-
 _FIRST_DRAIN_S: Final = 1.0
-
-
 _DRAIN_S: Final = 10.0
-
-
 """For responses after the task's end. The assignment says how long comparisons may go on."""
-
-
 _MAX_BATCHES_PER_TURN: Final = 64
-
-
 """Of one partition before responses are processed: a wide gap must not delay the others."""
-
-
 _FILL_MARGIN_S: Final = 0.1
-
-
 """No markers in the last moments of an epoch: two tasks' clocks may differ, and only sequences of data
 tolerate that."""
 

@@ -48,8 +48,6 @@ from mirror_core.sync.cluster_identity import check_cluster_ids
 from mirror_core.sync.offset_follower import OffsetFollower
 
 WorkResult = TypeVar("WorkResult")
-
-
 _RENEW_INTERVAL_S: Final = 0.1
 
 
@@ -98,29 +96,13 @@ def _close_resource(resource: Closeable, _: Future[Any]) -> None:
 
 
 _log = get_logger(__name__)
-
-
 EPOCH_S: Final = 30.0
-
-
 PLAN_LEAD_S: Final = 2.0
-
-
 _TICK_S: Final = 0.1
-
-
 _CLOSE_TIMEOUT_S, _FAILURE_PAUSE_S = 10.0, 1.0
-
-
 _STOP_MARGIN_MS: Final = 1_000
-
-
 """Added to a task's stop in the promise of its last write."""
-
-
 _MAX_FAILED_EPOCHS: Final = 5
-
-
 """Consecutive failed epochs, before the supervisor starts a new driver."""
 
 

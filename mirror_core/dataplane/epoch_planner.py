@@ -49,8 +49,6 @@ from mirror_core.state.state_records import PartitionRecord, State
 from mirror_core.sync.mirror_topics import TopicPlacement, create_missing_topics, list_mirror_topics
 
 RETRY_INTERVAL_S: Final = 300.0
-
-
 RETRIED_KINDS: Final = frozenset({FailureKind.DENIED, FailureKind.REFUSED})
 
 
@@ -104,8 +102,6 @@ def reset_failed(status: PartitionStatus) -> PartitionStatus | None:
 
 
 COPIED_STATES = frozenset({PartitionState.LOG_ALIGNMENT, PartitionState.MIRRORING})
-
-
 _fetch_known_offsets = partial(list_known_offsets, within_s=TIMEOUTS.copy_leader_s)
 
 

@@ -40,46 +40,20 @@ from mirror_core.state.lease import HeldLease
 from mirror_core.state.mirror_link import MirrorLink
 
 _log = get_logger(__name__)
-
-
 OBSERVE_INTERVAL_S: Final = 1.0
-
-
 MAX_OBSERVATION_BYTES_PER_S: Final = 32 << 10
-
-
 """A mirror of 50,000 partitions is stored every quarter of a minute."""
-
-
 MAX_LISTED_TRANSACTIONS: Final = 200
-
-
 _TRANSACTIONS_PAUSE_FACTOR: Final = 10
-
-
 """Pause after a slow request for transactions, times its duration: each broker lists all producers of
 each partition."""
-
-
 _LISTING_PAUSE_FACTOR: Final = 10
-
-
 """Times the duration of a listing: at most a tenth of a processor. Measured: 50,000 partitions take 2
 to 4 MB, and 0.1 to 0.25 s to parse."""
-
-
 _MAX_LISTING_PAUSE_S: Final = 30.0
-
-
 _MAX_TRANSACTIONS_PAUSE_S: Final = 300.0
-
-
 _MAX_ENDED_TRANSACTIONS: Final = 2_000
-
-
 TransactionKey = tuple[str, int, int]
-
-
 """Id, producer id, start: an id has one transaction at a time."""
 
 

@@ -46,20 +46,10 @@ class Runner(Protocol):
 
 
 _ROUND_MS: Final = 10_000
-
-
 _COMPARISON_S: Final = 120.0
-
-
 """For a comparison after its round: interrupted, it would start anew in each."""
-
-
 STALL_TIMEOUT_S: Final = 60.0
-
-
 """Applications stand still while a run copies: without progress it reports, and operators decide."""
-
-
 RecordTrimmed = Callable[[Sequence[TrimmedRange]], None]
 
 

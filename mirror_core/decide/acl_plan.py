@@ -103,8 +103,6 @@ def translate_acl(acl: Acl) -> tuple[frozenset[Acl], frozenset[Acl]]:
 
 
 _NO_ACLS: Final = frozenset[Acl]()
-
-
 _WRITE_OPERATIONS: Final = frozenset({Operation.WRITE, Operation.ALL})
 
 
@@ -326,8 +324,6 @@ def find_unknown_scram_users(
 
 
 STAGED_PURPOSES = frozenset({AclPurpose.STAGED, AclPurpose.PROMOTED})
-
-
 """Promotion may be repeated, so it asks for earlier promoted entries again."""
 
 

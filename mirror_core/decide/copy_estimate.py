@@ -19,35 +19,15 @@ from mirror_core.model.parity_verdict import ParityRange
 from mirror_core.model.text import format_bytes
 
 SEEDS_PER_S: Final = 5_000_000
-
-
 """Seed offsets a broker accepts; 5 to 12 million were measured on two busy cores."""
-
-
 MARKERS_PER_S: Final = 15_000
-
-
 """Marker offsets a broker accepts: 16,000 measured for one partition, up to 126,000 for many."""
-
-
 MARKERS_WAIT_S: Final = 2
-
-
 SEED_BYTES: Final = 0.9
-
-
 MARKER_BYTES: Final = 78
-
-
 HIDDEN_BYTES: Final = 11
-
-
 MIN_RECORD_BYTES: Final = 7
-
-
 _MIN_REPORTED_HOLES: Final = 1_000_000
-
-
 _MAX_NAMED_TOPICS: Final = 5
 
 

@@ -250,11 +250,7 @@ class FreshnessKind(StrEnum):
 MAX_AGES_S: Final[Mapping[FreshnessKind, float]] = MappingProxyType(
     {FreshnessKind.GROUPS: 600.0, FreshnessKind.VERIFICATION: 86_400.0, FreshnessKind.DRILL: 35 * 86_400.0}
 )
-
-
 """Warn above this age. The alert rules use the same values; a test compares them."""
-
-
 STALE_REMEDIES: Final[Mapping[FreshnessKind, str]] = MappingProxyType(
     {
         FreshnessKind.GROUPS: "is DAG mirror_sync paused or red, or no data plane at work? `mirrorbook sync {mirror}`",
@@ -262,8 +258,6 @@ STALE_REMEDIES: Final[Mapping[FreshnessKind, str]] = MappingProxyType(
         FreshnessKind.DRILL: "is DAG mirror_drill paused or red? `mirrorbook drill run {mirror}`",
     }
 )
-
-
 STALE_TEXTS: Final[Mapping[FreshnessKind, str]] = MappingProxyType(
     {
         FreshnessKind.GROUPS: "groups' offsets were synced",
@@ -271,8 +265,6 @@ STALE_TEXTS: Final[Mapping[FreshnessKind, str]] = MappingProxyType(
         FreshnessKind.DRILL: "a drill came through",
     }
 )
-
-
 NEVER_TEXTS: Final[Mapping[FreshnessKind, str]] = MappingProxyType(
     {
         FreshnessKind.GROUPS: "groups' offsets were never synced",
@@ -396,8 +388,6 @@ def list_uncompared_points(mirror: str, partitions: int) -> Iterator[ReadinessPo
 
 
 _REPORTED_ACTIONS: Final = WRITING_ACTIONS - {SyncAction.STAGE, SyncAction.COMMIT}
-
-
 """Staged entries wait for promotion and group offsets always move: their age is a point of its own."""
 
 

@@ -40,8 +40,6 @@ from mirror_core.model.run import Run, RunKind, RunMode, RunState
 from mirror_core.model.source_observation import SourceObservation
 
 LateRanges = Mapping[Partition, tuple[Offset, Offset]]
-
-
 """By partition: [first, next) offsets."""
 
 

@@ -37,38 +37,16 @@ from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.wire.batch import SEQUENCE_MASK
 
 FILLED_MASK: Final = (1 << 28) - 1
-
-
 """Offsets that can be filled in one partition before it must be copied anew."""
-
-
 MAX_ATTEMPT: Final = 7
-
-
 NO_MARKER: Final = -1
-
-
 _ATTEMPT_BITS: Final = 3
-
-
 _TURN_COUNT: Final = 4
-
-
 _SHORT_TURN_MS: Final = 200
-
-
 _SHORT_TURN_OPEN_MS: Final = 80
-
-
 _LONG_TURN_MS: Final = 1200
-
-
 LONG_TURN_OPEN_MS: Final = 600
-
-
 """A new task reads the log end within this time: a bound on the destination's latency."""
-
-
 _ROUND_MS: Final = _TURN_COUNT * _SHORT_TURN_MS + _LONG_TURN_MS
 
 
@@ -137,11 +115,7 @@ def find_turn(epoch: int, wall_ms: int) -> int | None:
 
 
 FILLED_STEP_OFFSETS: Final = 1 << 24
-
-
 """Offsets. The count is recorded in these steps: sixteen times in a partition's life."""
-
-
 NEAR_LIMIT_OFFSETS: Final = 12 * FILLED_STEP_OFFSETS
 
 
@@ -167,14 +141,8 @@ def format_gap_limit_warning(statuses: Iterable[PartitionStatus]) -> str:
 
 
 MAX_MARKED_START: Final = 100_000
-
-
 """A log start at most this far behind the position is reached by markers, which consumers never see."""
-
-
 NO_KNOWN_OFFSET: Final = -1
-
-
 _HALF: Final = (FILLED_MASK + 1) // 2
 
 

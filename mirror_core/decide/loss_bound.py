@@ -259,14 +259,8 @@ def find_oldest(ages: list[float | None]) -> float | None:
 
 
 NOT_MIRRORED_FIGURE: Final = "not mirrored"
-
-
 LISTED_FIGURE: Final = "topics of the source last listed"
-
-
 CUT_FIGURE: Final = "transactions cut in half"
-
-
 IN_DOUBT_FIGURE: Final = "transactions in doubt"
 
 

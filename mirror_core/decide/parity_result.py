@@ -17,32 +17,14 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityFinding, ParityRange, ParityResult, ParityVerdict
 
 CHUNK_OFFSETS: Final = 50_000
-
-
 """Chunk k of every partition is [k * size, (k + 1) * size)."""
-
-
 MAX_FINDINGS: Final = 1000
-
-
 NOTHING_COMPARED: Final = "no record was compared: there was nothing to compare in the whole scope"
-
-
 NOTHING_HELD: Final = "no record was compared: neither side holds one, and their logs begin and end at the same offsets"
-
-
 NOTHING_REASONS: Final = frozenset({NOTHING_COMPARED, NOTHING_HELD})
-
-
 LEVEL_GONE: Final = 0
-
-
 LEVEL_ENDS: Final = 1
-
-
 LEVEL_DIGEST: Final = 2
-
-
 LEVEL_RECORDS: Final = 3
 
 
@@ -337,8 +319,6 @@ def _find_last_equal(row: ParityRow) -> Offset:
 
 
 MAX_BUFFERED_ROWS: Final = 100_000
-
-
 _DIGEST_MODULUS: Final = 1 << 128
 
 

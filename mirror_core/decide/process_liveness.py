@@ -24,11 +24,7 @@ from mirror_core.model.run_checkpoints import Checkpoint, RunHeartbeat, WatcherH
 from mirror_core.model.timing import CONDUCTOR_TIMEOUT_S
 
 CONDUCTOR_STEP: Final = "conduct"
-
-
 """Pseudo step under which conductors store their heartbeats."""
-
-
 _HEARTBEAT_DECODER: Final = msgspec.json.Decoder(
     RunHeartbeat
 )  # once, by the thread that imports this: see `state/state_records.py`
@@ -164,28 +160,14 @@ def _format_seconds(seconds: float | None) -> str:
 
 
 WATCHER_STEP: Final = "watch"
-
-
 """Pseudo step under which watchers store their heartbeats."""
-
-
 MAX_MISSED_PROBES: Final = 3
-
-
 WATCHER_GRACE_S: Final = 180.0
-
-
 _MAX_TIME_MS: Final = 253_402_300_800_000
-
-
 _MAX_INTERVAL_S: Final = 7200.0
-
-
 _WATCHER_DECODER: Final = msgspec.json.Decoder(
     WatcherHeartbeat
 )  # once, by the thread that imports this: see `state/state_records.py`
-
-
 _UNWATCHED_RISKS: Final[Mapping[FenceState, str]] = MappingProxyType(
     {
         FenceState.PENDING: "nobody would fence it when it answers",

@@ -306,11 +306,7 @@ def format_unknown_status(mirror: Mirror) -> tuple[str, ...]:
 
 
 _NOT_CONDUCTED: Final = frozenset({ConductorState.RELEASED, ConductorState.SILENT})
-
-
 _BETWEEN_TASKS_S: Final = 60.0
-
-
 STALLED_AFTER_MS: Final = 60_000
 
 

@@ -250,8 +250,6 @@ RUN_STEPS: Final[Mapping[tuple[RunKind, RunMode], tuple[StepDefinition, ...]]] =
     }
 )
 """A failback is always planned: it needs both sides."""
-
-
 _STEP_NAMES: Final = {which: tuple(step.name for step in steps) for which, steps in RUN_STEPS.items()}
 
 

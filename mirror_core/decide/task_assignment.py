@@ -21,8 +21,6 @@ from typing import Final
 from mirror_core.model.names import Partition
 
 _by_name: Final = attrgetter("topic", "index")
-
-
 """Comparing fifty thousand partitions directly costs half a second."""
 
 
@@ -80,14 +78,8 @@ def share_rate(
 
 
 MAX_EPOCH_S: Final = 120.0
-
-
 _SLOT_RESERVE_S: Final = 10.0
-
-
 """Before the next epoch ends, the following epoch's tasks need the slots of comparing tasks."""
-
-
 _MIN_COMPARISON_S: Final = 1.0
 
 

@@ -23,11 +23,7 @@ from mirror_core.model.text import format_bytes
 from mirror_core.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader
 
 TRUNCATING_STRATEGIES: Final = frozenset({FailbackStrategy.OFFLINE, FailbackStrategy.REPLICA})
-
-
 MAX_COSTED_TOPICS: Final = 20
-
-
 _NO_TOPICS: Final[Mapping[str, ClusterTopic]] = MappingProxyType({})
 
 
@@ -296,8 +292,6 @@ def _format_bytes(size: int | None) -> str:
 
 
 NO_OPEN_TRANSACTIONS: Final[Mapping[int, Offset]] = MappingProxyType({})
-
-
 """Producer id to the offset of its open transaction's first batch."""
 
 

@@ -15,11 +15,7 @@ from mirror_core.demo.logs import Entry, Event, value_of
 from mirror_core.model.errors import Indeterminate
 
 LOOK_ROUNDED_MS: Final = 50
-
-
 """A plan tells the age of the last look at the source in tenths of a second."""
-
-
 _WORDS: Final = re.compile(
     r"at least ([\d,]+) offset\(s\), and whatever was acknowledged "
     r"in the ([\d.]+) s since the source was last looked at(?:; topics .*)?"

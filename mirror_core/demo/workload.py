@@ -24,14 +24,8 @@ from mirror_core.sandbox.credentials import ADMIN
 from mirror_core.sandbox.sandbox import Sandbox
 
 NAMES: Final = ("producer", "consumer")
-
-
 HOME: Final = "east"
-
-
 STOP_S: Final = 150.0
-
-
 """A producer that cannot learn the fate of its last records gives up after 120 s."""
 
 
@@ -87,11 +81,7 @@ def lose_east(sandbox: Sandbox, while_cut_off: Callable[[], None]) -> None:
 
 
 LIVE: Final = 600
-
-
 """Orders that are acknowledged in an act before the next one: a few seconds of life."""
-
-
 POLL_S: Final = 0.2
 
 

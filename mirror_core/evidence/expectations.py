@@ -31,25 +31,15 @@ from mirror_core.model.errors import BadRequest
 from mirror_core.model.parity_verdict import ParityVerdict
 
 MAX_LISTED_PLACES: Final = 20
-
-
 _EXTERNAL_LINKS: Final = re.compile(
     r"""<script\b[^>]*\bsrc=["'](?:https?:)?//[^>]*>\s*</script>
     | <(?:link|img|source|iframe)\b[^>]*\b(?:href|src|srcset)=["'](?:https?:)?//[^>]*>
     | \burl\(\s*["']?(?:https?:)?//[^)]*\)""",
     re.IGNORECASE | re.VERBOSE,
 )
-
-
 """Everything a browser would load from elsewhere."""
-
-
 _NUMBER_KEY: Final = "mirrorbook"
-
-
 _DATA_SOURCE_NAME: Final = "mirrorbook"
-
-
 _SITE_NAME: Final = "local"
 
 

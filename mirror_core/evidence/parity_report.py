@@ -94,17 +94,9 @@ def to_parity_document(result: ParityResult) -> ParityResultDocument:
 
 
 REPORT_FORMAT: Final = 1
-
-
 MAX_LISTED_ROWS: Final = 500
-
-
 REPORT_NAME: Final = "parity report"
-
-
 REPORT_ADVICE: Final = "make room and rights there, or give another folder"
-
-
 PARITY_SCHEMA: Final = PARITY.schema
 
 

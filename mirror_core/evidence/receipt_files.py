@@ -72,11 +72,7 @@ _COLUMNS: Final[tuple[pa.Field[Any], ...]] = (
 
 
 RECEIPTS_SCHEMA: Final = pa.schema(_COLUMNS)
-
-
 """Columns as in `Receipt`. The mirror and the day are in the path."""
-
-
 RECEIPTS_ADVICE: Final = "make room and rights there, or give another folder (--receipts)"
 
 
@@ -223,14 +219,8 @@ def _make_unreadable_error(folder: Folder, path: str, error: Exception) -> Indet
 
 
 ReceiptRow = dict[str, Any]
-
-
 LogKey = tuple[Any, ...]
-
-
 _LOG_KEY_COLUMNS: Final = ("topic", "partition", "source_topic_id", "destination_topic_id")
-
-
 _SUMMED_COLUMNS: Final = ("records", "gaps", "batches", "bytes")
 
 

@@ -35,8 +35,6 @@ from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.run import Run, RunKind, RunMode, StepEvidence, StepRecord, StepState
 
 UNKNOWN_TEXT: Final = "unknown"
-
-
 NO_PROOF: Final[StepEvidence] = MappingProxyType({})
 
 
@@ -141,8 +139,6 @@ def _describe_earlier_comparison(steps: Sequence[StepRecord]) -> str:
 
 
 RUN_SCHEMA: Final = "mirrorbook/run/2"
-
-
 MAX_TABLE_ROWS: Final = 1000
 
 
@@ -269,8 +265,6 @@ def _replace_report(path: Path, content: Iterable[bytes]) -> None:
 
 
 SET_PAGE: Final = "index.html"
-
-
 _ORDER_TEXTS: Final = {"side_by_side": "side by side", "in_order": "in order"}
 
 

@@ -117,14 +117,8 @@ def _read_key_file(path: Path, key_kind: str) -> bytes:
 
 
 BUNDLE_SCHEMA: Final = "mirrorbook/evidence/1"
-
-
 PLAN_FILE, ENTRIES_FILE, HEAD_FILE = "plan.json", "entries.jsonl", "head.json"
-
-
 _BUNDLE_FILES: Final = frozenset({PLAN_FILE, ENTRIES_FILE, HEAD_FILE})
-
-
 BUNDLE_ADVICE: Final = "make room and rights there, then `mirrorbook evidence write`"
 
 

@@ -31,8 +31,6 @@ from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.errors import BadRequest, MirrorError, RemoteFault, Unreachable
 
 _ANY: Final = 1
-
-
 _RESOURCES: Final[Mapping[int, Resource]] = MappingProxyType(
     {
         2: Resource.TOPIC,
@@ -43,22 +41,12 @@ _RESOURCES: Final[Mapping[int, Resource]] = MappingProxyType(
         7: Resource.USER,
     }
 )
-
-
 _PATTERNS: Final[Mapping[int, Pattern]] = MappingProxyType({3: Pattern.LITERAL, 4: Pattern.PREFIXED})
-
-
 _OPERATIONS: Final[Mapping[int, Operation]] = MappingProxyType(
     dict(enumerate(Operation, start=2))  # The enum follows Kafka's codes from 2 on.
 )
-
-
 _PERMISSIONS: Final[Mapping[int, Permission]] = MappingProxyType({2: Permission.DENY, 3: Permission.ALLOW})
-
-
 _MAX_ACLS_PER_REQUEST: Final = 1000
-
-
 DESCRIBE_ALL_ACLS: Final = DescribeAclsRequest(
     resource_type_filter=i8(_ANY),
     resource_name_filter=None,
@@ -68,11 +56,7 @@ DESCRIBE_ALL_ACLS: Final = DescribeAclsRequest(
     operation=i8(_ANY),
     permission_type=i8(_ANY),
 )
-
-
 ACL_BARRIER_S: Final = 15.0
-
-
 _NO_AUTHORIZER: Final = (ErrorCode.security_disabled,)
 
 

@@ -42,29 +42,13 @@ from mirror_core.model.errors import MissingPermission, RemoteFault
 from mirror_core.wire import txn_markers
 
 _BROKER_RESOURCE: Final = i8(4)
-
-
 _STATIC_SOURCE: Final = 4
-
-
 """server.properties."""
-
-
 _PROBE_GROUP: Final = "mirrorbook-check"
-
-
 """Need not exist: describing it creates nothing."""
-
-
 _PROBE_TOPIC: Final = "__mirrorbook_probe"
-
-
 """Does not exist: markers for it are appended nowhere."""
-
-
 _PROBE_PRODUCER_ID: Final = 1 << 62
-
-
 Operations = frozenset[Operation]
 
 
@@ -191,19 +175,13 @@ def parse_operations(bits: int) -> Operations:
 
 
 _BROKER: Final = i8(4)
-
-
 _DESCRIBE_ALLOWED_CODES: Final = RETRIABLE_CODES | {
     ErrorCode.none,
     ErrorCode.unknown_topic_or_partition,
     ErrorCode.group_id_not_found,
     ErrorCode.transactional_id_not_found,
 }
-
-
 """Codes that only principals with DESCRIBE receive: brokers check rights before anything else."""
-
-
 NamedResource = tuple[Resource, str]
 
 

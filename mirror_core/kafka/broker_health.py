@@ -15,20 +15,10 @@ from typing import Final, TypeVar
 from mirror_core.model.errors import Unreachable
 
 Address = tuple[str, int]
-
-
 AnyConnection = TypeVar("AnyConnection")
-
-
 _MAX_ALTERNATIVES: Final = 3
-
-
 _CONNECT_PAUSE_S: Final = 10.0
-
-
 _MAX_STALE_BROKERS: Final = 8
-
-
 """If so many agree, their metadata is no fault of theirs."""
 
 
@@ -77,20 +67,10 @@ class StaleMetadata:
 
 
 TIMEOUTS_BEFORE_BACKOFF: Final = 2
-
-
 """In a row, each a full time limit."""
-
-
 BACKOFF_S: Final = 60.0
-
-
 """Then one is tried again."""
-
-
 LeaderAddress = tuple[str, int]
-
-
 NO_LEADER: Final[LeaderAddress] = ("", -1)
 
 

@@ -28,29 +28,15 @@ from mirror_core.model.errors import BadRequest, RemoteFault, Unreachable
 from mirror_core.model.names import Partition
 
 _FORWARDED_TIMEOUT_S: Final = 45.0
-
-
 """A broker that forwards to a hanging controller tries the next after controller.socket.timeout.ms, 30
 s; measured: 30.1 s, once per broker."""
-
-
 _POOLED_TIMEOUT_S: Final = 0.5
-
-
 _POOLED_ROUND_TRIPS: Final = 4
-
-
 """With `_POOLED_TIMEOUT_S`, a pooled connection's timeout before all brokers are tried."""
-
-
 _SIGN_IN_ROUND_TRIPS: Final = 5
-
-
 _BROKERS_ONLY_REQUEST: Final = MetadataRequest(
     topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False
 )
-
-
 CallResult = TypeVar("CallResult")
 
 

@@ -37,19 +37,11 @@ def fetch_api_versions(client: ClusterClient, broker: int | None = None) -> dict
 
 
 _log = get_logger(__name__)
-
-
 _METADATA_TOPIC: Final = TopicName("__cluster_metadata")
-
-
 _QUORUM_REQUEST: Final = DescribeQuorumRequest(
     topics=(TopicData(topic_name=_METADATA_TOPIC, partitions=(PartitionData(partition_index=i32(0)),)),)
 )
-
-
 _MAX_FETCH_AGE_MS: Final = 5_000
-
-
 """A live controller fetches twice a second."""
 
 

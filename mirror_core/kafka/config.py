@@ -58,8 +58,6 @@ SUPPORTED_SECURITY: Final = frozenset(
 
 """Honoured by our connections and by librdkafka: one known to only one of them would seem to protect
 both."""
-
-
 _COMMON_NAMES: Final = (
     *AUTHORIZER_KEYS,
     *sorted(SUPPORTED_SECURITY),
@@ -71,17 +69,9 @@ _COMMON_NAMES: Final = (
     "security.protocol",
     "socket.timeout.ms",
 )
-
-
 """Candidates for suggestions."""
-
-
 _SECURITY_PREFIXES: Final = ("ssl.", "sasl.", "https.", "enable.ssl.", "enable.sasl.")
-
-
 _INVALID_PROPERTY: Final = "mirrorbook.stops.here"
-
-
 """Unknown to librdkafka, so that no client is ever created."""
 
 
@@ -114,29 +104,13 @@ def _is_unknown_property(name: str) -> bool:
 
 
 _log = get_logger(__name__)
-
-
 ANONYMOUS: Final = "ANONYMOUS"
-
-
 """The principal of every unauthenticated client."""
-
-
 _USER_PREFIX: Final = "User:"
-
-
 _REFERENCE = re.compile(r"\$\{([\w.-]+):([^}]*)\}")
-
-
 _FILE = re.compile(r"\$\{file:([^}]*)\}")
-
-
 _KNOWN_SECTIONS: Final = ("clusters", "mirrors", "evidence", "sets", "expectations")
-
-
 _IN_MEMORY_CONFIGS: Final[dict[Path, str]] = {}
-
-
 """By path; only in this process's memory."""
 
 

@@ -69,21 +69,11 @@ class ConnectionPool:
 
 
 CONNECTION_POOL: Final = ConnectionPool()
-
-
 Address = tuple[str, int]
-
-
 _INITIAL_CONNECTIONS: Final = 16
-
-
 _DOUBLE_AFTER_S: Final = 0.5
-
-
 """Then twice as many start. When a cluster comes back, all tasks connect at once, perhaps to hundreds
 of brokers."""
-
-
 _GRACE_S: Final = 0.5
 
 

@@ -49,29 +49,13 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.consumer_offsets import CONSUMER_OFFSETS_TOPIC as OFFSETS
 
 _LIST_GROUPS_API_KEY: Final = 16
-
-
 _GROUP_TYPES_VERSION: Final = 5
-
-
 """From here on ListGroups returns types (KIP-848)."""
-
-
 _CLASSIC_KIND: Final = "classic"
-
-
 _MAX_COORDINATOR_KEYS: Final = 500
-
-
 OFFSET_KINDS: Final = frozenset({"classic", "consumer"})
-
-
 """Another consumer group can continue from their offsets."""
-
-
 IDLE_STATES: Final = frozenset({"Empty", "Dead"})
-
-
 """Only then can an administrator commit."""
 
 
@@ -232,58 +216,26 @@ def build_offset_commit(
 
 
 OffsetsToCommit = Mapping[Partition, tuple[Offset, str]]
-
-
 """Offset (next to be read) and metadata."""
-
-
 COMMITTED: Final = ErrorCode.none.name
-
-
 COMMITTED_WITHOUT_METADATA: Final = "committed without its metadata"
-
-
 """Metadata exceeds the brokers' offset.metadata.max.bytes."""
-
-
 COMMITTED_RESULTS: Final = frozenset({COMMITTED, COMMITTED_WITHOUT_METADATA})
-
-
 ACTIVE_GROUP_ERRORS: Final = frozenset(
     {"unknown_member_id", "illegal_generation", "rebalance_in_progress", "stale_member_epoch"}
 )
-
-
 """The group has members."""
-
-
 _TOO_LARGE_TOGETHER: Final = frozenset({ErrorCode.invalid_commit_offset_size, ErrorCode.unknown_server_error})
-
-
 """A coordinator writes the offsets of a request as one batch, which has to fit into max.message.bytes of its topic: by
 default 300 offsets with the longest note. Brokers of 4.x say nothing better than `unknown_server_error` then."""
-
-
 _METADATA_TOO_LARGE: Final = frozenset(
     {ErrorCode.offset_metadata_too_large.name, *(code.name for code in _TOO_LARGE_TOGETHER)}
 )
-
-
 _RETRY_PAUSE_S: Final = 0.05
-
-
 _MAX_GROUPS_PER_REQUEST: Final = 50
-
-
 """Each may have thousands of partitions."""
-
-
 _MAX_PARTITIONS_PER_REQUEST: Final = 20_000
-
-
 """With 4 KiB of metadata each, the response still fits."""
-
-
 DENIED_GROUP_ERRORS: Final = frozenset({"group_authorization_failed", "topic_authorization_failed"})
 
 

@@ -28,14 +28,8 @@ REMOTE_STORAGE_HINT: Final = (
     "remote storage gives nothing there: it is slow (more than the brokers' remote.fetch.max.wait.ms), or the brokers "
     "limit reading from it (remote.log.manager.fetch.max.bytes.per.second)"
 )
-
-
 _EARLIEST_LOCAL_TIMESTAMP: Final = -4
-
-
 _LOCAL_START_VERSION: Final = 8
-
-
 """Older brokers have no remote storage."""
 
 
@@ -62,8 +56,6 @@ def fetch_local_start(client: ClusterClient, partition: Partition, leader_epoch:
 
 
 REQUIRED_EMPTY_FETCHES: Final = 2
-
-
 """In a row, conclusive, before the rest counts as empty."""
 
 

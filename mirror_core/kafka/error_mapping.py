@@ -36,16 +36,10 @@ RETRIABLE_CODES: Final = frozenset(
 
 
 """Refresh metadata and retry."""
-
-
 STALE_METADATA_CODES: Final = frozenset(
     {ErrorCode.leader_not_available, ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch}
 )
-
-
 """The broker that named this leader has stale metadata."""
-
-
 AUTHORIZATION_CODES: Final = frozenset(
     {
         ErrorCode.topic_authorization_failed,
@@ -55,36 +49,18 @@ AUTHORIZATION_CODES: Final = frozenset(
         ErrorCode.delegation_token_authorization_failed,
     }
 )
-
-
 _RETRIED_CODES: Final = RETRIABLE_CODES | {
     ErrorCode.request_timed_out,
     ErrorCode.network_exception,
     ErrorCode.throttling_quota_exceeded,
 }
-
-
 _SETTING_CODES: Final = frozenset({ErrorCode.invalid_config, ErrorCode.policy_violation})
-
-
 _PAUSE_S: Final = 0.05
-
-
 _DUMPED_REQUEST_PREFIX: Final = "Request Request("
-
-
 """Then the message is a printed broker object, useless to people."""
-
-
 Key = TypeVar("Key")
-
-
 _NO_REFUSALS: Final[Mapping[Any, RemoteFault]] = MappingProxyType({})
-
-
 KeyCodes = Mapping[Key, tuple[ErrorCode, str | None]]
-
-
 """Code and message for each key."""
 
 

@@ -24,26 +24,12 @@ from mirror_core.model.errors import MirrorError, RemoteFault, Unreachable
 from mirror_core.model.text import format_address
 
 BrokerResult = TypeVar("BrokerResult")
-
-
 Address = tuple[str, int]
-
-
 _GRACE_S: Final = 0.5
-
-
 _FAIL_FAST_S: Final = 0.5
-
-
 _FAIL_FAST_ROUND_TRIPS: Final = 8
-
-
 """With `_FAIL_FAST_S`, the wait in fail-fast mode: enough for TLS, SCRAM and a request."""
-
-
 _TIMED_OUT_PAUSE_S: Final = 10.0
-
-
 """A broker that timed out is skipped for this long: an epoch's plan makes five fan-outs."""
 
 
@@ -176,11 +162,7 @@ def wait_for_propagation(
 
 
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
-
-
 _COORDINATOR_PAUSE_S: Final = 0.1
-
-
 CoordinatorResult = TypeVar("CoordinatorResult")
 
 

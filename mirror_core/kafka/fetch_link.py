@@ -20,14 +20,8 @@ from mirror_core.wire import fetch
 from mirror_core.wire.fields import MalformedResponse
 
 INITIAL_FETCH_BYTES: Final = 2 << 20
-
-
 FAR_RESPONSE_S: Final = 0.02
-
-
 _MIN_SAMPLES: Final = 3
-
-
 _IDLE_SHARE_BYTES: Final = 1 << 20
 
 
@@ -72,26 +66,12 @@ class FetchSizer:
 
 
 _RESPONSE_PREFIX: Final = struct.Struct(">ii")
-
-
 """Correlation id and throttle time."""
-
-
 _MIN_PARTITION_BYTES: Final = 128 << 10
-
-
 """A thousand partitions take turns."""
-
-
 _BYTES_PER_PARTITION: Final = 16 << 10
-
-
 """Of the response: many partitions cost the broker more."""
-
-
 _BUFFER_SPARE_BYTES: Final = 1 << 20
-
-
 _LENGTH_BYTES: Final = 4
 
 

@@ -291,8 +291,6 @@ def describe_known_producers(
 
 
 _MAX_PARTITIONS_PER_REQUEST: Final = 100
-
-
 """A partition may have thirty thousand producers of 40 bytes."""
 
 

@@ -53,31 +53,15 @@ class LogTrimmed(RemoteFault):
 
 
 MAX_READ_BYTES: Final = 8 << 20
-
-
 """Also a reader's memory (a single larger batch comes complete)."""
-
-
 PREFETCH_LOGS: Final = 200
-
-
 PREFETCH_BYTES: Final = 4 << 20
-
-
 FETCH_MAX_WAIT_MS: Final = 500
-
-
 RETRY_PAUSE_S: Final = 0.05
-
-
 _RETRIED_CODES: Final = frozenset(
     {*RETRIABLE_CODES, ErrorCode.unknown_topic_or_partition, ErrorCode.offset_not_available}
 )
-
-
 _REMOTE_EMPTY: Final = frozenset({EmptyFetch.RETRY, EmptyFetch.REMOTE_STORAGE})
-
-
 LogBatch = tuple[BatchHeader, memoryview]
 
 

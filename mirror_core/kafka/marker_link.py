@@ -72,20 +72,10 @@ class FrameBuffer:
 
 
 _MAX_AGE_S: Final = 0.1
-
-
 _ROUND_TRIP_SAMPLES: Final = 4
-
-
 """Newest ones only: a route may become longer."""
-
-
 _LATE_WAIT_S: Final = 0.6
-
-
 """After a late read."""
-
-
 _POLL_S: Final = 0.05
 
 

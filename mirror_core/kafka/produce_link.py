@@ -20,17 +20,9 @@ from mirror_core.wire import produce
 from mirror_core.wire.fields import MalformedResponse
 
 MIN_WINDOW_BYTES: Final = 4 << 20
-
-
 _WINDOW_ROUND_TRIPS: Final = 4
-
-
 _MIN_SAMPLE_S: Final = 0.05
-
-
 _APPEND_S: Final = 0.005
-
-
 """Added to the round trip."""
 
 
@@ -61,26 +53,12 @@ class InflightWindow:
 
 
 REQUEST_TIMEOUT_MS = 30_000
-
-
 """Socket timeouts are longer, so the broker's response comes first."""
-
-
 _MAX_RESPONSES_BYTES: Final = 64 << 10
-
-
 """Fits into socket buffers: a broker waiting for us to read must not stop reading."""
-
-
 _RESPONSE_BYTES: Final = 16
-
-
 _TOPIC_BYTES: Final = 6
-
-
 _ROW_BYTES: Final = 30
-
-
 Tag = TypeVar("Tag")
 
 

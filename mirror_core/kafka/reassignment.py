@@ -43,8 +43,6 @@ from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Partition
 
 _PAUSE_S: Final = 0.1
-
-
 _MAX_TOPICS_PER_REQUEST: Final = 500
 
 
@@ -193,8 +191,6 @@ def elect_unclean_leaders(client: ClusterClient, partitions: Iterable[Partition]
 
 
 _UNCLEAN_ELECTION: Final = i8(1)
-
-
 _ELECT_ACTION: Final = "ElectLeaders (needs ALTER on the cluster)"
 
 
@@ -218,23 +214,11 @@ def wait_for_replicas(client: ClusterClient, replicas: Mapping[Partition, tuple[
 
 
 LEADER_THROTTLE: Final = "leader.replication.throttled.replicas"
-
-
 FOLLOWER_THROTTLE: Final = "follower.replication.throttled.replicas"
-
-
 FOLLOWER_THROTTLE_RATE: Final = "follower.replication.throttled.rate"
-
-
 _BROKER: Final = i8(4)
-
-
 _DYNAMIC_BROKER_SOURCE: Final = 2
-
-
 _SET: Final = i8(0)
-
-
 _DELETE: Final = i8(1)
 
 

@@ -45,17 +45,9 @@ _KEYWORDS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 _TEXT_TAGS: Final = (0x0C, 0x13, 0x16)
-
-
 """Java formats other types differently."""
-
-
 _ESCAPED_CHARACTERS: Final = frozenset(',=+<>#;"\\')
-
-
 _OUTER_ESCAPED: Final = " \r"
-
-
 """At both ends of a value."""
 
 
@@ -106,17 +98,9 @@ def _escape_value(text: str) -> str:
 
 
 _log = get_logger(__name__)
-
-
 _FILE_PROPERTIES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.crl.location")
-
-
 _MAX_CONTEXTS: Final = 32
-
-
 _REPLACEMENT_GRACE_S: Final = 60.0
-
-
 """For files being replaced."""
 
 

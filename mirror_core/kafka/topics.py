@@ -61,11 +61,7 @@ from mirror_core.model.logs import get_logger
 from mirror_core.model.names import Offset, Partition
 
 _TOPIC_RESOURCE: Final = i8(2)
-
-
 _SET_OPERATION: Final = i8(0)
-
-
 _DELETE_OPERATION: Final = i8(1)
 
 
@@ -99,42 +95,18 @@ def build_alter_configs(
 
 
 _log = get_logger(__name__)
-
-
 NO_TOPIC_ID: Final = "0" * 32
-
-
 """Brokers before 2.8."""
-
-
 TOPIC_OVERRIDE_SOURCE: Final = 1
-
-
 """Set on the topic itself. Not 3, a dynamic default of all brokers."""
-
-
 _MAX_TOPICS_DESCRIBED: Final = 500
-
-
 _MAX_CHANGES_PER_REQUEST: Final = 2_000
-
-
 """Topics, partitions and settings: a controller refuses more than 10,000, and does nothing else
 meanwhile."""
-
-
 NEW_TOPIC_WAIT_S: Final = 0.1
-
-
 """Brokers announce new topics once all logs exist, 10 to 100 ms each."""
-
-
 BROKER_TIME_CONFIGS: Final[Mapping[str, str]] = MappingProxyType({"message.timestamp.type": "LogAppendTime"})
-
-
 """Brokers refuse times of a clock an hour ahead (KIP-937)."""
-
-
 Key = TypeVar("Key")
 
 
@@ -494,8 +466,6 @@ def _to_timeout(client: ClusterClient) -> i32Timedelta:
 
 
 _TOPIC_RESOURCE_TYPE: Final = i8(2)
-
-
 _TOPIC_OVERRIDE_SOURCE: Final = 1
 
 
@@ -522,14 +492,8 @@ def fetch_default_config(client: ClusterClient, topic: str, name: str) -> str | 
 
 
 CONFIG_BARRIER_S: Final = 5.0
-
-
 """Brokers need only milliseconds."""
-
-
 ConfigOverrides = Mapping[str, Mapping[str, str | None]]
-
-
 """By topic; None: no override."""
 
 

@@ -63,25 +63,13 @@ from mirror_core.wire.fields import MalformedResponse
 from mirror_core.wire.records import Codec, is_abort_marker
 
 _RESPONSE_TIMEOUT_S: Final = 5.0
-
-
 """Another coordinator or leader may take over."""
-
-
 _PAUSE_S: Final = 0.01
-
-
 _MAX_PAUSE_S: Final = 0.5
-
-
 _TRANSACTION_KEY_TYPE: Final = i8(1)
-
-
 _FENCED_CODES: Final = frozenset(
     {ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced, ErrorCode.invalid_producer_id_mapping}
 )
-
-
 RETRIED_TXN_CODES: Final = RETRIABLE_CODES | {
     ErrorCode.concurrent_transactions,  # previous markers are being written
     ErrorCode.unknown_topic_or_partition,  # stale broker
@@ -91,8 +79,6 @@ RETRIED_TXN_CODES: Final = RETRIABLE_CODES | {
     ErrorCode.network_exception,
     ErrorCode.unknown_server_error,  # during a takeover
 }
-
-
 T = TypeVar("T")
 
 
@@ -206,29 +192,13 @@ class TransactionBrokers:
 
 
 _APPEND_TIMEOUT_S: Final = 10.0
-
-
 _ABORT_TIMEOUT_S: Final = 5.0
-
-
 _BATCH_BYTES: Final = 512 << 10
-
-
 """Uncompressed: half of the default max.message.bytes."""
-
-
 _FETCH_BYTES: Final = 1 << 20
-
-
 _MARKER_WAIT_MS: Final = 100
-
-
 _MAX_BATCHES_IN_FLIGHT: Final = 5
-
-
 """As many as brokers recognize when repeated (KIP-98)."""
-
-
 KeyValueRow = tuple[str, bytes | None]
 
 

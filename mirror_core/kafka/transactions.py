@@ -37,14 +37,8 @@ from mirror_core.model.names import Partition
 from mirror_core.wire.consumer_offsets import CONSUMER_OFFSETS_TOPIC as GROUP_OFFSETS
 
 MIRRORBOOK_ID_PREFIX: Final = "mirrorbook."
-
-
 """Our own: the journal on this cluster must never be fenced by us."""
-
-
 _OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
-
-
 _DECIDED_STATES: Final = ("PrepareCommit", "PrepareAbort")
 
 
@@ -153,18 +147,12 @@ def _describe(
 
 
 _LAST_PRODUCER_EPOCH: Final = 2**15 - 1
-
-
 _LAST_COORDINATOR_EPOCH: Final = 2**31 - 1
-
-
 _IS_COMMIT_BY_STATE: Final[Mapping[str, bool]] = {
     "PrepareCommit": True,
     "PrepareAbort": False,
     "PrepareEpochFence": False,
 }
-
-
 """Decided, not finished."""
 
 

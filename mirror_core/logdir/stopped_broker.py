@@ -34,8 +34,6 @@ from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.names import Offset, Partition
 
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-
-
 _TARGET_ARGUMENT: Final = re.compile(r"(.+)-(\d{1,9})=(\d{1,18})")
 
 

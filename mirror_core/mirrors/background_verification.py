@@ -25,7 +25,7 @@ from mirror_core.parity.check import OnParityProgress, check_parity
 from mirror_core.parity.comparable_ranges import read_parity_scope
 from mirror_core.parity.compare import CompareTask, compare_task
 from mirror_core.state.mirror_link import MirrorLink, read_cluster_state
-from mirror_core.state.state_topic import STATE_CACHE
+from mirror_core.state.state_cache import STATE_CACHE
 
 _log = get_logger(__name__)
 

@@ -40,8 +40,6 @@ from mirror_core.rights.required_acls import CLUSTER_NAME
 from mirror_core.sync.principals import format_principal
 
 UNCLEAN_ELECTION_KEY: Final = "unclean.leader.election.enable"
-
-
 AUTO_CREATE_KEY: Final = "auto.create.topics.enable"
 
 
@@ -82,8 +80,6 @@ def _advise_if_true(client: ClusterClient, brokers: Sequence[int], setting: str,
 
 
 PRODUCER_EXPIRY_KEY: Final = "producer.id.expiration.ms"
-
-
 MAX_EXPIRY_MS: Final = "2147483647"
 
 

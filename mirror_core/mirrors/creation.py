@@ -48,8 +48,6 @@ from mirror_core.sync.circle_search import search_circles
 from mirror_core.sync.mirror_topics import TopicPlacement, create_missing_topics, list_mirror_topics
 
 SLOW_ROUND_TRIP_S: Final = 0.01
-
-
 """50 transactions a second of each partition with markers."""
 
 
@@ -139,11 +137,7 @@ def _is_transactional(producer: PartitionProducer) -> bool:
 
 
 _log = get_logger(__name__)
-
-
 _MIRROR_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}")
-
-
 _LITERAL_TOPIC: Final = re.compile(r"[a-zA-Z0-9_-]+")
 
 

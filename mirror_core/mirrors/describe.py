@@ -101,8 +101,6 @@ GAP_TEXTS: Final[Mapping[GapFilling, str]] = MappingProxyType(
         GapFilling.HIDDEN: "filled with hidden records, which every consumer drops",
     }
 )
-
-
 CLOCK_NOT_BEHIND: Final = "not seen to be behind"
 
 

@@ -60,8 +60,6 @@ def _read_memory(cluster: ClusterConfig) -> RecordedMirrors | str:
 
 
 MAX_NAMES_PER_LINE: Final = 100
-
-
 """A shell limits the length."""
 
 
@@ -118,8 +116,6 @@ def format_manual_lift(
 
 
 ACTIVE_TOPIC_TIMEOUT_S: Final = 5.0
-
-
 """Only for a warning."""
 
 

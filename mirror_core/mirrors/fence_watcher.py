@@ -58,8 +58,9 @@ from mirror_core.state.active_cluster import copy_announcement
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.no_return import is_past_no_return
 from mirror_core.state.run_heartbeat import find_conductor_status
+from mirror_core.state.state_cache import STATE_CACHE
 from mirror_core.state.state_records import State, Tombstone
-from mirror_core.state.state_topic import STATE_CACHE, read_state
+from mirror_core.state.state_topic import read_state
 from mirror_core.state.watcher_heartbeat import WatcherHeartbeats, extra_interval_s
 from mirror_core.state.writer import StateWriter
 from mirror_core.sync.cluster_identity import check_source_id
@@ -74,23 +75,11 @@ from mirror_core.sync.fence_command_ownership import (
 )
 
 _log = get_logger(__name__)
-
-
 ANSWER_POLL_S: Final = 0.25
-
-
 FENCE_CHECK_INTERVAL_S: Final = 10.0
-
-
 HELD_CHECK_INTERVAL_S: Final = 2.0
-
-
 """The run may promote at any moment."""
-
-
 WATCH_COMMAND: Final = "mirrorbook mirror watch"
-
-
 ANSWER_WAIT_S: Final = 60.0
 
 
@@ -388,14 +377,8 @@ def _observe_and_decide(link: MirrorLink, state: State) -> FenceDecision:
 
 
 MAX_PARALLEL_PROBES: Final = 8
-
-
 """A silent cluster costs seconds of each."""
-
-
 PROBE_RETRY_S: Final = 2.0
-
-
 ProbeOutcome = FenceDecision | MirrorError
 
 

@@ -108,11 +108,7 @@ def _list_differences(proof: MirrorVerification | None) -> frozenset[KnownDiffer
 
 
 PROOF_SAVE_INTERVAL_S: Final = 30.0
-
-
 """Each save takes the control id, which ends a sync under way."""
-
-
 Compare = Callable[[Sequence[ParityRange], Callable[[ParityResult], None]], ParityResult]
 
 

@@ -179,8 +179,6 @@ def _list_heads_of_day(heads: ReceiptHeads, day: str) -> list[ReceiptsHead]:
 
 
 ROUND_OFFSETS: Final = 64 * PIECE_OFFSETS
-
-
 CompareRanges = Callable[[Sequence[ParityRange]], ParityResult]
 
 

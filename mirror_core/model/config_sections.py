@@ -14,17 +14,9 @@ from mirror_core.model.names import MirrorName, get_base_name
 from mirror_core.model.text import format_suggestion
 
 OWNER_KEY: Final = "owner"
-
-
 """Key of a plan figure: whom to call."""
-
-
 _MAX_OWNER_LENGTH: Final = 200
-
-
 _SECTION_KEYS: Final = frozenset({OWNER_KEY, "switch", "together"})
-
-
 T = TypeVar("T")
 
 
@@ -178,17 +170,9 @@ class AuthorizerConfig:
 
 
 KAFKA_AUTHORIZER: Final = AuthorizerConfig()
-
-
 _FENCE_KEY: Final = "fence_command"
-
-
 _UNFENCE_KEY: Final = "unfence_command"
-
-
 AUTHORIZER_KEYS: Final = ("authorizer", _FENCE_KEY, _UNFENCE_KEY)
-
-
 """Not client properties."""
 
 

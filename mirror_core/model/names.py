@@ -7,14 +7,8 @@ from dataclasses import dataclass
 from typing import Final, NewType
 
 ClusterName = NewType("ClusterName", str)
-
-
 MirrorName = NewType("MirrorName", str)
-
-
 Offset = NewType("Offset", int)
-
-
 """Equal on source and destination."""
 
 
@@ -28,11 +22,7 @@ class Partition:
 
 
 _REVERSE_SUFFIX: Final = "-back"
-
-
 ACTIVE_TOPIC: Final = "__mirrorbook_active"
-
-
 """Each cluster has its own; it is never mirrored."""
 
 

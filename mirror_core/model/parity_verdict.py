@@ -36,14 +36,8 @@ class ParityVerdict(StrEnum):
 
 
 ALTERED_KIND: Final = "altered"
-
-
 """By certificates: the copy is not what was copied."""
-
-
 UNREADABLE_KIND_PREFIX: Final = "unreadable"
-
-
 """The cluster's name follows."""
 
 

@@ -17,12 +17,8 @@ from mirror_core.model.names import MirrorName
 
 StepEvidence = Mapping[str, str | int | float | bool | None]
 """For people: flat, without secrets, never read back. Later steps use checkpoints."""
-
-
 AIRFLOW_CONDUCTOR_PREFIX: Final = "airflow "
 """Prefix of a conductor that is a DAG run; others are commands."""
-
-
 SHOWN_HASH_DIGITS: Final = 12
 
 

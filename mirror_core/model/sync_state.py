@@ -52,8 +52,6 @@ WRITING_ACTIONS = frozenset(
         SyncAction.STAGE,
     }
 )
-
-
 _TOPIC_ACL: Final = re.compile(r"\w+ \w+ on TOPIC literal '([a-zA-Z0-9._-]+)' for ")
 
 

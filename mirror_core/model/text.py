@@ -64,8 +64,6 @@ BYTE_UNITS: Final[Mapping[str, int]] = MappingProxyType(
         "GiB": 2**30,
     }
 )
-
-
 _RATE_PATTERN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)(?:/s)?")
 
 

@@ -15,14 +15,8 @@ from dataclasses import dataclass, field, fields
 from typing import Final
 
 MAX_FRESH_AGE_S: Final = 10.0
-
-
 """Older heartbeats mean a lost owner; older observations are unknown now."""
-
-
 CONDUCTOR_TIMEOUT_S: Final = 30.0
-
-
 """A conductor beats every 10 s; after this its run may be taken over."""
 
 
@@ -119,9 +113,5 @@ def parse_scale_factor(value: str) -> float:
 
 
 SCALE_FACTOR: Final = parse_scale_factor(os.environ.get(SCALE_VARIABLE, "1"))
-
-
 TIMEOUTS: Final = Timeouts.scaled(SCALE_FACTOR)
-
-
 """Only tests set the variable, on slow machines."""

@@ -47,20 +47,10 @@ from mirror_core.state.state_topic import read_complete_state
 from mirror_core.wire.batch import DIGEST_MODULUS, compute_batch_digest
 
 _ADVICE: Final = "`mirrorbook mirror recover` shows what can be done"
-
-
 GONE_REASON: Final = f"it was copied, and the destination does not show it: {_ADVICE}"
-
-
 REPLACED_REASON: Final = f"it was copied, and the destination shows another topic of its name: {_ADVICE}"
-
-
 ALL_SOUND: Final = CheckedReceipts(readable=())
-
-
 MAX_RECEIPT_AGE: Final = timedelta(minutes=5)
-
-
 """With an older newest receipt a data plane stores none."""
 
 
@@ -180,8 +170,6 @@ def heads_of(link: MirrorLink) -> ReceiptHeads:
 
 
 _ID_COLUMNS: Final = ("source_topic_id", "destination_topic_id")
-
-
 _RECEIPT_COLUMNS: Final = ("topic", "partition", "generation", "epoch", "next", "ended", "pieces")
 
 
@@ -205,11 +193,7 @@ COMPACTED_REASON: Final = (
     "not as it was copied, and not comparable: the topic is cleaned by key, on each cluster at its own times; compare "
     "it with the source (`mirrorbook parity`, level 3)"
 )
-
-
 RECREATED_REASON: Final = "the topic was deleted, or made anew, while it was read: compare again"
-
-
 MAYBE_RECREATED_REASON: Final = "not known whether the topic was made anew while it was read"
 
 

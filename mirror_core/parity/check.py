@@ -33,23 +33,11 @@ from mirror_core.parity.comparable_ranges import format_missing_partition
 from mirror_core.parity.compare import CompareTask, compare_task, list_compacted_topics, read_ends
 
 OnParityProgress = Callable[[ParityResult], None]
-
-
 PROGRESS_INTERVAL_S: Final = 5.0
-
-
 """Minimum time between reports of progress."""
-
-
 PROGRESS_COST_FACTOR: Final = 20
-
-
 """Pause this many times as long as the last report took."""
-
-
 PARTITIONS_PER_S: Final = 500
-
-
 """Pause a second for so many partitions: records of 50 bytes each make 90 MB an hour at most."""
 
 
@@ -81,14 +69,8 @@ class ParityProgress:
 
 
 RunCompareTasks = Callable[[Sequence[CompareTask]], Iterable[Sequence[ParityRow]]]
-
-
 """Yields rows as tasks end, and empty batches while none do."""
-
-
 DEFAULT_THREADS: Final = 4
-
-
 PROGRESS_TICK_S: Final = 1.0
 
 

@@ -17,17 +17,9 @@ from mirror_core.parity.keyed_digest import DigestKey, KeyedDigest, digest_in_me
 from mirror_core.wire.records import Record
 
 MAX_FINDINGS_PER_CHUNK: Final = 100
-
-
 MAX_SHOWN_BYTES: Final = 200
-
-
 """Limit for each key, value and header."""
-
-
 _INT64: Final = struct.Struct(">q")
-
-
 _SIZE: Final = struct.Struct(">i")
 
 
@@ -56,8 +48,6 @@ class LoneRecord:
 
 
 LoneRecords = dict[bytes, LoneRecord]
-
-
 """Newest lone record by `digest_in_memory` of the key; it explains older ones."""
 
 

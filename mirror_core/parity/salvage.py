@@ -32,8 +32,6 @@ from mirror_core.wire.batch import LOG_APPEND_TIME
 from mirror_core.wire.records import Record
 
 _TOMBSTONE: Final = b""
-
-
 """Digests of values have 16 bytes."""
 
 
@@ -81,8 +79,6 @@ _HEADER: Final[tuple[pa.Field[Any], ...]] = (
     pa.field("name", pa.binary(), nullable=False),  # binary: header names need not be UTF-8
     pa.field("value", pa.binary()),
 )
-
-
 _COLUMNS: Final[tuple[pa.Field[Any], ...]] = (
     pa.field("topic", pa.string(), nullable=False),
     pa.field("partition", pa.int32(), nullable=False),
@@ -94,33 +90,17 @@ _COLUMNS: Final[tuple[pa.Field[Any], ...]] = (
     pa.field("headers", pa.list_(pa.struct(_HEADER)), nullable=False),
     pa.field("fate", pa.string()),  # null where no other cluster was compared
 )
-
-
 SCHEMA: Final = pa.schema(_COLUMNS)
-
-
 DDL: Final = (
     "topic string not null, partition int not null, offset bigint not null, timestamp_ms bigint not null, "
     "timestamp_type string not null, key binary, value binary, "
     "headers array<struct<name: binary not null, value: binary>> not null, fate string"
 )
-
-
 MANIFEST: Final = "_salvage.json"
-
-
 NOT_WRITABLE_ADVICE: Final = "nothing was deleted: make room and rights there, or give another folder"
-
-
 MAX_LISTED_OFFSETS: Final = 5
-
-
 _ROWS_PER_BATCH: Final = 2000
-
-
 _BYTES_PER_BATCH: Final = 16 << 20
-
-
 WriteRecords = Callable[[Sequence["SalvageTask"], Path], None]
 
 

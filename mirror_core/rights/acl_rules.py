@@ -21,14 +21,8 @@ CHANGING_OPERATIONS: Final = frozenset(
         Operation.CREATE,
     }
 )
-
-
 EVERYBODY: Final = "User:*"
-
-
 OWN_NAME_PREFIX: Final = "mirrorbook"
-
-
 OWN_TOPIC_PREFIX: Final = "__mirrorbook"
 
 

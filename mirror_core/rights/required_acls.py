@@ -156,8 +156,6 @@ _IMPLYING_OPERATIONS: Final = {
     _O.DESCRIBE: frozenset({_O.READ, _O.WRITE, _O.DELETE, _O.ALTER}),
     _O.DESCRIBE_CONFIGS: frozenset({_O.ALTER_CONFIGS}),
 }
-
-
 STRATEGY_RIGHTS: Final[Mapping[FailbackStrategy, frozenset[Operation]]] = MappingProxyType(
     {
         FailbackStrategy.OFFLINE: frozenset({_O.DESCRIBE, _O.ALTER}),

@@ -40,23 +40,11 @@ from mirror_core.model.run import StepEvidence
 from mirror_core.model.timing import TIMEOUTS
 
 GROUP_RECORDS: Final = 4
-
-
 _POLL_S: Final = 0.05
-
-
 _SESSION_MS: Final = 6_000
-
-
 """Kafka's default minimum. A killed member is waited for that long."""
-
-
 _CONNECTION_SETTINGS: Final = {**QUIET_PROPERTIES, "socket.connection.setup.timeout.ms": 3_000}
-
-
 """A hung broker accepts connections and never authenticates: try another one soon."""
-
-
 _DENIED_CODES: Final = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -65,8 +53,6 @@ _DENIED_CODES: Final = frozenset(
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
-
-
 _PURGED_CODES: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 
 
@@ -268,8 +254,6 @@ def _poll_records(consumer: Consumer) -> Iterator[Message]:
 
 
 CANARY_TOPIC: Final = "__mirrorbook_canary"
-
-
 _PARALLEL_BROKERS: Final = 8
 
 

@@ -62,8 +62,9 @@ from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.no_return import is_past_no_return
 from mirror_core.state.run_heartbeat import HeartbeatMonitor, send_heartbeats
 from mirror_core.state.run_heartbeat import make_released_heartbeat as begun_by_process
+from mirror_core.state.state_cache import STATE_CACHE
 from mirror_core.state.state_records import State, StateRecord, Tombstone
-from mirror_core.state.state_topic import STATE_CACHE, read_complete_state, read_state
+from mirror_core.state.state_topic import read_complete_state, read_state
 from mirror_core.state.writer import StateWriter, make_control_id
 from mirror_core.sync.cluster_identity import is_source_answering
 

@@ -107,8 +107,6 @@ def record_write_deadline(data: StateWriter, lease: Lease, until_ms: int) -> Non
 
 
 MAX_TASK_S: Final = MAX_EPOCH_S + EPOCH_S / 2 + 1
-
-
 """No task writes longer: the longest epoch, half a usual one of early start, and a margin."""
 
 

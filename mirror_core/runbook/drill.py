@@ -239,8 +239,6 @@ def _forget_old_runs(cluster: ClusterConfig, mirror: str) -> None:
 
 
 COPIED_RECORDS: Final = 200
-
-
 TAIL_RECORDS: Final = 50
 
 

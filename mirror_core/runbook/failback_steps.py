@@ -96,23 +96,11 @@ def require_reverse_failover(link: MirrorLink, reverse_state: State, failback_ru
 
 
 CAUGHT_UP_OFFSETS: Final = 1_000
-
-
 CAUGHT_UP_S: Final = 5.0
-
-
 """In seconds of writes on a busy cluster."""
-
-
 STALL_S: Final = 120.0
-
-
 REPORT_INTERVAL_S: Final = 10.0
-
-
 PARTS_SYNCED_FIRST: Final = frozenset({SyncCategory.CONFIGS, SyncCategory.ACLS})
-
-
 """Rights too: a later withdrawal is detected by them."""
 
 

@@ -84,26 +84,12 @@ def report_compare_progress(
 
 
 LITTLE_OFFSETS: Final = 20_000
-
-
 LITTLE_BYTES: Final = 64_000_000
-
-
 """Another round would gain nothing."""
-
-
 SPARK_MIN_OFFSETS: Final = 10_000_000
-
-
 MAX_ROUNDS: Final = 20
-
-
 MAX_REMAINING_RATIO: Final = 0.7
-
-
 """A round that leaves more than this part is the last."""
-
-
 ASSUMED_OFFSETS_PER_S: Final = 1_000.0
 
 

@@ -61,11 +61,7 @@ from mirror_core.state.no_return import is_past_no_return
 from mirror_core.state.state_topic import read_state
 
 MAX_TRIES: Final = 3
-
-
 RETRY_PAUSE_S: Final = 2.0
-
-
 PrintLine = Callable[[str], None]
 
 

@@ -137,17 +137,9 @@ def observe_cluster_groups(cluster: ClusterConfig, mirror: Mirror, topics: Colle
 
 
 _POLL_S: Final = 0.5
-
-
 _MAX_POLL_DELAY_S: Final = 1.0
-
-
 """If we wake this late, our process was suspended: replies may be unread."""
-
-
 _log = get_logger(__name__)
-
-
 T = TypeVar("T")
 
 

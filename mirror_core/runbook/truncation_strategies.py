@@ -144,32 +144,14 @@ def _write_points(context: StepContext, old: ClusterClient, points: Mapping[Part
 
 
 OPERATOR_WAIT_S = 300.0
-
-
 MIN_OPERATOR_S = 60.0
-
-
 """At least this, if a place without an open transaction had to be found."""
-
-
 FETCH_BYTES: Final = 1 << 20
-
-
 QUOTA_WINDOW_S: Final = 10.0
-
-
 MAX_BYTES_PER_S: Final = 50_000_000
-
-
 APPROACH_S: Final = 60.0
-
-
 """Small logs are followed slowly, to take about this long: they must not overshoot between two polls."""
-
-
 POLL_S: Final = 0.1
-
-
 STALL_S: Final = 60.0
 
 

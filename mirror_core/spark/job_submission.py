@@ -17,8 +17,6 @@ from mirror_core.model.errors import RemoteFault
 from mirror_core.spark.copy_executor import TaskFunction, run_numbered_task
 
 SLOT_TIMEOUT_S: Final = 60.0
-
-
 """YARN and Kubernetes need half a minute to start executors."""
 
 

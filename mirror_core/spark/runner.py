@@ -40,34 +40,16 @@ from mirror_core.spark.session import (
 )
 
 R = TypeVar("R")
-
-
 REPLICATE_APP: Final = "mirrorbook-replicate"
-
-
 _JOB_NUMBERS: Final = itertools.count()
-
-
 """Unique among runners that share one Spark, since groups can be cancelled."""
-
-
 _MAX_JOBS: Final = 16
-
-
 """Two are normal. More wait only while Spark does not answer."""
-
-
 _TASK_LOST = re.compile(
     r"Task (\d+) in stage \S+ failed (\d+) times, most recent failure: Lost task [^(]*\(TID \d+\) \(([^)]*)\): (.*)"
 )
-
-
 _CLASS_NAME = re.compile(r"^(?:[a-z]\w*\.)+\w+: ")
-
-
 _STOP_WAIT_S: Final = 5.0
-
-
 """Time for local tasks to end by themselves before they are cancelled."""
 
 

@@ -99,60 +99,30 @@ def _write_atomically(path: Path, text: str, mode: int) -> None:
 
 
 NO_CONF: Final[Mapping[str, str]] = MappingProxyType({})
-
-
 LOOPBACK: Final = "127.0.0.1"
-
-
 PORT_SETTING: Final = "spark.mirrorbook.port"
-
-
 """UDP port of the driver, for firewalls. Unset: any free one."""
-
-
 TASK_ATTEMPTS: Final = 4
-
-
 """Without it a killed Python worker fails the whole job on local[N]."""
-
-
 _FIXED_SETTINGS: Final = {
     "spark.master": ("", "say it with --master"),
     "spark.speculation": ("false", "a second copy of a task would be a second writer"),
     "spark.sql.adaptive.enabled": ("false", "it would merge tasks"),
     "spark.sql.execution.arrow.maxRecordsPerBatch": ("1", "a row is a whole task's work"),
 }
-
-
 """Fixed settings, with the reason."""
-
-
 _SECRET_NAME: Final = re.compile(
     r"secret(?!bitlength)|passw(?:or)?d|passphrase|(?<!delegation\.)token|(?:private|access|account)[._]?key|\.sas\.",
     re.IGNORECASE,
 )
-
-
 _NOT_SECRET_NAME: Final = re.compile(
     r"spark\.kubernetes\.\w+\.(?:secrets|secretKeyRef)\..*|.*(?:file|path|provider|enabled)", re.IGNORECASE
 )
-
-
 _JAVA_PROPERTY: Final = re.compile(r"-D([^\s=]+)=")
-
-
 _START_LOCK: Final = threading.Lock()
-
-
 """Mirrors of a set start Spark from several threads."""
-
-
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
-
-
 _LOCAL = re.compile(r"local(?:\[(\*|[1-9]\d*)(?:,([1-9]\d*))?\])?")
-
-
 _ON_THIS_MACHINE = re.compile(r"spark://(127\.0\.0\.1|localhost|\[::1\])[:,]")
 
 

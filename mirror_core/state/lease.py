@@ -95,26 +95,12 @@ class LeaseRecovery:
 
 
 _log = get_logger(__name__)
-
-
 LEASE_HEARTBEAT_S: Final = 2.0
-
-
 _RELEASE_TIMEOUT_S: Final = 10.0
-
-
 _RETRY_BOUNDS_S: Final = (2.0, 10.0)
-
-
 """First and longest."""
-
-
 _POLL_S: Final = 0.2
-
-
 CLOCK_TIMEOUT_S: Final = 2.0
-
-
 """Timeout for reading the destination's clock."""
 
 

@@ -19,22 +19,14 @@ import msgspec
 from mirror_core.model.names import MirrorName
 
 _RUN_ID: Final = re.compile(r"(?P<mirror>.+)-(?:failover|failback)-\d{8}T\d{6}-[0-9a-f]{4}")
-
-
 _MIRROR_KINDS: Final = frozenset(
     (
         *("mirror", "partition", "lease", "ledger", "settings", "debt", "sighting", "proof", "receipts", "writer"),
         *("groups", "uncommitted", "committed"),
     )
 )
-
-
 _SEGMENT_PATTERN: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:~-]{1,249}")
-
-
 """Topic names are the longest."""
-
-
 _SEGMENT_COUNTS: Final[Mapping[str, int]] = MappingProxyType(
     {
         **dict.fromkeys(("mirror", "lease", "debt", "groups", "uncommitted", "sighting", "proof", "run"), 1),
@@ -42,8 +34,6 @@ _SEGMENT_COUNTS: Final[Mapping[str, int]] = MappingProxyType(
         **dict.fromkeys(("partition", "checkpoint"), 3),
     }
 )
-
-
 """After the kind. Some become parts of paths."""
 
 
@@ -71,14 +61,8 @@ def parse_mirror_name(key: str) -> MirrorName | None:
 
 
 SCHEMA_VERSION: Final = 2
-
-
 PIECE_BYTES: Final = 256 << 10
-
-
 """A quarter of the default max.message.bytes."""
-
-
 PIECE_KIND: Final = "piece"
 
 

@@ -39,11 +39,7 @@ from mirror_core.wire.read_committed import filter_committed
 from mirror_core.wire.records import decode_records
 
 _WRITTEN_TOPICS: Final = (STATE_TOPIC, "__transaction_state")
-
-
 """Transactions need the coordinator's topic."""
-
-
 _MIN_ISR_TIMEOUT_S: Final = 3.0
 
 
@@ -73,44 +69,18 @@ def _find_short_topics(client: ClusterClient) -> Iterator[MinIsrTopic]:
 
 
 OPEN_TRANSACTION_WAIT_S: Final = 1.0
-
-
 """Killed owners' stay open longer."""
-
-
 _MAX_FETCH_BYTES: Final = 1 << 20
-
-
 """A slow link delivers this within the timeout."""
-
-
 _RESPONSE_TIMEOUT_S: Final = 10.0
-
-
 _MAX_WAIT_MS: Final = 50
-
-
 _PAUSE_S: Final = 0.05
-
-
 _MAX_PAUSE_S: Final = 0.5
-
-
 _NO_HIGH_WATERMARK: Final = ErrorCode.offset_not_available.name.upper()
-
-
 """A new leader with too few in-sync replicas (KIP-207)."""
-
-
 _LEASE_PREFIX: Final = "lease/"
-
-
 _NO_TOPIC_ID: Final = "0" * 32
-
-
 _RETRIED_CODES: Final = RETRIABLE_CODES | {ErrorCode.unknown_topic_or_partition, ErrorCode.offset_out_of_range}
-
-
 """Retriable, or cured by reading from the start."""
 
 

@@ -51,35 +51,15 @@ def start_tethered(command: Sequence[str], output: BinaryIO) -> subprocess.Popen
 
 
 FIRST_DELAY_S: Final = 0.5
-
-
 MAX_DELAY_S: Final = 30.0
-
-
 HEALTHY_S: Final = 10.0
-
-
 """After this time an exit is a new incident."""
-
-
 REFUSED_DELAY_S: Final = 5.0
-
-
 SLOW_RETRY_EXIT_CODES: Final = frozenset({BadRequest.exit_code, Refused.exit_code, LostOwnership.exit_code})
-
-
 """Only a person, or another owner's end, changes these."""
-
-
 STOP_TIMEOUT_S: Final = 60.0
-
-
 LOG_CHECK_INTERVAL_S: Final = 60.0
-
-
 REPLICATE: Final = "replicate"
-
-
 WATCH: Final = "watch"
 
 

@@ -43,11 +43,7 @@ from mirror_core.sync.acl_ledger import record_and_create
 from mirror_core.sync.principals import explain_data_uncertainty
 
 _log = get_logger(__name__)
-
-
 _RETRY_INTERVAL_S: Final = 0.05
-
-
 _DENIED_RETRY_S: Final = 60.0
 
 
@@ -234,14 +230,8 @@ def _find_data_user(config: ClusterConfig) -> str | None:
 
 
 AHEAD_RETRY_S: Final = 1.0
-
-
 ACTIVE_GROUP_RETRY_S: Final = 5.0
-
-
 _ReadableRange = tuple[Offset, Offset]
-
-
 """Start, high watermark."""
 
 

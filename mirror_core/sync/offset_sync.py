@@ -333,8 +333,6 @@ class _GroupDecisions:
 
 
 _NO_OFFSETS: Final = CommittedOffsets({}, frozenset())
-
-
 _METADATA_TEXT: Final = "the application's metadata, which is larger than offset.metadata.max.bytes of the destination"
 
 

@@ -20,65 +20,25 @@ import xxhash
 from fastcrc import crc32
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-
-
 HEADER_SIZE: Final = HEADER.size
-
-
 LENGTH_PREFIX: Final = 12
-
-
 """Base offset and length; the length does not count them."""
-
-
 LEGACY_HEADER: Final = struct.Struct(">qiIBB")
-
-
 MIN_LEGACY_SIZES: Final = (26, 34)
-
-
 CURRENT_MAGIC: Final = 2
-
-
 _MAGIC_POSITION: Final = 16
-
-
 CODEC_MASK: Final = 0x07
-
-
 LOG_APPEND_TIME: Final = 0x08
-
-
 TRANSACTIONAL: Final = 0x10
-
-
 CONTROL: Final = 0x20
-
-
 DELETE_HORIZON: Final = 0x40
-
-
 NO_TIMESTAMP: Final = -1
-
-
 """Brokers always accept it. Messages of magic 0 have none."""
-
-
 SEQUENCE_MASK: Final = 0x7FFFFFFF
-
-
 _ATTRIBUTES: Final = struct.Struct(">h")
-
-
 _CRC: Final = struct.Struct(">I")
-
-
 _PRODUCER: Final = struct.Struct(">qhi")
-
-
 _MAX_TIMESTAMP: Final = struct.Struct(">q")
-
-
 _ZERO_OFFSET: Final = bytes(8)
 
 
@@ -190,17 +150,9 @@ def readdress(batch: memoryview, producer_id: int, producer_epoch: int, base_seq
 
 
 _DIGEST_HEAD: Final = struct.Struct(">qB")
-
-
 _ATTRIBUTES_LOW_BYTE: Final = 22
-
-
 _DIGESTED_BITS: Final = 0x0F
-
-
 """Codec and timestamp type. All other attributes differ between logs."""
-
-
 DIGEST_MODULUS: Final = 1 << 128
 
 

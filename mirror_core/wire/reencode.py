@@ -37,20 +37,10 @@ from mirror_core.wire.records import (
 )
 
 _ALWAYS_ADMITTED_BYTES: Final = 16 << 10
-
-
 """No topic has a lower max.message.bytes. Larger batches must not grow."""
-
-
 _UNLIMITED_RECORDS: Final = 1 << 31
-
-
 MAX_RUN_BYTES: Final = 8 << 20
-
-
 """Decompressed bytes per run, so that no second copy of a batch is made."""
-
-
 _RUN_OVERHEAD_BYTES: Final = 200
 
 

@@ -21,8 +21,9 @@ from mirror_core.state import state_topic as state_topic
 from mirror_core.state import topic_reader
 from mirror_core.state import writer as state_writer
 from mirror_core.state.record_encoding import PIECE_BYTES
+from mirror_core.state.state_cache import STATE_CACHE
 from mirror_core.state.state_records import State, StateRecord, Tombstone
-from mirror_core.state.state_topic import STATE_CACHE, read_state
+from mirror_core.state.state_topic import read_state
 from mirror_core.state.topic_reader import TopicRead
 from mirror_core.state.writer import StateWriter, make_control_id
 from tests.support.cluster_admin import as_admin, broker_setting

@@ -17,8 +17,6 @@ from mirror_core.wire.reencode import RecordRun
 
 BASE_TIME = 1_700_000_000_123
 INT64 = st.integers(-(2**63), 2**63 - 1)
-
-
 contents = st.tuples(
     st.one_of(st.integers(0, 2**45), INT64, st.just(-1)),
     st.none() | st.binary(max_size=200),

@@ -28,8 +28,8 @@ from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.readiness_report import find_missing_rights, find_recorded_points
 from mirror_core.state.mirror_link import MirrorLink, load_clusters, make_mirror_link, read_states
+from mirror_core.state.state_cache import STATE_CACHE
 from mirror_core.state.state_records import State
-from mirror_core.state.state_topic import STATE_CACHE
 from mirror_core.sync.mirror_sync import preview_sync
 from mirrorbook_airflow.airflow_variables import CLUSTERS_VARIABLE
 from mirrorbook_airflow.hooks import current_config, unusable_connections
@@ -40,11 +40,7 @@ from mirrorbook_airflow.params import prometheus
 from mirrorbook_airflow.worker_services import services
 
 T = TypeVar("T")
-
-
 IDLE_S: Final = 15.0
-
-
 """Nobody has asked for so long: the looks end."""
 
 
@@ -107,36 +103,16 @@ class OnDemand(Generic[T]):
 
 
 _log = get_logger(__name__)
-
-
 LOOK_S: Final = 2.0
-
-
 JUDGED_S: Final = 30.0
-
-
 """Between two looks at all that a plan is made from, and at drift: they ask for much more."""
-
-
 AT_ONCE: Final = 4
-
-
 """Mirrors between the same clusters that are looked at at the same time: where one of these is silent, others do not
 wait for it."""
-
-
 SAMPLES: Final = 1800
-
-
 """Kept of each mirror for the plots: an hour, if somebody looks all the time."""
-
-
 CONFIG: Final = "dr-page"
-
-
 Route = tuple[ClusterName, ClusterName]
-
-
 """From where, and where to."""
 
 

@@ -25,20 +25,10 @@ from mirror_core.model.timing import MAX_FRESH_AGE_S
 from mirrorbook_airflow.page.mirror_state import Sample, Seen
 
 STEP_S: Final = 60
-
-
 SPAN_S: Final = 6 * 3600
-
-
 ANSWER_S: Final = 5.0
-
-
 MOST_BYTES: Final = 4 << 20
-
-
 """Three series of a number a minute are some 50 kB."""
-
-
 _QUERIES: Final[Mapping[str, str]] = {
     # Where the lag of a partition is unknown, so is the sum; and a loss is known while the source is looked at.
     "lag": "sum(mirrorbook_lag_offsets{M}) unless sum(mirrorbook_lag_unknown_partitions{M}) > 0",
@@ -48,8 +38,6 @@ _QUERIES: Final[Mapping[str, str]] = {
     "copied": "sum(rate(mirrorbook_copied_records_total{M}[5m])) + "
     "(sum(rate(mirrorbook_filled_offsets_total{M}[5m])) or vector(0))",
 }
-
-
 """PromQL; M stands for the mirror's label. `copied`: offsets a second."""
 
 
@@ -134,20 +122,10 @@ def _asked(address: str, query: str, mirror: MirrorName, end: int) -> Iterator[t
 
 
 WIDTH: Final = 600
-
-
 HEIGHT: Final = 60
-
-
 POINTS: Final = 300
-
-
 """More than that nobody sees: of several samples the greatest is drawn."""
-
-
 Point = tuple[int, float | None]
-
-
 """Wall clock, and the value; None: not known then."""
 
 

@@ -24,11 +24,7 @@ from mirror_core.evidence.file_store import LocalFolder
 from mirrorbook_airflow.page.poller import OnDemand
 
 TYPES: Final = MappingProxyType({".html": "text/html; charset=utf-8", ".json": "application/json"})
-
-
 """Salvaged records are none of these: who may see a run may not see what applications wrote."""
-
-
 LISTED: Final = 200
 
 
@@ -68,26 +64,12 @@ class Kind(StrEnum):
 
 
 _FIRST: Final = MappingProxyType({Kind.PARITY: "index.html", Kind.CHECK: "data-docs/index.html"})
-
-
 """The page of a report that leads to all others."""
-
-
 _FOLDER: Final = re.compile(r"(parity|check)-([0-9]{8}T[0-9]{6}Z)")
-
-
 _MIRROR: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]*")
-
-
 """Names that a mirror is created with; a state topic may hold others, which somebody else wrote."""
-
-
 SHOWN: Final = 5
-
-
 LIST_S: Final = 10.0
-
-
 """Between two looks into a mirror's folder."""
 
 
