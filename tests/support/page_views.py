@@ -47,13 +47,13 @@ def row(
 ) -> PartitionDescription:
     end = None if lag is None else 100 + lag
     fields = {"position": 100, "source_start": 0, "source_end": end, "lag": lag, "lmo": None}
-    fields |= {"proved": None, "kind": None, "reason": None}
+    fields |= {"verified_end": None, "kind": None, "reason": None}
     return PartitionDescription(**{"partition": f"t-{index}", "state": state, **fields, **more})  # type: ignore[arg-type]
 
 
 def plan(mode: RunMode = RunMode.PLANNED, kind: RunKind = RunKind.FAILOVER, **more: object) -> Plan:
     steps = tuple(PlanStep(name=name, action="...") for name in ("prove", "fence", "drain", "promote"))
-    return Plan(**{"kind": kind, "mirror": NAME, "mode": mode, "steps": steps, "bound": (), **more})  # type: ignore[arg-type]
+    return Plan(**{"kind": kind, "mirror": NAME, "mode": mode, "steps": steps, "bound_facts": (), **more})  # type: ignore[arg-type]
 
 
 def run(mode: RunMode = RunMode.PLANNED, kind: RunKind = RunKind.FAILOVER, ended_ms: int | None = None) -> Run:

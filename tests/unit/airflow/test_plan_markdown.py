@@ -39,7 +39,7 @@ def plan(**changes: object) -> Plan:
             PlanStep(name="fence", action="deny everybody to write"),
             PlanStep(name="promote", action="let applications write", reversible=False),
         ),
-        "bound": (PlanFact("mirror", "STARTED"),),
+        "bound_facts": (PlanFact("mirror", "STARTED"),),
         "warnings": ("west has no authorizer",),
         "unknown": ("everything on east",),
         "figures": {
