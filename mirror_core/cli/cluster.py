@@ -179,7 +179,7 @@ def _print_check(cluster_check: ClusterCheck) -> None:
                 ", ".join(f"{name} {level}" for name, level in sorted(cluster_check.features.items())) or "none"
             ),
             "authorizer": cluster_check.authorizer,
-            "a first ACL shuts others out": cluster_check.first_acl.effect,
+            "a first ACL shuts others out": cluster_check.first_acl.shuts_out,
             "has all rights as": " and ".join(cluster_check.roles) or "neither source nor destination",
         }
     )
@@ -191,7 +191,7 @@ def _print_check(cluster_check: ClusterCheck) -> None:
             for right in cluster_check.rights
         ],
     )
-    if cluster_check.first_acl.effect is FirstAclEffect.UNKNOWN:
+    if cluster_check.first_acl.shuts_out is FirstAclEffect.UNKNOWN:
         print_line(f"warning: {cluster_check.first_acl.text}")
     for line in cluster_check.advice:
         print_line(f"advice: {line}")

@@ -1,7 +1,4 @@
-"""The option `--conf` of commands that may run on Spark.
-
-Options, configuration, confirmation and output that commands share.
-"""
+"""Options, configuration, confirmation and output that commands share."""
 
 from __future__ import annotations
 

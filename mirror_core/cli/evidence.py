@@ -113,7 +113,7 @@ def verify_command(
     ] = None,
     run_id: Annotated[str | None, typer.Option("--run", help="It must be the evidence of this run.")] = None,
     known_of: Annotated[
-        str | None, typer.Option("--find_mirror", help="Compare it with what this find_mirror's state topic says, too.")
+        str | None, typer.Option("--mirror", help="Compare it with what this mirror's state topic says, too.")
     ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,

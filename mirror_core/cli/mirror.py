@@ -386,9 +386,7 @@ def recover(
     name: NameArgument,
     config: ConfigOption = None,
     topics: TopicsOption = None,
-    action: Annotated[
-        RecoveryAction | None, typer.Option(help="What to do; without it only retries are format_done.")
-    ] = None,
+    action: Annotated[RecoveryAction | None, typer.Option(help="What to do; without it only retries are done.")] = None,
     salvage: Annotated[
         Path | None, typer.Option(help="Before a recopy: save there what only the destination has, as Parquet.")
     ] = None,

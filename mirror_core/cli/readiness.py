@@ -71,9 +71,7 @@ class ReadinessDocument(JsonDocument, frozen=True, kw_only=True):
 def readiness_command(
     name: Annotated[
         str | None,
-        typer.Argument(
-            help="The find_mirror. With --metrics: all of them.", autocompletion=completion.complete_mirrors
-        ),
+        typer.Argument(help="The mirror. With --metrics: all of them.", autocompletion=completion.complete_mirrors),
     ] = None,
     metrics: Annotated[
         str | None,

@@ -181,7 +181,7 @@ def replicate_command(
         list[str],
         typer.Argument(
             metavar="NAME...",
-            help="The find_mirror; of several, one process copies them all.",
+            help="The mirror; of several, one process copies them all.",
             autocompletion=completion.complete_mirrors,
         ),
     ],
@@ -194,7 +194,7 @@ def replicate_command(
     tasks: Annotated[
         int | None,
         typer.Option(
-            "--tasks", min=1, help="Copying tasks at a time, of each find_mirror. Default: 2; 1 of several mirrors."
+            "--tasks", min=1, help="Copying tasks at a time, of each mirror. Default: 2; 1 of several mirrors."
         ),
     ] = None,
     receipts: Annotated[

@@ -164,7 +164,7 @@ def explain_fence_shut_out(
         result = check_first_acl(control, data, acls)
     return (
         f"{join_limited(topics_without_acl)} have no ACL, and {result.text}"
-        if result.effect in list_refused_answers(mirror)
+        if result.shuts_out in list_refused_answers(mirror)
         else ""
     )
 

@@ -238,7 +238,7 @@ def _check_first_acls(mirror: str, *clusters: ClusterConfig) -> list[str]:
     answers = {cluster.name: check_shut_out(cluster) for cluster in clusters}
     refused_answers = list_refused_answers(MirrorName(mirror))
     if reasons := [
-        f"cluster {name}: {answer.text}" for name, answer in answers.items() if answer.effect in refused_answers
+        f"cluster {name}: {answer.text}" for name, answer in answers.items() if answer.shuts_out in refused_answers
     ]:
         raise Refused(f"mirror {mirror}", reasons)
     return format_unknown_shut_out(answers)

@@ -130,8 +130,8 @@ def check_cluster(config: ClusterConfig) -> ClusterCheck:
         probes: dict[str, PrincipalRights | str] = {"control": _probe_rights(control), "data": _probe_rights(data)}
         can_mark = isinstance(probes["data"], PrincipalRights) and can_write_markers(data)
         problems += [answer for answer in probes.values() if isinstance(answer, str)]
-        shuts_out = check_first_acl(control, data, acls)
-        problems += [shuts_out.text] if shuts_out.effect in REFUSED_EFFECTS else []
+        first_acl = check_first_acl(control, data, acls)
+        problems += [first_acl.text] if first_acl.shuts_out in REFUSED_EFFECTS else []
         problems += (
             list_uncertain_principals(config, acls)
             if isinstance(acls, BrokerAcls) and not _is_super_user(probes["control"])
@@ -152,7 +152,7 @@ def check_cluster(config: ClusterConfig) -> ClusterCheck:
             ),
             features=fetch_features(control),
             authorizer=_format_authorizer(acls),
-            first_acl=shuts_out,
+            first_acl=first_acl,
             rights=rights,
             problems=tuple(problems),
             advice=(
@@ -203,7 +203,9 @@ def check_shut_out(config: ClusterConfig) -> FirstAclAssessment:
 
 def format_unknown_shut_out(answers: Mapping[ClusterName, FirstAclAssessment]) -> list[str]:
     return [
-        f"cluster {name}: {answer.text}" for name, answer in answers.items() if answer.effect is FirstAclEffect.UNKNOWN
+        f"cluster {name}: {answer.text}"
+        for name, answer in answers.items()
+        if answer.shuts_out is FirstAclEffect.UNKNOWN
     ]
 
 

@@ -92,7 +92,7 @@ class UnansweredBroker:
 
 @dataclass(frozen=True, slots=True)
 class FirstAclAssessment:
-    effect: FirstAclEffect
+    shuts_out: FirstAclEffect
     reason: str
     advice: str = ""
 
@@ -104,7 +104,7 @@ class FirstAclAssessment:
             FirstAclEffect.NO: "a first ACL shuts nobody out",
             FirstAclEffect.UNKNOWN: "whether a first ACL shuts out everybody else who uses the resource is not known",
         }
-        return f"{effect_text[self.effect]}: {self.reason}" + (f". To do: {self.advice}" if self.advice else "")
+        return f"{effect_text[self.shuts_out]}: {self.reason}" + (f". To do: {self.advice}" if self.advice else "")
 
 
 def find_types_without_acl(entries: Collection[Acl]) -> tuple[Resource, ...]:
@@ -149,7 +149,7 @@ def assess_first_acl(
         f"broker {item.broker} was not heard: {item.reason}" for item in replies if isinstance(item, UnansweredBroker)
     )
     for effect in (FirstAclEffect.YES, FirstAclEffect.LIKELY, FirstAclEffect.UNKNOWN, FirstAclEffect.NO):
-        reason = next((item.reason for item in assessments if item.effect is effect), None)
+        reason = next((item.reason for item in assessments if item.shuts_out is effect), None)
         if reason is not None:
             return FirstAclAssessment(
                 effect, f"{reason}; {silent}" if silent else reason, _format_advice(effect, lacking)

@@ -129,11 +129,11 @@ def test_no_mirror_is_created_where_a_first_acl_would_shut_others_out(bare: Pair
 
 def test_an_acl_that_concerns_nobody_tells_everybody_from_super_users(bare: Pair) -> None:
     west = config_of(bare, "west")
-    assert check_shut_out(west).effect is FirstAclEffect.LIKELY
-    assert check_shut_out(admin_config(bare.west)).effect is FirstAclEffect.LIKELY
+    assert check_shut_out(west).shuts_out is FirstAclEffect.LIKELY
+    assert check_shut_out(admin_config(bare.west)).shuts_out is FirstAclEffect.LIKELY
     grant(bare.west, "nobody", ResourceType.GROUP, SUPER_USER_CHECK_GROUP, [AclOperation.DESCRIBE])
     wait_until(
-        lambda: check_shut_out(west).effect is FirstAclEffect.YES,
+        lambda: check_shut_out(west).shuts_out is FirstAclEffect.YES,
         timeout_s=TIMEOUT_S,
         why="it is told from a super user",
     )
@@ -142,7 +142,7 @@ def test_an_acl_that_concerns_nobody_tells_everybody_from_super_users(bare: Pair
     assert "is no super user" in found["shuts_out"]["why"]
     assert [line for line in found["problems"] if "a first ACL shuts out everybody else" in line]
     as_admin = check_shut_out(admin_config(bare.west))
-    assert as_admin.effect is FirstAclEffect.UNKNOWN
+    assert as_admin.shuts_out is FirstAclEffect.UNKNOWN
     assert "User:admin is a super user there" in as_admin.reason
     found_by = {ClusterName("as admin"): as_admin, ClusterName("west"): check_shut_out(west)}
     assert len(format_unknown_shut_out(found_by)) == 1
@@ -182,7 +182,7 @@ def test_an_acl_for_everybody_on_everything_shuts_nobody_out(bare: Pair) -> None
     done = bare.west.tool(*tool, "--bootstrap-server", bare.west.bootstrap, "--add", *EVERYBODY)
     assert done.returncode == 0, done.stderr
     wait_until(lambda: rights_of(bare.west), timeout_s=TIMEOUT_S, why="the broker shows it")
-    assert check_shut_out(west).effect is FirstAclEffect.NO
+    assert check_shut_out(west).shuts_out is FirstAclEffect.NO
     named = {(Resource.TOPIC, topic), (Resource.GROUP, "g"), (Resource.TRANSACTIONAL_ID, "x")}
     named |= {(Resource.CLUSTER, "kafka-cluster")}
     assert said_by(west, *named).can_describe == dict.fromkeys(named, True)
@@ -215,7 +215,7 @@ def test_a_mirror_that_was_created_before_is_not_failed_over_where_its_fence_wou
 def test_where_everything_has_an_acl_mirrors_are_created_whatever_the_setting(open_pair: Pair) -> None:
     """With the rights of the documentation: they are on `*`, so that nobody lives on the default any more."""
     topic = new_topic(open_pair.east)
-    assert check_shut_out(config_of(open_pair, "west")).effect is FirstAclEffect.NO
+    assert check_shut_out(config_of(open_pair, "west")).shuts_out is FirstAclEffect.NO
     code, said = create(open_pair, topic)
     assert code == 0, said
     assert "warning" not in said
@@ -231,14 +231,14 @@ def test_where_the_setting_is_false_mirrors_are_created(tmp_path: Path) -> None:
             restore_rights(cluster, entries - of_all)
         west = config_of(pair, "west")
         found = check_shut_out(west)
-        assert found.effect is FirstAclEffect.NO
+        assert found.shuts_out is FirstAclEffect.NO
         assert "refuses User:mirror-control to TRANSACTIONAL_ID" in found.reason
         code, said = create(pair, new_topic(pair.east))
         assert code == 0, said
         only_super = admin_config(pair.west)  # is refused nothing, which proves nothing
-        assert check_shut_out(only_super).effect is FirstAclEffect.UNKNOWN
+        assert check_shut_out(only_super).shuts_out is FirstAclEffect.UNKNOWN
         with_data = replace(only_super, data=west.properties(Principal.DATA))
-        assert check_shut_out(with_data).effect is FirstAclEffect.NO
+        assert check_shut_out(with_data).shuts_out is FirstAclEffect.NO
 
 
 def test_where_the_setting_is_not_set_nobody_is_shut_out(pair: Pair) -> None:
@@ -248,7 +248,7 @@ def test_where_the_setting_is_not_set_nobody_is_shut_out(pair: Pair) -> None:
         restore_rights(pair.west, frozenset(a for a in entries if a.resource is not Resource.TRANSACTIONAL_ID))
         assert said_by(config_of(pair, "west")).settings is not None
         for config in (config_of(pair, "west"), admin_config(pair.west)):
-            assert check_shut_out(config).effect is FirstAclEffect.NO
+            assert check_shut_out(config).shuts_out is FirstAclEffect.NO
     finally:
         restore_rights(pair.west, entries)
 

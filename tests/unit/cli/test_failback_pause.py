@@ -51,7 +51,7 @@ class Stage:
 
     # -- the failover that leads home
 
-    def active(self) -> Run | None:
+    def find_active_run(self) -> Run | None:
         return self.under_way
 
     def decide(self) -> Any:
@@ -61,11 +61,11 @@ class Stage:
         self.did.append("begin")
         return HOME
 
-    def disturbs(self, run: Run) -> bool:
+    def has_disturbed(self, run: Run) -> bool:
         return self.noticed
 
-    def take(self, run_id: str, steps: Sequence[str], *, agreed_by: str = "") -> tuple[StepRecord, ...]:
-        self.did.append(f"take {', '.join(steps)}")
+    def run_steps(self, run_id: str, step_names: Sequence[str], *, agreed_by: str = "") -> tuple[StepRecord, ...]:
+        self.did.append(f"take {', '.join(step_names)}")
         return (PROOF,)
 
     def refuse_conducted(self, run_id: str, title: str, **options: bool) -> None:
@@ -77,7 +77,7 @@ class Stage:
 
     # -- the failback
 
-    def home(self) -> Stage:
+    def make_reverse_failover(self) -> Stage:
         return self
 
 
@@ -100,7 +100,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(typer, "confirm", confirm)
-    for name in ("show_outcome", "show_plan"):
+    for name in ("print_outcome", "print_plan"):
         monkeypatch.setattr(failback, name, lambda *arguments, **options: None)
     monkeypatch.setattr(run_commands, "print_plan", lambda *arguments, **options: None)
     monkeypatch.setattr(run_commands, "read_run_outcome", lambda link, run: ())
@@ -180,7 +180,7 @@ class Hung(Stage):
 
     mine = False
 
-    def take(self, run_id: str, steps: Sequence[str], *, agreed_by: str = "") -> tuple[StepRecord, ...]:
+    def run_steps(self, run_id: str, step_names: Sequence[str], *, agreed_by: str = "") -> tuple[StepRecord, ...]:
         return (PROOF,)  # nothing is left to be taken, so the run is taken from nobody
 
     def refuse_conducted(self, run_id: str, title: str, **options: bool) -> None:
@@ -198,7 +198,9 @@ def test_who_takes_the_way_home_over_has_it_after_the_question(
 ) -> None:
     stage = Hung(under_way=HOME)
     done = replace(RUN, plan=replace(RUN.plan, kind=RunKind.FAILBACK))
-    home: Any = SimpleNamespace(link=stage.link, drive=lambda run_id, *, agreed_by="": done, home=lambda: stage)
+    home: Any = SimpleNamespace(
+        link=stage.link, drive=lambda run_id, *, agreed_by="": done, make_reverse_failover=lambda: stage
+    )
     monkeypatch.setattr(failback, "confirm_again", lambda by, run, **options: "")
 
     def go_on() -> None:

@@ -64,7 +64,7 @@ def test_a_data_plane_that_starts_while_catching_up_copies_here_takes_over_and_e
     monkeypatch.setattr(FailbackSteps, "_measure_lag", lambda self, link: left.pop(0))
     steps: Any = object.__new__(FailbackSteps)
     writer = SimpleNamespace(put=put)
-    for name, value in (("link", LINK), ("journal", journal), ("say", said.append), ("writer", writer)):
+    for name, value in (("link", LINK), ("journal", journal), ("print_line", said.append), ("writer", writer)):
         object.__setattr__(steps, name, value)
     if run_lost:
         with pytest.raises(LostOwnership, match="the run is another's"):
@@ -94,7 +94,7 @@ def test_who_waits_for_an_old_source_to_catch_up_is_told_how_much_is_left(monkey
     monkeypatch.setattr(FailbackSteps, "_load_reverse_link", lambda self: LINK)
     monkeypatch.setattr(FailbackSteps, "_measure_lag", lambda self, link: left.pop(0))
     steps: Any = object.__new__(FailbackSteps)
-    for name, value in (("link", LINK), ("journal", journal_of("m-failback-1")), ("say", said.append)):
+    for name, value in (("link", LINK), ("journal", journal_of("m-failback-1")), ("print_line", said.append)):
         object.__setattr__(steps, name, value)
     assert steps.catch_up()["lag"] == 0
     assert said == [

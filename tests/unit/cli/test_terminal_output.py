@@ -58,11 +58,11 @@ def test_what_a_row_is_named_by_is_in_one_piece(capsys: pytest.CaptureFixture[st
 RUN = """
 import sys
 from mirror_core.cli.command_options import print_facts
-from mirror_core.cli.output import tell_on
-tell_on("fence ...")
+from mirror_core.cli.output import print_line_or_continue
+print_line_or_continue("fence ...")
 sys.stdin.readline()  # whoever listened has gone
 for step in ("drain", "promote"):
-    tell_on(f"{step} ...")
+    print_line_or_continue(f"{step} ...")
 print_facts({"state": "DONE"})
 """
 
@@ -92,7 +92,9 @@ def test_a_run_goes_on_when_its_disk_is_full_and_nobody_listens_at_all() -> None
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_where_standard_error_takes_nothing_results_still_come() -> None:
-    code = "from mirror_core.cli.output import tell_on; tell_on('fence ...', err=True); tell_on('result')"
+    code = (
+        "from mirror_core.cli.output import print_line_or_continue as line; line('fence ...', err=True); line('result')"
+    )
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         run = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=full, text=True, check=False)
     assert (run.returncode, run.stdout) == (0, "result\n")
@@ -101,12 +103,12 @@ def test_where_standard_error_takes_nothing_results_still_come() -> None:
 def test_several_mirrors_that_find_it_closed_at_once_are_all_heard() -> None:
     code = """
 import sys, threading
-from mirror_core.cli.output import tell_on
+from mirror_core.cli.output import print_line_or_continue
 sys.stdin.readline()
 together = threading.Barrier(8)
 def say(number):
     together.wait()
-    tell_on(f"mirror {number}")
+    print_line_or_continue(f"mirror {number}")
 threads = [threading.Thread(target=say, args=(n,)) for n in range(8)]
 [t.start() for t in threads], [t.join() for t in threads]
 """
@@ -124,9 +126,9 @@ threads = [threading.Thread(target=say, args=(n,)) for n in range(8)]
 
 
 ASK = """
-from mirror_core.cli.command_options import agree
+from mirror_core.cli.command_options import require_confirmation
 input("Run plan? ")
-agree("Fence now?", False)
+require_confirmation("Fence now?", False)
 """
 
 

@@ -158,7 +158,7 @@ def test_a_dead_way_home_is_waited_for_once(clock: Clock, monkeypatch: pytest.Mo
     monkeypatch.setattr(failback, "find_run", lambda *arguments: (LINK, replace(RUN, id="m-failback-1")))
     monkeypatch.setattr(failback, "make_conductor", lambda *arguments, **options: home)
     monkeypatch.setattr(failback, "status_on_failure", lambda by, run: nullcontext())
-    for name in ("_approved_again", "approved_again"):
+    for name in ("_confirm_again", "confirm_again"):
         monkeypatch.setattr(failback, name, lambda by, run, **options: "")
     monkeypatch.setattr(failback, "print_outcome", lambda by, run, **options: None)
     monkeypatch.setattr(home, "refuse_conducted", lambda run_id, title, take_over: None)
@@ -226,8 +226,8 @@ def test_who_takes_a_run_over_to_give_it_up_is_told_first_who_conducts_it(
 @pytest.mark.parametrize("of", [failover, failback])
 def test_both_kinds_are_given_up_like_this(of: Any, take_over: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[bool]()
-    monkeypatch.setattr(of, "found", lambda *arguments: (LINK, RUN))
-    monkeypatch.setattr(of, "conductor", lambda *arguments, **options: None)
-    monkeypatch.setattr(of, "give_up", lambda by, run, question, **options: asked.append(options["take_over"]))
+    monkeypatch.setattr(of, "find_run", lambda *arguments: (LINK, RUN))
+    monkeypatch.setattr(of, "make_conductor", lambda *arguments, **options: None)
+    monkeypatch.setattr(of, "abort_run", lambda by, run, question, **options: asked.append(options["take_over"]))
     of.abort("m", take_over=take_over)
     assert asked == [take_over]

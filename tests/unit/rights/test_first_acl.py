@@ -96,7 +96,7 @@ def heard(
 )
 def test_what_one_broker_says(said: AuthorizerReply, expected: FirstAclEffect, words: str) -> None:
     found = assess_first_acl((), [said])
-    assert (found.effect, words in found.reason) == (expected, True), found
+    assert (found.shuts_out, words in found.reason) == (expected, True), found
     assert bool(found.advice) == (expected is not FirstAclEffect.NO)
 
 
@@ -124,13 +124,13 @@ def test_one_broker_that_says_yes_decides_and_a_silent_one_does_not(
     said: list[AuthorizerReply | UnansweredBroker], expected: FirstAclEffect
 ) -> None:
     found = assess_first_acl((), said)
-    assert found.effect is expected
+    assert found.shuts_out is expected
     assert ("broker 6 was not heard: certificate refused" in found.reason) == (GONE in said)
 
 
 def test_where_everything_has_an_acl_nobody_lives_on_the_default() -> None:
     """Whatever the setting is, so that this is the way out of a refusal."""
-    assert assess_first_acl(ON_ALL, [YES]).effect is FirstAclEffect.NO
+    assert assess_first_acl(ON_ALL, [YES]).shuts_out is FirstAclEffect.NO
     assert find_types_without_acl(ON_ALL) == ()
 
 
@@ -151,7 +151,7 @@ def test_a_kind_without_an_acl_on_all_of_it_is_named(kind: Resource) -> None:
     }
     assert find_types_without_acl(some) == (kind,)
     found = assess_first_acl(some, [YES])
-    assert found.effect is FirstAclEffect.YES
+    assert found.shuts_out is FirstAclEffect.YES
     assert f"or add {words[kind]}. Or leave the cluster open, by `authorizer: none`" in found.advice
 
 
@@ -209,24 +209,24 @@ def test_the_acl_that_settles_a_likely_answer_does_so() -> None:
     assert settling == DescribeTrial(ME, Resource.GROUP, SUPER_USER_CHECK_GROUP, has_foreign_acl=True)
     as_super = replace(LIKELY, allowed=frozenset({FRESH, settling}))
     as_anybody = replace(LIKELY, refused=frozenset({settling}))
-    assert assess_first_acl((), [as_super]).effect is FirstAclEffect.UNKNOWN
-    assert assess_first_acl((), [as_anybody]).effect is FirstAclEffect.YES
+    assert assess_first_acl((), [as_super]).shuts_out is FirstAclEffect.UNKNOWN
+    assert assess_first_acl((), [as_anybody]).shuts_out is FirstAclEffect.YES
 
 
 def test_what_a_user_without_a_known_name_may_do_does_not_make_it_a_super_user() -> None:
     """Of a certificate: the ACL that seems to be another's may be its own."""
     own = acl(Resource.TOPIC, "orders", "User:CN=mirrorbook", Pattern.PREFIXED)
     said = replace(LIKELY, allowed=build_describe_trials({own}, UNKNOWN_USER))
-    assert assess_first_acl({own}, [said]).effect is FirstAclEffect.LIKELY
+    assert assess_first_acl({own}, [said]).shuts_out is FirstAclEffect.LIKELY
     settling = acl(Resource.GROUP, SUPER_USER_CHECK_GROUP, "User:nobody")
     tried = build_describe_trials({own, settling}, UNKNOWN_USER)
-    assert assess_first_acl({own, settling}, [replace(LIKELY, allowed=tried)]).effect is FirstAclEffect.UNKNOWN
+    assert assess_first_acl({own, settling}, [replace(LIKELY, allowed=tried)]).shuts_out is FirstAclEffect.UNKNOWN
 
 
 def test_what_another_user_may_proves_nothing_about_this_one() -> None:
     theirs = frozenset({replace(THEIRS, user=OTHER)})
-    assert assess_first_acl((), [replace(LIKELY, refused=theirs)]).effect is FirstAclEffect.LIKELY
-    assert assess_first_acl((), [replace(LIKELY, allowed=LIKELY.allowed | theirs)]).effect is FirstAclEffect.LIKELY
+    assert assess_first_acl((), [replace(LIKELY, refused=theirs)]).shuts_out is FirstAclEffect.LIKELY
+    assert assess_first_acl((), [replace(LIKELY, allowed=LIKELY.allowed | theirs)]).shuts_out is FirstAclEffect.LIKELY
 
 
 def test_the_advice_names_all_that_lacks_an_acl() -> None:
