@@ -166,9 +166,9 @@ def make_begin_entry(state: State, run: Run) -> AuditLine:
         "approved_by": run.approved_by,
         "started_by": run.started_by,
         "continues": run.continues,
-        "homecoming": run.failback_run,
+        "failback_run": run.failback_run,
         "approvals": run.approvals,
-        "part_of": run.set_run,
+        "set_run": run.set_run,
     }
     return make_audit_entry(state, run, AuditEntryKind.BEGUN, body)
 

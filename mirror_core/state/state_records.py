@@ -131,7 +131,7 @@ class State:
         fields["group_offsets"] = {mirror: dict(groups) for mirror, groups in self.group_offsets.items()}
         fields["receipts"] = {mirror: dict(heads) for mirror, heads in self.receipts.items()}
         fields["id_numbers"] = {mirror: dict(numbers) for mirror, numbers in self.id_numbers.items()}
-        fields["told"] = {run: dict(lines) for run, lines in self.audit_entries.items()}
+        fields["audit_entries"] = {run: dict(lines) for run, lines in self.audit_entries.items()}
         fields["_pieces"] = {key: dict(pieces) for key, pieces in self._pieces.items()}
         return State(**fields)
 

@@ -50,7 +50,7 @@ RUN: Final = {
 STEP: Final = {"step", "state", "attempt", "started_ms", "ended_ms", "evidence", "error"}
 MIRROR: Final = {"name", "source", "destination", "desired", "partitions", "failed"}
 ROW: Final = {
-    *("partition", "state", "position", "source_start", "source_end", "lag", "lmo", "proved", "kind", "reason"),
+    *("partition", "state", "position", "source_start", "source_end", "lag", "lmo", "verified_end", "kind", "reason"),
     "never_copied",
 }
 

@@ -138,8 +138,8 @@ def test_an_acl_that_concerns_nobody_tells_everybody_from_super_users(bare: Pair
         why="it is told from a super user",
     )
     found = json.loads(mirrorbook("cluster", "check", "west", "--config", str(bare.config_path), "--json").stdout)
-    assert found["shuts_out"]["answer"] == "yes"
-    assert "is no super user" in found["shuts_out"]["why"]
+    assert found["first_acl"]["shuts_out"] == "yes"
+    assert "is no super user" in found["first_acl"]["reason"]
     assert [line for line in found["problems"] if "a first ACL shuts out everybody else" in line]
     as_admin = check_shut_out(admin_config(bare.west))
     assert as_admin.shuts_out is FirstAclEffect.UNKNOWN

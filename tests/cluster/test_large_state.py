@@ -45,7 +45,7 @@ def test_each_stage_of_a_run_takes_little_memory_and_time(config: Path, tmp_path
     (report,) = tmp_path.glob("evidence/run-*/run.json")
     document = json.loads(report.read_text(encoding="utf-8"))
     assert len(document["partitions"]) == PARTITIONS
-    assert sum(len(rows) for _, rows in document["left"]["drain"]["Drained"]["positions"]["topics"]) == PARTITIONS
+    assert sum(len(rows) for _, rows in document["left"]["drain"]["DrainResult"]["positions"]["topics"]) == PARTITIONS
     assert (report.parent / "report.html").stat().st_size < 2 << 20, "nobody opens a page of that size"
     assert {s: t["mib"] for s, t in took.items() if t["mib"] > MOST_MIB} == {}, took
     # Seconds of work, not of the clock: other processes of a test run hold the machine as well.

@@ -311,4 +311,4 @@ def test_a_run_without_its_source_says_which_part_of_what_it_promotes_was_ever_c
     [page] = mirrored.evidence.rglob("report.html")
     assert "200 of 220 offsets were compared equal with the source while it answered" in page.read_text()
     left = json.loads(page.with_name("run.json").read_text())["left"]["record_lmo"]
-    assert left["ComparedBefore"]["ends"]["topics"] == [[topic, [[0, 100], [1, 100]]]]
+    assert left["ComparedBeforeLoss"]["ends"]["topics"] == [[topic, [[0, 100], [1, 100]]]]

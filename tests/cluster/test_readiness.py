@@ -41,13 +41,13 @@ def test_a_user_that_only_the_source_knows_is_named_and_a_mirror_that_was_stoppe
     mirrored.copy()
 
     code, told = found(desk, mirrored.name)
-    words = {point["words"]: point["remedy"] for point in told["points"]}
+    words = {point["text"]: point["remedy"] for point in told["points"]}
     assert (code, told["ready"], told["run"]) == (0, True, None)
     assert words["no drill has come through yet"].endswith(f"`mirrorbook drill run {mirrored.name}`")
     assert any("1 of acls" in line for line in words), "the right to read is not copied yet"
     lost = told["unplanned"]
     assert (lost["refused"], lost["missing"], lost["unknown_partitions"], lost["missing_now"]) == ([], 0, 0, 0)
-    assert lost["looked_s"] is not None
+    assert lost["observed_s"] is not None
     assert lost["groups"] == {}
 
     produce(desk.pair.east, topic, 5)  # and no data plane sees it
@@ -56,7 +56,7 @@ def test_a_user_that_only_the_source_knows_is_named_and_a_mirror_that_was_stoppe
     assert "without the source: could be failed over" in desk.run("readiness", mirrored.name).out
 
     assert desk.run("sync", mirrored.name).code == 0
-    words = {point["words"]: point["remedy"] for point in found(desk, mirrored.name)[1]["points"]}
+    words = {point["text"]: point["remedy"] for point in found(desk, mirrored.name)[1]["points"]}
     assert not any("1 of acls" in line for line in words)
     (line,) = [line for line in words if "SCRAM" in line]
     assert line.startswith(f"{user}: sign(s) in to east by SCRAM, and west knows no such user")

@@ -65,14 +65,14 @@ def test_cluster_check_has_a_stable_json_shape(pair: Pair) -> None:
         "brokers",
         "features",
         "authorizer",
-        "shuts_out",
+        "first_acl",
         "rights",
         "problems",
         "advice",
-        "forgetful",
+        "expiring_producers",
         "roles",
     }
-    assert found["shuts_out"].keys() == {"answer", "why", "advice"}
+    assert found["first_acl"].keys() == {"shuts_out", "reason", "advice"}
     assert found["rights"][0].keys() == {
         "role",
         "principal",

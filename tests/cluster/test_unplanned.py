@@ -114,9 +114,9 @@ def counted(mirrored: Mirrored, run: Run, group: str) -> dict[str, tuple[object,
     (found,) = [one for one in json.loads(said.stdout)["runs"] if one["run"] == run.id]
     wanted = ("offsets lost", "offsets read again")
     return {
-        row["what"]: (row["least"], row["counted"], row["error"])
+        row["subject"]: (row["at_least"], row["counted"], row["error"])
         for row in found["rows"]
-        if row["what"] in wanted and row["of"] in ("", group)
+        if row["subject"] in wanted and row["item"] in ("", group)
     }
 
 
@@ -477,11 +477,11 @@ def test_a_topic_without_a_copy_forbids_a_planned_failover_and_is_lost_as_a_whol
         mirrored.copy()
     said = mirrorbook("readiness", mirrored.name, "--json", "--config", str(mirrored.config.path))
     told = json.loads(said.stdout)
-    (refusal,) = [point["words"] for point in told["points"] if point["weight"] == "refusal"]
+    (refusal,) = [point["text"] for point in told["points"] if point["weight"] == "refusal"]
     assert refusal.startswith(f"topic {never} has no copy on west, so all its records would be lost: "), refusal
     assert f"mirrorbook mirror recover {mirrored.name} --topics {never} --action retry" in refusal
     assert (said.returncode, told["ready"]) == (3, False)
-    assert not any("without their newer records" in point["words"] for point in told["points"])
+    assert not any("without their newer records" in point["text"] for point in told["points"])
     with killed(pair.east):
         decision = mirrored.failover.decide(RunMode.UNPLANNED)
         plan = decision.plan

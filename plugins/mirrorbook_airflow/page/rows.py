@@ -119,7 +119,7 @@ def still_holds(judged: Judged | None, told: Told, mirror: Mirror, now_ms: int) 
     return None if known is None or changed_since(known, told, mirror) else known
 
 
-_NOT_ASKED: Final = dict.fromkeys(("position", "source_start", "source_end", "lag", "proved"))
+_NOT_ASKED: Final = dict.fromkeys(("position", "source_start", "source_end", "lag", "verified_end"))
 
 
 def _recorded(mirror: Mirror, told: Told) -> tuple[PartitionDescription, ...]:
