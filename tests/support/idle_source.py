@@ -35,37 +35,39 @@ SIDE = ClusterSide(ClusterName("west"), "data")
 class Link:
     """To a broker that answers when it is told to."""
 
-    throttle_ms, waits_s, filled = 0, 0.0, False
-    room = 1 << 20
+    throttle_ms, overdue_s, has_more = 0, 0.0, False
+    room_bytes = 1 << 20
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.named: dict[Partition, int] = {}
-        self.pending, self.asked, self.most = False, 0, 0
+        self.pending, self.request_count, self.max_bytes = False, 0, 0
         self.max_wait_ms = 0
         self.rows: list[fetch.FetchedPartition] = []
 
-    def ask(self, wanted: list[fetch.FetchPosition], *, max_wait_ms: int, isolation: fetch.IsolationLevel) -> None:
+    def send_fetch(
+        self, wanted: list[fetch.FetchPosition], *, max_wait_ms: int, isolation: fetch.IsolationLevel
+    ) -> None:
         assert not self.pending
         assert len({one.partition for one in wanted}) == len(wanted) > 0
         self.named, self.max_wait_ms = {one.partition: one.offset for one in wanted}, max_wait_ms
-        self.pending, self.asked = True, self.asked + 1
+        self.pending, self.request_count = True, self.request_count + 1
 
-    def limit(self, max_bytes: int, partition_max_bytes: int) -> None:
-        self.most = max_bytes
+    def set_limits(self, max_bytes: int, partition_max_bytes: int) -> None:
+        self.max_bytes = max_bytes
 
     @property
-    def alone(self) -> bool:
+    def is_single_partition(self) -> bool:
         return len(self.named) == 1
 
     @property
-    def partitions(self) -> list[Partition]:
+    def in_flight_partitions(self) -> list[Partition]:
         return list(self.named) if self.pending else []
 
-    def arrived(self) -> bool:
+    def receive_response(self) -> bool:
         return True
 
-    def take(self) -> Iterator[fetch.FetchedPartition]:
+    def read_response(self) -> Iterator[fetch.FetchedPartition]:
         self.pending = False
         yield from self.rows
 

@@ -60,7 +60,7 @@ class Brokers:
                 sock=ours,
                 where=f"broker {broker}",
                 round_trip_s=0.001,
-                session_ends=False,
+                is_session_expiring=False,
                 renew_session=lambda: None,
                 next_id=itertools.count(1).__next__,
                 push=push,

@@ -119,7 +119,7 @@ class World:
             sock=wire.ours,
             where=f"broker {broker}",
             round_trip_s=0.001,
-            session_ends=False,
+            is_session_expiring=False,
             renew_session=lambda: None,
             timeout_s=1.0,
             next_id=itertools.count(1).__next__,
@@ -235,7 +235,7 @@ class World:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for patience in ("_ALONE_S", "_BRIEF_S", "_MUTED_S"):
+    for patience in ("_SINGLE_LINK_WAIT_S", "_FULL_LINK_WAIT_S", "_MAX_THROTTLE_S"):
         monkeypatch.setattr(batch_producer, patience, 0.0)
     monkeypatch.setattr(ClusterSide, "from_client", lambda client: ClusterSide(ClusterName("west"), "data"))
 

@@ -38,7 +38,7 @@ def world() -> Iterator[World]:
 
 
 def names(link: Link | None) -> set[int]:
-    return {one.index for one in link.partitions} if link is not None else set()
+    return {one.index for one in link.in_flight_partitions} if link is not None else set()
 
 
 def test_who_gives_nothing_is_asked_for_apart_and_who_does_is_alone(world: World) -> None:
@@ -162,14 +162,14 @@ def test_a_calm_link_that_does_not_work_costs_nothing_but_itself(
     assert lanes is not None
     assert calm is not None
     if how == "silent":
-        calm.waits_s = 60.0
+        calm.overdue_s = 60.0
         world.receiver.disconnect_silent()
     else:
 
         def closed() -> bool:
             raise Unreachable("cluster east, broker 1: the broker closed the connection")
 
-        monkeypatch.setattr(calm, "arrived", closed)
+        monkeypatch.setattr(calm, "receive_response", closed)
         world.answer(calm)
     world.turn()
     assert all(one.state is CopyState.READY for one in world.of.values())

@@ -47,38 +47,40 @@ NEAR = cast("Connection", SimpleNamespace(round_trip_s=0.001))
 class Link:
     """To one broker; its answer is the test's."""
 
-    alone, filled, room, throttle_ms, most = True, False, 1 << 20, 0, 0
-    waits_s = 0.0
+    is_single_partition, has_more, room_bytes, throttle_ms, max_bytes = True, False, 1 << 20, 0, 0
+    overdue_s = 0.0
 
     def __init__(self) -> None:
         sock, self.far_end = socket.socketpair()
         self.connection = SimpleNamespace(sock=sock, where="cluster east, broker", close=lambda: None)
-        self.pending, self.asked = False, 0
+        self.pending, self.request_count = False, 0
         self.offsets: list[int] = []
         self.waits_ms: list[int] = []
         self.stable = 1_000
         self.answer: list[fetch.FetchedPartition] = []
 
-    def ask(self, wanted: list[fetch.FetchPosition], *, max_wait_ms: int, isolation: fetch.IsolationLevel) -> None:
-        self.pending, self.asked = True, self.asked + 1
+    def send_fetch(
+        self, wanted: list[fetch.FetchPosition], *, max_wait_ms: int, isolation: fetch.IsolationLevel
+    ) -> None:
+        self.pending, self.request_count = True, self.request_count + 1
         self.waits_ms.append(max_wait_ms)
         self.offsets += [one.offset for one in wanted]
 
-    def limit(self, max_bytes: int, partition_max_bytes: int) -> None:
+    def set_limits(self, max_bytes: int, partition_max_bytes: int) -> None:
         """What comes is the test's."""
 
     @property
-    def partitions(self) -> list[Partition]:
+    def in_flight_partitions(self) -> list[Partition]:
         return [PARTITION] if self.pending else []
 
     @property
-    def asked_for(self) -> list[Partition]:
+    def requested_partitions(self) -> list[Partition]:
         return [PARTITION]
 
-    def arrived(self) -> bool:
+    def receive_response(self) -> bool:
         return True
 
-    def take(self) -> Iterator[fetch.FetchedPartition]:
+    def read_response(self) -> Iterator[fetch.FetchedPartition]:
         self.pending = False
         yield from self.answer
 
@@ -144,11 +146,11 @@ def test_a_late_answer_of_the_leader_before_is_no_answer_to_what_its_successor_w
 
 def test_who_keeps_silent_is_given_up_alone(source: Source) -> None:
     source.led_by(1, 1, 100)
-    source.links[2].waits_s = 60.0
+    source.links[2].overdue_s = 60.0
     source.receiver.disconnect_silent()
     assert list(source.receiver.links) == [1]
     assert source.replicator.can_send
-    source.links[1].waits_s = 60.0
+    source.links[1].overdue_s = 60.0
     source.links[1].far_end.send(b"answer")
     source.receiver.disconnect_silent()
     assert source.replicator.can_send, "an answer has come, while we waited for somebody else"
@@ -264,12 +266,12 @@ def test_an_answer_about_what_was_not_asked_for_makes_no_sense(source: Source) -
 class Told:
     """What a task says of itself, straight to who keeps it."""
 
-    open = True
+    is_open = True
 
     def __init__(self) -> None:
         self.progress = ProgressTracker(lambda: time.time())
 
-    def tell(self, sort: DatagramKind, body: bytes) -> None:
+    def send(self, sort: DatagramKind, body: bytes) -> None:
         self.progress.update(TASK_PROGRESS_DECODER.decode(body), 1)
 
 
@@ -298,9 +300,9 @@ def test_one_whose_answers_make_no_sense_is_told_from_those_that_were_asked_for_
         raise RemoteFault("frame of 300000000 bytes announced")
 
     link = source.links[1]
-    monkeypatch.setattr(link, "arrived", senseless)
+    monkeypatch.setattr(link, "receive_response", senseless)
     for alone, state in ((at_first, CopyState.LOST), (True, CopyState.FAILED)):
-        link.alone = alone
+        link.is_single_partition = alone
         source.receiver.links[1] = lanes(link)
         source.led_by(1, 1, 100)
         source.receiver.receive(cast("FetchLink", link))

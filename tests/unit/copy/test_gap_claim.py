@@ -159,13 +159,15 @@ def test_what_is_certain_is_left_while_a_broker_that_hangs_is_waited_for() -> No
         waiting.progress.remove_in_flight()
 
     with DatagramReceiver(ListenAddress(), {DatagramKind.CLAIMS: take}) as channel, closing(line(channel, 1)) as ends:
-        task = SimpleNamespace(sender=SimpleNamespace(drain=drain), replicators=[well, waiting], _trouble="")
-        task.stop_s, task.assignment = 0.0, SimpleNamespace(looks_s=0.0)
-        task.cancelled = lambda: False
+        task = SimpleNamespace(
+            producer=SimpleNamespace(wait_for_responses=drain), replicators=[well, waiting], _last_error=""
+        )
+        task.stop_s, task.assignment = 0.0, SimpleNamespace(comparison_grace_s=0.0)
+        task.is_cancelled = lambda: False
         task._now_s = time.time
-        task._successor = ClaimClient(ends)
-        task._filler = SimpleNamespace(drain=lambda limit_s: None, give_up=lambda limit_s: None)
-        task._aligner = SimpleNamespace(finish=lambda limit_s, cancelled: 0)
+        task._claim_client = ClaimClient(ends)
+        task._gap_filler = SimpleNamespace(wait_for_rounds=lambda limit_s: None, abandon_slow=lambda limit_s: None)
+        task._resume_finder = SimpleNamespace(finish=lambda limit_s, cancelled: 0)
         CopyTask._finish(cast("CopyTask", task))
         told.append(json.loads(taken.get(timeout=10))["left"])
     assert told == ["nothing yet", [["orders", 0, NUMBER]], [["orders", 1, NUMBER]]]

@@ -42,7 +42,7 @@ class Held:
         self.closed = 0
         self.compared = list[int]()
 
-    def first_divergence(self, partition: Partition, position: int, since: int | None) -> Offset | None:
+    def find_first_divergence(self, partition: Partition, position: int, agreed_end: int | None) -> Offset | None:
         self.compared.append(partition.index)
         if partition.index == GONE:
             raise Unreachable("broker 3 has gone")
@@ -51,7 +51,7 @@ class Held:
                 raise Unreachable("halted")
         return Offset(5) if partition.index == DIVERGED else None
 
-    def timed_by_broker(self, partition: Partition, offset: int) -> bool:
+    def has_broker_time(self, partition: Partition, offset: int) -> bool:
         return False
 
     def halt(self) -> None:
@@ -296,7 +296,7 @@ def test_a_verdict_that_waits_for_too_long_is_dropped(aligner: ResumeFinder) -> 
 
 def test_a_verdict_waits_until_what_was_deleted_is_recorded(aligner: ResumeFinder, leaders: Leaders) -> None:
     one, recorded = replicator(9), list[bool]()
-    one.trims = cast("Any", SimpleNamespace(may_pass=lambda *_: bool(recorded)))
+    one.trims = cast("Any", SimpleNamespace(can_pass=lambda *_: bool(recorded)))
     leaders.answer = True
     looked_into(aligner, one)
     aligner.apply_results()
@@ -330,10 +330,10 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def hold_all(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def hold() -> None:
-        def compare(held: Held, partition: Partition, position: int, since: int | None) -> None:
+        def compare(held: Held, partition: Partition, position: int, agreed_end: int | None) -> None:
             while not go_on.wait(0.01) and not held.halted:
                 pass
 
-        monkeypatch.setattr(Held, "first_divergence", compare)
+        monkeypatch.setattr(Held, "find_first_divergence", compare)
 
     return hold

@@ -33,13 +33,13 @@ class Leaders:
         self.source, self.destination = SimpleNamespace(name=EAST), SimpleNamespace(name=WEST)
         self.asked_at = list[float]()
 
-    def hurries(self, hurry: bool) -> None: ...
+    def set_hurry(self, hurry: bool) -> None: ...
 
-    def views(self, wanted: Sequence[ExpectedTopicIds]) -> BothMetadata:
+    def fetch_metadata(self, wanted: Sequence[ExpectedTopicIds]) -> BothMetadata:
         nothing = VerifiedMetadata(ClusterMetadata("", 1, {}, {}, frozenset()), TopicIds({}, ()))
         return BothMetadata(nothing, nothing)
 
-    def logs(self, wanted: Sequence[LogEndRequest]) -> LogEndsResponse:
+    def fetch_log_ends(self, wanted: Sequence[LogEndRequest]) -> LogEndsResponse:
         before = time.monotonic()
         self.asked_at.append(before)
         seen = {one.partition: replace(SEEN, source_end=100 + one.partition.index) for one in wanted}
@@ -72,12 +72,12 @@ def looked_at(monkeypatch: pytest.MonkeyPatch, epoch: int) -> Sequence[Compariso
             beside,
             epoch,
         )
-        monkeypatch.setattr(aligner, "_asking", lambda: leaders)
-        monkeypatch.setattr(aligner._looks, "begin", begin)
-        aligner.align(many)
+        monkeypatch.setattr(aligner, "_new_requests", lambda: leaders)
+        monkeypatch.setattr(aligner._comparisons, "start", begin)
+        aligner.start(many)
 
         def turn() -> bool:
-            aligner.take_in()
+            aligner.apply_results()
             return bool(begun)
 
         wait_until(turn, timeout_s=20, why="no look begins")

@@ -124,14 +124,14 @@ def _attempts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         gap_claim,
         "choose_marker_epoch",
-        lambda count, newest, *, owned: choose_marker_epoch(count, newest, is_owned=True),
+        lambda count, newest, *, is_owned: choose_marker_epoch(count, newest, is_owned=True),
     )
 
 
 def _numbers(patch: pytest.MonkeyPatch) -> None:
     """Each gap's markers have higher numbers than those of the gaps before it."""
     patch.setattr(
-        gap_claim, "choose_marker_epoch", lambda count, newest, *, owned: max(newest, to_first_marker_epoch(1))
+        gap_claim, "choose_marker_epoch", lambda count, newest, *, is_owned: max(newest, to_first_marker_epoch(1))
     )
 
 
@@ -172,7 +172,7 @@ def _base_offset(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         model_copier,
         "handle_produce_response",
-        lambda one, sent, produced, side: real(one, sent, produced._replace(base_offset=sent.base), side),
+        lambda one, sent, produced, side: real(one, sent, produced._replace(base_offset=sent.base_offset), side),
     )
 
 
@@ -203,7 +203,7 @@ def _unanswered(patch: pytest.MonkeyPatch) -> None:
 
 def _round_first(patch: pytest.MonkeyPatch) -> None:
     """No place is looked for while a round of filling goes on: what that has sent would be counted twice."""
-    patch.setattr(PartitionReplicator, "is_due", lambda one: one.state is CopyState.LOST and not one.place.in_flight)
+    patch.setattr(PartitionReplicator, "is_due", lambda one: one.state is CopyState.LOST and not one.progress.in_flight)
 
 
 def _left_round(patch: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,7 @@ def _left_round(patch: pytest.MonkeyPatch) -> None:
 
 def _all_sent(patch: pytest.MonkeyPatch) -> None:
     """What a round has sent is no longer its partition's to hand on, until it is known to be in the log."""
-    patch.setattr(GapFillState, "mark_sending", lambda case, epoch: case.gaps.seen(epoch))
+    patch.setattr(GapFillState, "mark_sending", lambda case, epoch: case.gap_claim.note_epoch(epoch))
 
 
 def _true_end(patch: pytest.MonkeyPatch) -> None:

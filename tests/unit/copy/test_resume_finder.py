@@ -49,10 +49,10 @@ class Leaders:
         self.source, self.destination = SimpleNamespace(name=EAST), SimpleNamespace(name=WEST)
         self.closed = self.hurry = False
 
-    def hurries(self, hurry: bool) -> None:
+    def set_hurry(self, hurry: bool) -> None:
         self.hurry = hurry
 
-    def views(self, wanted: Sequence[ExpectedTopicIds]) -> BothMetadata:
+    def fetch_metadata(self, wanted: Sequence[ExpectedTopicIds]) -> BothMetadata:
         if self.world.dead:
             raise Unreachable("cluster east: no broker answered")
         nothing = VerifiedMetadata(ClusterMetadata("", 1, {}, {}, frozenset()), TopicIds({}, ()))
@@ -60,7 +60,7 @@ class Leaders:
         heard = TopicIds(doubtful, (2,) if self.hurry else ())
         return BothMetadata(replace(nothing, topic_ids=heard), nothing)
 
-    def logs(self, wanted: Sequence[LogEndRequest]) -> LogEndsResponse:
+    def fetch_log_ends(self, wanted: Sequence[LogEndRequest]) -> LogEndsResponse:
         partitions = [one.partition for one in wanted]
         unsure = dict(self.world.unsure)
         if not self.world.answers.is_set() and (hanging := [p for p in partitions if p.index == HANGS]):
@@ -74,7 +74,7 @@ class Leaders:
     def close(self) -> None:
         self.closed = True
 
-    def close_after(self, question: Any) -> None:
+    def close_when_done(self, question: Any) -> None:
         question.add_done_callback(lambda _: self.close())
 
 
@@ -117,7 +117,7 @@ def aligner(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[ResumeFin
             made._comparisons,
             "start",
             lambda cases: (
-                (case.replicator, ResumeDecision(case.seen, resume, end_unverified=False)) for case in cases
+                (case.replicator, ResumeDecision(case.bounds, resume, end_unverified=False)) for case in cases
             ),
         )
         yield made

@@ -21,7 +21,7 @@ class Open:
 
     compared = 0
 
-    def first_divergence(self, partition: Partition, position: int, since: int | None) -> Offset | None:
+    def find_first_divergence(self, partition: Partition, position: int, agreed_end: int | None) -> Offset | None:
         self.compared += 1
         raise ComparisonUndecided(f"cluster east, {partition}: readable up to 5 only, and copied to {position}")
 

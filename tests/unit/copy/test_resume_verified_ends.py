@@ -28,17 +28,19 @@ class Tails:
 
     looks = 0
 
-    def last_record(self, partition: Partition, start: int, end: int) -> Record | None:
+    def read_last_record(self, partition: Partition, start: int, end: int) -> Record | None:
         self.looks += 1
         return Record(offset=9, timestamp_ms=0, key=None, value=b"theirs", headers=())
 
-    def record_at(self, partition: Partition, offset: int) -> Record | None:
+    def read_record(self, partition: Partition, offset: int) -> Record | None:
         return None
 
-    def stranger_behind(self, partition: Partition, seen: BothLogBounds, since: int | None) -> int | None:
+    def find_foreign_after_own(
+        self, partition: Partition, bounds: BothLogBounds, search_from: int | None
+    ) -> int | None:
         return None
 
-    def first_retimed(self, partition: Partition, start: int, seen: BothLogBounds) -> int | None:
+    def find_first_retimed(self, partition: Partition, start: int, bounds: BothLogBounds) -> int | None:
         return None
 
 

@@ -63,15 +63,15 @@ def test_a_task_looks_on_for_as_long_as_it_is_told_and_no_longer_because_brokers
         return 3
 
     task: Any = SimpleNamespace(
-        sender=SimpleNamespace(drain=lambda limit_s: None),
+        producer=SimpleNamespace(wait_for_responses=lambda limit_s: None),
         replicators=[],
-        cancelled=never_cancelled,
+        is_cancelled=never_cancelled,
         stop_s=time.time() - 5,
-        assignment=SimpleNamespace(looks_s=20.0),
+        assignment=SimpleNamespace(comparison_grace_s=20.0),
         _now_s=time.time,
-        _successor=SimpleNamespace(leave=lambda replicators: None),
-        _filler=SimpleNamespace(drain=lambda limit_s: None, give_up=lambda limit_s: None),
-        _aligner=SimpleNamespace(finish=finish),
+        _claim_client=SimpleNamespace(release=lambda replicators: None),
+        _gap_filler=SimpleNamespace(wait_for_rounds=lambda limit_s: None, abandon_slow=lambda limit_s: None),
+        _resume_finder=SimpleNamespace(finish=finish),
     )
     CopyTask._finish(task)
     assert given == [pytest.approx(15.0, abs=2.0)]
