@@ -159,6 +159,6 @@ def test_a_run_cannot_do_without_the_scope_that_it_began_with(pair: Pair, tmp_pa
     mirrored, topic = copied(pair, tmp_path)
     run = begin(mirrored.failover)
     kept = {c.kind: c.value for c in mirrored.state.checkpoints.values() if c.run == run}
-    assert sorted(kept) == ["Beat", "Scope"]
-    assert f'"{topic}"' in kept["Scope"]
+    assert sorted(kept) == ["FailoverScope", "RunHeartbeat"]
+    assert f'"{topic}"' in kept["FailoverScope"]
     assert mirrored.failover.decide(RunMode.PLANNED).reasons != ()

@@ -134,7 +134,7 @@ def test_it_is_the_same_whoever_writes_takes_over_gives_up_or_writes_nonsense(de
         kept = Checkpoint(
             run=f"{mirror}-failover-20261122T090000-a1b2",
             step=chance.choice(("drain", "fence")),
-            kind="Drained",
+            kind="DrainResult",
             version=1,
             value=chance.choice("xyz") * chance.choice((10, PIECE_BYTES, 2 * PIECE_BYTES + number)),
         )

@@ -211,7 +211,7 @@ def test_programs_read_the_same(tmp_path: Path) -> None:
     page_of(tmp_path, RUN, STEPS, status(1), status(0))
     document = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
     assert document["run"]["id"] == "r-7"
-    assert document["run"]["plan"]["bound"][0]["name"] == "source"
+    assert document["run"]["plan"]["bound_facts"][0]["name"] == "source"
     assert document["clocks"] == {"conductor": 9.5, "write_block_upper": 6.5, "working": 3.25, "waiting": 3.25}
     assert [s["step"] for s in document["steps"]] == ["prove", "fence", "drain", "promote", "canary"]
     assert [s["partition"]["index"] for s in document["partitions"]] == [0, 1], "in order"
@@ -274,7 +274,7 @@ def test_a_promotion_without_a_fence_has_no_block_to_tell_of() -> None:
 
 
 def test_a_fence_that_took_two_attempts_held_applications_up_since_the_first(tmp_path: Path) -> None:
-    steps = [step("fence", 60, 61, attempt=2, first_ms=BEGUN + 1_000), step("promote", 62, 63)]
+    steps = [step("fence", 60, 61, attempt=2, first_started_ms=BEGUN + 1_000), step("promote", 62, 63)]
     assert compute_clocks(RUN, steps)["write_block_upper"] == 62.0
 
 
