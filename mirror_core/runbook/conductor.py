@@ -49,7 +49,7 @@ from mirror_core.model.run import (
 from mirror_core.model.timing import TIMEOUTS, now_ms
 from mirror_core.runbook.evidence_bundle import load_signer, write_bundle_or_report
 from mirror_core.runbook.run_services import Services
-from mirror_core.state.approvals import find_approvals
+from mirror_core.state.approvals import find_approvals, read_approval_time_ms
 from mirror_core.state.journal import (
     Journal,
     check_step_turn,
@@ -232,7 +232,7 @@ class Conductor(ABC, Generic[PlanChoice]):
     def refuse_expired(self, run_id: str, agreed: Sequence[Approval]) -> None:
         """Refused if approvals are too old and nothing irreversible was done yet."""
         run, steps = self.read_status(run_id)
-        reason = explain_expired_run(run, agreed, steps, now_ms())
+        reason = explain_expired_run(run, agreed, steps, read_approval_time_ms(self.link.destination))
         if reason and run.state is RunState.RUNNING and not self.has_disturbed(run):
             raise Refused(f"run {run_id} {self.DISTURBANCE}", [reason])
 
@@ -333,7 +333,8 @@ class Conductor(ABC, Generic[PlanChoice]):
         people = select_valid_approvals(approved_by, recorded)
         earlier_runs = [run for run in state.runs.values() if run.plan.mirror == mirror] if standalone else []
         reused = explain_used_approvals(earlier_runs, people)
-        if reasons := reused or explain_not_approved(approved_by, recorded, approved_hash, now_ms()):
+        now = read_approval_time_ms(self.link.destination)
+        if reasons := reused or explain_not_approved(approved_by, recorded, approved_hash, now):
             raise Refused(self._format_title(), reasons)
         return people
 

@@ -310,7 +310,7 @@ def agreed(
 ) -> Agreed:
     """Who said at task `go_ahead` that applications may be stopped now; nobody where nobody was to be asked. Refused
     when nobody who may has said so of this run."""
-    from mirror_core.state.approvals import find_approvals
+    from mirror_core.state.approvals import find_approvals, read_approval_time_ms
 
     if go_ahead is None or not context["params"]["pause"]:
         return ()
@@ -320,7 +320,7 @@ def agreed(
         recorded = find_approvals(state, link.mirror.name, policy.question)
         people = select_valid_approvals(policy, [one for one in recorded if one.approves == run])
         if not people:
-            reasons = explain_not_approved(policy, recorded, run, now_ms())
+            reasons = explain_not_approved(policy, recorded, run, read_approval_time_ms(link.destination))
             raise Refused(f"run {run} stops applications", reasons)
     return people
 

@@ -15,7 +15,6 @@ from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import RunKind
 from mirror_core.model.text import escape_invisible_lines
-from mirror_core.model.timing import now_ms
 from mirrorbook_airflow.approvals import names_of, policy_of, record_shown
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.hooks import home
@@ -78,18 +77,19 @@ class ControlMirror(MirrorOperator):
         with airflow_errors():
             link, state = find_mirror(self.mirror)
             change = _change(link, state, context)
-            people = self._approved(context, state, change) if change else ""
+            people = self._approved(context, link, state, change) if change else ""
             said = ACTIONS[context["params"]["action"]](link, context, change)
         said = f"approved by {people}\n{said}" if people else said
         self.log.info("%s", escape_invisible_lines(said))
         return said
 
-    def _approved(self, context: Context, state: State, change: Change) -> str:
-        from mirror_core.state.approvals import find_approvals
+    def _approved(self, context: Context, link: MirrorLink, state: State, change: Change) -> str:
+        from mirror_core.state.approvals import find_approvals, read_approval_time_ms
 
         policy = policy_of(context, self.show_task, self.approval_tasks)
         recorded = find_approvals(state, MirrorName(self.mirror), policy.question)
-        if reasons := explain_not_approved(policy, recorded, change.hash, now_ms()):
+        now = read_approval_time_ms(link.destination)
+        if reasons := explain_not_approved(policy, recorded, change.hash, now):
             raise Refused(f"mirror {self.mirror}: {context['params']['action']}", reasons)
         return names_of(select_valid_approvals(policy, recorded))
 

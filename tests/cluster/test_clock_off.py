@@ -6,20 +6,26 @@ import re
 import secrets
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from mirror_core.decide.approval_rules import ApprovalPolicy, make_approval
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.heartbeat_topic import HeartbeatProducer, ensure_heartbeat_topic
 from mirror_core.kafka.topics import BROKER_TIME_CONFIGS, alter_configs, describe_configs
 from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.mirrors.preflight import check_cluster
+from mirror_core.model.errors import Refused
 from mirror_core.model.names import ACTIVE_TOPIC, Partition, get_heartbeat_topic
 from mirror_core.model.run import Plan, RunMode, RunState
+from mirror_core.model.run_checkpoints import RecordedApproval
 from mirror_core.model.source_observation import Heartbeat
 from mirror_core.model.timing import now_ms
+from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.state.approvals import record_approval
 from mirror_core.state.state_records import STATE_TOPIC
 from mirror_core.wire.batch import NO_TIMESTAMP
 from tests.support.broker_faults import killed
@@ -178,3 +184,25 @@ def test_heartbeats_go_on_where_the_clock_is_refused_and_the_topic_may_not_be_ch
 
     wait_until(write, timeout_s=TIMEOUT_S, why="one is taken after the first was refused")
     assert read_all(pair.east, topic)[-1].timestamp_ms == NO_TIMESTAMP
+
+
+@pytest.mark.parametrize(("hours", "age_s", "is_valid"), [(2, 60, True), (-2, 60, True), (-2, 2 * HOUR_S, False)])
+def test_approvals_expire_by_the_brokers_clock(
+    pair: Pair, tmp_path: Path, clock: ShiftedClock, hours: int, age_s: int, *, is_valid: bool
+) -> None:
+    """The conductor's clock is off; the person's answer has the time of Airflow's server."""
+    topic = app_topic(pair)
+    produce(pair.east, topic, 5)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    failover = Failover(mirrored.link, mirrored.services, started_by="airflow mirror_failover/r1 by ann")
+    plan = failover.decide(RunMode.PLANNED).plan
+    policy = ApprovalPolicy(question="mirror_failover/r1", tasks=("approve",), approvers=frozenset({"ann"}))
+    approval = make_approval("a", "ann", "Ann", now_ms() - age_s * 1000)
+    recorded = RecordedApproval(question=policy.question, task="approve", approval=approval, approves=plan.hash)
+    record_approval(mirrored.link.destination, mirrored.name, recorded)
+    clock.hours = hours
+    with nullcontext() if is_valid else pytest.raises(Refused, match="approved it 120 minutes ago"):
+        run = failover.begin(plan.hash, RunMode.PLANNED, approved_by=policy)
+        assert failover.abort(run.id).state is RunState.ABORTED
+    clock.hours = 0
