@@ -189,7 +189,7 @@ def test_what_a_long_comparison_has_proved_is_kept_meanwhile(
     monkeypatch.setattr(background_verification, "compare_task", noted)
     monkeypatch.setattr(background_verification, "CHUNK_OFFSETS", 25)
     monkeypatch.setattr(background_verification, "SAVE_INTERVAL_S", 0.0)
-    for pause in ("TELL_S", "SELDOM"):
+    for pause in ("PROGRESS_INTERVAL_S", "PROGRESS_COST_FACTOR"):
         monkeypatch.setattr(check, pause, 0.0)
     monkeypatch.setattr(check, "PARTITIONS_PER_S", float("inf"))
     beside.proof._compare_new()

@@ -28,7 +28,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
-BEGIN, APPEND, END = PARTS = ("_begin", "_append", "_end")
+BEGIN, APPEND, END = PARTS = ("_add_partition", "_append", "_end_transaction")
 """Of a write, in their order."""
 FOR_GOOD: Final = float("inf")
 LONG: Final = 3 * transactional_producer._BATCH_BYTES

@@ -52,7 +52,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, asked: Asked, doing: list[str]) -> 
 
     with monkeypatch.context() as patched:
         counting("call", lambda request: type(request).__name__)
-        counting("_exchanged", lambda requests: type(requests[0]).__name__)
+        counting("_exchange", lambda requests: type(requests[0]).__name__)
         yield
 
 

@@ -98,7 +98,7 @@ def test_a_new_mirror_of_a_log_that_begins_late_has_missed_nothing(pair: Pair, t
 
 @pytest.mark.parametrize(
     ("room", "act", "told"),
-    [(EpochResults, "_put", False), (ClaimBoard, "recorded", True)],
+    [(EpochResults, "_put_never_copied", False), (ClaimBoard, "mark_recorded", True)],
     ids=["not recorded", "not answered"],
 )
 def test_a_driver_that_dies_before_its_task_goes_on_neither_forgets_it_nor_counts_it_twice(

@@ -260,19 +260,21 @@ WITH_SMALL_CHUNKS = """
 import sys
 from pathlib import Path
 from mirror_core.kafka.config import load_config
-from mirror_core.mirrors import proving
-from mirror_core.parity import so_far
+from mirror_core.mirrors import incremental_verification
+from mirror_core.parity import check as parity_check
 from mirror_core.parity.check import LocalParity
-from mirror_core.parity.comparable_ranges import scope
-from mirror_core.state.mirror_link import find
-so_far.TELL_S = proving.KEPT_S = 0.0
+from mirror_core.parity.comparable_ranges import read_parity_scope
+from mirror_core.state.mirror_link import find_mirror_link
+parity_check.PROGRESS_INTERVAL_S = incremental_verification.PROOF_SAVE_INTERVAL_S = 0.0
 path, name = Path(sys.argv[1]), sys.argv[2]
-link, state = find(load_config(path), name)
+link, state = find_mirror_link(load_config(path), name)
 check = LocalParity(path, chunk=100, threads=2)
 mirror = link.mirror
-def compare(rest, so_far):
-    return check(mirror.source, mirror.destination, rest, None, so_far)
-print(proving.compare_and_remember(link, state, scope(link, state).ranges, compare, whole=False, say=print).records)
+def compare(rest, on_progress):
+    return check(mirror.source, mirror.destination, rest, None, on_progress)
+ranges = read_parity_scope(link, state).ranges
+found = incremental_verification.compare_and_record(link, state, ranges, compare, compare_all=False, report=print)
+print(found.records)
 """
 
 

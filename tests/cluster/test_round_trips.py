@@ -81,7 +81,7 @@ def counted(mirrored: Mirrored) -> Asked:
         patch.setattr(time, "sleep", sleeping)
         patch.setattr(Conductor, "_run_step", taking)
         counting(patch, "call", lambda request: request)
-        counting(patch, "_exchanged", lambda requests: requests[0])
+        counting(patch, "_exchange", lambda requests: requests[0])
         failover.run_steps(run.id, ("prove", *STEPS))
     return asked
 

@@ -160,7 +160,7 @@ def test_a_planned_run_in_the_middle_that_nobody_conducts_calls_people(
     run = begin(mirrored.failover, RunMode.PLANNED)
     for name in ("prove", "fence"):
         mirrored.failover.run_step(run.id, name)
-    for patience in ("CONDUCTED_S", "_BETWEEN_TASKS_S"):
+    for patience in ("CONDUCTOR_TIMEOUT_S", "_BETWEEN_TASKS_S"):
         monkeypatch.setattr(f"mirror_core.decide.run_status.{patience}", 0.0)  # let go of just now
     [alarm] = check_fence(mirrored.link).alarms
     assert f"failover {run.id} stands still at fence" in alarm

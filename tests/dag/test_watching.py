@@ -183,8 +183,12 @@ class World:
         )
         monkeypatch.setenv("AIRFLOW__MIRRORBOOK__DATA_PLANE", setting)
         monkeypatch.setattr("mirrorbook_airflow.replicate_tasks.find_mirror", lambda name: (link, state_of()))
-        for action in ("ensure", "stop", "status"):
-            monkeypatch.setattr(f"mirror_core.supervisor.lifecycle.{action}", self._doing(action))
+        for action, name in (
+            ("ensure", "ensure_supervisor"),
+            ("stop", "stop_supervisor"),
+            ("status", "read_supervisor_status"),
+        ):
+            monkeypatch.setattr(f"mirror_core.supervisor.lifecycle.{name}", self._doing(action))
         monkeypatch.setattr("mirror_core.state.mirror_link.load_clusters", lambda path: None)
         monkeypatch.setattr("mirrorbook_airflow.data_plane_trigger.current_path", lambda mirror: Path("/in-memory"))
         monkeypatch.setattr("mirror_core.state.mirror_link.read_cluster_state", lambda config, cluster: state_of())

@@ -104,7 +104,7 @@ class Hasty:
     death: Callable[[], object] | None
 
     def __call__(self) -> None:
-        for name, seconds in (("WAIT_S", 120.0), ("APPROACH_S", 5.0)):
+        for name, seconds in (("OPERATOR_WAIT_S", 120.0), ("APPROACH_S", 5.0)):
             patch.object(truncation_strategies, name, seconds).start()
         if self.death is not None:
             self.death()

@@ -65,7 +65,7 @@ class ByHand:
 
     def __call__(self, failback: Failback, run: str) -> None:
         deaths = Deaths(conducted(self.mirrored, "home by replica"), self.operator, ("failback", "resume", "--yes"))
-        deaths.at(truncation_strategies, "_approach")
+        deaths.at(truncation_strategies, "_wait_for_approach")
         assert not self.operator.threads, "it told somebody to stop a broker before the replica was parked"
         with pytest.raises(Refused, match="stop it; on its host `mirrorbook log truncate") as refused:
             failback.drive(run)
@@ -83,7 +83,7 @@ class ByHand:
 def test_a_short_replica_leads_home_what_was_not_given_up(
     three: Pair, tmp_path: Path, user: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, seconds in (("WAIT_S", 120.0), ("APPROACH_S", 5.0)):
+    for name, seconds in (("OPERATOR_WAIT_S", 120.0), ("APPROACH_S", 5.0)):
         monkeypatch.setattr(truncation_strategies, name, seconds)
     ways = {
         new_topic(three.east, PARTITIONS, retention_ms="-1", min_insync_replicas="2"): way

@@ -183,14 +183,14 @@ import json, sys
 from pathlib import Path
 from pyspark import SparkContext
 from mirror_core.kafka.config import load_config
-from mirror_core.parity.comparable_ranges import scope
+from mirror_core.parity.comparable_ranges import read_parity_scope
 from mirror_core.spark.parity_job import SparkParity
-from mirror_core.state.mirror_link import find
+from mirror_core.state.mirror_link import find_mirror_link
 path, name, master, here = Path(sys.argv[1]), *sys.argv[2:]
 conf = {"spark.driver.host": here, "spark.executor.memory": "512m"}
 check = SparkParity(path, master, chunk=200, demands=None, conf=conf)
-link, state = find(load_config(path), name)
-ranges = scope(link, state).ranges
+link, state = find_mirror_link(load_config(path), name)
+ranges = read_parity_scope(link, state).ranges
 found = check(link.mirror.source, link.mirror.destination, ranges, None, lambda _: print("round", flush=True))
 tracker = SparkContext.getOrCreate().statusTracker()
 stages = [stage for number in range(200) if (stage := tracker.getStageInfo(number))]

@@ -153,7 +153,7 @@ def test_a_short_replica_ends_between_transactions_and_is_elected_by_a_majority(
     three: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old source has come back without one of its three nodes at first."""
-    for name, seconds in (("WAIT_S", 120.0), ("APPROACH_S", 5.0), ("HASTE_S", 20.0)):
+    for name, seconds in (("OPERATOR_WAIT_S", 120.0), ("APPROACH_S", 5.0), ("MIN_OPERATOR_S", 20.0)):
         monkeypatch.setattr(truncation_strategies, name, seconds)
     mirrored, topic, primary = with_a_tail(three, tmp_path, 17 * MIB, in_transactions)
     operator, replica = Operator(three), AllowedStrategies(FailbackStrategy.REPLICA)
@@ -178,7 +178,7 @@ def test_a_short_replica_ends_between_transactions_and_is_elected_by_a_majority(
 def test_where_a_transaction_is_always_open_nobody_stops_a_broker_and_the_topic_can_go(
     three: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, seconds in (("WAIT_S", 120.0), ("APPROACH_S", 5.0)):
+    for name, seconds in (("OPERATOR_WAIT_S", 120.0), ("APPROACH_S", 5.0)):
         monkeypatch.setattr(truncation_strategies, name, seconds)
     mirrored, topic, primary = with_a_tail(three, tmp_path, 17 * MIB, partial(in_transactions, overlapping=True))
     operator, replica = Operator(three), AllowedStrategies(FailbackStrategy.REPLICA)
@@ -202,17 +202,17 @@ def test_a_conductor_that_dies_at_each_action_of_a_short_replica_is_resumed_to_t
     deaths = Deaths(
         by_commands(mirrored, "short replicas"), operator, ("failback", "run", "--strategy", "replica", "--yes")
     )
-    deaths.at(truncation_strategies, "throttle")
-    deaths.at(truncation_strategies, "_approach")
+    deaths.at(truncation_strategies, "throttle_partitions")
+    deaths.at(truncation_strategies, "_wait_for_approach")
     assert not operator.threads, "it told somebody to stop a broker before the replica was parked"
-    deaths.at(truncation_strategies, "elect_unclean", before=True)
+    deaths.at(truncation_strategies, "elect_unclean_leaders", before=True)
     operator.join()
     (leader,) = (node for node in (1, 2, 3) if three.east.pid(node) is None)
     assert deaths.run() == 1, deaths.said()
     assert f"no leader for {topic}-0" in deaths.said()
     three.east.start(leader)
 
-    deaths.at(truncation_strategies, "elect_unclean")
+    deaths.at(truncation_strategies, "elect_unclean_leaders")
     operator.join()
     deaths.when_all_is_done()
     operator.join()

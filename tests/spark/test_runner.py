@@ -311,12 +311,12 @@ from tests.spark import work
 from tests.support.waiting import wait_until
 runner = SparkRunner(slots=1)
 here = Path(sys.argv[1])
-running = runner._start(work.wait_for_file, [str(here).encode()], bytes)
+running = runner._start_job(work.wait_for_file, [str(here).encode()], bytes)
 wait_until(here.exists, timeout_s=60, why="the task runs")
 for process in psutil.Process().children():
     process.kill()
 assert isinstance(running.exception(60), SparkGone), running
-assert isinstance(runner._start(work.wait_for_file, [b""], bytes).exception(60), SparkGone)
+assert isinstance(runner._start_job(work.wait_for_file, [b""], bytes).exception(60), SparkGone)
 runner.close()
 print("seen")
 """

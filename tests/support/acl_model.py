@@ -296,8 +296,8 @@ def in_memory(world: World) -> Iterator[None]:
             for name, double in (
                 ("create_acls", world.create),
                 ("delete_acls", world.delete),
-                ("present_on_every_broker", world.shown),
-                ("absent_on_every_broker", world.gone),
+                ("wait_until_acls_present", world.shown),
+                ("wait_until_acls_absent", world.gone),
                 ("describe_acls", world.describe),
                 ("read_state", lambda side, **_: world.logs[side.name].state.copy()),
             ):
