@@ -3,7 +3,7 @@ sequences.
 
 Also builds batches of hidden records, and seeds.
 
-Builds batches of hidden records (`wire.hidden`) that use up gaps.
+Builds batches of hidden records (`wire.hidden_records`) that use up gaps.
 
 They carry sequences like data, so the task need not be the only writer, wait, or check log ends.
 

@@ -189,7 +189,7 @@ class BrokerPartitions:
         can_fetch: Callable[[PartitionReplicator], bool],
     ) -> list[PartitionReplicator]:
         """Partitions for the idle link's next Fetch: idle ones, and active ones that the request in flight
-        (`asked`) left out. The active links fetch the others from now on."""
+        (`requested`) left out. The active links fetch the others from now on."""
         selected = [replicator for replicator in idle if can_fetch(replicator)]
         self._active = {replicator: None for replicator in idle if not can_fetch(replicator)}
         self._activating = []

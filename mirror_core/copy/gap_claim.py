@@ -94,7 +94,7 @@ class GapClaim:
         return self.is_owned and now - self._confirmed_at < CERTAIN_S
 
     def is_quiet(self, log_end: int, requested_at: float, now: float, round_trip_s: float) -> bool:
-        """Whether the log has ended at `log_end` for long enough, by a probe sent at `asked`."""
+        """Whether the log has ended at `log_end` for long enough, by a probe sent at `requested_at`."""
         if self._quiet_at != log_end:
             self._quiet_at, self._quiet_until = log_end, now + QUIET_S + QUIET_ROUND_TRIPS * round_trip_s
             return False

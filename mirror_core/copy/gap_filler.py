@@ -9,7 +9,7 @@ Runs gap rounds, one per broker at a time, inside the task's loop.
 Markers have no sequence, so a task never relies on being the only writer. The owner of the newest marker goes on
 filling. Any other writer (the next epoch's task, a second process, this task after an unanswered request) waits until
 the log end has not moved for a while although a gap is due: then the owner is gone. Its first marker has a higher
-number, so the broker refuses markers of the old owner still on the way (`decide.gaps`).
+number, so the broker refuses markers of the old owner still on the way (`decide.gaps_and_resume`).
 
 Only connecting uses a thread.
 """
@@ -245,7 +245,7 @@ class GapFiller:
         now_s: Callable[[], float] = lambda: time.time(),
     ) -> None:
         """`epoch`: the data plane's. `connect` returns a function that connects to a broker, for a thread.
-        `lost` is told which broker did not respond, and why."""
+        `on_lost` is told which broker did not respond, and why."""
         self._destination = ClusterSide.from_client(destination)
         self._producer_id = producer_id
         self._producer_epoch = producer_epoch

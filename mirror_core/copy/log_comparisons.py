@@ -221,7 +221,7 @@ def handle_unreadable(
 ) -> None:
     """A log that cannot be read affects this partition only: retried, or left to operators.
 
-    `misled`: see `PartitionReplicator.mark_lost`.
+    `misleading_cluster`: see `PartitionReplicator.mark_lost`.
     """
     if isinstance(error, MissingPermission):
         replicator.fail(str(error), None, FailureKind.DENIED)

@@ -38,7 +38,7 @@ def find_ends_as_sent(client: ClusterClient, ends_by_leader: Mapping[int, Mappin
     """Partitions whose last batch ends at this offset (next to be written) and has its own time, not the
     broker's.
 
-    `led`: log ends by leader; these responded a moment ago, and get time for responses of many megabytes. Partitions
+    `ends_by_leader`: the leaders responded a moment ago, and get time for responses of many megabytes. Partitions
     left out are unknown: each must be checked alone.
     """
     results = call_brokers(
@@ -116,7 +116,7 @@ class LogEndRequest(NamedTuple):
 
 class UnknownLogEnd(NamedTuple):
     reason: RemoteFault | str
-    """`Late`: this partition moves to a slow round."""
+    """`BrokerResponsePending`: this partition moves to a slow round."""
     misleading_cluster: ClusterName | None
 
 
@@ -161,7 +161,7 @@ class LogEndRequests:
     def _fetch_agreed_ends(
         self, requests: Mapping[Partition, LogEndRequest], unknown: dict[Partition, UnknownLogEnd]
     ) -> dict[Partition, int]:
-        """End of the known epoch in the new leader's log; ANYWHERE where that leader does not know the epoch.
+        """End of the known epoch in the new leader's log; NO_KNOWN_OFFSET where that leader does not know the epoch.
 
         A cluster that was restored from a backup starts again with older epochs.
         """

@@ -88,10 +88,11 @@ class DivergenceFinder:
     ) -> Offset | None:
         """First offset below `position` (next offset to copy) where the sides differ; None: they agree.
 
-        `since`: both sides agree below it. In a history that was cut once, everything before an equal record is equal.
-        So both ends of a long range are compared first: where a log was cut and written anew its first record differs,
-        otherwise its last one is equal. If that is inconclusive, or without `since`, the search goes backwards. A
-        record on one side only counts unless compaction explains it; so does one that the source cannot read.
+        `agreed_end`: both sides agree below it. In a history that was cut once, everything before an equal record is
+        equal. So both ends of a long range are compared first: where a log was cut and written anew its first record
+        differs, otherwise its last one is equal. If that is inconclusive, or without `agreed_end`, the search goes
+        backwards. A record on one side only counts unless compaction explains it; so does one that the source cannot
+        read.
 
         Raises ComparisonUndecided when the source cannot show it yet.
         """
@@ -318,10 +319,10 @@ def find_foreign_after_own(
     bounds: BothLogBounds,
     search_from: int | None,
 ) -> int | None:
-    """First batch from `since` on that another producer wrote after one of ours.
+    """First batch from `search_from` on that another producer wrote after one of ours.
 
     Others may have written before our first one: a failback mirrors into a log that applications started. Without
-    `since`, searches backwards within a limit.
+    `search_from`, searches backwards within a limit.
     """
     step = _FIRST_READ_STEP
     while True:

@@ -185,7 +185,7 @@ class ReceiptCounts:
         is_seeding: bool,
         hidden_in_flight: Iterable[tuple[int, int]],
     ) -> None:
-        """Resumes here after `was` was acknowledged; `records` is the distance in sequences.
+        """Resumes here; what is below `acknowledged` was acknowledged. `records`: the distance in sequences.
 
         Batches in flight that turn out to be appended were never acknowledged, so no piece may certify them.
         """

@@ -46,8 +46,8 @@ class PartitionReplicator:
         clock: Callable[[], float] = time.monotonic,
         has_driver: bool = False,
     ) -> None:
-        """`hides`: gaps are used up by hidden records instead of markers. `waiting`, `awake`: shared by a
-        task's partitions (`CopyTask`). `told`: a driver responds."""
+        """`uses_hidden_records`: gaps are used up by hidden records instead of markers. `budget`, `active`: shared by a
+        task's partitions (`CopyTask`). `has_driver`: a driver responds."""
         self.assigned = assigned
         self.uses_hidden_records = uses_hidden_records
         self.partition: Final[Partition] = assigned.partition
@@ -73,7 +73,7 @@ class PartitionReplicator:
         """The end of the destination's log is not confirmed; it is checked once there is something to copy."""
         self.doubted_from: int | None = None
         """From here on the destination may hold an older history of the source: an old request may have waited
-        in a socket. ANYWHERE: start unknown."""
+        in a socket. NO_KNOWN_OFFSET: start unknown."""
         self.failure: PartitionFailure | None = None
         self._clock, self._active = clock, set() if active is None else active
         self._active.add(self)
@@ -236,8 +236,8 @@ class PartitionReplicator:
     ) -> None:
         """Resumes at the destination's log end.
 
-        `unremembered`: its leader has no producer state of ours. `asked`: monotonic time before it was requested; None:
-        now.
+        `is_producer_unknown`: its leader has no producer state of ours. `requested_at`: monotonic time before it
+        was requested; None: now.
         """
         progress, self.end_unverified = self.progress, end_unverified
         records = (resume.sequence - progress.acknowledged_sequence) & SEQUENCE_MASK

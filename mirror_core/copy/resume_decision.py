@@ -1,7 +1,7 @@
 """Decides whether a partition resumes, waits or fails, from both logs. No I/O: a `LogInspector` reads.
 
-`decide.position` decides from the leader's producer state; where that is not enough the logs are compared, in a thread.
-A decision only reads the replicator, which is LOST and does not change meanwhile; the loop applies it.
+`decide.gaps_and_resume` decides from the leader's producer state; where that is not enough the logs are compared, in a
+thread. A decision only reads the replicator, which is LOST and does not change meanwhile; the loop applies it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class LogInspector(Protocol):
     def find_foreign_after_own(
         self, partition: Partition, bounds: BothLogBounds, search_from: int | None
     ) -> int | None:
-        """Destination: the first batch from `since` on by another producer after one of ours."""
+        """Destination: the first batch from `search_from` on by another producer after one of ours."""
 
     def read_last_record(self, partition: Partition, start: int, end: int) -> Record | None: ...
 
@@ -87,7 +87,7 @@ class ResumeDecider:
     inspector: LogInspector
 
     def decide(self, replicator: PartitionReplicator, bounds: BothLogBounds, compare_from: int | None) -> CopyDecision:
-        """Changes nothing. `since`: see `find_comparison_start`."""
+        """Changes nothing. `compare_from`: see `find_comparison_start`."""
         if (failure := self._check_retimed(replicator, bounds)) is not None:
             return failure
         position_decision = decide_resume_point(bounds)
@@ -209,8 +209,8 @@ class ResumeDecider:
         """Whether our own markers made the log too long, where counting cannot show it.
 
         A leader that knows only markers of ours may have forgotten the data before them. But a source with the same
-        leader since both sides agreed has lost nothing (KIP-101), and nobody else has written here. `missing`: an
-        offset whose record only the source has; None: the source ends earlier.
+        leader since both sides agreed has lost nothing (KIP-101), and nobody else has written here.
+        `missing_offset`: one whose record only the source has; None: the source ends earlier.
         """
         if (
             bounds.producer is None
@@ -296,9 +296,9 @@ def _find_unanswered_start(replicator: PartitionReplicator, bounds: BothLogBound
 def find_comparison_start(replicator: PartitionReplicator, bounds: BothLogBounds, agreed_end: int | None) -> int | None:
     """Offset from which both sides must be compared; None: no doubt.
 
-    `agreed`: where the last agreed leader epoch ended on the source, or ANYWHERE; None: it has not ended. A source that
-    ends before what this task saw has lost records, under whatever epoch. And after a change of leader, what others
-    appended here may come from the old leader.
+    `agreed_end`: where the last agreed leader epoch ended on the source, or NO_KNOWN_OFFSET; None: it has not ended.
+    A source that ends before what this task saw has lost records, under whatever epoch. And after a change of leader,
+    what others appended here may come from the old leader.
     """
     progress, known_end = replicator.progress, replicator.source.end
     if known_end is not None and bounds.source_end < known_end:

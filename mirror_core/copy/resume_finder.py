@@ -212,8 +212,8 @@ class ResumeFinder:
         threads: BackgroundThreads,
         epoch: int = 0,
     ) -> None:
-        """`learn` receives the brokers' addresses. `connected` returns those whose leaders are connected on
-        both sides and records why the others wait. `epoch` decides which comparisons start first."""
+        """`set_brokers` receives the brokers' addresses. `filter_connected` returns those whose leaders are
+        connected on both sides and records why the others wait. `epoch` decides which comparisons start first."""
         self.source = source
         self.destination = destination
         self.producer_id = producer_id

@@ -154,7 +154,7 @@ def never_cancelled() -> bool:
 
 
 def run(assignment: Assignment, is_cancelled: Callable[[], bool] = never_cancelled) -> TaskReport:
-    """Copies from `start_ms` to `stop_ms`, or until all partitions have reached their `until`.
+    """Copies from `start_ms` to `stop_ms`, or until all partitions have reached their `stop_offset`.
 
     Raises BadRequest for what no retry can fix. Broker errors and malformed responses are retried until `stop_ms`, then
     reported.

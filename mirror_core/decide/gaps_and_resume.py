@@ -66,8 +66,8 @@ def to_first_marker_epoch(count: int) -> int:
 def choose_marker_epoch(count: int, newest_epoch: int, *, is_owned: bool) -> int | None:
     """Coordinator epoch for the gap that makes `count` filled offsets; None: none is left.
 
-    `newest`: the highest epoch known to be sent, by any task. `owned`: it is the caller's own and all its requests are
-    answered; then no other task's markers can be in flight to this gap, and none must be fenced.
+    `newest_epoch`: the highest one known to be sent, by any task. `is_owned`: it is the caller's own and
+    all its requests are answered; then no other task's markers can be in flight to this gap, and none must be fenced.
     """
     first_epoch = to_first_marker_epoch(count)
     if newest_epoch < first_epoch:

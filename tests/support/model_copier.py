@@ -1,8 +1,8 @@
 """A copier of one partition without I/O: the product's own decisions, one question or request at a time.
 
 What a task does in its loop, and in rounds of filling meanwhile, is done here a move at a time, so that another copier,
-the broker and the clock come between: `Rewriter`, `PartitionReplicator`, `GapRound`, `Judge` and `errors.answered` are
-the real ones.
+the broker and the clock come between: `BatchRewriter`, `PartitionReplicator`, `GapRound`, `ResumeDecider` and
+`handle_produce_response` are the real ones.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _record(offset: int, came_from: int | None) -> Record | None:
 
 
 class ModelLogs:
-    """Both logs, as `Judge` looks into them."""
+    """Both logs, as `ResumeDecider` looks into them."""
 
     def __init__(self, broker: Broker, expected: list[int | None]) -> None:
         self._broker, self._expected = broker, expected
