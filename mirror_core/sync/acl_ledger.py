@@ -171,7 +171,7 @@ def list_wanted_acls(state: State, cluster: ClusterName, without: Collection[Led
 
 
 def create_entries(log: JournalLog, client: ClusterClient, entries: Sequence[LedgerEntry]) -> None:
-    """The entries hold only after `present_on_every_broker`."""
+    """The entries hold only after `wait_until_acls_present`."""
     acls = [entry.acl for entry in entries]
     create_acls(client, acls)
     try:

@@ -69,8 +69,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.passed_s = 0.0
         self.sleep = time.sleep
-        for module in (transactional_producer, transactional_producer):
-            monkeypatch.setattr(module, "time", self)
+        monkeypatch.setattr(transactional_producer, "time", self)
 
     def monotonic(self) -> float:
         return time.monotonic() + self.passed_s
@@ -271,7 +270,7 @@ def test_who_has_lost_the_id_in_the_middle_of_an_abort_does_not_take_it_from_its
         with pytest.raises(Unreachable):
             loser.write([("lost", b"x")], TIMEOUT_S)
     with monkeypatch.context() as patched:
-        Lossy(patched, "_renew", FOR_GOOD, answers=False)
+        Lossy(patched, "_init_producer_id", FOR_GOOD, answers=False)
         with pytest.raises(Unreachable):
             loser.finish_transaction(TIMEOUT_S)
     owner, append = log.producer(), TransactionalProducer._append

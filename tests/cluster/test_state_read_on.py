@@ -109,7 +109,7 @@ class Desk:
 def desk(pair: Pair, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Desk]:
     topic = new_topic(pair.west, 1, "t-", **getattr(request, "param", {"cleanup_policy": "compact"}))
     for module in (state_topic, state_writer):
-        monkeypatch.setattr(module, "TOPIC", topic)
+        monkeypatch.setattr(module, "STATE_TOPIC", topic)
     made, real = Desk(pair, topic), topic_reader.read_from_start
 
     def counted(*given: Any, **more: Any) -> TopicRead:

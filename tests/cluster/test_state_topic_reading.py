@@ -44,8 +44,8 @@ def test_a_reader_waits_for_the_marker_of_a_commit_that_is_under_way(
 
     real, undecided = topic_reader._fetch_records, threading.Event()
 
-    def watched(link: FetchLink, wanted: FetchPosition, *, waiting: bool) -> FetchedPartition | None:
-        answer = real(link, wanted, is_waiting=waiting)
+    def watched(link: FetchLink, wanted: FetchPosition, *, is_waiting: bool) -> FetchedPartition | None:
+        answer = real(link, wanted, is_waiting=is_waiting)
         assert answer is not None
         if not answer.records and answer.high_watermark > wanted.offset:
             undecided.set()
@@ -88,8 +88,8 @@ def test_a_leader_that_is_being_elected_is_waited_for(pair: Pair, monkeypatch: p
     codes = iter([ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch, ErrorCode.offset_out_of_range])
     real = topic_reader._fetch_records
 
-    def electing(link: FetchLink, wanted: FetchPosition, *, waiting: bool) -> FetchedPartition | None:
-        answer = real(link, wanted, is_waiting=waiting)
+    def electing(link: FetchLink, wanted: FetchPosition, *, is_waiting: bool) -> FetchedPartition | None:
+        answer = real(link, wanted, is_waiting=is_waiting)
         return answer and answer._replace(error=int(next(codes, ErrorCode.none)))
 
     monkeypatch.setattr(topic_reader, "_fetch_records", electing)
@@ -107,8 +107,8 @@ def test_what_is_damaged_or_senseless_is_named(pair: Pair, monkeypatch: pytest.M
     west = load_config(pair.config_path).cluster("west")
     real = topic_reader._fetch_records
 
-    def damaged(link: FetchLink, wanted: FetchPosition, *, waiting: bool) -> FetchedPartition | None:
-        answer = real(link, wanted, is_waiting=waiting)
+    def damaged(link: FetchLink, wanted: FetchPosition, *, is_waiting: bool) -> FetchedPartition | None:
+        answer = real(link, wanted, is_waiting=is_waiting)
         assert answer is not None
         whole = bytearray(answer.records)
         whole[-1:] = bytes(byte ^ 1 for byte in whole[-1:])
@@ -118,8 +118,8 @@ def test_what_is_damaged_or_senseless_is_named(pair: Pair, monkeypatch: pytest.M
     with pytest.raises(RemoteFault, match=rf"state topic {topic}: batch at offset 0 is damaged"):
         read_state(west, timeout_s=TIMEOUT_S)
 
-    def cut_short(link: FetchLink, wanted: FetchPosition, *, waiting: bool) -> FetchedPartition | None:
-        answer = real(link, wanted, is_waiting=waiting)
+    def cut_short(link: FetchLink, wanted: FetchPosition, *, is_waiting: bool) -> FetchedPartition | None:
+        answer = real(link, wanted, is_waiting=is_waiting)
         assert answer is not None
         return answer._replace(records=answer.records[:20])
 

@@ -292,7 +292,7 @@ class NoSettings:
 @contextmanager
 def in_memory(world: World) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (acl_sync, fence_acls, acl_ledger, promotion_acls, promotion_acls):
+        for module in (acl_sync, fence_acls, acl_ledger, promotion_acls):
             for name, double in (
                 ("create_acls", world.create),
                 ("delete_acls", world.delete),

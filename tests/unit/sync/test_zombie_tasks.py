@@ -63,7 +63,7 @@ def test_a_denial_of_a_name_in_doubt_is_no_certainty_however_often_it_is_looked_
 
     for module in (promotion_acls, offset_commits):
         monkeypatch.setattr(module, "describe_acls", lambda client: BrokerAcls(frozenset(held)))
-        monkeypatch.setattr(module, "present_on_every_broker", nothing)
+        monkeypatch.setattr(module, "wait_until_acls_present", nothing)
     monkeypatch.setattr(acl_ledger, "create_acls", create)
     client = cast("Any", SimpleNamespace(name=config.name, config=config))
     link = replace(LINK, destination=config)
