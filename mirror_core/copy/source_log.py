@@ -147,8 +147,8 @@ class TrimTracker:
     def can_pass(self, trimmed_from: int | None, source_start: int, acknowledged: int) -> bool:
         """Whether copying may go on at the source's log start.
 
-        `first`: the source trimmed uncopied offsets from here to its start; None: nothing. `acknowledged`: how far this
-        task knows the copy to be.
+        `trimmed_from`: the source trimmed uncopied offsets from here to its start; None: nothing. `acknowledged`: how
+        far this task knows the copy to be.
         """
         now = self._clock()
         if self._counted_up_to is None:

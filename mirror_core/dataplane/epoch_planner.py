@@ -66,8 +66,8 @@ def select_retries(
 ) -> dict[Partition, PartitionStatus | None]:
     """FAILED partitions that are due, as they restart; None: as if never seen, since nothing was copied.
 
-    Empty while a run holds the mirror (`held`): its plan relies on which partitions were FAILED. Of a topic of which
-    nothing is `copied` only one partition is tried: a missing right is missing for all.
+    Empty while a run holds the mirror (`is_held`): its plan relies on which partitions were FAILED. Of a topic of which
+    nothing is copied (`copied_states`) only one partition is tried: a missing right is missing for all.
     """
     if is_held:
         return {}
@@ -285,7 +285,8 @@ class Planner:
     ) -> None:
         """Copied topics missing from the listing twice: a broker without controllers may list old metadata.
 
-        What another broker knows is copied. It is deleted once all brokers say so. `once`: there is no next plan.
+        What another broker knows is copied. It is deleted once all brokers say so. `is_only_plan`: there is no next
+        plan.
         """
         missing_topics = {
             p.topic for p, status in recorded.items() if status.state in COPIED_STATES and p.topic not in topics

@@ -91,7 +91,7 @@ def find_unreached(ends: Mapping[Partition, Offset], receipts: Iterable[Receipt]
 
 
 class LocalCopy:
-    """Implements `runbook.services.Copy`: the caller copies what is left of a mirror."""
+    """Implements `runbook.run_services.InProcessCopy`: the caller copies what is left of a mirror."""
 
     def __init__(self, link: MirrorLink) -> None:
         self.link = link

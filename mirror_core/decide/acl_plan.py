@@ -189,7 +189,7 @@ def plan_acls(
     ledger: Iterable[LedgerEntry],
     other_ledgers: Iterable[LedgerEntry],
 ) -> AclPlan:
-    """`ledger` and `others`: this mirror's and other mirrors' entries for the destination."""
+    """`ledger` and `other_ledgers`: this mirror's and other mirrors' entries for the destination."""
     own_entries, topics = {entry.acl: entry for entry in ledger}, SortedNames(scope.topics)
     shared_acls = {entry.acl for entry in other_ledgers if entry.purpose in (AclPurpose.COPIED, AclPurpose.PROMOTED)}
     carried, left_out = select_carried_acls(source, scope)
@@ -371,7 +371,7 @@ def predict_synced_ledger(
 ) -> tuple[LedgerEntry, ...]:
     """The ledger as the final sync of a planned failover leaves it, for rights to change topics.
 
-    `held`: what applications hold on the source: it gets staged, and other staged entries are forgotten. Earlier
+    `held_acls`: what applications hold on the source: it gets staged, and other staged entries are forgotten. Earlier
     promoted entries stay.
     """
     kept = (e for e in ledger if not (e.purpose is AclPurpose.STAGED and can_change_topic(e.acl)))

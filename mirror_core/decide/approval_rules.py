@@ -128,7 +128,7 @@ def explain_stale_run_approval(run: Run, now_ms: int) -> str:
 
 
 def must_confirm_before_fence(run: Run, *, is_noticed: bool) -> bool:
-    """Whether to ask once more before the fence. `noticed`: applications are affected already, so asking
+    """Whether to ask once more before the fence. `is_noticed`: applications are affected already, so asking
     would only delay.
     """
     return run.plan.mode is RunMode.PLANNED and run.state is RunState.RUNNING and not is_noticed
@@ -137,7 +137,7 @@ def must_confirm_before_fence(run: Run, *, is_noticed: bool) -> bool:
 def explain_expired_run(run: Run, later_approvals: Sequence[Approval], steps: Iterable[StepRecord], now_ms: int) -> str:
     """Why a task may not stop applications with these approvals; empty: it may.
 
-    `agreed`: later approvals to go on; `steps`: the run's so far. A run whose last step ended within the validity time
+    `later_approvals`: to go on; `steps`: the run's so far. A run whose last step ended within the validity time
     has not stood still, however long its comparison took.
     """
     validities = [
@@ -162,8 +162,8 @@ def explain_expired_run(run: Run, later_approvals: Sequence[Approval], steps: It
 def find_run_to_resume(own_runs: Iterable[Run], plan_hash: str, in_effect_ids: Collection[str]) -> Run | None:
     """The run that a repeated task continues instead of beginning a new one.
 
-    `own`: runs begun by the same conductor. A run qualifies if it has not ended, or is done with this plan hash and
-    listed in `standing`.
+    `own_runs`: runs begun by the same conductor. A run qualifies if it has not ended, or is done with this plan hash
+    and listed in `in_effect_ids`.
     """
     candidates = (
         run

@@ -80,7 +80,7 @@ def build_coverage_evidence(
     left_out: Mapping[Partition, str] = _NO_REASONS,
     without_lmo: Sequence[Partition] = (),
 ) -> StepEvidence:
-    """`altered`: certificate files that were changed; `left_out`: not compared, and why; `unmarked`:
+    """`altered`: certificate files that were changed; `left_out`: not compared, and why; `without_lmo`:
     partitions without a last mirrored offset, where it is unknown which records were copied.
     """
     held_offsets, certified_offsets = (

@@ -467,8 +467,8 @@ def find_written_since(
 ) -> dict[Partition, str]:
     """New-primary partitions written after applications left, and the offsets.
 
-    `came_home`: of the reverse mirror. A partition that was FAILED then has a reason already: it is skipped and stays
-    FAILED. `ends`: of logs that exist.
+    `reverse_statuses`: of the reverse mirror. A partition that was FAILED then has a reason already: it is skipped and
+    stays FAILED. `ends`: of logs that exist.
     """
     return {
         p: f"from {s.lmo} to {ends[p]}"

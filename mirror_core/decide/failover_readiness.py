@@ -139,7 +139,7 @@ def format_group_read_again(read_again: GroupReadAgain | None) -> str:
 def forecast_unplanned(
     decision: PlanDecision, snapshot: MirrorSnapshot, full_snapshot: MirrorSnapshot
 ) -> UnplannedForecast:
-    """`decision`: for `view`, which has no source. `seen`: the same snapshot with the source."""
+    """`decision`: for `snapshot`, which has no source. `full_snapshot`: the same one with the source."""
     destination, mirror = snapshot.destination, snapshot.mirror
     if (
         not isinstance(destination, DestinationSnapshot)

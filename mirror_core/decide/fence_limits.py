@@ -112,8 +112,8 @@ def find_stray_denials(
 ) -> tuple[LiftedDenial, ...]:
     """Lifted entries that one of the mirror's clusters has again and no known ledger needs.
 
-    `there`: see `list_entries_on_cluster`. What this mirror or its reverse promoted may be the DENY itself: a sync took
-    it for a rule of the source.
+    `ledger_entries`: see `list_entries_on_cluster`. What this mirror or its reverse promoted may be the DENY itself: a
+    sync took it for a rule of the source.
     """
     promoted_entries = {
         e for e in ledger_entries if e.purpose is AclPurpose.PROMOTED and e.mirror in get_both_directions(mirror.name)

@@ -177,8 +177,8 @@ def find_fence_state(pending_fence: PendingFence | None) -> FenceState:
 def must_fence_during_run(pending_fence: PendingFence | None, run: Run, *, is_past_no_return: bool) -> bool:
     """Whether the fence is kept while this run holds the mirror.
 
-    Yes for a failover past its point of no return (`turned`), and for a failback until it lets the mirror write there,
-    which first removes the pending fence.
+    Yes for a failover past its point of no return (`is_past_no_return`), and for a failback until it lets the mirror
+    write there, which first removes the pending fence.
     """
     return has_failed_over(pending_fence) and (run.plan.kind is RunKind.FAILBACK or is_past_no_return)
 
@@ -189,7 +189,7 @@ def is_promoting(
     """Whether it is an unplanned failover with a pending fence that has begun to promote or is stalled
     before.
 
-    It may still be aborted if it has given nothing. `begun`: (run id, step) pairs.
+    It may still be aborted if it has given nothing. `begun_steps`: (run id, step) pairs.
     """
     is_unplanned = run.plan.mode is RunMode.UNPLANNED and run.state is RunState.RUNNING
     return (
@@ -226,7 +226,7 @@ def decide_fence(
     """Decides about a pending fence. Nothing while a run holds the mirror: the run does it, or will undo
     it.
 
-    `beside`: the fence is kept during this run; its conductor may be active, so nothing is recorded. A run of the
+    `during_run`: the fence is kept during this run; its conductor may be active, so nothing is recorded. A run of the
     reverse mirror is part of this mirror's failback, which holds it all the time.
     """
     state = find_fence_state(pending_fence)
@@ -270,7 +270,7 @@ def warn_pending_fence(pending_fence: PendingFence | None, active_runs: Collecti
 def decide_source_returned(
     pending_fence: PendingFence, run: Run, late_ranges: LateRanges, observation: SourceObservation | None
 ) -> FenceDecision:
-    """The source answers before an unplanned failover promotes. `taken`: beyond the last mirrored offsets.
+    """The source answers before an unplanned failover promotes. `late_ranges`: beyond the last mirrored offsets.
 
     Nothing is done: the run may be aborted, and then the source accepts writes as before.
     """
@@ -471,7 +471,7 @@ def _list_alarms(pending_fence: PendingFence, observation: FenceObservation) -> 
 def must_stay_fenced(
     mirror: Mirror | None, pending_fence: PendingFence | None, run: Run | None, *, is_command_begun: bool
 ) -> bool | None:
-    """None: unknown from this. `run`: holds the mirror; `begun`: it called the command, or was about to.
+    """None: unknown from this. `run`: holds the mirror; `is_command_begun`: it called the command, or was about to.
 
     Unknown: a failback so far on that only its reverse mirror knows; or a mirror deleted or stopped, whose source may
     be another mirror's destination by now.

@@ -174,8 +174,8 @@ def count_read_again(
 ) -> dict[str, int | None]:
     """Records read again, by group.
 
-    `resumes`: start offsets on the destination; `reached`: positions on the source, None if unknown; `ends`: next
-    offset after the last mirrored one. What was lost cannot be read again.
+    `start_offsets`: start offsets on the destination; `source_positions`: positions on the source, None if unknown;
+    `ends`: next offset after the last mirrored one. What was lost cannot be read again.
     """
     return {
         group: _count_group_read_again(

@@ -34,7 +34,7 @@ class CommitOffset:
 
 @dataclass(frozen=True, slots=True)
 class KeepOffset:
-    """Commit nothing. `equal`: the destination has this offset already."""
+    """Commit nothing. `is_equal`: the destination has this offset already."""
 
     reason: str
     is_equal: bool = False
@@ -49,8 +49,8 @@ def decide_group_offset(
 ) -> CommitOffset | KeepOffset:
     """For one partition of a group without members on the destination.
 
-    `source`, `destination`: committed offsets (next to read); `start`, `end`: log bounds on the destination; `own`:
-    what the mirror committed there last.
+    `source`, `destination`: committed offsets (next to read); `start`, `end`: log bounds on the destination;
+    `own_commits`: what the mirror committed there last.
     """
     offset = clamp_offset(source, start, end)
     if destination == offset:

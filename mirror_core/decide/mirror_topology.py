@@ -130,7 +130,7 @@ class ChangedTopics(NamedTuple):
 def warn_sibling_mirrors(
     source: ClusterName, siblings: Collection[tuple[Mirror, frozenset[str]]], changed: ChangedTopics | None
 ) -> Iterator[str]:
-    """`beside`: siblings with the topics that each shares; `changed`: None while the old source is unseen."""
+    """`siblings`: with the topics that each shares; `changed`: None while the old source is unseen."""
     for sibling, topics in siblings:
         carries = f"mirror {sibling.name} carries {join_limited(sorted(topics))} from {source} to {sibling.destination}"
         if changed is None:

@@ -57,8 +57,8 @@ def explain_doubt(
 ) -> str:
     """Why it is unknown what the source accepted; empty: it is known.
 
-    An unseen source accepted nothing since the drain only if its fence held all the time: it was `held` at the drain,
-    and its `file`, which is here, was never used to lift it.
+    An unseen source accepted nothing since the drain only if its fence held all the time: it held at the drain
+    (`fence_held`), and its file, which is here (`has_fence_file`), was never used to lift it.
     """
     if reply.is_complete or (fence_held and has_fence_file):
         return ""
@@ -71,10 +71,11 @@ def explain_doubt(
 
 
 def needs_confirmation(*, has_answered: bool, fence_held: bool, was_silent: bool, was_stalled: bool) -> bool:
-    """Whether leaving records on a source that `answers` needs a person's confirmation.
+    """Whether leaving records on a source that answers (`has_answered`) needs a person's confirmation.
 
-    Yes if it was `silent` when the plan was approved: nobody agreed to give up a source that answers. Yes if the run
-    was `held_up` while the source may have taken writes, unless its fence `stands` all the time.
+    Yes if it was silent when the plan was approved (`was_silent`): nobody agreed to give up a source that answers. Yes
+    if the run stood still while the source may have taken writes (`was_stalled`), unless its fence held all the time
+    (`fence_held`).
     """
     return has_answered and (was_silent or (was_stalled and not fence_held))
 

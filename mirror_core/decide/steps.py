@@ -263,7 +263,7 @@ def find_no_return_step(kind: RunKind, mode: RunMode = RunMode.PLANNED) -> str:
 
 
 def is_past_no_return(run: Run, begun_steps: Container[tuple[str, str]]) -> bool:
-    """Whether its point of no return has begun; it may not have given anything yet. `begun`: (run id,
+    """Whether its point of no return has begun; it may not have given anything yet. `begun_steps`: (run id,
     step) pairs.
     """
     return (run.id, find_no_return_step(run.plan.kind, run.plan.mode)) in begun_steps

@@ -84,7 +84,7 @@ _MIN_COMPARISON_S: Final = 1.0
 
 
 def compute_epoch_s(usual_s: float, now_s: float, lasted_s: float, *, was_cut_short: bool, is_unknown: bool) -> float:
-    """`now_s`: the length otherwise; epochs overlap, and an older one may have made it longer. `untold`: a
+    """`now_s`: the length otherwise; epochs overlap, and an older one may have made it longer. `is_unknown`: a
     task could not report, so a comparison may still be open.
     """
     if not was_cut_short:

@@ -100,7 +100,7 @@ def build_mirroring_configs(
 ) -> dict[str, str]:
     """Configs that the mirror sets, for this replication factor on the destination.
 
-    `cleaned`: it may be compacted already. Not before it has caught up with a compacted source: older records, and
+    `is_cleaned`: it may be compacted already. Not before it has caught up with a compacted source: older records, and
     seeds, may have no key, and a compacted topic refuses those.
     """
     limit = int(source_effective.get("max.message.bytes") or 1 << 20)

@@ -89,7 +89,7 @@ NO_EXPECTATIONS: Final = UserExpectations()
 def parse_expectations(location: str, raw: object) -> UserExpectations:
     """Parses the section. BadRequest says where, what is wrong and what to write.
 
-    Great Expectations itself is not needed. `where`: file, and section.
+    Great Expectations itself is not needed. `location`: file, and section.
     """
     if not isinstance(raw, dict):
         raise BadRequest(f"{location}: must be a mapping; in mirrorbook.yaml also the path of a file that holds one")

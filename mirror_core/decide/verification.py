@@ -40,7 +40,7 @@ class VerificationBasis:
         """What was not compared yet. Where nothing is new, the end of the last comparison, so that records are
         read.
 
-        `back`: and so many offsets of the last comparison.
+        `recheck`: and so many offsets of the last comparison.
         """
         remaining = [replace(r, start=self._find_start(r)) for r in ranges]
         if not recheck and not any(r.start < r.end for r in remaining):

@@ -159,7 +159,7 @@ class AuthorizerConfig:
         return AuthorizerConfig(authorizer=self.authorizer)
 
     def get_write_barrier(self, *, denials_possible: bool) -> WriteBarrier:
-        """`denials`: no broker was seen without an authorizer."""
+        """`denials_possible`: no broker was seen without an authorizer."""
         if self.fence_command is not None:
             return WriteBarrier.COMMAND
         return (

@@ -119,7 +119,7 @@ class BothLogEnds:
 def read_ends(
     config: Config, source: ClusterName, destination: ClusterName, partitions: Sequence[Partition]
 ) -> BothLogEnds:
-    """The destination is read first: see `decide.parity.compare_ends`."""
+    """The destination is read first: see `decide.parity_result.compare_log_bounds`."""
     with ClusterClient(config.cluster(destination), Principal.CONTROL) as client:
         destination_ends, destination_unknown = _list_ends(client, partitions)
     with ClusterClient(config.cluster(source), Principal.CONTROL) as client:

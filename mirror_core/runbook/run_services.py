@@ -21,7 +21,7 @@ EVIDENCE_ADVICE: Final = "make room and rights there, or give another folder (--
 
 
 class ParityCheck(Protocol):
-    """`so_far` gets partial results."""
+    """`on_progress` gets partial results."""
 
     def __call__(
         self,

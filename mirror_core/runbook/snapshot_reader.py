@@ -152,7 +152,7 @@ def take_snapshot(
     fences: bool = False,
     conductor: str | None = None,
 ) -> MirrorSnapshot:
-    """The snapshot for a failover plan. A failed or late cluster becomes `Unseen`; never raises.
+    """The snapshot for a failover plan. A failed or late cluster becomes `UnseenCluster`; never raises.
 
     `offsets`: with committed group offsets, for figures only. `fences`: check whether a planned fence would shut
     readers out. `conductor`: for the forecast. Destination groups need every broker, so they are read apart: one that

@@ -32,7 +32,7 @@ def require_task_slot(
 ) -> Iterator[None]:
     """Raises NoTaskSlot when no task starts in time; Spark would wait forever.
 
-    `others`: running groups of this process.
+    `other_groups`: running groups of this process.
     """
     group = group or f"mirrorbook-{secrets.token_hex(4)}"
     context.setJobGroup(group, job_name, interruptOnCancel=True)

@@ -86,7 +86,7 @@ class WatcherHeartbeats:
 
 
 def extra_interval_s(link: MirrorLink) -> float:
-    """Slow fence commands delay checks. `LOOKS` checks may be missed."""
+    """Slow fence commands delay checks. `MAX_MISSED_PROBES` checks may be missed."""
     ruling = link.source.ruling
     fence_command, unfence_command = ruling.fence_command, ruling.unfence_command
     unfence_s = unfence_command.timeout_s * (unfence_command.retries + 1) if unfence_command else 0.0

@@ -82,7 +82,7 @@ class Supervisor:
         *,
         refusal_command: Sequence[str] = (),
     ) -> None:
-        """`refused`: runs once after each refusal of `command`."""
+        """`refusal_command`: runs once after each refusal of `command`."""
         self._directory = SupervisorDirectory(home, mirror)
         self._command = tuple(command)
         self._refusal_command = tuple(refusal_command)

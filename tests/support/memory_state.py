@@ -21,7 +21,7 @@ def fold(records: Iterable[tuple[str, bytes | None]]) -> State:
 
 
 class MemoryLog:
-    """A `state.journal.Log` that remembers which keys were written."""
+    """A `state.journal.JournalLog` that remembers which keys were written."""
 
     def __init__(self) -> None:
         self.state = State()
@@ -60,7 +60,7 @@ def journal_of(run_id: str, *steps: str) -> Journal:
 
 
 class MemoryAside:
-    """A `state.aside.Aside` whose broker takes what it is given, unless it is told not to."""
+    """A `state.nonfencing_writer.NonFencingWriter` whose broker takes what it is given, unless it is told not to."""
 
     def __init__(self, log: MemoryLog) -> None:
         self.log = log

@@ -45,7 +45,7 @@ def cut_size(broker: Broker) -> int:
 
 
 def highest_quiet_end(log: Sequence[BatchHeader], target: int) -> int:
-    """The same as `cut_point`, found by looking at each place anew."""
+    """The same as `find_cut_point`, found by looking at each place anew."""
     places = [0, *(header.next_offset for header in log)]
     return max(end for number, end in enumerate(places) if end <= target and not open_behind(log[:number]))
 

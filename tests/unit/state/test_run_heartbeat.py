@@ -38,7 +38,7 @@ Rows = list[tuple[str, bytes | None]]
 
 
 class Producer:
-    """What brokers took, write by write; it answers as an `ExclusiveProducer` does."""
+    """What brokers took, write by write; it answers as a `TransactionalProducer` does."""
 
     def __init__(self) -> None:
         self.taken: list[Rows] = []
