@@ -214,11 +214,13 @@ def test_an_approval_knows_whether_the_source_was_silent(
         begun.append(known["silent"])
         raise Begun
 
-    engine: Any = SimpleNamespace(decide_lost=lambda: (found, silent), begin=begin, taken_up=lambda plan_hash: None)
+    engine: Any = SimpleNamespace(
+        decide_unplanned=lambda: (found, silent), begin=begin, find_run_to_resume=lambda plan_hash: None
+    )
     record_in(state, monkeypatch)
     several: Any = SimpleNamespace(
-        chosen=MirrorSet("shop", (A,)), decide=lambda: joint, begin=begin,
-        under_way=lambda started_by, plan_hash: None, cut_off=lambda started_by: None,
+        mirror_set=MirrorSet("shop", (A,)), decide=lambda: joint, begin=begin,
+        find_active_attempt=lambda started_by, plan_hash: None, find_unbegun_attempt=lambda started_by: None,
     )  # fmt: skip
     monkeypatch.setattr(runbook.RunOperator, "engine", lambda self, context: engine)
     for module in (runbook, set_tasks):

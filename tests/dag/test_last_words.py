@@ -36,7 +36,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
             raise Unreachable("cluster south does not answer")
         state = State()
         state.runs[RUN.id] = RUN
-        state.runs["of-set"] = SimpleNamespace(id="of-set", part_of="shop-1", plan=RUN.plan)  # type: ignore[assignment]
+        state.runs["of-set"] = SimpleNamespace(id="of-set", set_run="shop-1", plan=RUN.plan)  # type: ignore[assignment]
         return LINK, state
 
     monkeypatch.setattr("mirror_core.runbook.run_outcome.read_mirror_status", say)
