@@ -77,3 +77,4 @@ def record_in(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(approvals, "record_plan", plan)
     monkeypatch.setattr(approvals, "record_approval", approval)
+    monkeypatch.setattr(approvals, "measure_clock_ahead_ms", lambda cluster, timeout_s: None)

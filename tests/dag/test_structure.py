@@ -233,7 +233,7 @@ def test_a_form_gives_the_word_for_partitions_without_a_leader_to_a_planned_fail
         params = {**dag.params.dump(), "mirror": "m", **filled_in}
         task: Any = dag.get_task("plan")
         context = {"params": params, "dag_run": SimpleNamespace(dag_id=name, run_id="r")}
-        return bool(task.engine(context)._leave)
+        return bool(task.engine(context)._leave_behind)
 
     assert not word("mirror_failover")
     assert word("mirror_failover", leave_behind=True)
