@@ -34,7 +34,7 @@ class ReceiptsHead:
 
     def __post_init__(self) -> None:
         if has_password(self.location):
-            object.__setattr__(self, "where", "")
+            object.__setattr__(self, "location", "")
 
     @property
     def day(self) -> str:

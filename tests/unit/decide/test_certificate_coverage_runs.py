@@ -197,7 +197,7 @@ def test_a_password_in_a_url_is_neither_remembered_nor_shown(world: World) -> No
     assert [head.location for head in known] == ["", "", *told[2:]]
     assert (
         find_newest_location(
-            {"older": msgspec.convert({**msgspec.to_builtins(known[0]), "where": SECRET}, ReceiptsHead)}
+            {"older": msgspec.convert({**msgspec.to_builtins(known[0]), "location": SECRET}, ReceiptsHead)}
         )
         == ""
     )

@@ -300,7 +300,9 @@ def test_a_destination_that_forgets_producers_is_told_of(monkeypatch: pytest.Mon
         "MirrorLink", SimpleNamespace(source=SimpleNamespace(name=EAST), destination=SimpleNamespace(name=WEST))
     )
     monkeypatch.setattr(
-        readiness_report, "check_cluster", lambda side: SimpleNamespace(rights=(), forgetful=forgets[side.name])
+        readiness_report,
+        "check_cluster",
+        lambda side: SimpleNamespace(rights=(), expiring_producers=forgets[side.name]),
     )
     (point,) = readiness_report.find_missing_rights(found)
     assert (point.weight, point.text) == (

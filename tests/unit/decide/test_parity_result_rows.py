@@ -141,7 +141,7 @@ def test_a_comparison_tells_of_each_task_as_it_ends(monkeypatch: pytest.MonkeyPa
     ranges, told = [wanted(0, 6 * SIZE)], list[ParityResult]()
     monkeypatch.setattr(check, "load_config", lambda path: None)
     monkeypatch.setattr(check, "_compare_ends", lambda *asked: (ends(0, 6), ranges))
-    for pause in ("TELL_S", "SELDOM"):
+    for pause in ("PROGRESS_INTERVAL_S", "PROGRESS_COST_FACTOR"):
         monkeypatch.setattr(check, pause, 0)
     monkeypatch.setattr(check, "PARTITIONS_PER_S", 1e9)
 

@@ -95,7 +95,7 @@ _KEPT = make_checkpoint(RUN.id, CONDUCTOR_STEP, BEAT)
 
 @pytest.mark.parametrize("kept", [replace(_KEPT, version=2), replace(_KEPT, value="{}")])
 def test_a_sign_that_this_mirrorbook_does_not_read_is_none(kept: Checkpoint) -> None:
-    assert find_conductor_heartbeat(RUN.id, {(RUN.id, CONDUCTOR_STEP, "Beat"): kept}) is None
+    assert find_conductor_heartbeat(RUN.id, {(RUN.id, CONDUCTOR_STEP, "RunHeartbeat"): kept}) is None
 
 
 def test_the_last_sign_of_life_is_that_of_whoever_took_it_last() -> None:
@@ -106,7 +106,7 @@ def test_the_last_sign_of_life_is_that_of_whoever_took_it_last() -> None:
         return find_conductor_heartbeat(
             RUN.id,
             {
-                (RUN.id, step, "Beat"): c
+                (RUN.id, step, "RunHeartbeat"): c
                 for step, c in {**kept, CONDUCTOR_STEP: make_checkpoint(RUN.id, CONDUCTOR_STEP, said)}.items()
             },
         )

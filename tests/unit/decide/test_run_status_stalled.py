@@ -139,7 +139,7 @@ def test_a_source_that_is_back_beside_an_unplanned_run_that_is_held_up_is_told_w
     monkeypatch.setattr(fence_watcher, "is_past_no_return", lambda state, run: False)
     found = look(monkeypatch, log)
     assert found.is_exposed
-    assert found.held
+    assert found.is_held_by_run
     stands, took = found.alarms
     assert f"stands still at {step}" in stands
     assert "has not promoted yet; what was not copied: 3 offset(s): t-0 [100, 103)" in took

@@ -234,11 +234,11 @@ def test_by_a_clock_that_is_behind_no_age_is_known(seen: MirrorSnapshot) -> None
 
 
 def test_behind_a_fence_that_was_drained_only_what_has_failed_is_missing(seen: MirrorSnapshot) -> None:
-    drained = judged(seen, drained=True, continues="run")
+    drained = judged(seen, is_drained=True, continues_run="run")
     assert (drained.missing, drained.unknown_partitions) == (0, 0)
     assert drained.figures["loss"].startswith("none")
     broken = replace(seen, statuses={**seen.statuses, A1: status(A1, "gone")})
-    assert judged(broken, drained=True, continues="run").missing == 30
+    assert judged(broken, is_drained=True, continues_run="run").missing == 30
 
 
 def test_both_are_decided_by_one_look(seen: MirrorSnapshot, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -249,8 +249,8 @@ def test_a_partition_that_had_failed_is_proved_anew() -> None:
 def test_what_differs_in_it_stays_known_if_its_copy_stays(
     monkeypatch: pytest.MonkeyPatch, action: RecoveryAction, still: bool
 ) -> None:
-    held = SimpleNamespace(outwait_writers=lambda say: None, beat=lambda: None)
-    for name in ("acquire", "_refuse_if_grown", "_delete"):
+    held = SimpleNamespace(wait_for_old_writers=lambda report: None, renew=lambda: None)
+    for name in ("acquire_lease", "_refuse_if_grown", "_delete_shown_topic"):
         monkeypatch.setattr(partition_recovery, name, lambda *_: None)
     monkeypatch.setattr(partition_recovery, "release_at_end", lambda _: nullcontext(held))
     monkeypatch.setattr(partition_recovery, "ClusterClient", lambda _: nullcontext())
@@ -267,7 +267,7 @@ def test_what_differs_in_it_stays_known_if_its_copy_stays(
     state.put(PartitionRecord(MIRROR, failed))
     state.put(proof)
     agreed = SimpleNamespace(partition=A0, action=action, status=failed)
-    plan = SimpleNamespace(agreed=[agreed], costs=[SimpleNamespace(topic="a")], lost=())
+    plan = SimpleNamespace(actionable=[agreed], costs=[SimpleNamespace(topic="a")], lost=())
     writer: Any = SimpleNamespace(state=state, put=state_put(state))
     partition_recovery._apply_recovery(LINK, writer, cast("Any", plan), print)
     assert set(rows(state.verifications[MIRROR])) == {B0}

@@ -50,7 +50,7 @@ def test_anything_else_is_refused(value: str) -> None:
 
 
 def shown(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    code = "from mirror_core.model.timing import LIMITS; print(LIMITS.planned_side_s)"
+    code = "from mirror_core.model.timing import TIMEOUTS; print(TIMEOUTS.plan_cluster_idle_s)"
     return subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=False
     )

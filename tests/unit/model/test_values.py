@@ -113,7 +113,7 @@ def test_a_status_without_what_came_later_neither_failed_nor_stopped() -> None:
 
 
 def test_a_lease_is_held_until_somebody_says_otherwise() -> None:
-    old = b'{"mirror":"m","owner":"x","generation":3,"beat_ms":5,"writers_until_ms":6}'
+    old = b'{"mirror":"m","owner":"x","generation":3,"heartbeat_ms":5,"writers_until_ms":6}'
     assert msgspec.json.decode(old, type=Lease).released is False
 
 
