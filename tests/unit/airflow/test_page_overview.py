@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 from mirrorbook_airflow.page.mirror_state import Clusters, Judged, Seen, Told
+from mirrorbook_airflow.page.on_demand import OnDemand
 from mirrorbook_airflow.page.overview import Overview, overview
-from mirrorbook_airflow.page.poller import Looking, OnDemand
+from mirrorbook_airflow.page.poller import Looking
 from mirrorbook_airflow.page.rendering import render
 from mirrorbook_airflow.page.rows import mirror_page
 from msgspec import structs

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from mirrorbook_airflow.page.poller import OnDemand
+from mirrorbook_airflow.page.on_demand import OnDemand
 from mirrorbook_airflow.page.report_files import report, reports
 
 from tests.support.waiting import wait_until
