@@ -35,6 +35,7 @@ style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.vocabulary
 	$(BIN)/shellcheck .ci/run .ci/gate docker/*.sh
 	$(BIN)/codespell $(wildcard *.md) docs changes dags demo deploy docker mirror_core monitoring plugins tests docker-compose.yml
 	$(BIN)/codespell --dictionary docs/words-to-avoid.txt --skip docs/adr,docs/reference/glossary.md,docs/words-to-avoid.txt \

@@ -84,7 +84,7 @@ class Scenario:
 
     def _east_is_back(self, failover: Conducted) -> None:
         """It comes back with what west never had, and must take no writes."""
-        acknowledged = {event.number for event in self._applications.acknowledged.look() if event.cluster == "east"}
+        acknowledged = {event.number for event in self._applications.acknowledged.read_new() if event.cluster == "east"}
         there = {entry.number for entry in read_log(self._stage.sandbox.cluster("west").client_config(ADMIN))}
         missing = len(acknowledged - there)
         self._screen.say(f"really missing on west: {missing} of {len(acknowledged):,} orders acknowledged by east")
@@ -124,7 +124,7 @@ class Scenario:
             raise AirflowFailed(f"{by} has not told applications to use {cluster}: they use {told}")
         self._switched_by.append(by)
         self._life.at_work(cluster)
-        *_, (_, _, _, seconds) = switches(self._applications.acknowledged.look(), self._switched_by)
+        *_, (_, _, _, seconds) = switches(self._applications.acknowledged.read_new(), self._switched_by)
         self._screen.say(f"orders go to {cluster} again, after {seconds:.1f} s without writes")
 
     # -- the verdict --------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Scenario:
     def _verdict(self) -> Verdict:
         if code := self._applications.stop("producer"):
             raise AirflowFailed(f"the producer could not learn what became of its last orders (exit code {code})")
-        acknowledged = self._applications.acknowledged.look()
+        acknowledged = self._applications.acknowledged.read_new()
         saved = self._saved()
         wanted = {event.number for event in acknowledged} - saved
         life = self._life
@@ -142,7 +142,7 @@ class Scenario:
         self._commands.run("replicate", MIRROR, "--runner", "local", "--until-caught-up")
         life.until(lambda: self._ends("west") == self._ends("east"), "west has what east has", fatal=False)
         east, west = (read_log(self._stage.sandbox.cluster(name).client_config(ADMIN)) for name in ("east", "west"))
-        handled = self._applications.handled.look()
+        handled = self._applications.handled.read_new()
         return judge(
             east=east, west=west, acknowledged=acknowledged, handled=handled, saved=saved, switched_by=self._switched_by
         )
@@ -151,7 +151,7 @@ class Scenario:
         """Log ends of the orders' partitions."""
         ends = LogEnds(self._stage.sandbox.cluster(cluster).client_config(ADMIN))
         try:
-            return ends.look()
+            return ends.read_new()
         finally:
             ends.close()
 

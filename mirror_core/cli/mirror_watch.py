@@ -21,7 +21,7 @@ from mirror_core.model.mirror import DesiredState
 
 
 class AttentionNeeded(MirrorError):
-    """Somebody has to look at the old source."""
+    """A person must look at the old source."""
 
 
 def watch(

@@ -141,7 +141,7 @@ class GapFillState:
         self.gap_claim = gap_claim.copy()
         self.end = end
         self.is_end_final = is_end_final
-        """Nobody can have started to fill it further."""
+        """No other task can have started to fill it further."""
         self.has_sent = False
         self.filled_offsets = 0
         self.filled_at = -math.inf

@@ -51,7 +51,7 @@ class WaitDecision(NamedTuple):
 
 
 CopyDecision = ResumeDecision | FailDecision | WaitDecision | None
-"""None: it stays as it is."""
+"""None leaves it as it is."""
 
 
 class LogInspector(Protocol):

@@ -143,7 +143,7 @@ _FIRST_DRAIN_S: Final = 1.0
 _DRAIN_S: Final = 10.0
 """For responses after the task's end. The assignment says how long comparisons may go on."""
 _MAX_BATCHES_PER_TURN: Final = 64
-"""Of one partition before responses are processed: a wide gap must not delay the others."""
+"""For one partition before responses are processed: a wide gap must not delay the others."""
 _FILL_MARGIN_S: Final = 0.1
 """No markers in the last moments of an epoch: two tasks' clocks may differ, and only sequences of data
 tolerate that."""

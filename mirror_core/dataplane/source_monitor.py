@@ -297,7 +297,7 @@ class SourceMonitor:
         return described
 
     def _fetch_log_starts(self, source: ClusterClient, described: Mapping[str, TopicMetadata]) -> None:
-        """Of logs that the destination lacks: all of them is lost if the source dies now."""
+        """For logs that the destination lacks: all of them is lost if the source dies now."""
         if not (uncopied_partitions := self._observed.get_uncopied_partitions()):
             return
         try:

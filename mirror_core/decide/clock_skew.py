@@ -16,7 +16,7 @@ UNKNOWN_TIME_TEXT: Final = "at an unknown time (clocks differ)"
 
 
 def compute_age_s(now_ms: int, at_ms: int) -> float | None:
-    """None: unknown, the time is in the future of this clock."""
+    """None if unknown, as when the time is in this clock's future."""
     return None if now_ms - at_ms < -MAX_CLOCK_SKEW_MS else max(0, now_ms - at_ms) / 1000
 
 

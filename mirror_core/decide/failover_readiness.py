@@ -59,7 +59,7 @@ class GroupReadAgain:
     whose own offsets count, and of one that has no offset there for a partition that it reads on the source, or read
     there at the last look."""
     now: int | None
-    """The same to what it had committed on the source at this look."""
+    """Compared with what it had committed on the source at this snapshot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class UnplannedForecast:
     warnings: tuple[str, ...] = ()
     """As its plan has them."""
     figures: Mapping[str, str] = field(default_factory=dict)
-    """The same, in words: among them the loss bound and the ages that it is based on."""
+    """As text: among them the loss bound and the ages that it is based on."""
     missing: int | None = None
     """Offsets known to be missing, by the data plane's last observation of the source: what a plan has once the source
     is dead. The source may have acknowledged more since then. None: unknown of every partition."""
@@ -95,7 +95,7 @@ class UnplannedForecast:
 
     @property
     def read_again_most(self) -> int | None:
-        """Of all groups together. None: unknown of one of them, or of which there are."""
+        """For all groups together. None: unknown of one of them, or of which there are."""
         if self.groups is None or not self.groups_of_source:
             return None
         counts = [group.most for group in self.groups.values()]
@@ -409,7 +409,7 @@ NEVER_AGE_S: Final = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadinessRow:
-    """None: unknown now. Values of the whole mirror repeat in each row."""
+    """None if unknown now. Values of the whole mirror repeat in each row."""
 
     topic: str
     partition: int

@@ -210,7 +210,7 @@ def is_waiting_for_failback(mirror: MirrorName, pending_fence: PendingFence | No
 
 
 def explain_nothing_to_watch(mirror: Mirror | None, pending_fence: PendingFence | None) -> str | None:
-    """None: somebody must watch, after a failover until a failback has lifted the fence."""
+    """None if nothing says so: a person must watch, after a failover until a failback has lifted the fence."""
     if mirror is None:
         return "the mirror was deleted"
     return "the mirror is stopped" if mirror.desired is DesiredState.STOPPED and pending_fence is None else None
@@ -471,7 +471,7 @@ def _list_alarms(pending_fence: PendingFence, observation: FenceObservation) -> 
 def must_stay_fenced(
     mirror: Mirror | None, pending_fence: PendingFence | None, run: Run | None, *, is_command_begun: bool
 ) -> bool | None:
-    """None: unknown from this. `run`: holds the mirror; `is_command_begun`: it called the command, or was about to.
+    """None if that is unknown. `run`: holds the mirror; `is_command_begun`: it called the command, or was about to.
 
     Unknown: a failback so far on that only its reverse mirror knows; or a mirror deleted or stopped, whose source may
     be another mirror's destination by now.

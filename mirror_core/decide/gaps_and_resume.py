@@ -149,9 +149,9 @@ _HALF: Final = (FILLED_MASK + 1) // 2
 @dataclass(frozen=True, slots=True)
 class OwnProducerState:
     next_sequence: int
-    """Of the next batch; 0 if there were only markers."""
+    """For the next batch; 0 if there were only markers."""
     coordinator_epoch: int
-    """Of the newest marker; -1 without one."""
+    """For the newest marker; -1 without one."""
     newest_ms: int = -1
     """Producer's time of the newest batch; -1 without one."""
 

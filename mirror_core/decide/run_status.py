@@ -36,7 +36,7 @@ class RunProgress:
     writes: WriteLocation
     """Where applications may write as long as nothing more happens."""
     since_ms: int
-    """Of the newest word in its journal."""
+    """For the newest word in its journal."""
 
 
 def find_run_progress(run: Run, steps: Iterable[StepRecord]) -> RunProgress:
@@ -311,7 +311,7 @@ STALLED_AFTER_MS: Final = 60_000
 
 
 def is_conducted(conductor: ConductorStatus) -> bool | None:
-    """None: unknown. A run that was just released counts as conducted: Airflow takes time between two
+    """None if unknown. A run that was just released counts as conducted: Airflow takes time between two
     tasks.
     """
     if conductor.state is ConductorState.UNKNOWN:

@@ -98,7 +98,7 @@ def format_ways_on_unfenced(mirror: MirrorName, source: ClusterName, reason: str
     )
 
 
-def format_run_kept(mirror: MirrorName, source: ClusterName) -> str:
+def format_waiting_run(mirror: MirrorName, source: ClusterName) -> str:
     """Why a waiting run is kept while its source is silent again: a new run would not ask."""
     return (
         f"kept: {source} answered when the run was about to promote, and it is silent now. `mirrorbook failover resume "

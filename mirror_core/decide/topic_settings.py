@@ -68,7 +68,7 @@ RECORD_KEEPING_KEYS: Final = frozenset(
         "unclean.leader.election.enable",
     }
 )
-"""Of the fixed configs, those whose other values would drop or rewrite records without an error. Other
+"""Those fixed configs whose other values would drop or rewrite records without an error. Other
 values of the rest make a broker refuse a record, which is noticed.
 """
 

@@ -47,7 +47,7 @@ _RISKS: Final[Mapping[FailbackStrategy, str]] = MappingProxyType(
 @dataclass(frozen=True, slots=True)
 class AllowedStrategies:
     everywhere: FailbackStrategy | None = None
-    """None: the cheapest that needs nobody at a broker."""
+    """None stands for the cheapest that needs nobody at a broker."""
     topics: Mapping[str, FailbackStrategy] = field(default_factory=lambda: MappingProxyType({}))
 
     def for_topic(self, topic: str) -> FailbackStrategy | None:

@@ -16,7 +16,7 @@ from mirror_core.supervisor.lifecycle import PROGRAM
 
 DATA_PLANE: Final = "data plane"
 SHOWN: Final = 2000
-"""Of what a command has said that failed: its end."""
+"""The end of a failed command's output."""
 
 
 class Commands:
@@ -39,7 +39,7 @@ class Commands:
         return (self._folder / "command.out").read_text(encoding="utf-8")
 
     def document(self, *words: str) -> dict[str, Any]:
-        """The same of a command that prints JSON."""
+        """For a command that prints JSON."""
         found: dict[str, Any] = json.loads(self.run(*words, "--json"))
         return found
 

@@ -41,7 +41,7 @@ class Event:
 
 def read_events(path: Path) -> list[Event]:
     """All complete lines; the application may be writing the last one."""
-    return Written(path).look()
+    return Written(path).read_new()
 
 
 class Written:
@@ -54,9 +54,9 @@ class Written:
         self._numbers: set[int] = set()
         self._on = Counter[str]()
         self.last_ms: int | None = None
-        """Of the newest one that was answered, as of the last look."""
+        """For the newest one that was answered, as of the last look."""
 
-    def look(self) -> list[Event]:
+    def read_new(self) -> list[Event]:
         """All events so far."""
         if self._path.exists():
             with open(self._path, "rb") as file:
@@ -68,13 +68,13 @@ class Written:
         return self.events
 
     def numbers(self) -> Set[int]:
-        """Of all orders in it, each once."""
-        self.look()
+        """For all orders in it, each once."""
+        self.read_new()
         return self._numbers
 
     def on(self, cluster: str) -> int:
         """How many there are of this cluster."""
-        self.look()
+        self.read_new()
         return self._on[cluster]
 
     def _add(self, event: Event) -> None:
@@ -155,7 +155,7 @@ class LogEnds:
     def __init__(self, properties: Mapping[str, str]) -> None:
         self._consumer = Consumer({**properties, **QUIET, "group.id": f"{GROUP}-ends"})
 
-    def look(self, timeout_s: float = 10.0) -> list[int]:
+    def read_new(self, timeout_s: float = 10.0) -> list[int]:
         """In the order of partitions; nothing while the topic is not there."""
         if TOPIC not in self._consumer.list_topics(timeout=timeout_s).topics:
             return []

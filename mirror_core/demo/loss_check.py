@@ -67,7 +67,7 @@ def _found(acknowledged: Sequence[Event], source: str) -> Iterable[Event]:
 
 
 def as_written(entry: Entry) -> Entry:
-    """The same place with what the producer had written: its number says all of it."""
+    """This place with what the producer had written: its number says all of it."""
     timestamp = entry.content[:1]
     return replace(entry, content=(*timestamp, str(entry.number).encode(), value_of(entry.number), ()))
 

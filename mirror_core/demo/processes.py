@@ -56,7 +56,7 @@ class Processes:
         return self._stop([name], timeout_s)[name]
 
     def stop_all(self) -> int:
-        """The same of all at once, and of what such as have ended by themselves have left; how many ran."""
+        """For all at once, and of what such as have ended by themselves have left; how many ran."""
         running = sum(self.ended(name) is None for name in self._children)
         self._stop(list(self._children), STOP_S)
         return running

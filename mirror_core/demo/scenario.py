@@ -10,7 +10,7 @@ from mirror_core.demo.commands import Commands
 from mirror_core.demo.environment import MIRROR, Stage
 from mirror_core.demo.logs import TOPIC, read_log
 from mirror_core.demo.loss_check import Bound, as_written, bound_of, covered, judge
-from mirror_core.demo.summary import Told
+from mirror_core.demo.summary import StoryResult
 from mirror_core.demo.workload import Life, StoryFailed, lose_east
 from mirror_core.sandbox.credentials import ADMIN
 
@@ -37,7 +37,7 @@ class Story:
         )
         self._commands = Commands(stage.config, stage.said, stage.processes, stage.screen, self._life.tick)
 
-    def tell(self) -> Told:
+    def tell(self) -> StoryResult:
         """All acts."""
         self._screen.act("1  Two clusters, and two applications on east")
         self._stage.set_up()
@@ -97,10 +97,10 @@ class Story:
         self._screen.say("step switch has told the applications to use west")
         return bound
 
-    def _count(self, bound: Bound) -> Told:
+    def _count(self, bound: Bound) -> StoryResult:
         if code := self._applications.stop("producer"):
             raise StoryFailed(f"the producer could not learn what became of its last orders: exit code {code}")
-        acknowledged = self._applications.acknowledged.look()
+        acknowledged = self._applications.acknowledged.read_new()
         log = list(read_log(self._stage.sandbox.cluster("west").client_config(ADMIN)))
         lost = covered(acknowledged, log, bound)
         wanted = {event.number for event in acknowledged} & {entry.number for entry in log}
@@ -114,11 +114,11 @@ class Story:
             east=map(as_written, log),
             west=log,
             acknowledged=acknowledged,
-            handled=self._applications.handled.look(),
+            handled=self._applications.handled.read_new(),
             saved=lost,
             switched_by=[CONDUCTOR],
         )
-        return Told(verdict=verdict, lost=lost)
+        return StoryResult(verdict=verdict, lost=lost)
 
 
 def in_short(plan: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException
 from mirror_core.demo.environment import Stage
 from mirror_core.demo.interrupts import Interrupts
 from mirror_core.demo.scenario import Story
-from mirror_core.demo.summary import Told, next_steps, verdict_lines
+from mirror_core.demo.summary import StoryResult, next_steps, verdict_lines
 from mirror_core.demo.terminal_screen import Screen
 from mirror_core.demo.workload import StoryFailed
 from mirror_core.java import find_java_home
@@ -53,7 +53,7 @@ def _tell(stage: Stage, screen: Screen, *, keep: bool) -> int:
     return told.verdict.exit_code
 
 
-def _told(stage: Stage) -> Told:
+def _told(stage: Stage) -> StoryResult:
     try:
         return Story(stage).tell()
     except (KafkaException, TimeoutError) as error:

@@ -10,7 +10,7 @@ from mirror_core.demo.loss_check import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class StoryResult:
     """A story that was told to its end."""
 
     verdict: Verdict
@@ -18,7 +18,7 @@ class Told:
     """Orders that are on east only, as the plan said they might be."""
 
 
-def verdict_lines(told: Told) -> list[str]:
+def verdict_lines(told: StoryResult) -> list[str]:
     """Each number in a line of its own, and in the last one what to make of them."""
     found = told.verdict
     return [
@@ -37,7 +37,7 @@ def verdict_lines(told: Told) -> list[str]:
     ]
 
 
-def _in_a_word(told: Told) -> str:
+def _in_a_word(told: StoryResult) -> str:
     if told.verdict.exit_code == 4:
         return "INDETERMINATE: nothing was acknowledged, so nothing can be judged."
     if told.verdict.exit_code:

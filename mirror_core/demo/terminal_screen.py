@@ -21,7 +21,7 @@ PLAIN_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """Of this moment. None: not known, or of no meaning now."""
+    """For this moment. None: not known, or of no meaning now."""
 
     written: int
     """Orders that were acknowledged."""
@@ -113,7 +113,7 @@ def folded(words: str, head: str) -> list[str]:
 
 
 def typed(words: str, indent: str) -> list[str]:
-    """The same of a command, which can be copied as it is."""
+    """For a command, which can be copied as it is."""
     lines = textwrap.wrap(
         f"$ {escape_invisible(words)}",
         WIDTH - 2,

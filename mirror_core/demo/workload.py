@@ -90,7 +90,7 @@ class StoryFailed(MirrorError):
 
 
 class Life:
-    """Of one demonstration. `wait_s`: how long it waits for a condition; `logs`: where to look if that was in vain.
+    """For one demonstration. `wait_s`: how long it waits for a condition; `logs`: where to look if that was in vain.
 
     `beside` is called in each moment of waiting in which west is watched: it raises when copying has ended.
     """
@@ -171,7 +171,7 @@ class Life:
         # In the order of a record's way backwards, so that none seems to be read before it is written.
         copied = self._copied()
         read = len(self._applications.handled.numbers())
-        written = len(self._applications.acknowledged.look())
+        written = len(self._applications.acknowledged.read_new())
         self.behind = None if copied is None else max(0, written - copied)
         last_ms = self._applications.acknowledged.last_ms
         return Counters(
@@ -184,6 +184,6 @@ class Life:
     def _copied(self) -> int | None:
         """Orders that west holds; None when nothing is copied, or it does not answer."""
         try:
-            return None if self._west is None else sum(self._west.look(timeout_s=1.0))
+            return None if self._west is None else sum(self._west.read_new(timeout_s=1.0))
         except KafkaException:
             return None  # the counters say so; what matters is waited for

@@ -82,7 +82,7 @@ class AuthorizerOff:
 class BrokerAcls:
     entries: frozenset[Acl]
     unknown: tuple[str, ...] = ()
-    """Of kinds unknown to this version, as text; never changed."""
+    """Kinds unknown to this version, as text; never changed."""
 
 
 def describe_acls(client: ClusterClient, broker: int | None = None) -> BrokerAcls | AuthorizerOff:
@@ -96,7 +96,7 @@ def describe_acls(client: ClusterClient, broker: int | None = None) -> BrokerAcl
 
 
 def find_disabled_authorizer(client: ClusterClient) -> AuthorizerOff | None:
-    """None: ask the brokers."""
+    """None if the brokers must be asked."""
     configured = client.config.ruling.authorizer
     return None if configured is AuthorizerKind.KAFKA else AuthorizerOff(client.name, configured)
 

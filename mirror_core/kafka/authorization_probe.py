@@ -56,7 +56,7 @@ Operations = frozenset[Operation]
 class PrincipalRights:
     topics: Mapping[str, Operations]
     cluster: Operations | None
-    """None: unknown without DESCRIBE on the cluster."""
+    """None without DESCRIBE on the cluster."""
     group: Operations
     """For an arbitrary group: granted for all."""
 
@@ -81,7 +81,7 @@ def probe_rights(client: ClusterClient) -> PrincipalRights:
 
 
 def probe_cluster_rights(client: ClusterClient) -> Operations | None:
-    """None: unknown without DESCRIBE."""
+    """None without DESCRIBE."""
     return probe_topic_rights(client, ())[0]
 
 

@@ -79,7 +79,7 @@ class BrokerBackoff:
 
     def __init__(self) -> None:
         self._timeouts = Counter[LeaderAddress | None]()
-        """None: the metadata itself."""
+        """None stands for the metadata itself."""
         self._last_s = -math.inf
 
     def record_timeouts(self, leaders: Collection[LeaderAddress | None]) -> None:

@@ -188,7 +188,7 @@ class ClusterClient:
     # -- metadata ------------------------------------------------------------------------------------------------
 
     def metadata(self, topics: Iterable[str] | None = None) -> ClusterMetadata:
-        """None: all visible topics. Without topics that do not exist."""
+        """None stands for all visible topics. Without topics that do not exist."""
         named = (MetadataRequestTopic(topic_id=None, name=TopicName(t)) for t in topics or ())
         requested = None if topics is None else tuple(named)
         response = self._call_any(replace(_BROKERS_ONLY_REQUEST, topics=requested), MetadataResponse)
@@ -272,7 +272,7 @@ class ClusterClient:
                 self._connections |= next(attempt.iter_connected(limit_s), {})
 
     def address(self, broker: int | None) -> tuple[str, int]:
-        """Of any broker that answers, when None."""
+        """From any broker that answers, when None."""
         if broker is None:
             if not self._connections:
                 self.metadata(())

@@ -114,7 +114,7 @@ _DESCRIBE_SCRAM_API_KEY: Final = 50
 
 
 def fetch_scram_users(client: ClusterClient) -> frozenset[str] | None:
-    """None: brokers too old, or no DESCRIBE on the cluster."""
+    """None if brokers are too old, or without DESCRIBE on the cluster."""
     if _DESCRIBE_SCRAM_API_KEY not in fetch_api_versions(client):
         return None
     response = client.call(DescribeUserScramCredentialsRequest(users=None), DescribeUserScramCredentialsResponse)

@@ -170,7 +170,7 @@ class Config:
     clusters: Mapping[ClusterName, ClusterConfig]
     mirrors: MirrorSections = field(default_factory=MirrorSections)
     signing_key: Path | None = None
-    """None: evidence stays unsigned."""
+    """None leaves evidence unsigned."""
     evidence_copy: str | None = None
     """Folder or Spark URL for a copy of each bundle."""
     sets: Mapping[str, MirrorSet] = field(default_factory=dict)
@@ -327,7 +327,7 @@ def load_config(path: Path, *, only_principal: Principal | None = None) -> Confi
 
 
 def _check_not_world_writable(path: Path) -> None:
-    """Whoever can write the file can redirect passwords."""
+    """A user who can write the file can redirect passwords."""
     if path.stat().st_mode & stat.S_IWOTH:
         raise BadRequest(
             f"{path}: every user of this machine can change it, and with it where passwords are sent: chmod o-w {path}"

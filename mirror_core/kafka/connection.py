@@ -277,9 +277,9 @@ class Connection:
 
     def receive_into(self, view: memoryview) -> None:
         while len(view):
-            view = view[self.receive_some(view) :]
+            view = view[self.receive_chunk(view) :]
 
-    def receive_some(self, view: memoryview, *, whole: bool = True, brief: bool = False) -> int:
+    def receive_chunk(self, view: memoryview, *, whole: bool = True, brief: bool = False) -> int:
         """`whole`: let the kernel fill the view if it can. `brief`: return 0 when nothing comes in time.
 
         Not `whole` and `brief`: never wait.

@@ -70,7 +70,7 @@ _RESPONSE_PREFIX: Final = struct.Struct(">ii")
 _MIN_PARTITION_BYTES: Final = 128 << 10
 """A thousand partitions take turns."""
 _BYTES_PER_PARTITION: Final = 16 << 10
-"""Of the response: many partitions cost the broker more."""
+"""For the response: many partitions cost the broker more."""
 _BUFFER_SPARE_BYTES: Final = 1 << 20
 _LENGTH_BYTES: Final = 4
 
@@ -182,7 +182,7 @@ class FetchLink:
             if self._receive_piecewise and not self.connection.is_readable:
                 return False
             view = memoryview(self._buffer)[self._received_bytes : self._expected_bytes]
-            count = self.connection.receive_some(view, whole=not self._receive_piecewise, brief=brief)
+            count = self.connection.receive_chunk(view, whole=not self._receive_piecewise, brief=brief)
             self._received_bytes += count
             now = time.monotonic()
             if count:

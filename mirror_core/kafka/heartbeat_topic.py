@@ -120,7 +120,7 @@ class HeartbeatProducer:
 
 
 def read_newest_heartbeats(cluster: ClusterConfig, topic: str, *, timeout_s: float) -> tuple[Heartbeat, ...]:
-    """Of each readable partition; empty without the topic."""
+    """For each readable partition; empty without the topic."""
     heartbeats = []
     with ClusterClient(cluster, timeout_s=timeout_s) as client:
         described = client.metadata([topic]).topics.get(topic)

@@ -108,7 +108,7 @@ class MarkerLink:
         )
 
     def receive_log_ends(self) -> Mapping[Partition, tuple[ErrorCode, int]] | None:
-        """None: not there yet. After a late read it waits a little: else who is always late never learns fresh
+        """None if not there yet. After a late read it waits a little: else who is always late never learns fresh
         ends."""
         frame = self._receive_frame()
         until = self._send_began_at + _LATE_WAIT_S if self._taken_late else 0.0
@@ -132,7 +132,7 @@ class MarkerLink:
         self._send(txn_markers.encode_request(entries, correlation, CLIENT_ID), correlation)
 
     def receive_codes(self) -> Mapping[tuple[str, int], int] | None:
-        """None: not there yet. A code may hide that some markers were appended."""
+        """None if not there yet. A code may hide that some markers were appended."""
         frame = self._receive_frame()
         if frame is None:
             return None

@@ -87,7 +87,7 @@ class ProduceLink(Generic[Tag]):
         self.connection = connection
         self.in_flight: deque[_InFlightProduce[Tag]] = deque()
         self.latency_s = 0.0
-        """Of the newest answered request."""
+        """For the newest answered request."""
         self.throttle_s = 0.0
         """Quota: the broker reads nothing this long after its newest response."""
         self.total_throttle_s = 0.0
@@ -166,7 +166,7 @@ class ProduceLink(Generic[Tag]):
         if not self._has_frame():
             self._grow_buffer()
             view = memoryview(self._buffer)[self._end :]
-            self._end += self.connection.receive_some(view, whole=False, brief=True)
+            self._end += self.connection.receive_chunk(view, whole=False, brief=True)
         return self._has_frame()
 
     def read_responses(self) -> Iterator[tuple[Tag, produce.ProducedPartition]]:
@@ -211,7 +211,7 @@ class ProduceLink(Generic[Tag]):
     def _receive_frame(self) -> bytes:
         while not self._has_frame():
             self._grow_buffer()
-            self._end += self.connection.receive_some(memoryview(self._buffer)[self._end :], whole=False)
+            self._end += self.connection.receive_chunk(memoryview(self._buffer)[self._end :], whole=False)
         size = parse_frame_size(memoryview(self._buffer)[self._start : self._start + 4], self.connection.where)
         frame = bytes(memoryview(self._buffer)[self._start + 4 : self._start + 4 + size])
         self._start += 4 + size

@@ -230,7 +230,7 @@ def list_throttled_topics(client: ClusterClient, topics: Iterable[str]) -> list[
 
 
 def throttle_partitions(client: ClusterClient, partitions: Iterable[Partition], leader: int, follower: int) -> None:
-    """Of what `follower` fetches from `leader`, by its rate."""
+    """For what `follower` fetches from `leader`, by its rate."""
     indexes_by_topic: dict[str, list[int]] = {}
     for partition in partitions:
         indexes_by_topic.setdefault(partition.topic, []).append(partition.index)
@@ -250,7 +250,7 @@ def unthrottle_topics(client: ClusterClient, topics: Iterable[str]) -> None:
 
 
 def fetch_throttle_rate(client: ClusterClient, broker: int) -> str | None:
-    """None: not set. Needs DESCRIBE_CONFIGS on the cluster."""
+    """None if not set. Needs DESCRIBE_CONFIGS on the cluster."""
     resource = DescribeConfigsResource(
         resource_type=_BROKER, resource_name=str(broker), configuration_keys=(FOLLOWER_THROTTLE_RATE,)
     )

@@ -56,7 +56,7 @@ class SubjectUnreadable(ValueError):
 
 
 def parse_subject(pem: bytes) -> str:
-    """Of the first certificate, which a client sends as its own."""
+    """For the first certificate, which a client sends as its own."""
     from cryptography import x509  # only for client certificates
 
     try:

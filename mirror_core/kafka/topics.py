@@ -261,7 +261,7 @@ def validate_topics(
 
 
 def wait_for_leaders(client: ClusterClient, topics: Collection[str], widths: Mapping[str, int] | None = None) -> None:
-    """Of all partitions (at least `widths`).
+    """For all partitions (at least `widths`).
 
     Unreachable when no further topic completes within the client's limit plus `NEW_TOPIC_WAIT_S` per topic.
     """

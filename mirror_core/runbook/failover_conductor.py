@@ -27,7 +27,7 @@ from mirror_core.model.run_checkpoints import StepValue
 from mirror_core.model.timing import TIMEOUTS, now_ms
 from mirror_core.runbook.conductor import Conductor, process_caches
 from mirror_core.runbook.fence_actions import is_known_to_stand, lift_fence_or_record
-from mirror_core.runbook.forecast_check import list_kept_checkpoints
+from mirror_core.runbook.forecast_check import list_retained_checkpoints
 from mirror_core.runbook.planned_steps import PlannedSteps
 from mirror_core.runbook.promotion_steps import format_lease_owner
 from mirror_core.runbook.snapshot_reader import presume_source_dead, take_snapshot
@@ -217,7 +217,7 @@ class Failover(Conductor[RunMode]):
     def _finish(self, writer: StateWriter, journal: Journal) -> Run:
         if journal.run.ended_ms is None:
             self._release_lease(writer, journal.run_id)
-        return journal.end(RunState.DONE, keep_kinds=list_kept_checkpoints(journal.run))
+        return journal.end(RunState.DONE, keep_kinds=list_retained_checkpoints(journal.run))
 
     def _format_no_way_back(self) -> str:
         return (

@@ -86,7 +86,7 @@ def format_outcome(outcome: ForecastOutcome) -> StepEvidence:
     }
 
 
-def list_kept_checkpoints(run: Run) -> frozenset[str]:
+def list_retained_checkpoints(run: Run) -> frozenset[str]:
     counts_later = (
         run.plan.mode is RunMode.UNPLANNED
         and run.forecast_outcome is not None

@@ -42,7 +42,7 @@ from mirror_core.decide.set_schedule import (
     is_undisturbed,
     parse_set_name,
 )
-from mirror_core.decide.source_probe import format_run_kept
+from mirror_core.decide.source_probe import format_waiting_run
 from mirror_core.decide.steps import find_no_return_step, list_step_names, list_undisturbed_steps
 from mirror_core.evidence.run_report import SET_PAGE, SetPageMirror, write_set_page
 from mirror_core.kafka.config import Config
@@ -480,7 +480,7 @@ class SetFailover:
                 RunPhase.READY,
             )
             if member.awaits_confirmation and not conductor.can_reach_source():
-                result_lines.append(f"{name}: {format_run_kept(name, conductor.link.source.name)}")
+                result_lines.append(f"{name}: {format_waiting_run(name, conductor.link.source.name)}")
                 continue
             if is_stopped and not conductor.can_reach_source():
                 retry_advice = f"`mirrorbook failover run {name} --mode unplanned` goes on from here if it is lost"

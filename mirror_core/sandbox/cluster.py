@@ -65,7 +65,7 @@ class SandboxCluster:
         return (wanted,)
 
     def link_ports(self, node: int | None = None) -> tuple[int, ...]:
-        """Of the link, on the way to all nodes or this one; none in a sandbox without."""
+        """For the link, on the way to all nodes or this one; none in a sandbox without."""
         found = (self._broker(number).ports.link for number in self.nodes(node))
         return tuple(port for port in found if port is not None)
 

@@ -22,9 +22,9 @@ class NodePorts:
     client: int
     controller: int
     far: int | None = None
-    """Of one more listener, which says that its address is the link's. None: the sandbox has no link."""
+    """For one more listener, which says that its address is the link's. None: the sandbox has no link."""
     link: int | None = None
-    """Of the link, on the way to that listener."""
+    """For the link, on the way to that listener."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

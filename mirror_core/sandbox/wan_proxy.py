@@ -25,7 +25,7 @@ class Weather:
     delay_ms: float = 0.0
     """One way."""
     bytes_per_s: float = 0.0
-    """Of one connection in one direction; 0: no limit."""
+    """For one connection in one direction; 0: no limit."""
     stalled: bool = False
     """Nothing comes through, and nothing breaks."""
 

@@ -63,7 +63,7 @@ class ActiveCluster:
 
 
 def read_active_cluster(config: ClusterConfig, mirror: MirrorName, timeout_s: float) -> ActiveCluster | None:
-    """None: no entry or no topic. The limit is for silence; distance extends it."""
+    """None without an entry or topic. The limit is for silence; distance extends it."""
     began_at = time.monotonic()
     with ClusterClient(config, timeout_s=timeout_s) as client:
         metadata = client.metadata([ACTIVE_TOPIC])

@@ -30,7 +30,7 @@ ApprovalRecord = TypeVar("ApprovalRecord", ShownPlan, RecordedApproval)
 
 
 def find_shown_plan(state: State, mirror: MirrorName, question: str) -> ShownPlan | None:
-    """None: not recorded."""
+    """None if not recorded."""
     return next((plan for _, plan in _iter_records(state, mirror, ShownPlan) if plan.question == question), None)
 
 

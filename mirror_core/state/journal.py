@@ -56,7 +56,7 @@ class Journal:
         return self.record(step) is not None
 
     def next_step(self) -> str | None:
-        """None: all are done."""
+        """None if all are done."""
         return next((step for step in self.steps if not self.is_done(step)), None)
 
     def perform(self, step: str, action: Callable[[], StepEvidence]) -> StepRecord:
@@ -112,7 +112,7 @@ class Journal:
         self._saved_at_end.append(make_checkpoint(self.run_id, step, value))
 
     def load_checkpoint(self, step: str, kind: type[CheckpointValue]) -> CheckpointValue | None:
-        """None: nothing saved. Indeterminate if unreadable."""
+        """None if nothing was saved. Indeterminate if unreadable."""
         return load_checkpoint(self.log.state, self.run_id, step, kind)
 
     def load_checkpoint_json(self, step: str, kind: type[StepValue]) -> str | None:

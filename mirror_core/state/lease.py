@@ -128,7 +128,7 @@ def is_dead_local_owner(owner: str) -> bool:
 
 
 def find_live_lease(state: State, mirror: MirrorName, clock_ahead_ms: int | None = None) -> Lease | None:
-    """None: no data plane runs. `clock_ahead_ms`: relative to the destination; None: unknown."""
+    """None if no data plane runs. `clock_ahead_ms`: relative to the destination; None: unknown."""
     lease = state.leases.get(mirror)
     now = to_owner_clock_ms(now_ms(), clock_ahead_ms, lease, state.appended_ms.get(mirror))
     return lease if is_lease_fresh(lease, now) and lease is not None and not is_dead_local_owner(lease.owner) else None

@@ -63,7 +63,7 @@ def _make_cache_key(cluster: ClusterConfig) -> Hashable:
 
 
 def read_from_cache(cluster: ClusterConfig, cached: CachedState, on_progress: Callable[[], None]) -> CachedState | None:
-    """None: read from the start. Consumes `cached`."""
+    """None if it must be read from the start. Consumes `cached`."""
     try:
         return topic_reader.read_newer(cluster, cached, on_progress, TIMEOUTS.cached_state_s)
     except (MirrorError, MalformedBatch, LogChanged):

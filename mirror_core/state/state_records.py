@@ -114,14 +114,14 @@ class State:
     id_numbers: dict[MirrorName, dict[str, TransactionalIdNumber]] = field(default_factory=dict)
     """By mirror and role; missing: the id without a number."""
     appended_ms: dict[MirrorName, int] = field(default_factory=dict)
-    """Of a mirror's lease, by the broker's clock.
+    """For a mirror's lease, by the broker's clock.
 
     Not for leases that this process wrote, or where the topic stores writers' times.
     """
     unreadable: dict[str, str] = field(default_factory=dict)
     """By key, with the reason."""
     _pieces: dict[str, dict[int, bytes]] = field(default_factory=dict)
-    """Of incomplete values."""
+    """For incomplete values."""
     _heads: dict[str, SplitValueHead] = field(default_factory=dict)
     """Heads of split values."""
 

@@ -202,7 +202,7 @@ class _TopicReader:
         self._has_reached_end = False
         """Everything committed was seen once."""
         self._furthest_position = -1
-        """Of the best attempt."""
+        """For the best attempt."""
         self._cached: CachedState | None = None
         """For the same leader and epoch."""
 
@@ -300,7 +300,7 @@ def _apply_newer(connection: Connection, cached: CachedState) -> int:
 
 
 def _find_leader(client: ClusterClient, topic: str) -> tuple[LogIdentity, tuple[str, int]] | None:
-    """None: no topic, confirmed by a second broker."""
+    """None if there is no topic, confirmed by a second broker."""
     metadata = client.metadata([topic])
     if topic not in metadata.topics and topic not in metadata.denied:
         client.mark_metadata_stale()
@@ -329,7 +329,7 @@ def _raise_for_code(client: ClusterClient, code: ErrorCode, action: str) -> None
 
 
 def _fetch_records(link: FetchLink, wanted: FetchPosition, *, is_waiting: bool) -> FetchedPartition | None:
-    """None: throttled. `is_waiting`: the leader may hold the response."""
+    """None while throttled. `is_waiting`: the leader may hold the response."""
     link.send_fetch([wanted], max_wait_ms=_MAX_WAIT_MS if is_waiting else 0, isolation=IsolationLevel.READ_COMMITTED)
     for fetched in link.read_response():
         return fetched

@@ -62,7 +62,7 @@ class VerifiedFence:
 
 
 class NotFenced(MirrorError):
-    """Somebody may still write. The denials stay until resume or abort."""
+    """A client may still write. The denials stay until resume or abort."""
 
 
 def apply_fence(

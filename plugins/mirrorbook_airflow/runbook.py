@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import BaseOperator, TaskGroup
 
 from mirror_core.decide.certificate_coverage import check_as_copied
-from mirror_core.decide.source_probe import format_planned_failover_hint, format_run_kept
+from mirror_core.decide.source_probe import format_planned_failover_hint, format_waiting_run
 from mirror_core.decide.steps import (
     RUN_STEPS,
     StepNeed,
@@ -289,7 +289,7 @@ class AbortRun(RunOperator):
         fenced = run.plan.mode is RunMode.PLANNED and (run.id, STAND_STILL) in state.steps
         if (fenced or waits) and not engine.can_reach_source():
             if waits:
-                return format_run_kept(run.plan.mirror, engine.link.source.name)
+                return format_waiting_run(run.plan.mirror, engine.link.source.name)
             return (  # given up, it would not know any more what it has fenced and drained
                 "kept: the source does not answer. If it is lost, trigger mirror_failover_unplanned: it goes on "
                 "from here. If it comes back, clear the failed task, or abort the run by the command line"

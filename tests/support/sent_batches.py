@@ -12,7 +12,7 @@ from mirror_core.model.errors import Unreachable
 def reading(sock: socket.socket, broker: int) -> Callable[..., int]:
     """As of a connection that has this socket."""
 
-    def receive_some(view: memoryview, *, whole: bool = True, brief: bool = False) -> int:
+    def receive_chunk(view: memoryview, *, whole: bool = True, brief: bool = False) -> int:
         try:
             count = receive(sock, view, whole=whole, wait=not brief)
         except BlockingIOError:
@@ -23,4 +23,4 @@ def reading(sock: socket.socket, broker: int) -> Callable[..., int]:
             raise Unreachable(f"broker {broker}: it closed the connection")
         return count
 
-    return receive_some
+    return receive_chunk

@@ -64,7 +64,7 @@ class Brokers:
                 renew_session=lambda: None,
                 next_id=itertools.count(1).__next__,
                 push=push,
-                receive_some=reading(ours, broker),
+                receive_chunk=reading(ours, broker),
                 close=ours.close,
             ),
         )

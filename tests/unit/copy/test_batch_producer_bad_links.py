@@ -124,7 +124,7 @@ class World:
             timeout_s=1.0,
             next_id=itertools.count(1).__next__,
             push=push,
-            receive_some=reading(wire.ours, broker),
+            receive_chunk=reading(wire.ours, broker),
             close=wire.ours.close,
         )
         return cast("Connection", made)

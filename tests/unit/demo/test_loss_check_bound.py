@@ -10,7 +10,7 @@ import pytest
 from mirror_core.decide.loss_bound import compute_loss
 from mirror_core.demo.logs import Entry, Event, value_of
 from mirror_core.demo.loss_check import Bound, as_written, bound_of, covered, judge
-from mirror_core.demo.summary import Told, next_steps, verdict_lines
+from mirror_core.demo.summary import StoryResult, next_steps, verdict_lines
 from mirror_core.model.errors import Indeterminate
 
 COPIED = 15
@@ -36,11 +36,11 @@ def entry(partition: int, offset: int, number: int) -> Entry:
     return Entry(partition, offset, number, ("ts", str(number).encode(), value_of(number), ()))
 
 
-def told(log: list[Entry], bound: Bound = BOUND, handled: list[Event] | None = None) -> Told:
+def told(log: list[Entry], bound: Bound = BOUND, handled: list[Event] | None = None) -> StoryResult:
     events = acknowledged()
     lost = covered(events, log, bound)
     seen = [e for e in events if e.number not in LOST] if handled is None else handled
-    return Told(
+    return StoryResult(
         verdict=judge(east=map(as_written, log), west=log, acknowledged=events, handled=seen, saved=lost), lost=lost
     )
 
@@ -59,7 +59,7 @@ def test_a_loss_that_the_plan_named_is_exact() -> None:
 def test_nothing_lost_is_exact_too() -> None:
     events = [e for e in acknowledged() if e.number < COPIED]
     log = [entry(e.partition, e.offset, e.number) for e in events]
-    found = Told(
+    found = StoryResult(
         verdict=judge(east=log, west=log, acknowledged=events, handled=events, saved=covered(events, log, BOUND)),
         lost=frozenset(),
     )
@@ -132,7 +132,7 @@ def test_an_order_that_nobody_read_is_found() -> None:
 
 
 def test_nothing_acknowledged_is_no_verdict() -> None:
-    found = Told(verdict=judge(east=[], west=[], acknowledged=[], handled=[]), lost=frozenset())
+    found = StoryResult(verdict=judge(east=[], west=[], acknowledged=[], handled=[]), lost=frozenset())
 
     assert found.verdict.exit_code == 4
     assert verdict_lines(found)[-1].startswith("INDETERMINATE: ")

@@ -21,7 +21,7 @@ from mirror_core.demo.loss_check import judge
 from mirror_core.demo.processes import Processes, end_known, session_of
 from mirror_core.demo.scenario import Story
 from mirror_core.demo.scenario_runner import play
-from mirror_core.demo.summary import Told
+from mirror_core.demo.summary import StoryResult
 from mirror_core.demo.terminal_screen import Screen
 from mirror_core.demo.workdir import LOCK_FILE, Place
 from mirror_core.demo.workload import StoryFailed
@@ -158,15 +158,15 @@ def test_an_interrupt_waits_for_what_must_be_whole(number: signal.Signals) -> No
 # -- the whole, without brokers -----------------------------------------------------------------------------------
 
 
-def told() -> Told:
-    return Told(verdict=judge(east=[], west=[], acknowledged=[], handled=[]), lost=frozenset())
+def told() -> StoryResult:
+    return StoryResult(verdict=judge(east=[], west=[], acknowledged=[], handled=[]), lost=frozenset())
 
 
 def ended_by(ending: BaseException | None, monkeypatch: pytest.MonkeyPatch) -> list[psutil.Process]:
     """A story that starts a process, and ends so; that process."""
     started: list[psutil.Process] = []
 
-    def tell(story: Story) -> Told:
+    def tell(story: Story) -> StoryResult:
         stage = story._stage
         stage.processes.start("some", [sys.executable, "-c", "import signal; signal.pause()"], out=stage.said / "some")
         started.append(psutil.Process(stage.processes._children["some"].pid))
