@@ -282,10 +282,10 @@ class NoSettings:
 
     def __init__(self, *_: object) -> None: ...
 
-    def before_the_first_record(self) -> list[DriftRow]:
+    def apply_before_first_record(self) -> list[DriftRow]:
         return []
 
-    def the_others(self) -> list[DriftRow]:
+    def apply_remaining(self) -> list[DriftRow]:
         return []
 
 

@@ -35,7 +35,14 @@ def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Parity
 
     def executed(verdict: ParityVerdict) -> str:
         def check(source: str, destination: str, ranges: object, output: Path, so_far: object) -> SimpleNamespace:
-            found = {"verdict": verdict, "records": 1, "chunks": 1, "seconds": 1.0, "unmet": (), "findings": ()}
+            found = {
+                "verdict": verdict,
+                "records": 1,
+                "chunks": 1,
+                "seconds": 1.0,
+                "unmet_expectations": (),
+                "findings": (),
+            }
             return SimpleNamespace(**found, reasons=("a record is missing",), report=str(output / "index.html"))
 
         def compare(one: object, state: object, ranges: object, compared: Any, **options: object) -> object:

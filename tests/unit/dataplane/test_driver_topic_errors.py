@@ -21,7 +21,7 @@ def planner(monkeypatch: pytest.MonkeyPatch, error: MirrorError | None) -> Plann
     """Of two logs that begin later on the source than on the destination."""
     starts = {"east": 50, "west": 10}
 
-    def known(client: Any, partitions: list[Partition], point: Any, *, led: Any) -> dict[Partition, Offset]:
+    def known(client: Any, partitions: list[Partition], point: Any, *, topics: Any) -> dict[Partition, Offset]:
         offset = 100 if point.name == "HIGH_WATERMARK" else starts[client.name]
         return dict.fromkeys(partitions, Offset(offset))
 
@@ -100,7 +100,7 @@ def test_a_bad_request_ends_a_driver_that_has_never_copied_and_not_one_whose_fil
     said = list[str]()
     driver = Replication(link, SimpleNamespace, ReplicationOptions(), stop=Any, report_line=said.append)  # type: ignore[arg-type]
     lease: Any = SimpleNamespace()
-    driver.results.receipts = cast("Any", SimpleNamespace(tell=lambda lease: None))
+    driver.results.receipts = cast("Any", SimpleNamespace(write_heads=lambda lease: None))
 
     def failed() -> Any:
         tasks = Future[Any]()
@@ -112,7 +112,9 @@ def test_a_bad_request_ends_a_driver_that_has_never_copied_and_not_one_whose_fil
         driver._collect_reports(lease)
     assert not said
     driver._has_copied, driver._running = True, [failed()]
-    nothing = {name: (lambda *_, **__: None) for name in ("count", "lost", "tell")}
+    nothing = {
+        name: (lambda *_, **__: None) for name in ("apply_plan", "handle_lost_epoch", "record_trimmed", "write_heads")
+    }
     driver.results = cast("Any", SimpleNamespace(**nothing, receipts=SimpleNamespace(**nothing)))
     driver._collect_reports(lease)
     assert said == ["epoch 1 failed, the next one looks at the destination: certificate and key do not match"]

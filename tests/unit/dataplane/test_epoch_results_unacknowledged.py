@@ -32,7 +32,7 @@ class Retimed:
         self.first = first
         self.looked: list[int] = []
 
-    def first_retimed(self, partition: Partition, start: int, seen: BothLogBounds) -> int | None:
+    def find_first_retimed(self, partition: Partition, start: int, seen: BothLogBounds) -> int | None:
         self.looked.append(start)
         return self.first
 
@@ -95,8 +95,8 @@ def test_a_task_says_what_was_answered() -> None:
     assert one.all_answered
     one.progress.add_in_flight(0.0)
     assert not one.all_answered
-    one.disconnected("cut")
-    assert not one.answered, "no answer will come"
+    one.handle_disconnect("cut")
+    assert not one.all_answered, "no answer will come"
 
 
 def test_the_driver_vouches_for_what_tasks_have_said_last() -> None:

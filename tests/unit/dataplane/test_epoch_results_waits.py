@@ -146,6 +146,6 @@ def test_where_nothing_is_copied_any_more_nothing_waits(monkeypatch: pytest.Monk
     lease = HeldLease(cast("Any", writer), HELD)
     ended(one.results, lease, 1, CUT)
     nothing = CopyPlan(partitions={}, lags={}, ends={}, changes=(), failed={})
-    assert one._begun(lease, nothing, 0, 0)
+    assert one._start_epoch(lease, nothing, 0, 0)
     lease.renew()
     assert not writer.state.leases[HELD.mirror].wait_reasons

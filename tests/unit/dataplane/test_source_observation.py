@@ -168,7 +168,7 @@ def test_the_heart_holds_from_the_fence_on_until_the_run_has_ended(heart: Heartb
     assert heart.fencing_run is None
     heart.update_runs(state("prove", "fence"))
     assert heart.fencing_run == RUN
-    heart.judge(state("prove"))
+    heart.update_runs(state("prove"))
     assert heart.fencing_run == RUN, "an older look at the state topic lets nothing go"
-    heart.judge(state("prove", "fence", ended=True))
+    heart.update_runs(state("prove", "fence", ended=True))
     assert heart.fencing_run is None

@@ -25,7 +25,7 @@ def copier(monkeypatch: pytest.MonkeyPatch) -> task_runner.LocalCopy:
         return SimpleNamespace(stop_ms=now_ms() + 10_000)
 
     monkeypatch.setattr(task_runner.LocalCopy, "_assignment", assignment)
-    monkeypatch.setattr(task_runner, "TopicRelaxation", lambda source, destination, say: None)
+    monkeypatch.setattr(task_runner, "TopicRelaxation", lambda source, destination, report: None)
     link: Any = SimpleNamespace(source=None, destination=None, mirror=SimpleNamespace(name="m"))
     return task_runner.LocalCopy(link)
 
@@ -40,7 +40,7 @@ def test_a_source_that_hangs_is_not_waited_for_in_silence(
     def run(assignment: Any) -> Any:
         clock[0] += 10
         receipt = SimpleNamespace(partition=Partition("t", 0), next=Offset(next(left)))
-        return SimpleNamespace(failures=(), deletions=(), receipts=(receipt,), retry="no answer from east")
+        return SimpleNamespace(failures=(), trimmed_ranges=(), receipts=(receipt,), retry_reason="no answer from east")
 
     monkeypatch.setattr(task, "run", run)
     monkeypatch.setattr(task_runner, "time", SimpleNamespace(time=lambda: clock[0], monotonic=lambda: clock[0]))
@@ -64,7 +64,9 @@ def test_what_was_deleted_before_it_was_copied_is_told_before_the_next_round_rea
     def run(assignment: Any) -> Any:
         first = acts == ["assigned"]
         receipt = SimpleNamespace(partition=partition, next=Offset(2 if first else 5))
-        return SimpleNamespace(failures=(), deletions=(deletion,) * first, receipts=(receipt,), retry="it waits")
+        return SimpleNamespace(
+            failures=(), trimmed_ranges=(deletion,) * first, receipts=(receipt,), retry_reason="it waits"
+        )
 
     monkeypatch.setattr(task_runner.LocalCopy, "_assignment", assignment)
     monkeypatch.setattr(task, "run", run)
@@ -80,7 +82,7 @@ def test_a_copier_whose_mirror_is_somebody_elses_begins_no_round(
     def run(assignment: Any) -> Any:
         assert told[-1] == assignment.stop_ms, "it may write for longer than it has said"
         rounds.append(assignment.stop_ms)
-        return SimpleNamespace(failures=(), deletions=(), receipts=(), retry="the source is silent")
+        return SimpleNamespace(failures=(), trimmed_ranges=(), receipts=(), retry_reason="the source is silent")
 
     def until(stop_ms: int) -> None:
         assert stop_ms > now_ms()
@@ -107,7 +109,7 @@ def test_what_was_compared_is_told_to_the_task_with_the_leader_that_held_it(monk
     proof = MirrorVerification.from_partitions(
         MirrorName("m"), {a: compared, b: compared}, {"a": "new a", "b": "old b"}
     )
-    state = SimpleNamespace(partitions={"m": statuses}, proofs={"m": proof})
+    state = SimpleNamespace(partitions={"m": statuses}, verifications={"m": proof})
     monkeypatch.setattr(task_runner, "read_state", lambda destination: state)
     mirror = SimpleNamespace(name="m", source="east", destination="west", producer_id=1, gaps=GapFilling.MARKERS)
     link: Any = SimpleNamespace(source=None, destination=None, mirror=mirror, config=SimpleNamespace(path=""))
@@ -120,7 +122,7 @@ def test_what_was_compared_is_told_to_the_task_with_the_leader_that_held_it(monk
 
 def test_a_comparison_is_waited_for_within_the_time_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     mirror = SimpleNamespace(name="m", source="east", destination="west", producer_id=1, gaps=GapFilling.MARKERS)
-    monkeypatch.setattr(task_runner, "read_state", lambda destination: SimpleNamespace(partitions={}, proofs={}))
+    monkeypatch.setattr(task_runner, "read_state", lambda destination: SimpleNamespace(partitions={}, verifications={}))
     monkeypatch.setattr(task_runner, "now_ms", lambda: 1_000_000)
     link: Any = SimpleNamespace(source=None, destination=None, mirror=mirror, config=SimpleNamespace(path=""))
     for left_s, looks_s in ((300.0, 120.0), (50.0, 40.0), (5.0, 0.0)):

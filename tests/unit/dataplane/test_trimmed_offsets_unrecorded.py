@@ -76,7 +76,7 @@ def test_so_it_is_where_the_state_topic_takes_nothing() -> None:
 
 def test_what_a_partition_missed_is_recorded_before_it_is_failed_by_the_same_report() -> None:
     made, lease = results(), HeldState(status())
-    made._easing = cast("Any", SimpleNamespace(eased=lambda *found: False))
+    made._easing = cast("Any", SimpleNamespace(relax_topic=lambda *found: False))
     failure = PartitionFailure(partition=A, reason="r", offset=None, kind=FailureKind.OTHER)
     one = TaskReport(receipts=(), failures=(failure,), cpu_s=0.0, trimmed_ranges=(deletion(50, 80),))
     made.add_epoch(cast("Any", lease), 1, 0, (one,), newest_epoch=1, final=False)
@@ -141,7 +141,9 @@ def test_a_copy_that_has_come_to_the_sources_log_start_counts_from_there(
     here = {OffsetPoint.LOG_END: position, OffsetPoint.START: 0}
     there = {OffsetPoint.STABLE_END: 1_000, OffsetPoint.START: start}
 
-    def offsets(client: Any, wanted: list[Partition], point: OffsetPoint, led: Any = None) -> dict[Partition, Offset]:
+    def offsets(
+        client: Any, wanted: list[Partition], point: OffsetPoint, topics: Any = None
+    ) -> dict[Partition, Offset]:
         at = (there if client is east else here)[point]
         return {} if at is None else dict.fromkeys(wanted, Offset(at))
 
@@ -164,8 +166,10 @@ def test_log_starts_are_asked_of_whom_the_plan_was_told_to_lead(made: bool, monk
     """Of 50,000 partitions it costs more to ask who leads them than where they begin."""
     asked = list[tuple[Any, OffsetPoint, Any]]()
 
-    def offsets(client: Any, wanted: list[Partition], point: OffsetPoint, led: Any = None) -> dict[Partition, Offset]:
-        asked.append((client, point, led))
+    def offsets(
+        client: Any, wanted: list[Partition], point: OffsetPoint, topics: Any = None
+    ) -> dict[Partition, Offset]:
+        asked.append((client, point, topics))
         return dict.fromkeys(wanted, Offset(0))
 
     there, here = ({"orders": TopicMetadata("orders", side, False, {0: Leader(1, 0)}, 1, 1)} for side in "sd")

@@ -35,7 +35,7 @@ class Cluster:
             raise Unreachable(f"{address[1]} is dead")
         if address not in self.well:
             self.over.wait()
-        return cast("Connection", SimpleNamespace(greeted=True, close=lambda: self.closed.append(address)))
+        return cast("Connection", SimpleNamespace(has_responded=True, close=lambda: self.closed.append(address)))
 
 
 @pytest.fixture

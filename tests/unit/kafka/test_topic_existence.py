@@ -40,10 +40,10 @@ class Brokers:
     def __init__(self, name: str, *answers: uuid.UUID | Unreachable | None) -> None:
         self.name, self._answers = ClusterName(name), answers
         self.config, self.principal, self.timeout_s, self.round_trip_s = None, None, 10.0, 0.0
-        self.silent: dict[int, float] = {}
-        self.doubts, self.hurry = 0, False
+        self.timed_out_at: dict[int, float] = {}
+        self.doubts, self.fail_fast = 0, False
 
-    def ask_another(self) -> None:
+    def mark_metadata_stale(self) -> None:
         self.doubts += 1
 
     def brokers(self) -> tuple[int, ...]:
@@ -52,10 +52,10 @@ class Brokers:
     def address(self, broker: int) -> tuple[str, int]:
         return "", broker
 
-    def lend(self, address: tuple[str, int]) -> None:
+    def borrow_connection(self, address: tuple[str, int]) -> None:
         return None
 
-    def give_back(self, address: tuple[str, int], connection: object) -> None: ...
+    def return_connection(self, address: tuple[str, int], connection: object) -> None: ...
 
     def open(self, address: tuple[str, int]) -> SimpleNamespace:
         found = self._answers[address[1]]
@@ -223,18 +223,18 @@ def test_a_leader_that_cannot_be_reached_misled_and_one_with_a_quota_did_not(
 ) -> None:
     def ahead(missing: dict[int, str]) -> SimpleNamespace:
         return SimpleNamespace(
-            missing=lambda brokers: missing, begin_some=lambda brokers: {}, failed=lambda broker: failed
+            find_unconnected=lambda brokers: missing, begin_some=lambda brokers: {}, has_failed=lambda broker: failed
         )
 
     task: Any = SimpleNamespace(
         source=Brokers(EAST),
         destination=Brokers(WEST),
         replicators=(),
-        receiver=SimpleNamespace(lanes={}),
-        sender=SimpleNamespace(links={}, owed=lambda broker: owed),
-        _aligner=SimpleNamespace(at_work=True),
-        _from=ahead(source),
-        _to=ahead(destination),
+        fetcher=SimpleNamespace(links={}),
+        producer=SimpleNamespace(links={}, explain_backlog=lambda broker: owed),
+        _resume_finder=SimpleNamespace(is_busy=True),
+        _source_connections=ahead(source),
+        _destination_connections=ahead(destination),
     )
     one = routed()
     assert CopyTask._filter_connected(task, [one]) == []

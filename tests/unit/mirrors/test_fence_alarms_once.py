@@ -44,14 +44,14 @@ class World:
         self.held = False
         for name, stands_in in {
             "read_state": lambda cluster: self.log.state,
-            "door": self._door,
+            "take_control": self._door,
             "ClusterClient": _Client,
-            "check_source": lambda link, client: None,
-            "shown": lambda *asked: replace(WELL, unfenced_brokers=self.bare),
-            "denials": lambda *asked: set(),
-            "keep_out": self._keep_out,
-            "still": lambda *asked: {P: Offset(100)},
-            "repeat": lambda *asked: None,
+            "check_source_id": lambda link, client: None,
+            "observe_fence": lambda *asked: replace(WELL, unfenced_brokers=self.bare),
+            "list_fence_denials": lambda *asked: set(),
+            "deny_all_writers": self._keep_out,
+            "wait_until_still": lambda *asked: {P: Offset(100)},
+            "copy_announcement": lambda *asked: None,
         }.items():
             monkeypatch.setattr(fence_watcher, name, stands_in)
         monkeypatch.setattr(watcher_heartbeat, "NonFencingWriter", lambda cluster: MemoryAside(self.log))

@@ -152,9 +152,9 @@ def _home_unless(state: FenceState) -> Callable[[MirrorName, Any], bool]:
 
 
 def _failovers_only(
-    debt: Any, run: Run, *, turned: bool, real: Callable[..., bool] = fence_state.must_fence_during_run
+    debt: Any, run: Run, *, is_past_no_return: bool, real: Callable[..., bool] = fence_state.must_fence_during_run
 ) -> bool:
-    return run.plan.kind is RunKind.FAILOVER and real(debt, run, turned=turned)
+    return run.plan.kind is RunKind.FAILOVER and real(debt, run, is_past_no_return=is_past_no_return)
 
 
 ALL_MIRRORS: Final = frozenset(map(MirrorName, ("m", "m-back", "n", "n-back")))
@@ -174,72 +174,80 @@ class Guard:
 
 GUARDS: Final = {
     "a failback needs a failover": Guard(
-        ((failback_plan, "failed_over", _always(True)),), QUIET._replace(verbs=True, unplanned=False), NOWHERE
+        ((failback_plan, "has_failed_over", _always(True)),), QUIET._replace(verbs=True, unplanned=False), NOWHERE
     ),
     "a new primary that was given up on the way home is fenced": Guard(
-        ((fence_state, "waits_for_home", _home_unless(FenceState.LIFTING)),),
+        ((fence_state, "is_waiting_for_failback", _home_unless(FenceState.LIFTING)),),
         QUIET._replace(outages=(1,), kills=False),
         BOTH,
     ),
     "a way home that was given up leaves no fence": Guard(
-        ((fence_state, "waits_for_home", _home_unless(FenceState.PENDING)),),
+        ((fence_state, "is_waiting_for_failback", _home_unless(FenceState.PENDING)),),
         QUIET._replace(outages=(1,), kills=False),
         NOWHERE,
     ),
     "beside an unfinished failover the source is fenced": Guard(
-        ((fence_state, "fenced_beside", _always(False)),), QUIET._replace(outages=(0,)), BOTH
+        ((fence_state, "must_fence_during_run", _always(False)),), QUIET._replace(outages=(0,)), BOTH
     ),
     "beside an unfinished failback the source is fenced": Guard(
-        ((fence_state, "fenced_beside", _failovers_only),), QUIET._replace(outages=(0,)), BOTH
+        ((fence_state, "must_fence_during_run", _failovers_only),), QUIET._replace(outages=(0,)), BOTH
     ),
     "an old approval begins nothing in Airflow": Guard(
-        ((approval_rules, "stale", _always(())),), QUIET._replace(hours=True, airflow=True), "on an old approval"
+        ((approval_rules, "explain_stale_approvals", _always(())),),
+        QUIET._replace(hours=True, airflow=True),
+        "on an old approval",
     ),
     "an old answer stops nobody in Airflow": Guard(
-        ((approval_rules, "expired", _always("")),), QUIET._replace(hours=True, airflow=True), "on an old approval"
+        ((approval_rules, "explain_expired_run", _always("")),),
+        QUIET._replace(hours=True, airflow=True),
+        "on an old approval",
     ),
     "resume asks again": Guard(
-        ((approval_rules, "approved_long_ago", _always("")),), QUIET._replace(hours=True), "on an old approval"
+        ((approval_rules, "explain_stale_run_approval", _always("")),), QUIET._replace(hours=True), "on an old approval"
     ),
     "resume of a failback asks again": Guard(
-        ((approval_rules, "approved_long_ago", _always("")),),
+        ((approval_rules, "explain_stale_run_approval", _always("")),),
         QUIET._replace(hours=True, unplanned=False),
         "step align of failback",
         before=("failover run --mode unplanned m",),
     ),
     "a file lifts the fence without the destination": Guard(
-        ((fence_file, "names_of", _always(())),), QUIET._replace(outages=(1,), files=True), "no command lifts the fence"
+        ((fence_file, "list_names", _always(())),),
+        QUIET._replace(outages=(1,), files=True),
+        "no command lifts the fence",
     ),
     "a promotion opens its own topics only": Guard(
-        ((acl_ledger, "_names_one", _always(True)), (acl_ledger, "both_ways", _always(ALL_MIRRORS))),
+        ((acl_ledger, "_is_on_topics", _always(True)), (acl_ledger, "get_both_directions", _always(ALL_MIRRORS))),
         QUIET._replace(kills=False),
         "changed DENY",
         mirrors=2,
         before=(THERE, *HOME, THERE.replace(" m", " n"), *(way.replace(" m", " n") for way in HOME)),
     ),
     "a right that was withdrawn does not come back": Guard(
-        ((acl_plan, "judged_again", _always(())), (ledger_rules, "judged_again", _always(()))),
+        ((acl_plan, "update_demotions", _always(())), (ledger_rules, "update_demotions", _always(()))),
         QUIET._replace(kills=False, revoked=True),
         "nobody grants it",
         before=(THERE, *HOME),
     ),
     "somebody watches until the fence is not needed": Guard(
-        ((fence_state, "nothing_to_watch", _stopped),), QUIET._replace(outages=(0,)), BOTH
+        ((fence_state, "explain_nothing_to_watch", _stopped),), QUIET._replace(outages=(0,)), BOTH
     ),
     "a source that is back is given up only by a word": Guard(
-        ((source_probe, "word_needed", _always(False)),), QUIET._replace(outages=(0,), kills=False, writes=True), ASKED
+        ((source_probe, "needs_confirmation", _always(False)),),
+        QUIET._replace(outages=(0,), kills=False, writes=True),
+        ASKED,
     ),
     "an approval of when it was silent begins nothing": Guard(
-        ((approval_rules, "come_back", _always(())),),
+        ((approval_rules, "explain_source_answers_again", _always(())),),
         QUIET._replace(airflow=True, outages=(0,)),
         "by an approval of before",
     ),
     "what was lifted and stands again is named": Guard(
-        ((fence_stray_denials, "reappeared", _always(())),),
+        ((fence_stray_denials, "find_stray_denials", _always(())),),
         QUIET._replace(processes=2, unplanned=False, failbacks=False),
         "nobody remembers",
     ),
-    "no abort leads back from the promotion": Guard(((steps, "turned", _always(False)),), QUIET, BOTH),
+    "no abort leads back from the promotion": Guard(((steps, "is_past_no_return", _always(False)),), QUIET, BOTH),
 }
 
 

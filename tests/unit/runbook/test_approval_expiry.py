@@ -41,6 +41,7 @@ def conductor(monkeypatch: pytest.MonkeyPatch, run: Run, *begun: str) -> Failbac
         )
     monkeypatch.setattr(failback_conductor, "read_state", lambda cluster: state)
     monkeypatch.setattr("mirror_core.runbook.conductor.read_state", lambda cluster: state)
+    monkeypatch.setattr("mirror_core.runbook.conductor.read_approval_time_ms", lambda cluster: now_ms())
     return Failback(LINK, cast("Any", None), started_by="ben")
 
 

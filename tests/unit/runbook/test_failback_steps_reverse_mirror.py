@@ -64,12 +64,12 @@ def steps_of(world: World) -> Iterator[FailbackSteps]:
             ("ClusterClient", client),
             ("StateWriter", writer),
             ("read_state", read),
-            ("read_whole", read),
+            ("read_complete_state", read),
             ("ensure_state_topic", lambda client: None),
-            ("existing", lambda client, names: topics),
-            ("bring_home", lambda *_: 0),
-            ("gaps_home", lambda mirror, link: mirror.gaps),
-            ("sync", synced),
+            ("find_existing_topics", lambda client, names: topics),
+            ("reset_group_offsets", lambda *_: 0),
+            ("choose_reverse_gap_method", lambda mirror, link: mirror.gaps),
+            ("sync_mirror", synced),
         ):
             patch.setattr(failback_steps, name, double)
         yield FailbackSteps(route.there, cast("Any", None), cast("Any", west), journal_of(FAILBACK))
@@ -182,7 +182,7 @@ def each_kill(tmp_path: Path, failed: Callable[[Path], Any]) -> Iterator[World]:
                 steps.create_reverse()
             except Killed:
                 mirror = world.logs["east"].state.mirrors.get(BACK)
-                if mirror is not None and mirror.homecoming == FAILBACK:
+                if mirror is not None and mirror.failback_run == FAILBACK:
                     yield world
             else:
                 return

@@ -197,7 +197,7 @@ def test_a_source_is_silent_when_none_of_its_brokers_answers(
 @pytest.mark.parametrize("silent", [False, True])
 def test_a_command_begins_by_what_it_has_shown(monkeypatch: pytest.MonkeyPatch, silent: bool) -> None:
     begun = list[bool]()
-    by: Any = SimpleNamespace(decide_lost=lambda: (UNSEEN, silent), started_by="me")
+    by: Any = SimpleNamespace(decide_unplanned=lambda: (UNSEEN, silent), started_by="me")
 
     def begin(by: Any, decision: PlanDecision, mode: RunMode, *, silent: bool, as_json: bool) -> None:
         begun.append(silent)
@@ -220,7 +220,10 @@ def both(monkeypatch: pytest.MonkeyPatch, *, seen: bool, begun: list[str], answe
             begun.append(name)
 
         return SimpleNamespace(
-            link=LINK, decide_lost=lambda: (found, not (found.source_seen or answers)), begin=begin, started_by="me"
+            link=LINK,
+            decide_unplanned=lambda: (found, not (found.source_seen or answers)),
+            begin=begin,
+            started_by="me",
         )
 
     conductors = {A: conductor(A, replace(SEEN, source_seen=seen)), B: conductor(B, SEEN)}

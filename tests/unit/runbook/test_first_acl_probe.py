@@ -87,6 +87,6 @@ def test_a_drill_of_a_mirror_that_is_there_goes_on_where_that_is_only_likely(
     monkeypatch.setattr(broker_checks, "check_first_acl", lambda *_: FirstAclAssessment(answer, "because"))
     ends = (ClusterConfig(ClusterName(one), {}, {}) for one in ("east", "west"))
     link = MirrorLink(cast("Any", None), mirror, *ends)
-    there = cast("Any", SimpleNamespace(while_waiting=lambda *_: None))
+    there = cast("Any", SimpleNamespace(await_event=lambda *_: None))
     seen = snapshot_reader._snapshot_source(link, State(), (), threading.Event(), there, offsets=True, fences=True)
     assert bool(seen.fence_side_effects) is refused

@@ -94,7 +94,7 @@ def test_an_approval_is_for_what_was_left_behind(view: MirrorSnapshot, left: Mir
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda v: replace(v, mirror=replace(v.mirror, homecoming="run-1")), "on the way home"),
+        (lambda v: replace(v, mirror=replace(v.mirror, failback_run="run-1")), "on the way home"),
         (lambda v: replace(v, source=replace(source_of(v), authorizer=False)), "nothing fences east"),
         (
             lambda v: replace(v, source=replace(source_of(v), offline_partitions=(P0, P1))),
@@ -105,7 +105,7 @@ def test_an_approval_is_for_what_was_left_behind(view: MirrorSnapshot, left: Mir
 )
 def test_where_it_is_not_safe_no_word_helps_and_none_is_offered(view: MirrorSnapshot, change: Any, why: str) -> None:
     assert "--leave-behind" not in reasons_of(change(view))
-    assert why in reasons_of(replace(change(view), left=frozenset({P0, P1})))
+    assert why in reasons_of(replace(change(view), left_behind=frozenset({P0, P1})))
 
 
 def test_a_destination_without_a_leader_for_it_is_refused_as_ever(left: MirrorSnapshot) -> None:
@@ -189,7 +189,7 @@ def test_one_that_is_back_before_is_compared_while_applications_still_write(
     monkeypatch.setattr(PlannedSteps, "_may_be_fenced", lambda self: False)
     monkeypatch.setattr(planned_steps, "estimate_remaining", rest_of)
     steps.journal.save_checkpoint("prove", ProveResult(ends=PartitionOffsets(), records=1))
-    ready = replace(steps, services=cast("Any", SimpleNamespace(ready_gate=lambda run_id: None)))
+    ready = replace(steps, services=cast("Any", SimpleNamespace(prepare_gate=lambda run_id: None)))
     ready.compare_before_fence(None)
     assert looked_at == [(P0, P1)]
 
@@ -209,7 +209,7 @@ def test_one_that_is_back_while_the_fence_goes_up_is_seen_to_stand_still(
 
     led(monkeypatch)
     monkeypatch.setattr(planned_steps, "apply_fence", raise_fence)
-    monkeypatch.setattr(planned_steps, "LiftFile", lambda *a, **k: SimpleNamespace(words=""))
+    monkeypatch.setattr(planned_steps, "LiftFile", lambda *a, **k: SimpleNamespace(text=""))
     monkeypatch.setattr(PlannedSteps, "check_approval", lambda *a, **k: True)
     monkeypatch.setattr(PlannedSteps, "_refuse_if_strayed", lambda self: None)
     steps.fence()
@@ -292,7 +292,7 @@ def test_where_an_older_run_has_begun_and_drained_is_read(steps: PlannedSteps) -
     scope = '{"topics":[{"name":"orders","drained":[0],"as_is":[1]}]}'
     positions = msgspec.json.encode(PartitionOffsets.from_mapping({P0: Offset(9)})).decode()
     steps.writer.put(
-        Checkpoint(run=RUN.id, step="begin", kind="Scope", version=1, value=scope),
-        Checkpoint(run=RUN.id, step="drain", kind="Drained", version=1, value=f'{{"positions":{positions}}}'),
+        Checkpoint(run=RUN.id, step="begin", kind="FailoverScope", version=1, value=scope),
+        Checkpoint(run=RUN.id, step="drain", kind="DrainResult", version=1, value=f'{{"positions":{positions}}}'),
     )
     assert (steps.scope.promoted, steps.scope.left_behind, steps.left_behind) == ((P0, P1), (), {})

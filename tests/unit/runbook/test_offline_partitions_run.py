@@ -65,9 +65,9 @@ def test_one_that_is_back_and_behind_the_destination_is_seen_before_anybody_is_s
 ) -> None:
     """Behind the fence it could not be drained. Nor is it fenced before it was compared within the gate's limit."""
     asked = list[tuple[Partition, ...]]()
-    monkeypatch.setattr(PlannedSteps, "check_approval", lambda self, what, **_: asked.append(self.scope.left))
+    monkeypatch.setattr(PlannedSteps, "check_approval", lambda self, what, **_: asked.append(self.scope.left_behind))
     monkeypatch.setattr(PlannedSteps, "_refuse_if_strayed", lambda self: None)
-    monkeypatch.setattr(planned_steps, "LiftFile", lambda *a, **k: SimpleNamespace(words=""))
+    monkeypatch.setattr(planned_steps, "LiftFile", lambda *a, **k: SimpleNamespace(text=""))
     fenced = list[tuple[Partition, ...]]()
 
     def raise_fence(
@@ -104,7 +104,7 @@ def test_what_is_led_again_during_the_last_comparison_is_within_the_limit_of_the
     monkeypatch.setattr(PlannedSteps, "_compare_new_records", compare)
     led(monkeypatch)
     with pytest.raises(Refused) as refused:
-        replace(steps, services=cast("Any", SimpleNamespace(ready_gate=lambda run: None))).compare_before_fence(5.0)
+        replace(steps, services=cast("Any", SimpleNamespace(prepare_gate=lambda run: None))).compare_before_fence(5.0)
     assert "about 10000.0 s: more than the 5 s that were allowed" in refused.value.reasons[0]
     assert steps.scope.left_behind == ()
 
@@ -116,7 +116,7 @@ def test_a_leader_that_does_not_answer_yet_is_none_that_is_left_behind(
     """It says NOT_LEADER for seconds after an election, or hangs: it is asked nothing."""
     topic = SimpleNamespace(partitions={P1.index: leader})
     client = SimpleNamespace(
-        name="east", metadata=lambda topics: SimpleNamespace(topics={P1.topic: topic}), ask_another=lambda: None
+        name="east", metadata=lambda topics: SimpleNamespace(topics={P1.topic: topic}), mark_metadata_stale=lambda: None
     )
     monkeypatch.setattr(drain, "ClusterClient", lambda *a, **k: nullcontext(client))
     assert drain.readmit_led_partitions(steps, steps.scope) is (leader.broker >= 0)
@@ -130,8 +130,8 @@ def compared(steps: PlannedSteps, monkeypatch: pytest.MonkeyPatch) -> list[set[P
     def compare_rest(link: object, state: object, ranges: list[ParityRange], *_: object, **how: Any) -> Any:
         recent.append(set(how["recent"]))
         proven = {one.partition: one.end for one in ranges}
-        result = SimpleNamespace(proven=proven, records=1, chunks=1, report="", seconds=0.0)
-        return result, None, SimpleNamespace(of=lambda ranges: 0, rest=lambda ranges: ())
+        result = SimpleNamespace(verified_ends=proven, records=1, chunks=1, report="", seconds=0.0)
+        return result, None, SimpleNamespace(count_verified_records=lambda ranges: 0, list_remaining=lambda ranges: ())
 
     monkeypatch.setattr(planned_steps, "compare_unverified", compare_rest)
     monkeypatch.setattr(planned_steps, "check_gate", lambda *a, **k: "PASSED")

@@ -111,7 +111,7 @@ def test_a_word_is_for_partitions_that_were_all_named(
     west.log, west.high = dict.fromkeys(many, Offset(8)), dict.fromkeys(many, Offset(5))
     alone = west.placements(None, [])[SHORT]
     monkeypatch.setattr(quiescence, "describe_placements", lambda *_: dict.fromkeys(many, alone))
-    monkeypatch.setattr(UnplannedSteps, "scope", SimpleNamespace(drained=many, names=["orders"]))
+    monkeypatch.setattr(UnplannedSteps, "scope", SimpleNamespace(drained=many, topic_names=["orders"]))
     with pytest.raises(Refused) as refused:
         settle(steps)
     assert set(re.findall(r"orders-\d+", str(refused.value))) == set(map(str, many))
@@ -119,7 +119,7 @@ def test_a_word_is_for_partitions_that_were_all_named(
 
 def test_where_a_run_of_an_older_version_has_settled_is_read(steps: UnplannedSteps) -> None:
     positions = msgspec.json.encode(PartitionOffsets.from_mapping({WELL: Offset(10)})).decode()
-    older = Checkpoint(run="r", step="settle", kind="Settled", version=1, value=f'{{"positions":{positions}}}')
+    older = Checkpoint(run="r", step="settle", kind="SettleResult", version=1, value=f'{{"positions":{positions}}}')
     steps.writer.put(older)
     assert steps.positions == {WELL: 10}
     assert not steps.left_behind
@@ -158,12 +158,12 @@ def settled(steps: UnplannedSteps, *, after_ms: int) -> None:
 def test_what_a_source_took_while_settling_waited_is_left_behind_only_by_a_word(
     west: West, steps: UnplannedSteps, monkeypatch: pytest.MonkeyPatch, after_ms: int, asks: bool
 ) -> None:
-    scope = SimpleNamespace(drained=[WELL, SHORT], names=["orders"], promoted=[WELL, SHORT])
+    scope = SimpleNamespace(drained=[WELL, SHORT], topic_names=["orders"], promoted=[WELL, SHORT])
     monkeypatch.setattr(UnplannedSteps, "scope", scope)
     settled(steps, after_ms=after_ms)
-    paid = lambda acts, owed, *_: acts.writer.put(replace(owed, applied_at_ms=now_ms(), ends=TAKEN)) or {}  # noqa: E731
+    paid = lambda acts, owed, *_: acts.writer.put(replace(owed, applied_at_ms=now_ms(), log_ends=TAKEN)) or {}  # noqa: E731
     monkeypatch.setattr(unplanned_steps, "apply_fence", paid)
-    monkeypatch.setattr(unplanned_steps, "LiftFile", lambda acts, needed: SimpleNamespace(by_command=set))
+    monkeypatch.setattr(unplanned_steps, "LiftFile", lambda acts, needed: SimpleNamespace(write_for_command=set))
     monkeypatch.setattr(unplanned_steps, "refuse_if_lifted", lambda acts: False)
     steps.stand()
     PromotionSteps.record_lmo(steps)

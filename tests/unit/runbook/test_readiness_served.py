@@ -69,7 +69,7 @@ class Served:
         monkeypatch.setattr(cli, "read_states", states)
         monkeypatch.setattr(cli, "serve_metrics", served)
         monkeypatch.setattr(cli, "print_line", lambda line, **more: self.said.append(line))
-        monkeypatch.setattr(cli, "ReadinessCollector", lambda: SimpleNamespace(tell=told))
+        monkeypatch.setattr(cli, "ReadinessCollector", lambda: SimpleNamespace(update=told))
         monkeypatch.setattr(cli, "LOOK_INTERVAL_S", 0.0)
         monkeypatch.setattr(cli, "threading", SimpleNamespace(Event=lambda: stop))
         monkeypatch.setattr(cli, "signal", SimpleNamespace(signal=lambda *given: None, SIGTERM=15, SIGINT=2))
@@ -80,7 +80,9 @@ class Served:
         self._count += 1
         return self._count
 
-    def look(self, link: Any, state: State, services: object, *, whole: bool, read_ms: int, current: bool) -> Readiness:
+    def look(
+        self, link: Any, state: State, services: object, *, with_drift: bool, read_ms: int, current: bool
+    ) -> Readiness:
         if link.mirror.name == "broken":
             raise ValueError("a step of another version")
         self.current.append(current)
@@ -167,7 +169,7 @@ def test_signs_are_as_old_as_they_were_when_the_state_was_read(monkeypatch: pyte
     class Silent:
         def __init__(self, *given: object, **more: object) -> None: ...
 
-        def foresee(self) -> None:
+        def decide_both_modes(self) -> None:
             raise Unreachable("east does not answer")
 
     monkeypatch.setattr(readiness_report, "Failover", Silent)
@@ -184,7 +186,7 @@ def test_a_look_knows_what_never_was_and_how_long_a_failover_would_take(
     class Foreseen:
         def __init__(self, *given: object, **more: object) -> None: ...
 
-        def foresee(self) -> tuple[PlanDecision, UnplannedForecast]:
+        def decide_both_modes(self) -> tuple[PlanDecision, UnplannedForecast]:
             return decide_failover(replace(VIEW, forecast=forecast)), UnplannedForecast(refused=())
 
     monkeypatch.setattr(readiness_report, "Failover", Foreseen)

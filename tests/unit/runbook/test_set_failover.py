@@ -160,7 +160,7 @@ def test_of_a_set_a_run_that_waits_for_a_word_is_kept_while_its_source_is_silent
         aborted.append(run_id)
         return RUN
 
-    one: Any = SimpleNamespace(link=LINK, source_answers=lambda: answers, abort=abort)
+    one: Any = SimpleNamespace(link=LINK, can_reach_source=lambda: answers, abort=abort)
     several = SetFailover(MirrorSet("shop", (A, B)), {A: one, B: one}, RunMode.UNPLANNED, print_line=print)
     run = replace(RUN, plan=replace(RUN.plan, mirror=A, mode=RunMode.UNPLANNED), id="a-1", state=RunState.RUNNING)
     standings = {A: MemberRun(run, (), waits)}
@@ -200,7 +200,7 @@ def test_a_set_takes_back_a_promotion_that_has_given_nothing(monkeypatch: pytest
         return run
 
     monkeypatch.setattr("mirror_core.runbook.set_failover.read_state", lambda cluster: state)
-    one: Any = SimpleNamespace(link=LINK, source_answers=lambda: True, abort=abort)
+    one: Any = SimpleNamespace(link=LINK, can_reach_source=lambda: True, abort=abort)
     several = SetFailover(MirrorSet("shop", (A,)), {A: one}, print_line=print)
     (said,) = several.abort("shop-1")
     assert said.startswith("a: kept: another mirror of the set is promoted" if given else "a: given up")

@@ -102,7 +102,7 @@ def test_a_defect_is_told_at_once_as_what_it_is(caplog: pytest.LogCaptureFixture
     ask = Query(broken)
     found = ask.await_result(_soon())
     assert isinstance(found, UnseenCluster)
-    assert re.fullmatch(r"a defect of Mirrorbook: KeyError in test_ask\.py line \d+", found.reason)
+    assert re.fullmatch(r"a defect of Mirrorbook: KeyError in test_snapshot_reader_requests\.py line \d+", found.reason)
     assert ask.await_result(_soon()) == found
     assert found.reason in caplog.text
     assert "hunter2" not in caplog.text, "nobody has checked that text for secrets"

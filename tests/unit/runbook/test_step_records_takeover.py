@@ -194,7 +194,7 @@ def test_a_promotion_has_turned_when_it_may_have_given_something() -> None:
     unreadable = make_checkpoint(RUN.id, "promote", PromotionCheck(source_state="seen"))
     log.put(replace(unreadable, value="{}"))
     assert said(), "what nobody can read may have been given"
-    newer = '{"words": "seen", "given": %s, "of": "a newer Mirrorbook"}'
+    newer = '{"source_state": "seen", "rights_given": %s, "of": "a newer Mirrorbook"}'
     for given in (True, False):
         log.put(replace(unreadable, version=2, value=newer % str(given).lower()))
         assert said() is given, "every version tells whether anything was given"
@@ -214,8 +214,8 @@ def test_a_last_look_of_another_version_holds_up_no_resume(monkeypatch: pytest.M
     )
     monkeypatch.setattr(PlannedSteps, "ensure_fenced", lambda self: {"fence": "stands"})
 
-    def giving(*args: object, before: Callable[[], None], **known: object) -> tuple[()]:
-        before()
+    def giving(*args: object, before_change: Callable[[], None], **known: object) -> tuple[()]:
+        before_change()
         return ()
 
     monkeypatch.setattr(promotion_steps, "apply_promotion", giving)
@@ -224,7 +224,7 @@ def test_a_last_look_of_another_version_holds_up_no_resume(monkeypatch: pytest.M
         journal.perform("promote", _gives_nothing)
     other = make_checkpoint(RUN.id, "promote", PromotionCheck(source_state="x"))
     for given, found in ((False, {PROBE_EVIDENCE_KEY: "seen"}), (True, {"fence": "stands"})):
-        value = f'{{"words": "x", "given": {str(given).lower()}}}'
+        value = f'{{"source_state": "x", "rights_given": {str(given).lower()}}}'
         journal.log.put(replace(other, version=2, value=value))
         evidence = steps.get_action("promote")()
         assert {key: evidence[key] for key in evidence if key != "not_done"} == found

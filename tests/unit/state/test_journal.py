@@ -143,7 +143,7 @@ def test_what_a_step_leaves_is_written_with_its_end_and_not_without(
     assert journal.load_checkpoint("one", Seen) is None
     journal.perform("one", lambda: leaves(2, fails=False))
     assert journal.load_checkpoint("one", Seen) == Seen((("t", 2),))
-    assert writes == [["StepRecord", "Told"]] * 3 + [["Checkpoint", "StepRecord", "Told"]]
+    assert writes == [["StepRecord", "AuditLine"]] * 3 + [["Checkpoint", "StepRecord", "AuditLine"]]
 
 
 def test_a_value_of_another_version_is_not_guessed_at(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:

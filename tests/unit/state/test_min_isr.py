@@ -92,7 +92,7 @@ def test_who_cannot_write_is_told_why(
 
     monkeypatch.setattr(writer, "explain_min_isr", lambda cluster, timeout_s: WHY)
     one = StateWriter(west, writer_id)
-    one._producer = cast("Any", SimpleNamespace(take=refuse, write=refuse, settle=refuse, number=0))
+    one._producer = cast("Any", SimpleNamespace(take_over=refuse, write=refuse, settle=refuse, number=0))
     attempts: list[Callable[[], object]] = [one.__enter__, one.put]
     for attempt in attempts:
         with pytest.raises(kind) as failed:

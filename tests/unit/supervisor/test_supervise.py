@@ -44,7 +44,7 @@ command = [sys.executable, "-c", script]
 try:
     refused = [sys.executable, "-c", *more] if more else ()
     say = lambda text: print(text, flush=True)
-    Supervisor(Path(home), MirrorName(mirror), command, say=say, refused=refused).run()
+    Supervisor(Path(home), MirrorName(mirror), command, print_text=say, refusal_command=refused).run()
 except MirrorError as error:
     print(error)
     sys.exit(error.exit_code)

@@ -32,7 +32,7 @@ def test_a_mirror_whose_fence_may_stand_is_not_deleted_with_all_that_is_known_of
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ledger = {"k": entry(EAST, "User:*", AclPurpose.FENCE)}
-    monkeypatch.setattr("tests.unit.mirrors.test_delete.State", lambda **known: State(**known, ledger=dict(ledger)))
+    monkeypatch.setattr("tests.support.deleted_mirrors.State", lambda **known: State(**known, ledger=dict(ledger)))
     east = East(acls=AuthorizerOff(EAST, AuthorizerKind.NONE), ruling=NONE)
     assert any("may stand there" in reason for reason in east.reasons(monkeypatch, None))
 

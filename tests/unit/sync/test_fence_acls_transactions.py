@@ -59,10 +59,10 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[OpenTransaction]:
         ("PrepareCommit", {}, False),  # nobody leads what its marker is missing on
         ("PrepareCommit", {"partitions": frozenset({FAILED})}, True),  # that has a leader, and is not drained
         ("PrepareAbort", {}, False),
-        ("PrepareCommit", {"groups": frozenset({LED})}, True),
-        ("PrepareCommit", {"groups": frozenset({LED, UNLED})}, True),
-        ("PrepareAbort", {"groups": frozenset({UNLED})}, False),  # nobody can read these offsets either
-        ("Ongoing", {"groups": frozenset({UNLED})}, True),
+        ("PrepareCommit", {"offsets_partitions": frozenset({LED})}, True),
+        ("PrepareCommit", {"offsets_partitions": frozenset({LED, UNLED})}, True),
+        ("PrepareAbort", {"offsets_partitions": frozenset({UNLED})}, False),  # nobody can read these offsets either
+        ("Ongoing", {"offsets_partitions": frozenset({UNLED})}, True),
         ("PrepareAbort", {"partitions": frozenset({P0, P1})}, True),
     ],
 )

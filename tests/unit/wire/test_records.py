@@ -265,13 +265,13 @@ def test_records_of_a_large_batch_are_read_and_written_anew() -> None:
 PEAK = """
 import resource, sys
 from mirror_core.wire.batch import HEADER, BatchHeader, MalformedBatch
-from mirror_core.wire.records import decode
-from mirror_core.wire.reencode import dense_runs
+from mirror_core.wire.records import decode_records
+from mirror_core.wire.reencode import split_into_runs
 
 batch = sys.stdin.buffer.read()
 header = BatchHeader(*HEADER.unpack_from(batch))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-for read in (lambda: list(decode(header, batch)), lambda: dense_runs(header, memoryview(batch), 0)):
+for read in (lambda: list(decode_records(header, batch)), lambda: split_into_runs(header, memoryview(batch), 0)):
     try:
         read()
     except MalformedBatch:
