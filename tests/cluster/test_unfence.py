@@ -41,9 +41,9 @@ AGAIN_S: Final = 30.0
 """From the command that lifts the fence to a write of an application that is acknowledged."""
 
 
-def dies(*_: object, before: Callable[[], None] = lambda: None, **__: object) -> None:
+def dies(*_: object, before_change: Callable[[], None] = lambda: None, **__: object) -> None:
     """As the destination may when promotion is about to give the first right."""
-    before()
+    before_change()
     raise RemoteFault("the destination dies")
 
 
