@@ -262,7 +262,8 @@ def plan_acls(
 
 def _must_wait_for_promotion(acl: Acl) -> bool:
     """Older brokers refuse a whole request for TWO_PHASE_COMMIT, so promotion never creates it."""
-    return is_wildcard_grant(acl) and acl.operation is not Operation.TWO_PHASE_COMMIT
+    is_never_created = acl.resource is Resource.TRANSACTIONAL_ID and acl.operation is Operation.TWO_PHASE_COMMIT
+    return is_wildcard_grant(acl) and not is_never_created
 
 
 def _expand_to_names(wide_acls: Iterable[Acl], topics: SortedNames, groups: SortedNames) -> Iterator[Acl]:

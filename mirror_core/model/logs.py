@@ -77,10 +77,10 @@ def log_context(**fields: Unpack[LogFields]) -> Iterator[None]:
 
 
 class Logger:
-    __slots__ = ("_logger",)
+    __slots__ = ("_wrapped",)
 
     def __init__(self, target: logging.Logger) -> None:
-        self._logger = target
+        self._wrapped = target
 
     def debug(self, message: str, *args: object, exc_info: bool = False, **fields: Unpack[LogFields]) -> None:
         self._write(logging.DEBUG, message, args, exc_info, fields)
@@ -96,8 +96,8 @@ class Logger:
 
     def _write(self, level: int, message: str, args: tuple[object, ...], exc_info: bool, fields: LogFields) -> None:
         fields_given = _check_fields(fields)
-        if self._logger.isEnabledFor(level):
-            self._logger.log(
+        if self._wrapped.isEnabledFor(level):
+            self._wrapped.log(
                 level, message, *args, exc_info=exc_info, extra={"fields": {**_context_fields.get(), **fields_given}}
             )
 

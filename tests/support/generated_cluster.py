@@ -79,7 +79,7 @@ class Cluster:
                         return
                     ready: Any = key.fileobj
                     if ready in self.listeners:
-                        selector.register(ready.rewrite()[0], selectors.EVENT_READ)
+                        selector.register(ready.accept()[0], selectors.EVENT_READ)
                     elif request := _frame(ready):
                         said = request[4:8] + self.answer(request)
                         ready.sendall(len(said).to_bytes(4, "big") + said)

@@ -75,6 +75,6 @@ class MemoryAside:
         else:
             self.log.put(record)
 
-    def empty(self, within_s: float) -> bool:
+    def flush(self, timeout_s: float) -> bool:
         self._lost()
         return True

@@ -80,7 +80,7 @@ def west(monkeypatch: pytest.MonkeyPatch) -> West:
     monkeypatch.setattr(promotion_steps, "list_known_offsets", made.offsets)
     monkeypatch.setattr(promotion_steps, "list_offsets", made.offsets)
     monkeypatch.setattr(promotion_steps, "ClusterClient", lambda *a, **k: nullcontext(SimpleNamespace(name="west")))
-    monkeypatch.setattr(UnplannedSteps, "scope", SimpleNamespace(drained=[WELL, SHORT], names=["orders"]))
+    monkeypatch.setattr(UnplannedSteps, "scope", SimpleNamespace(drained=[WELL, SHORT], topic_names=["orders"]))
     return made
 
 

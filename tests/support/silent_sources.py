@@ -25,7 +25,7 @@ west, journal, steps = quiescence.west, quiescence.journal, quiescence.steps
 @pytest.fixture
 def fluent(west: West, steps: UnplannedSteps, monkeypatch: pytest.MonkeyPatch) -> UnplannedSteps:
     """A run that nothing holds up has come to its promotion; what the source has is not copied up to `TAKEN`."""
-    scope = SimpleNamespace(drained=[WELL, SHORT], names=["orders"], promoted=[WELL, SHORT])
+    scope = SimpleNamespace(drained=[WELL, SHORT], topic_names=["orders"], promoted=[WELL, SHORT])
     monkeypatch.setattr(UnplannedSteps, "scope", scope)
     monkeypatch.setattr(UnplannedSteps, "check_approval", lambda *_, **__: False)
     west.high[SHORT] = Offset(8)

@@ -196,7 +196,7 @@ def test_all_who_delete_have_their_salvage_kept(monkeypatch: pytest.MonkeyPatch,
         assert services(Path("m.yaml"), ["salvage"], master).salvage is seen[-1]
     assert [type(one).__name__ for one in seen] == ["LocalSalvage", "SparkSalvage"]
     order = list[str]()
-    plan = cast("Any", type("Seen", (), {"proposals": (1,), "agreed": (1,), "hash": "h"})())
+    plan = cast("Any", type("Seen", (), {"proposals": (1,), "actionable": (1,), "hash": "h"})())
     monkeypatch.setattr(control_tasks, "_recovery", lambda link, context: (plan, tmp_path / "orders" / "recover-1"))
     monkeypatch.setattr(partition_recovery, "check_approved_plan", lambda link, seen, shown: None)
     monkeypatch.setattr(partition_recovery, "salvage_lost_records", lambda link, seen, folder, say: _save(folder))

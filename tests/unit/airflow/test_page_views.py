@@ -263,9 +263,7 @@ def test_ids_are_unique() -> None:
 # -- runs ------------------------------------------------------------------------------------------------------------
 
 
-BEAT = (
-    f'{{"token":"t","by":"x","host":"elsewhere","boot":"b","pid":7,"started":1,"at_ms":{NOW - 4_000},"released":false}}'
-)
+BEAT = f'{{"token":"t","by":"x","host":"elsewhere","boot":"b","pid":7,"start_ticks":1,"at_ms":{NOW - 4_000},"released":false}}'
 
 
 def test_the_standstill_is_counted_while_it_happens_and_told_by_the_core_at_its_end() -> None:
@@ -341,7 +339,7 @@ def forecast(again: dict[str, tuple[int, int]], counts: dict[str, int | None]) -
     counted = ForecastOutcome(
         lost_offsets=3, lost_basis="by the old source's ends", reread_offsets=counts, reread_basis=HOSTILE
     )
-    made = replace(run(ended_ms=NOW), plan=plan(foretold=told_), state=RunState.DONE, forecast_outcome=counted)
+    made = replace(run(ended_ms=NOW), plan=plan(forecast=told_), state=RunState.DONE, forecast_outcome=counted)
     return made, step("fence", NOW - 4_000, NOW - 3_000)
 
 

@@ -73,7 +73,7 @@ def driven(
     monkeypatch.setattr(driver, "now_ms", clock)
     monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: clock.now / 1000))
     monkeypatch.setattr(driver, "check_may_run", lambda state, link: None)
-    for name, instead in (("_submit", submit), ("_tend", tend), ("_plan", look), ("_await_writes", wait)):
+    for name, instead in (("_submit", submit), ("_run_epoch", tend), ("_plan", look), ("_await_writes", wait)):
         monkeypatch.setattr(one, name, instead)
     monkeypatch.setattr(one, "_follow_log_start", lambda *asked: None)
     monkeypatch.setattr(one, "_keepalive", SimpleNamespace(until_done=lambda lease, work, until_ms: work()))
@@ -185,7 +185,7 @@ def test_a_comparison_that_is_cut_short_makes_the_driver_lengthen_its_epochs() -
     one.runner = SimpleNamespace(slots=1, submit=submit)
     one._channel = SimpleNamespace(at=lambda number: None)
     state = SimpleNamespace(mirrors={"m": SimpleNamespace(throttle=None)})
-    lease: Any = SimpleNamespace(generation=1, state=state, beat=lambda **_: None)
+    lease: Any = SimpleNamespace(generation=1, state=state, renew=lambda **_: None)
     partition = Partition("t", 0)
     assigned = PartitionAssignment(partition=partition, source_topic_id="", destination_topic_id="")
     one._submit(lease, SimpleNamespace(partitions={partition: assigned}, lags={}), None, 0, 30_000)

@@ -65,7 +65,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mirror_core.sync.fence_command_ownership.read_source_state", lambda link: ())
     for module in (fence_actions, watcher, fence_recheck):
         monkeypatch.setattr(module, "ClusterClient", lambda *a, **k: nullcontext(SimpleNamespace(name="east")))
-        monkeypatch.setattr(module, "check_source", lambda *a: None)
+        monkeypatch.setattr(module, "check_source_id", lambda *a: None)
     monkeypatch.setattr(watcher, "lift_fence", lambda *a: None)
     monkeypatch.setattr(fence_command, "compute_retry_pause_s", lambda tries: 0.0)
 
@@ -225,7 +225,7 @@ def test_an_opening_that_failed_too_late_is_put_right(
     journal.log.put(replace(journal.run, state=RunState.ABORTING), OWED)
     # An abort that is repeated writes before each try; a watcher once more, before it looks.
     lost_after(journal, 1 if who == "abort" else 2)
-    wanted(monkeypatch, debts={MIRROR.name: CLOSED})
+    wanted(monkeypatch, pending_fences={MIRROR.name: CLOSED})
     with pytest.raises(LostOwnership):
         LATE[who](link, journal)
     assert called(link) == ["unfence", "fence"]

@@ -103,7 +103,7 @@ def test_what_is_not_as_certificates_say_is_known(
     said = [found(0, ALTERED_KIND), EQUAL]
     monkeypatch.setattr(parity, "load_configuration", lambda path: SimpleNamespace())
     monkeypatch.setattr(
-        parity, "load_expectations", lambda *_: SimpleNamespace(of=lambda name: SimpleNamespace(own={}))
+        parity, "load_expectations", lambda *_: SimpleNamespace(for_mirror=lambda name: SimpleNamespace(expectations={}))
     )
     monkeypatch.setattr(parity, "find_mirror_link", lambda *_: (LINK, stored))
     monkeypatch.setattr(certificate_check, "read_certificate_scope", lambda *_: scope)

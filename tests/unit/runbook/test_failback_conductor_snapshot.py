@@ -39,7 +39,7 @@ def test_the_old_sources_state_is_waited_for_as_long_as_it_comes(monkeypatch: py
         return State()
 
     nothing: Any = lambda *arguments: {}  # noqa: E731
-    for name in ("_look_at_old", "_look_at_new", "_sizes"):
+    for name in ("_snapshot_old_source", "_snapshot_new_primary", "_list_log_sizes"):
         monkeypatch.setattr(failback_conductor, name, nothing)
     monkeypatch.setattr(failback_conductor, "find_sibling_mirrors", lambda link, topics, found: [])
     monkeypatch.setattr(failback_conductor, "_read_reverse_state", much)

@@ -28,8 +28,11 @@ class Throttles:
         self.topics: set[str] = set()
         self.rates: dict[int, str] = {}
         self.client = cast(ClusterClient, SimpleNamespace(name="east", brokers=lambda: (2,)))
-        for name in ("throttle", "throttled", "unthrottle", "set_rate", "rate_of"):
-            monkeypatch.setattr(truncation_strategies, name, getattr(self, name))
+        monkeypatch.setattr(truncation_strategies, "throttle_partitions", self.throttle)
+        monkeypatch.setattr(truncation_strategies, "list_throttled_topics", self.throttled)
+        monkeypatch.setattr(truncation_strategies, "unthrottle_topics", self.unthrottle)
+        monkeypatch.setattr(truncation_strategies, "set_throttle_rate", self.set_rate)
+        monkeypatch.setattr(truncation_strategies, "fetch_throttle_rate", self.rate_of)
 
     def throttle(self, client: ClusterClient, partitions: Iterable[Partition], leader: int, follower: int) -> None:
         self.topics |= {p.topic for p in partitions}
@@ -62,7 +65,7 @@ class Throttles:
 @pytest.fixture
 def acts() -> StepContext:
     link = SimpleNamespace(source=SimpleNamespace(name="east"))
-    return cast(StepContext, SimpleNamespace(journal=journal_of("r", "align"), say=lambda line: None, link=link))
+    return cast(StepContext, SimpleNamespace(journal=journal_of("r", "align"), print_line=lambda line: None, link=link))
 
 
 def test_throttles_that_stayed_go_before_others_are_set(acts: StepContext, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +119,7 @@ class Following:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seen: Throttles, *, clean: set[int]) -> None:
         self.end, self.clean, self.seen = 0, clean, seen
-        for name in ("replica_ends", "_in_transactions"):
+        for name in ("list_replica_ends", "_in_transactions"):
             monkeypatch.setattr(truncation_strategies, name, getattr(self, name))
 
     def replica_ends(self, client: ClusterClient, broker: int, partitions: object) -> dict[Partition, Offset]:
@@ -164,5 +167,5 @@ def led_by_2(monkeypatch: pytest.MonkeyPatch, ends: Mapping[Partition, Offset]) 
     def placements(client: ClusterClient, topics: Iterable[str]) -> Mapping[Partition, ReplicaPlacement]:
         return {A: ReplicaPlacement(leader=2, replicas=(2,), in_sync=(2,))}
 
-    for name, function in (("list_offsets", list_offsets), ("placements", placements)):
+    for name, function in (("list_offsets", list_offsets), ("describe_placements", placements)):
         monkeypatch.setattr(truncation_strategies, name, function)

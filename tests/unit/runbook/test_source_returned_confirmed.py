@@ -20,12 +20,13 @@ from mirror_core.runbook.fence_recheck import PromotionProbe
 from mirror_core.runbook.run_outcome import format_run_outcome
 from mirror_core.runbook.unplanned_steps import UnplannedSteps
 from mirror_core.state.no_return import PromotionCheck, SourceReturned, awaits_confirmation
-from tests.support import silent_sources
+from tests.support import quiescence, silent_sources
 from tests.support.fence_commands import MIRROR
 from tests.support.quiescence import SHORT, WELL, agree
 from tests.support.silent_sources import ANSWERS, approved_when_silent, looked
 from tests.support.source_returns import TAKEN, debt
 
+west, journal, steps = quiescence.west, quiescence.journal, quiescence.steps
 fluent = silent_sources.fluent
 FENCED = PromotionProbe(log_ends=TAKEN.to_mapping(), is_fenced=True, fenced_broker_count=1)
 

@@ -87,7 +87,7 @@ def test_one_fenced_by_stand_that_is_silent_for_the_look(
             acts.writer.put(replace(debt, applied_at_ms=now_ms(), ends=TAKEN)) or {"fence": "stands"}
         ),
     )
-    monkeypatch.setattr(unplanned_steps, "LiftFile", lambda acts, needed: SimpleNamespace(by_command=set))
+    monkeypatch.setattr(unplanned_steps, "LiftFile", lambda acts, needed: SimpleNamespace(write_for_command=set))
     monkeypatch.setattr(unplanned_steps, "refuse_if_lifted", lambda acts: False)
     fluent.stand()
     monkeypatch.setattr(
@@ -130,7 +130,7 @@ def test_a_hash_of_when_it_was_silent_is_no_approval_to_give_up_one_that_answers
         begun.append(silent)
         raise Refused("begun", [])
 
-    by: Any = SimpleNamespace(decide_lost=lambda: (back, False), started_by="me")
+    by: Any = SimpleNamespace(decide_unplanned=lambda: (back, False), started_by="me")
     monkeypatch.setattr(command, "find_mirror", lambda config, name: (LINK, None))
     monkeypatch.setattr(command, "make_conductor", lambda *arguments, **options: by)
     monkeypatch.setattr(command, "begin_run", begin)

@@ -48,7 +48,7 @@ def test_what_a_step_left_is_read_back_as_its_type(journal: Journal) -> None:
 
 
 def test_what_is_missing_is_not_taken_for_empty(journal: Journal) -> None:
-    with pytest.raises(Indeterminate, match="what step prove kept \\(Proven\\)"):
+    with pytest.raises(Indeterminate, match="what step prove kept \\(ProveResult\\)"):
         read_output(journal, "prove", ProveResult)
     journal.save_checkpoint("parity", GateResult(ends=PartitionOffsets()))
     with pytest.raises(Indeterminate, match="Fenced"):

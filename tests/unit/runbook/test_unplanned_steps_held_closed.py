@@ -52,7 +52,7 @@ def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MirrorLink:
     """The source answers, and nobody waits between two tries."""
     for module in (fence_actions, fence_recheck):
         monkeypatch.setattr(module, "ClusterClient", lambda *a, **k: nullcontext(SimpleNamespace(name="east")))
-        monkeypatch.setattr(module, "check_source", lambda *a: None)
+        monkeypatch.setattr(module, "check_source_id", lambda *a: None)
     monkeypatch.setattr(fence_command, "compute_retry_pause_s", lambda tries: 0.0)
     return linked(tmp_path)
 
@@ -82,7 +82,7 @@ def test_an_unplanned_promotion_stops_before_a_source_that_was_opened_meanwhile_
         unplanned_steps, "probe_source", lambda *a: PromotionProbe(log_ends={P0: Offset(9)})
     )  # behind the fence: 7
     monkeypatch.setattr(UnplannedSteps, "check_approval", lambda self, what, source_needed: False)
-    scope = SimpleNamespace(names=["orders"], promoted=[P0], drained=[P0])
+    scope = SimpleNamespace(topic_names=["orders"], promoted=[P0], drained=[P0])
     monkeypatch.setattr(UnplannedSteps, "scope", property(lambda self: scope))
     monkeypatch.setattr(fence_recheck, "list_known_offsets", lambda *a: {P0: Offset(9)})
     monkeypatch.setattr(fence_recheck, "check_stillness", lambda *a: {P0: Offset(9)})

@@ -45,7 +45,7 @@ def make_lease(owner: str, *, age_s: float = 1.0, released: bool = False) -> Lea
 
 
 def of_a_dead_process() -> str:
-    made = "from mirror_core.state.lease import new_owner; print(new_owner())"
+    made = "from mirror_core.state.lease import make_owner_name; print(make_owner_name())"
     return subprocess.run([sys.executable, "-c", made], capture_output=True, text=True, check=True).stdout.strip()
 
 

@@ -32,7 +32,7 @@ from tests.support.memory_state import fold, journal_of
 from tests.support.waiting import wait_until
 
 RUN = journal_of("m-failover-20260101T000000-abcd", "one").run
-BEAT = f"checkpoint/{RUN.id}/{CONDUCTOR_STEP}/Beat"
+BEAT = f"checkpoint/{RUN.id}/{CONDUCTOR_STEP}/RunHeartbeat"
 PLACE = f"checkpoint/{RUN.id}/{CONDUCTOR_STEP}."
 Rows = list[tuple[str, bytes | None]]
 
@@ -62,7 +62,7 @@ class Producer:
         self.taken.append(self.rows)
         self.state = "ready"
 
-    def settle(self, timeout_s: float) -> bool:
+    def finish_transaction(self, timeout_s: float) -> bool:
         if self.state == "ready":
             return False
         if self.state == "committing":

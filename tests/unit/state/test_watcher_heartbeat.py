@@ -254,7 +254,7 @@ def test_a_watcher_gives_a_sign_of_life_at_most_every_half_minute_also_when_the_
     assert len(log.keys) == 2, "after 10 s and after 40 s"
     Watch(monkeypatch, SILENT, SILENT, NOTHING, seconds=60.0)
     assert len(log.keys) == 4
-    assert set(log.keys) == {f"checkpoint/{NAME}/{WATCHER_STEP}/Watcher"}
+    assert set(log.keys) == {f"checkpoint/{NAME}/{WATCHER_STEP}/WatcherHeartbeat"}
 
 
 def test_who_has_nothing_to_watch_or_does_not_see_the_state_gives_none(
@@ -340,8 +340,8 @@ def test_of_many_mirrors_those_that_were_looked_at_are_told_each_on_its_own_clus
     found: dict[str, Any] = {"a": PENDING, "b": SILENT, "c": NOTHING, "d": Indeterminate("broken"), "e": PENDING}
     links = [link(name, "north" if name == "e" else "west") for name in found]
     fence_watcher.record_watched(links, found, "DAG mirror_watch", 60.0)  # type: ignore[arg-type]
-    assert logs["west"].keys == [f"checkpoint/{name}/{WATCHER_STEP}/Watcher" for name in ("a", "b")]
-    assert logs["north"].keys == [f"checkpoint/e/{WATCHER_STEP}/Watcher"]
+    assert logs["west"].keys == [f"checkpoint/{name}/{WATCHER_STEP}/WatcherHeartbeat" for name in ("a", "b")]
+    assert logs["north"].keys == [f"checkpoint/e/{WATCHER_STEP}/WatcherHeartbeat"]
 
 
 @pytest.mark.parametrize(
