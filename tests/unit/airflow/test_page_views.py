@@ -263,7 +263,10 @@ def test_ids_are_unique() -> None:
 # -- runs ------------------------------------------------------------------------------------------------------------
 
 
-BEAT = f'{{"token":"t","by":"x","host":"elsewhere","boot":"b","pid":7,"start_ticks":1,"at_ms":{NOW - 4_000},"released":false}}'
+BEAT = (
+    f'{{"token":"t","by":"x","host":"elsewhere","boot_id":"b","pid":7,"start_ticks":1,"at_ms":{NOW - 4_000},'
+    '"released":false}'
+)
 
 
 def test_the_standstill_is_counted_while_it_happens_and_told_by_the_core_at_its_end() -> None:

@@ -246,7 +246,7 @@ def test_a_child_that_will_not_stop_is_killed_with_all_it_started(
         "print('here I am', p.pid, flush=True); signal.pause()"
     )
     impatient = SUPERVISOR.replace(
-        "home, mirror", "import mirror_core.supervisor.supervisor as s; s.STOP_S = 1\nhome, mirror"
+        "home, mirror", "import mirror_core.supervisor.supervisor as s; s.STOP_TIMEOUT_S = 1\nhome, mirror"
     )
     monkeypatch.setitem(globals(), "SUPERVISOR", impatient)
     with supervisor(tmp_path, stubborn) as process:
@@ -317,13 +317,13 @@ def test_a_full_disk_costs_the_supervisors_words_and_not_its_child(tmp_path: Pat
 def test_a_child_that_could_not_be_started_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     short = """
 import mirror_core.supervisor.supervisor as s
-real, left = s.tethered, [1]
-def tethered(command, out):
+real, left = s.start_tethered, [1]
+def start_tethered(command, out):
     if left:
         left.pop()
         raise BlockingIOError(11, "Resource temporarily unavailable")
     return real(command, out)
-s.tethered = tethered
+s.start_tethered = start_tethered
 home, mirror"""
     monkeypatch.setitem(globals(), "SUPERVISOR", SUPERVISOR.replace("home, mirror", short.lstrip(), 1))
     with supervisor(tmp_path, STEADY) as process:
