@@ -119,14 +119,14 @@ class Following:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seen: Throttles, *, clean: set[int]) -> None:
         self.end, self.clean, self.seen = 0, clean, seen
-        for name in ("list_replica_ends", "_in_transactions"):
+        for name in ("list_replica_ends", "_list_open_transactions"):
             monkeypatch.setattr(truncation_strategies, name, getattr(self, name))
 
-    def replica_ends(self, client: ClusterClient, broker: int, partitions: object) -> dict[Partition, Offset]:
+    def list_replica_ends(self, client: ClusterClient, broker: int, partitions: object) -> dict[Partition, Offset]:
         self.end += self.seen.rates.get(2) != "1"
         return {A: Offset(self.end)}
 
-    def _in_transactions(self, client: ClusterClient, broker: int, partitions: object) -> list[Partition]:
+    def _list_open_transactions(self, client: ClusterClient, broker: int, partitions: object) -> list[Partition]:
         return [] if self.end in self.clean else [A]
 
 

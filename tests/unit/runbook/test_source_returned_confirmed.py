@@ -227,7 +227,7 @@ def test_no_run_waits_for_a_word_when_a_right_may_have_been_given(fluent: Unplan
 
 
 def test_a_word_that_cannot_be_read_was_not_given(fluent: UnplannedSteps) -> None:
-    fluent.writer.put(Checkpoint(run="r", step="promote", kind="Returned", version=9, value='{"unknown": 1}'))
+    fluent.writer.put(Checkpoint(run="r", step="promote", kind="SourceReturned", version=9, value='{"unknown": 1}'))
     assert awaits_confirmation(fluent.writer.state, fluent.journal.run)
 
 

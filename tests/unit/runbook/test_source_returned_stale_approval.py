@@ -84,7 +84,7 @@ def test_one_fenced_by_stand_that_is_silent_for_the_look(
         unplanned_steps,
         "apply_fence",
         lambda acts, debt, *_: (
-            acts.writer.put(replace(debt, applied_at_ms=now_ms(), ends=TAKEN)) or {"fence": "stands"}
+            acts.writer.put(replace(debt, applied_at_ms=now_ms(), log_ends=TAKEN)) or {"fence": "stands"}
         ),
     )
     monkeypatch.setattr(unplanned_steps, "LiftFile", lambda acts, needed: SimpleNamespace(write_for_command=set))

@@ -51,7 +51,7 @@ def test_what_is_missing_is_not_taken_for_empty(journal: Journal) -> None:
     with pytest.raises(Indeterminate, match="what step prove kept \\(ProveResult\\)"):
         read_output(journal, "prove", ProveResult)
     journal.save_checkpoint("parity", GateResult(ends=PartitionOffsets()))
-    with pytest.raises(Indeterminate, match="Fenced"):
+    with pytest.raises(Indeterminate, match="FenceResult"):
         read_output(journal, "parity", FenceResult)
 
 
