@@ -182,8 +182,8 @@ class LogEndRequests:
     ) -> dict[Partition, BothLogBounds]:
         """Both logs at a moment when nobody appends (`explain_unstable_end`).
 
-        A predecessor's last requests may still arrive; they cannot do harm (`decide.position`). A log that keeps moving
-        becomes unknown, and does not hold up the others.
+        A predecessor's last requests may still arrive; they cannot do harm (`decide.gaps_and_resume`). A log that
+        keeps moving becomes unknown, and does not hold up the others.
         """
         stable: dict[Partition, LogSnapshot] = {}
         waiting, reasons, growing = list(requests), dict[Partition, RemoteFault | str](), set[Partition]()

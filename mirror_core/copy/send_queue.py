@@ -31,7 +31,7 @@ class SentBatch(NamedTuple):
     records: int
     size: int
     digest: int | None
-    """Its digest (`wire.digest`); None for hidden records and seeds."""
+    """Its digest (`wire.batch`); None for hidden records and seeds."""
     newest_ms: int = -1
     """Newest record time. A broker that already has the batch responds with this time instead of its own."""
 

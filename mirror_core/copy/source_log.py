@@ -50,7 +50,7 @@ class SourceLogState:
         self.empty_fetches = 0
         """Consecutive conclusive empty responses. Those from remote storage prove nothing, and do not count."""
         self.local_start = 0
-        """Below it the source's leader holds nothing locally (`kafka.tiered`), as far as was requested."""
+        """Below it the source's leader holds nothing locally (`kafka.empty_fetch`), as far as was requested."""
         self.end: int | None = None
         self.readable_end: int | None = None
 

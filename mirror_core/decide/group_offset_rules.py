@@ -6,7 +6,7 @@ Rules, the weightiest first:
 2. A group with members on the destination is not touched.
 3. The source owns a group while the mirror runs, so the commit follows it forwards and backwards: a group that was
    reset on the source must not skip that work after a failover.
-4. Progress made on the destination is never undone. A mirror knows its own commits (`model.groups.GroupOffsets`)
+4. Progress made on the destination is never undone. A mirror knows its own commits (`model.sync_state.OwnGroupOffsets`)
    whatever their leader epoch: commits by librdkafka, kafkajs and administrators carry none. Any other offset ahead of
    the source's is somebody's progress: it stays, and people are told. Once the source reaches it, the commit counts as
    the mirror's own.

@@ -1,4 +1,4 @@
-"""Rights on a fresh sandbox cluster: exactly what `rights.needed` lists for our principals, one application.
+"""Rights on a fresh sandbox cluster: exactly what `rights.required_acls` lists for our principals, one application.
 
 Each sandbox cluster plays both roles in turn, so each gets the rights of a source and of a destination.
 """

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 ADVICE: Final = "nothing was deleted: mend it, then clear the task"
 _HIDDEN: Final = ("_", ".")
-"""Names that readers of a folder skip: see `evidence.folders`."""
+"""Names that readers of a folder skip: see `evidence.file_store`."""
 
 
 class ObjectFolder:
-    """An `evidence.folders.Folder`. Files appear whole; the bucket's policy says who may read them."""
+    """An `evidence.file_store.Folder`. Files appear whole; the bucket's policy says who may read them."""
 
     def __init__(self, url: str) -> None:
         """BadRequest where no provider of this Airflow knows such a file system."""

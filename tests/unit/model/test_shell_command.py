@@ -23,7 +23,6 @@ from mirror_core.model.text import format_option, format_shell_command
 from mirror_core.rights.acl_rules import format_acl_command
 
 ROOT: Final = Path(__file__).parents[3]
-SHELL_COMMAND: Final = ROOT / "mirror_core" / "model" / "shell_command.py"
 KAFKA_TOOL_WITH_OPTIONS: Final = re.compile(
     r"kafka-([a-z-]+\.sh|acls|configs|consumer-groups|leader-election|topics|transactions) (.* )?--", re.DOTALL
 )
