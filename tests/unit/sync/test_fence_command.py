@@ -118,7 +118,7 @@ def test_a_run_writes_down_that_it_closes_before_it_does(tmp_path: Path) -> None
 def test_the_file_is_there_before_a_watcher_closes_a_lost_source(
     link: MirrorLink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(UnplannedSteps, "scope", SimpleNamespace(names=TOPICS, promoted=[], left=[]))
+    monkeypatch.setattr(UnplannedSteps, "scope", SimpleNamespace(topic_names=TOPICS, promoted=[], left_behind=[]))
     monkeypatch.setattr(UnplannedSteps, "_needs_confirmation", lambda *_, **__: False)
     monkeypatch.setattr(unplanned_steps, "apply_fence", lambda *_: {"fence": "pending"})
     acts = acted(link, tmp_path)

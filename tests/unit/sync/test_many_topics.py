@@ -112,7 +112,9 @@ def test_a_part_that_is_looked_at_again_is_known_to_be_a_part(monkeypatch: pytes
     cluster: Any = SimpleNamespace(name="west", timeout_s=1.0, metadata=metadata, brokers=lambda: (1,))
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
     state: Any = SimpleNamespace(partitions={}, mirrors={})
-    monkeypatch.setattr(mirror_topics, "TopicConflicts", lambda *asked: SimpleNamespace(problem=lambda there: None))
+    monkeypatch.setattr(
+        mirror_topics, "TopicConflicts", lambda *asked: SimpleNamespace(find_conflict=lambda there: None)
+    )
     monkeypatch.setattr(mirror_topics, "apply_config_changes", lambda *asked, validate_only: {})
     monkeypatch.setattr(mirror_topics, "refuse_topics_in_circles", lambda link, names: {})
     assert create_missing_topics(link, state, cluster, cluster, views).ready == views
@@ -133,7 +135,7 @@ def test_the_more_new_topics_there_are_the_longer_they_may_take(
         return SimpleNamespace(topics=views if now[0] >= 101.8 else {})
 
     monkeypatch.setattr("mirror_core.kafka.topics.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleeping(now)))
-    cluster: Any = SimpleNamespace(name="west", timeout_s=1.0, metadata=metadata, ask_another=lambda: None)
+    cluster: Any = SimpleNamespace(name="west", timeout_s=1.0, metadata=metadata, mark_metadata_stale=lambda: None)
     if raises:
         with pytest.raises(Unreachable, match="cluster west: no leaders of t0, t1"):
             wait_for_leaders(cluster, names)
@@ -150,7 +152,7 @@ def test_a_broker_that_never_tells_of_new_topics_is_not_the_only_one_that_is_ask
         return SimpleNamespace(topics={} if asked[-1] == "lags" else views)
 
     cluster: Any = SimpleNamespace(
-        name="west", timeout_s=1.0, metadata=metadata, ask_another=lambda: asked.append("knows")
+        name="west", timeout_s=1.0, metadata=metadata, mark_metadata_stale=lambda: asked.append("knows")
     )
     wait_for_leaders(cluster, ["t0"])
     assert asked == ["lags", "knows"]

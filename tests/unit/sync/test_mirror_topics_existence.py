@@ -39,7 +39,13 @@ def cluster(denied: Collection[str] = (), there: Collection[str] = ("orders", "p
 
     config = SimpleNamespace(user=lambda principal: "mirror")
     return SimpleNamespace(
-        name="east", principal=None, config=config, metadata=metadata, brokers=lambda: (1,), timeout_s=1.0, silent={}
+        name="east",
+        principal=None,
+        config=config,
+        metadata=metadata,
+        brokers=lambda: (1,),
+        timeout_s=1.0,
+        timed_out_at={},
     )
 
 
@@ -91,14 +97,14 @@ def test_no_step_of_a_failback_takes_a_hidden_topic_for_a_deleted_one(
 
 
 def _steps() -> Any:
-    journal = SimpleNamespace(kept=lambda *asked: None, keep=lambda *kept: None)
+    journal = SimpleNamespace(load_checkpoint=lambda *asked: None, save_checkpoint=lambda *saved: None)
     return SimpleNamespace(
-        _topics=lambda: ["orders"], _changed_topics=lambda: ["orders"], statuses=dict, journal=journal
+        _topic_names=lambda: ["orders"], _list_changed_topics=lambda: ["orders"], statuses=dict, journal=journal
     )
 
 
 class _Ends:
-    def by_partition(self) -> dict[Partition, Offset]:
+    def to_mapping(self) -> dict[Partition, Offset]:
         return {}
 
 
@@ -148,7 +154,9 @@ def test_a_topic_that_is_not_listed_any_more_is_gone_or_denied_and_then_tried_ag
         epoch_planner, "fetch_topic_ids", lambda client, topics: TopicIds(dict.fromkeys(topics, frozenset()), ())
     )
     monkeypatch.setattr(
-        epoch_planner, "_fetch_known_offsets", lambda client, wanted, point, led=None: dict.fromkeys(wanted, Offset(0))
+        epoch_planner,
+        "_fetch_known_offsets",
+        lambda client, wanted, point, topics=None: dict.fromkeys(wanted, Offset(0)),
     )
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
     state: Any = SimpleNamespace(partitions={"m": known}, active_run=lambda name: None)
