@@ -126,7 +126,7 @@ def test_when_what_runs_tasks_is_dead_all_end_for_a_new_process_to_begin(monkeyp
 
 def test_metrics_of_all_stand_under_one_name_each_and_tell_which_mirror() -> None:
     def member(name: str, shown: Collector | None) -> FleetMember:
-        return cast(FleetMember, SimpleNamespace(name=name, collector=shown, progress=None, before=NO_TOTALS))
+        return cast(FleetMember, SimpleNamespace(name=name, collector=shown, progress=None, earlier_totals=NO_TOTALS))
 
     both = [MetricsCollector(replace(MIRROR, name=MirrorName(n)), Counters(), ProgressTracker()) for n in ("a", "b")]
     told = Fleet([member("a", both[0]), member("b", both[1]), member("paused", None)], threading.Event())
