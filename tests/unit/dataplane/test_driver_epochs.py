@@ -59,9 +59,9 @@ def driven(
         if len(found) == epochs:
             stop.set()
 
-    def tend(lease: Any, ends: float, lead_s: float) -> float:
-        clock.now = max(clock.now, round((ends - lead_s) * 1000))
-        return ends
+    def run_epoch(lease: Any, epoch_end: float, lead_s: float) -> float:
+        clock.now = max(clock.now, round((epoch_end - lead_s) * 1000))
+        return epoch_end
 
     def look(*asked: Any) -> Any:
         clock.now += int(look_s * 1000)
@@ -73,14 +73,16 @@ def driven(
     monkeypatch.setattr(driver, "now_ms", clock)
     monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: clock.now / 1000))
     monkeypatch.setattr(driver, "check_may_run", lambda state, link: None)
-    for name, instead in (("_submit", submit), ("_run_epoch", tend), ("_plan", look), ("_await_writes", wait)):
+    for name, instead in (("_submit", submit), ("_run_epoch", run_epoch), ("_plan", look), ("_await_writes", wait)):
         monkeypatch.setattr(one, name, instead)
     monkeypatch.setattr(one, "_follow_log_start", lambda *asked: None)
-    monkeypatch.setattr(one, "_keepalive", SimpleNamespace(until_done=lambda lease, work, until_ms: work()))
+    monkeypatch.setattr(one, "_keepalive", SimpleNamespace(run_renewing=lambda lease, work, until_ms: work()))
     lease: Any = SimpleNamespace(
-        read=lambda: None, know=lambda state: state, lease=SimpleNamespace(writers_until_ms=clock.now)
+        read=lambda: None, adopt_state=lambda state: state, lease=SimpleNamespace(writers_until_ms=clock.now)
     )
-    planner: Any = SimpleNamespace(hanging=str, source=SimpleNamespace(hurries=lambda hurry: None))
+    planner: Any = SimpleNamespace(
+        format_silent_brokers=str, source=SimpleNamespace(set_fail_fast=lambda fail_fast: None)
+    )
     one._run_epochs(planner, lease, look(), 0.0)
     return found
 
@@ -183,7 +185,7 @@ def test_a_comparison_that_is_cut_short_makes_the_driver_lengthen_its_epochs() -
         return ended
 
     one.runner = SimpleNamespace(slots=1, submit=submit)
-    one._channel = SimpleNamespace(at=lambda number: None)
+    one._channel = SimpleNamespace(address_for=lambda number: None)
     state = SimpleNamespace(mirrors={"m": SimpleNamespace(throttle=None)})
     lease: Any = SimpleNamespace(generation=1, state=state, renew=lambda **_: None)
     partition = Partition("t", 0)
@@ -191,6 +193,6 @@ def test_a_comparison_that_is_cut_short_makes_the_driver_lengthen_its_epochs() -
     one._submit(lease, SimpleNamespace(partitions={partition: assigned}, lags={}), None, 0, 30_000)
     assert [task.comparison_grace_s for task in given] == [20.0]
     ended.set_result((TaskReport(receipts=(), failures=(), cpu_s=0.0, interrupted_comparisons=1),))
-    one._reap(lease)
+    one._collect_reports(lease)
     assert one._length.seconds == 60
     assert len(said) == 1

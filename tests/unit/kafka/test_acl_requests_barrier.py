@@ -30,7 +30,7 @@ class Cluster:
         self, monkeypatch: pytest.MonkeyPatch, by: Mapping[int, list[Said]], gone: tuple[int, ...] = ()
     ) -> None:
         self.by, self.gone, self.looks = {b: list(said) for b, said in by.items()}, gone, list[set[int]]()
-        self.silent = dict[int, float]()
+        self.timed_out_at = dict[int, float]()
         self.name, self.config = "west", SimpleNamespace(ruling=SimpleNamespace(authorizer=AuthorizerKind.KAFKA))
         monkeypatch.setattr(fan_out, "call_brokers", self.ask)
         monkeypatch.setattr(acl_requests, "parse_acls", lambda client, said: self.say(said))
@@ -118,8 +118,8 @@ class Asking:
     """A client of one broker, asked as brokers are: by connections that are lent and given back."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, broker: Broker) -> None:
-        self.broker, self.kept, self.silent = broker, True, dict[int, float]()
-        self.name, self.timeout_s, self.round_trip_s, self.hurry = "west", TIMEOUT_S, 0.0, False
+        self.broker, self.kept, self.timed_out_at = broker, True, dict[int, float]()
+        self.name, self.timeout_s, self.round_trip_s, self.fail_fast = "west", TIMEOUT_S, 0.0, False
         self.config = SimpleNamespace(ruling=SimpleNamespace(authorizer=AuthorizerKind.KAFKA))
         monkeypatch.setattr(acl_requests, "parse_acls", lambda client, said: said)
 
@@ -129,14 +129,14 @@ class Asking:
     def address(self, broker: int) -> tuple[str, int]:
         return "h", broker
 
-    def lend(self, address: object) -> Broker | None:
+    def borrow_connection(self, address: object) -> Broker | None:
         kept, self.kept = self.kept, False
         return self.broker if kept else None
 
     def open(self, address: object) -> Broker:
         return self.broker
 
-    def give_back(self, address: object, connection: object) -> None:
+    def return_connection(self, address: object, connection: object) -> None:
         self.kept = True
 
 

@@ -163,13 +163,13 @@ class Nonsense:
     closed = False
     round_trip_s = 0.0
 
-    def wait_for(self, timeout_s: float) -> None:
+    def set_timeout(self, seconds: float) -> None:
         pass
 
     def call(self, *asked: object) -> object:
         raise RemoteFault("the answer makes no sense")
 
-    def answers(self, *asked: object) -> Iterator[object]:
+    def iter_responses(self, *asked: object) -> Iterator[object]:
         yield "the first one"
         raise RemoteFault("the answer makes no sense")
 

@@ -43,7 +43,7 @@ class Source:
     def __init__(self) -> None:
         self.doubted = 0
 
-    def ask_another(self) -> None:
+    def mark_metadata_stale(self) -> None:
         self.doubted += 1
 
     def brokers(self) -> tuple[int, ...]:
@@ -58,7 +58,9 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Source:
     monkeypatch.setattr(epoch_planner, "list_mirror_topics", lambda link, client: {})
     monkeypatch.setattr(epoch_planner, "create_missing_topics", lambda *_: TopicPlacement({}, (), {}))
     monkeypatch.setattr(
-        epoch_planner, "_fetch_known_offsets", lambda client, wanted, point, led=None: dict.fromkeys(wanted, Offset(0))
+        epoch_planner,
+        "_fetch_known_offsets",
+        lambda client, wanted, point, topics=None: dict.fromkeys(wanted, Offset(0)),
     )
     return Source()
 

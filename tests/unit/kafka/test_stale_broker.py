@@ -194,7 +194,7 @@ def test_who_names_no_leader_is_doubted_and_not_for_one_that_does_not_know_yet(l
         timeout_s=0.1,
         leaders=lambda wanted: {leader: [P]},
         call_each=lambda requests, answer, broker: [said for _ in requests],
-        ask_another=lambda: doubts.append(True),
+        mark_metadata_stale=lambda: doubts.append(True),
     )
     with pytest.raises(Unreachable, match="offsets not known"):
         list_offsets(client, [P], OffsetPoint.LOG_END)
@@ -220,7 +220,7 @@ def test_offsets_that_must_be_known_are_asked_for_by_another_brokers_word(
 def test_so_it_does_in_whatever_is_settled(code: ErrorCode, asked: bool) -> None:
     said = [code, ErrorCode.none]
     doubts = list[bool]()
-    client: Any = SimpleNamespace(name="east", timeout_s=LIMIT_S, ask_another=lambda: doubts.append(True))
+    client: Any = SimpleNamespace(name="east", timeout_s=LIMIT_S, mark_metadata_stale=lambda: doubts.append(True))
     assert retry_per_key(client, "action", [P], lambda rest: {P: (said.pop(0), None)}) == {P: ErrorCode.none}
     assert doubts == [True] * asked
 
@@ -286,7 +286,7 @@ def test_nor_does_a_look_at_the_source(
     monkeypatch.setattr(snapshot_reader, "describe_acls", lambda client: AuthorizerOff("east"))
     monkeypatch.setattr(snapshot_reader, "list_open_transactions", lambda client, topics: ())
     monkeypatch.setattr(snapshot_reader, "observe_groups", lambda *a, **k: ObservedGroups())
-    read: Any = SimpleNamespace(while_waiting=lambda *a: None)
+    read: Any = SimpleNamespace(await_event=lambda *a: None)
     link = replace(LINK, mirror=replace(LINK.mirror, topics=(P.topic,)))
     seen = snapshot_reader._snapshot_source(link, State(), (P,), threading.Event(), read, offsets=False, fences=False)
     assert (seen.stable_ends, seen.offline_partitions) == ({P: OFFSET}, ())

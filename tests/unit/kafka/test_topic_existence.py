@@ -223,7 +223,9 @@ def test_a_leader_that_cannot_be_reached_misled_and_one_with_a_quota_did_not(
 ) -> None:
     def ahead(missing: dict[int, str]) -> SimpleNamespace:
         return SimpleNamespace(
-            find_unconnected=lambda brokers: missing, begin_some=lambda brokers: {}, has_failed=lambda broker: failed
+            find_unconnected=lambda brokers: missing,
+            try_start_opening=lambda brokers: {},
+            has_failed=lambda broker: failed,
         )
 
     task: Any = SimpleNamespace(
