@@ -17,7 +17,7 @@ from mirror_core.decide.loss_bound import find_uncopied
 from mirror_core.decide.mirror_snapshot import DestinationSnapshot, MirrorSnapshot, find_without_copy, join_limited
 from mirror_core.model.forecast import UncopiedReason
 from mirror_core.model.mirror import PartitionStatus
-from mirror_core.model.name_patterns import name_pattern
+from mirror_core.model.name_patterns import compile_name_pattern
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
 from mirror_core.model.source_observation import SourceObservation
 
@@ -60,7 +60,7 @@ def find_consistency_groups(
     partitions = statuses.keys() | uncopied_reasons.keys()
     topics = sorted({p.topic for p in partitions if not p.topic.startswith(HEARTBEAT_TOPIC_PREFIX)})
     for expressions in groups or ((".*",),):
-        patterns = [name_pattern("together:", expression) for expression in expressions]
+        patterns = [compile_name_pattern("together:", expression) for expression in expressions]
         chosen_topics = {topic for topic in topics if any(pattern.matches(topic) for pattern in patterns)}
         group_partitions = sorted(p for p in partitions if p.topic in chosen_topics)
         name = f"topics {', '.join(expressions)} together" if groups else "all topics together"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mirror_core.model.mirror import Mirror
-from mirror_core.model.name_patterns import NamePattern, name_pattern
+from mirror_core.model.name_patterns import NamePattern, compile_name_pattern
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, get_drill_group, get_heartbeat_topic
 
 OWN_GROUP_PREFIX = "mirrorbook"
@@ -80,4 +80,4 @@ def build_group_filter(mirror: Mirror) -> GroupFilter:
 
 
 def _compile_patterns(option: str, expressions: Iterable[str]) -> tuple[NamePattern, ...]:
-    return tuple(name_pattern(option, expression) for expression in expressions)
+    return tuple(compile_name_pattern(option, expression) for expression in expressions)

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.hooks import Hook, parse_command_hook, parse_hooks
-from mirror_core.model.name_patterns import name_pattern
+from mirror_core.model.name_patterns import compile_name_pattern
 from mirror_core.model.names import MirrorName, get_base_name
 from mirror_core.model.text import format_suggestion
 
@@ -73,7 +73,7 @@ def _parse_topic_groups(location: str, raw: object) -> tuple[tuple[str, ...], ..
     ):
         raise BadRequest(f"{location}: must be a list of lists of regular expressions")
     for pattern in (pattern for group in raw for pattern in group):
-        name_pattern(f"{location}:", pattern)
+        compile_name_pattern(f"{location}:", pattern)
     return tuple(tuple(group) for group in raw)
 
 

@@ -27,8 +27,8 @@ class NamePattern:
 
 
 @lru_cache(maxsize=128)
-def name_pattern(where: str, expression: str) -> NamePattern:
-    """BadRequest names `where` an expression that cannot be compiled was given."""
+def compile_name_pattern(where: str, expression: str) -> NamePattern:
+    """BadRequest begins with `where`: the option or place that gave the expression."""
     options = re2.Options()
     options.log_errors = False
     try:

@@ -60,8 +60,7 @@ from mirror_core.state.journal import (
 )
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.no_return import is_past_no_return
-from mirror_core.state.run_heartbeat import HeartbeatMonitor, send_heartbeats
-from mirror_core.state.run_heartbeat import make_released_heartbeat as begun_by_process
+from mirror_core.state.run_heartbeat import HeartbeatMonitor, make_released_heartbeat, send_heartbeats
 from mirror_core.state.state_cache import STATE_CACHE
 from mirror_core.state.state_records import State, StateRecord, Tombstone
 from mirror_core.state.state_topic import read_complete_state, read_state
@@ -376,7 +375,7 @@ class Conductor(ABC, Generic[PlanChoice]):
         )
         run, further_records = self._complete_run(run, decision, writer.state)
         writer.put(
-            run, make_begin_entry(writer.state, run), begun_by_process(run.id, self.started_by), *further_records
+            run, make_begin_entry(writer.state, run), make_released_heartbeat(run.id, self.started_by), *further_records
         )
         return run
 
