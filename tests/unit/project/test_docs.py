@@ -106,3 +106,25 @@ def test_pages_are_reached_from_the_readme_or_its_pages(page: Path) -> None:
         seen.add(current)
         waiting += [(current.parent / target.partition("#")[0]).resolve() for target in links(current)]
     assert page in seen, f"no page links to {page.relative_to(ROOT)}"
+
+
+@pytest.mark.parametrize("name", ["architecture.md", "reference/state-topic.md"])
+def test_paths_of_modules_on_the_architecture_pages_exist(name: str) -> None:
+    page = (DOCS / name).read_text(encoding="utf-8")
+    named = set(re.findall(r"(?<![\w/])[a-z_]+(?:/[a-z_]+)*\.py(?!\w)", page))
+    folders = (ROOT, ROOT / "mirror_core", ROOT / "mirror_core" / "runbook")
+    assert named
+    assert sorted(path for path in named if not any((folder / path).is_file() for folder in folders)) == []
+
+
+def test_architecture_page_shows_every_room_and_no_other_folder() -> None:
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    rooms = {path.parent.name for path in (ROOT / "mirror_core").glob("*/__init__.py")}
+    _, _, rest = page.partition("## Rooms")
+    diagram, _, _ = rest.partition("Which line of code belongs where:")
+    assert sorted(room for room in rooms if f"{room}/" not in diagram) == []
+    named = re.findall(r"(?<![\w/])[a-z_]+(?:/[a-z_]+)*/(?![\w<])", page)
+    assert (
+        sorted({path for path in named if not any((ROOT / above / path).is_dir() for above in (".", "mirror_core"))})
+        == []
+    )
