@@ -231,7 +231,7 @@ def _build_lift_target(
         mirror=fence.mirror,
         run=fence.run,
         topics=topics,
-        folder=config.path.parent,
+        config=config,
     )
 
 

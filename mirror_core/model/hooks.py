@@ -5,6 +5,7 @@ References (`${env:NAME}`) stay unresolved: displayed hooks must hold no secret.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -16,6 +17,8 @@ from mirror_core.model.names import MirrorName
 
 HOOK_TIMEOUT_S: Final = 30.0
 HOOK_RETRIES: Final = 3
+HOOK_VARIABLE_PREFIX: Final = "MIRRORBOOK_"
+_VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_TIMEOUT_S: Final = 600.0
 _MAX_RETRIES: Final = 20
 
@@ -23,6 +26,8 @@ _MAX_RETRIES: Final = 20
 @dataclass(frozen=True, slots=True)
 class HookCommand:
     argv: tuple[str, ...] = field(repr=False)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What it gets beside Mirrorbook's own variables and those that every command inherits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +82,16 @@ def parse_hooks(location: str, raw: object) -> tuple[Hook, ...]:
 
 def parse_command_hook(location: str, name: str, raw: object) -> Hook:
     """Parses a single command, such as `fence_command`."""
-    fields = _check_mapping(location, raw, {"timeout_s", "retries", "command"})
+    fields = _check_mapping(location, raw, {"timeout_s", "retries", "command", "environment"})
     if "command" not in fields:
         raise BadRequest(f"{location}: needs a command: the program, then each argument")
     return _build_hook(location, name, _parse_command(f"{location}.command", fields["command"]), fields)
 
 
 def _parse_hook(location: str, raw: object) -> Hook:
-    fields = _check_mapping(location, raw, {"name", "timeout_s", "retries", "command", "http", "airflow"})
+    fields = _check_mapping(
+        location, raw, {"name", "timeout_s", "retries", "command", "environment", "http", "airflow"}
+    )
     name = fields.get("name")
     if not isinstance(name, str) or not name.isprintable() or not name.strip():
         raise BadRequest(f"{location}: needs a name")
@@ -98,6 +105,10 @@ def _parse_hook(location: str, raw: object) -> Hook:
 def _build_hook(
     location: str, name: str, call: HookCommand | HookRequest | AssetEvent, fields: Mapping[str, object]
 ) -> Hook:
+    if "environment" in fields:
+        if not isinstance(call, HookCommand):
+            raise BadRequest(f"{location}.environment: only for a command")
+        call = HookCommand(call.argv, _parse_environment(f"{location}.environment", fields["environment"]))
     return Hook(
         name=name,
         call=call,
@@ -110,6 +121,18 @@ def _parse_command(location: str, raw: object) -> HookCommand:
     if not isinstance(raw, list) or not raw or not all(isinstance(argument, str) and argument for argument in raw):
         raise BadRequest(f"{location}: must be a list: the program, then each argument; there is no shell")
     return HookCommand(tuple(raw))
+
+
+def _parse_environment(location: str, raw: object) -> Mapping[str, str]:
+    environment = _check_mapping(location, raw)
+    for name, value in environment.items():
+        if not _VARIABLE_NAME.fullmatch(name):
+            raise BadRequest(f"{location}: {name!r} is no name of a variable")
+        if name.startswith(HOOK_VARIABLE_PREFIX):
+            raise BadRequest(f"{location}: {name} is not yours to set: Mirrorbook sets it itself")
+        if not isinstance(value, str):
+            raise BadRequest(f"{location}.{name}: must be text: write it in quotes")
+    return {name: str(value) for name, value in environment.items()}
 
 
 def _parse_request(location: str, raw: object) -> HookRequest:

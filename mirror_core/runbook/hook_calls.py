@@ -21,14 +21,14 @@ from mirror_core.model.errors import BadRequest
 from mirror_core.model.hooks import HookCommand, HookRequest
 from mirror_core.model.names import MirrorName
 from mirror_core.state.mirror_link import MirrorLink
-from mirror_core.sync.subprocess_hook import SubprocessAttempt
+from mirror_core.sync.subprocess_hook import SubprocessAttempt, resolve_environment
 
 
 def find_hook_problems(config: Config, mirror: MirrorName) -> Iterator[str]:
     for hook in config.hooks(mirror):
         match hook.call:
             case HookCommand():
-                yield from (f"hook {hook.name}: {problem}" for problem in _find_missing_program(config, hook.call))
+                yield from (f"hook {hook.name}: {problem}" for problem in _find_problems(config, hook.call))
             case HookRequest():
                 try:
                     build_request(config, hook.name, hook.call)
@@ -41,16 +41,19 @@ def find_command_problems(link: MirrorLink) -> Iterator[str]:
         for hook in (side.ruling.fence_command, side.ruling.unfence_command):
             if hook is not None and isinstance(hook.call, HookCommand):
                 yield from (
-                    f"{hook.name} of {side.name}: {problem}"
-                    for problem in _find_missing_program(link.config, hook.call)
+                    f"{hook.name} of {side.name}: {problem}" for problem in _find_problems(link.config, hook.call)
                 )
 
 
-def _find_missing_program(config: Config, call: HookCommand) -> Iterator[str]:
+def _find_problems(config: Config, call: HookCommand) -> Iterator[str]:
     program = call.argv[0]
     program_path = str(config.path.parent / program) if "/" in program else program
     if shutil.which(program_path) is None:
         yield f"{program} is not found or not executable"
+    try:
+        resolve_environment(config, call)
+    except BadRequest as error:
+        yield str(error)
 
 
 def build_request(config: Config, name: str, call: HookRequest) -> tuple[str, dict[str, str], dict[str, object]]:

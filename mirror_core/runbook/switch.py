@@ -18,7 +18,7 @@ from mirror_core.decide.hook_retries import HookOutcome, compute_retry_pause_s
 from mirror_core.decide.mirror_snapshot import UnseenCluster, join_limited
 from mirror_core.kafka.config import Config
 from mirror_core.model.errors import BadRequest, MirrorError
-from mirror_core.model.hooks import AssetEvent, Hook, HookCommand, HookRequest, format_asset_uri
+from mirror_core.model.hooks import HOOK_VARIABLE_PREFIX, AssetEvent, Hook, HookCommand, HookRequest, format_asset_uri
 from mirror_core.model.logs import get_logger
 from mirror_core.model.names import ClusterName, get_base_name
 from mirror_core.model.run import RunMode, StepEvidence
@@ -136,8 +136,8 @@ def _try_hook(
     arguments = hook_arguments(active, mode)
     match hook.call:
         case HookCommand():
-            environment = {f"MIRRORBOOK_{name.upper()}": str(value) for name, value in arguments.items()}
-            return run_program(hook.call.argv, environment, config.path.parent, hook.timeout_s)
+            variables = {f"{HOOK_VARIABLE_PREFIX}{name.upper()}": str(value) for name, value in arguments.items()}
+            return run_program(config, hook.call, variables, hook.timeout_s)
         case HookRequest():
             try:
                 url, headers, body = build_request(config, hook.name, hook.call)
@@ -175,7 +175,7 @@ def _format_evidence(
     yield "hooks that failed", join_limited(failed) or "none"
     if failed:
         arguments = hook_arguments(active, mode)
-        environment = " ".join(f"MIRRORBOOK_{name.upper()}={value}" for name, value in arguments.items())
+        environment = " ".join(f"{HOOK_VARIABLE_PREFIX}{name.upper()}={value}" for name, value in arguments.items())
         yield (
             "call them by hand",
             (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from mirror_core.decide.hook_retries import HookOutcome, compute_retry_pause_s
-from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.config import ClusterConfig, Config
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.hooks import Hook, HookCommand
 from mirror_core.model.logs import get_logger
@@ -56,8 +56,7 @@ class FenceCommandTarget:
     mirror: MirrorName
     run: str
     topics: Collection[str]
-    folder: Path
-    """Working directory: that of mirrorbook.yaml."""
+    config: Config
 
 
 def build_command_target(
@@ -70,7 +69,7 @@ def build_command_target(
         mirror=link.mirror.name,
         run=run,
         topics=topics,
-        folder=link.config.path.parent,
+        config=link.config,
     )
 
 
@@ -98,12 +97,12 @@ def run_unfence_command(target: FenceCommandTarget, *, before_try: Callable[[], 
 def _run_with_retries(
     target: FenceCommandTarget, hook: Hook, action: str, retries: int, before_try: Callable[[], None]
 ) -> None:
-    name, program = target.cluster.name, hook.call.argv if isinstance(hook.call, HookCommand) else ()
+    name, call = target.cluster.name, hook.call if isinstance(hook.call, HookCommand) else HookCommand(())
     tries = 0
     while True:
         tries += 1
         before_try()
-        attempt = _run_once(target, program, action, hook.timeout_s)
+        attempt = _run_once(target, call, action, hook.timeout_s)
         if attempt.answer is HookOutcome.DONE:
             _log.info("%s is done", hook.name, cluster=name, mirror=target.mirror)
             return
@@ -112,24 +111,25 @@ def _run_with_retries(
         _log.info("%s: %s; again", hook.name, attempt.problem, cluster=name)
         time.sleep(compute_retry_pause_s(tries))
     raise FenceCommandFailed(
-        f"cluster {name}: {hook.name} ({program[0]}) failed after {tries} time(s): {attempt.problem}. Its own log says "
-        f"more. Mend it; or {'close' if action == 'fence' else 'open'} {name} by hand, and have the command find it so"
+        f"cluster {name}: {hook.name} ({call.argv[0]}) failed after {tries} time(s): {attempt.problem}. Its own log "
+        f"says more. Mend it; or {'close' if action == 'fence' else 'open'} {name} by hand, and have the command find "
+        "it so"
     )
 
 
-def _run_once(target: FenceCommandTarget, program: tuple[str, ...], action: str, timeout_s: float) -> SubprocessAttempt:
+def _run_once(target: FenceCommandTarget, call: HookCommand, action: str, timeout_s: float) -> SubprocessAttempt:
     try:
         # A file: an environment cannot hold 50,000 names.
         with tempfile.TemporaryDirectory(prefix="mirrorbook-", ignore_cleanup_errors=True) as folder:
             topics_file = Path(folder) / "topics"
             topics_file.write_text("".join(f"{topic}\n" for topic in sorted(target.topics)), encoding="utf-8")
-            environment = {**_build_environment(target, action), "MIRRORBOOK_TOPICS_FILE": str(topics_file)}
-            return run_program(program, environment, target.folder, timeout_s)
+            variables = {**_build_variables(target, action), "MIRRORBOOK_TOPICS_FILE": str(topics_file)}
+            return run_program(target.config, call, variables, timeout_s)
     except OSError as error:
         return SubprocessAttempt(HookOutcome.RETRY, f"the file with its topics cannot be written: {error.strerror}")
 
 
-def _build_environment(target: FenceCommandTarget, action: str) -> dict[str, str]:
+def _build_variables(target: FenceCommandTarget, action: str) -> dict[str, str]:
     return {
         "MIRRORBOOK_ACTION": action,
         "MIRRORBOOK_CLUSTER": str(target.cluster.name),

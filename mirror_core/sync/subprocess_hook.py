@@ -1,4 +1,7 @@
-"""Runs a user's program. Its output may hold secrets: only the exit code is kept."""
+"""Runs a user's program. Its output may hold secrets: only the exit code is kept.
+
+It inherits no secret: this process's environment holds the passwords that `${env:NAME}` names, and Airflow's.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,17 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from mirror_core.decide.hook_retries import HookOutcome, from_exit_code
+from mirror_core.kafka.config import Config
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.hooks import HookCommand
 
-_AIRFLOW_PREFIXES: Final = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_")
-"""Hold secrets; not passed on."""
+INHERITED_VARIABLES: Final = (
+    "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER",
+)  # fmt: skip
+"""Everything else a hook names in `environment`."""
 _KILL_WAIT_S: Final = 1.0
 
 
@@ -24,20 +31,27 @@ class SubprocessAttempt:
     problem: str = ""
 
 
-def run_program(
-    argv: tuple[str, ...], variables: Mapping[str, str], folder: Path, timeout_s: float
-) -> SubprocessAttempt:
+def resolve_environment(config: Config, call: HookCommand) -> dict[str, str]:
+    """May hold secrets. BadRequest names a dangling reference."""
+    return {name: config.resolve_references(f"environment.{name}", text) for name, text in call.environment.items()}
+
+
+def run_program(config: Config, call: HookCommand, variables: Mapping[str, str], timeout_s: float) -> SubprocessAttempt:
     """Run the program to its end; on timeout it is killed with its children."""
+    try:
+        environment = resolve_environment(config, call)
+    except BadRequest as error:
+        return SubprocessAttempt(HookOutcome.GIVE_UP, str(error))
+    inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
     devnull = subprocess.DEVNULL
     try:
         process = subprocess.Popen(
-            argv,
+            call.argv,
             stdin=devnull,
             stdout=devnull,
             stderr=devnull,
-            env={name: value for name, value in os.environ.items() if not name.startswith(_AIRFLOW_PREFIXES)}
-            | {**variables},
-            cwd=folder,
+            env={**inherited, **environment, **variables},
+            cwd=config.path.parent,
             start_new_session=True,
         )
     except (OSError, ValueError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -33,14 +34,20 @@ def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MirrorLink:
     return linked(tmp_path)
 
 
-def linked(folder: Path, mirror: Mirror = MIRROR, ends: str = "exit 0", retries: int = 2) -> MirrorLink:
+def linked(
+    folder: Path,
+    mirror: Mirror = MIRROR,
+    ends: str = "exit 0",
+    retries: int = 2,
+    environment: Mapping[str, str] | None = None,
+) -> MirrorLink:
     program = folder / "gate"
     told = '"$MIRRORBOOK_ACTION $MIRRORBOOK_CLUSTER $MIRRORBOOK_CLUSTER_ID $MIRRORBOOK_MIRROR $MIRRORBOOK_RUN"'
     program.write_text(
         f'#!/bin/sh\necho {told} >> called\ncat "$MIRRORBOOK_TOPICS_FILE" > topics\necho hush-hush\n{ends}\n'
     )
     program.chmod(0o700)
-    command = {"command": ["./gate"], "retries": retries}
+    command = {"command": ["./gate"], "retries": retries, "environment": dict(environment or {})}
     side = {"authorizer": "foreign", "fence_command": command, "unfence_command": command}
     path = folder / "mirrorbook.yaml"
     clusters = {name: {"bootstrap.servers": f"{name}:1", **side} for name in ("east", "west")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import threading
@@ -32,6 +33,7 @@ from mirror_core.state.active_cluster import ActiveCluster
 from mirror_core.state.journal import Journal
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
 from mirror_core.state.state_records import StateRecord, Tombstone
+from mirror_core.sync.subprocess_hook import INHERITED_VARIABLES
 from tests.support.checked_threads import beside
 from tests.support.memory_state import MemoryLog, journal_of
 from tests.support.waiting import wait_until
@@ -147,6 +149,11 @@ def serving(*statuses: int, hang: threading.Event | None = None) -> Iterator[Ser
         ({"name": "a", "http": {"url": "http://h", "verify": False}}, "unknown 'verify'"),
         ({"name": "a", "airflow": "dag"}, "must be `asset`"),
         ({"name": "a", "command": ["x"], "timeout": 3}, "unknown 'timeout'"),
+        ({"name": "a", "airflow": "asset", "environment": {"A": "b"}}, "environment: only for a command"),
+        ({"name": "a", "command": ["x"], "environment": ["A"]}, r"switch\[0\].environment: must be a mapping"),
+        ({"name": "a", "command": ["x"], "environment": {"A": 1}}, "environment.A: must be text"),
+        ({"name": "a", "command": ["x"], "environment": {"A=B": "c"}}, "'A=B' is no name of a variable"),
+        ({"name": "a", "command": ["x"], "environment": {"MIRRORBOOK_ACTIVE": "east"}}, "Mirrorbook sets it itself"),
         ({"name": "a", "command": ["x"], "timeout_s": 0}, "number from 0.1 to 600"),
         ({"name": "a", "command": ["x"], "retries": True}, "number from 0 to 20"),
     ],
@@ -237,17 +244,48 @@ def test_a_command_is_told_what_has_changed_and_no_shell_reads_its_arguments(
     assert "MIRRORBOOK_BOOTSTRAP_SERVERS=west:9092" in variables
 
 
-def test_a_command_gets_the_environment_but_for_what_airflow_keeps_there(
+def test_a_command_gets_a_listed_environment_and_what_its_hook_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DNS_TOKEN", "mine")
-    for name in ("AIRFLOW__CORE__FERNET_KEY", "AIRFLOW_CONN_EAST", "AIRFLOW_VAR_X"):
+    for name in ("EAST_PASSWORD", "AIRFLOW__CORE__FERNET_KEY", "AWS_SECRET_ACCESS_KEY", "CREDENTIALS_DIRECTORY"):
         monkeypatch.setenv(name, SECRET)
+    for name in INHERITED_VARIABLES:
+        monkeypatch.setenv(name, os.environ.get(name, "C"))
+    monkeypatch.setenv("GATEWAY_TOKEN", "token-1")
+    (tmp_path / "dns.properties").write_text("key=token-2\n")
     told = tmp_path / "told"
-    (call,) = called(configured(tmp_path, {"name": "dns", "command": [script(tmp_path, f"env > {told}")]}))
+    environment = {"DNS_TOKEN": "${env:GATEWAY_TOKEN}", "DNS_KEY": "${file:dns.properties:key}", "ZONE": "a b=c"}
+    hook = {"name": "dns", "command": [script(tmp_path, f"env > {told}")], "environment": environment}
+    link = configured(tmp_path, hook)
+    (call,) = called(link)
     assert call.problem == ""
-    assert "DNS_TOKEN=mine" in told.read_text()
+    variables = dict(line.split("=", 1) for line in told.read_text().splitlines())
     assert SECRET not in told.read_text()
+    assert variables["DNS_TOKEN"] == "token-1"
+    assert variables["DNS_KEY"] == "token-2"
+    assert variables["ZONE"] == "a b=c"
+    own = {name for name in variables if name.startswith("MIRRORBOOK_")}
+    set_by_the_shell = {"PWD", "OLDPWD", "SHLVL", "_"}
+    assert variables.keys() - own - set_by_the_shell == {*INHERITED_VARIABLES, *environment}
+    assert all(variables[name] == os.environ[name] for name in INHERITED_VARIABLES)
+    assert "token" not in repr(link.config.hooks(link.mirror.name)).lower()
+
+
+def test_the_variables_that_a_command_inherits_are_documented() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "operate" / "your-clusters.md").read_text(encoding="utf-8")
+    (passage,) = re.findall(r"a command inherits (.*?) only\.", page, re.DOTALL)
+    assert tuple(re.findall(r"`(\w+)`", passage)) == INHERITED_VARIABLES
+
+
+def test_a_hooks_environment_that_cannot_be_resolved_is_planned_for_and_calls_nothing(tmp_path: Path) -> None:
+    environment = {"DNS_TOKEN": "${env:NO_TOKEN}"}
+    hook = {"name": "dns", "command": [script(tmp_path, "touch called")], "environment": environment}
+    link = configured(tmp_path, hook)
+    (problem,) = find_hook_problems(link.config, link.mirror.name)
+    assert problem == "hook dns: environment.DNS_TOKEN: environment variable NO_TOKEN is not set"
+    (call,) = called(link)
+    assert (call.tries, call.problem) == (1, "environment.DNS_TOKEN: environment variable NO_TOKEN is not set")
+    assert not (tmp_path / "called").exists()
 
 
 def test_a_request_has_the_body_and_headers_and_its_secrets_reach_nobody_else(

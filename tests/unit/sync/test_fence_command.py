@@ -20,6 +20,7 @@ from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Run, RunKind, RunState
 from mirror_core.runbook import unplanned_steps
 from mirror_core.runbook.fence_actions import CommandFence, LiftFile
+from mirror_core.runbook.hook_calls import find_command_problems
 from mirror_core.runbook.unplanned_steps import UnplannedSteps
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
 from mirror_core.state.state_records import State
@@ -63,6 +64,28 @@ def test_a_command_is_told_what_it_is_about(link: MirrorLink) -> None:
     assert run_unfence_command(where(link, "west"))
     assert (folder / "called").read_text() == "fence east E m r\nunfence west W m r\n"
     assert (folder / "topics").read_text() == "a.b\norders\n"
+
+
+def test_a_command_inherits_no_secret_and_gets_what_its_entry_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EAST_PASSWORD", "hush-4711")
+    monkeypatch.setenv("IAM_TOKEN", "token-1")
+    link = linked(tmp_path, ends="env > environment", environment={"CLOUD_TOKEN": "${env:IAM_TOKEN}"})
+    assert run_fence_command(where(link))
+    environment = (tmp_path / "environment").read_text()
+    assert "hush-4711" not in environment
+    assert "IAM_TOKEN" not in environment
+    assert "CLOUD_TOKEN=token-1" in environment.splitlines()
+
+
+def test_a_reference_that_cannot_be_followed_is_named_and_not_retried(tmp_path: Path) -> None:
+    link = linked(tmp_path, environment={"CLOUD_TOKEN": "${env:NO_TOKEN}"})
+    problem = "environment.CLOUD_TOKEN: environment variable NO_TOKEN is not set"
+    assert next(iter(find_command_problems(link))) == f"fence_command of east: {problem}"
+    with pytest.raises(FenceCommandFailed, match=rf"failed after 1 time\(s\): {problem}"):
+        run_fence_command(where(link))
+    assert called(link) == []
 
 
 def test_a_cluster_without_a_command_is_closed_by_nothing(link: MirrorLink) -> None:
