@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -53,8 +53,8 @@ _OUTCOME_DECODER: Final = msgspec.json.Decoder(TaskOutcome)
 """Made at import: msgspec 0.22 crashes when two threads build a decoder."""
 
 
-def run_numbered_task(work: TaskFunction, payloads: Sequence[bytes], number: int, _: Iterator[int]) -> Iterator[bytes]:
-    yield work(payloads[number])
+def run_task(work: TaskFunction, payloads: Iterable[bytes]) -> Iterator[bytes]:
+    return map(work, payloads)
 
 
 def run_copy_task(stop_file: str, log: logs.LogSettings, payload: bytes) -> bytes:

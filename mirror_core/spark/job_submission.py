@@ -7,14 +7,15 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
+from pyspark import RDD, SparkContext
 from pyspark.errors import PySparkException
+from pyspark.serializers import NoOpSerializer
 
 from mirror_core.model.errors import RemoteFault
-from mirror_core.spark.copy_executor import TaskFunction, run_numbered_task
+from mirror_core.spark.copy_executor import TaskFunction, run_task
 
 SLOT_TIMEOUT_S: Final = 60.0
 """YARN and Kubernetes need half a minute to start executors."""
@@ -88,8 +89,20 @@ def run_job(
 
     `barrier`: all at once or none.
     """
-    # Payloads travel in the function: rows would be stored in Spark's blocks.
-    function = partial(run_numbered_task, work, tuple(payloads))
-    numbers = context.parallelize(range(len(payloads)), len(payloads))
-    rows = numbers.barrier().mapPartitionsWithIndex(function) if barrier else numbers.mapPartitionsWithIndex(function)
-    return rows.collect()
+    rows = distribute_payloads(context, payloads)
+    function = partial(run_task, work)
+    return (rows.barrier().mapPartitions(function) if barrier else rows.mapPartitions(function)).collect()
+
+
+def distribute_payloads(context: SparkContext, payloads: Sequence[bytes]) -> RDD[bytes]:
+    """One payload in each partition, sent with its task.
+
+    PySpark would put them on the driver's disk, where a token is plain text: `parallelize` for a moment, a function of
+    more than 1 MiB as a broadcast until the process ends.
+    """
+    java: Any = context._jvm
+    java_payloads = java.java.util.ArrayList()
+    for payload in payloads:
+        java_payloads.add(payload)
+    java_context: Any = context._jsc
+    return RDD(java_context.parallelize(java_payloads, len(payloads)), context, NoOpSerializer())

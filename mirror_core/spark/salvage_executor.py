@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 import pyarrow as pa
 
 from mirror_core.parity.salvage import SalvageTask, read_record_batches
 
+PAYLOAD_COLUMN: Final = "payload"
 
-def read_task_records(payloads: Sequence[bytes], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+
+def to_row(payload: bytes) -> tuple[bytes]:
+    return (payload,)
+
+
+def read_task_records(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        for number in batch.to_pydict()["id"]:
-            yield from read_record_batches(msgspec.json.decode(payloads[number], type=SalvageTask))
+        for payload in batch.to_pydict()[PAYLOAD_COLUMN]:
+            yield from read_record_batches(msgspec.json.decode(payload, type=SalvageTask))

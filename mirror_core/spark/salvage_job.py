@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -13,8 +12,8 @@ from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.model.parity_verdict import ParityRange, SalvagedPartition
 from mirror_core.parity.salvage import DDL, SalvageTask, salvage_records, write_locally
-from mirror_core.spark.job_submission import require_task_slot
-from mirror_core.spark.salvage_executor import read_task_records
+from mirror_core.spark.job_submission import distribute_payloads, require_task_slot
+from mirror_core.spark.salvage_executor import PAYLOAD_COLUMN, read_task_records, to_row
 from mirror_core.spark.session import NO_CONF, format_first_line, get_spark_session
 
 if TYPE_CHECKING:
@@ -59,10 +58,12 @@ class SparkSalvage:
             write_locally(tasks, folder)
             return
         payloads = tuple(msgspec.json.encode(task) for task in tasks)
-        function = cast("ArrowMapIterFunction", partial(read_task_records, payloads))
         try:
             spark = get_spark_session(SALVAGE_APP, self._master, self._cores, self._conf)
-            rows = spark.range(0, len(payloads), 1, len(payloads)).mapInArrow(function, DDL)
+            tasks_table = spark.createDataFrame(
+                distribute_payloads(spark.sparkContext, payloads).map(to_row), f"{PAYLOAD_COLUMN} binary"
+            )
+            rows = tasks_table.mapInArrow(cast("ArrowMapIterFunction", read_task_records), DDL)
             with require_task_slot(spark.sparkContext, f"Spark, salvage of cluster {tasks[0].cluster}"):
                 rows.write.mode("append").option("compression", "zstd").parquet(folder.resolve().as_uri())
         except (PySparkException, Py4JError, OSError) as error:

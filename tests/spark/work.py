@@ -33,3 +33,7 @@ def die(payload: bytes) -> bytes:
     """As a worker does that runs out of memory."""
     os.kill(os.getpid(), signal.SIGKILL)
     return payload
+
+
+def count_bytes(payload: bytes) -> bytes:
+    return str(len(payload)).encode()

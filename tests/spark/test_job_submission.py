@@ -1,0 +1,69 @@
+"""What Spark jobs cost and leave behind, each in a Spark of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+TIMEOUT_S = 600.0
+
+
+def run_script(script: str, *arguments: str) -> str:
+    command = [sys.executable, "-c", script, *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return ran.stdout
+
+
+def test_large_assignments_leave_no_file_and_no_token_on_the_drivers_disk(tmp_path: Path) -> None:
+    """More than 1 MiB of assignments once became a broadcast file for each epoch."""
+    script = """
+import sys
+from pathlib import Path
+import msgspec
+from mirror_core.model.names import ClusterName, MirrorName, Partition
+from mirror_core.model.task_messages import Assignment, DriverAddress, PartitionAssignment
+from mirror_core.spark.job_submission import run_job
+from mirror_core.spark.session import get_spark_context
+from tests.spark import work
+
+def list_files():
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+folder, epochs = Path(sys.argv[1]), int(sys.argv[2])
+context = get_spark_context("leak", "local[2]", conf={"spark.local.dir": str(folder)})
+token = "0123456789abcdef" * 4
+id_ = "A" * 22
+assignments = [
+    Assignment(
+        mirror=MirrorName("east-west"), source=ClusterName("east"), destination=ClusterName("west"),
+        config_path="/etc/mirrorbook/mirrorbook.yaml", producer_id=2**62 + 77, epoch=1, task=task, start_ms=0,
+        stop_ms=1, driver_address=DriverAddress(host="127.0.0.1", port=1, token=token),
+        partitions=tuple(
+            PartitionAssignment(
+                partition=Partition(f"payments.transactions.{number}", task), source_topic_id=id_,
+                destination_topic_id=id_
+            )
+            for number in range(5_000)
+        ),
+    )
+    for task in range(2)
+]
+payloads = [msgspec.json.encode(assignment) for assignment in assignments]
+assert sum(map(len, payloads)) > 1 << 20
+lengths = [str(len(payload)).encode() for payload in payloads]
+run_job(context, work.count_bytes, [b""])
+before = list_files()
+for _ in range(epochs):
+    assert run_job(context, work.count_bytes, payloads) == lengths
+after = list_files()
+assert not [path for path, content in after.items() if token.encode() in content], "token on disk"
+assert len(after) == len(before), sorted(set(after) - set(before))[:3]
+print("left:", len(set(after) - set(before)))
+"""
+    assert run_script(script, str(tmp_path), "20") == "left: 0\n"
