@@ -1,4 +1,4 @@
-"""The README's part `By hand`, typed as it stands there, says what stands there."""
+"""The part `By hand` of the page to try it, typed as it stands there, says what stands there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.cli_process import MIRRORBOOK
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.slow, pytest.mark.spark]
 
-README: Final = Path(__file__).resolve().parents[2] / "README.md"
+ROOT: Final = Path(__file__).resolve().parents[2]
 QUESTIONS: Final = ("failover run", "failback run")
 DIFFERENT: Final = {
     r"\d+(?:\.\d+)? kB": "N kB",
@@ -30,7 +30,7 @@ DIFFERENT: Final = {
 
 def typed() -> list[tuple[str, list[str]]]:
     """Commands, and the lines below each."""
-    _, _, rest = README.read_text(encoding="utf-8").partition("## By hand\n\n```\n")
+    _, _, rest = (ROOT / "docs" / "try.md").read_text(encoding="utf-8").partition("## By hand\n\n```\n")
     block, _, _ = rest.partition("\n```\n")
     found: list[tuple[str, list[str]]] = []
     for line in block.splitlines():
@@ -54,13 +54,13 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     program = tmp_path / "bin" / "mirrorbook"
     program.write_text(f'#!/bin/sh\nexec {shlex.join(MIRRORBOOK)} "$@"\n', encoding="utf-8")
     program.chmod(0o755)
-    (tmp_path / "docs").symlink_to(README.parent / "docs")
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
     yield tmp_path
     Sandbox(tmp_path / ".sandbox").down(delete=True)
 
 
 def test_what_is_typed_by_hand_says_what_is_shown(folder: Path) -> None:
-    checkout = os.pathsep.join([str(README.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    checkout = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": checkout, "COLUMNS": "160"}
     environment["PATH"] = os.pathsep.join([str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
     commands = typed()

@@ -1,4 +1,4 @@
-"""What the README shows of `make test` and `make demo`, against the Makefile and the demonstration."""
+"""What pages show of `make test` and `make demo`, against the Makefile and the demonstration; the README's picture."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 from demo.conducting import WORDS
+from demo.terminal_picture import LOG, PICTURE, draw
 from mirror_core.decide.steps import list_standstill_steps, list_step_names
 from mirror_core.demo.loss_check import Verdict
 from mirror_core.model.run import RunKind, RunMode
@@ -15,9 +16,9 @@ from tests.gate.stages import GATE
 ROOT = Path(__file__).parents[3]
 
 
-def shown(source: str) -> list[str]:
-    """The lines of the README between the marks that say whose output they are."""
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
+def shown(source: str, name: str) -> list[str]:
+    """The lines of a page between the marks that say whose output they are."""
+    page = (ROOT / "docs" / name).read_text(encoding="utf-8")
     _, _, rest = page.partition(f"<!-- output of {source}: begin -->\n```\n")
     inside, end, _ = rest.partition(f"\n```\n<!-- output of {source}: end -->")
     assert end, f"no marks of {source}"
@@ -27,7 +28,7 @@ def shown(source: str) -> list[str]:
 def test_make_test_begins_with_what_is_shown_and_runs_the_stages_that_are_shown() -> None:
     said = subprocess.run(["make", "-n", "test"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     first = next(line for line in said.splitlines() if "/ruff check" in line)
-    lines = shown("make test")
+    lines = shown("make test", "developing.md")
 
     assert first in lines
     begun = [line.partition(" (")[0] for line in lines if " process(es) at a time" in line]
@@ -36,7 +37,7 @@ def test_make_test_begins_with_what_is_shown_and_runs_the_stages_that_are_shown(
 
 
 def test_the_verdict_has_the_lines_that_are_shown() -> None:
-    lines = shown("make demo")
+    lines = shown("make demo", "try.md")
     begin = lines.index("verdict") + 1
     seconds = (
         ("east", "west", "mirror_failover_unplanned", 1.0),
@@ -52,8 +53,8 @@ def test_the_verdict_has_the_lines_that_are_shown() -> None:
     assert of_numbers == [re.sub(r"(?<=: )[\d.]+$", "N", line) for line in good]
 
 
-def test_the_tasks_that_are_told_are_steps_in_this_order_and_the_readme_tells_them() -> None:
-    page = " ".join(" ".join(shown("make demo")).split())
+def test_the_tasks_that_are_told_are_steps_in_this_order_and_the_page_shows_them() -> None:
+    page = " ".join(" ".join(shown("make demo", "try.md")).split())
     for dag, kind, mode in (
         ("mirror_failover_unplanned", RunKind.FAILOVER, RunMode.UNPLANNED),
         ("mirror_failback", RunKind.FAILBACK, RunMode.PLANNED),
@@ -66,3 +67,20 @@ def test_the_tasks_that_are_told_are_steps_in_this_order_and_the_readme_tells_th
         assert told == sorted(told, key=known.index), f"{dag}: {told}"
     for words in WORDS.values():
         assert not [line for task, line in words.items() if f"{line} ({task})" not in page]
+
+
+def test_the_picture_is_drawn_from_the_recorded_run_and_loads_nothing() -> None:
+    picture = PICTURE.read_text(encoding="utf-8")
+    assert picture == draw(LOG.read_text(encoding="utf-8")), "python demo.terminal_picture.py draws it anew"
+    assert set(re.findall(r"https?://[^\s\"')]+", picture)) == {
+        "http://www.w3.org/2000/svg",
+        "https://www.textualize.io",
+    }
+
+
+def test_the_readme_begins_with_five_lines_a_picture_and_two_commands() -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    introduction, _, rest = page.partition("\n\n")[2].partition("\n\n![")
+    assert len(introduction.splitlines()) <= 6
+    assert rest.partition("](")[2].startswith("docs/images/demo.svg)")
+    assert [line for line in page.splitlines() if line.startswith("$ ")] == ["$ make setup", "$ make demo"]
