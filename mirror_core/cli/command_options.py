@@ -64,12 +64,27 @@ def require_confirmation(question: str, yes: bool) -> None:
     """By --yes, or on a terminal. Refused otherwise: no script waits for ever."""
     if yes:
         return
-    if not sys.stdin.isatty():
-        raise Refused("not done", ["confirmation required: pass --yes, or run it in a terminal"])
-    with suppress(OSError, termios.error):  # discard input typed before the question
-        termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    _prepare_terminal()
     if not typer.confirm(question, default=False):
         raise Refused("not done", ["cancelled"])
+
+
+def require_typed_name(name: str, yes: bool) -> None:
+    """For what cannot be undone. By --yes, or the name typed on a terminal."""
+    if yes:
+        return
+    _prepare_terminal()
+    question = f"Type {name} to go on; anything else leaves all as it is"
+    if typer.prompt(question, default="", show_default=False).strip() != name:
+        raise Refused("not done", ["cancelled"])
+
+
+def _prepare_terminal() -> None:
+    """Refused without one. Discards input typed before the question."""
+    if not sys.stdin.isatty():
+        raise Refused("not done", ["confirmation required: pass --yes, or run it in a terminal"])
+    with suppress(OSError, termios.error):
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
 
 
 def print_json(document: JsonDocument) -> None:

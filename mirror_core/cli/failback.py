@@ -98,7 +98,9 @@ def run(
     decision = failback.decide(allowed)
     question = f"salvage and discard {decision.plan.discarded} offset(s) of {link.source.name}"
     title = f"failback of {name}"
-    if confirm_plan(title, decision, question, plan_hash=plan_hash, dry_run=dry_run, yes=yes, as_json=as_json):
+    if confirm_plan(
+        title, decision, link.mirror, question, plan_hash=plan_hash, dry_run=dry_run, yes=yes, as_json=as_json
+    ):
         started = begin_run(failback, decision, allowed, as_json=as_json)
         _run_to_end(failback, started, no_pause=no_pause, yes=yes, as_json=as_json)
 
@@ -210,7 +212,10 @@ def _run_to_end(
             decision = failover.decide()
             title = f"failover of {failover.link.mirror.name}, the way home"
             question = f"bring applications home to {failback.link.source.name}"
-            confirm_plan(title, decision, question, plan_hash=None, dry_run=False, yes=yes, as_json=as_json)
+            home_mirror = failover.link.mirror
+            confirm_plan(
+                title, decision, home_mirror, question, plan_hash=None, dry_run=False, yes=yes, as_json=as_json
+            )
             under_way = failover.begin(decision.plan.hash, approved_by=(make_own_approval(failover.started_by),))
         must_ask = not (no_pause or yes) and must_confirm_before_fence(
             under_way, is_noticed=failover.has_disturbed(under_way)

@@ -22,8 +22,10 @@ from mirror_core.cli.command_options import (
     load_configuration,
     print_json,
     require_confirmation,
+    require_typed_name,
 )
 from mirror_core.cli.output import print_line, print_line_or_continue
+from mirror_core.cli.plan_costs import print_given_up
 from mirror_core.cli.run_commands import (
     CompareRunner,
     EvidenceOption,
@@ -142,11 +144,7 @@ def run_set(
         if dry_run:
             return
         _refuse_unseen_sources(set_failover, set_plan, plan_hash, yes=yes)
-        given_up = " without their sources, losing what was not copied" if mode is RunMode.UNPLANNED else ""
-        require_confirmation(
-            f"Run plans {shorten_hash(set_plan.hash)}: move applications of {', '.join(set_plan.decisions)}{given_up}?",
-            yes,
-        )
+        _confirm_set(name, set_failover, set_plan, yes=yes, as_json=as_json)
         attempt = set_failover.begin(
             set_plan.hash, approved_by=(make_own_approval(set_failover.started_by),), silent=set_plan.silent
         )
@@ -173,6 +171,16 @@ def run_set(
             for line in read_run_outcome(set_failover.get_link(mirror), member.run):
                 print_line(f"{mirror}: {line}")
     check_as_copied(*((member.run.id, member.steps) for member in members.values()))
+
+
+def _confirm_set(name: str, set_failover: SetFailover, set_plan: SetPlan, *, yes: bool, as_json: bool) -> None:
+    if set_failover.mode is RunMode.UNPLANNED and not yes:
+        plans = [(d.plan, set_failover.get_link(mirror).mirror) for mirror, d in set_plan.decisions.items()]
+        print_given_up(plans, as_json=as_json)
+        require_typed_name(name, yes)
+    else:
+        mirrors = ", ".join(set_plan.decisions)
+        require_confirmation(f"Run plans {shorten_hash(set_plan.hash)}: move applications of {mirrors}?", yes)
 
 
 def _refuse_unseen_sources(set_failover: SetFailover, set_plan: SetPlan, plan_hash: str | None, *, yes: bool) -> None:
@@ -313,7 +321,9 @@ def run(
     answering = [link.source.name] if mode is RunMode.UNPLANNED and not (silent or dry_run) else []
     if reasons := explain_unseen_approval(plan_hash, answering, yes=yes):
         raise Refused(title, reasons)
-    if confirm_plan(title, decision, question, plan_hash=plan_hash, dry_run=dry_run, yes=yes, as_json=as_json):
+    if confirm_plan(
+        title, decision, link.mirror, question, plan_hash=plan_hash, dry_run=dry_run, yes=yes, as_json=as_json
+    ):
         started = begin_run(failover, decision, mode, silent=silent, as_json=as_json)
         must_ask = must_confirm_before_fence(started, is_noticed=False) and not (no_pause or yes)
         with status_on_failure(failover, started):

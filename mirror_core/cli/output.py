@@ -4,16 +4,49 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 import threading
-from typing import TextIO
+from collections.abc import Iterable
+from typing import Final, TextIO
 
 import typer
 
-from mirror_core.model.text import escape_invisible_lines
+from mirror_core.model.text import escape_invisible, escape_invisible_lines
 
 
 def print_line(text: str, *, err: bool = False) -> None:
     typer.echo(escape_invisible_lines(text), err=err)
+
+
+LINE_WIDTH: Final = 80
+"""A serial console, a jump host and a phone show no more."""
+
+
+def format_block(rows: Iterable[tuple[str, str]], indent: int = 2) -> list[str]:
+    """Labels and wrapped texts in two columns. No word, path or option is broken."""
+    labelled = [(f"{label}:", text) for label, text in rows]
+    label_width = max((len(label) for label, _ in labelled), default=0)
+    return [
+        line
+        for label, text in labelled
+        for line in textwrap.wrap(
+            escape_invisible(text),
+            LINE_WIDTH,
+            initial_indent=f"{'':{indent}}{label:{label_width}} ",
+            subsequent_indent=" " * (indent + label_width + 1),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    ]
+
+
+def wrap_line(text: str) -> str:
+    """At words, on a terminal; whole in files and pipes."""
+    return wrap_text(text) if sys.stdout.isatty() else text
+
+
+def wrap_text(text: str) -> str:
+    return textwrap.fill(escape_invisible(text), LINE_WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 _redirect_lock = threading.RLock()

@@ -17,12 +17,14 @@ import typer
 from mirror_core.cli import completion
 from mirror_core.cli.command_options import find_mirror, parse_spark_conf, require_confirmation
 from mirror_core.cli.output import print_line, print_line_or_continue
+from mirror_core.cli.plan_costs import confirm_costs
 from mirror_core.cli.runs import find_conductor, find_newest_run, print_newest_run, print_plan, print_status_lines
 from mirror_core.decide.approval_rules import explain_outdated_plan, explain_stale_run_approval, make_approval
 from mirror_core.decide.certificate_coverage import check_as_copied
 from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.steps import list_undisturbed_steps
 from mirror_core.model.errors import LostOwnership, Refused
+from mirror_core.model.mirror import Mirror
 from mirror_core.model.run import Approval, Run, RunMode, RunState, shorten_hash
 from mirror_core.model.text import escape_invisible
 from mirror_core.model.timing import now_ms
@@ -145,6 +147,7 @@ def print_decision(title: str, decision: PlanDecision, *, as_json: bool) -> None
 def confirm_plan(
     title: str,
     decision: PlanDecision,
+    mirror: Mirror,
     question: str,
     *,
     plan_hash: str | None,
@@ -159,7 +162,8 @@ def confirm_plan(
     if reasons:
         raise Refused(title, reasons)
     if not dry_run:
-        require_confirmation(f"Run plan {shorten_hash(decision.plan.hash)}: {question}?", yes)
+        question = f"Run plan {shorten_hash(decision.plan.hash)}: {question}?"
+        confirm_costs(decision.plan, mirror, question, yes=yes, as_json=as_json)
     return not dry_run
 
 
@@ -229,9 +233,8 @@ def confirm_again(failover: Failover, run: Run, *, yes: bool, as_json: bool) -> 
         raise Refused(f"run {run.id}: resume; abort it and plan again", (since, *decision.reasons))
     print_line(since, err=as_json)
     mirror = failover.link.mirror
-    require_confirmation(
-        f"Go on with run {run.id}: move applications from {mirror.source} to {mirror.destination}?", yes
-    )
+    question = f"Go on with run {run.id}: move applications from {mirror.source} to {mirror.destination}?"
+    confirm_costs(decision.plan, mirror, question, yes=yes, as_json=as_json)
     return failover.started_by
 
 

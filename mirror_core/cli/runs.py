@@ -26,12 +26,14 @@ from mirror_core.cli.command_options import (
     print_table,
     refuse_incomplete_list,
 )
-from mirror_core.cli.output import print_line
+from mirror_core.cli.output import print_line, wrap_line
+from mirror_core.cli.plan_costs import print_costs
 from mirror_core.decide import forecast_accuracy
 from mirror_core.decide.forecast_accuracy import ForecastComparison
 from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
 from mirror_core.model.config_sections import OWNER_KEY
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
+from mirror_core.model.forecast import PlanForecast
 from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.run import (
     FailbackStrategy,
@@ -76,6 +78,8 @@ class PlanDocument(JsonDocument, frozen=True, kw_only=True):
     """Failback: by topic."""
     discarded: int | None
     """Failback: offsets to be salvaged and discarded; null: unknown."""
+    forecast: PlanForecast | None
+    """What it costs, in numbers; null: a failback."""
     warnings: tuple[str, ...]
     unknown: tuple[str, ...]
     """What could not be read, and why."""
@@ -169,6 +173,7 @@ def to_plan_document(plan: Plan, reasons: tuple[str, ...]) -> PlanDocument:
         bound={fact.name: fact.value for fact in plan.bound_facts},
         strategies=plan.strategies,
         discarded=plan.discarded,
+        forecast=plan.forecast if isinstance(plan.forecast, PlanForecast) else None,
         warnings=plan.warnings,
         unknown=plan.unknown,
         refused=reasons,
@@ -353,11 +358,10 @@ def print_plan(plan: Plan, reasons: tuple[str, ...], *, as_json: bool) -> None:
     figures = dict(plan.figures)
     owner = {OWNER_KEY: figures.pop(OWNER_KEY)} if OWNER_KEY in figures else {}
     print_facts({"plan": f"{plan.kind} of mirror {plan.mirror}, {plan.mode}", "hash": plan.hash, **owner})
-    rows = [(n, s.name, s.action, "yes" if s.reversible else "no") for n, s in enumerate(plan.steps, start=1)]
-    print_table("Steps", ("", "step", "what is done", "abort possible"), rows)
-    no_return_step = next((s.name for s in plan.steps if not s.reversible), None)
-    if no_return_step:
-        print_line(f"point of no return: {no_return_step}")
+    print_costs(plan)
+    for title, lines in (("refused", reasons), ("warning", plan.warnings), ("unknown", plan.unknown)):
+        for line in lines:
+            print_line(wrap_line(f"{title}: {line}"))
     print_table("What is known now", ("what", "value"), list(figures.items()))
     for title, figures_by_name in (("partition", plan.partitions), ("consumer group", plan.groups)):
         if figures_by_name:
@@ -366,9 +370,11 @@ def print_plan(plan: Plan, reasons: tuple[str, ...], *, as_json: bool) -> None:
         print_table("Rights given at promotion", ("right",), [(right,) for right in plan.rights])
     if plan.strategies:
         print_table("Strategies", ("topic", "strategy"), list(plan.strategies.items()))
-    for title, lines in (("warning", plan.warnings), ("unknown", plan.unknown), ("refused", reasons)):
-        for line in lines:
-            print_line(f"{title}: {line}")
+    rows = [(n, s.name, s.action, "yes" if s.reversible else "no") for n, s in enumerate(plan.steps, start=1)]
+    print_table("Steps", ("", "step", "what is done", "abort possible"), rows)
+    no_return_step = next((s.name for s in plan.steps if not s.reversible), None)
+    if no_return_step:
+        print_line(f"point of no return: {no_return_step}")
 
 
 def format_time(ms: int) -> str:

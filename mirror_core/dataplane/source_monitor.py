@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ import msgspec
 from mirror_core.dataplane.heartbeat_writer import HeartbeatWriter
 from mirror_core.dataplane.recovery_point import RecoveryPoints
 from mirror_core.decide.filters import build_topic_filter
+from mirror_core.decide.forecast_accuracy import select_application_partitions
 from mirror_core.decide.mirror_snapshot import is_healthy
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.log_offsets import OffsetPoint, describe_producers, list_available_offsets
@@ -53,8 +55,28 @@ to 4 MB, and 0.1 to 0.25 s to parse."""
 _MAX_LISTING_PAUSE_S: Final = 30.0
 _MAX_TRANSACTIONS_PAUSE_S: Final = 300.0
 _MAX_ENDED_TRANSACTIONS: Final = 2_000
+_RATE_WINDOW_MS: Final = 60_000
 TransactionKey = tuple[str, int, int]
 """Id, producer id, start: an id has one transaction at a time."""
+
+
+@dataclass(slots=True)
+class AppendRate:
+    """Offsets per second that all partitions took together, over the last minute."""
+
+    growths: deque[tuple[int, int, int]] = field(default_factory=deque)
+    """(from, to, offsets) of consecutive observations."""
+
+    def add_growth(self, from_ms: int, to_ms: int, offsets: int) -> None:
+        self.growths.append((from_ms, to_ms, offsets))
+        while self.growths[0][1] <= to_ms - _RATE_WINDOW_MS:
+            self.growths.popleft()
+
+    def compute_offsets_per_s(self) -> float | None:
+        if not self.growths:
+            return None
+        seconds = (self.growths[-1][1] - self.growths[0][0]) / 1000
+        return sum(offsets for *_, offsets in self.growths) / seconds if seconds > 0 else None
 
 
 @dataclass(slots=True)
@@ -73,6 +95,7 @@ class ObservedSource:
     topic_ids: dict[str, str] = field(default_factory=dict)
     log_starts: dict[Partition, Offset] = field(default_factory=dict)
     listed_ms: int | None = None
+    append_rate: AppendRate = field(default_factory=AppendRate)
 
     def update_topics(self, described: Mapping[str, TopicMetadata], listed_ms: int | None) -> None:
         """`listed_ms`: when all matching topics were listed; None: only some were described."""
@@ -112,6 +135,11 @@ class ObservedSource:
         return "" if status is not None and topic_id == status.source_topic_id else topic_id
 
     def update_ends(self, at_ms: int, ends: Mapping[Partition, Offset], offline: Collection[Partition]) -> None:
+        if self.at_ms:
+            known_ends = self.observed_ends
+            partitions = select_application_partitions(known_ends.keys() & ends.keys())
+            offsets = sum(max(0, ends[p] - known_ends[p].end) for p in partitions)
+            self.append_rate.add_growth(self.at_ms, at_ms, offsets)
         self.at_ms = at_ms
         self.offline = frozenset(offline)
         observed = {p: ObservedEnd(end, at_ms) for p, end in ends.items()}
@@ -180,6 +208,7 @@ class ObservedSource:
             transactions=tuple(transaction for _, transaction in transactions_by_age[-MAX_LISTED_TRANSACTIONS:]),
             transactions_ms=self.transactions_ms,
             unlisted_transactions=max(0, len(transactions_by_age) - MAX_LISTED_TRANSACTIONS),
+            offsets_per_s=self.append_rate.compute_offsets_per_s(),
         )
 
     def _describe_topics(self) -> Iterable[ObservedTopic]:

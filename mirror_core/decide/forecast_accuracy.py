@@ -58,7 +58,8 @@ def select_application_partitions(partitions: Iterable[Partition]) -> frozenset[
 
 def build_forecast(snapshot: MirrorSnapshot) -> PlanForecast:
     lost, at_least = _forecast_loss(snapshot)
-    forecast = snapshot.forecast
+    forecast, observation = snapshot.forecast, snapshot.source_observation
+    gives_up_source = snapshot.mode is RunMode.UNPLANNED and can_lose(snapshot)
     return PlanForecast(
         seconds=forecast.seconds if forecast else None,
         steps=dict(forecast.steps) if forecast else {},
@@ -66,6 +67,9 @@ def build_forecast(snapshot: MirrorSnapshot) -> PlanForecast:
         lost_offsets=lost,
         lost_is_minimum=at_least,
         reread_offsets=dict(islice(_forecast_read_again(snapshot), MAX_FORECAST_GROUPS)),
+        gives_up_source=gives_up_source,
+        unseen_s=compute_snapshot_loss(snapshot).observed_s if gives_up_source else None,
+        offsets_per_s=observation.offsets_per_s if gives_up_source and observation else None,
     )
 
 

@@ -22,6 +22,23 @@ class PlanForecast:
     lost_is_minimum: bool = False
     reread_offsets: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Minimum and maximum by group."""
+    gives_up_source: bool = False
+    """What the source took after it was last observed is lost, too."""
+    unseen_s: float | None = None
+    """Seconds since then. None: unknown, or nothing is given up."""
+    offsets_per_s: float | None = None
+    """What the source took in the minute before that. None: unknown."""
+
+    @property
+    def unseen_offsets(self) -> int | None:
+        """What it probably took since, and nobody observed."""
+        has_rate = self.unseen_s is not None and self.offsets_per_s is not None
+        return round((self.unseen_s or 0) * (self.offsets_per_s or 0)) if has_rate else None
+
+    @property
+    def max_reread_offsets(self) -> int:
+        """All groups together."""
+        return sum(most for _, most in self.reread_offsets.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,6 +62,8 @@ class SourceObservation:
     transactions: tuple[ObservedTransaction, ...] = ()
     transactions_ms: int | None = None
     unlisted_transactions: int = 0
+    offsets_per_s: float | None = None
+    """What applications wrote to all partitions together, over the last minute. None: observed once only."""
 
     def get_ends(self) -> Iterator[tuple[Partition, ObservedEnd]]:
         for topic in self.topics:

@@ -67,6 +67,10 @@ BYTE_UNITS: Final[Mapping[str, int]] = MappingProxyType(
 _RATE_PATTERN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)(?:/s)?")
 
 
+def format_count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def format_bytes(value: float) -> str:
     """Decimal units, such as 1.5 MB."""
     for unit in ("B", "kB", "MB", "GB"):

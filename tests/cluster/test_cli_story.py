@@ -29,7 +29,7 @@ pytestmark = pytest.mark.cluster
 
 PLAN: Final = {
     *("kind", "mirror", "mode", "hash", "steps", "figures", "partitions", "groups", "rights", "bound"),
-    *("strategies", "discarded", "warnings", "unknown", "refused"),
+    *("strategies", "discarded", "forecast", "warnings", "unknown", "refused"),
 }
 RUN: Final = {
     *(

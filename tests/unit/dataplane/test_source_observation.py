@@ -12,7 +12,7 @@ from mirror_core.dataplane.heartbeat_writer import HeartbeatWriter, find_fencing
 from mirror_core.dataplane.source_monitor import MAX_LISTED_TRANSACTIONS, ObservedSource, TransactionKey
 from mirror_core.kafka.config import ClusterConfig, Config
 from mirror_core.model.mirror import DesiredState, Mirror
-from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import Plan, RunKind, RunMode, RunState, StepRecord, StepState
 from mirror_core.model.source_observation import (
     TRANSACTION_OVER,
@@ -27,6 +27,7 @@ from tests.support.memory_state import run_of
 from tests.support.source_offsets import offsets
 
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
+HEARTBEAT = Partition(f"{HEARTBEAT_TOPIC_PREFIX}m", 0)
 M = MirrorName("m")
 RUN = "m-failover-20261122T090000-a1b2"
 
@@ -54,6 +55,18 @@ def test_what_cannot_be_seen_now_stays_as_it_was_and_grows_old(memory: ObservedS
     memory.forget_unknown()
     memory.update_ends(4_000, offsets(a0=12), [])
     assert dict(memory.to_observation().get_ends()) == {A0: ObservedEnd(Offset(12), 4_000)}
+
+
+def test_the_rate_is_what_applications_wrote_in_the_last_minute(memory: ObservedSource) -> None:
+    memory.update_ends(1_000, offsets(a0=1_000, b0=5), [])
+    assert memory.to_observation().offsets_per_s is None, "one observation has no rate"
+    memory.update_ends(3_000, offsets(a0=1_150, b0=55), [])
+    assert memory.to_observation().offsets_per_s == 100.0
+    memory.update_ends(5_000, {**offsets(a0=1_150), HEARTBEAT: Offset(7)}, [])
+    memory.update_ends(7_000, {**offsets(a0=1_150, a1=9_999), HEARTBEAT: Offset(900)}, [])
+    assert memory.to_observation().offsets_per_s == 200 / 6, "a new partition was not written just now"
+    memory.update_ends(63_500, offsets(a0=1_150), [])
+    assert memory.to_observation().offsets_per_s == 0.0, "what is older than a minute does not count"
 
 
 def test_a_partition_that_nobody_ever_led_is_told_without_an_end(memory: ObservedSource) -> None:

@@ -1,0 +1,100 @@
+"""What a plan costs applications, as the first lines of its screen, and the question that ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from mirror_core.cli.command_options import require_confirmation, require_typed_name
+from mirror_core.cli.output import format_block, print_line, wrap_text
+from mirror_core.decide.steps import find_no_return_step
+from mirror_core.model.forecast import PlanForecast
+from mirror_core.model.mirror import Mirror
+from mirror_core.model.run import Plan, RunKind, RunMode
+from mirror_core.model.text import format_count
+
+
+def list_costs(plan: Plan) -> Iterator[tuple[str, str]]:
+    forecast = plan.forecast if isinstance(plan.forecast, PlanForecast) else None
+    if plan.kind is RunKind.FAILBACK:
+        yield "saved, then discarded", f"{_format_records(plan.discarded)} that only the old source has"
+        yield "without writes", "0 s now; the failover home has a plan and a question of its own"
+    else:
+        yield "lost", format_loss(forecast)
+        yield "without writes", _format_seconds(plan.mode, forecast)
+        yield "read again", _format_read_again(forecast)
+    no_return_step = find_no_return_step(plan.kind, plan.mode)
+    yield (
+        "no way back",
+        f"from step {no_return_step} on" + (", but a failback" if plan.kind is RunKind.FAILOVER else ""),
+    )
+
+
+def format_loss(forecast: PlanForecast | None) -> str:
+    if forecast is None:
+        return "unknown"
+    if forecast.lost_offsets == 0 and not forecast.lost_is_minimum:
+        return "nothing"
+    least = "an unknown number of records" if forecast.lost_offsets is None else _format_at_least(forecast)
+    if not forecast.gives_up_source:
+        return least
+    if forecast.unseen_s is None:
+        return f"{least}, and what the source took since it was last observed: when that was is unknown"
+    probable = (
+        "at an unknown rate"
+        if forecast.unseen_offsets is None
+        else f"about {forecast.unseen_offsets:,} at its last known rate, {forecast.offsets_per_s:,.0f}/s"
+    )
+    return f"{least}, and what the source took in the last {forecast.unseen_s:,.1f} s ({probable})"
+
+
+def _format_at_least(forecast: PlanForecast) -> str:
+    counted = format_count(forecast.lost_offsets or 0, "record")
+    return f"at least {counted}" if forecast.lost_is_minimum else counted
+
+
+def _format_seconds(mode: RunMode, forecast: PlanForecast | None) -> str:
+    predicted = (
+        "unknown: no earlier run, and no drill"
+        if forecast is None or forecast.seconds is None
+        else f"about {forecast.seconds:.1f} s ({forecast.basis})"
+    )
+    if mode is RunMode.PLANNED:
+        return predicted
+    return f"since the source failed, until promotion; first step to promotion: {predicted}"
+
+
+def _format_read_again(forecast: PlanForecast | None) -> str:
+    if forecast is None:
+        return "unknown"
+    if not forecast.reread_offsets:
+        return "unknown: no group is known"
+    most = forecast.max_reread_offsets
+    return f"up to {format_count(most, 'record')} by consumer groups" if most else "nothing"
+
+
+def _format_records(count: int | None) -> str:
+    return "an unknown number of records" if count is None else format_count(count, "record")
+
+
+def print_costs(plan: Plan, *, err: bool = False) -> None:
+    for line in format_block(list_costs(plan)):
+        print_line(line, err=err)
+
+
+def confirm_costs(plan: Plan, mirror: Mirror, question: str, *, yes: bool, as_json: bool) -> None:
+    """A run that gives up the source is confirmed by the mirror's name."""
+    if plan.mode is RunMode.UNPLANNED and not yes:
+        print_given_up([(plan, mirror)], as_json=as_json)
+        require_typed_name(plan.mirror, yes)
+    else:
+        require_confirmation(question, yes)
+
+
+def print_given_up(plans: Iterable[tuple[Plan, Mirror]], *, as_json: bool) -> None:
+    for plan, mirror in plans:
+        headline = (
+            f"UNPLANNED failover of {plan.mirror}: {mirror.source} is given up, and {mirror.destination} is promoted"
+            " with what it has."
+        )
+        print_line(f"\n{wrap_text(headline)}", err=as_json)
+        print_costs(plan, err=as_json)

@@ -1,0 +1,137 @@
+"""A plan says first what it costs, and what cannot be undone is confirmed by the mirror's name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import typer
+
+from mirror_core.cli.plan_costs import confirm_costs, list_costs
+from mirror_core.cli.runs import print_plan
+from mirror_core.decide.failover_plan import decide_failover
+from mirror_core.decide.mirror_snapshot import MirrorSnapshot
+from mirror_core.model.errors import Refused
+from mirror_core.model.forecast import PlanForecast
+from mirror_core.model.run import Plan, RunMode
+from tests.support import loss_views
+from tests.support.forecasts import COMMITTED
+from tests.support.loss_views import DESTINATION, SIGHTING
+
+view = loss_views.view
+Answer = Callable[[str], list[str]]
+
+
+@pytest.fixture
+def lossy(view: MirrorSnapshot) -> MirrorSnapshot:
+    destination = replace(DESTINATION, committed=COMMITTED)
+    return replace(view, destination=destination, source_observation=replace(SIGHTING, offsets_per_s=100.0))
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch) -> Answer:
+    asked = list[str]()
+
+    def answer_with(text: str) -> list[str]:
+        def ask(question: str, **options: object) -> str:
+            asked.append(question)
+            return text
+
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+        monkeypatch.setattr(typer, "prompt", ask)
+        monkeypatch.setattr(typer, "confirm", lambda question, **options: ask(question) == "y")
+        return asked
+
+    return answer_with
+
+
+def test_a_forecast_has_what_the_source_took_unseen_by_its_last_known_rate(lossy: MirrorSnapshot) -> None:
+    forecast = decide_failover(lossy).plan.forecast
+    assert isinstance(forecast, PlanForecast)
+    assert (forecast.lost_offsets, forecast.lost_is_minimum, forecast.gives_up_source) == (37, True, True)
+    assert (forecast.unseen_s, forecast.offsets_per_s, forecast.unseen_offsets) == (6.0, 100.0, 600)
+    assert forecast.max_reread_offsets == 5 + 6
+
+
+@pytest.mark.parametrize("changed", [{"mode": RunMode.PLANNED}, {"is_drained": True}])
+def test_nothing_unseen_is_lost_where_the_source_is_drained(lossy: MirrorSnapshot, changed: dict[str, object]) -> None:
+    forecast = decide_failover(replace(lossy, **changed)).plan.forecast  # type: ignore[arg-type]
+    assert isinstance(forecast, PlanForecast)
+    assert (forecast.gives_up_source, forecast.unseen_s, forecast.unseen_offsets) == (False, None, None)
+
+
+def test_an_unknown_rate_makes_no_loss_of_nothing(lossy: MirrorSnapshot) -> None:
+    unknown = replace(lossy, source_observation=SIGHTING)
+    forecast = decide_failover(unknown).plan.forecast
+    assert isinstance(forecast, PlanForecast)
+    assert forecast.unseen_offsets is None
+    assert "unknown rate" in dict(list_costs(decide_failover(unknown).plan))["lost"]
+
+
+def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_question_of_an_unplanned_failover_says_the_loss_and_wants_the_name(
+    lossy: MirrorSnapshot, answer: Answer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked, plan = answer("m"), decide_failover(lossy).plan
+    confirm_costs(plan, lossy.mirror, "Run plan 1?", yes=False, as_json=False)
+    lines = lines_of(capsys)
+    assert max(map(len, lines)) <= 80
+    assert len(lines) < 20, "all of it is on one screen with the question"
+    shown = " ".join(" ".join(lines).split())
+    for part in (
+        "UNPLANNED",
+        "east is given up",
+        "at least 37 records",
+        "last 6.0 s",
+        "about 600",
+        "100/s",
+        "up to 11",
+    ):
+        assert part in shown
+    assert len(asked) == 1
+    assert "Type m " in asked[0]
+
+
+@pytest.mark.parametrize("typed", ["", "y", "M", "mm"])
+def test_nothing_but_the_name_begins_it(lossy: MirrorSnapshot, answer: Answer, typed: str) -> None:
+    answer(typed)
+    with pytest.raises(Refused, match="cancelled"):
+        confirm_costs(decide_failover(lossy).plan, lossy.mirror, "Run plan 1?", yes=False, as_json=False)
+
+
+def test_unattended_it_needs_yes_and_asks_nothing(lossy: MirrorSnapshot, answer: Answer) -> None:
+    asked, plan = answer(""), decide_failover(lossy).plan
+    confirm_costs(plan, lossy.mirror, "Run plan 1?", yes=True, as_json=False)
+    assert not asked
+
+
+def test_without_a_terminal_it_is_refused(lossy: MirrorSnapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False)
+    with pytest.raises(Refused, match="pass --yes"):
+        confirm_costs(decide_failover(lossy).plan, lossy.mirror, "Run plan 1?", yes=False, as_json=False)
+
+
+def test_a_planned_failover_is_confirmed_by_a_yes(lossy: MirrorSnapshot, answer: Answer) -> None:
+    asked = answer("y")
+    plan: Plan = decide_failover(replace(lossy, mode=RunMode.PLANNED)).plan
+    confirm_costs(plan, lossy.mirror, "Run plan 1?", yes=False, as_json=False)
+    assert asked == ["Run plan 1?"]
+
+
+@pytest.mark.parametrize("mode", list(RunMode))
+def test_costs_come_first_in_a_plan_and_steps_last(
+    lossy: MirrorSnapshot, mode: RunMode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_plan(decide_failover(replace(lossy, mode=mode)).plan, (), as_json=False)
+    lines = lines_of(capsys)
+    positions = [
+        next(n for n, line in enumerate(lines) if line.strip().startswith(start))
+        for start in ("lost:", "warning:", "What is known now", "Steps")
+    ]
+    assert positions == sorted(positions)
+    assert positions[0] < 5
