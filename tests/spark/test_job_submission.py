@@ -67,3 +67,26 @@ assert len(after) == len(before), sorted(set(after) - set(before))[:3]
 print("left:", len(set(after) - set(before)))
 """
     assert run_script(script, str(tmp_path), "20") == "left: 0\n"
+
+
+@pytest.mark.timed
+def test_a_task_without_work_costs_hardly_any_processor_time() -> None:
+    """Each task once reread pyspark.zip, and collected garbage among all imported modules: 0.15 s of processor time."""
+    script = """
+from mirror_core.spark.job_submission import run_job
+from mirror_core.spark.session import get_spark_context
+from tests.spark import work
+
+context = get_spark_context("cost", "local[2]")
+for _ in range(5):  # both workers have begun, and imported what they need
+    run_job(context, work.measure_processor_s, [b""] * 2)
+before = {}
+after = {}
+for _ in range(10):
+    for answer in run_job(context, work.measure_processor_s, [b""] * 10):
+        worker, used = answer.split()
+        before.setdefault(worker, float(used))
+        after[worker] = float(used)
+print(sum(after.values()) - sum(before.values()))
+"""
+    assert float(run_script(script)) <= 1.0

@@ -37,3 +37,8 @@ def die(payload: bytes) -> bytes:
 
 def count_bytes(payload: bytes) -> bytes:
     return str(len(payload)).encode()
+
+
+def measure_processor_s(payload: bytes) -> bytes:
+    """This worker's process id, and the processor time that it has used."""
+    return f"{os.getpid()} {time.process_time()}".encode()
