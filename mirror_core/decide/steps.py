@@ -1,6 +1,6 @@
 """The steps of a failover and of a failback: one row each, with everything that is said of a step.
 
-Plans, journal order, DAG tasks, reports and the on-call page are made from these rows.
+Plans, journal order, DAG tasks, reports and the on-call pages are made from these rows.
 """
 
 from __future__ import annotations

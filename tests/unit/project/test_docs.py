@@ -36,13 +36,14 @@ def test_states_page_shows_the_tables_of_the_code() -> None:
 
 
 def test_on_call_page_shows_what_can_be_done_about_each_failure() -> None:
-    page = DOCS / "operate" / "on-call.md"
+    page = DOCS / "operate" / "on-call" / "failed-partitions.md"
     assert printed(page, "mirror_core/decide/failure_remedies.py") == list(recovery_table())
 
 
 @pytest.mark.parametrize(("kind", "mode"), RUN_STEPS)
 def test_on_call_page_shows_the_steps_of_a_run(kind: RunKind, mode: RunMode) -> None:
-    page = DOCS / "operate" / "on-call.md"
+    names = {(RunKind.FAILOVER, RunMode.UNPLANNED): "source-dead", (RunKind.FAILBACK, RunMode.PLANNED): "failback"}
+    page = DOCS / "operate" / "on-call" / f"{names.get((kind, mode), 'failover')}.md"
     assert printed(page, f"mirror_core/decide/steps.py {kind} {mode}") == list(steps_table(kind, mode))
 
 
@@ -128,3 +129,33 @@ def test_architecture_page_shows_every_room_and_no_other_folder() -> None:
         sorted({path for path in named if not any((ROOT / above / path).is_dir() for above in (".", "mirror_core"))})
         == []
     )
+
+
+MAX_WORDS = 3_000
+REFERENCE = ("commands.md", "metrics.md", "your-clusters.md", "airflow.md", "limits.md")
+"""Pages that people look things up in."""
+CASES = sorted((DOCS / "operate" / "on-call").glob("*.md"))
+LEGENDS = ("the-plan.md",)
+"""Pages that explain what is on a screen: nothing is decided by them."""
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
+def test_no_page_but_a_reference_is_longer_than_people_read(page: Path) -> None:
+    assert len(page.read_text(encoding="utf-8").split()) <= MAX_WORDS or page.name in REFERENCE
+
+
+@pytest.mark.parametrize("page", CASES, ids=lambda page: page.stem)
+def test_a_case_on_call_says_what_one_sees_decides_does_and_checks(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    title, purpose = text.split("\n\n")[:2]
+    assert title.startswith("# ")
+    assert not purpose.startswith(("#", "|", "**", "- "))
+    parts = (
+        r"\*\*Symptom\.\*\*",
+        r"\*\*Decide\b",
+        r"\*\*(?:D|d)o\b|^## Do it|\*\*do\*\*",
+        r"\*\*Check\.\*\*|^## Check",
+    )
+    if page.name not in LEGENDS:
+        found = [re.search(part, text, re.MULTILINE) for part in parts]
+        assert all(found), page.name

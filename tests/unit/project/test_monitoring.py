@@ -103,13 +103,14 @@ def test_defects_of_an_expression_are_found(expression: str, words: str) -> None
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_an_alert_speaks_of_metrics_that_exist_and_leads_to_a_heading_on_call(rule: dict[str, Any]) -> None:
+def test_an_alert_speaks_of_metrics_that_exist_and_leads_to_a_page_on_call(rule: dict[str, Any]) -> None:
     assert problems(rule["expr"]) == []
     assert rule["labels"]["severity"] in ("critical", "warning")
     assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
     assert rule["annotations"]["runbook_url"].startswith(DOCS_LINK)
     page, _, anchor = rule["annotations"]["runbook_url"].removeprefix(DOCS_LINK).partition("#")
-    assert anchor in anchors(ROOT / page)
+    assert (ROOT / page).is_file()
+    assert not anchor or anchor in anchors(ROOT / page)
     assert rule["alert"] in PAGE.read_text(encoding="utf-8"), "metrics.md lacks it"
 
 
