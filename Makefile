@@ -8,8 +8,8 @@ QUIETLY := $(if $(CI),--quiet)
 .PHONY: setup demo check types style pages manifests test nightly gate lock clean
 
 setup: $(STAMP)
-	@$(BIN)/python -m mirror_core.sandbox.jars
-	-@$(BIN)/python -m mirror_core.sandbox.archive
+	@$(BIN)/python -m mirrorbook_tools.sandbox.jars
+	-@$(BIN)/python -m mirrorbook_tools.sandbox.archive
 
 # What is no longer asked for goes: left behind, it would hide that something else still needs it.
 $(STAMP): requirements.lock requirements-setup.txt pyproject.toml
@@ -37,7 +37,7 @@ style:
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.vocabulary
 	$(BIN)/shellcheck .ci/run .ci/gate docker/*.sh
-	$(BIN)/codespell $(wildcard *.md) docs changes dags demo deploy docker mirror_core monitoring plugins tests docker-compose.yml
+	$(BIN)/codespell $(wildcard *.md) docs changes dags demo deploy docker mirror_core mirrorbook_tools monitoring plugins tests docker-compose.yml
 	$(BIN)/codespell --dictionary docs/words-to-avoid.txt --skip docs/adr,docs/reference/glossary.md,docs/words-to-avoid.txt \
 		$(filter-out CHANGELOG.md,$(wildcard *.md)) docs dags monitoring
 

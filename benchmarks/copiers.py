@@ -15,8 +15,8 @@ from typing import Final
 
 from benchmarks.ground import DESTINATION, SOURCE, Ground, NotReached
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.sandbox.broker import java_command
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.broker import java_command
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 
 MIRRORBOOK: Final = ("local", "spark")
 MIRROR_MAKER: Final = ("mm2-tuned", "mm2-default")

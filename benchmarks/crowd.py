@@ -17,7 +17,7 @@ from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.consumer_groups import COMMITTED, GroupOffsetsClient
 from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.names import Offset, Partition
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 
 RECORDS: Final = 10
 """In each partition."""

@@ -19,8 +19,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.wire.batch import HEADER, HEADER_SIZE, LENGTH_PREFIX, BatchHeader
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 
 TIMEOUT_S: Final = 60.0
 LOAD_TIMEOUT_S: Final = 900.0

@@ -21,11 +21,11 @@ from kio.static.primitive import i32
 
 from benchmarks.ground import SOURCE, Ground, NotReached, pause_s
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.sandbox import storage_format
-from mirror_core.sandbox.broker import Broker
-from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.ports import HOST, choose_ports
-from mirror_core.sandbox.state import NodePorts
+from mirrorbook_tools.sandbox import storage_format
+from mirrorbook_tools.sandbox.broker import Broker
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.ports import HOST, choose_ports
+from mirrorbook_tools.sandbox.state import NodePorts
 
 FOLLOWER: Final = "follower"
 LEADER_ID: Final = 1

@@ -16,9 +16,9 @@ from mirror_core.kafka.config import Config, load_config
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Partition
-from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.ports import HOST
-from mirror_core.sandbox.sandbox import Sandbox
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.ports import HOST
+from mirrorbook_tools.sandbox.sandbox import Sandbox
 from tests.support.kafka_clients import Pair
 from tests.support.wan_clusters import Distant, leading_far, listen_far
 from tests.support.wan_relay import relay

@@ -31,7 +31,7 @@ from benchmarks.ground import DESTINATION, NEAR, SIDES, SOURCE, TIMEOUT_S, Groun
 from benchmarks.measure import Meter
 from benchmarks.traffic import PAIR
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 
 PARTITIONS: Final = 8
 START_TIMEOUT_S: Final = 180.0

@@ -26,8 +26,8 @@ from benchmarks.datasets import SETS, load
 from benchmarks.ground import DESTINATION, SOURCE, Ground, ground
 from benchmarks.measure import Meter
 from benchmarks.verdict import Outcome, Verdict
-from mirror_core.sandbox.jars import ensure_jars
 from mirror_core.spark.session import find_spark_java_home
+from mirrorbook_tools.sandbox.jars import ensure_jars
 
 LOCK: Final = Path(__file__).parents[1] / "tests" / "kafka-spark.lock"
 TOPIC: Final = "bench"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from benchmarks.verdict import Samples, Verdict, summary
-from mirror_core.sandbox.jars import jars_dir
+from mirrorbook_tools.sandbox.jars import jars_dir
 
 
 def machine() -> dict[str, object]:

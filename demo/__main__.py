@@ -17,10 +17,10 @@ from confluent_kafka import KafkaException
 
 from demo.scenario import Scenario
 from demo.stage import MIRROR, Stage
-from mirror_core.demo.interrupts import Interrupts
-from mirror_core.demo.terminal_screen import Screen
 from mirror_core.model.errors import MirrorError
-from mirror_core.sandbox.broker import JVM_OPTIONS
+from mirrorbook_tools.demo.interrupts import Interrupts
+from mirrorbook_tools.demo.terminal_screen import Screen
+from mirrorbook_tools.sandbox.broker import JVM_OPTIONS
 
 ABOUT: Final = (
     "Two Kafka clusters on this machine, east and west, and an Airflow. One application writes numbered orders, 200 a "

@@ -18,9 +18,9 @@ from typing import Any, Final, TypeVar
 
 import httpx
 
-from mirror_core.demo.processes import end, session_of
 from mirror_core.model.errors import MirrorError
-from mirror_core.sandbox.ports import choose_ports
+from mirrorbook_tools.demo.processes import end, session_of
+from mirrorbook_tools.sandbox.ports import choose_ports
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 START_TIMEOUT_S: Final = 180.0

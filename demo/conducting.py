@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from demo.airflow import Airflow, AirflowFailed
-from mirror_core.demo.terminal_screen import Screen
+from mirrorbook_tools.demo.terminal_screen import Screen
 
 RUN_TIMEOUT_S: Final = 900.0
 FINAL: Final = ("success", "failed")

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 from demo.airflow import AirflowFailed
 from demo.conducting import Conducted
 from demo.stage import MIRROR, Stage
-from mirror_core.demo.commands import Commands
-from mirror_core.demo.logs import TOPIC, LogEnds, read_log
-from mirror_core.demo.loss_check import Verdict, judge, switches
-from mirror_core.demo.workload import LIVE, lose_east
-from mirror_core.sandbox.credentials import ADMIN
+from mirrorbook_tools.demo.commands import Commands
+from mirrorbook_tools.demo.logs import TOPIC, LogEnds, read_log
+from mirrorbook_tools.demo.loss_check import Verdict, judge, switches
+from mirrorbook_tools.demo.workload import LIVE, lose_east
+from mirrorbook_tools.sandbox.credentials import ADMIN
 
 CAUGHT_OUT: Final = 100
 """Orders that east acknowledges while nothing gets through to west: half a second of life."""

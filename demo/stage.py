@@ -10,15 +10,15 @@ from typing import Final
 import yaml
 
 from demo.airflow import Airflow
-from mirror_core.demo.interrupts import Interrupts
-from mirror_core.demo.processes import Processes, end_known
-from mirror_core.demo.terminal_screen import Screen
-from mirror_core.demo.workdir import Place
-from mirror_core.demo.workload import Applications, Life
 from mirror_core.model.names import MirrorName
-from mirror_core.sandbox.credentials import CONTROL, DATA
-from mirror_core.sandbox.sandbox import Sandbox
 from mirror_core.supervisor import lifecycle
+from mirrorbook_tools.demo.interrupts import Interrupts
+from mirrorbook_tools.demo.processes import Processes, end_known
+from mirrorbook_tools.demo.terminal_screen import Screen
+from mirrorbook_tools.demo.workdir import Place
+from mirrorbook_tools.demo.workload import Applications, Life
+from mirrorbook_tools.sandbox.credentials import CONTROL, DATA
+from mirrorbook_tools.sandbox.sandbox import Sandbox
 
 CLUSTERS: Final = ("east", "west")
 MIRROR: Final = "orders"

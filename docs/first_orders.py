@@ -8,8 +8,8 @@ from pathlib import Path
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from mirror_core.sandbox.credentials import ADMIN, APP
-from mirror_core.sandbox.sandbox import Sandbox
+from mirrorbook_tools.sandbox.credentials import ADMIN, APP
+from mirrorbook_tools.sandbox.sandbox import Sandbox
 
 east = Sandbox(Path(".sandbox")).cluster("east")
 admin = AdminClient({**east.client_config(ADMIN)})

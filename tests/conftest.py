@@ -12,10 +12,13 @@ from hypothesis import settings
 # and whoever is slow on it is not dead.
 os.environ.setdefault("MIRRORBOOK_PATIENCE", "2")
 
-from mirror_core.sandbox.broker import JVM_OPTIONS
+from mirrorbook_tools.sandbox.broker import JVM_OPTIONS
 from tests.support.cluster_admin import restore_rights, rights_of
+from tests.support.declared_commands import provide_declared_commands
 from tests.support.dedicated_clusters import two_clusters
 from tests.support.kafka_clients import Pair
+
+provide_declared_commands()
 
 pytest_plugins = ["tests.support.file_isolation"]
 

@@ -1,7 +1,8 @@
 """Checks the words of names, docstrings and commit subjects. Part of `make check`.
 
 `docs/developing.md` says what the rules are for. A name may hold no word of `BANNED`: such a word says nothing without
-its docstring. A class name means one thing in the core. Commits are checked from the one on that added this file.
+its docstring. A class name means one thing in the core and the tools. Commits are checked from the one on that added
+this file.
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ def _read_subjects() -> list[str]:
 def main() -> int:
     sources = {
         str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-        for path in sorted((ROOT / "mirror_core").rglob("*.py"))
+        for package in ("mirror_core", "mirrorbook_tools")
+        for path in sorted((ROOT / package).rglob("*.py"))
     }
     offences = [offence for path, source in sources.items() for offence in check_names(path, source)]
     offences += [*check_class_names(sources), *check_subjects(_read_subjects())]

@@ -7,7 +7,7 @@ A command parses its options, calls one function of a lower room, and prints the
 document with `--json`. It decides nothing itself.
 
 - **Commands are imported when called** (`lazy_group.COMMANDS`): clients, Arrow and Spark take most of a second. Keep
-  heavy imports late.
+  heavy imports late. Other packages add commands by an entry point (`mirrorbook_tools.commands`); ours work without.
 - **Errors become exit codes in one place** (`main.main`): each `MirrorError` class has its own. A defect is printed by
   type and line, never by its text, which may hold secrets.
 - **A change asks first**: print what would be done, refuse with all reasons, then ask. Without a terminal `--yes` is

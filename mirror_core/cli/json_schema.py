@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from mirror_core.cli.lazy_group import COMMANDS, load_command
+from mirror_core.cli.lazy_group import list_lazy_commands, load_command
 from mirror_core.cli.output import print_line
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.json_documents import format_json, get_printed_documents
@@ -26,7 +26,7 @@ def json_schema_command(
         print_line(format_json({name: make_schema(name, json_command) for name, json_command in list_json_commands()}))
         return
     wanted_command = " ".join(command)
-    candidates = dict(list_json_commands(command[0]) if command[0] in COMMANDS else list_json_commands())
+    candidates = dict(list_json_commands(command[0]) if command[0] in list_lazy_commands() else list_json_commands())
     if wanted_command not in candidates:
         known_commands = ", ".join(candidates) or "none of this name; `mirrorbook json-schema` prints all"
         raise BadRequest(f"json-schema: no command {wanted_command!r} has --json; these have: {known_commands}")
@@ -39,8 +39,9 @@ def make_schema(name: str, command: Any) -> dict[str, Any]:
 
 def list_json_commands(*groups: str) -> Iterator[tuple[str, Any]]:
     """By name (`failover plan`), of all or these groups."""
-    for name in groups or COMMANDS:
-        yield from list_in_group(name, load_command(name, COMMANDS[name]))
+    commands = list_lazy_commands()
+    for name in groups or commands:
+        yield from list_in_group(name, load_command(name, commands[name]))
 
 
 def list_in_group(name: str, command: Any) -> Iterator[tuple[str, Any]]:

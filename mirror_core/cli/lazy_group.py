@@ -1,15 +1,25 @@
-"""Imports a command's module when it is called: clients, Arrow and wire types take most of a second."""
+"""Imports a command's module when it is called: clients, Arrow and wire types take most of a second.
+
+Installed packages add commands by an entry point, a mapping like `COMMANDS`. A command of ours neither waits for them
+nor fails with them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
+from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
+
+from mirror_core.model.errors import BadRequest
+
+ENTRY_POINT_GROUP: Final = "mirrorbook.commands"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +32,6 @@ class LazyCommand:
 
 COMMANDS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
     {
-        "demo": LazyCommand(
-            "mirror_core.demo.cli",
-            "demo_command",
-            "See it work: two clusters, a failover under load, every record counted. Exit code 0: exact; 1: not.",
-        ),
-        "sandbox": LazyCommand(
-            "mirror_core.sandbox.cli", "sandbox_app", "Two small Kafka clusters of real brokers on this machine."
-        ),
         "cluster": LazyCommand("mirror_core.cli.cluster", "cluster_app", "The clusters of mirrorbook.yaml."),
         "mirror": LazyCommand("mirror_core.cli.mirror", "mirror_app", "One-way links between two clusters."),
         "replicate": LazyCommand(
@@ -84,7 +86,6 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
             "evidence_app",
             "What a run has left: written as a bundle, and verified offline.",
         ),
-        "log": LazyCommand("mirror_core.cli.logdir", "log_app", "Logs of a broker that is stopped."),
         "runs": LazyCommand("mirror_core.cli.runs", "runs_app", "Runs of failover and failback: journal and evidence."),
         "json-schema": LazyCommand(
             "mirror_core.cli.json_schema",
@@ -96,13 +97,20 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
 
 
 class LazyGroup(TyperGroup):
-    """Lists COMMANDS, and imports the one that is called."""
+    """Lists all commands, and imports the one that is called."""
 
     lazy_commands: ClassVar[Mapping[str, LazyCommand]] = COMMANDS
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        for name, lazy_command in find_installed_commands().items():
+            self.commands.setdefault(name, TyperCommand(name, help=lazy_command.help, callback=_fail_if_called))
+        return super().list_commands(ctx)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] in self.lazy_commands:
-            self.commands[args[0]] = load_command(args[0], self.lazy_commands[args[0]])
+        name = args[0] if args else ""
+        lazy_command = self.lazy_commands.get(name) or find_installed_commands().get(name)
+        if lazy_command is not None:
+            self.commands[name] = load_command(name, lazy_command)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -111,6 +119,27 @@ class LazyGroup(TyperGroup):
         except KeyboardInterrupt:
             typer.echo("interrupted: what had been begun may be half done", err=True)
             raise  # typer exits with 130
+
+
+@cache
+def find_installed_commands() -> Mapping[str, LazyCommand]:
+    """Commands of other packages. A name of ours stays ours."""
+    found: dict[str, LazyCommand] = {}
+    for entry_point in entry_points(group=ENTRY_POINT_GROUP):
+        try:
+            commands: Mapping[str, LazyCommand] = entry_point.load()
+        except (ImportError, AttributeError) as error:
+            raise BadRequest(
+                f"the commands of {entry_point.value} cannot be loaded ({error}): install the package that has them "
+                "again, or remove it"
+            ) from error
+        found.update(commands)
+    return {name: command for name, command in found.items() if name not in COMMANDS}
+
+
+def list_lazy_commands() -> Mapping[str, LazyCommand]:
+    """Ours, and those of installed packages."""
+    return {**COMMANDS, **find_installed_commands()}
 
 
 def register_commands(app: typer.Typer) -> None:

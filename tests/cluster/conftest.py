@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mirror_core.cli.main import main
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.desk import PROGRESS, Desk, Said
 from tests.support import kafka_clients
 from tests.support.json_schemas import check_document

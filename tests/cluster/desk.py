@@ -15,8 +15,8 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Partition
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.state_records import STATE_TOPIC
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client
 from tests.support.mirrored_topics import Mirrored, new_mirror
 from tests.support.waiting import wait_until

@@ -12,14 +12,14 @@ from typing import Any, Final
 import yaml
 
 from mirror_core.kafka.topics import NewTopic, create_topics
-from mirror_core.sandbox import storage_format
-from mirror_core.sandbox.broker import Broker
-from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.credentials import ADMIN, load_passwords
-from mirror_core.sandbox.jars import ensure_jars
-from mirror_core.sandbox.ports import HOST, choose_ports
-from mirror_core.sandbox.properties import PLAIN_LOGIN
-from mirror_core.sandbox.state import ClusterState, NodePorts, SandboxState
+from mirrorbook_tools.sandbox import storage_format
+from mirrorbook_tools.sandbox.broker import Broker
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.credentials import ADMIN, load_passwords
+from mirrorbook_tools.sandbox.jars import ensure_jars
+from mirrorbook_tools.sandbox.ports import HOST, choose_ports
+from mirrorbook_tools.sandbox.properties import PLAIN_LOGIN
+from mirrorbook_tools.sandbox.state import ClusterState, NodePorts, SandboxState
 from tests.cluster.secure import CLIENT_CN, Authority, named
 from tests.support.cluster_admin import as_admin
 from tests.support.kafka_clients import Pair

@@ -15,14 +15,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from mirror_core.sandbox import storage_format
-from mirror_core.sandbox.broker import Broker
-from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.credentials import ADMIN, create_passwords, load_passwords
-from mirror_core.sandbox.jars import ensure_jars, jars_dir
-from mirror_core.sandbox.ports import HOST, choose_ports
-from mirror_core.sandbox.properties import PLAIN_LOGIN, SCRAM_LOGIN
-from mirror_core.sandbox.state import ClusterState, NodePorts, SandboxState
+from mirrorbook_tools.sandbox import storage_format
+from mirrorbook_tools.sandbox.broker import Broker
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.credentials import ADMIN, create_passwords, load_passwords
+from mirrorbook_tools.sandbox.jars import ensure_jars, jars_dir
+from mirrorbook_tools.sandbox.ports import HOST, choose_ports
+from mirrorbook_tools.sandbox.properties import PLAIN_LOGIN, SCRAM_LOGIN
+from mirrorbook_tools.sandbox.state import ClusterState, NodePorts, SandboxState
 
 NAME = "secure"
 PASSWORD = "a-password-for-plain"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.sandbox import archive
-from mirror_core.sandbox.broker import archive_of, java_command, run_tool
-from mirror_core.sandbox.jars import ensure_jars
+from mirrorbook_tools.sandbox import archive
+from mirrorbook_tools.sandbox.broker import archive_of, java_command, run_tool
+from mirrorbook_tools.sandbox.jars import ensure_jars
 
 TOOL = ("org.apache.kafka.tools.GetOffsetShell", "--version")
 
@@ -30,7 +30,7 @@ def test_a_broker_takes_its_classes_from_an_archive_that_was_made_once(
 ) -> None:
     assert not archive_of(jars).exists()
     assert "SharedArchiveFile" not in " ".join(java_command(jars, "1m"))
-    monkeypatch.setattr("mirror_core.sandbox.sandbox.jars_dir", lambda: jars)
+    monkeypatch.setattr("mirrorbook_tools.sandbox.sandbox.jars_dir", lambda: jars)
     made = archive.make(jars)
     assert made == archive_of(jars)
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xshare:on")  # ends with an error if the archive is not used

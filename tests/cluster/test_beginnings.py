@@ -25,7 +25,7 @@ from mirror_core.kafka.topics import delete_records
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.task_messages import PartitionAssignment
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.desk import Desk
 from tests.support.cluster_admin import as_admin
 from tests.support.gap_assignments import client_connection

@@ -24,8 +24,8 @@ from mirror_core.parity.certificate_check import (
     CertificateTask,
     LocalCertificateRunner,
 )
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.writer import StateWriter, make_control_id
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.copied import TOMORROW, Copied, copied, unproved
 from tests.support.broker_faults import alter, damaged, in_place_of
 from tests.support.cluster_admin import as_admin

@@ -17,9 +17,9 @@ from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.sync_state import WRITING_ACTIONS, SyncAction, SyncCategory
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sync.mirror_sync import sync_mirror
 from mirror_core.wire.batch import CONTROL, BatchHeader, split_batches
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.links import writer_of
 from tests.support import log_shapes
 from tests.support.cluster_admin import as_admin, broker_setting

@@ -15,8 +15,8 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import MirrorError
 from mirror_core.runbook.planned_steps import PlannedSteps
-from mirror_core.sandbox.ports import choose_ports
 from mirror_core.state.state_topic import read_state
+from mirrorbook_tools.sandbox.ports import choose_ports
 from tests.cluster.desk import MENDED, Desk, Said
 from tests.support.cli_process import mirrorbook
 from tests.support.kafka_clients import TIMEOUT_S, admin_client, new_topic, produce, read_all

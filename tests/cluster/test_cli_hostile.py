@@ -13,8 +13,8 @@ from confluent_kafka import Producer
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.model.names import Offset, Partition
-from mirror_core.sandbox.ports import choose_ports
 from mirror_core.state.state_records import STATE_TOPIC
+from mirrorbook_tools.sandbox.ports import choose_ports
 from tests.cluster.desk import Desk
 from tests.support.group_commits import commit_offsets
 from tests.support.kafka_clients import TIMEOUT_S, new_topic, produce

@@ -9,8 +9,8 @@ from mirror_core.decide.command_rules import COMMAND_RULES, MirrorCommand
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import get_heartbeat_topic
 from mirror_core.rights.required_acls import CLUSTER_NAME
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.state_records import STATE_TOPIC
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.desk import MENDED, Desk, Said
 from tests.support.kafka_clients import TIMEOUT_S, admin_client, grant, new_topic, produce, read_all
 from tests.support.mirrored_topics import Mirrored

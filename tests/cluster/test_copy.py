@@ -17,8 +17,8 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Offset, Partition
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.wire.batch import HEADER_SIZE, split_batches
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.checked_threads import beside
 from tests.support.cluster_admin import as_admin
 from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all, read_all_aiokafka

@@ -42,10 +42,10 @@ from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, Offset, Partition
 from mirror_core.model.sync_state import SyncCategory
 from mirror_core.rights.required_acls import REQUIRED_ACLS, ClusterRole
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.state_records import STATE_TOPIC
 from mirror_core.state.writer import make_control_id
 from mirror_core.sync.mirror_sync import sync_mirror
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.links import writer_of
 from tests.support.cluster_admin import as_admin
 from tests.support.group_commits import commit_offsets, fetch_offsets

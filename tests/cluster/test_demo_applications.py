@@ -19,10 +19,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from mirror_core.demo.discovery import Discovery
-from mirror_core.demo.logs import PARTITIONS, TOPIC, read_events, read_log
-from mirror_core.demo.loss_check import judge
-from mirror_core.sandbox.sandbox import Sandbox
+from mirrorbook_tools.demo.discovery import Discovery
+from mirrorbook_tools.demo.logs import PARTITIONS, TOPIC, read_events, read_log
+from mirrorbook_tools.demo.loss_check import judge
+from mirrorbook_tools.sandbox.sandbox import Sandbox
 from tests.support.kafka_clients import TIMEOUT_S, admin_client
 from tests.support.waiting import wait_until
 
@@ -44,7 +44,7 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
 
 def start(application: str, sandbox: Sandbox, folder: Path) -> subprocess.Popen[bytes]:
     with open(folder / f"{application}.log", "wb") as log:
-        command = [sys.executable, "-m", f"mirror_core.demo.{application}", str(sandbox.dir), str(folder)]
+        command = [sys.executable, "-m", f"mirrorbook_tools.demo.{application}", str(sandbox.dir), str(folder)]
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
 

@@ -19,8 +19,8 @@ from mirror_core.model.errors import PartitionFailed, Unreachable
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.task_messages import Assignment, TaskReport
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.state_records import PartitionRecord
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.links import writer_of
 from tests.drill.one_task import one_task
 from tests.support.cluster_admin import as_admin

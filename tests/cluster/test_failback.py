@@ -24,8 +24,8 @@ from mirror_core.parity.salvage import MANIFEST
 from mirror_core.rights.acl_rules import build_denial
 from mirror_core.rights.required_acls import CLUSTER_NAME
 from mirror_core.runbook import conductor
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.state_topic import read_state
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.cluster_admin import as_admin
 from tests.support.failback_runs import content, failback_of, failed_over, go_home
 from tests.support.failover_runs import app_topic, begin, denied

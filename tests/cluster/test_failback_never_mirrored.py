@@ -16,7 +16,7 @@ from mirror_core.kafka.topics import NewTopic, create_topics
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import Partition
 from mirror_core.model.run import FailbackStrategy, RunState
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.broker_faults import suspended
 from tests.support.cluster_admin import as_admin
 from tests.support.failback_runs import content, failback_of, failed_over, go_home

@@ -34,7 +34,7 @@ from mirror_core.rights.first_acl import (
     SUPER_USERS_SETTING,
     FirstAclEffect,
 )
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.cli_process import mirrorbook
 from tests.support.cluster_admin import admin_config, restore_rights, rights_of, tool_properties
 from tests.support.dedicated_clusters import two_clusters

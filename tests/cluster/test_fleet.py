@@ -22,10 +22,10 @@ from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.creation import create_mirror
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.names import MirrorName
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.lease import HeldLease, take_over_lease
 from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
 from mirror_core.state.state_topic import read_state
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.cli_process import MIRRORBOOK, mirrorbook
 from tests.support.dedicated_clusters import third_cluster
 from tests.support.kafka_clients import Pair, new_topic, produce, read_all, read_all_aiokafka

@@ -16,8 +16,8 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Partition
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sync.offset_commits import OffsetCommitRounds, PendingOffsetCommits
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.broker_faults import killed
 from tests.support.checked_threads import beside
 from tests.support.group_commits import fetch_offsets

@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from mirror_core.mirrors.fence_watcher import check_fence
-from mirror_core.sandbox.ports import choose_ports
 from mirror_core.state.state_records import STATE_TOPIC
+from mirrorbook_tools.sandbox.ports import choose_ports
 from tests.cluster.desk import Desk
 from tests.support.broker_faults import suspended
 from tests.support.failover_runs import app_topic

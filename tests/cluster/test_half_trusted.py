@@ -10,7 +10,7 @@ import pytest
 
 from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.model.timing import now_ms
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.half_trusted import by_certificate, by_login, half_trusted, spread_topic
 from tests.support.data_errors import about_data
 from tests.support.data_plane_thread import driving

@@ -11,8 +11,8 @@ import pytest
 
 from mirror_core.model.mirror import GapFilling
 from mirror_core.model.names import MirrorName
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.state_topic import read_state
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.desk import Desk
 from tests.support.gap_logs import bounds, transaction, transactional
 from tests.support.kafka_clients import new_topic, produce, read_all, read_all_aiokafka

@@ -17,9 +17,9 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.produce_link import ProduceBatch, ProduceLink
 from mirror_core.kafka.topics import alter_configs
 from mirror_core.model.names import Partition
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.wire.batch import readdress
 from mirror_core.wire.hidden_records import build_hidden_batch
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support import log_shapes
 from tests.support.cluster_admin import as_admin, broker_setting, tool_properties
 from tests.support.gap_assignments import client_connection

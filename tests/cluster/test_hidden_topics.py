@@ -20,7 +20,7 @@ from mirror_core.model.names import ClusterName, Partition
 from mirror_core.model.run import RunMode
 from mirror_core.model.sync_state import SyncAction
 from mirror_core.model.timing import now_ms
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.cluster_admin import as_admin
 from tests.support.data_plane_thread import driving
 from tests.support.failback_runs import failback_of, failed_over

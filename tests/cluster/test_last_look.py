@@ -19,8 +19,8 @@ from mirror_core.model.errors import MissingPermission, Refused
 from mirror_core.model.run import RunKind, RunMode, RunState
 from mirror_core.runbook import unplanned_steps
 from mirror_core.runbook.fence_recheck import PROBE_EVIDENCE_KEY
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sync import acl_sync
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.broker_faults import suspended
 from tests.support.cluster_admin import as_admin
 from tests.support.emergency_unfence import lift_by_hand

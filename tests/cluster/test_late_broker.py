@@ -16,7 +16,7 @@ from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.fan_out import BrokerResponsePending, BrokerTimeout, call_brokers
 from mirror_core.model.names import ClusterName, Partition
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.kafka_clients import Pair, produce
 from tests.support.parity_topics import twin_topics
 from tests.support.waiting import wait_until

@@ -11,11 +11,11 @@ import pytest
 
 from mirror_core.kafka.log_offsets import OffsetPoint, describe_producers
 from mirror_core.kafka.topics import delete_records
-from mirror_core.logdir.partition_truncation import perform_action
-from mirror_core.logdir.stopped_broker import hold_stopped_broker, parse_targets, plan_broker_truncation
 from mirror_core.model.names import Offset, Partition
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.wire.batch import split_batches
+from mirrorbook_tools.logdir.partition_truncation import perform_action
+from mirrorbook_tools.logdir.stopped_broker import hold_stopped_broker, parse_targets, plan_broker_truncation
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.desk import Desk
 from tests.support.cluster_admin import as_admin, broker_setting
 from tests.support.gap_logs import transactional, write

@@ -20,9 +20,9 @@ from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import DesiredState, FailureKind, GapFilling, PartitionState
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.sync_state import SyncAction
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
 from mirror_core.state.state_topic import read_state
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.desk import Desk
 from tests.cluster.links import writer_of
 from tests.support.cluster_admin import as_admin

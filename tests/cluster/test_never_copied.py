@@ -15,7 +15,7 @@ from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import NeverCopied
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.desk import Desk
 from tests.support.cluster_admin import as_admin
 from tests.support.failover_runs import app_topic

@@ -15,8 +15,8 @@ from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.produce_link import ProduceBatch, ProduceLink, Tag
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
-from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.jars import ensure_jars
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.jars import ensure_jars
 from tests.drill.one_task import one_task
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.support.log_cutting import batch_of_100, lose_tails

@@ -16,7 +16,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.log_reader import LogReader
 from mirror_core.model.names import Offset, Partition
-from mirror_core.sandbox.jars import ensure_jars
+from mirrorbook_tools.sandbox.jars import ensure_jars
 from tests.support.data_errors import about_data
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.support.mirrored_topics import new_mirror

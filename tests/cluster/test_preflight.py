@@ -22,8 +22,8 @@ from mirror_core.model.errors import BadRequest, Unreachable
 from mirror_core.model.mirror import GapFilling
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName
 from mirror_core.rights.required_acls import CLUSTER_NAME, ClusterRole
-from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.jars import ensure_jars
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.jars import ensure_jars
 from tests.cluster.links import new_link
 from tests.support.cluster_admin import tool_properties
 from tests.support.gap_logs import transactional

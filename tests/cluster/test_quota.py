@@ -18,7 +18,7 @@ from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.epoch_results import raise_if_failed
 from mirror_core.dataplane.task_runner import LocalRunner
 from mirror_core.kafka.config import Principal
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.cluster_admin import as_admin
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, read_all
 from tests.support.mirrored_topics import new_mirror

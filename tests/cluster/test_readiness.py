@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from mirror_core.mirrors import mirror_commands
-from mirror_core.sandbox.credentials import DATA
+from mirrorbook_tools.sandbox.credentials import DATA
 from tests.cluster.desk import Desk
 from tests.support.cli_process import MIRRORBOOK
 from tests.support.kafka_clients import TIMEOUT_S, grant, new_topic, produce

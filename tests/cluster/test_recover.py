@@ -27,10 +27,10 @@ from mirror_core.model.errors import Refused, RemoteFault
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.parity import salvage
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.lease import acquire_lease
 from mirror_core.state.writer import StateWriter, make_control_id, make_data_id
 from mirror_core.wire.batch import HEADER_SIZE, split_batches
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.desk import Desk, Said
 from tests.support.cluster_admin import alter_topic
 from tests.support.kafka_clients import TIMEOUT_S, admin_client, new_topic, produce, read_all

@@ -14,10 +14,10 @@ from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Patte
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.model.sync_state import SyncAction, SyncCategory
 from mirror_core.rights.acl_rules import OWN_NAME_PREFIX, OWN_TOPIC_PREFIX, build_denial, can_change_topic
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.state_records import STATE_TOPIC as STATE
 from mirror_core.sync.acl_sync import apply_promotion, demote_topics
 from mirror_core.sync.mirror_sync import sync_mirror
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.links import new_link, writer_of
 from tests.support.cluster_admin import as_admin, rights_of
 from tests.support.failover_runs import denied

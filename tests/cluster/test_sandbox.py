@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 
 from mirror_core.kafka.config import Principal, load_config
 from mirror_core.model.errors import BadRequest
-from mirror_core.sandbox.credentials import USERS, load_passwords
+from mirrorbook_tools.sandbox.credentials import USERS, load_passwords
 from tests.support.broker_faults import suspended
 from tests.support.kafka_clients import Pair, admin_client, new_topic, produce, read_all
 

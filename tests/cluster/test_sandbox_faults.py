@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.sandbox.broker import MAIN_CLASS
-from mirror_core.sandbox.errors import SandboxFailed
-from mirror_core.sandbox.ports import HOST
-from mirror_core.sandbox.process import running
-from mirror_core.sandbox.sandbox import Sandbox
-from mirror_core.sandbox.state import STATE_FILE
-from mirror_core.sandbox.storage_format import ARGUMENTS_FILE
+from mirrorbook_tools.sandbox.broker import MAIN_CLASS
+from mirrorbook_tools.sandbox.errors import SandboxFailed
+from mirrorbook_tools.sandbox.ports import HOST
+from mirrorbook_tools.sandbox.process import running
+from mirrorbook_tools.sandbox.sandbox import Sandbox
+from mirrorbook_tools.sandbox.state import STATE_FILE
+from mirrorbook_tools.sandbox.storage_format import ARGUMENTS_FILE
 from tests.support.cli_process import MIRRORBOOK
 from tests.support.kafka_clients import Pair
 from tests.support.waiting import wait_until

@@ -11,9 +11,9 @@ import pytest
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, load_config
 from mirror_core.model.errors import BadRequest, Unreachable
-from mirror_core.sandbox.process import is_alive, running
-from mirror_core.sandbox.sandbox import Sandbox
-from mirror_core.sandbox.wan_process import MODULE, WEATHER_FILE
+from mirrorbook_tools.sandbox.process import is_alive, running
+from mirrorbook_tools.sandbox.sandbox import Sandbox
+from mirrorbook_tools.sandbox.wan_process import MODULE, WEATHER_FILE
 from tests.support.cli_process import mirrorbook
 from tests.support.kafka_clients import Pair, new_topic, produce, read_all
 from tests.support.waiting import wait_until

@@ -59,12 +59,12 @@ from mirror_core.model.run import RunMode, RunState, StepEvidence
 from mirror_core.rights.acl_rules import build_denial
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.run_services import local_services
-from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.credentials import ADMIN
-from mirror_core.sandbox.ports import HOST, choose_ports
 from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
 from mirror_core.state.writer import StateWriter, make_control_id
 from mirror_core.sync.acl_sync import demote_topics
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.credentials import ADMIN
+from mirrorbook_tools.sandbox.ports import HOST, choose_ports
 from tests.cluster.secure import NAME, SESSION_MS, Authority, Secure, issue_certificates, secure_cluster
 from tests.support.addresses import has_ipv6
 from tests.support.checked_threads import beside

@@ -11,7 +11,7 @@ import yaml
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.sandbox.ports import choose_ports
+from mirrorbook_tools.sandbox.ports import choose_ports
 from tests.support.broker_faults import suspended
 from tests.support.kafka_clients import Pair
 from tests.support.scoped_failovers import copied

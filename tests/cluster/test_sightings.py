@@ -24,8 +24,8 @@ from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
 from mirror_core.model.run import Plan, RunMode
 from mirror_core.model.source_observation import TRANSACTION_OVER
 from mirror_core.model.timing import now_ms
-from mirror_core.sandbox.credentials import CONTROL
 from mirror_core.state.writer import StateWriter, make_data_id
+from mirrorbook_tools.sandbox.credentials import CONTROL
 from tests.support.checked_threads import beside
 from tests.support.data_plane_thread import TIMEOUT_S, beating, beats, driving
 from tests.support.kafka_clients import Pair, grant, new_topic, produce, read_all

@@ -28,7 +28,6 @@ from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import format_reverse_name
 from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
 from mirror_core.model.timing import now_ms
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
 from mirror_core.state.state_topic import read_state
 from mirror_core.state.writer import StateWriter
@@ -37,6 +36,7 @@ from mirror_core.sync.acl_ledger import list_entries, restage_grants
 from mirror_core.sync.acl_sync import apply_promotion, demote_topics, list_promotion_warnings
 from mirror_core.sync.mirror_sync import sync_mirror
 from mirror_core.sync.principals import list_own_principals
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.links import new_link, record, writer_of
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic
 from tests.support.waiting import wait_until

@@ -20,10 +20,10 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Plan, RunKind, RunMode
 from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
 from mirror_core.model.timing import now_ms
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.sync import offset_sync
 from mirror_core.sync.mirror_sync import SyncReport, sync_mirror
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.links import writer_of
 from tests.support import synced_groups
 from tests.support.group_commits import commit_offsets, fetch_offsets

@@ -16,11 +16,11 @@ from mirror_core.kafka.topics import find_late_brokers
 from mirror_core.mirrors.preflight import RightStatus, check_cluster
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.model.sync_state import SyncAction, SyncCategory
-from mirror_core.sandbox.sandbox import Sandbox
-from mirror_core.sandbox.state import load_state, save_state
 from mirror_core.sync.acl_sync import apply_promotion, demote_topics
 from mirror_core.sync.fence_acls import TRANSACTION_WAIT_S
 from mirror_core.sync.mirror_sync import sync_mirror
+from mirrorbook_tools.sandbox.sandbox import Sandbox
+from mirrorbook_tools.sandbox.state import load_state, save_state
 from tests.cluster.links import new_link, record, writer_of
 from tests.support.data_plane_thread import beating, beats, driving
 from tests.support.kafka_clients import Pair, new_topic, produce

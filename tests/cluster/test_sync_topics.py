@@ -14,10 +14,10 @@ from mirror_core.kafka.topics import (
 )
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.state_topic import read_state
 from mirror_core.sync.mirror_sync import preview_sync, sync_mirror
 from mirror_core.sync.mirror_topics import find_accepted_topics
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.links import new_link, record, writer_of
 from tests.support.cluster_admin import alter_topic
 from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, produce

@@ -14,9 +14,9 @@ from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.model.sync_state import SyncCategory
 from mirror_core.rights.required_acls import is_allowed
-from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.credentials import scram_config
 from mirror_core.sync.mirror_sync import sync_mirror
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.credentials import scram_config
 from tests.cluster.links import writer_of
 from tests.support import kafka_clients
 from tests.support.cluster_admin import as_admin, rights_of

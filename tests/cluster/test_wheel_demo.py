@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mirror_core.sandbox.sandbox import Sandbox
+from mirrorbook_tools.sandbox.sandbox import Sandbox
 from tests.support.cli_process import MIRRORBOOK, mirrorbook
 from tests.support.waiting import patience, wait_until
 

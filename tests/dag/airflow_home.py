@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.credentials import CONTROL, DATA
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.credentials import CONTROL, DATA
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun

@@ -15,7 +15,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import ClusterName
-from mirror_core.sandbox.credentials import CONTROL, DATA
+from mirrorbook_tools.sandbox.credentials import CONTROL, DATA
 from tests.dag.airflow_home import add_connection, connection_of
 from tests.support.kafka_clients import Pair
 

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from demo.airflow import REPOSITORY, Airflow
-from mirror_core.sandbox.credentials import CONTROL
-from mirror_core.sandbox.credentials import DATA as DATA_PRINCIPAL
+from mirrorbook_tools.sandbox.credentials import CONTROL
+from mirrorbook_tools.sandbox.credentials import DATA as DATA_PRINCIPAL
 from tests.support import mirror_sets
 from tests.support.browser import browser, found_by_axe
 from tests.support.kafka_clients import Pair, new_topic, produce

@@ -20,8 +20,8 @@ from mirror_core.evidence.signed_bundle import verify_bundle
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.run import Run, RunState, StepState
 from mirror_core.runbook.failback_conductor import Failback
-from mirror_core.sandbox.credentials import CONTROL, DATA
 from mirror_core.state.approvals import find_approvals, record_approval
+from mirrorbook_tools.sandbox.credentials import CONTROL, DATA
 from tests.support.browser import browser
 from tests.support.cli_process import Forked, mirrorbook
 from tests.support.failback_runs import go_home

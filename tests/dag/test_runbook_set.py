@@ -15,7 +15,7 @@ from mirror_core.evidence.signed_bundle import verify_bundle
 from mirror_core.mirrors import mirror_commands
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.sandbox.credentials import CONTROL, DATA
+from mirrorbook_tools.sandbox.credentials import CONTROL, DATA
 from tests.support.broker_faults import killed
 from tests.support.failover_runs import denied
 from tests.support.kafka_clients import Pair, produce, read_all

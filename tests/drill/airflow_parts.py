@@ -17,13 +17,13 @@ import psutil
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from demo.airflow import REPOSITORY, Airflow
-from mirror_core.demo.processes import end, session_of
 from mirror_core.mirrors import mirror_commands
 from mirror_core.model.names import MirrorName, format_reverse_name
 from mirror_core.model.run import RunKind, RunState
-from mirror_core.sandbox.credentials import CONTROL, DATA
 from mirror_core.state.state_topic import read_state
 from mirror_core.supervisor import lifecycle
+from mirrorbook_tools.demo.processes import end, session_of
+from mirrorbook_tools.sandbox.credentials import CONTROL, DATA
 from tests.support.failover_runs import denied
 from tests.support.kafka_clients import Pair, grant, new_topic, produce, read_all
 from tests.support.mirrored_topics import Mirrored, new_mirror

@@ -16,9 +16,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.runbook.failback_conductor import Failback
-from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.credentials import scram_config
-from mirror_core.sandbox.properties import SCRAM_LOGIN
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.credentials import scram_config
+from mirrorbook_tools.sandbox.properties import SCRAM_LOGIN
 from tests.support.checked_threads import Work
 from tests.support.kafka_clients import TIMEOUT_S, Pair, Record, forget_user, new_user
 from tests.support.mirrored_topics import Mirrored

@@ -20,7 +20,7 @@ from mirror_core.mirrors import mirror_commands
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import FailbackStrategy, Plan, RunMode, RunState
 from mirror_core.runbook.failback_conductor import Failback
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.drill.applications import Login
 from tests.drill.groups import PARTITIONS, Group, Place
 from tests.drill.live import Kind

@@ -10,7 +10,7 @@ from typing import Final
 from confluent_kafka import ConsumerGroupState
 
 from mirror_core.model.names import Partition
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.drill.loads import PATIENCE_S, SOME
 from tests.support.cluster_admin import as_admin
 from tests.support.data_errors import about_data

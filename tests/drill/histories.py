@@ -30,8 +30,8 @@ from mirror_core.model.mirror import FailureKind, GapFilling
 from mirror_core.model.names import Partition
 from mirror_core.model.sync_state import SyncCategory
 from mirror_core.model.task_messages import PartitionFailure
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sync.mirror_sync import sync_mirror
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.links import writer_of
 from tests.drill.tasks import Tasks
 from tests.drill.weather import QUICK, BadDays, Usurper

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from mirror_core.decide.fence_state import find_late_ranges
 from mirror_core.model.names import Offset, Partition
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.checked_threads import beside
 from tests.support.kafka_clients import Record, grant, read_topics, read_topics_aiokafka
 from tests.support.mirrored_topics import Mirrored

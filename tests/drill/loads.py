@@ -13,7 +13,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.drill.applications import Login
 from tests.drill.live import REFUSED, Kind
 from tests.support.checked_threads import Work

@@ -17,9 +17,9 @@ from confluent_kafka import ConsumerGroupState
 from confluent_kafka.admin import AclOperation, NewTopic, ResourceType
 
 from mirror_core.java import find_java_home
-from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.credentials import APP
-from mirror_core.sandbox.jars import ensure_jars, locked
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.credentials import APP
+from mirrorbook_tools.sandbox.jars import ensure_jars, locked
 from tests.drill.applications import Lines, Login, login, words
 from tests.support.data_errors import about_data
 from tests.support.kafka_clients import TIMEOUT_S, Pair, Record, admin_client, grant, read_all

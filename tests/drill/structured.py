@@ -16,10 +16,10 @@ from typing import Final
 import pyarrow.parquet as pq
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.credentials import APP
-from mirror_core.sandbox.jars import ensure_jars
 from mirror_core.spark.session import find_spark_java_home
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.credentials import APP
+from mirrorbook_tools.sandbox.jars import ensure_jars
 from tests.drill.applications import Lines, Login, login, words
 from tests.support.data_errors import about_data
 from tests.support.kafka_clients import Pair, Record, grant, new_topic

@@ -16,7 +16,7 @@ from mirror_core.copy.log_comparisons import MAX_SHORT_COMPARISONS
 from mirror_core.kafka.topics import alter_configs
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.run import RunMode
-from mirror_core.sandbox.jars import ensure_jars
+from mirrorbook_tools.sandbox.jars import ensure_jars
 from tests.drill.one_task import one_task
 from tests.support.cluster_admin import as_admin
 from tests.support.expired_producers import Application, Looked, caught_up, forgotten

@@ -10,8 +10,8 @@ import pytest
 
 from mirror_core.copy.background import RESPONSE_TIMEOUT_S
 from mirror_core.model.names import Partition
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.writer import make_data_id
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.cluster_admin import known_topic
 from tests.support.data_plane_thread import driving
 from tests.support.gap_logs import transaction, transactional

@@ -11,7 +11,7 @@ import pytest
 from mirror_core.model.errors import Refused
 from mirror_core.model.run import FailbackStrategy
 from mirror_core.runbook.failback_conductor import Failback
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.drill.applications import Login, login
 from tests.drill.coming_home import drilling, there_and_home
 from tests.drill.groups import PARTITIONS

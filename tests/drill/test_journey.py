@@ -15,9 +15,9 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from demo.airflow import REPOSITORY, Airflow
 from mirror_core.model.names import MirrorName
-from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.credentials import CONTROL, DATA
 from mirror_core.supervisor import lifecycle
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.credentials import CONTROL, DATA
 from tests.support.browser import browser, found_by_axe
 from tests.support.dedicated_clusters import two_clusters
 from tests.support.kafka_clients import Pair, grant, new_topic, produce, read_all

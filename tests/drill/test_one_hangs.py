@@ -15,9 +15,9 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from mirror_core.model.names import Partition
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.state_records import STATE_TOPIC
 from mirror_core.state.writer import make_data_id
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.checked_threads import beside
 from tests.support.data_plane_thread import driving
 from tests.support.kafka_clients import TIMEOUT_S, admin_client

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from mirror_core.sandbox.sandbox import Sandbox
+from mirrorbook_tools.sandbox.sandbox import Sandbox
 from tests.support.cli_process import MIRRORBOOK
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.slow, pytest.mark.spark]

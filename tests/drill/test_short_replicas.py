@@ -22,7 +22,7 @@ from mirror_core.model.names import Partition
 from mirror_core.model.run import FailbackStrategy
 from mirror_core.runbook import truncation_strategies
 from mirror_core.runbook.failback_conductor import Failback
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.drill.applications import Lines, Login
 from tests.drill.operators import Deaths, Operator
 from tests.support import log_shapes

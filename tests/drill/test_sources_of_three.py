@@ -14,8 +14,8 @@ from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.ports import HOST
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.ports import HOST
 from tests.drill.live import Application, Kind, living, nothing_lost_unnamed
 from tests.support.cluster_admin import active_controller, as_admin
 from tests.support.data_plane_thread import beating, driving

@@ -14,10 +14,10 @@ from mirror_core.kafka.empty_fetch import REMOTE_STORAGE_HINT, REQUIRED_EMPTY_FE
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.log_reader import LogReader
 from mirror_core.kafka.topics import delete_records, describe_configs
-from mirror_core.logdir.stopped_broker import hold_stopped_broker, parse_targets, plan_broker_truncation
 from mirror_core.model.errors import Refused, Unreachable
 from mirror_core.model.names import Offset, Partition
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.logdir.stopped_broker import hold_stopped_broker, parse_targets, plan_broker_truncation
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.drill.one_task import one_task
 from tests.support import log_shapes
 from tests.support.cluster_admin import as_admin

@@ -15,7 +15,7 @@ from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.fence_watcher import check_fence, record_reported
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.cluster_admin import as_admin, hang
 from tests.support.data_plane_thread import beating, driving
 from tests.support.failover_runs import app_topic

@@ -13,8 +13,8 @@ from mirror_core.kafka.log_offsets import OffsetPoint
 from mirror_core.kafka.reassignment import elect_unclean_leaders
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import Partition
-from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.sandbox import Sandbox
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.sandbox import Sandbox
 from tests.support.cluster_admin import as_admin, tool_properties
 from tests.support.data_errors import about_data
 from tests.support.kafka_clients import TIMEOUT_S, Record, admin_client, new_topic, produce, read_all, read_all_aiokafka

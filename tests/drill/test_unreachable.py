@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mirror_core.model.names import Partition
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.state_records import STATE_TOPIC
 from mirror_core.state.writer import make_data_id
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support import unreachable_brokers
 from tests.support.cluster_admin import known_topic
 from tests.support.data_plane_thread import driving

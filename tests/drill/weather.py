@@ -32,7 +32,7 @@ from mirror_core.model.errors import MirrorError
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.task_messages import PartitionFailure
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.cluster_admin import as_admin, broker_setting
 from tests.support.data_plane_thread import driving
 from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all

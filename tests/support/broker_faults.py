@@ -13,9 +13,9 @@ from confluent_kafka.admin import NewTopic, OffsetSpec
 from fastcrc import crc32
 
 from mirror_core.model.names import Partition
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.state_records import STATE_TOPIC
 from mirror_core.wire.batch import split_batches
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.cluster_admin import as_admin, undecided
 from tests.support.kafka_clients import TIMEOUT_S, admin_client
 from tests.support.waiting import wait_until

@@ -15,7 +15,7 @@ from typing import Final
 
 from typer.testing import CliRunner, Result
 
-from mirror_core.cli.lazy_group import COMMANDS
+from mirror_core.cli.lazy_group import list_lazy_commands
 from mirror_core.cli.main import app
 from tests.support.json_schemas import check_document
 from tests.support.waiting import patience
@@ -99,7 +99,7 @@ class Forked:
 
 _FORKS: Final = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
-    ["mirror_core.cli.main", "tests.support.cli_process", *(later.module for later in COMMANDS.values())]
+    ["mirror_core.cli.main", "tests.support.cli_process", *(later.module for later in list_lazy_commands().values())]
 )
 
 

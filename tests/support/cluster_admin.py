@@ -31,7 +31,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, describe_producers, list_
 from mirror_core.kafka.topics import alter_configs, describe_configs, list_known_topics
 from mirror_core.model.acl import Acl
 from mirror_core.model.names import ClusterName, Partition
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.kafka_clients import TIMEOUT_S, admin_client, new_topic
 from tests.support.waiting import wait_until
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiokafka.errors import KafkaError
 
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.data_errors import about_data
 from tests.support.kafka_clients import Record, read_all_aiokafka
 

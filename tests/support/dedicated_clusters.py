@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.sandbox import Sandbox
-from mirror_core.sandbox.sandbox_folder import claim
-from mirror_core.sandbox.state import save_state
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.sandbox import Sandbox
+from mirrorbook_tools.sandbox.sandbox_folder import claim
+from mirrorbook_tools.sandbox.state import save_state
 from tests.support.kafka_clients import Pair
 
 QUICK_SESSIONS: Final = {

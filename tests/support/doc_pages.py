@@ -8,7 +8,7 @@ from pathlib import Path
 
 from typer.core import TyperGroup
 
-from mirror_core.cli.lazy_group import COMMANDS, LazyGroup, load_command
+from mirror_core.cli.lazy_group import LazyGroup, list_lazy_commands, load_command
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,8 +43,8 @@ def anchors(page: Path) -> set[str]:
 
 def commands(group: TyperGroup, above: str = "") -> Iterator[tuple[str, set[str]]]:
     """Each command below this group, as it is typed, and its long options."""
-    for name, listed in group.commands.items():
-        command = load_command(name, COMMANDS[name]) if isinstance(group, LazyGroup) else listed
+    lazy = list_lazy_commands().items() if isinstance(group, LazyGroup) else ()
+    for name, command in {**group.commands, **{name: load_command(name, later) for name, later in lazy}}.items():
         path = f"{above} {name}".strip()
         if isinstance(command, TyperGroup):
             yield from commands(command, path)

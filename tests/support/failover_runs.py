@@ -10,7 +10,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import Acl
 from mirror_core.model.run import RunMode
 from mirror_core.runbook.failover_conductor import Failover
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.kafka_clients import Pair, grant, new_topic
 from tests.support.mirrored_topics import Mirrored
 

@@ -10,7 +10,7 @@ from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Partition
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.cluster_admin import as_admin
 from tests.support.data_errors import about_data
 from tests.support.kafka_clients import TIMEOUT_S, Pair, read_all, read_all_aiokafka

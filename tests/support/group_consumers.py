@@ -11,8 +11,8 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
 
-from mirror_core.sandbox.broker import java_command
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.broker import java_command
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.checked_threads import beside
 from tests.support.cluster_admin import tool_properties
 

@@ -11,14 +11,14 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 from mirror_core.cli.json_schema import list_json_commands, make_schema
-from mirror_core.cli.lazy_group import COMMANDS
+from mirror_core.cli.lazy_group import list_lazy_commands
 
 
 def check_document(arguments: Sequence[str], out: str) -> None:
     """Nothing, unless a command was told --json and printed something that its schema does not say, key by key."""
     if "--json" not in arguments or not out.strip():
         return
-    at = next(number for number, word in enumerate(arguments) if word in COMMANDS)
+    at = next(number for number, word in enumerate(arguments) if word in list_lazy_commands())
     known = validators(arguments[at])
     name = " ".join(arguments[at : at + 2])
     check(known[name if name in known else arguments[at]], json.loads(out))

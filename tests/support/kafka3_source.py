@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
-from mirror_core.sandbox.jars import ensure_jars
+from mirrorbook_tools.sandbox.jars import ensure_jars
 from tests.support.kafka_clients import Pair
 from tests.support.single_broker_cluster import in_place_of
 

@@ -39,8 +39,8 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.sandbox import Sandbox
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.sandbox import Sandbox
 from tests.support.waiting import patience, wait_until
 
 TIMEOUT_S = patience(60.0)

@@ -22,8 +22,8 @@ from mirror_core.model.errors import RemoteFault
 from mirror_core.model.mirror import is_lease_fresh
 from mirror_core.model.names import ACTIVE_TOPIC, MirrorName, Offset, Partition
 from mirror_core.model.timing import MAX_FRESH_AGE_S, now_ms
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.state_records import STATE_TOPIC, State
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.cluster_admin import admin_config, as_admin, undecided
 from tests.support.kafka_clients import TIMEOUT_S
 from tests.support.waiting import wait_until

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.wire.batch import split_batches
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.kafka_clients import TIMEOUT_S
 
 

@@ -9,20 +9,20 @@ from typing import Final
 
 import pytest
 
-from mirror_core.logdir.backup import write_backup
-from mirror_core.logdir.partition_truncation import (
+from mirror_core.wire.batch import BatchHeader
+from mirrorbook_tools.logdir.backup import write_backup
+from mirrorbook_tools.logdir.partition_truncation import (
     RemoveFiles,
     TruncationAction,
     perform_truncations,
 )
-from mirror_core.logdir.stopped_broker import (
+from mirrorbook_tools.logdir.stopped_broker import (
     BrokerTruncation,
     TruncationTargets,
     hold_stopped_broker,
     parse_targets,
     plan_broker_truncation,
 )
-from mirror_core.wire.batch import BatchHeader
 from tests.support.cut_logs import data, marker
 from tests.support.log_directories import Broker
 

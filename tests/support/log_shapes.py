@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.names import Offset, Partition
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.cluster_admin import as_admin, broker_setting, hang
 from tests.support.kafka_clients import TIMEOUT_S, Headers, new_topic
 from tests.support.waiting import wait_until

@@ -10,8 +10,8 @@ from confluent_kafka import Producer
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Partition
 from mirror_core.model.timing import now_ms
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.wire.batch import BatchHeader, split_batches
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.cluster_admin import as_admin
 from tests.support.gap_logs import transactional, write
 from tests.support.kafka_clients import TIMEOUT_S, produce

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mirror_core.sandbox.ports import choose_ports
+from mirrorbook_tools.sandbox.ports import choose_ports
 from tests.support.dedicated_clusters import two_clusters
 from tests.support.kafka_clients import Pair
 from tests.support.wan_clusters import listen

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.kafka_clients import Record
 
 Magic = Literal[0, 1]

@@ -14,9 +14,9 @@ from mirror_core.kafka.connection import CLIENT_ID, Connection
 from mirror_core.kafka.log_reader import LogReader
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.wire import produce
 from mirror_core.wire.batch import readdress
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic
 from tests.support.waiting import wait_until
 

@@ -21,7 +21,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.mirror import is_lease_fresh
 from mirror_core.model.names import Partition
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.checked_threads import beside
 from tests.support.cli_process import MIRRORBOOK, Forked
 from tests.support.data_errors import about_data

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from mirror_core.sandbox import grants, storage_format
-from mirror_core.sandbox.broker import Broker
-from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.credentials import load_passwords
-from mirror_core.sandbox.ports import choose_ports
-from mirror_core.sandbox.state import ClusterState, NodePorts, SandboxState
+from mirrorbook_tools.sandbox import grants, storage_format
+from mirrorbook_tools.sandbox.broker import Broker
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.credentials import load_passwords
+from mirrorbook_tools.sandbox.ports import choose_ports
+from mirrorbook_tools.sandbox.state import ClusterState, NodePorts, SandboxState
 from tests.support.kafka_clients import Pair, admin_client
 
 

@@ -13,8 +13,8 @@ from typing import Final
 import psutil
 import pyspark
 
-from mirror_core.sandbox.ports import choose_ports
 from mirror_core.spark.session import find_spark_java_home
+from mirrorbook_tools.sandbox.ports import choose_ports
 from tests.support.network_namespaces import Machines
 from tests.support.waiting import patience, wait_until
 

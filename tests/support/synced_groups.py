@@ -13,9 +13,9 @@ from confluent_kafka.admin import NewTopic
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.sync_state import SyncCategory
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.sync.mirror_sync import sync_mirror
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.links import new_link, record, writer_of
 from tests.support.group_commits import commit_offsets
 from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, produce

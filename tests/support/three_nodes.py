@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Partition
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.kafka_clients import TIMEOUT_S, admin_client
 
 

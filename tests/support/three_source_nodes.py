@@ -9,7 +9,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from mirror_core.kafka.topics import NewTopic, create_topics
 from mirror_core.model.names import Partition
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.cluster_admin import as_admin
 from tests.support.kafka_clients import TIMEOUT_S, grant
 from tests.support.three_nodes import replicas

@@ -17,10 +17,10 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.empty_fetch import fetch_local_start
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Offset, Partition
-from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.credentials import ADMIN, load_passwords
-from mirror_core.sandbox.jars import ensure_jars, locked
-from mirror_core.sandbox.properties import SCRAM_LOGIN
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.credentials import ADMIN, load_passwords
+from mirrorbook_tools.sandbox.jars import ensure_jars, locked
+from mirrorbook_tools.sandbox.properties import SCRAM_LOGIN
 from tests.support.cluster_admin import as_admin, broker_setting
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic
 from tests.support.single_broker_cluster import in_place_of

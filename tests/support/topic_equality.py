@@ -9,7 +9,7 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityResult, ParityVerdict
 from mirror_core.parity.check import LocalParity
 from mirror_core.parity.comparable_ranges import read_parity_scope
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.cluster_admin import as_admin
 from tests.support.data_errors import about_data
 from tests.support.kafka_clients import Pair, Record, read_topics, read_topics_aiokafka

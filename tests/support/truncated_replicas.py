@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 
 from mirror_core.kafka.topics import NewTopic, create_topics
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.cli_process import mirrorbook
 from tests.support.cluster_admin import as_admin
 from tests.support.kafka_clients import TIMEOUT_S, admin_client

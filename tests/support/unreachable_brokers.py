@@ -11,7 +11,7 @@ from kio.static.primitive import i8
 
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Partition
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.cluster_admin import as_admin
 from tests.support.kafka_clients import TIMEOUT_S, admin_client, produce
 from tests.support.wan_clusters import Distant, distant_clusters

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.ports import HOST, choose_ports
-from mirror_core.sandbox.properties import SCRAM_LOGIN, to_text
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.ports import HOST, choose_ports
+from mirrorbook_tools.sandbox.properties import SCRAM_LOGIN, to_text
 from tests.support.dedicated_clusters import two_clusters
 from tests.support.kafka_clients import Pair
 from tests.support.wan_relay import Relay, Weather, relay

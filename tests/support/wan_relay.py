@@ -1,4 +1,4 @@
-"""A wide-area link on one machine, the sandbox's (`mirror_core.sandbox.wan_proxy`), under the orders of a test.
+"""A wide-area link on one machine, the sandbox's (`mirrorbook_tools.sandbox.wan_proxy`), under the orders of a test.
 
 `relay()` runs it in a process of its own, so that it takes nothing of the interpreter of the copier under test.
 """
@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 
-from mirror_core.sandbox import wan_proxy
-from mirror_core.sandbox.ports import HOST
-from mirror_core.sandbox.wan_proxy import READ, Route
+from mirrorbook_tools.sandbox import wan_proxy
+from mirrorbook_tools.sandbox.ports import HOST
+from mirrorbook_tools.sandbox.wan_proxy import READ, Route
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,13 @@ from tests.support.wheel_build import OLDEST
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 UV: Final = str(Path(sys.executable).with_name("uv"))
-MADE_OF: Final = ("pyproject.toml", "README.md", "LICENSE", "mirror_core", "plugins", "dags", "monitoring", "deploy")
+MADE_OF: Final = (
+    *("pyproject.toml", "README.md", "LICENSE"),
+    *("mirror_core", "mirrorbook_tools", "plugins", "dags", "monitoring", "deploy"),
+)
 PACKAGES: Final = (
     (REPOSITORY, "mirror_core"),
+    (REPOSITORY, "mirrorbook_tools"),
     (REPOSITORY / "plugins", "mirrorbook"),
     (REPOSITORY / "plugins", "mirrorbook_airflow"),
 )
@@ -30,13 +34,16 @@ BARE: Final = {
     if not name.startswith(("PYTHON", "MIRRORBOOK", "VIRTUAL_ENV", "AIRFLOW"))
 }
 """No way back to this checkout and its environment."""
-EXTRAS: Final = ("mirror_core.spark", "mirror_core.sandbox", "mirror_core.demo", "mirror_core.__main__")
+EXTRAS: Final = ("mirror_core.spark", "mirrorbook_tools.sandbox", "mirrorbook_tools.demo", "mirror_core.__main__")
 """Rooms that need an extra; and what runs the command when it is imported."""
 IMPORT_ALL: Final = """
 import importlib, json, pkgutil, sys
-import mirror_core
+import mirror_core, mirrorbook_tools
 imported, missing = [], {}
-for found in pkgutil.walk_packages(mirror_core.__path__, "mirror_core."):
+for found in (
+    *pkgutil.walk_packages(mirror_core.__path__, "mirror_core."),
+    *pkgutil.walk_packages(mirrorbook_tools.__path__, "mirrorbook_tools."),
+):
     if not found.name.startswith(tuple(sys.argv[1:])):
         try:
             importlib.import_module(found.name)
@@ -102,15 +109,15 @@ def test_the_wheel_holds_every_file_of_its_packages_and_nothing_else(wheel: Path
 
     assert shared == {*dags, *deploy, "monitoring/alerts.yaml", "monitoring/dashboard.json"}
     assert {name for name in packed if ".data/" not in name} == source
-    assert {"mirror_core/py.typed", "mirror_core/sandbox/jars.lock"} < packed
+    assert {"mirror_core/py.typed", "mirrorbook_tools/sandbox/jars.lock"} < packed
     assert any(name.endswith(".html.j2") for name in packed)
 
 
-def test_every_module_of_the_core_imports_with_the_core_alone(bare: Path, tmp_path: Path) -> None:
+def test_every_module_of_the_core_and_the_tools_imports_with_the_core_alone(bare: Path, tmp_path: Path) -> None:
     found = json.loads(run(bare / "python", "-c", IMPORT_ALL, *EXTRAS, cwd=tmp_path))
 
     assert found["missing"] == {}
-    assert "mirror_core.cli.main" in found["imported"]
+    assert {"mirror_core.cli.main", "mirrorbook_tools.cli.log", "mirrorbook_tools.logdir.layout"} < {*found["imported"]}
     assert Path(found["from"]).is_relative_to(bare.parent), "the checkout was imported, not the wheel"
 
 

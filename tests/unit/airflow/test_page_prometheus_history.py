@@ -18,7 +18,7 @@ from mirrorbook_airflow.page.prometheus_history import ANSWER_S, STEP_S, Past, c
 
 from mirror_core.model.errors import BadRequest, RemoteFault
 from mirror_core.model.names import MirrorName
-from mirror_core.sandbox.ports import choose_ports
+from mirrorbook_tools.sandbox.ports import choose_ports
 from tests.support.waiting import wait_until
 
 NAME: Final = MirrorName("orders")

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from typer.core import TyperGroup
 
-from mirror_core.cli.lazy_group import COMMANDS, load_command
+from mirror_core.cli.lazy_group import list_lazy_commands, load_command
 from tests.support.doc_pages import ROOT
 
 BROKERS = ("cluster", "dag", "drill", "spark")
 
 
 def paths() -> Iterator[tuple[str, ...]]:
-    for name, place in COMMANDS.items():
+    for name, place in list_lazy_commands().items():
         command = load_command(name, place)
         if isinstance(command, TyperGroup):
             yield from ((name, one) for one in command.commands)

@@ -186,7 +186,7 @@ def test_a_command_prints_the_schema_of_one_or_of_all(capsys: pytest.CaptureFixt
         ("failover", "'failover' has --json; these have: failover plan-set, "),
         ("runs prune", "'runs prune' has --json; these have: runs list, runs show, runs forecast"),
         ("guard", "'guard' has --json; these have: none of this name; `mirrorbook json-schema` prints all"),
-        ("statsu", "'statsu' has --json; these have: sandbox status, "),
+        ("statsu", "'statsu' has --json; these have: cluster unfence, "),
     ],
 )
 def test_a_command_without_json_has_no_schema(words: str, listed: str) -> None:
@@ -195,7 +195,7 @@ def test_a_command_without_json_has_no_schema(words: str, listed: str) -> None:
 
 
 def test_other_commands_do_not_load_what_makes_schemas() -> None:
-    modules = "mirror_core.cli.mirror, mirror_core.cli.runs, mirror_core.sandbox.cli"
+    modules = "mirror_core.cli.mirror, mirror_core.cli.runs, mirrorbook_tools.cli.sandbox"
     code = (
         f"import sys, {modules}; print([m for m in ('mirror_core.model.json_schemas', 'jsonschema') if m in"
         " sys.modules])"

@@ -13,10 +13,11 @@ import pytest
 from typer.core import TyperGroup
 
 from mirror_core.cli import main as command_line
-from mirror_core.cli.lazy_group import COMMANDS, LazyCommand, LazyGroup, load_command
+from mirror_core.cli.lazy_group import LazyCommand, LazyGroup, list_lazy_commands, load_command
 from mirror_core.cli.main import PACKAGE_EXTRAS, _extract_debug, main
 from mirror_core.cli.output import print_line
 from mirror_core.model.errors import LostOwnership
+from mirrorbook_tools import cli as tool_commands
 
 
 def ended(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
@@ -34,11 +35,11 @@ def failing(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_line, "app", app)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", list_lazy_commands())
 def test_the_list_says_of_a_command_what_it_says_of_itself(name: str) -> None:
-    command = load_command(name, COMMANDS[name])
-    assert COMMANDS[name].help == (command.help or "").split("\n\n")[0].replace("\n", " ")
-    assert isinstance(command, TyperGroup) is COMMANDS[name].attribute.endswith("_app")
+    command = load_command(name, list_lazy_commands()[name])
+    assert list_lazy_commands()[name].help == (command.help or "").split("\n\n")[0].replace("\n", " ")
+    assert isinstance(command, TyperGroup) is list_lazy_commands()[name].attribute.endswith("_app")
 
 
 def test_a_disk_that_is_full_is_no_defect(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +54,7 @@ def test_help_names_the_options_of_all_commands(
 ) -> None:
     assert ended(["--help"], monkeypatch) == 0
     said = capsys.readouterr().out
-    for word in ("--debug", "--version", "--log-level", "--log-format", "--install-completion", *COMMANDS):
+    for word in ("--debug", "--version", "--log-level", "--log-format", "--install-completion", *list_lazy_commands()):
         assert word in said
 
 
@@ -147,10 +148,13 @@ def test_whatever_ends_a_command_is_said_in_a_line(
     assert "secret" not in said
 
 
-@pytest.mark.parametrize("module", sorted(Path(command_line.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
+PRINTING = [*Path(command_line.__file__).parent.glob("*.py"), *Path(tool_commands.__file__).parent.glob("*.py")]
+
+
+@pytest.mark.parametrize("module", sorted(PRINTING), ids=lambda path: f"{path.parts[-3]}-{path.stem}")
 def test_what_may_hold_names_of_others_is_said_by_one_function(module: Path) -> None:
     # they write out what is not seen, or say nothing of others
-    direct = {"command_options", "main", "lazy_group", "output"}
+    direct = {"command_options", "main", "lazy_group", "output", "sandbox"}
     assert module.stem in direct or not re.search(r"\becho\(|\becho\b[,)]|\bprint\((?!time)", module.read_text("utf-8"))
 
 
@@ -183,9 +187,9 @@ for name in {names!r}:
 
 
 def test_every_command_starts_without_the_extras() -> None:
-    code = HELP_OF_ALL.format(blocked=[*PACKAGE_EXTRAS, "airflow"], names=[*COMMANDS])
+    code = HELP_OF_ALL.format(blocked=[*PACKAGE_EXTRAS, "airflow"], names=[*list_lazy_commands()])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr.splitlines() == [f"{name}: 0" for name in COMMANDS]
+    assert done.stderr.splitlines() == [f"{name}: 0" for name in list_lazy_commands()]
 
 
 def test_what_a_base_installation_lacks_is_named_with_how_to_get_it() -> None:

@@ -12,7 +12,7 @@ from typer._click.exceptions import UsageError  # Typer has a Click of its own
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from mirror_core.cli.lazy_group import COMMANDS, load_command
+from mirror_core.cli.lazy_group import list_lazy_commands, load_command
 from mirror_core.cli.main import app
 from tests.support.doc_pages import ROOT, commands
 from tests.support.typed_lines import parse
@@ -46,7 +46,7 @@ def quoted(text: str) -> Iterator[str]:
 
 
 def is_group(line: str) -> bool:
-    return line in COMMANDS and isinstance(load_command(line, COMMANDS[line]), TyperGroup)
+    return line in list_lazy_commands() and isinstance(load_command(line, list_lazy_commands()[line]), TyperGroup)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

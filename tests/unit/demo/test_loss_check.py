@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.demo.logs import Entry, Event, read_events
-from mirror_core.demo.loss_check import Verdict, judge
+from mirrorbook_tools.demo.logs import Entry, Event, read_events
+from mirrorbook_tools.demo.loss_check import Verdict, judge
 
 COUNT = 30
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from mirror_core.decide.loss_bound import compute_loss
-from mirror_core.demo.logs import Entry, Event, value_of
-from mirror_core.demo.loss_check import Bound, as_written, bound_of, covered, judge
-from mirror_core.demo.summary import StoryResult, next_steps, verdict_lines
 from mirror_core.model.errors import Indeterminate
+from mirrorbook_tools.demo.logs import Entry, Event, value_of
+from mirrorbook_tools.demo.loss_check import Bound, as_written, bound_of, covered, judge
+from mirrorbook_tools.demo.summary import StoryResult, next_steps, verdict_lines
 
 COPIED = 15
 """Orders 0 to 14 were copied, 15 to 20 were acknowledged by east only, 21 to 29 were written on west."""

@@ -12,23 +12,23 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mirror_core.demo import processes as known_processes
-from mirror_core.demo import workdir as place_room
-from mirror_core.demo.commands import Commands
-from mirror_core.demo.environment import MARKER, Stage
-from mirror_core.demo.interrupts import Interrupts
-from mirror_core.demo.loss_check import judge
-from mirror_core.demo.processes import Processes, end_known, session_of
-from mirror_core.demo.scenario import Story
-from mirror_core.demo.scenario_runner import play
-from mirror_core.demo.summary import StoryResult
-from mirror_core.demo.terminal_screen import Screen
-from mirror_core.demo.workdir import LOCK_FILE, Place
-from mirror_core.demo.workload import StoryFailed
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
-from mirror_core.sandbox.process import is_alive
-from mirror_core.sandbox.sandbox import Sandbox
 from mirror_core.supervisor.process_identity import MachineIdentity
+from mirrorbook_tools.demo import processes as known_processes
+from mirrorbook_tools.demo import workdir as place_room
+from mirrorbook_tools.demo.commands import Commands
+from mirrorbook_tools.demo.environment import MARKER, Stage
+from mirrorbook_tools.demo.interrupts import Interrupts
+from mirrorbook_tools.demo.loss_check import judge
+from mirrorbook_tools.demo.processes import Processes, end_known, session_of
+from mirrorbook_tools.demo.scenario import Story
+from mirrorbook_tools.demo.scenario_runner import play
+from mirrorbook_tools.demo.summary import StoryResult
+from mirrorbook_tools.demo.terminal_screen import Screen
+from mirrorbook_tools.demo.workdir import LOCK_FILE, Place
+from mirrorbook_tools.demo.workload import StoryFailed
+from mirrorbook_tools.sandbox.process import is_alive
+from mirrorbook_tools.sandbox.sandbox import Sandbox
 from tests.support.waiting import wait_until
 
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
@@ -254,7 +254,7 @@ def test_a_command_that_fails_is_named_with_its_own_words(tmp_path: Path) -> Non
 
 def test_a_killed_demonstration_leaves_its_folder_to_the_next_one(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from mirror_core.demo.workdir import Place\n"
+        "import sys, time; from pathlib import Path; from mirrorbook_tools.demo.workdir import Place\n"
         f"with Place(Path(sys.argv[1]), {MARKER!r}).claimed(): print('claimed', flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:

@@ -8,10 +8,10 @@ from typing import cast
 
 import pytest
 
-from mirror_core.demo import producer
-from mirror_core.demo.discovery import Discovery
-from mirror_core.demo.producer import SETTINGS, Ordering
-from mirror_core.sandbox.sandbox import Sandbox
+from mirrorbook_tools.demo import producer
+from mirrorbook_tools.demo.discovery import Discovery
+from mirrorbook_tools.demo.producer import SETTINGS, Ordering
+from mirrorbook_tools.sandbox.sandbox import Sandbox
 
 
 class Nowhere:

@@ -8,10 +8,10 @@ import shlex
 
 import pytest
 
-from mirror_core.demo import terminal_screen
-from mirror_core.demo.scenario import in_short
-from mirror_core.demo.scenario_runner import ABOUT
-from mirror_core.demo.terminal_screen import Counters, Screen, folded, typed
+from mirrorbook_tools.demo import terminal_screen
+from mirrorbook_tools.demo.scenario import in_short
+from mirrorbook_tools.demo.scenario_runner import ABOUT
+from mirrorbook_tools.demo.terminal_screen import Counters, Screen, folded, typed
 
 COUNTERS = Counters(written=12_345, read=12_300, behind=1_234, silent_s=123.4)
 LONG = "mirrorbook mirror create orders --source east --destination west --topics orders --yes --config /a/b"

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.logdir.backup import MANIFEST_NAME, BackupDiffers, write_backup
-from mirror_core.logdir.layout import parse_topic_id
-from mirror_core.logdir.partition_truncation import perform_action
-from mirror_core.logdir.stopped_broker import (
+from mirror_core.model.errors import BadRequest, Refused
+from mirror_core.model.names import Partition
+from mirrorbook_tools.logdir.backup import MANIFEST_NAME, BackupDiffers, write_backup
+from mirrorbook_tools.logdir.layout import parse_topic_id
+from mirrorbook_tools.logdir.partition_truncation import perform_action
+from mirrorbook_tools.logdir.stopped_broker import (
     TruncationTargets,
     hold_stopped_broker,
     parse_targets,
     plan_broker_truncation,
     read_targets,
 )
-from mirror_core.model.errors import BadRequest, Refused
-from mirror_core.model.names import Partition
 from tests.support.cli_process import mirrorbook
 from tests.support.log_directories import CLUSTER, KAFKA_ID, TOPIC_ID, Broker, stored
 from tests.support.log_segments import LOG, cut, in_segments, plan_of, single

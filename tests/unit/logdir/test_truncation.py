@@ -16,22 +16,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirror_core.logdir.layout import LOG_START_CHECKPOINT, NotTruncatable
-from mirror_core.logdir.partition_truncation import (
+from mirror_core.model.errors import Refused
+from mirror_core.model.names import Offset, Partition
+from mirror_core.wire.batch import BatchHeader
+from mirrorbook_tools.logdir.layout import LOG_START_CHECKPOINT, NotTruncatable
+from mirrorbook_tools.logdir.partition_truncation import (
     LowerCheckpoint,
     PartitionTruncation,
     ShortenSegment,
     perform_action,
     perform_truncations,
 )
-from mirror_core.logdir.stopped_broker import (
+from mirrorbook_tools.logdir.stopped_broker import (
     hold_stopped_broker,
     parse_targets,
     plan_broker_truncation,
 )
-from mirror_core.model.errors import Refused
-from mirror_core.model.names import Offset, Partition
-from mirror_core.wire.batch import BatchHeader
 from tests.support import log_segments
 from tests.support.cut_logs import data, logs
 from tests.support.log_directories import Broker, open_behind, snapshot, stored
@@ -326,7 +326,7 @@ def test_root_does_not_cut_what_another_user_can_change(broker: Broker, place: s
 
 
 def test_a_cut_that_cannot_be_seen_is_no_success(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirror_core.logdir.partition_truncation.perform_action", lambda partition, action: None)
+    monkeypatch.setattr("mirrorbook_tools.logdir.partition_truncation.perform_action", lambda partition, action: None)
     done: list[PartitionTruncation] = []
     with (
         hold_stopped_broker([broker.log_dir]) as log_dirs,

@@ -221,7 +221,7 @@ def test_nobody_is_told_to_install_by_name_from_the_public_index() -> None:
         *ROOT.glob("*.md"),
         *(
             p
-            for room in ("docs", "deploy", "docker", "mirror_core", "plugins", "dags", "demo")
+            for room in ("docs", "deploy", "docker", "mirror_core", "mirrorbook_tools", "plugins", "dags", "demo")
             for p in (ROOT / room).rglob("*")
         ),
     ]

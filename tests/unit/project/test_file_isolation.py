@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
-from mirror_core.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.kafka_clients import read_all_aiokafka
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -51,7 +51,8 @@ def wrong(call: ast.Call, fields: set[str]) -> list[str]:
 
 
 def modules() -> list[Path]:
-    return sorted(p for room in ("mirror_core", "plugins", "dags", "demo") for p in (ROOT / room).rglob("*.py"))
+    packages = ("mirror_core", "mirrorbook_tools", "plugins", "dags", "demo")
+    return sorted(path for package in packages for path in (ROOT / package).rglob("*.py"))
 
 
 def test_every_log_call_gives_known_fields_and_as_many_values_as_its_words_have_places() -> None:

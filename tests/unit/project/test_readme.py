@@ -9,8 +9,8 @@ from pathlib import Path
 from demo.conducting import WORDS
 from demo.terminal_picture import LOG, PICTURE, draw
 from mirror_core.decide.steps import list_standstill_steps, list_step_names
-from mirror_core.demo.loss_check import Verdict
 from mirror_core.model.run import RunKind, RunMode
+from mirrorbook_tools.demo.loss_check import Verdict
 from tests.gate.stages import GATE
 
 ROOT = Path(__file__).parents[3]

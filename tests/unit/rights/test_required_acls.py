@@ -18,8 +18,8 @@ from mirror_core.rights.required_acls import (
     find_other_writers,
     is_allowed,
 )
-from mirror_core.sandbox.credentials import APP, CONTROL, DATA
-from mirror_core.sandbox.grants import baseline
+from mirrorbook_tools.sandbox.credentials import APP, CONTROL, DATA
+from mirrorbook_tools.sandbox.grants import baseline
 
 ME = "User:me"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.sandbox import archive
-from mirror_core.sandbox.broker import archive_of, java_command, run_tool
-from mirror_core.sandbox.jars import ensure_jars
+from mirrorbook_tools.sandbox import archive
+from mirrorbook_tools.sandbox.broker import archive_of, java_command, run_tool
+from mirrorbook_tools.sandbox.jars import ensure_jars
 
 
 def test_a_jvm_starts_beside_an_archive_that_was_damaged(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import yaml
 
 from mirror_core.kafka.config import Principal, load_config
-from mirror_core.sandbox.credentials import CONTROL, DATA, USERS
-from mirror_core.sandbox.properties import broker_properties
-from mirror_core.sandbox.state import ClusterState, NodePorts
+from mirrorbook_tools.sandbox.credentials import CONTROL, DATA, USERS
+from mirrorbook_tools.sandbox.properties import broker_properties
+from mirrorbook_tools.sandbox.state import ClusterState, NodePorts
 
 ROOT = Path(__file__).parents[3]
 

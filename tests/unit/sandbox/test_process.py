@@ -7,7 +7,7 @@ import sys
 
 import psutil
 
-from mirror_core.sandbox.process import is_alive, suspend
+from mirrorbook_tools.sandbox.process import is_alive, suspend
 
 THREADS = 40
 BUSY = f"""

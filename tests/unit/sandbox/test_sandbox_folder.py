@@ -13,12 +13,12 @@ import pytest
 
 from mirror_core.java import SUPPORTED_JAVA_VERSIONS, find_java_home, read_feature_version
 from mirror_core.model.errors import BadRequest
-from mirror_core.sandbox import jars
-from mirror_core.sandbox.errors import SandboxFailed
-from mirror_core.sandbox.ports import HOST, choose_ports, is_free
-from mirror_core.sandbox.sandbox import Sandbox
-from mirror_core.sandbox.sandbox_folder import LOCK_FILE
-from mirror_core.sandbox.state import STATE_FILE, ClusterState, NodePorts, SandboxState, load_state, save_state
+from mirrorbook_tools.sandbox import jars
+from mirrorbook_tools.sandbox.errors import SandboxFailed
+from mirrorbook_tools.sandbox.ports import HOST, choose_ports, is_free
+from mirrorbook_tools.sandbox.sandbox import Sandbox
+from mirrorbook_tools.sandbox.sandbox_folder import LOCK_FILE
+from mirrorbook_tools.sandbox.state import STATE_FILE, ClusterState, NodePorts, SandboxState, load_state, save_state
 
 
 def some_state() -> SandboxState:
