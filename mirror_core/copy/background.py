@@ -133,7 +133,7 @@ class BackgroundThreads:
     """A hung broker blocks only the thread that waits for it."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="beside")
+        self._pool = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="background")
         self.wakeup_socket, self._wakeup_sender = socket.socketpair()
         for sock in (self.wakeup_socket, self._wakeup_sender):
             sock.setblocking(False)

@@ -73,7 +73,7 @@ class HeartbeatWriter:
         self._report_line = report_line
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="heartbeat-writer", daemon=True)
         self._allowed_until_ms = 0
         self.fencing_run: str | None = None
         self._is_denied = False

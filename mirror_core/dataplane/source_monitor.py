@@ -243,7 +243,7 @@ class SourceMonitor:
         self._observed = _restore_observed(previous) if previous else ObservedSource(link.mirror.name, {})
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lookout", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="source-monitor", daemon=True)
         self._recorded: Mapping[Partition, PartitionStatus] = {}
         self._list_transactions_at = 0.0
         self._list_topics_at = 0.0

@@ -294,14 +294,16 @@ def _format_waits(lease: Lease | None, *, has_driver: bool) -> str | None:
     return "; ".join(lease.wait_reasons) or "nothing"
 
 
-def _format_hidden(sighting: SourceObservation | None, ends: Mapping[Partition, Offset]) -> str:
+def _format_hidden(observation: SourceObservation | None, ends: Mapping[Partition, Offset]) -> str:
     """Beyond the last stable offset: not in any lag, and it blocks what lies behind."""
-    if sighting is None or not ends:
+    if observation is None or not ends:
         return "unknown"
-    hidden = {p: observed.end - ends[p] for p, observed in sighting.get_ends() if p in ends and observed.end > ends[p]}
+    hidden = {
+        p: observed.end - ends[p] for p, observed in observation.get_ends() if p in ends and observed.end > ends[p]
+    }
     if not hidden:
         return "none"
-    parts = ((t, part) for t in sighting.transactions if t.state != TRANSACTION_OVER for part in t.parts)
+    parts = ((t, part) for t in observation.transactions if t.state != TRANSACTION_OVER for part in t.parts)
     names = sorted({t.id for t, part in parts if part.partition in hidden and part.first == ends[part.partition]})
     owner_text = f"transactions {join_limited(names)}" if names else "transactions whose ids are not known"
     return f"{sum(hidden.values())} offset(s) of {join_limited(sorted(hidden))}: {owner_text}"

@@ -225,7 +225,7 @@ def delete_mirror(
             *(Tombstone(group_sync) for mirror, group_sync in state.groups.items() if mirror == name),
             *(Tombstone(remaining) for mirror, remaining in state.uncommitted_groups.items() if mirror == name),
             *(Tombstone(offsets) for offsets in state.group_offsets.get(name, {}).values()),
-            *(Tombstone(sighting) for mirror, sighting in state.source_observations.items() if mirror == name),
+            *(Tombstone(observation) for mirror, observation in state.source_observations.items() if mirror == name),
             *(Tombstone(proof) for mirror, proof in state.verifications.items() if mirror == name),
             *(Tombstone(sign) for sign in state.checkpoints.values() if sign.run == name),
         )

@@ -21,7 +21,18 @@ from mirror_core.model.names import MirrorName
 _RUN_ID: Final = re.compile(r"(?P<mirror>.+)-(?:failover|failback)-\d{8}T\d{6}-[0-9a-f]{4}")
 _MIRROR_KINDS: Final = frozenset(
     (
-        *("mirror", "partition", "lease", "ledger", "settings", "debt", "sighting", "proof", "receipts", "writer"),
+        *(
+            "mirror",
+            "partition",
+            "lease",
+            "ledger",
+            "settings",
+            "pending_fence",
+            "source_observation",
+            "verification",
+            "receipts",
+            "writer",
+        ),
         *("groups", "uncommitted", "committed"),
     )
 )
@@ -29,8 +40,11 @@ _SEGMENT_PATTERN: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:~-]{1,249}")
 """Topic names are the longest."""
 _SEGMENT_COUNTS: Final[Mapping[str, int]] = MappingProxyType(
     {
-        **dict.fromkeys(("mirror", "lease", "debt", "groups", "uncommitted", "sighting", "proof", "run"), 1),
-        **dict.fromkeys(("ledger", "lifted", "step", "told", "settings", "receipts", "writer", "committed"), 2),
+        **dict.fromkeys(
+            ("mirror", "lease", "pending_fence", "groups", "uncommitted", "source_observation", "verification", "run"),
+            1,
+        ),
+        **dict.fromkeys(("ledger", "lifted", "step", "audit", "settings", "receipts", "writer", "committed"), 2),
         **dict.fromkeys(("partition", "checkpoint"), 3),
     }
 )

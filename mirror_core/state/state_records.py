@@ -272,11 +272,11 @@ class State:
     def _single_records(self, kind: str) -> dict[MirrorName, Any]:
         by_kind: dict[str, dict[MirrorName, Any]] = {
             "lease": self.leases,
-            "debt": self.pending_fences,
+            "pending_fence": self.pending_fences,
             "groups": self.groups,
             "uncommitted": self.uncommitted_groups,
-            "sighting": self.source_observations,
-            "proof": self.verifications,
+            "source_observation": self.source_observations,
+            "verification": self.verifications,
         }
         return by_kind[kind]
 
@@ -307,24 +307,27 @@ class State:
                 self.steps.pop((run, step), None)
             case "checkpoint", [run, step, kind]:
                 self.checkpoints.pop((run, step, kind), None)
-            case "told", [run, number] if is_key_number(number):
+            case "audit", [run, number] if is_key_number(number):
                 self.audit_entries.get(run, {}).pop(int(number), None)
             case "settings", [mirror, topic]:
                 self.topic_settings.pop((MirrorName(mirror), topic), None)
             case (("receipts" | "writer" | "committed"), [mirror, part]):
                 self._keyed_records(kind).get(MirrorName(mirror), {}).pop(part, None)
-            case (("lease" | "debt" | "groups" | "uncommitted" | "sighting" | "proof"), [mirror]):
+            case (
+                ("lease" | "pending_fence" | "groups" | "uncommitted" | "source_observation" | "verification"),
+                [mirror],
+            ):
                 self._single_records(kind).pop(MirrorName(mirror), None)
 
 
 _SINGLE_KINDS: Final[Mapping[type, str]] = MappingProxyType(
     {
         Lease: "lease",
-        PendingFence: "debt",
+        PendingFence: "pending_fence",
         GroupSyncTime: "groups",
         UnsyncedGroups: "uncommitted",
-        SourceObservation: "sighting",
-        MirrorVerification: "proof",
+        SourceObservation: "source_observation",
+        MirrorVerification: "verification",
     }
 )
 
@@ -352,14 +355,14 @@ _DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = MappingProxyType(
             ("run", Run),
             ("step", StepRecord),
             ("checkpoint", Checkpoint),
-            ("told", AuditLine),
+            ("audit", AuditLine),
             ("settings", TopicSettings),
-            ("debt", PendingFence),
+            ("pending_fence", PendingFence),
             ("groups", GroupSyncTime),
             ("uncommitted", UnsyncedGroups),
             ("committed", OwnGroupOffsets),
-            ("sighting", SourceObservation),
-            ("proof", MirrorVerification),
+            ("source_observation", SourceObservation),
+            ("verification", MirrorVerification),
             ("receipts", ReceiptsHead),
             ("writer", TransactionalIdNumber),
         )
@@ -384,7 +387,7 @@ def format_key(record: StateRecord) -> str:
         case Checkpoint():
             return f"checkpoint/{record.run}/{record.step}/{record.kind}"
         case AuditLine():
-            return f"told/{record.run}/{record.number}"
+            return f"audit/{record.run}/{record.number}"
         case TopicSettings():
             return f"settings/{record.mirror}/{record.topic}"
         case ReceiptsHead() | TransactionalIdNumber() | OwnGroupOffsets():

@@ -95,7 +95,7 @@ def extra_interval_s(link: MirrorLink) -> float:
 
 def find_watcher_status(state: State, mirror: MirrorName, at_ms: int | None = None) -> WatcherStatus:
     """From one read and the clocks."""
-    now, fence_key = now_ms() if at_ms is None else at_ms, f"debt/{mirror}"
+    now, fence_key = now_ms() if at_ms is None else at_ms, f"pending_fence/{mirror}"
     if fence_key in state.unreadable and not mirror.startswith(DRILL_PREFIX):
         text = (
             f"it is not known whether an old source has to be watched: key {fence_key}: {state.unreadable[fence_key]}"

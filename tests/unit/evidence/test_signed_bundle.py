@@ -323,7 +323,7 @@ def test_the_chronicle_is_the_same_when_it_is_read_again(desk: Desk) -> None:
                 state.apply(key, value)
     assert state.audit_lines(desk.run.id) == desk.log.state.audit_lines(desk.run.id)
     assert len(state.audit_lines(desk.run.id)) == 22
-    state.apply(f"told/{desk.run.id}/5", None)
+    state.apply(f"audit/{desk.run.id}/5", None)
     assert len(state.audit_lines(desk.run.id)) == 5
 
 

@@ -88,7 +88,7 @@ def test_after_lost_ownership_nothing_more_is_written(journal: Journal) -> None:
     with pytest.raises(LostOwnership):
         journal.perform("one", fenced)
     assert isinstance(journal.log, MemoryLog)
-    assert journal.log.keys == ["run/r1", "step/r1/one", "told/r1/0"]
+    assert journal.log.keys == ["run/r1", "step/r1/one", "audit/r1/0"]
 
 
 def test_no_step_is_taken_in_a_run_that_ended(journal: Journal) -> None:

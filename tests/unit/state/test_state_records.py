@@ -197,7 +197,7 @@ def test_what_was_seen_of_a_source_is_kept_also_of_many_partitions_and_forgotten
     assert len(rows) > 2, "cut into pieces"
     state = fold(rows)
     assert state.source_observations == {"m": sighting}
-    assert parse_mirror_name("sighting/m") == "m"
+    assert parse_mirror_name("source_observation/m") == "m"
     seen = dict(sighting.get_ends())
     assert len(seen) == 20_000, "what was never seen is not there"
     assert seen[Partition("t-00001", 2)] == ObservedEnd(Offset(7), 8_500)

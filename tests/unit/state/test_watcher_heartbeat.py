@@ -200,7 +200,7 @@ def test_a_debt_that_cannot_be_read_is_not_taken_for_none(monkeypatch: pytest.Mo
     assert find_watcher_status(state, NAME).state is WatcherState.UNKNOWN
     monkeypatch.setattr(mirror_lookup, "_recorded", lambda: iter([(state, LINK.mirror)]))
     [alarm] = mirror_lookup.unwatched(())
-    assert alarm.startswith("mirror m: it is not known whether an old source has to be watched: key debt/m: ")
+    assert alarm.startswith("mirror m: it is not known whether an old source has to be watched: key pending_fence/m: ")
 
 
 def test_a_mirror_that_is_deleted_takes_its_signs_along(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
