@@ -67,14 +67,16 @@ def select_retries(
     """FAILED partitions that are due, as they restart; None: as if never seen, since nothing was copied.
 
     Empty while a run holds the mirror (`is_held`): its plan relies on which partitions were FAILED. Of a topic of which
-    nothing is copied (`copied_states`) only one partition is tried: a missing right is missing for all.
+    nothing is copied (`copied_states`) only one partition is tried: a missing right is missing for all. Where another
+    topic stands in the way each plan looks again: its owner may have deleted it.
     """
     if is_held:
         return {}
     open_topics = {p.topic for p, status in statuses.items() if status.state in copied_states}
     chosen, trial_topics = dict[Partition, PartitionStatus | None](), set[str]()
     for partition in sorted(p for p, status in statuses.items() if _is_retry_due(status, at_ms)):
-        if partition.topic in open_topics or partition.topic not in trial_topics:
+        is_obstructed = _is_obstructed(statuses[partition])
+        if is_obstructed or partition.topic in open_topics or partition.topic not in trial_topics:
             chosen[partition] = reset_failed(statuses[partition])
             trial_topics.add(partition.topic)
     return chosen
@@ -88,8 +90,14 @@ def format_failure_reason(status: PartitionStatus) -> str | None:
 
 def _is_retry_due(status: PartitionStatus, at_ms: int) -> bool:
     """Without a time: due now."""
-    is_retried = status.state is PartitionState.FAILED and status.kind in RETRIED_KINDS
-    return is_retried and (status.retry_at_ms is None or status.retry_at_ms <= at_ms)
+    is_retried = status.kind in RETRIED_KINDS or _is_obstructed(status)
+    is_due = status.retry_at_ms is None or status.retry_at_ms <= at_ms
+    return status.state is PartitionState.FAILED and is_retried and is_due
+
+
+def _is_obstructed(status: PartitionStatus) -> bool:
+    """Nothing of it was ever copied: the plan alone finds out whether the place is free."""
+    return status.kind is FailureKind.OCCUPIED and not status.destination_topic_id
 
 
 def reset_failed(status: PartitionStatus) -> PartitionStatus | None:

@@ -70,7 +70,14 @@ REMEDIES: Final[Mapping[FailureKind, FailureRemedy]] = MappingProxyType(
         ),
         FailureKind.OCCUPIED: FailureRemedy(
             "a topic that is not this mirror's stands in the way",
-            "its owner deletes or renames it: Mirrorbook never does",
+            "its owner deletes or renames it: Mirrorbook never does. If nothing was copied yet, the data plane then "
+            "copies it from its next epoch on",
+            (RecoveryAction.RETRY,),
+            is_copy_bad=True,
+        ),
+        FailureKind.CIRCLE: FailureRemedy(
+            "another mirror would bring the topic back to the cluster that it is read from",
+            "exclude it from one of the two mirrors, or stop the other one",
             (RecoveryAction.RETRY,),
             is_copy_bad=True,
         ),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mirror_core.decide.filters import build_topic_filter
 from mirror_core.decide.mirror_snapshot import join_limited
@@ -114,10 +114,13 @@ def format_circle_doubt(cluster: ClusterName, reason: str) -> str:
     return f"cluster {cluster} could not be asked whether a mirror brings these topics back over it: {reason}"
 
 
+_NEVER_COPIED_KINDS: Final = frozenset({FailureKind.OCCUPIED, FailureKind.CIRCLE})
+
+
 def _list_not_copied(statuses: Iterable[PartitionStatus]) -> frozenset[str]:
     copied, given_up_topics = set[str](), set[str]()
     for status in statuses:
-        is_given_up = status.state is PartitionState.STOPPED or status.kind is FailureKind.OCCUPIED
+        is_given_up = status.state is PartitionState.STOPPED or status.kind in _NEVER_COPIED_KINDS
         (given_up_topics if is_given_up else copied).add(status.partition.topic)
     return frozenset(given_up_topics - copied)
 

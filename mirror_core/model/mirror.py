@@ -31,6 +31,8 @@ class FailureKind(StrEnum):
     """The mirror topic is missing or replaced on the destination."""
     OCCUPIED = "occupied"
     """A foreign topic has this name on the destination."""
+    CIRCLE = "circle"
+    """Another mirror would bring the topic back to the source."""
     FOREIGN = "foreign"
     """Another writer wrote to the mirror topic."""
     DIVERGED = "diverged"

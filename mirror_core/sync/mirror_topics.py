@@ -143,7 +143,7 @@ def create_missing_topics(
     brokers = len(destination.brokers())
     conflicts = TopicConflicts(link, state, destination, [present[name] for name in unknown if name in present])
     refused = in_circles | {name: str(error) for name, error in denied.items()}
-    kinds = dict.fromkeys(in_circles, FailureKind.OCCUPIED) | {
+    kinds = dict.fromkeys(in_circles, FailureKind.CIRCLE) | {
         name: to_failure_kind(error) for name, error in denied.items()
     }
     rows = [_to_topic_row(name, "", "", SyncAction.REFUSE, why) for name, why in sorted(refused.items())]

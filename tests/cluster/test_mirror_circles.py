@@ -188,7 +188,7 @@ def test_a_topic_that_begins_to_match_both_ways_is_copied_by_neither_and_told(pa
     assert f"mirror {backward.mirror.name} would bring it back to east" in summary.failed[Partition(late, 0)]
     assert late not in _topics(pair.west)
     status = read_state(forward.destination).partitions[forward.mirror.name][Partition(late, 0)]
-    assert (status.state, status.kind) == (PartitionState.FAILED, FailureKind.OCCUPIED)
+    assert (status.state, status.kind) == (PartitionState.FAILED, FailureKind.CIRCLE)
     row = next(row for row in mirror_commands.run_sync(forward).rows if row.subject == late)
     assert (row.action, f"mirror {backward.mirror.name} would bring it back" in row.reason) == (SyncAction.REFUSE, True)
     copied(backward)

@@ -81,6 +81,14 @@ def test_the_next_one_is_tried_when_the_first_failed_again() -> None:
     assert list(chosen(again, status("t", 1, FailureKind.DENIED))) == [Partition("t", 1)]
 
 
+def test_where_another_topic_stood_in_the_way_each_plan_looks_again() -> None:
+    waiting = [replace(status("t", i, FailureKind.OCCUPIED, due=None), destination_topic_id="") for i in range(2)]
+    assert chosen(*waiting) == {one.partition: None for one in waiting}
+    assert not chosen(*waiting, held=True)
+    assert not chosen(status("t", 0, FailureKind.OCCUPIED, due=None)), "some of it was copied: people look first"
+    assert not chosen(replace(status("t", 0, FailureKind.CIRCLE, due=None), destination_topic_id=""))
+
+
 def test_it_is_told_when() -> None:
     assert format_failure_reason(status("t", 0)) is None
     assert (

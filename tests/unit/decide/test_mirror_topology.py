@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,11 +91,12 @@ def test_paused_mirrors_count_and_stopped_ones_do_not() -> None:
     assert circles(new, replace(there, desired=DesiredState.STOPPED)) == []
 
 
-def test_topics_that_the_other_mirror_has_given_up_or_never_made_come_from_nobody() -> None:
+@pytest.mark.parametrize("kind", [FailureKind.OCCUPIED, FailureKind.CIRCLE])
+def test_topics_that_the_other_mirror_has_given_up_or_never_made_come_from_nobody(kind: FailureKind) -> None:
     there, new = mirror("there", "a", "b", ".*"), mirror("new", "b", "a", ".*")
     statuses = [
         status("orders-eu", PartitionState.STOPPED),
-        status("orders-us", PartitionState.FAILED, FailureKind.OCCUPIED),
+        status("orders-us", PartitionState.FAILED, kind),
         status("bills", PartitionState.FAILED, FailureKind.DENIED),
     ]
     known = {there.name: {one.partition: one for one in statuses}}

@@ -204,7 +204,7 @@ def test_one_that_has_failed_behind_the_fence_is_promoted_as_it_is_unless_the_co
         source=replace(source_of(left), offline_partitions=()),
     )
     assert tuple(find_scope_changes(build_scope(left), now.statuses)) == ()
-    bad = {"REPLACED", "OCCUPIED", "FOREIGN", "ALTERED", "DELETED", "RECOPYING", "RECREATED"}
+    bad = {"REPLACED", "OCCUPIED", "CIRCLE", "FOREIGN", "ALTERED", "DELETED", "RECOPYING", "RECREATED"}
     assert bool(list_changed_facts(list_bound_facts(left), list_bound_facts(now), source_seen=True)) is (
         kind.name in bad
     )
