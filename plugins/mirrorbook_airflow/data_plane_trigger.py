@@ -37,7 +37,7 @@ def excused(state: State, mirror: MirrorName) -> bool:
 
 
 def last_sign_ms(state: State, mirror: MirrorName) -> int:
-    """Wall clock of the newest sign of life. Pure."""
+    """The newest sign of life, by its owner's clock; 0: none. Pure."""
     lease = state.leases.get(mirror)
     return 0 if lease is None or lease.released else lease.heartbeat_ms
 
@@ -67,6 +67,7 @@ class DataPlaneTrigger(BaseTrigger):
         healthy_ms = now_ms() + grace_ms
         problem = "its lease has no heartbeat"
         known: dict[str, Any] = {"seen_ms": 0}
+        newest_sign_ms = 0
         while True:
             try:
                 state = await asyncio.to_thread(self._look)
@@ -76,8 +77,11 @@ class DataPlaneTrigger(BaseTrigger):
                 mirror, sign_ms = state.mirrors[self.mirror], last_sign_ms(state, self.mirror)
                 known["seen_ms"] = max(known["seen_ms"], sign_ms)
                 known |= {"source": mirror.source, "destination": mirror.destination}
-                back_ms = now_ms() + grace_ms if excused(state, self.mirror) else sign_ms
-                healthy_ms = max(healthy_ms, back_ms)
+                if excused(state, self.mirror):
+                    healthy_ms = max(healthy_ms, now_ms() + grace_ms)
+                elif sign_ms not in (0, newest_sign_ms):  # a new one; how old is not asked: the clocks may differ
+                    healthy_ms = max(healthy_ms, now_ms())
+                newest_sign_ms = sign_ms
                 problem = "its lease has no heartbeat"
             except Unreachable as error:
                 problem = str(error)

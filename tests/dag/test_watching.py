@@ -136,6 +136,35 @@ def test_after_a_pause_the_data_plane_is_waited_for_as_at_its_start(
         }
 
 
+@pytest.mark.parametrize("owner_ahead_s", [0, 7_200, -7_200])
+def test_a_data_plane_is_alive_as_long_as_its_sign_of_life_changes_whatever_its_clock_says(
+    owner_ahead_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import asyncio
+
+    from mirrorbook_airflow import data_plane_trigger
+
+    start_s, died_s = 100_000.0, 101_000.0
+    clock_s = start_s
+
+    def look() -> State:
+        return state_of(beat_ms=round((min(clock_s, died_s) + owner_ahead_s) * 1000))
+
+    async def pass_by(seconds: float) -> None:
+        nonlocal clock_s
+        clock_s += seconds
+
+    async def watched() -> TriggerEvent:
+        trigger = data_plane_trigger.DataPlaneTrigger("m1", "west", "/x.yaml", "/home", [], 90)
+        monkeypatch.setattr(trigger, "_look", look)
+        return await anext(trigger.run())
+
+    monkeypatch.setattr(data_plane_trigger, "now_ms", lambda: round(clock_s * 1000))
+    monkeypatch.setattr("mirrorbook_airflow.data_plane_trigger.asyncio.sleep", pass_by)
+    assert asyncio.run(watched()).payload["status"] == "unhealthy"
+    assert died_s + 10 < clock_s <= died_s + 20
+
+
 def test_behind_a_failover_it_is_watched_until_nothing_is_owed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The supervisor is what keeps the old source fenced: it is seen to at each look, for as long as that lasts."""
     import asyncio
