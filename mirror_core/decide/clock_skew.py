@@ -43,6 +43,15 @@ def to_owner_clock_ms(now_ms: int, ahead_ms: int | None, lease: Lease | None, ap
     return now_ms - own_skew_ms + (0 if -_MAX_IN_FLIGHT_MS < owner_skew_ms <= MAX_CLOCK_SKEW_MS else owner_skew_ms)
 
 
+def compute_writers_end_ms(now_ms: int, ahead_ms: int | None, lease: Lease, appended_ms: int | None) -> int:
+    """Until when the owner's tasks may write, by this machine's clock.
+
+    Never further away than it was at the owner's newest heartbeat, however the clocks differ.
+    """
+    left_ms = lease.writers_until_ms - to_owner_clock_ms(now_ms, ahead_ms, lease, appended_ms)
+    return now_ms + min(left_ms, lease.writers_until_ms - lease.heartbeat_ms)
+
+
 def format_clock_difference(cluster: str, ahead_ms: int) -> str:
     if abs(ahead_ms) <= MAX_CLOCK_SKEW_MS:
         return ""

@@ -20,10 +20,11 @@ from mirror_core.decide.command_rules import (
 )
 from mirror_core.decide.fence_state import FenceState, find_fence_state, has_failed_over
 from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR
+from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.model.errors import HeldByRun, LostOwnership, Refused
 from mirror_core.model.logs import get_logger
 from mirror_core.model.timing import now_ms
-from mirror_core.state.lease import find_live_lease
+from mirror_core.state.lease import CLOCK_TIMEOUT_S, find_live_lease, find_writers_end_ms
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.run_heartbeat import find_conductor_status
 from mirror_core.state.state_records import State
@@ -104,14 +105,15 @@ def retry_until_owned(verb: Callable[P, T]) -> Callable[P, T]:
 
 def _read_status(link: MirrorLink, state: State) -> CommandContext:
     name = link.mirror.name
-    lease, pending_fence = state.leases.get(name), state.pending_fences.get(name)
-    live_copier, run = find_live_lease(state, name), state.active_run(name)
+    pending_fence, run = state.pending_fences.get(name), state.active_run(name)
+    ahead_ms = measure_clock_ahead_ms(link.destination, timeout_s=CLOCK_TIMEOUT_S)
+    live_copier = find_live_lease(state, name, ahead_ms)
     return CommandContext(
         mirror=state.mirrors.get(name),
         run=run,
         statuses=tuple(state.partitions.get(name, {}).values()),
         copier=live_copier.owner if live_copier else None,
-        tasks_may_write_s=max(0, lease.writers_until_ms - now_ms()) / 1000 if lease else 0,
+        tasks_may_write_s=max(0, find_writers_end_ms(state, name, ahead_ms) - now_ms()) / 1000,
         has_failed_over=has_failed_over(pending_fence),
         fenced_by_command=(
             pending_fence.cluster

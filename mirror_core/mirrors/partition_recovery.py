@@ -26,7 +26,7 @@ from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange
 from mirror_core.model.run import shorten_hash
 from mirror_core.parity.salvage import LocalSalvage
-from mirror_core.state.lease import acquire_lease, find_live_lease, make_owner_name, release_at_end
+from mirror_core.state.lease import acquire_lease, make_owner_name, observe_live_lease, release_at_end
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.partition_transitions import PartitionEvent, apply_events
 from mirror_core.state.state_records import PartitionRecord, State, StateRecord, Tombstone
@@ -60,7 +60,7 @@ def _list_changes(link: MirrorLink, state: State, approved_plan: RecoveryPlan) -
     statuses = state.partitions.get(link.mirror.name, {})
     for partition in sorted(p.partition for p in approved_plan.actionable if statuses.get(p.partition) != p.status):
         yield f"{partition} has changed since you were asked: look again"
-    live_copier = find_live_lease(state, link.mirror.name)
+    live_copier = observe_live_lease(link.destination, state, link.mirror.name)
     if live_copier and any(p.action is RecoveryAction.RECOPY for p in approved_plan.actionable):
         yield f"{live_copier.owner} copies this mirror now: look again"
 

@@ -54,7 +54,6 @@ from mirror_core.parity.certificate_check import (
     heads_of,
     read_certificate_scope,
 )
-from mirror_core.state.lease import find_live_lease
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import State, Tombstone
 
@@ -242,7 +241,7 @@ class RebuildQueue:
         self.mirrored: dict[Partition, Offset] = {}
         """Source records below may have compacted away what is compared."""
         self._pieces: dict[Partition, deque[ReceiptPiece]] = {}
-        lease = find_live_lease(state, mirror)
+        lease = scope.live_lease
         for partition in scope.uncertified.keys() - scope.ends.keys():
             for gap in scope.uncertified[partition]:
                 self._add_uncovered(partition, f"[{gap.start}, {gap.end}): {gap.reason}")

@@ -27,7 +27,7 @@ from mirror_core.model.mirror import FailureKind, Mirror, PartitionState, Partit
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange
 from mirror_core.model.timing import TIMEOUTS
-from mirror_core.state.lease import find_live_lease
+from mirror_core.state.lease import observe_live_lease
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.run_heartbeat import find_conductor_status
 from mirror_core.state.state_records import State
@@ -134,7 +134,7 @@ def plan_recovery(
             _fetch_offsets(destination, destination_view, OffsetPoint.LOG_END),
         )
         topics_by_name = {name: _read_topic(link, state, name, source_view, destination_view) for name in names}
-        live_copier = find_live_lease(state, link.mirror.name)
+        live_copier = observe_live_lease(link.destination, state, link.mirror.name)
         owner = live_copier.owner if live_copier else None
         proposals = tuple(
             _propose_action(link, s, topics_by_name[s.partition.topic], ends.get(s.partition), action, owner)

@@ -34,13 +34,13 @@ from mirror_core.kafka.reassignment import TopicIds, fetch_topic_ids
 from mirror_core.kafka.topic_existence import find_existing_topics
 from mirror_core.kafka.topics import NO_TOPIC_ID, describe_configs
 from mirror_core.model.errors import Indeterminate, MirrorError, RemoteFault
-from mirror_core.model.mirror import PartitionStatus
+from mirror_core.model.mirror import Lease, PartitionStatus
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity_verdict import ALTERED_KIND, ParityFinding, ParityRange, ParityResult
 from mirror_core.model.task_messages import PIECE_OFFSETS, ReceiptPiece
 from mirror_core.parity.comparable_ranges import COMPARABLE_STATES
 from mirror_core.parity.record_differences import find_damage
-from mirror_core.state.lease import find_live_lease
+from mirror_core.state.lease import observe_live_lease
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import State
 from mirror_core.state.state_topic import read_complete_state
@@ -73,6 +73,8 @@ class CertificateScope:
     """While there is any, the mirror as a whole is not certified."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """Topic ids on the destination."""
+    live_lease: Lease | None = None
+    """The running data plane's."""
 
 
 def read_certificate_scope(link: MirrorLink, state: State, folder: Folder) -> CertificateScope:
@@ -99,7 +101,8 @@ def read_certificate_scope(link: MirrorLink, state: State, folder: Folder) -> Ce
         for p in present
         if p in receipt_pieces and p in own
     }
-    lease, oldest_allowed = find_live_lease(state, mirror), datetime.now(UTC) - MAX_RECEIPT_AGE
+    lease = observe_live_lease(link.destination, state, mirror)
+    oldest_allowed = datetime.now(UTC) - MAX_RECEIPT_AGE
     uncertified, left_out = dict[Partition, tuple[UncoveredRange, ...]](), dict[Partition, str]()
     for p, status in sorted(statuses.items()):
         if p not in own:
@@ -137,6 +140,7 @@ def read_certificate_scope(link: MirrorLink, state: State, folder: Folder) -> Ce
         newest,
         {p: gap_list for p, gap_list in uncertified.items() if gap_list},
         {p.topic: topics[p.topic].id for p in own},
+        lease,
     )
 
 

@@ -20,6 +20,7 @@ from mirror_core.decide.copy_estimate import format_catch_up
 from mirror_core.decide.failback_plan import find_written_since
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
+from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.topic_existence import find_existing_topics
@@ -32,13 +33,13 @@ from mirror_core.model.mirror import (
     Mirror,
     PartitionState,
     PartitionStatus,
-    is_lease_fresh,
 )
 from mirror_core.model.names import MirrorName, Partition, format_reverse_name
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence
 from mirror_core.model.sync_state import SyncCategory
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.tail_steps import TailSteps
+from mirror_core.state.lease import CLOCK_TIMEOUT_S, find_writers_end_ms, observe_live_lease
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
 from mirror_core.state.partition_transitions import PartitionEvent, apply_events
 from mirror_core.state.state_records import PartitionRecord, State, StateRecord, Tombstone
@@ -220,7 +221,7 @@ class FailbackSteps(TailSteps):
                     f"{'an unknown number of' if lag is None else lag} offset(s) left; see `mirrorbook mirror describe "
                     f"{link.mirror.name}`, then resume the failback"
                 )
-            if not is_lease_fresh(read_state(self.link.source).leases.get(link.mirror.name), now_ms()):
+            if observe_live_lease(self.link.source, read_state(self.link.source), link.mirror.name) is None:
                 self._copy_in_process(link)
                 continue
             time.sleep(0.5)
@@ -323,10 +324,13 @@ class FailbackSteps(TailSteps):
         ):
             state = read_state(cluster)
             state.require_readable(name)
-            lease = state.leases.get(name)
-            until_ms = max(until_ms, lease.writers_until_ms + ZOMBIE_WRITER_MARGIN_MS if lease else 0)
+            ahead_ms = measure_clock_ahead_ms(cluster, timeout_s=CLOCK_TIMEOUT_S)
+            until_ms = max(until_ms, find_writers_end_ms(state, name, ahead_ms) + ZOMBIE_WRITER_MARGIN_MS)
         # A plain wait: a task without its driver cannot be asked.
-        time.sleep(max(0, until_ms - now_ms()) / 1000)
+        wait_s = max(0, until_ms - now_ms()) / 1000
+        if wait_s >= 1:
+            self.print_line(f"waiting {wait_s:.0f} s until no copying task of the past can write any more")
+        time.sleep(wait_s)
 
     def _make_reverse_mirror(self) -> Mirror:
         mirror = self.link.mirror

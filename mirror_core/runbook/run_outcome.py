@@ -19,10 +19,11 @@ from mirror_core.kafka.acl_requests import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.errors import MirrorError
-from mirror_core.model.mirror import PartitionState, is_lease_fresh
+from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import format_reverse_name
 from mirror_core.model.run import Run, RunMode, RunState, StepState
-from mirror_core.model.timing import TIMEOUTS, now_ms
+from mirror_core.model.timing import TIMEOUTS
+from mirror_core.state.lease import observe_live_lease
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
 from mirror_core.state.no_return import awaits_confirmation, is_past_no_return
 from mirror_core.state.run_heartbeat import find_conductor_status
@@ -53,7 +54,7 @@ def format_run_outcome(link: MirrorLink, state: State, run_id: str) -> tuple[str
             mirror=state.mirrors.get(name, link.mirror),
             pending_fence=state.pending_fences.get(name),
             is_past_no_return=is_past_no_return(state, run),
-            is_copying=is_lease_fresh(state.leases.get(name), now_ms()),
+            is_copying=observe_live_lease(link.destination, state, name) is not None,
             failed_partitions=[s for s in state.partitions.get(name, {}).values() if s.state is PartitionState.FAILED],
             conductor=find_conductor_status(state, run),
             source_returned=is_awaiting_confirmation(state, run),

@@ -21,7 +21,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import Final, Protocol
 
-from mirror_core.decide.clock_skew import to_owner_clock_ms
+from mirror_core.decide.clock_skew import compute_writers_end_ms, to_owner_clock_ms
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, RemoteFault, StateNotWritten
@@ -127,7 +127,15 @@ def is_dead_local_owner(owner: str) -> bool:
     return False
 
 
-def find_live_lease(state: State, mirror: MirrorName, clock_ahead_ms: int | None = None) -> Lease | None:
+def observe_live_lease(cluster: ClusterConfig, state: State, mirror: MirrorName) -> Lease | None:
+    """None if no data plane runs. Asks `cluster`, the destination, for its clock where a lease is held."""
+    lease = state.leases.get(mirror)
+    if lease is None or lease.released:
+        return None
+    return find_live_lease(state, mirror, measure_clock_ahead_ms(cluster, timeout_s=CLOCK_TIMEOUT_S))
+
+
+def find_live_lease(state: State, mirror: MirrorName, clock_ahead_ms: int | None) -> Lease | None:
     """None if no data plane runs. `clock_ahead_ms`: relative to the destination; None: unknown."""
     lease = state.leases.get(mirror)
     now = to_owner_clock_ms(now_ms(), clock_ahead_ms, lease, state.appended_ms.get(mirror))
@@ -137,14 +145,19 @@ def find_live_lease(state: State, mirror: MirrorName, clock_ahead_ms: int | None
 def make_next_lease(state: State, mirror: MirrorName, owner: str, clock_ahead_ms: int | None = None) -> Lease:
     """The previous owner's tasks may write until a time by its clock, converted here."""
     previous, now = state.leases.get(mirror), now_ms()
-    later_ms = now - to_owner_clock_ms(now, clock_ahead_ms, previous, state.appended_ms.get(mirror))
     return Lease(
         mirror=mirror,
         owner=owner,
         generation=previous.generation + 1 if previous else 1,
         heartbeat_ms=now,
-        writers_until_ms=max(now, previous.writers_until_ms + later_ms if previous else 0),
+        writers_until_ms=max(now, find_writers_end_ms(state, mirror, clock_ahead_ms)),
     )
+
+
+def find_writers_end_ms(state: State, mirror: MirrorName, clock_ahead_ms: int | None) -> int:
+    """Until when tasks of the lease's owner may write, by this machine's clock; 0: nobody had the lease."""
+    lease = state.leases.get(mirror)
+    return compute_writers_end_ms(now_ms(), clock_ahead_ms, lease, state.appended_ms.get(mirror)) if lease else 0
 
 
 class ControlWriter(Protocol):

@@ -31,7 +31,8 @@ from mirror_core.wire.batch import NO_TIMESTAMP
 from tests.support.broker_faults import killed
 from tests.support.cluster_admin import as_admin
 from tests.support.data_plane_thread import beating, beats, driving
-from tests.support.failover_runs import app_topic
+from tests.support.failback_runs import failback_of, go_home
+from tests.support.failover_runs import app_topic, begin
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.support.mirrored_topics import new_mirror
 from tests.support.replicate_process import at_work
@@ -206,3 +207,21 @@ def test_approvals_expire_by_the_brokers_clock(
         run = failover.begin(plan.hash, RunMode.PLANNED, approved_by=policy)
         assert failover.abort(run.id).state is RunState.ABORTED
     clock.hours = 0
+
+
+@pytest.mark.parametrize("hours", [-2, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_failback_on_a_machine_whose_clock_is_off_waits_for_no_task_by_hours_and_is_brought_home(
+    pair: Pair, tmp_path: Path, clock: ShiftedClock, hours: int
+) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    mirrored.failover.drive(begin(mirrored.failover))
+    sent = produce(pair.west, topic, 5)
+    clock.hours = hours
+    failback = failback_of(mirrored)
+    run = failback.begin(failback.plan().hash)
+    failback.drive(run.id)
+    go_home(failback, run.id)
+    assert sorted(read_all(pair.east, topic))[-5:] == sorted(sent)

@@ -20,6 +20,7 @@ from mirror_core.model.parity_verdict import ParityFinding, ParityRange, ParityR
 from mirror_core.model.task_messages import PIECE_OFFSETS, ReceiptPiece
 from mirror_core.model.timing import now_ms
 from mirror_core.parity.certificate_check import CertificateScope
+from mirror_core.state.lease import find_live_lease
 from mirror_core.state.state_records import PartitionRecord, State
 
 MIRROR, ORDERS = MirrorName("m"), Partition("orders", 0)
@@ -63,7 +64,9 @@ def state(*, copied: bool = False, lmo: int | None = None) -> State:
 
 
 def work(seen: State, found: CertificateScope, start: int = 0) -> RebuildQueue:
-    return RebuildQueue(MIRROR, seen, found, {ORDERS: Offset(start)})
+    return RebuildQueue(
+        MIRROR, seen, replace(found, live_lease=find_live_lease(seen, MIRROR, None)), {ORDERS: Offset(start)}
+    )
 
 
 def spans(todo: RebuildQueue) -> list[list[tuple[int, int]]]:

@@ -20,6 +20,7 @@ from mirror_core.state import lease as lease_module
 from mirror_core.state.lease import (
     HeldLease,
     find_live_lease,
+    find_writers_end_ms,
     is_dead_local_owner,
     make_next_lease,
     make_owner_name,
@@ -131,11 +132,31 @@ def test_a_lease_is_judged_by_its_owners_clock_however_wrong_both_are(
     assert abs(left_ms - max(0, 30_000 - age_ms)) <= 200
 
 
+@pytest.mark.parametrize("clock_ahead_ms", [None, 0])
+def test_tasks_are_never_waited_for_longer_than_their_driver_let_them_write(
+    monkeypatch: pytest.MonkeyPatch, clock_ahead_ms: int | None
+) -> None:
+    """Two hours behind the owner's clock, and nobody tells the time."""
+    here_ms = 50 * HOUR_MS
+    monkeypatch.setattr(lease_module, "now_ms", lambda: here_ms)
+    beaten_ms = here_ms + 2 * HOUR_MS
+    held = Lease(
+        mirror=MIRROR,
+        owner="elsewhere.example/1/abcd",
+        generation=3,
+        heartbeat_ms=beaten_ms,
+        writers_until_ms=beaten_ms + 30_000,
+    )
+    state = State(leases={MIRROR: held})
+    assert find_writers_end_ms(state, MIRROR, clock_ahead_ms) == here_ms + 30_000
+    assert find_writers_end_ms(State(), MIRROR, clock_ahead_ms) == 0
+
+
 def test_a_lease_is_judged_as_before_where_nobody_tells_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_module, "now_ms", lambda: 50 * HOUR_MS)
     held = Lease(mirror=MIRROR, owner="a/1/b", generation=1, heartbeat_ms=50 * HOUR_MS - 3_000, writers_until_ms=7)
     state = State(leases={MIRROR: held}, appended_ms={MIRROR: 40 * HOUR_MS})
-    assert find_live_lease(state, MIRROR) is held
+    assert find_live_lease(state, MIRROR, None) is held
     assert find_live_lease(State(leases={MIRROR: held}), MIRROR, clock_ahead_ms=2 * HOUR_MS) is held, (
         "the brokers' clock is the owner's"
     )
