@@ -132,7 +132,7 @@ def test_architecture_page_shows_every_room_and_no_other_folder() -> None:
 
 
 MAX_WORDS = 3_000
-REFERENCE = ("commands.md", "metrics.md", "your-clusters.md", "airflow.md", "limits.md")
+REFERENCE = ("commands.md", "metrics.md", "your-clusters.md", "airflow.md")
 """Pages that people look things up in."""
 CASES = sorted((DOCS / "operate" / "on-call").glob("*.md"))
 LEGENDS = ("the-plan.md",)

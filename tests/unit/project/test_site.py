@@ -73,3 +73,7 @@ def test_the_site_builds_strictly_and_needs_nothing_from_elsewhere(tmp_path: Pat
     for path, text in read.items():
         assert _LOADED.findall(text) == [], path
         assert _IN_STYLES.findall(text) == [], path
+
+    worker = (tmp_path / "search" / "worker.js").read_text(encoding="utf-8")
+    assert "this.field('title', {boost: 50})" in worker
+    assert "doc.location.startsWith('adr/') ? 0.01" in worker
