@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from mirror_core.decide.parity_result import CHUNK_OFFSETS, LEVEL_RECORDS, ParityRow
@@ -20,8 +21,9 @@ from mirror_core.parity import certificate_check
 from mirror_core.parity.certificate_check import CertificateTask
 from mirror_core.parity.check import OnParityProgress, check_parity, divide_throttle
 from mirror_core.parity.compare import CompareTask, to_unread_rows
+from mirror_core.spark.copy_executor import TaskFunction
 from mirror_core.spark.hadoop_store import HadoopFolder
-from mirror_core.spark.job_submission import require_task_slot, run_job
+from mirror_core.spark.job_submission import run_each, wait_for_task_slots
 from mirror_core.spark.parity_executor import parse_parity_rows, run_certified_task, run_compare_task
 from mirror_core.spark.session import NO_CONF, format_first_line, get_spark_context
 
@@ -40,26 +42,20 @@ class SparkCertificateCheck:
 
     @property
     def tasks(self) -> int:
-        return self._get_context().defaultParallelism * TASKS_PER_SLOT
+        return wait_for_task_slots(self._get_context()) * TASKS_PER_SLOT
 
     def folder(self, location: str) -> Folder:
         return HadoopFolder(self._get_context(), location) if is_url(location) else open_local_folder(location)
 
     def run(self, tasks: Sequence[CertificateTask]) -> Sequence[ParityRow]:
-        payloads = tuple(msgspec.json.encode(task) for task in tasks)
-        try:
-            spark = self._get_context()
-            with require_task_slot(spark, f"Spark, proof of {len(tasks)} shares"):
-                encoded_rows = run_job(spark, run_certified_task, payloads)
-        except (PySparkException, Py4JError, OSError) as error:
-            return [
-                row
-                for task in tasks
-                for row in certificate_check.to_unread_certificate_rows(
-                    task, f"Spark gave up: {format_first_line(error)}"
-                )
-            ]
-        return [row for encoded in encoded_rows for row in parse_parity_rows(encoded)]
+        results = run_shares(self._get_context, "proof", run_certified_task, tasks, -(-len(tasks) // TASKS_PER_SLOT))
+        return [
+            row
+            for task, result in zip(tasks, results, strict=True)
+            for row in (
+                certificate_check.to_unread_certificate_rows(task, result) if isinstance(result, str) else result
+            )
+        ]
 
 
 class SparkParity:
@@ -84,11 +80,10 @@ class SparkParity:
     ) -> None:
         self._config_path = config_path
         self._opened_by_tasks = opened_by_tasks
-        self._master = master
+        self._get_context = partial(get_spark_context, PARITY_APP, master, cores, conf)
         self._demands = demands
         self._level = level
         self._chunk = chunk
-        self._cores = cores
         self._conf = conf
         self._throttle = throttle
         self._values = values
@@ -101,30 +96,46 @@ class SparkParity:
         output: Path | None,
         on_progress: OnParityProgress | None = None,
     ) -> ParityResult:
-        spark = get_spark_context(PARITY_APP, self._master, self._cores, self._conf)
+        slots = wait_for_task_slots(self._get_context())
         return check_parity(
             self._config_path,
             source,
             destination,
             ranges,
             output,
-            run=self._run,
-            tasks=spark.defaultParallelism * TASKS_PER_SLOT,
+            run=partial(self._run, slots),  # more at once, on late executors, would exceed the throttle
+            tasks=slots * TASKS_PER_SLOT,
             level=self._level,
             chunk=self._chunk,
             demands=self._demands,
             on_progress=on_progress,
-            throttle=divide_throttle(self._throttle, spark.defaultParallelism),
+            throttle=divide_throttle(self._throttle, slots),
             values=self._values,
             opened_by_tasks=self._opened_by_tasks,
         )
 
-    def _run(self, tasks: Sequence[CompareTask]) -> Sequence[Sequence[ParityRow]]:
-        payloads = tuple(msgspec.json.encode(task) for task in tasks)
-        try:
-            spark = get_spark_context(PARITY_APP, self._master, self._cores, self._conf)
-            with require_task_slot(spark, f"Spark, parity of {len(tasks)} shares"):
-                encoded_rows = run_job(spark, run_compare_task, payloads)
-        except (PySparkException, Py4JError, OSError) as error:
-            return [to_unread_rows(task, f"Spark gave up: {format_first_line(error)}") for task in tasks]
-        return [parse_parity_rows(encoded) for encoded in encoded_rows]
+    def _run(self, at_once: int, tasks: Sequence[CompareTask]) -> Sequence[Sequence[ParityRow]]:
+        results = run_shares(self._get_context, "parity", run_compare_task, tasks, at_once)
+        return [
+            to_unread_rows(task, result) if isinstance(result, str) else result
+            for task, result in zip(tasks, results, strict=True)
+        ]
+
+
+def run_shares(
+    get_context: Callable[[], SparkContext],
+    what: str,
+    work: TaskFunction,
+    tasks: Sequence[CompareTask] | Sequence[CertificateTask],
+    at_once: int,
+) -> Sequence[tuple[ParityRow, ...] | str]:
+    """Rows of each share, or why there are none."""
+    payloads = [msgspec.json.encode(task) for task in tasks]
+    try:
+        results = run_each(get_context(), f"Spark, {what} of {len(tasks)} shares", work, payloads, at_once)
+    except (PySparkException, Py4JError, OSError) as error:
+        return [f"Spark gave up: {format_first_line(error)}" for _ in tasks]
+    return [
+        parse_parity_rows(result) if isinstance(result, bytes) else f"Spark gave up: {format_first_line(result)}"
+        for result in results
+    ]

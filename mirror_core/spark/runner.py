@@ -151,18 +151,12 @@ class SparkRunner:
         self, group: str, work: copy_executor.TaskFunction, payloads: Sequence[bytes], barrier: bool = False
     ) -> list[bytes]:
         try:
-            with require_task_slot(
-                self._context, f"Spark, job {group}", group, partial(self._list_other_groups, group)
-            ):
+            with require_task_slot(self._context, f"Spark, job {group}", group):
                 if self._closed:  # cancelling a group misses later jobs
                     raise SparkGone(f"Spark, job {group}: not started, this runner is being closed")
                 return run_job(self._context, work, payloads, barrier=barrier)
         except (PySparkException, Py4JError, OSError) as error:
             raise self._to_spark_error(group, error) from None
-
-    def _list_other_groups(self, group: str) -> list[str]:
-        with self._lock:
-            return [other_group for other_group in self._jobs if other_group != group]
 
     def _cancel_group(self, group: str) -> None:
         try:

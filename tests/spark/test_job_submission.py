@@ -90,3 +90,35 @@ for _ in range(10):
 print(sum(after.values()) - sum(before.values()))
 """
     assert float(run_script(script)) <= 1.0
+
+
+@pytest.mark.heavy
+def test_all_slots_work_on_a_cluster_whose_executors_register_late(tmp_path: Path) -> None:
+    """Spark says 2 until executors have registered: 16 slots once ran 4 tasks, with half of a throttle each."""
+    script = """
+import os, sys
+from pathlib import Path
+import pyspark
+from pyspark import SparkConf, SparkContext
+import mirror_core
+from mirror_core.spark.job_submission import run_each, wait_for_task_slots
+from mirror_core.spark.session import find_spark_java_home
+from tests.spark import work
+
+os.environ |= {
+    "JAVA_HOME": str(find_spark_java_home()), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
+    "SPARK_HOME": str(Path(pyspark.__file__).parent), "PYTHONPATH": str(Path(mirror_core.__file__).parents[1]),
+}
+settings = {"spark.ui.enabled": "false", "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
+conf = SparkConf().setMaster("local-cluster[2,8,512]").setAppName("late").setAll(settings.items())
+context = SparkContext.getOrCreate(conf)
+print("at first", context.defaultParallelism)
+slots = wait_for_task_slots(context)
+print("slots", slots)
+met = run_each(context, "meet", work.meet, [f"16 {sys.argv[1]}".encode()] * 16, slots)
+print("at once", len(set(met)))
+context.stop()
+"""
+    (tmp_path / "met").mkdir()
+    said = run_script(script, str(tmp_path / "met")).splitlines()
+    assert said[-2:] == ["slots 16", "at once 16"]

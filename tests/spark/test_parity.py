@@ -16,7 +16,7 @@ from mirror_core.evidence.parity_report import JudgesDisagree, to_table, write_p
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity_verdict import ParityFinding, ParityResult, ParityVerdict
-from mirror_core.spark import job_submission
+from mirror_core.spark import job_submission, parity_job
 from mirror_core.spark.parity_job import DEFAULT_DEMANDS, SparkParity
 from mirror_core.spark.runner import SparkRunner
 from tests.spark import work
@@ -129,6 +129,23 @@ def test_a_verdict_that_great_expectations_does_not_share_is_an_error(tmp_path: 
     assert "DISAGREES" in (tmp_path / "index.html").read_text()
 
 
+def test_a_share_whose_worker_always_dies_leaves_the_others_proved(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = twin_topics(pair, partitions=3)
+    for partition in range(3):
+        send(pair.east, topic, content(100), partition)
+        copy_bytes(pair, topic, 100, partition)
+    ranges = [whole(topic, 100, partition=partition) for partition in range(3)]
+    monkeypatch.setattr(parity_job, "run_compare_task", work.compare_or_die)
+    result = SparkParity(pair.config_path, "local[4]", chunk=100)(EAST, WEST, ranges, None)
+    assert result.verdict is ParityVerdict.INDETERMINATE
+    assert result.verified_ends[Partition(topic, 0)] == result.verified_ends[Partition(topic, 2)] == 100
+    assert result.verified_ends.get(Partition(topic, 1), 0) == 0
+    assert len(result.reasons) == 1
+    assert f"{topic}-1" in result.reasons[0]
+
+
 @pytest.mark.slow
 def test_a_comparison_that_gets_no_slot_says_so_and_the_job_is_gone(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -141,9 +158,11 @@ def test_a_comparison_that_gets_no_slot_says_so_and_the_job_is_gone(
         here = [tmp_path / f"task-{number}" for number in range(4)]
         all_slots = runner._start_job(work.wait_for_file, [str(path).encode() for path in here], bytes)
         wait_until(lambda: all(path.exists() for path in here), timeout_s=60, why="a data plane holds all slots")
-        (group,) = runner._jobs
+        tracker = runner._context.statusTracker()
         wait_until(
-            lambda: job_submission._has_begun(runner._context, group), timeout_s=60, why="it is seen to have begun"
+            lambda: any(job_submission._has_begun(tracker, job_id) for job_id in tracker.getActiveJobsIds()),
+            timeout_s=60,
+            why="it is seen to have begun",
         )
         refused = pytest.raises(RemoteFault, match=r"parity of \d+ shares: .* no task slot within 1 s.*spark.cores.max")
         with monkeypatch.context() as patch, refused:

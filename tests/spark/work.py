@@ -6,6 +6,11 @@ import os
 import signal
 import time
 
+import msgspec
+
+from mirror_core.parity.compare import CompareTask
+from mirror_core.spark.parity_executor import run_compare_task
+
 
 def meet(payload: bytes) -> bytes:
     """Say that we are here by a file in folder P, then wait for N files: `N P`. Answers with our process id."""
@@ -42,3 +47,11 @@ def count_bytes(payload: bytes) -> bytes:
 def measure_processor_s(payload: bytes) -> bytes:
     """This worker's process id, and the processor time that it has used."""
     return f"{os.getpid()} {time.process_time()}".encode()
+
+
+def compare_or_die(payload: bytes) -> bytes:
+    """A comparison whose worker dies with any share of a partition 1."""
+    task = msgspec.json.decode(payload, type=CompareTask)
+    if any(piece.partition.index == 1 for piece in task.pieces):
+        die(payload)
+    return run_compare_task(payload)

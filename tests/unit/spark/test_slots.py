@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from mirror_core.spark import job_submission
-from mirror_core.spark.job_submission import NoTaskSlot, require_task_slot
+from mirror_core.spark.job_submission import NoTaskSlot, count_expected_slots, require_task_slot
 
 
 class Context:
@@ -25,6 +25,8 @@ class Context:
 
     def setJobGroup(self, group: str, what: str, *, interruptOnCancel: bool) -> None: ...
 
+    def setLocalProperty(self, key: str, value: str) -> None: ...
+
     def cancelJobGroup(self, group: str) -> None:
         self.left -= 1
         if self.left <= 0:
@@ -33,8 +35,9 @@ class Context:
     def statusTracker(self) -> Any:
         stage = SimpleNamespace(numActiveTasks=1, numCompletedTasks=0, numFailedTasks=0)
         return SimpleNamespace(
-            getJobIdsForGroup=lambda group: [1] if group in self.at_work else [],
-            getJobInfo=lambda number: SimpleNamespace(stageIds=[1]),
+            getJobIdsForGroup=lambda group: [0],
+            getActiveJobsIds=lambda: [0, *range(1, len(self.at_work) + 1)],
+            getJobInfo=lambda number: SimpleNamespace(stageIds=[1] if number else []),
             getStageInfo=lambda number: stage,
         )
 
@@ -43,7 +46,7 @@ class Context:
     ("at_work", "words"),
     [
         ((), "Other applications may hold all cores"),
-        (("ours-1",), r"no task slot within 0 s: 1 job\(s\) that this process began before have not ended"),
+        (("ours-1",), r"no task slot within 0 s: 1 job that this process began before still hold"),
     ],
 )
 def test_who_holds_the_slots_is_said(monkeypatch: pytest.MonkeyPatch, at_work: tuple[str, ...], words: str) -> None:
@@ -54,11 +57,27 @@ def test_who_holds_the_slots_is_said(monkeypatch: pytest.MonkeyPatch, at_work: t
 
 def test_who_holds_them_is_counted_once_however_long_the_cancelling_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_submission, "SLOT_TIMEOUT_S", 0.01)
-    with pytest.raises(NoTaskSlot, match=r": 1 job\(s\) that this process began before"):
+    with pytest.raises(NoTaskSlot, match=": 1 job that this process began before"):
         ends_when_cancelled(Context("ours-1", asked_to_cancel=3))
 
 
 def ends_when_cancelled(context: Any) -> None:
-    with require_task_slot(context, "Spark, job 3", "ours-3", lambda: ["ours-1", "ours-2"]):
+    with require_task_slot(context, "Spark, job 3", "ours-3"):
         assert context.cancelled.wait(20)
         raise PySparkException("cancelled")
+
+
+@pytest.mark.parametrize(
+    ("settings", "slots"),
+    [
+        ({}, 0),
+        ({"cores.max": "16"}, 16),
+        ({"cores.max": "16", "task.cpus": "2"}, 8),
+        ({"executor.instances": "4"}, 4),
+        ({"executor.instances": "4", "executor.cores": "3"}, 12),
+        ({"dynamicAllocation.enabled": "true", "dynamicAllocation.maxExecutors": "20", "executor.cores": "4"}, 80),
+        ({"dynamicAllocation.enabled": "true", "executor.instances": "2"}, 0),
+    ],
+)
+def test_expected_slots_follow_from_the_settings(settings: dict[str, str], slots: int) -> None:
+    assert count_expected_slots({f"spark.{key}": value for key, value in settings.items()}) == slots
