@@ -5,7 +5,7 @@ STAMP := .venv/.set-up
 # For people uv draws its progress; in a log it would list every package.
 QUIETLY := $(if $(CI),--quiet)
 
-.PHONY: setup demo check types style pages manifests test nightly gate lock clean
+.PHONY: setup demo check types style pages manifests test nightly gate release lock clean
 
 setup: $(STAMP)
 	@$(BIN)/python -m mirrorbook_tools.sandbox.jars
@@ -36,7 +36,7 @@ style:
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.vocabulary
-	$(BIN)/shellcheck .ci/run .ci/gate docker/*.sh
+	$(BIN)/shellcheck .ci/run .ci/gate .ci/release docker/*.sh
 	$(BIN)/codespell $(wildcard *.md) docs changes dags demo deploy docker mirror_core mirrorbook_tools monitoring plugins tests docker-compose.yml
 	$(BIN)/codespell --dictionary docs/words-to-avoid.txt --skip docs/adr,docs/reference/glossary.md,docs/words-to-avoid.txt \
 		$(filter-out CHANGELOG.md,$(wildcard *.md)) docs dags monitoring
@@ -64,6 +64,10 @@ nightly: setup
 # What judges a change: .ci/run in a fresh clone of the last commit, by a user whose caches are empty.
 gate:
 	@bash .ci/gate
+
+# make release KEY=~/.ssh/release [OUT=dist]: docs/operate/releases.md says what comes out, and how to verify it.
+release: setup
+	@KEY="$(KEY)" OUT="$(OUT)" bash .ci/release
 
 # Keeps what is locked, if it still fits what is asked for.
 lock:
