@@ -261,7 +261,7 @@ def plan_acls(
 
 
 def _must_wait_for_promotion(acl: Acl) -> bool:
-    """Older brokers refuse a whole request for TWO_PHASE_COMMIT, so promotion never creates it."""
+    """A TWO_PHASE_COMMIT on transactional ids alone opens nothing: its holder needs WRITE on the id, too."""
     is_never_created = acl.resource is Resource.TRANSACTIONAL_ID and acl.operation is Operation.TWO_PHASE_COMMIT
     return is_wildcard_grant(acl) and not is_never_created
 

@@ -30,7 +30,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.acl import LIFTABLE_PURPOSES, Acl, AclPurpose, Operation, Permission, Resource
 from mirror_core.model.config_sections import AuthorizerKind
-from mirror_core.model.errors import MirrorError, MissingPermission, Refused
+from mirror_core.model.errors import MirrorError, MissingPermission, Refused, Unreachable
 from mirror_core.model.names import DRILL_PREFIX, ClusterName, get_both_directions
 from mirror_core.model.sync_state import DriftRow, SyncAction
 from mirror_core.rights.acl_rules import (
@@ -292,9 +292,13 @@ def _promote_access(
     # A sync grants read rights on mirror topics, too: they stay after a failback.
     topic_grants = {a for a in own_grants if a.resource is Resource.TOPIC and a.permission is Permission.ALLOW}
     read_grants = {a for a in topic_grants if not (is_wildcard_grant(a) or can_change_topic(a))}
-    record_and_create(log, link.mirror.name, client, read_grants, AclPurpose.COPIED)
-    record_and_create(log, link.mirror.name, client, own_grants - read_grants, AclPurpose.PROMOTED)
-    wait_until_acls_present(client, grants)
+    newer_grants = {acl for acl in grants if _needs_newer_brokers(acl)}
+    record_and_create(log, link.mirror.name, client, read_grants - newer_grants, AclPurpose.COPIED)
+    record_and_create(log, link.mirror.name, client, own_grants - read_grants - newer_grants, AclPurpose.PROMOTED)
+    wait_until_acls_present(client, grants - newer_grants)
+    record_entries(log, link.mirror.name, client.name, own_grants & newer_grants, AclPurpose.PROMOTED)
+    refused = _create_newer_acls(client, sorted(newer_grants))
+    record_entries(log, link.mirror.name, client.name, own_grants & refused.keys(), AclPurpose.STAGED)
     fenced_tasks = fence_old_tasks(link, log, client, topics)
     removed, rows = lift_demotions(link, log, client, topics, ask_source=ask_source)
     lifted_denials = removed & destination_acls.entries
@@ -310,8 +314,9 @@ def _promote_access(
     ]
     rows += [
         to_acl_row(acl, SyncAction.CREATE, "staged until promotion")
-        for acl in sorted(grants - destination_acls.entries)
+        for acl in sorted(grants - destination_acls.entries - refused.keys())
     ]
+    rows += [to_acl_row(acl, SyncAction.SKIP, why, done=False) for acl, why in sorted(refused.items())]
     old_tasks = "copying tasks of the past"
     task_text = (
         f"may stop {old_tasks}: {fenced_tasks.uncertainty}" if fenced_tasks.uncertainty else f"stops {old_tasks}"
@@ -352,6 +357,8 @@ def _create_newer_acls(client: ClusterClient, acls: Collection[Acl]) -> dict[Acl
     try:
         create_acls(client, acls)
         wait_until_acls_present(client, acls)
+    except (Unreachable, MissingPermission):
+        raise
     except MirrorError as error:
         return {acl: f"the brokers of {client.name} may be too old for it: {error}" for acl in acls}
     return {}

@@ -11,10 +11,11 @@ import pytest
 
 from mirror_core.kafka.acl_requests import create_acls, wait_until_acls_present
 from mirror_core.kafka.topics import NewTopic, create_topics, describe_configs
-from mirror_core.model.acl import Acl, Operation, Resource
+from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.model.sync_state import SyncAction, SyncCategory
+from mirror_core.sync.acl_sync import apply_promotion
 from mirror_core.sync.mirror_sync import preview_sync, sync_mirror
 from tests.cluster.links import new_link, writer_of
 from tests.support import log_shapes
@@ -122,6 +123,32 @@ def test_rights_that_an_older_destination_does_not_know_hold_no_others_up(older:
     assert rows[str(two_phases)].action is SyncAction.SKIP
     assert "the brokers of east may be too old for it: " in rows[str(two_phases)].reason
     assert read in rights_of(older.east)
+
+
+def test_rights_that_an_older_destination_does_not_know_hold_no_promotion_up(older: Pair) -> None:
+    """By prefix on topics, and a denial for everybody: both wait for promotion."""
+    topic = new_topic(older.west)
+    write = Acl(resource=Resource.TOPIC, name=topic, principal="User:app", operation=Operation.WRITE)
+    two_phases = replace(write, name=topic[:-1], pattern=Pattern.PREFIXED, operation=Operation.TWO_PHASE_COMMIT)
+    nobody = Acl(
+        resource=Resource.TRANSACTIONAL_ID,
+        name="other",
+        principal="User:*",
+        operation=Operation.TWO_PHASE_COMMIT,
+        permission=Permission.DENY,
+    )
+    with as_admin(older.west) as client:
+        create_acls(client, [write, two_phases, nobody])
+        wait_until_acls_present(client, [write, two_phases, nobody])
+    link = new_link(older, topic, source="west", destination="east")
+    with writer_of(link) as writer:
+        sync_mirror(link, writer, only=frozenset({SyncCategory.TOPICS, SyncCategory.ACLS}))
+        for _ in range(2):  # a promotion may be repeated
+            rows = {row.subject: row for row in apply_promotion(link, writer, {topic})}
+            assert write in rights_of(older.east)
+            for unknown in (two_phases, nobody):
+                assert rows[str(unknown)].action is SyncAction.SKIP
+                assert "the brokers of east may be too old for it: " in rows[str(unknown)].reason
 
 
 def test_a_setting_that_the_destination_refuses_is_left_out_and_named(older: Pair, tmp_path: Path) -> None:
