@@ -35,7 +35,7 @@ class RetriedWork(StrEnum):
     RECEIPTS = "receipts"
     STATE = "state"
     """The state topic rejected writes: copying went on to the promised end, then waited."""
-    PROOF = "proof"
+    VERIFICATION = "verification"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

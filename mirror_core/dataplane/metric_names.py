@@ -186,8 +186,8 @@ METRICS: Final = (
         "gauge",
         ("what",),
         "wall clock of what a failover would rely on, the newest of each, as of this epoch. groups: their offsets were "
-        "synced; proof: the partition that waits the longest was compared equal; drill: one came through. Absent: it "
-        "never was",
+        "synced; verification: the partition that waits the longest was compared equal; drill: one came through. "
+        "Absent: it never was",
     ),
     MetricDescription(
         "mirrorbook_findings",
@@ -202,7 +202,7 @@ METRICS: Final = (
         ("what",),
         "work done again. task: it ended early since a broker went away; epoch: it failed as a whole; plan: a cluster "
         "could not be looked at; groups: what they commit could not be followed; receipts: an epoch's could not be "
-        "stored; state: the state topic took nothing; proof: what is new could not be compared",
+        "stored; state: the state topic took nothing; verification: what is new could not be compared",
     ),
     MetricDescription(
         "mirrorbook_epoch_duration_seconds",

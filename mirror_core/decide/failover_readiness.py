@@ -243,7 +243,7 @@ def _list_groups(
 
 class FreshnessKind(StrEnum):
     GROUPS = "groups"
-    VERIFICATION = "proof"
+    VERIFICATION = "verification"
     DRILL = "drill"
 
 

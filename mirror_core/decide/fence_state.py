@@ -115,9 +115,9 @@ def count_offsets(ranges: LateRanges) -> int:
 
 
 class FenceState(StrEnum):
-    NONE = "nothing"
+    NONE = "none"
     PENDING = "pending"
-    APPLIED = "stands"
+    APPLIED = "applied"
     """Every broker was seen to have it."""
     WATCHED_ONLY = "watched"
     """Nothing of ours can fence the cluster: only its writes are watched."""
@@ -126,8 +126,8 @@ class FenceState(StrEnum):
 
 class FenceNextAction(StrEnum):
     NOTHING = "nothing"
-    APPLY = "fence"
-    LIFT = "unfence"
+    APPLY = "apply"
+    LIFT = "lift"
     RECORD = "record"
 
 
@@ -488,9 +488,9 @@ def must_stay_fenced(
 class BrokerStartGate(StrEnum):
     OPEN = "open"
     """No failover left it, or every broker was seen with its fence, which brokers keep."""
-    BLOCKED = "shut"
+    BLOCKED = "blocked"
     """A failover left it, and its fence is pending."""
-    UNKNOWN = "silent"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)

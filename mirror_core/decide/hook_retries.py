@@ -8,8 +8,8 @@ from typing import Final
 
 class HookOutcome(StrEnum):
     DONE = "done"
-    RETRY = "again"
-    GIVE_UP = "never"
+    RETRY = "retry"
+    GIVE_UP = "give up"
 
 
 _HTTP_OUTCOMES: Final[tuple[tuple[range, HookOutcome], ...]] = (

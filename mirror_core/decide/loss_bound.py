@@ -224,13 +224,13 @@ def _judge_transaction(transaction: ObservedTransaction, positions: Mapping[Part
     return TransactionLoss(
         id=transaction.id,
         state=transaction.state,
-        arrival=_decide_fate(set(copied_shares.values())),
+        arrival=_decide_arrival(set(copied_shares.values())),
         copied=tuple(sorted(p for p, share in copied_shares.items() if share in (_CopiedShare.ALL, _CopiedShare.SOME))),
         not_copied=tuple(sorted(p for p, share in copied_shares.items() if share is _CopiedShare.NONE)),
     )
 
 
-def _decide_fate(shares: Set[_CopiedShare | None]) -> TransactionArrival:
+def _decide_arrival(shares: Set[_CopiedShare | None]) -> TransactionArrival:
     if _CopiedShare.NONE in shares and shares & {_CopiedShare.ALL, _CopiedShare.SOME}:
         return TransactionArrival.PARTIAL
     if None in shares:

@@ -31,9 +31,9 @@ _HEARTBEAT_DECODER: Final = msgspec.json.Decoder(
 
 
 class ConductorState(StrEnum):
-    ALIVE = "heard"
+    ALIVE = "alive"
     RELEASED = "released"
-    SILENT = "gone"
+    SILENT = "silent"
     """The last conductor ended, or sent no heartbeat for too long by this machine's clock."""
     UNKNOWN = "unknown"
 
@@ -179,10 +179,10 @@ _UNWATCHED_RISKS: Final[Mapping[FenceState, str]] = MappingProxyType(
 
 
 class WatcherState(StrEnum):
-    NOT_NEEDED = "none needed"
-    ALIVE = "somebody"
+    NOT_NEEDED = "not needed"
+    ALIVE = "alive"
     AWAITED = "awaited"
-    MISSING = "nobody"
+    MISSING = "missing"
     UNKNOWN = "unknown"
 
 

@@ -14,7 +14,7 @@ from mirror_core.model.parity_verdict import SalvagedPartition, SalvageMatch
 SALVAGE_PAGE: Final = "_report.html"
 """The underscore hides it from Parquet readers."""
 MAX_FATE_ROWS: Final = 1000
-_FATE_MEANINGS: Final[Mapping[SalvageMatch, str]] = MappingProxyType(
+_MATCH_MEANINGS: Final[Mapping[SalvageMatch, str]] = MappingProxyType(
     {
         SalvageMatch.MISSING: (
             "the new primary has no record of this key since the logs parted: without it something is lost"
@@ -27,8 +27,8 @@ _FATE_MEANINGS: Final[Mapping[SalvageMatch, str]] = MappingProxyType(
 
 
 def write_salvage_report(folder: Path, saved: Sequence[SalvagedPartition], *, run: str, old: str, new: str) -> Path:
-    totals = {fate: sum(s.matches.get(fate, 0) for s in saved) for fate in SalvageMatch}
-    rows = [(s, fate) for s in saved for fate in SalvageMatch if s.matches.get(fate)]
+    totals = {match: sum(s.matches.get(match, 0) for s in saved) for match in SalvageMatch}
+    rows = [(s, match) for s in saved for match in SalvageMatch if s.matches.get(match)]
     page = folder / SALVAGE_PAGE
     with report_write_errors("report of a salvage", page, "make room and rights there, then resume the run"):
         page.write_text(
@@ -39,7 +39,7 @@ def write_salvage_report(folder: Path, saved: Sequence[SalvagedPartition], *, ru
                 records=sum(s.records for s in saved),
                 partitions=len(saved),
                 totals=totals,
-                means=_FATE_MEANINGS,
+                means=_MATCH_MEANINGS,
                 rows=rows[:MAX_FATE_ROWS],
                 rows_in_all=len(rows),
             ),

@@ -68,7 +68,7 @@ class BackgroundVerification:
         self._in_doubt: frozenset[Partition] = frozenset()
         """Not compared in full in the last round."""
         self._recheck_at = self._compacted_recheck_at = 0.0
-        self._thread = threading.Thread(target=self._run, name="proof", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="verification", daemon=True)
 
     def __enter__(self) -> BackgroundVerification:
         self._thread.start()
@@ -90,7 +90,7 @@ class BackgroundVerification:
                 except (HeldByRun, LostOwnership) as error:
                     _log.info("not compared now: %s", error)
                 except Exception as error:  # noqa: BLE001 - copying goes on beside it, whatever this is
-                    self._counters.count_retry(RetriedWork.PROOF)
+                    self._counters.count_retry(RetriedWork.VERIFICATION)
                     _log.info("not compared now: %s", error if isinstance(error, MirrorError) else type(error).__name__)
 
     def _compare_new(self) -> None:
@@ -156,7 +156,7 @@ class BackgroundVerification:
         """Report a finding once, and again when it changes."""
         self._counters.set_findings(len(result.findings) + len(result.damage_findings))
         if result.verdict is ParityVerdict.INDETERMINATE:
-            self._counters.count_retry(RetriedWork.PROOF)
+            self._counters.count_retry(RetriedWork.VERIFICATION)
             if not result.undecided_partitions or result.undecided_partitions - {
                 finding.partition for finding in result.damage_findings
             }:

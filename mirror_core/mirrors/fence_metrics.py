@@ -19,7 +19,7 @@ FENCE_METRICS: Final = (
         "mirrorbook_standing_fence",
         "gauge",
         ("cluster", "state"),
-        "1 for how things stand with the old source, 0 for the others. pending: its fence is not up yet; stands; "
+        "1 for how things stand with the old source, 0 for the others. pending: its fence is not up yet; applied; "
         "watched: Mirrorbook cannot fence it, and only looks; lifting: an abort left its fence there",
     ),
     MetricDescription(

@@ -39,7 +39,8 @@ READINESS_METRICS: Final = (
         "gauge",
         ("what",),
         "the same as mirrorbook_known_timestamp_seconds without a data plane, by the state topic as it was read last. "
-        "0: it never was. Absent while a run holds the mirror; of proof, too, where there is no partition to compare",
+        "0: it never was. Absent while a run holds the mirror; of verification, too, where there is no partition to "
+        "compare",
     ),
     MetricDescription(
         "mirrorbook_unplanned_ready",
@@ -111,8 +112,8 @@ READINESS_METRICS: Final = (
         "mirrorbook_old_source_watched",
         "gauge",
         ("cluster", "fence", "watching"),
-        "1 for what is known of the watchers of the old source, 0 for the others. somebody; awaited: none has come yet "
-        "within three minutes of the failover; nobody: the last one has been silent for three minutes; unknown: none "
+        "1 for what is known of the watchers of the old source, 0 for the others. alive; awaited: none has come yet "
+        "within three minutes of the failover; missing: the last one has been silent for three minutes; unknown: none "
         "was ever seen, or clocks differ. fence: how it stands there, as in mirrorbook_standing_fence. Absent where "
         "nothing has to be watched",
     ),

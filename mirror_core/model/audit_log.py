@@ -20,8 +20,8 @@ FIRST_LINE_HASH: Final = "0" * 64
 class AuditEntryKind(StrEnum):
     BEGUN = "begun"
     """The run, its plan hashes, and who approved it."""
-    CONDUCTOR_CHANGED = "conducted"
-    STOP_CONFIRMED = "agreed"
+    CONDUCTOR_CHANGED = "conductor_changed"
+    STOP_CONFIRMED = "stop_confirmed"
     """A person confirmed that applications may be stopped."""
     STEP = "step"
     ABORTING = "aborting"

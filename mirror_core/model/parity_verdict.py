@@ -85,11 +85,11 @@ class SalvageMatch(StrEnum):
 
     MISSING = "missing"
     """No record of its key since the divergence."""
-    SAME_VALUE = "there too"
+    SAME_VALUE = "same value"
     """A record with its key and value."""
     CONFLICTING = "conflicting"
     """Records of its key since the divergence, with other values."""
-    UNKEYED = "without a key"
+    UNKEYED = "no key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from mirror_core.model.names import NO_OFFSETS, ClusterName, MirrorName, Partiti
 
 
 class FenceAction(StrEnum):
-    APPLY = "fence"
+    APPLY = "apply"
     """Deny writes to the mirror's topics once the cluster answers."""
-    LIFT = "unfence"
+    LIFT = "lift"
     """Remove the denials of an abandoned run once the cluster answers."""
 
 

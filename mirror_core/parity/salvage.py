@@ -44,7 +44,7 @@ class TailMatches:
     keys: frozenset[bytes]
     """Digests of keys found there."""
 
-    def find_fate(self, record: Record) -> SalvageMatch:
+    def find_match(self, record: Record) -> SalvageMatch:
         if record.key is None:
             return SalvageMatch.UNKEYED
         key = digest_in_memory(record.key)
@@ -88,13 +88,13 @@ _COLUMNS: Final[tuple[pa.Field[Any], ...]] = (
     pa.field("key", pa.binary()),
     pa.field("value", pa.binary()),
     pa.field("headers", pa.list_(pa.struct(_HEADER)), nullable=False),
-    pa.field("fate", pa.string()),  # null where no other cluster was compared
+    pa.field("match", pa.string()),  # null where no other cluster was compared
 )
 SCHEMA: Final = pa.schema(_COLUMNS)
 DDL: Final = (
     "topic string not null, partition int not null, offset bigint not null, timestamp_ms bigint not null, "
     "timestamp_type string not null, key binary, value binary, "
-    "headers array<struct<name: binary not null, value: binary>> not null, fate string"
+    "headers array<struct<name: binary not null, value: binary>> not null, match string"
 )
 MANIFEST: Final = "_salvage.json"
 NOT_WRITABLE_ADVICE: Final = "nothing was deleted: make room and rights there, or give another folder"
@@ -205,7 +205,7 @@ def read_record_batches(task: SalvageTask) -> Iterator[pa.RecordBatch]:
                     "key": record.key,
                     "value": record.value,
                     "headers": [{"name": name, "value": value} for name, value in record.headers],
-                    "fate": None if matches is None else matches.find_fate(record).value,
+                    "match": None if matches is None else matches.find_match(record).value,
                 }
             )
             size += len(record.key or b"") + len(record.value or b"") + sum(len(v or b"") for _, v in record.headers)
@@ -279,17 +279,17 @@ def _clip_range(wanted: ParityRange, log_start: Offset) -> ParityRange:
 
 def _count_saved(folder: Path, wanted: Sequence[ParityRange]) -> dict[Partition, SalvagedPartition]:
     counts: dict[Partition, int] = {}
-    fates: dict[Partition, dict[str, int]] = {}
+    matches: dict[Partition, dict[str, int]] = {}
     first: dict[Partition, dict[str, list[Offset]]] = {}
     for path in sorted(folder.rglob("*.parquet")):
-        for batch in pq.ParquetFile(path).iter_batches(columns=["topic", "partition", "offset", "fate"]):
+        for batch in pq.ParquetFile(path).iter_batches(columns=["topic", "partition", "offset", "match"]):
             for row in batch.to_pylist():
-                partition, fate = Partition(row["topic"], row["partition"]), row["fate"]
+                partition, match = Partition(row["topic"], row["partition"]), row["match"]
                 counts[partition] = counts.get(partition, 0) + 1
-                if fate is not None:
-                    partition_fates = fates.setdefault(partition, {})
-                    partition_fates[fate] = partition_fates.get(fate, 0) + 1
-                    offsets = first.setdefault(partition, {}).setdefault(fate, [])
+                if match is not None:
+                    partition_matches = matches.setdefault(partition, {})
+                    partition_matches[match] = partition_matches.get(match, 0) + 1
+                    offsets = first.setdefault(partition, {}).setdefault(match, [])
                     insort(offsets, row["offset"])
                     del offsets[MAX_LISTED_OFFSETS:]
     return {
@@ -297,8 +297,8 @@ def _count_saved(folder: Path, wanted: Sequence[ParityRange]) -> dict[Partition,
             requested_range=r,
             log_start=Offset(0),
             records=counts.get(r.partition, 0),
-            matches=fates.get(r.partition, {}),
-            first_offsets={fate: tuple(offsets) for fate, offsets in first.get(r.partition, {}).items()},
+            matches=matches.get(r.partition, {}),
+            first_offsets={match: tuple(offsets) for match, offsets in first.get(r.partition, {}).items()},
         )
         for r in wanted
     }

@@ -188,8 +188,8 @@ def apply_fence(
         )
     )
     if isinstance(denials, AuthorizerOff):
-        return {"fence": "stands", "fence_command": "done", **file_line}
-    return {"fence": "stands", "denials": len(denials), **file_line}
+        return {"fence": "applied", "fence_command": "done", **file_line}
+    return {"fence": "applied", "denials": len(denials), **file_line}
 
 
 def reapply_fence(

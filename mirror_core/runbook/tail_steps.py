@@ -272,8 +272,8 @@ class TailSteps(StepContext):
             "partitions": len(tail_ranges),
             "salvaged": tailed or "nothing: there is no tail",
             **{
-                fate.value.replace(" ", "_"): sum(s.matches.get(fate, 0) for s in saved.values())
-                for fate in SalvageMatch
+                match.value.replace(" ", "_"): sum(s.matches.get(match, 0) for s in saved.values())
+                for match in SalvageMatch
                 if saved
             },
         }

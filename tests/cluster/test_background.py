@@ -174,7 +174,7 @@ def test_the_end_of_the_process_ends_it_between_chunks(mirrored: Mirrored, monke
     with pytest.raises(background_verification._ComparisonStopped):
         beside.proof._compare_new()
     assert proved(mirrored) is None
-    assert beside.counters.snapshot().retries[RetriedWork.PROOF] == 0
+    assert beside.counters.snapshot().retries[RetriedWork.VERIFICATION] == 0
 
 
 def test_what_a_long_comparison_has_proved_is_kept_meanwhile(

@@ -240,7 +240,7 @@ def test_a_run_whose_conductor_was_killed_is_resumed_at_once(pair: Pair, tmp_pat
     code, words = said(mirrored, "failover", "status", "--json")
     check_document(("failover", "status", "--json"), words)
     shown = json.loads(words)["conducted"]
-    assert (code, shown["state"], shown["pid"]) == (0, "gone", first.pid)
+    assert (code, shown["state"], shown["pid"]) == (0, "silent", first.pid)
     assert shown["text"].endswith("and its process has ended")
     code, words = said(mirrored, "failover", "resume")
     assert code == 0, words

@@ -147,20 +147,20 @@ def test_each_record_of_a_tail_is_held_against_what_the_new_primary_has(pair: Pa
     failback = failback_of(mirrored)
     run = failback.begin(failback.plan().hash)
     found = failback.run_step(run.id, "salvage").evidence
-    assert {name: found[name] for name in ("missing", "there_too", "conflicting", "without_a_key")} == {
+    assert {name: found[name] for name in ("missing", "same_value", "conflicting", "no_key")} == {
         "missing": 1,
-        "there_too": 2,
+        "same_value": 2,
         "conflicting": 1,
-        "without_a_key": 1,
+        "no_key": 1,
     }
     folder = tmp_path / f"run-{run.id}" / "salvage"
-    fates = [(row["key"], row["fate"]) for row in saved_rows(folder)]
-    assert fates == [
+    matches = [(row["key"], row["match"]) for row in saved_rows(folder)]
+    assert matches == [
         (b"lost", "missing"),
-        (b"same", "there too"),
+        (b"same", "same value"),
         (b"other", "conflicting"),
-        (None, "without a key"),
-        (b"gone", "there too"),
+        (None, "no key"),
+        (b"gone", "same value"),
     ]
     page = (folder / "_report.html").read_text()
     assert f'<td class="break">{topic}-0</td>' in page
@@ -203,8 +203,8 @@ def test_a_compacted_topic_with_a_tail_comes_home(pair: Pair, tmp_path: Path) ->
     )
     run = failback.begin(failback.plan().hash)
     failback.drive(run.id)
-    fates = [row["fate"] for row in saved_rows(tmp_path / f"run-{run.id}" / "salvage")]
-    assert fates == ["conflicting"] * 5 + ["missing"] * 5
+    matches = [row["match"] for row in saved_rows(tmp_path / f"run-{run.id}" / "salvage")]
+    assert matches == ["conflicting"] * 5 + ["missing"] * 5
     go_home(failback, run.id)
     newest = {r.key: r.value for r in content(read_all(pair.east, topic))}
     assert newest == {b"k%d" % n: b"3" if n < 5 else b"1" for n in range(10)}

@@ -69,7 +69,7 @@ def test_a_promotion_that_had_begun_goes_on_behind_a_fence_that_is_raised_again(
     assert not denied(pair.west, topic)
     assert denied(pair.east, topic), "applications can write on both sides"
     promoted = mirrored.state.steps[run, "promote" if seen else "switch"].evidence
-    assert promoted["fence"] == "stands"
+    assert promoted["fence"] == "applied"
     assert promoted["written_meanwhile"] == f"{topic}-0 [10, 11)"
     told = mirrored.state.runs[run].forecast_outcome
     assert told is not None

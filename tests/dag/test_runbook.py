@@ -337,7 +337,7 @@ def test_a_person_fails_over_in_the_browser(runbook: Runbook, tmp_path: Path) ->
     folder = runbook.airflow.folder / "mirrorbook" / "evidence" / f"run-{done.id}"
     found = verify_bundle(folder, None, done.id, mirror.state.audit_entries)
     assert (found.verdict, found.flaws, found.approved_by) == (RunConclusion.VERIFIED, (), "admin")
-    agreed = [line for line in mirror.state.audit_lines(done.id) if '"kind":"agreed"' in line]
+    agreed = [line for line in mirror.state.audit_lines(done.id) if '"kind":"stop_confirmed"' in line]
     assert ['"body":{"by":"admin"}' in line for line in agreed] == [True]
 
 

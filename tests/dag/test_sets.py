@@ -121,7 +121,7 @@ def test_a_set_is_moved_by_its_tasks(dag_run: DagRun, both: tuple[Mirrored, Mirr
         [run] = runs_of(one)
         assert (run.approved_by, run.set_run) == ("ann", attempt)
         told = both[0].state.audit_lines(run.id)
-        assert ['"by":"ben"' in line for line in told if '"kind":"agreed"' in line] == [True]
+        assert ['"by":"ben"' in line for line in told if '"kind":"stop_confirmed"' in line] == [True]
 
 
 @pytest.mark.drill

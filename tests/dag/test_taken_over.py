@@ -270,7 +270,7 @@ def test_a_go_ahead_is_for_the_run_that_it_was_given(desk: Desk) -> None:
     desk.dag_run.answered(ask, "ann")
     desk.dag_run.execute(cut_over)
     assert denied(desk.mirrored.pair.east, desk.topic)
-    [said] = [line for line in desk.mirrored.state.audit_lines(desk.run) if '"kind":"agreed"' in line]
+    [said] = [line for line in desk.mirrored.state.audit_lines(desk.run) if '"kind":"stop_confirmed"' in line]
     assert '"body":{"by":"ann"}' in said
     desk.cli().abort(desk.run)
 

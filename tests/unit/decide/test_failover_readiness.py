@@ -213,7 +213,7 @@ def test_prometheus_is_told_0_of_what_never_was_and_nothing_of_what_cannot_be() 
         return {what: value for (metric, what), value in samples(found).items() if metric == name}
 
     known = {FreshnessKind.GROUPS: 4_500, FreshnessKind.VERIFICATION: None, FreshnessKind.DRILL: None}
-    assert told(known) == {"groups": 4.5, "proof": 0, "drill": 0}
+    assert told(known) == {"groups": 4.5, "verification": 0, "drill": 0}
     assert told({FreshnessKind.GROUPS: None, FreshnessKind.DRILL: 2_000}) == {"groups": 0, "drill": 2}
     assert told(known, RunProgress("drain", WriteLocation.NOWHERE, 3_000)) == {}
 
@@ -250,13 +250,13 @@ def test_prometheus_is_told_whether_anybody_watches_the_old_source_also_while_a_
             if name == "mirrorbook_old_source_watched" and labels.startswith(prefix)
         }
 
-    nobody = {"somebody": 0, "awaited": 0, "nobody": 1, "unknown": 0}
+    nobody = {"alive": 0, "awaited": 0, "missing": 1, "unknown": 0}
     assert (
         told(WatcherState.MISSING)
         == told(WatcherState.MISSING, RunProgress("canary", WriteLocation.DESTINATION, 3_000))
         == nobody
     )
-    assert told(WatcherState.ALIVE)["somebody"] == 1
+    assert told(WatcherState.ALIVE)["alive"] == 1
     assert told(WatcherState.NOT_NEEDED) == {}
 
 

@@ -340,7 +340,7 @@ def promoting(link: MirrorLink, folder: Path, *, mode: RunMode = RunMode.PLANNED
 
 @pytest.mark.parametrize(
     ("end", "told", "expected"),
-    [(7, {}, ["fence"]), (9, {"fence": "stands", "fence_command": "done"}, ["fence", "fence"])],
+    [(7, {}, ["fence"]), (9, {"fence": "applied", "fence_command": "done"}, ["fence", "fence"])],
 )
 def test_a_promotion_that_goes_on_has_its_source_closed_once_more(
     link: MirrorLink,

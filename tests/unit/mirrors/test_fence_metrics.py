@@ -34,7 +34,7 @@ def test_figures_are_those_of_the_newest_finding() -> None:
     )
     assert samples(found) == {
         ("standing_fence", "pending"): 0,
-        ("standing_fence", "stands"): 1,
+        ("standing_fence", "applied"): 1,
         ("standing_fence", "watched"): 0,
         ("standing_fence", "lifting"): 0,
         ("pending_fence_answers", ""): 0,

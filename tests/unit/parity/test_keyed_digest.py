@@ -59,6 +59,6 @@ def test_records_crafted_for_one_digest_are_altered_and_conflicting() -> None:
     one, other = (Record(0, 0, b"k", value, ()) for value in colliding_values(0))
     found = compare_records(Partition("orders", 0), iter([one]), iter([other]))
     assert found.src_digest != found.dst_digest
-    assert find_tail_records([one], [other]).find_fate(one) is SalvageMatch.CONFLICTING
+    assert find_tail_records([one], [other]).find_match(one) is SalvageMatch.CONFLICTING
     keys = [record._replace(key=record.value, value=b"") for record in (one, other)]
-    assert find_tail_records(keys[:1], keys[1:]).find_fate(keys[0]) is SalvageMatch.MISSING
+    assert find_tail_records(keys[:1], keys[1:]).find_match(keys[0]) is SalvageMatch.MISSING

@@ -22,7 +22,7 @@ def record(key: bytes | None, value: bytes | None, offset: int = 0) -> Record:
 
 
 @pytest.mark.parametrize(
-    ("tail", "other", "fate"),
+    ("tail", "other", "match"),
     [
         (record(b"k", b"1"), [], SalvageMatch.MISSING),
         (record(b"k", b"1"), [record(b"j", b"1")], SalvageMatch.MISSING),
@@ -35,8 +35,10 @@ def record(key: bytes | None, value: bytes | None, offset: int = 0) -> Record:
         (record(b"", b"1"), [record(None, b"1")], SalvageMatch.MISSING),
     ],
 )
-def test_a_record_is_looked_for_by_its_key_and_its_value(tail: Record, other: list[Record], fate: SalvageMatch) -> None:
-    assert find_tail_records([tail], other).find_fate(tail) is fate
+def test_a_record_is_looked_for_by_its_key_and_its_value(
+    tail: Record, other: list[Record], match: SalvageMatch
+) -> None:
+    assert find_tail_records([tail], other).find_match(tail) is match
 
 
 BYTES = st.none() | st.binary(max_size=2)
@@ -51,7 +53,7 @@ def test_fates_are_those_of_a_look_at_every_record(tail: list[Record], other: li
         wanted = (
             SalvageMatch.SAME_VALUE if one.value in mine else SalvageMatch.CONFLICTING if mine else SalvageMatch.MISSING
         )
-        assert found.find_fate(one) is (SalvageMatch.UNKEYED if one.key is None else wanted)
+        assert found.find_match(one) is (SalvageMatch.UNKEYED if one.key is None else wanted)
 
 
 def test_the_page_has_counts_and_offsets_and_escapes_names(tmp_path: Path) -> None:
@@ -60,13 +62,13 @@ def test_the_page_has_counts_and_offsets_and_escapes_names(tmp_path: Path) -> No
         requested_range=wanted,
         log_start=Offset(0),
         records=9,
-        matches={"missing": 7, "there too": 2},
-        first_offsets={"missing": (Offset(11),), "there too": (Offset(12), Offset(13))},
+        matches={"missing": 7, "same value": 2},
+        first_offsets={"missing": (Offset(11),), "same value": (Offset(12), Offset(13))},
     )
     page = write_salvage_report(tmp_path, [saved], run="r", old="east", new="west").read_text()
     assert page.count("a&lt;b-1") == 2
     assert '<td>missing</td><td class="n">7</td><td>11</td>' in page
-    assert '<td>there too</td><td class="n">2</td><td>12, 13</td>' in page
+    assert '<td>same value</td><td class="n">2</td><td>12, 13</td>' in page
     assert '<tr><td>conflicting</td><td class="n">0</td>' in page
     assert "http" not in page, "the page reaches out of itself"
 

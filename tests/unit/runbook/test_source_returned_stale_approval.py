@@ -45,7 +45,7 @@ def test_a_fence_that_is_up_only_at_the_second_try_asks_as_well(
         if len(tries) == 1:
             return {"fence": "pending", "source": "no answer within 2 s"}
         acts.writer.put(replace(acts.writer.state.pending_fences[MIRROR.name], applied_at_ms=now_ms(), log_ends=TAKEN))
-        return {"fence": "stands"}
+        return {"fence": "applied"}
 
     monkeypatch.setattr(unplanned_steps, "probe_source", lambda *_, **__: ANSWERS)
     monkeypatch.setattr(unplanned_steps, "reapply_fence", paid_again)
@@ -84,7 +84,7 @@ def test_one_fenced_by_stand_that_is_silent_for_the_look(
         unplanned_steps,
         "apply_fence",
         lambda acts, debt, *_: (
-            acts.writer.put(replace(debt, applied_at_ms=now_ms(), log_ends=TAKEN)) or {"fence": "stands"}
+            acts.writer.put(replace(debt, applied_at_ms=now_ms(), log_ends=TAKEN)) or {"fence": "applied"}
         ),
     )
     monkeypatch.setattr(unplanned_steps, "LiftFile", lambda acts, needed: SimpleNamespace(write_for_command=set))

@@ -212,7 +212,7 @@ def test_a_last_look_of_another_version_holds_up_no_resume(monkeypatch: pytest.M
     monkeypatch.setattr(
         PlannedSteps, "check_before_promotion", lambda self: replace(ALL, fenced_broker_count=1, began=timing.Moment())
     )
-    monkeypatch.setattr(PlannedSteps, "ensure_fenced", lambda self: {"fence": "stands"})
+    monkeypatch.setattr(PlannedSteps, "ensure_fenced", lambda self: {"fence": "applied"})
 
     def giving(*args: object, before_change: Callable[[], None], **known: object) -> tuple[()]:
         before_change()
@@ -223,7 +223,7 @@ def test_a_last_look_of_another_version_holds_up_no_resume(monkeypatch: pytest.M
     with pytest.raises(RemoteFault):
         journal.perform("promote", _gives_nothing)
     other = make_checkpoint(RUN.id, "promote", PromotionCheck(source_state="x"))
-    for given, found in ((False, {PROBE_EVIDENCE_KEY: "seen"}), (True, {"fence": "stands"})):
+    for given, found in ((False, {PROBE_EVIDENCE_KEY: "seen"}), (True, {"fence": "applied"})):
         value = f'{{"source_state": "x", "rights_given": {str(given).lower()}}}'
         journal.log.put(replace(other, version=2, value=value))
         evidence = steps.get_action("promote")()
