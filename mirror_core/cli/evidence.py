@@ -88,7 +88,7 @@ def write_command(
     if run is None or run.plan.mirror != link.mirror.name:
         raise BadRequest(f"mirror {name} has no run {run_id!r}; see `mirrorbook runs list`")
     if not state.audit_lines(run_id):
-        raise Indeterminate(f"run {run_id}: an older Mirrorbook began it, and told nothing of it: there is no evidence")
+        raise Indeterminate(f"run {run_id}: the state topic has no audit log of it: there is no evidence")
     services = make_services(link.config.path, runner, master, evidence, conf)
     head = evidence_bundle.write_run_bundle(services, link.config, run, state)
     folder = services.run_dir(run_id)

@@ -154,8 +154,7 @@ class TopicScope:
 class FailoverScope:
     """What is promoted is fenced on the source, whatever else can be done with it."""
 
-    VERSION: ClassVar[int] = 2
-    OLDEST: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 1
     topics: tuple[TopicScope, ...] = ()
 
     @property

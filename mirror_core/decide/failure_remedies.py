@@ -134,7 +134,7 @@ REMEDIES: Final[Mapping[FailureKind, FailureRemedy]] = MappingProxyType(
             is_copy_bad=True,
         ),
         FailureKind.OTHER: FailureRemedy(
-            "it has no name, or an older version recorded it",
+            "it has no name",
             "read the reason; a retry finds it again by name",
             (RecoveryAction.RETRY,),
         ),

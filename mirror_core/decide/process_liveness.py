@@ -106,7 +106,7 @@ def decide_conductor_status(
     if heartbeat is None or heartbeat.by != run.conducted_by:
         return ConductorStatus(
             state=ConductorState.UNKNOWN,
-            unknown_because=f"{run.conducted_by} tells no sign of life, as older Mirrorbooks do",
+            unknown_because=f"{run.conducted_by} has left no heartbeat",
         )
     process_ended = not heartbeat.released and has_process_ended(heartbeat)
     state, unknown_because = ConductorState.ALIVE, ""
@@ -240,10 +240,7 @@ def decide_watcher_status(
     if watcher is None:
         return replace(
             status,
-            text=(
-                f"{doubt_text}, as no watcher has left a sign of life that this Mirrorbook reads; those of an older "
-                "Mirrorbook leave none"
-            ),
+            text=(f"{doubt_text}, as no watcher has left a heartbeat that this Mirrorbook reads"),
         )
     since_text = format_time(max(watcher.at_ms, pending_fence.since_ms))
     last_text = f"the last one was {_format_watcher(watcher)}, seen {format_time(watcher.at_ms)}"

@@ -57,8 +57,8 @@ class CheckedReceipts:
     def format_remarks(self) -> Iterator[str]:
         if self.headless:
             yield (
-                f"{len(self.readable)} files of receipts have no head: an older version wrote them. Whether one was "
-                "altered, or is lost, is not known"
+                f"{len(self.readable)} files of receipts have no head in the state topic. Whether one was altered, or "
+                "is lost, is not known"
             )
         if self.unwritten:
             yield (

@@ -103,7 +103,7 @@ class Plan:
     discarded: int | None = None
     """Offsets only on the old source, salvaged and then given up."""
     forecast: PlanForecast | UnsetType = UNSET
-    """Not hashed. Unset in older plans."""
+    """Not hashed. Unset: a failback."""
     rights: tuple[str, ...] | UnsetType = UNSET
     """First rights that promotion grants. Not hashed."""
 

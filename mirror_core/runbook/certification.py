@@ -72,9 +72,7 @@ def certify_destination(
     location = find_newest_location(heads)
     if not location:
         retry_command = {certificate_coverage.COMMAND_KEY: _format_parity_command(link, "DIR|URL")}
-        reason = (
-            "whoever stored the newest certificates did not say where: an older Mirrorbook, or at a URL with a password"
-        )
+        reason = "the newest certificates are at a URL with a password, which is not recorded"
         return {**certificate_coverage.build_unknown_evidence(reason), **retry_command}
     further_evidence = {
         certificate_coverage.FOLDER_KEY: _format_location(location),

@@ -31,7 +31,7 @@ class ProveResult:
 class FenceResult:
     """Source log ends when they had stopped moving."""
 
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 1
     ends: PartitionOffsets
     authorizer: bool
     command: bool = False
@@ -60,8 +60,7 @@ def _index_by_partition(left_partitions: Iterable[LeftBehindPartition]) -> dict[
 class SettleResult:
     """Destination log ends with no writer left, of healthy partitions with leaders."""
 
-    VERSION: ClassVar[int] = 2
-    OLDEST: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 1
     positions: PartitionOffsets
     left_partitions: tuple[LeftBehindPartition, ...] = ()
 
@@ -96,8 +95,7 @@ class UnderReplicatedLogs:
 class DrainResult:
     """Positions when they reached the source's log ends, which had not moved."""
 
-    VERSION: ClassVar[int] = 2
-    OLDEST: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 1
     positions: PartitionOffsets
     left_partitions: tuple[LeftBehindPartition, ...] = ()
 

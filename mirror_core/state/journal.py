@@ -186,8 +186,7 @@ def make_checkpoint(run_id: str, step: str, value: StepValue) -> Checkpoint:
 
 def _decode_checkpoint(record: Checkpoint, kind: type[CheckpointValue]) -> CheckpointValue:
     where = f"run {record.run}: what step {record.step} kept ({record.kind})"
-    oldest: int = getattr(kind, "OLDEST", kind.VERSION)
-    if not oldest <= record.version <= kind.VERSION:
+    if record.version != kind.VERSION:
         raise Indeterminate(
             f"{where} is of version {record.version}, this Mirrorbook reads {kind.VERSION}: go on with the Mirrorbook "
             "that began the run, or abort it"

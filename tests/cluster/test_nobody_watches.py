@@ -53,7 +53,7 @@ def test_a_watcher_that_is_killed_is_missed_until_another_one_watches(pair: Pair
     topic = app_topic(pair)
     produce(pair.east, topic, 20)
     mirrored = copied(pair, tmp_path, topic)
-    assert str(find_watcher_status(mirrored.state, mirrored.name)) == "none needed"
+    assert str(find_watcher_status(mirrored.state, mirrored.name)) == "not needed"
     with suspended(pair.east):
         promoted(mirrored)
         check_fence(mirrored.link)

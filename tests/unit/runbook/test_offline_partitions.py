@@ -9,7 +9,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-import msgspec
 import pytest
 
 from mirror_core.cli import failover as cli
@@ -286,13 +285,3 @@ def test_the_word_is_the_conductors_and_a_run_keeps_it(
     decision = made._decide(State(), RunMode.PLANNED)
     assert (decision.reasons == (), decision.scope.left_behind) == ((True, (P1,)) if word else (False, ()))
     assert made.decide_again(replace(RUN, plan=decision.plan)).scope.left_behind == (P1,), "as it is kept, whoever asks"
-
-
-def test_where_an_older_run_has_begun_and_drained_is_read(steps: PlannedSteps) -> None:
-    scope = '{"topics":[{"name":"orders","drained":[0],"as_is":[1]}]}'
-    positions = msgspec.json.encode(PartitionOffsets.from_mapping({P0: Offset(9)})).decode()
-    steps.writer.put(
-        Checkpoint(run=RUN.id, step="begin", kind="FailoverScope", version=1, value=scope),
-        Checkpoint(run=RUN.id, step="drain", kind="DrainResult", version=1, value=f'{{"positions":{positions}}}'),
-    )
-    assert (steps.scope.promoted, steps.scope.left_behind, steps.left_behind) == ((P0, P1), (), {})

@@ -117,14 +117,14 @@ def test_a_word_is_for_partitions_that_were_all_named(
     assert set(re.findall(r"orders-\d+", str(refused.value))) == set(map(str, many))
 
 
-def test_where_a_run_of_an_older_version_has_settled_is_read(steps: UnplannedSteps) -> None:
+def test_settled_positions_of_another_version_are_not_read(steps: UnplannedSteps) -> None:
     positions = msgspec.json.encode(PartitionOffsets.from_mapping({WELL: Offset(10)})).decode()
-    older = Checkpoint(run="r", step="settle", kind="SettleResult", version=1, value=f'{{"positions":{positions}}}')
-    steps.writer.put(older)
+    settled = Checkpoint(run="r", step="settle", kind="SettleResult", version=1, value=f'{{"positions":{positions}}}')
+    steps.writer.put(settled)
     assert steps.positions == {WELL: 10}
     assert not steps.left_behind
-    steps.writer.put(replace(older, version=3))
-    with pytest.raises(MirrorError, match="of version 3"):
+    steps.writer.put(replace(settled, version=2))
+    with pytest.raises(MirrorError, match="of version 2"):
         _ = steps.positions
 
 

@@ -89,7 +89,7 @@ def test_somebody_has_to_watch_while_a_fence_is_pending_or_stands(
 def test_where_no_fence_is_pending_nobody_has_to(seconds: float | None) -> None:
     assert of(None, seconds) is WatcherState.NOT_NEEDED
     found = decide_watcher_status(NAME, None, None, NOW)
-    assert (str(found), list(found.format_alarms())) == ("none needed", [])
+    assert (str(found), list(found.format_alarms())) == ("not needed", [])
     assert decide_watcher_status(MirrorName("drill.m"), OWED, None, NOW).state is WatcherState.NOT_NEEDED
 
 
@@ -122,8 +122,8 @@ def test_a_watcher_of_before_the_failover_is_missed_since_the_failover() -> None
 def test_what_is_not_known_is_told_with_its_reason() -> None:
     [never] = decide_watcher_status(NAME, LEFT, None, NOW).format_alarms()
     assert never.startswith(
-        "it is not known whether anybody watches cluster east, as no watcher has left a sign of life that this "
-        "Mirrorbook reads; those of an older Mirrorbook leave none: without one nobody would fence it"
+        "it is not known whether anybody watches cluster east, as no watcher has left a heartbeat that this "
+        "Mirrorbook reads: without one nobody would fence it"
     )
     [ahead] = decide_watcher_status(NAME, LEFT, replace(SIGN, at_ms=NOW + 90_000), NOW).format_alarms()
     assert "as clocks differ: mirrorbook mirror watch on desk (process 7) was last seen in the future" in ahead
