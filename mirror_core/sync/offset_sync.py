@@ -112,7 +112,7 @@ def sync_groups(
     to_commit = dict[str, dict[Partition, tuple[Offset, str]]]()
     for name, (committed, open_partitions) in source_offsets.items():
         error = before.faults.get(name)
-        if error is not None and not isinstance(error, MissingPermission):
+        if isinstance(error, Unreachable):
             raise error
         offsets = before.offsets.get(name, _NO_OFFSETS)
         if group_commits := decisions.decide_group(
@@ -196,7 +196,7 @@ class _GroupDecisions:
         logs: Mapping[Partition, _LogRange],
         before: CommittedOffsets,
         recreated: Collection[str],
-        error: MissingPermission | None,
+        error: RemoteFault | None,
     ) -> dict[Partition, tuple[Offset, str]]:
         if not committed and not open_partitions:
             self.rows.append(_to_skip_row(name, "has committed nothing on mirror topics"))

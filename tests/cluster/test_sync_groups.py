@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 import aiokafka
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.consumer_groups import CommittedOffset, list_groups
+from mirror_core.kafka.consumer_groups import CommittedOffset, ConsumerGroup, FetchedGroupOffsets, list_groups
 from mirror_core.kafka.topics import delete_records
-from mirror_core.model.errors import Refused
+from mirror_core.model.errors import Refused, RemoteFault
 from mirror_core.model.mirror import GroupSyncTime
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Plan, RunKind, RunMode
@@ -256,6 +257,37 @@ def test_every_group_in_scope_is_accounted_for(pair: Pair, link: MirrorLink, gro
     assert [(row.subject, row.action, row.reason) for row in rows] == [
         (group, SyncAction.SKIP, "has committed nothing on mirror topics")
     ]
+
+
+def test_a_group_whose_offsets_the_destination_does_not_tell_holds_up_no_other(
+    pair: Pair, link: MirrorLink, group: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of one whose coordinator stays away."""
+    ill = f"{group}-ill"
+    link = replace(link, mirror=replace(link.mirror, groups=(f"{group}.*",)))
+    for side, offset in (("source", 4), ("destination", 2)):
+        commit(link, side, ill, topic, offset)
+    commit(link, "source", group, topic, 4)
+    fetch = offset_sync.fetch_group_offsets
+
+    def fetch_without_one(client: ClusterClient, groups: Iterable[ConsumerGroup]) -> FetchedGroupOffsets:
+        fetched = fetch(client, groups)
+        if client.name == "east":
+            return fetched
+        offsets = {name: found for name, found in fetched.offsets.items() if name != ill}
+        return FetchedGroupOffsets(offsets, {ill: RemoteFault(f"cluster west, group {ill}: no coordinator answered")})
+
+    monkeypatch.setattr(offset_sync, "fetch_group_offsets", fetch_without_one)
+    with writer_of(link) as writer:
+        rows = {row.subject: row for row in sync_mirror(link, writer, only=GROUPS).rows}
+        left = writer.state.uncommitted_groups[link.mirror.name].uncommitted
+    assert rows[f"{group} {topic}-0"].done
+    assert committed(link, group, topic) == CommittedOffset(Offset(4), 0, "")
+    assert (rows[ill].action, rows[ill].reason) == (
+        SyncAction.SKIP,
+        f"cluster west, group {ill}: no coordinator answered",
+    )
+    assert [one.group for one in left] == [ill]
 
 
 def test_an_offset_of_an_open_transaction_waits(pair: Pair, link: MirrorLink, group: str, topic: str) -> None:
