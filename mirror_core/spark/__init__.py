@@ -7,7 +7,7 @@ import the `*_executor` modules: they must not import Spark, and must be fast to
 Invariants
 ----------
 - Spark only places tasks. It may run one twice or late; sequences and the lease decide what is written.
-- Speculation and adaptive execution are off, so each partition of a job is exactly one task.
+- Speculation is off, also in a Spark that was there before: a second copy of a task would be a second writer.
 - Assignments and settings hold no secret, since Spark shows both. Errors travel as values with checked texts.
 - Two epochs overlap, so a runner needs two task slots per task; a job without a slot fails after a
   minute instead of waiting for ever.

@@ -102,13 +102,12 @@ NO_CONF: Final[Mapping[str, str]] = MappingProxyType({})
 LOOPBACK: Final = "127.0.0.1"
 PORT_SETTING: Final = "spark.mirrorbook.port"
 """UDP port of the driver, for firewalls. Unset: any free one."""
+SPECULATION_SETTING: Final = "spark.speculation"
 TASK_ATTEMPTS: Final = 4
 """Without it a killed Python worker fails the whole job on local[N]."""
 _FIXED_SETTINGS: Final = {
     "spark.master": ("", "say it with --master"),
-    "spark.speculation": ("false", "a second copy of a task would be a second writer"),
-    "spark.sql.adaptive.enabled": ("false", "it would merge tasks"),
-    "spark.sql.execution.arrow.maxRecordsPerBatch": ("1", "a row is a whole task's work"),
+    SPECULATION_SETTING: ("false", "a second copy of a task would be a second writer"),
 }
 """Fixed settings, with the reason."""
 _SECRET_NAME: Final = re.compile(
@@ -132,11 +131,19 @@ def get_spark_context(
     """Starts Spark, or returns the one of this process.
 
     `cores`: task slots, on a cluster the maximum. `conf` and spark-submit's settings win. Executors need this
-    package and Python version. Raises BadRequest without Java or for an invalid master, RemoteFault when Spark does
-    not start.
+    package and Python version. Raises BadRequest without Java, for an invalid master or for a running Spark with
+    speculation, RemoteFault when Spark does not start.
     """
     with _START_LOCK:
-        return get_existing_context() or _start_context(app, master, cores, conf)
+        existing = get_existing_context()
+        if existing is None:
+            return _start_context(app, master, cores, conf)
+        if existing.getConf().get(SPECULATION_SETTING, "false") != "false":
+            raise BadRequest(
+                f"Spark application {existing.applicationId}, which this process started before: {SPECULATION_SETTING} "
+                "is on, and a second copy of a task would be a second writer. Start Spark without it"
+            )
+        return existing
 
 
 def _start_context(app: str, master: str, cores: int | None, conf: Mapping[str, str]) -> SparkContext:
@@ -180,7 +187,7 @@ def parse_local_master(master: str, cores: int | None) -> str | None:
 
 def check_master(master: str) -> None:
     """Raises BadRequest. Starts nothing."""
-    if parse_local_master(master, None) is None and not re.match(r"(spark|k8s|mesos)://|yarn$", master):
+    if parse_local_master(master, None) is None and not re.match(r"(spark|k8s)://|yarn$", master):
         raise BadRequest(f"{master!r} is not a Spark master: local[*], spark://HOST:PORT, k8s://... or yarn")
 
 
@@ -229,16 +236,14 @@ def _build_settings(master: str, cores: int | None, conf: Mapping[str, str]) -> 
         _JAVA_OPTIONS: "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.speculation": "false",  # a copy of a task would be a second writer
+        SPECULATION_SETTING: "false",  # a copy of a task would be a second writer
         "spark.task.maxFailures": str(TASK_ATTEMPTS),
         "spark.scheduler.mode": "FAIR",  # epochs overlap, and parity runs, too
         "spark.python.worker.reuse": "true",
         "spark.python.task.killTimeout": "200ms",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "1",  # a row is a task
         # Executors need half a minute; Spark's ten minutes hide a wrong number of slots.
         "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "2s",
         "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "1" if local else "15",
-        "spark.sql.adaptive.enabled": "false",  # would merge tasks
     }
     if not conf.get("spark.submit.pyFiles"):  # the daemon starts before they arrive
         settings["spark.python.daemon.module"] = "mirror_core.spark.daemon"

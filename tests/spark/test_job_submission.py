@@ -122,3 +122,20 @@ context.stop()
     (tmp_path / "met").mkdir()
     said = run_script(script, str(tmp_path / "met")).splitlines()
     assert said[-2:] == ["slots 16", "at once 16"]
+
+
+def test_a_running_spark_that_speculates_is_refused() -> None:
+    script = """
+import os
+from pyspark import SparkConf, SparkContext
+from mirror_core.model.errors import BadRequest
+from mirror_core.spark.session import find_spark_java_home, get_spark_context
+
+os.environ["JAVA_HOME"] = str(find_spark_java_home())
+SparkContext.getOrCreate(SparkConf().setMaster("local[1]").setAppName("theirs").set("spark.speculation", "true"))
+try:
+    get_spark_context("ours")
+except BadRequest as error:
+    print(error)
+"""
+    assert "spark.speculation is on, and a second copy of a task would be a second writer" in run_script(script)

@@ -41,7 +41,6 @@ def test_the_users_settings_win_and_errors_alone_are_logged() -> None:
     [
         ("spark.speculation", "true", "second writer"),
         ("spark.master", "local", "--master"),
-        ("spark.sql.adaptive.enabled", "true", "merge tasks"),
         ("spark.mirrorbook.port", "kafka", "no port number"),
         ("spark.mirrorbook.port", "65536", "no port number"),
         ("driver.memory", "1g", "no Spark setting"),
@@ -54,6 +53,17 @@ def test_what_cannot_be_chosen_is_refused_with_the_reason(key: str, value: str, 
 
 def test_what_is_so_anyway_may_be_said() -> None:
     assert _build_settings("local[2]", None, {"spark.speculation": "false"})["spark.speculation"] == "false"
+
+
+def test_settings_of_sql_stay_the_users() -> None:
+    mine = {"spark.sql.adaptive.enabled": "true", "spark.sql.execution.arrow.maxRecordsPerBatch": "500"}
+    assert _build_settings("local[2]", None, mine).items() >= mine.items()
+    assert not [key for key in _build_settings("local[2]", None, {}) if key.startswith("spark.sql.")]
+
+
+def test_a_master_that_spark_has_dropped_is_refused() -> None:
+    with pytest.raises(BadRequest, match="is not a Spark master"):
+        _build_settings("mesos://far:5050", None, {})
 
 
 def test_workers_come_from_our_daemon_unless_the_package_travels_with_the_job() -> None:
