@@ -13,7 +13,13 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.consumer_groups import CommittedOffset, ConsumerGroup, FetchedGroupOffsets, list_groups
+from mirror_core.kafka.consumer_groups import (
+    CommittedOffset,
+    ConsumerGroup,
+    FetchedGroupOffsets,
+    fetch_group_offsets,
+    list_groups,
+)
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.errors import Refused, RemoteFault
 from mirror_core.model.mirror import GroupSyncTime
@@ -268,10 +274,9 @@ def test_a_group_whose_offsets_the_destination_does_not_tell_holds_up_no_other(
     for side, offset in (("source", 4), ("destination", 2)):
         commit(link, side, ill, topic, offset)
     commit(link, "source", group, topic, 4)
-    fetch = offset_sync.fetch_group_offsets
 
     def fetch_without_one(client: ClusterClient, groups: Iterable[ConsumerGroup]) -> FetchedGroupOffsets:
-        fetched = fetch(client, groups)
+        fetched = fetch_group_offsets(client, groups)
         if client.name == "east":
             return fetched
         offsets = {name: found for name, found in fetched.offsets.items() if name != ill}
