@@ -17,12 +17,13 @@ from mirror_core.cli.command_options import (
     print_json,
     print_table,
 )
-from mirror_core.cli.output import print_line, print_line_or_continue
-from mirror_core.cli.run_commands import EvidenceOption, choose_evidence_folder, find_operator
-from mirror_core.cli.runs import format_time
+from mirror_core.cli.output import format_block, print_line, print_line_or_continue
+from mirror_core.cli.run_commands import EvidenceOption, find_operator
+from mirror_core.cli.runs import choose_evidence_folder, find_report, format_time
 from mirror_core.decide.drills import DrillSummary
 from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.run import RunMode
+from mirror_core.model.text import format_count
 from mirror_core.runbook import drill
 from mirror_core.runbook import drill as drills
 from mirror_core.runbook.run_services import Services, local_services
@@ -59,19 +60,26 @@ def run(
         print_json(outcome)
         return
     drilled = outcome.drilled
+    seconds = "without writes" if drilled.mode is RunMode.PLANNED else "first step to promotion"
+    report = find_report(link.config.path, evidence, drilled.run)
     print_facts(
         {
             "run": drilled.run,
-            "seconds without writes": _format_seconds(drilled.measured_s),
-            "predicted": drilled.predicted,
             "written before": outcome.written,
-            "lost": outcome.lost,
             "compared equal": outcome.compared,
             "read again by a group": outcome.group.untried
             or f"{outcome.group.repeated}, and {outcome.group.skipped} skipped",
             "predicted for the group": outcome.group.predicted,
         }
     )
+    rows = (
+        ("applications write on", f"{link.mirror.source}, as before: a drill moves nobody"),
+        ("lost", format_count(outcome.lost, "record") if outcome.lost else "nothing"),
+        (seconds, f"{_format_seconds(drilled.measured_s)} (predicted: {drilled.predicted})"),
+        ("report", "not on this machine" if report is None else str(report)),
+    )
+    for line in ("", *format_block(rows, indent=0)):
+        print_line(line)
 
 
 @drill_app.command("list")
@@ -94,7 +102,7 @@ def list_drills(name: NameArgument, config: ConfigOption = None, as_json: JsonOp
         )
         for drilled in past_drills
     ]
-    print_table("Drills", ("run", "mode", "begun", "outcome", "predicted", "seconds without writes"), rows)
+    print_table("Drills", ("run", "mode", "begun", "outcome", "predicted", "seconds, measured"), rows)
 
 
 @drill_app.command()
@@ -116,4 +124,4 @@ def _make_services(path: Path, evidence: Path | None) -> Services:
 
 
 def _format_seconds(measured: float | None) -> str:
-    return "not measured" if measured is None else f"{measured:.1f}"
+    return "not measured" if measured is None else f"{measured:.1f} s"

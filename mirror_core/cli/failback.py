@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -16,7 +17,7 @@ from mirror_core.cli.command_options import (
     find_mirror,
     require_confirmation,
 )
-from mirror_core.cli.output import print_line
+from mirror_core.cli.output import format_block, print_line, print_line_or_continue
 from mirror_core.cli.run_commands import (
     CompareRunner,
     EvidenceOption,
@@ -41,9 +42,13 @@ from mirror_core.cli.run_commands import (
     refuse_if_conducted,
     status_on_failure,
 )
+from mirror_core.cli.run_result import format_saved
 from mirror_core.cli.runs import PlanDocument, RunDocument, print_newest_run, print_plan
 from mirror_core.decide.approval_rules import must_confirm_before_fence
+from mirror_core.decide.run_result import find_saved
+from mirror_core.decide.steps import find_no_return_step, list_step_names
 from mirror_core.decide.truncation import AllowedStrategies
+from mirror_core.model.errors import Refused
 from mirror_core.model.json_documents import prints_json
 from mirror_core.model.run import Run, RunKind, RunState
 from mirror_core.runbook.failback_conductor import Failback
@@ -188,6 +193,29 @@ def _refuse_if_conducted(failback: Failback, run: Run) -> None:
         refuse_if_conducted(failback.make_reverse_failover(), under_way)
 
 
+def _confirm_saved(failback: Failback, run: Run, *, agreed_by: str, take_over: bool, as_json: bool) -> str:
+    """Take the steps before the point of no return, and ask once somebody has seen what was saved."""
+    name, source = failback.link.mirror.name, failback.link.source.name
+    step_names = list_step_names(run.plan.kind)
+    steps = failback.run_steps(
+        run.id, step_names[: step_names.index(find_no_return_step(run.plan.kind))], agreed_by=agreed_by
+    )
+    saved, folder = find_saved(steps)
+    if saved == 0:
+        return ""
+    print_line_or_continue("", err=as_json)
+    for line in format_block([("saved", format_saved(saved, folder)), ("not changed yet", source)], indent=0):
+        print_line_or_continue(line, err=as_json)
+    try:
+        require_confirmation(f"Discard them on {source} now? There is no way back", False)
+    except Refused as error:
+        advice = f"run {run.id} waits: `mirrorbook failback resume {name}` asks again, `... abort ...` gives it up"
+        raise Refused(f"failback of {name}", [f"{'; '.join(error.reasons)}. {advice}"]) from None
+    if not take_over:
+        failback.refuse_conducted(run.id, f"failback of {name}")
+    return failback.started_by
+
+
 def _run_to_end(
     failback: Failback,
     started: Run,
@@ -199,7 +227,10 @@ def _run_to_end(
     as_json: bool,
 ) -> None:
     """The failback's steps, the reverse failover with its own approval, the last step."""
+    must_ask = not (no_pause or yes) and sys.stdin.isatty()
     with status_on_failure(failback, started):
+        if must_ask and started.state is RunState.RUNNING and not failback.has_disturbed(started):
+            agreed_by = _confirm_saved(failback, started, agreed_by=agreed_by, take_over=take_over, as_json=as_json)
         driven = failback.drive(started.id, agreed_by=agreed_by)
     if driven.state is RunState.RUNNING:
         failover = failback.make_reverse_failover()

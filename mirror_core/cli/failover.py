@@ -50,9 +50,11 @@ from mirror_core.cli.run_commands import (
     refuse_if_conducted,
     status_on_failure,
 )
+from mirror_core.cli.run_result import print_run_result
 from mirror_core.cli.runs import (
     PlanDocument,
     RunDocument,
+    find_report,
     print_newest_run,
     print_plan,
     to_plan_document,
@@ -60,6 +62,7 @@ from mirror_core.cli.runs import (
 )
 from mirror_core.decide.approval_rules import explain_unseen_approval, must_confirm_before_fence
 from mirror_core.decide.certificate_coverage import check_as_copied
+from mirror_core.decide.run_result import decide_run_result
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.run import RunKind, RunMode, shorten_hash
@@ -162,14 +165,20 @@ def run_set(
         _prove_and_confirm_set(name, set_failover, attempt)
         set_failover.refuse_conducted(attempt, quietly=True)
     members = set_failover.finish(attempt, agreed_by=set_failover.started_by if must_ask else "")
+    results = {
+        mirror: decide_run_result(member.run, member.steps, set_failover.get_link(mirror).mirror)
+        for mirror, member in members.items()
+    }
     if as_json:
-        runs = tuple(to_run_document(s.run, s.steps, None) for s in members.values())
+        runs = tuple(to_run_document(s.run, s.steps, None, results[mirror]) for mirror, s in members.items())
         print_json(SetRunsDocument(set=attempt, runs=runs))
     else:
         print_line(f"{attempt}: " + "; ".join(set_failover.format_phases(attempt)))
         for mirror, member in members.items():
             for line in read_run_outcome(set_failover.get_link(mirror), member.run):
                 print_line(f"{mirror}: {line}")
+            report = find_report(set_failover.get_link(mirror).config.path, evidence, member.run.id)
+            print_run_result(results[mirror], mode, report)
     check_as_copied(*((member.run.id, member.steps) for member in members.values()))
 
 

@@ -17,7 +17,8 @@ from mirror_core.cli import completion
 from mirror_core.cli.command_options import ConfigOption, JsonOption, find_mirror, print_facts, print_json, print_table
 from mirror_core.cli.metrics_server import METRICS_OPTION, parse_address, serve_metrics
 from mirror_core.cli.output import print_line
-from mirror_core.cli.run_commands import choose_evidence_folder
+from mirror_core.cli.runs import choose_evidence_folder
+from mirror_core.decide.drills import FORECAST_FIGURES
 from mirror_core.decide.failover_readiness import (
     PointWeight,
     Readiness,
@@ -31,6 +32,7 @@ from mirror_core.mirrors.readiness_metrics import ReadinessCollector
 from mirror_core.model.errors import BadRequest, MirrorError, Refused, format_error_location
 from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.names import DRILL_PREFIX, ClusterName
+from mirror_core.model.run import RunMode
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.readiness_report import assess_readiness
 from mirror_core.runbook.run_services import Services, local_services
@@ -40,7 +42,7 @@ from mirror_core.state.state_records import State
 
 LOOK_INTERVAL_S: Final = 30.0
 PARALLEL_MIRRORS: Final = 4
-SHOWN_FIGURES: Final = ("seconds without writes, predicted", "lag in offsets", "proved equal before", "data plane")
+SHOWN_FIGURES: Final = (FORECAST_FIGURES[RunMode.PLANNED], "lag in offsets", "proved equal before", "data plane")
 
 
 class HoldingRunDocument(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,14 @@ from mirror_core.cli import completion
 from mirror_core.cli.command_options import find_mirror, parse_spark_conf, require_confirmation
 from mirror_core.cli.output import print_line, print_line_or_continue
 from mirror_core.cli.plan_costs import confirm_costs
-from mirror_core.cli.runs import find_conductor, find_newest_run, print_newest_run, print_plan, print_status_lines
+from mirror_core.cli.runs import (
+    choose_evidence_folder,
+    find_conductor,
+    find_newest_run,
+    print_newest_run,
+    print_plan,
+    print_status_lines,
+)
 from mirror_core.decide.approval_rules import explain_outdated_plan, explain_stale_run_approval, make_approval
 from mirror_core.decide.certificate_coverage import check_as_copied
 from mirror_core.decide.failover_plan import PlanDecision
@@ -61,7 +68,8 @@ EvidenceOption = Annotated[
 ]
 HashOption = Annotated[str | None, typer.Option("--plan-hash", help="Run only the plan with this hash, of 64 digits.")]
 NoPauseOption = Annotated[
-    bool, typer.Option("--no-pause", help="Fence as soon as all is proved, without asking again.")
+    bool,
+    typer.Option("--no-pause", help="Ask no second time: before the fence, and after a salvage."),
 ]
 GateLimitOption = Annotated[
     float | None,
@@ -259,7 +267,7 @@ def abort_run(conductor: Conductor[Any], run: Run, question: str, *, take_over: 
 def print_outcome(conductor: Conductor[Any], run: Run, *, as_json: bool) -> None:
     """Raises NotAsCopied if the promoted copy contradicts its certificates."""
     state = read_state(conductor.link.destination)
-    print_newest_run(conductor.link, state, run.id, conductor.KIND, as_json=as_json)
+    print_newest_run(conductor.link, state, run.id, conductor.KIND, conductor.services.evidence_dir, as_json=as_json)
     check_as_copied((run.id, state.steps_of(run)))
 
 
@@ -291,10 +299,6 @@ def make_services(
     from mirror_core.spark.services import make_spark_services  # Spark is an extra, and slow to import
 
     return make_spark_services(config_path, evidence_dir=folder, master=master, conf=parse_spark_conf(conf))
-
-
-def choose_evidence_folder(config_path: Path, chosen: Path | None) -> Path:
-    return chosen or config_path.parent / "evidence"
 
 
 def find_operator() -> str:

@@ -28,9 +28,11 @@ from mirror_core.cli.command_options import (
 )
 from mirror_core.cli.output import print_line, wrap_line
 from mirror_core.cli.plan_costs import print_costs
+from mirror_core.cli.run_result import print_run_result
 from mirror_core.decide import forecast_accuracy
 from mirror_core.decide.forecast_accuracy import ForecastComparison
 from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
+from mirror_core.decide.run_result import RunResult
 from mirror_core.model.config_sections import OWNER_KEY
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.forecast import PlanForecast
@@ -49,8 +51,8 @@ from mirror_core.model.run import (
     shorten_hash,
 )
 from mirror_core.model.timing import now_ms
-from mirror_core.runbook.run_outcome import format_run_outcome
-from mirror_core.state.mirror_link import MirrorLink, read_states
+from mirror_core.runbook.run_outcome import format_run_outcome, read_run_result
+from mirror_core.state.mirror_link import MirrorLink, make_mirror_link, read_states
 from mirror_core.state.run_heartbeat import find_conductor_status
 from mirror_core.state.state_records import State
 
@@ -129,6 +131,8 @@ class RunDocument(JsonDocument, frozen=True, kw_only=True):
     started_ms: int
     ended_ms: int | None
     note: str
+    result: RunResult | None
+    """What it did to applications; null: it is not done, or not asked for, as in `runs list`."""
     steps: tuple[StepDocument, ...]
     """Begun ones; none in `runs list`."""
 
@@ -180,7 +184,12 @@ def to_plan_document(plan: Plan, reasons: tuple[str, ...]) -> PlanDocument:
     )
 
 
-def to_run_document(run: Run, steps: tuple[StepRecord, ...], conductor_status: ConductorStatus | None) -> RunDocument:
+def to_run_document(
+    run: Run,
+    steps: tuple[StepRecord, ...],
+    conductor_status: ConductorStatus | None,
+    result: RunResult | None = None,
+) -> RunDocument:
     return RunDocument(
         id=run.id,
         state=run.state,
@@ -193,6 +202,7 @@ def to_run_document(run: Run, steps: tuple[StepRecord, ...], conductor_status: C
         started_ms=run.started_ms,
         ended_ms=run.ended_ms,
         note=run.note,
+        result=result,
         steps=tuple(
             StepDocument(
                 step=s.step,
@@ -257,7 +267,11 @@ def show(
     for state in states_by_cluster.values():
         if id in state.runs:
             run = state.runs[id]
-            print_run(run, state.steps_of(run), find_conductor(state, run), as_json=as_json, evidence=True)
+            loaded, mirror = load_configuration(config), state.mirrors.get(run.plan.mirror)
+            result = None if mirror is None else read_run_result(make_mirror_link(loaded, mirror), state, run)
+            print_run(run, state.steps_of(run), find_conductor(state, run), result, as_json=as_json, evidence=True)
+            if not as_json:
+                print_run_result(result, run.plan.mode, find_report(loaded.path, None, run.id))
             return
     if silent:
         raise Indeterminate(f"run {id} is not known to the clusters that answered; silent: {', '.join(silent)}")
@@ -304,11 +318,25 @@ def find_newest_run(link: MirrorLink, state: State, run_id: str | None, kind: Ru
     return max(matching_runs, key=lambda run: (run.ended_ms is None, run.started_ms))
 
 
-def print_newest_run(link: MirrorLink, state: State, run_id: str | None, kind: RunKind, *, as_json: bool) -> None:
+def print_newest_run(
+    link: MirrorLink, state: State, run_id: str | None, kind: RunKind, evidence: Path | None = None, *, as_json: bool
+) -> None:
     run = find_newest_run(link, state, run_id, kind)
-    print_run(run, state.steps_of(run), find_conductor(state, run), as_json=as_json)
+    result = read_run_result(link, state, run)
+    print_run(run, state.steps_of(run), find_conductor(state, run), result, as_json=as_json)
     if not as_json:
         print_status_lines(format_run_outcome(link, state, run.id))
+        print_run_result(result, run.plan.mode, find_report(link.config.path, evidence, run.id))
+
+
+def choose_evidence_folder(config_path: Path, chosen: Path | None) -> Path:
+    return chosen or config_path.parent / "evidence"
+
+
+def find_report(config_path: Path, evidence: Path | None, run_id: str) -> Path | None:
+    """The page on this machine, or None."""
+    page = choose_evidence_folder(config_path, evidence) / f"run-{run_id}" / "report.html"
+    return page if page.is_file() else None
 
 
 def print_status_lines(lines: Iterable[str]) -> None:
@@ -325,12 +353,13 @@ def print_run(
     run: Run,
     steps: tuple[StepRecord, ...],
     conductor_status: ConductorStatus | None,
+    result: RunResult | None = None,
     *,
     as_json: bool,
     evidence: bool = False,
 ) -> None:
     if as_json:
-        print_json(to_run_document(run, steps, conductor_status))
+        print_json(to_run_document(run, steps, conductor_status, result))
         return
     facts: dict[str, object] = {
         "run": run.id,

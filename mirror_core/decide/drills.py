@@ -27,7 +27,10 @@ from mirror_core.model.run import AIRFLOW_CONDUCTOR_PREFIX, Plan, Run, RunKind, 
 MAX_KEPT_RUNS: Final = 20
 """Drill runs per mirror that a state topic keeps."""
 NOT_EQUAL_TEXT: Final = "promoted, and not seen to be equal"
-FORECAST_FIGURE: Final = "seconds without writes, predicted"
+FORECAST_FIGURES: Final = {
+    RunMode.PLANNED: "seconds without writes, predicted",
+    RunMode.UNPLANNED: "seconds from first step to promotion, predicted",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +149,7 @@ def summarize_drill(run: Run, steps: Iterable[StepRecord]) -> DrillSummary:
         mode=run.plan.mode,
         at_ms=run.started_ms,
         state=run.state,
-        predicted=run.plan.figures.get(FORECAST_FIGURE, "unknown"),
+        predicted=run.plan.figures.get(FORECAST_FIGURES[run.plan.mode], "unknown"),
         measured_s=measure_standstill_s(run, steps),
         outcome=run.note if run.state is RunState.DONE else "",
     )

@@ -28,7 +28,11 @@ from mirror_core.model.pending_fence import PendingFence
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord
 
 MAX_FORECAST_GROUPS: Final = 1000
-SECONDS_ROW, LOST_ROW, READ_AGAIN_ROW = "seconds without writes", "offsets lost", "offsets read again"
+SECONDS_ROWS: Final = {
+    RunMode.PLANNED: "seconds without writes",
+    RunMode.UNPLANNED: "seconds from first step to promotion",
+}
+LOST_ROW, READ_AGAIN_ROW = "offsets lost", "offsets read again"
 _UNSEEN_TEXT: Final = "the old source was not seen since"
 
 GroupPositions = Mapping[str, Mapping[Partition, Offset]]
@@ -220,7 +224,7 @@ def list_forecast_rows(run: Run, steps: Iterable[StepRecord]) -> tuple[ForecastC
     seconds = forecast.seconds if forecast else None
     forecast_rows = [
         _build_row(
-            SECONDS_ROW,
+            SECONDS_ROWS[run.plan.mode],
             "",
             seconds,
             seconds,

@@ -23,8 +23,9 @@ from mirror_core.decide.consistency_groups import COMPLETE_FIGURE
 from mirror_core.decide.fence_state import format_time
 from mirror_core.decide.forecast_accuracy import format_counted, format_error, format_forecast, list_forecast_rows
 from mirror_core.decide.loss_bound import CUT_FIGURE, IN_DOUBT_FIGURE, NOT_MIRRORED_FIGURE
+from mirror_core.decide.run_result import format_outage, format_outage_briefly, measure_outage
 from mirror_core.decide.set_schedule import RunPhase, measure_set_standstill_s
-from mirror_core.decide.steps import RUN_STEPS, find_no_return_step, list_standstill_steps, measure_standstill_s
+from mirror_core.decide.steps import RUN_STEPS, find_no_return_step, list_standstill_steps
 from mirror_core.evidence.html_templates import load_template
 from mirror_core.evidence.timeline import TIMELINE_WIDTH, build_timeline, parse_entries
 from mirror_core.model.config_sections import MirrorSet
@@ -112,9 +113,11 @@ def _describe_times(run: Run, steps: Sequence[StepRecord]) -> str:
     promoted_ms = next((s.ended_ms for s in steps if s.step == no_return_step and s.state is StepState.DONE), None)
     if run.plan.kind is RunKind.FAILBACK or promoted_ms is None:
         return f"begun {begun_text}"
-    block_s = measure_standstill_s(run, steps)
-    seconds = UNKNOWN_TEXT if block_s is None else f"{block_s:.1f} s"
-    return f"begun {begun_text}, promoted {format_time(promoted_ms)} after {seconds} without writes"
+    outage, mode = measure_outage(run, steps), run.plan.mode
+    promoted = f"begun {begun_text}, promoted {format_time(promoted_ms)}"
+    if mode is RunMode.PLANNED:
+        return f"{promoted} after {format_outage_briefly(outage, mode)} without writes"
+    return f"{promoted}. Without writes: {format_outage(outage, mode)}"
 
 
 def _describe_cut(steps: Sequence[StepRecord]) -> Iterator[tuple[str, str]]:
@@ -194,20 +197,22 @@ def _write_document(
 def compute_clocks(run: Run, steps: Sequence[StepRecord]) -> dict[str, float | None]:
     """Seconds by the conductor's clock. None if a step is missing.
 
-    `conductor`: run begun to promoted. `write_block_upper`: fence begun to promoted, an upper bound of the write
-    block. `working`, `waiting`: inside and between its steps. A failback has none: applications are stopped in the
-    reverse failover.
+    `conductor`: run begun to promoted. `first_step_to_promotion`: of the steps without writes. `write_block_upper`: an
+    upper bound of the write block, see WriteOutage. `working`, `waiting`: inside and between its steps.
+    A failback has none: applications are stopped in the reverse failover.
     """
     timed_steps = list_standstill_steps(run.plan.kind, run.plan.mode)
     inside = [s for s in steps if s.step in timed_steps]
     last_step = next((s for s in inside if s.step == timed_steps[-1]), None)
     if last_step is None or last_step.ended_ms is None:
-        return dict.fromkeys(("conductor", "write_block_upper", "working", "waiting"))
-    block = measure_standstill_s(run, steps)
+        return dict.fromkeys(("conductor", "first_step_to_promotion", "write_block_upper", "working", "waiting"))
+    outage = measure_outage(run, steps)
+    block = None if outage is None else outage.promotion_s
     working = sum(((s.ended_ms or s.started_ms) - s.started_ms) / 1000 for s in inside)
     return {
         "conductor": (last_step.ended_ms - run.started_ms) / 1000,
-        "write_block_upper": block,
+        "first_step_to_promotion": block,
+        "write_block_upper": None if outage is None else outage.at_most_s,
         "working": round(working, 3),
         "waiting": None if block is None else round(max(0.0, block - working), 3),
     }
@@ -276,7 +281,7 @@ class SetPageMirror:
 
     @property
     def stood_still(self) -> str:
-        return _format_seconds(measure_standstill_s(self.run, self.steps))
+        return format_outage_briefly(measure_outage(self.run, self.steps), self.run.plan.mode)
 
     @property
     def lost(self) -> str:

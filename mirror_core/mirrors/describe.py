@@ -25,8 +25,8 @@ from mirror_core.decide.loss_bound import (
     format_uncopied,
 )
 from mirror_core.decide.mirror_snapshot import join_limited
+from mirror_core.decide.run_result import format_outage_briefly, measure_outage
 from mirror_core.decide.run_status import find_run_progress, format_stalled_alarms
-from mirror_core.decide.steps import measure_standstill_s
 from mirror_core.decide.topic_settings import is_compacted
 from mirror_core.decide.verification import find_differences, format_differences, format_verified_share, read_verified
 from mirror_core.evidence.runbook_page import PastRunLine, RunbookContent
@@ -90,8 +90,7 @@ def collect_runbook(link: MirrorLink, state: State, now_ms: int) -> RunbookConte
 def _list_past_runs(state: State, name: str) -> Iterator[PastRunLine]:
     failovers = [r for r in state.runs.values() if r.plan.mirror == name and r.plan.kind is RunKind.FAILOVER]
     for run in sorted(failovers, key=lambda run: run.started_ms, reverse=True)[:MAX_LISTED_RUNS]:
-        seconds = measure_standstill_s(run, state.steps_of(run))
-        stood_still = "unknown" if seconds is None else f"{seconds:.1f}"
+        stood_still = format_outage_briefly(measure_outage(run, state.steps_of(run)), run.plan.mode)
         yield PastRunLine(id=run.id, mode=run.plan.mode, state=run.state, stood_still=stood_still)
 
 

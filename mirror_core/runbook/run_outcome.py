@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from mirror_core.decide.forecast_accuracy import find_not_copied
+from mirror_core.decide.run_result import RunResult, decide_run_result
 from mirror_core.decide.run_status import (
     RunSituation,
     can_have_reverse_failover,
@@ -21,8 +23,9 @@ from mirror_core.model.acl import AclPurpose
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import format_reverse_name
-from mirror_core.model.run import Run, RunMode, RunState, StepState
+from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
 from mirror_core.model.timing import TIMEOUTS
+from mirror_core.runbook.failback_steps import find_reverse_failover
 from mirror_core.state.lease import observe_live_lease
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
 from mirror_core.state.no_return import awaits_confirmation, is_past_no_return
@@ -61,6 +64,17 @@ def format_run_outcome(link: MirrorLink, state: State, run_id: str) -> tuple[str
             lifted_denials=_count_lifted_denials(link, state, run),
         )
     )
+
+
+def read_run_result(link: MirrorLink, state: State, run: Run) -> RunResult | None:
+    """A failback's outage is that of the failover home, if the old source's state can be read."""
+    reverse: tuple[Run, tuple[StepRecord, ...]] | None = None
+    if run.plan.kind is RunKind.FAILBACK and run.state is RunState.DONE:
+        with suppress(MirrorError):
+            source_state = read_state(link.source, timeout_s=TIMEOUTS.plan_state_s)
+            if (home := find_reverse_failover(source_state, run.id)) is not None:
+                reverse = home, source_state.steps_of(home)
+    return decide_run_result(run, state.steps_of(run), state.mirrors.get(link.mirror.name, link.mirror), reverse)
 
 
 def _count_lifted_denials(link: MirrorLink, state: State, run: Run) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 from urllib.parse import quote
 
-from mirror_core.decide.drills import FORECAST_FIGURE
+from mirror_core.decide.drills import FORECAST_FIGURES
 from mirror_core.decide.steps import list_standstill_steps
 from mirror_core.model.config_sections import OWNER_KEY
 from mirror_core.model.run import Plan, Run, RunKind, StepEvidence, StepRecord, shorten_hash
@@ -94,7 +94,7 @@ def _proved(run: Run, evidence: StepEvidence, root: str) -> str:
         f"**Mirror {_code(run.plan.mirror)}**, compared while applications write: "
         f"**{said.get('verdict', UNKNOWN)}**. {amount} now{earlier}{report}.",
         f"- Left to compare while they stand still: {said.get('left_for_the_gate', UNKNOWN)}",
-        f"- Seconds without writes, predicted: {_cell(run.plan.figures.get(FORECAST_FIGURE, UNKNOWN))}",
+        f"- Seconds without writes, predicted: {_cell(run.plan.figures.get(FORECAST_FIGURES[run.plan.mode], UNKNOWN))}",
     ]
     return f"{lines[0]}\n\n{lines[1]}\n{lines[2]}"
 

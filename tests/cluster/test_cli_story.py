@@ -44,6 +44,7 @@ RUN: Final = {
         "started_ms",
         "ended_ms",
         "note",
+        "result",
     ),
     "steps",
 }

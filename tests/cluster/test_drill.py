@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.drills import NOT_EQUAL_TEXT, to_drill_group, to_drill_name, to_drill_topic
+from mirror_core.decide.drills import FORECAST_FIGURES, NOT_EQUAL_TEXT, to_drill_group, to_drill_name, to_drill_topic
 from mirror_core.decide.failover_readiness import FreshnessKind, list_newest_times
 from mirror_core.decide.steps import list_step_names
 from mirror_core.kafka import drill_consumer
@@ -136,7 +136,7 @@ def test_a_drill_says_what_came_of_it_and_leaves_nothing(
     assert left_in_state(beside) == []
     second = drilled(beside, mode)
     assert second.drilled.predicted == f"{found.drilled.measured_s:.1f} (last run)"
-    forecast = beside.failover.plan(mode).figures["seconds without writes, predicted"]
+    forecast = beside.failover.plan(mode).figures[FORECAST_FIGURES[mode]]
     assert forecast == f"{second.drilled.measured_s:.1f} (last drill)"
     past = drills.list_past_drills(beside.state, beside.name)
     assert [one.run for one in past] == [second.drilled.run, found.drilled.run]

@@ -9,6 +9,7 @@ from typing import Final
 
 from mirror_core.decide import drills
 from mirror_core.decide.clock_skew import UNKNOWN_TIME_TEXT, format_ago, format_since
+from mirror_core.decide.drills import FORECAST_FIGURES
 from mirror_core.decide.failover_readiness import UnplannedForecast, format_read_again
 from mirror_core.decide.loss_bound import format_behind
 from mirror_core.model.mirror import DesiredState, Mirror
@@ -119,7 +120,7 @@ def loss_card(seen: Seen | None, mirror: Mirror) -> Card:
 def time_card(known: Judged | None, runs: Sequence[RunView], drilled: Sequence[str]) -> Card:
     """What a planned failover would take, and what the last ones took. `drilled`: as `last_drills` gives it."""
     figures = known.decision.plan.figures if known and known.decision else {}
-    predicted = figures.get("seconds without writes, predicted", UNKNOWN)
+    predicted = figures.get(FORECAST_FIGURES[RunMode.PLANNED], UNKNOWN)
     last = next((f"last run: {r.kind} {r.id}, {r.state}, standstill {r.standstill}" for r in runs), "no run yet")
     tone = "unknown" if predicted.startswith(UNKNOWN) else "good"
     lines = [f"last drill: {line}" for line in drilled] or ["no drill yet"]
@@ -137,7 +138,8 @@ def last_drills(told: Told, mirror: Mirror, now_ms: int) -> list[str]:
 def _last_drill(told: Told, run: Run, now_ms: int) -> str:
     seen = drills.summarize_drill(run, told.state.steps_of(run))
     took = "none measured" if seen.measured_s is None else f"{seen.measured_s:.1f} s"
-    return f"{seen.mode}, {seen.text}, standstill {took}, {format_since(now_ms, seen.at_ms)}"
+    name = "standstill" if seen.mode is RunMode.PLANNED else "first step to promotion"
+    return f"{seen.mode}, {seen.text}, {name} {took}, {format_since(now_ms, seen.at_ms)}"
 
 
 def proof_card(seen: Seen | None, told: Told, mirror: Mirror, now_ms: int) -> Card:

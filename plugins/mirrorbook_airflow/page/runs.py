@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
+from mirror_core.decide.run_result import format_outage_briefly, measure_outage
 from mirror_core.decide.steps import RUN_STEPS, list_standstill_steps
-from mirror_core.evidence.run_report import compute_clocks
 from mirror_core.model.names import MirrorName, format_reverse_name
 from mirror_core.model.run import Run, RunKind, StepRecord
 from mirrorbook_airflow.page.mirror_state import Told
@@ -92,9 +92,8 @@ def standstill(run: Run, steps: tuple[StepRecord, ...], now_ms: int) -> str:
     failback itself stops nobody: its way home is a failover."""
     if run.plan.kind is RunKind.FAILBACK:
         return f"that of the failover of {format_reverse_name(run.plan.mirror)}"
-    whole = compute_clocks(run, steps)["write_block_upper"]
-    if whole is not None:
-        return f"{whole:.1f} s"
+    if (outage := measure_outage(run, steps)) is not None:
+        return format_outage_briefly(outage, run.plan.mode)
     timed = list_standstill_steps(run.plan.kind, run.plan.mode)
     first = next((s for s in steps if timed and s.step == timed[0]), None)
     if first is None:

@@ -120,7 +120,7 @@ def test_it_says_how_much_is_proved_when_groups_were_synced_and_how_drills_went(
     found = line(seen(row(0)), one=told(groups, replace(of_drill, id="drill-1", started_ms=NOW - 60_000)))
     assert (found.proved.value, found.proved.tone) == ("none of 100 offsets", "warn")
     assert found.synced == "12.0 s ago"
-    assert found.drilled == "unplanned, ABORTED, standstill none measured, 60.0 s ago"
+    assert found.drilled == "unplanned, ABORTED, first step to promotion none measured, 60.0 s ago"
     nothing = line(seen(row(0), at_ms=NOW - 11_000))
     assert (nothing.proved.value, nothing.proved.tone) == ("unknown", "unknown")
     assert (nothing.synced, nothing.drilled) == ("never", "never")

@@ -504,6 +504,6 @@ def test_the_newest_drill_of_each_mode_is_told_the_newest_first() -> None:
     drilled = [drill(RunMode.PLANNED, 90), drill(RunMode.PLANNED, 60), drill(RunMode.UNPLANNED, 30)]
     card = next(c for c in page(seen(), one=told(*drilled)).cards if c.title == "Time without writes")
     assert card.lines[1:] == (
-        "last drill: unplanned, ABORTED, standstill none measured, 30.0 s ago",
+        "last drill: unplanned, ABORTED, first step to promotion none measured, 30.0 s ago",
         "last drill: planned, ABORTED, standstill none measured, 60.0 s ago",
     )

@@ -12,7 +12,7 @@ import pytest
 from markdown_it import MarkdownIt
 from mirrorbook_airflow.markdown import MAX_PARTITIONS, PROVE, plan_markdown, proved_markdown
 
-from mirror_core.decide.drills import FORECAST_FIGURE
+from mirror_core.decide.drills import FORECAST_FIGURES
 from mirror_core.decide.steps import list_step_names
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName
@@ -71,7 +71,7 @@ def test_what_it_costs_stands_before_what_is_done_and_it_is_said_what_a_no_does(
 RUN = Run(
     id="orders-failover-1",
     plan_hash="p",
-    plan=plan(figures={FORECAST_FIGURE: "4.2 (last run)"}),
+    plan=plan(figures={FORECAST_FIGURES[RunMode.PLANNED]: "4.2 (last run)"}),
     state=RunState.RUNNING,
     started_by="ann",
     conducted_by="ann",
@@ -129,7 +129,9 @@ def test_of_the_way_home_it_is_said_that_a_no_leaves_the_failback_open() -> None
 @pytest.mark.parametrize("name", ["[approve](https://evil.example)", "a\n\n**Reject** does nothing", "<b>x</b>"])
 def test_a_proof_in_strange_words_becomes_nothing_but_text(name: str) -> None:
     reader = MarkdownIt("gfm-like", {"html": True})
-    page = reader.render(proved(dict.fromkeys(FOUND, name), replace(RUN, plan=plan(figures={FORECAST_FIGURE: name}))))
+    page = reader.render(
+        proved(dict.fromkeys(FOUND, name), replace(RUN, plan=plan(figures={FORECAST_FIGURES[RunMode.PLANNED]: name})))
+    )
     assert page.count("<a ") == 1, "that of the report"
     assert page.count("<strong>Reject</strong>") == 1
     assert "<b>" not in page

@@ -13,9 +13,10 @@ import typer
 
 from mirror_core.cli import failback, run_commands
 from mirror_core.decide.approval_rules import must_confirm_before_fence
+from mirror_core.decide.steps import find_no_return_step, list_step_names
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState, shorten_hash
+from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, StepState, shorten_hash
 from tests.support.cluster_names import LINK
 from tests.support.mirror_views import MIRROR, RUN
 
@@ -43,6 +44,7 @@ class Stage:
 
     under_way: Run | None = None
     noticed: bool = False
+    saved: int = 0
     did: list[str] = field(default_factory=list)
 
     KIND = RunKind.FAILOVER
@@ -66,7 +68,8 @@ class Stage:
 
     def run_steps(self, run_id: str, step_names: Sequence[str], *, agreed_by: str = "") -> tuple[StepRecord, ...]:
         self.did.append(f"take {', '.join(step_names)}")
-        return (PROOF,)
+        evidence: StepEvidence = {"records": self.saved, "folder": "/evidence/salvage"}
+        return (replace(PROOF, step="salvage", evidence=evidence),) if "salvage" in step_names else (PROOF,)
 
     def refuse_conducted(self, run_id: str, title: str, **options: bool) -> None:
         self.did.append("look who conducts")
@@ -82,6 +85,9 @@ class Stage:
 
 
 FAILBACK = replace(RUN, id="m-failback-1", plan=replace(RUN.plan, kind=RunKind.FAILBACK))
+FAILBACK_STEPS = list_step_names(RunKind.FAILBACK)[
+    : list_step_names(RunKind.FAILBACK).index(find_no_return_step(RunKind.FAILBACK))
+]
 DRIVEN, ALL = f"drive {FAILBACK.id} agreed by nobody", f"drive {HOME.id} agreed by {{}}"
 
 
@@ -115,7 +121,7 @@ def test_somebody_names_the_moment_and_the_journal_keeps_who(asked: list[str]) -
     ]
     assert "Nobody can write any more on west, until east is promoted" in asked[-1]
     assert stage.did == [
-        *(DRIVEN, "begin", "take prove", "look who conducts", ALL.format("ann@desk"), DRIVEN),
+        *(SAVE, DRIVEN, "begin", "take prove", "look who conducts", ALL.format("ann@desk"), DRIVEN),
     ]
 
 
@@ -135,7 +141,7 @@ def test_a_no_at_the_moment_stops_nobody(asked: list[str], monkeypatch: pytest.M
     assert refused.value.reasons == (
         f"cancelled. run {HOME.id} waits: `mirrorbook failover resume m-back` fences, `... abort ...` gives it up",
     )
-    assert stage.did == [DRIVEN, "begin", "take prove"]
+    assert stage.did == [SAVE, DRIVEN, "begin", "take prove"]
 
 
 def test_a_run_without_a_terminal_waits_for_no_answer(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,6 +181,39 @@ def test_what_was_proved_does_not_stand_in_what_a_machine_reads(
     assert said.out == ""
 
 
+SAVE = f"take {', '.join(FAILBACK_STEPS)}"
+
+
+def test_a_salvage_is_seen_before_anything_is_discarded(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    go_on(stage := Stage(saved=464))
+    assert "Discard them on east now" in asked[0]
+    assert stage.did[:3] == [SAVE, "look who conducts", f"drive {FAILBACK.id} agreed by ann@desk"]
+    saved = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("saved"))
+    assert "464 records" in saved
+    assert saved.endswith("/evidence/salvage")
+
+
+def test_a_no_after_the_salvage_discards_nothing(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(typer, "confirm", lambda question, default: False)
+    stage = Stage(saved=464)
+    with pytest.raises(Refused, match="failback resume m-back` asks again"):
+        go_on(stage)
+    assert stage.did == [SAVE]
+
+
+@pytest.mark.parametrize("unattended", ["yes", "no_pause", "no terminal", "align has begun"])
+def test_nobody_is_waited_for_after_a_salvage_who_is_not_there(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, unattended: str
+) -> None:
+    if unattended == "no terminal":
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
+        monkeypatch.setattr(failback, "confirm_plan", lambda *arguments, **options: True)
+    stage = Stage(saved=464, noticed=unattended == "align has begun")
+    go_on(stage, yes=unattended == "yes", no_pause=unattended in ("no_pause", "no terminal"))
+    assert stage.did[0] == DRIVEN
+    assert not [question for question in asked if "Discard" in question]
+
+
 class Hung(Stage):
     """All is proved; another process has taken the run to stop applications, and hangs while its heart beats."""
 
@@ -199,7 +238,10 @@ def test_who_takes_the_way_home_over_has_it_after_the_question(
     stage = Hung(under_way=HOME)
     done = replace(RUN, plan=replace(RUN.plan, kind=RunKind.FAILBACK))
     home: Any = SimpleNamespace(
-        link=stage.link, drive=lambda run_id, *, agreed_by="": done, make_reverse_failover=lambda: stage
+        link=stage.link,
+        has_disturbed=lambda run: True,
+        drive=lambda run_id, *, agreed_by="": done,
+        make_reverse_failover=lambda: stage,
     )
     monkeypatch.setattr(failback, "confirm_again", lambda by, run, **options: "")
 

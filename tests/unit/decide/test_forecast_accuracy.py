@@ -14,7 +14,7 @@ from mirror_core.decide.failover_plan import decide_failover
 from mirror_core.decide.forecast_accuracy import (
     LOST_ROW,
     READ_AGAIN_ROW,
-    SECONDS_ROW,
+    SECONDS_ROWS,
     ForecastComparison,
     build_forecast,
     count_lost_planned,
@@ -231,7 +231,7 @@ def by_name(found: tuple[ForecastComparison, ...]) -> dict[str, tuple[float | No
 
 def test_each_forecast_stands_beside_what_was_counted_with_its_error() -> None:
     assert by_name(list_forecast_rows(run(), STEPS)) == {
-        SECONDS_ROW: (2.0, 2.5, 0.5),
+        SECONDS_ROWS[RunMode.UNPLANNED]: (2.0, 2.5, 0.5),
         "seconds of step settle": (None, 0.5, None),
         "seconds of step stand": (None, 0.4, None),
         "seconds of step promote": (None, 1.5, None),
@@ -256,7 +256,7 @@ def test_a_bound_that_was_too_high_is_an_error_below_nothing() -> None:
 
 
 def test_what_an_older_mirrorbook_foretold_is_unknown_and_of_what_counts_nothing_there_is_nothing_to_say() -> None:
-    assert by_name(list_forecast_rows(run(told=None), STEPS))[SECONDS_ROW] == (None, 2.5, None)
+    assert by_name(list_forecast_rows(run(told=None), STEPS))[SECONDS_ROWS[RunMode.UNPLANNED]] == (None, 2.5, None)
     assert list_forecast_rows(run(told=None, counted=None), STEPS) == ()
     assert by_name(list_forecast_rows(run(counted=None), ()))[LOST_ROW] == (5, None, None)
 
@@ -266,7 +266,7 @@ def test_in_words() -> None:
         row = forecast_accuracy._build_row(what, "", least, most, counted)
         return format_forecast(row), format_counted(row), format_error(row)
 
-    assert words(SECONDS_ROW, 2.0, 2.0, 2.5) == ("2.00 s", "2.50 s", "+0.50 s")
+    assert words(SECONDS_ROWS[RunMode.UNPLANNED], 2.0, 2.0, 2.5) == ("2.00 s", "2.50 s", "+0.50 s")
     assert words(LOST_ROW, 1204, None, 1200) == ("at least 1,204", "1,200", "-4")
     assert words(READ_AGAIN_ROW, 0, 6, 6) == ("0 to 6", "6", "none")
     assert words(READ_AGAIN_ROW, None, None, None) == ("unknown", "unknown", "unknown")

@@ -75,6 +75,7 @@ def test_the_page_tells_the_run_step_by_step(tmp_path: Path) -> None:
         "we don't: nothing was compared",
         "9.5 s",
         "6.5 s",
+        "6.5 s",
         "3.2 s",
         "3.2 s",
         "unknown: not measured by this run",
@@ -212,7 +213,13 @@ def test_programs_read_the_same(tmp_path: Path) -> None:
     document = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
     assert document["run"]["id"] == "r-7"
     assert document["run"]["plan"]["bound_facts"][0]["name"] == "source"
-    assert document["clocks"] == {"conductor": 9.5, "write_block_upper": 6.5, "working": 3.25, "waiting": 3.25}
+    assert document["clocks"] == {
+        "conductor": 9.5,
+        "first_step_to_promotion": 6.5,
+        "write_block_upper": 6.5,
+        "working": 3.25,
+        "waiting": 3.25,
+    }
     assert [s["step"] for s in document["steps"]] == ["prove", "fence", "drain", "promote", "canary"]
     assert [s["partition"]["index"] for s in document["partitions"]] == [0, 1], "in order"
     assert document["left"] == {}
@@ -267,6 +274,7 @@ def test_of_many_partitions_and_facts_the_page_shows_the_first(tmp_path: Path, m
 def test_a_promotion_without_a_fence_has_no_block_to_tell_of() -> None:
     assert compute_clocks(RUN, [step("promote", 3, 5)]) == {
         "conductor": 5.0,
+        "first_step_to_promotion": None,
         "write_block_upper": None,
         "working": 2.0,
         "waiting": None,

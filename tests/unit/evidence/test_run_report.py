@@ -50,6 +50,7 @@ def test_waiting_between_steps_is_told_apart_from_work(run: Run) -> None:
     steps += [step("promote", 12_000, 12_500), step("canary", 12_500, 14_000)]
     assert compute_clocks(run, steps) == {
         "conductor": 11.5,
+        "first_step_to_promotion": 6.5,
         "write_block_upper": 6.5,
         "working": 3.0,
         "waiting": 3.5,

@@ -1,0 +1,98 @@
+"""What a run did to applications, in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirror_core.decide.run_result import RunLoss, WriteOutage, decide_run_result, measure_outage
+from mirror_core.decide.steps import list_standstill_steps
+from mirror_core.model.forecast import ForecastOutcome, PlanForecast
+from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, StepState
+from tests.support.mirror_views import MIRROR, RUN
+
+FORECAST = PlanForecast(
+    seconds=1.0,
+    lost_offsets=10,
+    lost_is_minimum=True,
+    gives_up_source=True,
+    unseen_s=18.0,
+    offsets_per_s=100.0,
+)
+UNPLANNED = replace(
+    RUN,
+    state=RunState.DONE,
+    started_ms=100_000,
+    plan=replace(RUN.plan, kind=RunKind.FAILOVER, mode=RunMode.UNPLANNED, forecast=FORECAST),
+)
+PLANNED = replace(UNPLANNED, plan=replace(UNPLANNED.plan, mode=RunMode.PLANNED))
+FAILBACK = replace(PLANNED, plan=replace(PLANNED.plan, kind=RunKind.FAILBACK))
+
+
+def step(name: str, from_ms: int, to_ms: int | None, evidence: StepEvidence | None = None) -> StepRecord:
+    state = StepState.STARTED if to_ms is None else StepState.DONE
+    return StepRecord(
+        run=RUN.id, step=name, state=state, attempt=1, started_ms=from_ms, ended_ms=to_ms, evidence=evidence or {}
+    )
+
+
+def steps_of(run: Run, from_ms: int, promoted_ms: int) -> list[StepRecord]:
+    names = list_standstill_steps(run.plan.kind, run.plan.mode)
+    return [step(names[0], from_ms, from_ms + 1), step(names[-1], promoted_ms - 1, promoted_ms)]
+
+
+def test_an_unplanned_outage_begins_when_the_source_was_last_observed() -> None:
+    outage = measure_outage(UNPLANNED, steps_of(UNPLANNED, 100_200, 100_800))
+    assert outage == WriteOutage(promotion_s=0.6, at_most_s=18.8)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        replace(UNPLANNED, plan=replace(UNPLANNED.plan, forecast=replace(FORECAST, unseen_s=None))),
+        replace(UNPLANNED, continues="m-failover-0"),
+    ],
+)
+def test_an_outage_that_began_nobody_knows_when_is_not_called_short(run: Run) -> None:
+    assert measure_outage(run, steps_of(run, 100_200, 100_800)) == WriteOutage(promotion_s=0.6, at_most_s=None)
+
+
+def test_a_planned_outage_begins_at_the_fence() -> None:
+    assert measure_outage(PLANNED, steps_of(PLANNED, 100_200, 101_700)) == WriteOutage(promotion_s=1.5, at_most_s=1.5)
+    assert measure_outage(PLANNED, steps_of(PLANNED, 100_200, 101_700)[:1]) is None
+
+
+def test_a_loss_that_was_not_counted_is_the_plans_bound() -> None:
+    result = decide_run_result(UNPLANNED, steps_of(UNPLANNED, 100_200, 100_800), MIRROR)
+    assert result is not None
+    assert result.applications == MIRROR.destination
+    assert result.loss == RunLoss(offsets=10, is_minimum=True, unseen_s=18.0, unseen_offsets=1_800)
+
+
+def test_a_counted_loss_is_told_instead() -> None:
+    counted = ForecastOutcome(lost_offsets=464, lost_basis="", reread_basis="")
+    result = decide_run_result(replace(UNPLANNED, forecast_outcome=counted), [], MIRROR)
+    assert result is not None
+    assert (result.loss, result.outage) == (RunLoss(offsets=464), None)
+
+
+def test_nothing_compared_is_no_loss_of_nothing() -> None:
+    unknown = ForecastOutcome(lost_offsets=None, lost_basis="", reread_basis="")
+    result = decide_run_result(replace(PLANNED, forecast_outcome=unknown), [], MIRROR)
+    assert result is not None
+    assert result.loss == RunLoss(offsets=None)
+
+
+def test_a_failback_tells_what_it_saved_and_the_outage_of_its_way_home() -> None:
+    salvage = step("salvage", 1, 2, {"records": 464, "folder": "/evidence/salvage"})
+    home = (PLANNED, steps_of(PLANNED, 0, 2_000))
+    result = decide_run_result(FAILBACK, [salvage], MIRROR, home)
+    assert result is not None
+    assert (result.applications, result.saved, result.saved_to) == (MIRROR.source, 464, "/evidence/salvage")
+    assert (result.loss, result.outage) == (None, WriteOutage(promotion_s=2.0, at_most_s=2.0))
+
+
+@pytest.mark.parametrize("state", [state for state in RunState if state is not RunState.DONE])
+def test_a_run_that_is_not_done_has_no_result(state: RunState) -> None:
+    assert decide_run_result(replace(UNPLANNED, state=state), [], MIRROR) is None
