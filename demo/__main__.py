@@ -16,8 +16,9 @@ import httpx
 from confluent_kafka import KafkaException
 
 from demo.scenario import Scenario
-from demo.stage import MIRROR, Stage
+from demo.stage import AirflowStage
 from mirror_core.model.errors import MirrorError
+from mirrorbook_tools.demo.environment import MIRROR
 from mirrorbook_tools.demo.interrupts import Interrupts
 from mirrorbook_tools.demo.terminal_screen import Screen
 from mirrorbook_tools.sandbox.broker import JVM_OPTIONS
@@ -40,7 +41,7 @@ def main() -> int:
     try:
         with Interrupts() as interrupts, Screen(sys.stdout) as screen:
             screen.paragraph(ABOUT)
-            with Stage(folder, screen, interrupts) as stage:
+            with AirflowStage(folder, screen, interrupts) as stage:
                 return _play(stage)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -50,7 +51,7 @@ def main() -> int:
         return 1
 
 
-def _play(stage: Stage) -> int:
+def _play(stage: AirflowStage) -> int:
     screen = stage.screen
     screen.act("Two clusters, two applications, and Airflow")
     stage.set_up()
@@ -71,7 +72,7 @@ def _play(stage: Stage) -> int:
     return verdict.exit_code
 
 
-def _stay(stage: Stage, page: str) -> None:
+def _stay(stage: AirflowStage, page: str) -> None:
     """Until Ctrl-C."""
     stage.screen.act("Airflow and both clusters go on until you press Ctrl-C")
     stage.screen.line(f"the page on call opens: {page}")

@@ -8,29 +8,26 @@ from typing import Final
 
 import pyarrow.parquet as pq
 
-from demo.airflow import AirflowFailed
 from demo.conducting import Conducted
-from demo.stage import MIRROR, Stage
-from mirrorbook_tools.demo.commands import Commands
+from demo.stage import AirflowStage
+from mirrorbook_tools.demo.environment import MIRROR
 from mirrorbook_tools.demo.logs import TOPIC, LogEnds, read_log
 from mirrorbook_tools.demo.loss_check import Verdict, judge, switches
-from mirrorbook_tools.demo.workload import LIVE, lose_east
+from mirrorbook_tools.demo.workload import LIVE
 from mirrorbook_tools.sandbox.credentials import ADMIN
 
-CAUGHT_OUT: Final = 100
-"""Orders that east acknowledges while nothing gets through to west: half a second of life."""
 PATIENCE_S: Final = 300
 """For a data plane's start: a busy laptop is no incident."""
 ASKED: Final = ("approve", "home.approve", "home.go_ahead")
 
 
 class Scenario:
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: AirflowStage) -> None:
         self._stage = stage
         self._screen = stage.screen
         self._life = stage.life
         self._applications = stage.applications
-        self._commands = Commands(stage.config, stage.said, stage.processes, stage.screen, stage.life.tick)
+        self._commands = stage.commands
         self._switched_by: list[str] = []
 
     def play(self) -> Verdict:
@@ -61,21 +58,11 @@ class Scenario:
         self._stage.airflow.pause("mirror_watch")  # it is shown when east is back
         self.watch_over()
         self._screen.say("Airflow: DAG mirror_replicate is started; Spark copies")
-        life = self._life
-        life.watch_west()
-        life.until(lambda: life.behind is not None and life.behind < LIVE, "the mirror has caught up")
-        self._screen.say(f"west is {life.behind} orders behind, live, and has the same offsets")
+        self._life.await_copy(LIVE)
 
     def _disaster(self) -> Conducted:
-        """First nothing gets through to west for a moment, then east dies while orders are written: it is given up."""
-        self._life.leave_west()  # it answers nobody while it is cut off
-        enough = self._applications.acknowledged.on("east") + CAUGHT_OUT
-
-        def while_cut_off() -> None:
-            self._life.until(lambda: self._applications.acknowledged.on("east") >= enough, "east goes on without west")
-
-        lose_east(self._stage.sandbox, while_cut_off)
-        self._screen.say("east was killed while orders were written; west had not got the last ones yet")
+        """East dies while orders are written: it is given up."""
+        self._life.lose_east()
         self._by_hand(f"failover run {MIRROR} --mode unplanned")
         run = self._run("mirror_failover_unplanned", {"mirror": MIRROR}, ASKED)
         run.until("switch")
@@ -120,8 +107,7 @@ class Scenario:
 
     def _at_work_again(self, cluster: str, by: str) -> None:
         """The mirror's hook has told the applications to move, and they work there."""
-        if (told := self._applications.discovery.primary()) != cluster:
-            raise AirflowFailed(f"{by} has not told applications to use {cluster}: they use {told}")
+        self._life.check_switch(cluster, by)
         self._switched_by.append(by)
         self._life.at_work(cluster)
         *_, (_, _, _, seconds) = switches(self._applications.acknowledged.read_new(), self._switched_by)
@@ -130,19 +116,12 @@ class Scenario:
     # -- the verdict --------------------------------------------------------------------------------------------
 
     def _verdict(self) -> Verdict:
-        if code := self._applications.stop("producer"):
-            raise AirflowFailed(f"the producer could not learn what became of its last orders (exit code {code})")
-        acknowledged = self._applications.acknowledged.read_new()
+        acknowledged = self._life.stop_producer()
         saved = self._saved()
-        wanted = {event.number for event in acknowledged} - saved
-        life = self._life
-        life.until(lambda: wanted <= self._applications.handled.numbers(), "each order is handled", fatal=False)
-        self._applications.stop("consumer")
-        life.end()
+        handled = self._life.stop_consumer({event.number for event in acknowledged} - saved)
         self._commands.run("replicate", MIRROR, "--runner", "local", "--until-caught-up")
-        life.until(lambda: self._ends("west") == self._ends("east"), "west has what east has", fatal=False)
+        self._life.until(lambda: self._ends("west") == self._ends("east"), "west has what east has", fatal=False)
         east, west = (read_log(self._stage.sandbox.cluster(name).client_config(ADMIN)) for name in ("east", "west"))
-        handled = self._applications.handled.read_new()
         return judge(
             east=east, west=west, acknowledged=acknowledged, handled=handled, saved=saved, switched_by=self._switched_by
         )

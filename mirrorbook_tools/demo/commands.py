@@ -28,6 +28,7 @@ class Commands:
         self._processes = processes
         self._screen = screen
         self._tick = tick
+        self._copying = False
 
     def run(self, *words: str) -> str:
         """To its end; what it printed. StoryFailed, with its own words, for any exit code but 0."""
@@ -46,10 +47,11 @@ class Commands:
     def copy(self, *words: str) -> None:
         """The data plane, which runs on beside all the rest."""
         self._begin(DATA_PLANE, words)
+        self._copying = True
 
     def check_copying(self) -> None:
-        """StoryFailed when the data plane has ended."""
-        if (code := self._processes.ended(DATA_PLANE)) is not None:
+        """StoryFailed when a data plane that was begun here has ended."""
+        if self._copying and (code := self._processes.ended(DATA_PLANE)) is not None:
             raise StoryFailed(f"copying has ended, exit code {code}\n{self._said(DATA_PLANE)}")
 
     def _begin(self, name: str, words: tuple[str, ...]) -> str:

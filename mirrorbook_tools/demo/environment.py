@@ -1,20 +1,24 @@
-"""What the demonstration starts, and how it is all stopped again: two clusters, two applications, `mirrorbook`."""
+"""What both demonstrations start, and how it is all stopped again: two clusters, two applications, `mirrorbook`.
+
+`mirrorbook demo` plays on this stage, `make demo` on one that has an Airflow, too.
+"""
 
 from __future__ import annotations
 
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import yaml
 
 from mirror_core.model.errors import Refused
+from mirrorbook_tools.demo.commands import Commands
 from mirrorbook_tools.demo.interrupts import Interrupts
 from mirrorbook_tools.demo.processes import Processes, end_known
 from mirrorbook_tools.demo.terminal_screen import Screen
 from mirrorbook_tools.demo.workdir import Place
-from mirrorbook_tools.demo.workload import Applications
+from mirrorbook_tools.demo.workload import Applications, Life
 from mirrorbook_tools.sandbox.sandbox import Sandbox
 
 MIRROR: Final = "orders"
@@ -40,19 +44,24 @@ class Stage:
         self._interrupts = interrupts
         self.processes = Processes(self._place, interrupts)
         self.applications = Applications(self.folder / "applications", self.sandbox, self.processes)
+        self.life = Life(
+            self.applications, self.sandbox, screen, logs=self.folder, beside=lambda: self.commands.check_copying()
+        )
+        self.commands = Commands(self.config, self.said, self.processes, screen, self.life.tick)
         self._claim = ExitStack()
         self._stopped = 0
         """Processes beside brokers, at the end."""
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> Self:
         with ExitStack() as claim:
             left = claim.enter_context(self._place.claimed())
             if left.kept and self.sandbox.running():
                 stop = f"stop them with `{self.stop_command()}`, or choose another --dir"
                 raise Refused("demonstration not started", [f"clusters that an earlier one kept are running: {stop}"])
             end_known(left.leaders)
+            self.stop_others()
             self.sandbox.down(delete=True)
-            for folder in (self.applications.folder, self.said, self.evidence, self.receipts):
+            for folder in self.folders():
                 if folder.exists():
                     shutil.rmtree(folder)
             self.said.mkdir()
@@ -63,15 +72,28 @@ class Stage:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         with self._claim, self._interrupts.held(), ExitStack() as last:  # the last one is called first
             last.callback(self._keep_clusters if self._keep and kind is None else self._stop_clusters)
+            last.callback(self.stop_others)
             last.callback(self._stop_processes)
             self.screen.still()
             self.screen.say("stopping what was started")
 
     def set_up(self) -> None:
-        """Both clusters, and a configuration for the command line: the mirror's hook tells the applications to move."""
+        """Both clusters, a configuration for the command line, and the applications at work on east."""
         self.sandbox.up()
-        hooks = {"mirrors": {MIRROR: {"switch": [self.applications.switch_hook()]}}}
-        self.config.write_text(self.sandbox.mirrorbook_yaml() + yaml.safe_dump(hooks), encoding="utf-8")
+        self.config.write_text(self.sandbox.mirrorbook_yaml() + self.switch_hooks(), encoding="utf-8")
+        self.life.begin()
+        self.life.at_work("east")
+
+    def switch_hooks(self) -> str:
+        """By the mirror's hook, whoever conducts a failover tells the applications to move."""
+        return yaml.safe_dump({"mirrors": {MIRROR: {"switch": [self.applications.switch_hook()]}}})
+
+    def folders(self) -> list[Path]:
+        """What a demonstration writes, and the next one removes first."""
+        return [self.applications.folder, self.said, self.evidence, self.receipts]
+
+    def stop_others(self) -> None:
+        """Stops what is neither a broker nor in `processes`, of this demonstration or an earlier one."""
 
     def stop_command(self) -> str:
         """What stops the clusters, and removes their data."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from mirror_core.model.errors import MirrorError
 from mirrorbook_tools.demo import discovery
 from mirrorbook_tools.demo.discovery import Discovery
-from mirrorbook_tools.demo.logs import PARTITIONS, QUIET, TOPIC, LogEnds, Written
+from mirrorbook_tools.demo.logs import PARTITIONS, QUIET, TOPIC, Event, LogEnds, Written
 from mirrorbook_tools.demo.processes import Processes
 from mirrorbook_tools.demo.terminal_screen import Counters, Screen
 from mirrorbook_tools.sandbox.credentials import ADMIN
@@ -69,19 +69,12 @@ class Applications:
         return {"name": "discovery", "command": [sys.executable, discovery.__file__, str(self.discovery.path)]}
 
 
-def lose_east(sandbox: Sandbox, while_cut_off: Callable[[], None]) -> None:
-    """First nothing gets through to west, while that goes on; then east dies while orders are written."""
-    west = sandbox.cluster("west")
-    west.stop_process()
-    try:
-        while_cut_off()
-        sandbox.cluster("east").kill()
-    finally:
-        west.cont_process()
-
-
 LIVE: Final = 600
 """Orders that are acknowledged in an act before the next one: a few seconds of life."""
+WAIT_S: Final = 300.0
+"""For a condition: a data plane's start on a busy laptop is no incident."""
+CUT_OFF: Final = 100
+"""Orders that east acknowledges while nothing gets through to west: half a second of life."""
 POLL_S: Final = 0.2
 
 
@@ -90,7 +83,7 @@ class StoryFailed(MirrorError):
 
 
 class Life:
-    """For one demonstration. `wait_s`: how long it waits for a condition; `logs`: where to look if that was in vain.
+    """For one demonstration. `logs`: where to look if it waited in vain.
 
     `beside` is called in each moment of waiting in which west is watched: it raises when copying has ended.
     """
@@ -102,14 +95,12 @@ class Life:
         screen: Screen,
         *,
         logs: Path,
-        wait_s: float,
-        beside: Callable[[], None] = lambda: None,
+        beside: Callable[[], None],
     ) -> None:
         self._applications = applications
         self._sandbox = sandbox
         self._screen = screen
         self._logs = logs
-        self._wait_s = wait_s
         self._beside = beside
         self._west: LogEnds | None = None
         self._playing = False
@@ -130,6 +121,44 @@ class Life:
         """From now on it is counted how far west is behind."""
         self._west = LogEnds(self._sandbox.cluster("west").client_config(ADMIN))
 
+    def await_copy(self, behind: int) -> None:
+        """Wait until west is at most so many orders behind."""
+        self.watch_west()
+        self.until(lambda: self.behind is not None and self.behind < behind, "west has what east has")
+        self._screen.say(f"west is {self.behind} orders behind, live, and has the same offsets")
+
+    def lose_east(self) -> None:
+        """First nothing gets through to west for a moment, then east dies while orders are written."""
+        self.leave_west()  # it answers nobody while it is cut off
+        enough = self._applications.acknowledged.on("east") + CUT_OFF
+        west = self._sandbox.cluster("west")
+        west.stop_process()
+        try:
+            self.until(lambda: self._applications.acknowledged.on("east") >= enough, "east goes on without west")
+            self._sandbox.cluster("east").kill()
+        finally:
+            west.cont_process()
+        self._screen.say("east was killed while orders were written; west had not got the last ones yet")
+
+    def check_switch(self, cluster: str, conductor: str) -> None:
+        """StoryFailed when the applications were not told to use this cluster."""
+        if (primary := self._applications.discovery.primary()) != cluster:
+            raise StoryFailed(f"{conductor} has not told the applications to use {cluster}: they use {primary}")
+
+    def stop_producer(self) -> list[Event]:
+        """All that was acknowledged."""
+        if code := self._applications.stop("producer"):
+            raise StoryFailed(f"the producer could not learn what became of its last orders: exit code {code}")
+        return self._applications.acknowledged.read_new()
+
+    def stop_consumer(self, wanted: Set[int]) -> list[Event]:
+        """All that was handled: when these orders are, or nothing more is to be expected."""
+        handled = self._applications.handled
+        self.until(lambda: wanted <= handled.numbers(), "the consumer has handled every order", fatal=False)
+        self._applications.stop("consumer")
+        self.end()
+        return handled.read_new()
+
     def leave_west(self) -> None:
         if self._west is not None:
             self._west.close()
@@ -145,10 +174,10 @@ class Life:
 
     def until(self, condition: Callable[[], bool], why: str, *, fatal: bool = True) -> None:
         """Wait. What is not fatal is left for the verdict to find."""
-        deadline = time.monotonic() + self._wait_s
+        deadline = time.monotonic() + WAIT_S
         while not condition():
             if time.monotonic() > deadline:
-                late = f"not within {self._wait_s:.0f} s: {why}; logs are in {self._logs}"
+                late = f"not within {WAIT_S:.0f} s: {why}; logs are in {self._logs}"
                 if fatal:
                     raise StoryFailed(late)
                 self._screen.say(late)
