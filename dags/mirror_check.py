@@ -14,9 +14,9 @@ from datetime import datetime
 from airflow.sdk import DAG
 from mirrorbook_airflow.approvals import CheckApprovers
 from mirrorbook_airflow.fence_watch import CheckWatchers
-from mirrorbook_airflow.notifications import when_red
+from mirrorbook_airflow.notifications import notify_on_failure
 from mirrorbook_airflow.operators import CheckClusters, CheckMirror, ListMirrors
-from mirrorbook_airflow.params import mirror_list
+from mirrorbook_airflow.params import mirror_list_param
 
 with DAG(
     "mirror_check",
@@ -27,13 +27,13 @@ with DAG(
     catchup=False,
     max_active_runs=1,
     tags=["mirrorbook"],
-    **when_red(),
+    **notify_on_failure(),
     params={
-        "mirrors": mirror_list("Mirrors to check; empty: all that are started"),
+        "mirrors": mirror_list_param("Mirrors to check; empty: all that are started"),
     },
 ) as dag:
     CheckClusters(task_id="clusters")  # behind nothing, and nothing behind it: red by itself
     CheckWatchers(task_id="watchers")  # the same
     CheckApprovers(task_id="approvers")  # the same
-    check = CheckMirror.partial(task_id="check", max_active_tis_per_dagrun=1, **CheckMirror.mapped())
+    check = CheckMirror.partial(task_id="check", max_active_tis_per_dagrun=1, **CheckMirror.mapped_defaults())
     check.expand(mirror=ListMirrors(task_id="mirrors").output)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow.sdk import DAG, Param
-from mirrorbook_airflow.control_tasks import ACTIONS, RECOVERIES, ControlMirror, ShowChange
-from mirrorbook_airflow.notifications import when_red
-from mirrorbook_airflow.operators import MANY_RUNS
-from mirrorbook_airflow.params import bytes_per_s, mirror
-from mirrorbook_airflow.runbook import approvals_of, chain
+from mirrorbook_airflow.control_tasks import ACTIONS, RECOVERY_ACTIONS, ControlMirror, ShowChange
+from mirrorbook_airflow.notifications import notify_on_failure
+from mirrorbook_airflow.operators import MAX_ACTIVE_RUNS
+from mirrorbook_airflow.params import bytes_per_s_param, mirror_param
+from mirrorbook_airflow.runbook import chain_tasks, make_approval_tasks
 
 with DAG(
     "mirror_control",
@@ -23,14 +23,14 @@ with DAG(
     schedule=None,
     start_date=datetime(2026, 1, 1),
     catchup=False,
-    max_active_runs=MANY_RUNS,
+    max_active_runs=MAX_ACTIVE_RUNS,
     is_paused_upon_creation=False,
     tags=["mirrorbook"],
-    **when_red(),
+    **notify_on_failure(),
     params={
-        "mirror": mirror("Name of the mirror"),
+        "mirror": mirror_param("Name of the mirror"),
         "action": Param(type="string", enum=[*ACTIONS], description_md="Action; none is chosen beforehand"),
-        "bytes_per_s": bytes_per_s("`throttle`: bytes per second read from the source"),
+        "bytes_per_s": bytes_per_s_param("`throttle`: bytes per second read from the source"),
         "take_over": Param(
             False,
             type="boolean",
@@ -44,9 +44,9 @@ with DAG(
             description_md="`recover`: regular expressions of topic names, one a line; empty: all FAILED ones",
         ),
         "recover_action": Param(
-            RECOVERIES[0],
+            RECOVERY_ACTIONS[0],
             type="string",
-            enum=[*RECOVERIES],
+            enum=[*RECOVERY_ACTIONS],
             description_md="`retry` copies on, `recopy` deletes the copy and copies again, `accept` forgets it",
         ),
         "salvage": Param(
@@ -57,5 +57,7 @@ with DAG(
     },
 ) as dag:
     show = ShowChange(task_id="show", mirror="{{ params.mirror }}")
-    asked = approvals_of(show, "Mirror {{ params.mirror }}: {{ params.action }}?")
-    chain(show, *asked, ControlMirror(task_id="control", mirror="{{ params.mirror }}", show=show, approvals=asked))
+    asked = make_approval_tasks(show, "Mirror {{ params.mirror }}: {{ params.action }}?")
+    chain_tasks(
+        show, *asked, ControlMirror(task_id="control", mirror="{{ params.mirror }}", show=show, approvals=asked)
+    )

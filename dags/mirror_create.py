@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Any
 
 from airflow.sdk import DAG, Param
-from mirrorbook_airflow.notifications import when_red
+from mirrorbook_airflow.notifications import notify_on_failure
 from mirrorbook_airflow.operators import CreateMirror, StartMirror, SyncMirror
-from mirrorbook_airflow.params import cluster
+from mirrorbook_airflow.params import cluster_param
 
 PATTERNS: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
 
@@ -22,13 +22,13 @@ with DAG(
     max_active_runs=1,
     is_paused_upon_creation=False,
     tags=["mirrorbook"],
-    **when_red(),
+    **notify_on_failure(),
     params={
         "mirror": Param(
             type="string", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description_md="Name of the new mirror"
         ),
-        "source": cluster("Connection (type `kafka_cluster`) of the source"),
-        "destination": cluster("Connection of the destination"),
+        "source": cluster_param("Connection (type `kafka_cluster`) of the source"),
+        "destination": cluster_param("Connection of the destination"),
         "topics": Param([".*"], **PATTERNS, description_md="Regular expressions for whole topic names, one a line"),
         "exclude_topics": Param([], **PATTERNS, description_md="Topics to leave out; exclusion wins"),
         "groups": Param([".*"], **PATTERNS, description_md="Consumer groups whose offsets are synced"),

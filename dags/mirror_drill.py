@@ -10,10 +10,10 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow.sdk import DAG, Param
-from mirrorbook_airflow.drill_tasks import BOTH, CleanDrill, DrillMirror
-from mirrorbook_airflow.notifications import when_red
+from mirrorbook_airflow.drill_tasks import BOTH_MODES, CleanDrill, DrillMirror
+from mirrorbook_airflow.notifications import notify_on_failure
 from mirrorbook_airflow.operators import ListMirrors
-from mirrorbook_airflow.params import mirror_list
+from mirrorbook_airflow.params import mirror_list_param
 
 with DAG(
     "mirror_drill",
@@ -24,20 +24,20 @@ with DAG(
     catchup=False,
     max_active_runs=1,
     tags=["mirrorbook"],
-    **when_red(),
+    **notify_on_failure(),
     params={
-        "mirrors": mirror_list("Mirrors to drill; empty: all that are started"),
+        "mirrors": mirror_list_param("Mirrors to drill; empty: all that are started"),
         "mode": Param(
-            BOTH,
+            BOTH_MODES,
             type="string",
-            enum=[BOTH, "planned", "unplanned"],
+            enum=[BOTH_MODES, "planned", "unplanned"],
             description_md="`planned`: loses nothing; `unplanned`: does without the source, and counts what is lost; "
-            f"`{BOTH}`: one after the other",
+            f"`{BOTH_MODES}`: one after the other",
         ),
     },
 ) as dag:
     mirrors = ListMirrors(task_id="mirrors")
-    drill = DrillMirror.partial(task_id="drill", max_active_tis_per_dagrun=1, **DrillMirror.mapped())
-    clean = CleanDrill.partial(task_id="clean", max_active_tis_per_dagrun=1, **CleanDrill.mapped())
+    drill = DrillMirror.partial(task_id="drill", max_active_tis_per_dagrun=1, **DrillMirror.mapped_defaults())
+    clean = CleanDrill.partial(task_id="clean", max_active_tis_per_dagrun=1, **CleanDrill.mapped_defaults())
     drilled, cleaned = drill.expand(mirror=mirrors.output), clean.expand(mirror=mirrors.output)
     drilled >> cleaned.as_teardown(on_failure_fail_dagrun=True)

@@ -12,10 +12,10 @@ from datetime import datetime
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
-from mirrorbook_airflow.notifications import when_red
-from mirrorbook_airflow.operators import MANY_RUNS, URGENT
-from mirrorbook_airflow.params import data_plane, gate_limit, mirror, pause, strategies
-from mirrorbook_airflow.runbook import failback_phases
+from mirrorbook_airflow.notifications import notify_on_failure
+from mirrorbook_airflow.operators import MAX_ACTIVE_RUNS, URGENT_TASK_DEFAULTS
+from mirrorbook_airflow.params import data_plane_params, gate_limit_param, mirror_param, pause_param, strategies_param
+from mirrorbook_airflow.runbook import make_failback_tasks
 
 with DAG(
     "mirror_failback",
@@ -24,23 +24,23 @@ with DAG(
     schedule=None,
     start_date=datetime(2026, 1, 1),
     catchup=False,
-    max_active_runs=MANY_RUNS,
+    max_active_runs=MAX_ACTIVE_RUNS,
     is_paused_upon_creation=False,
     tags=["mirrorbook", "runbook"],
-    default_args=URGENT,
-    **when_red(),
+    default_args=URGENT_TASK_DEFAULTS,
+    **notify_on_failure(),
     params={
-        "mirror": mirror("Name of the mirror that was failed over"),
-        "strategies": strategies(),
-        "pause": pause(),
-        "gate_limit_s": gate_limit(),
-        **data_plane(),
+        "mirror": mirror_param("Name of the mirror that was failed over"),
+        "strategies": strategies_param(),
+        "pause": pause_param(),
+        "gate_limit_s": gate_limit_param(),
+        **data_plane_params(),
     },
 ) as dag:
-    phases = failback_phases(
+    phases = make_failback_tasks(
         "{{ params.mirror }}",
         question="Fail back mirror {{ params.mirror }}?",
-        home="Bring applications of mirror {{ params.mirror }} home?",
+        home_question="Bring applications of mirror {{ params.mirror }} home?",
         strategies="{{ params.strategies or '' }}",
     )
     # Teardowns don't count for the state of a run; this leaf is what makes a rejected or failed one red.

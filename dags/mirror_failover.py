@@ -10,10 +10,16 @@ from datetime import datetime
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
-from mirrorbook_airflow.notifications import when_red_or_late
-from mirrorbook_airflow.operators import MANY_RUNS, URGENT
-from mirrorbook_airflow.params import gate_limit, leave_behind, mirror, pause, spark_master
-from mirrorbook_airflow.runbook import failover_phases
+from mirrorbook_airflow.notifications import notify_on_failure_or_deadline
+from mirrorbook_airflow.operators import MAX_ACTIVE_RUNS, URGENT_TASK_DEFAULTS
+from mirrorbook_airflow.params import (
+    gate_limit_param,
+    leave_behind_param,
+    mirror_param,
+    pause_param,
+    spark_master_param,
+)
+from mirrorbook_airflow.runbook import make_failover_tasks
 
 with DAG(
     "mirror_failover",
@@ -22,19 +28,19 @@ with DAG(
     schedule=None,
     start_date=datetime(2026, 1, 1),
     catchup=False,
-    max_active_runs=MANY_RUNS,
+    max_active_runs=MAX_ACTIVE_RUNS,
     is_paused_upon_creation=False,
     tags=["mirrorbook", "runbook"],
-    default_args=URGENT,
-    **when_red_or_late(),
+    default_args=URGENT_TASK_DEFAULTS,
+    **notify_on_failure_or_deadline(),
     params={
-        "mirror": mirror("Name of the mirror to fail over"),
-        "master": spark_master(),
-        "pause": pause(),
-        "gate_limit_s": gate_limit(),
-        "leave_behind": leave_behind(),
+        "mirror": mirror_param("Name of the mirror to fail over"),
+        "master": spark_master_param(),
+        "pause": pause_param(),
+        "gate_limit_s": gate_limit_param(),
+        "leave_behind": leave_behind_param(),
     },
 ) as dag:
-    phases = failover_phases("{{ params.mirror }}", "Fail over mirror {{ params.mirror }}?")
+    phases = make_failover_tasks("{{ params.mirror }}", "Fail over mirror {{ params.mirror }}?")
     # Teardowns don't count for the state of a run; this leaf is what makes a rejected or failed one red.
     phases.last >> EmptyOperator(task_id="done")

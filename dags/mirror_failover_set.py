@@ -11,10 +11,10 @@ from datetime import datetime
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
-from mirrorbook_airflow.notifications import when_red_or_late
-from mirrorbook_airflow.operators import MANY_RUNS, URGENT
-from mirrorbook_airflow.params import gate_limit, mirror_set, pause, spark_master
-from mirrorbook_airflow.set_tasks import set_phases
+from mirrorbook_airflow.notifications import notify_on_failure_or_deadline
+from mirrorbook_airflow.operators import MAX_ACTIVE_RUNS, URGENT_TASK_DEFAULTS
+from mirrorbook_airflow.params import gate_limit_param, pause_param, set_param, spark_master_param
+from mirrorbook_airflow.set_tasks import make_set_tasks
 
 with DAG(
     "mirror_failover_set",
@@ -23,18 +23,18 @@ with DAG(
     schedule=None,
     start_date=datetime(2026, 1, 1),
     catchup=False,
-    max_active_runs=MANY_RUNS,
+    max_active_runs=MAX_ACTIVE_RUNS,
     is_paused_upon_creation=False,
     tags=["mirrorbook", "runbook"],
-    default_args=URGENT,
-    **when_red_or_late(),
+    default_args=URGENT_TASK_DEFAULTS,
+    **notify_on_failure_or_deadline(),
     params={
-        "set": mirror_set("Name of the set of mirrors"),
-        "master": spark_master(),
-        "pause": pause(),
-        "gate_limit_s": gate_limit(),
+        "set": set_param("Name of the set of mirrors"),
+        "master": spark_master_param(),
+        "pause": pause_param(),
+        "gate_limit_s": gate_limit_param(),
     },
 ) as dag:
-    ends = set_phases("{{ params.set }}", "Fail over set {{ params.set }}?")
+    ends = make_set_tasks("{{ params.set }}", "Fail over set {{ params.set }}?")
     # Teardowns don't count for the state of a run; this leaf is what makes a rejected or failed one red.
     [*ends] >> EmptyOperator(task_id="done")

@@ -11,10 +11,10 @@ from datetime import datetime
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
-from mirrorbook_airflow.notifications import when_red_or_late
-from mirrorbook_airflow.operators import MANY_RUNS, URGENT
-from mirrorbook_airflow.params import mirror_set, spark_master
-from mirrorbook_airflow.set_tasks import set_phases
+from mirrorbook_airflow.notifications import notify_on_failure_or_deadline
+from mirrorbook_airflow.operators import MAX_ACTIVE_RUNS, URGENT_TASK_DEFAULTS
+from mirrorbook_airflow.params import set_param, spark_master_param
+from mirrorbook_airflow.set_tasks import make_set_tasks
 
 with DAG(
     "mirror_failover_set_unplanned",
@@ -23,17 +23,17 @@ with DAG(
     schedule=None,
     start_date=datetime(2026, 1, 1),
     catchup=False,
-    max_active_runs=MANY_RUNS,
+    max_active_runs=MAX_ACTIVE_RUNS,
     is_paused_upon_creation=False,
     tags=["mirrorbook", "runbook"],
-    default_args=URGENT,
-    **when_red_or_late(),
+    default_args=URGENT_TASK_DEFAULTS,
+    **notify_on_failure_or_deadline(),
     params={
-        "set": mirror_set("Name of the set of mirrors"),
-        "master": spark_master(),
+        "set": set_param("Name of the set of mirrors"),
+        "master": spark_master_param(),
     },
 ) as dag:
-    ends = set_phases(
+    ends = make_set_tasks(
         "{{ params.set }}",
         "Fail over set {{ params.set }} without its sources? Records that were not copied will be lost.",
         mode="unplanned",

@@ -11,10 +11,10 @@ from datetime import datetime
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
-from mirrorbook_airflow.notifications import when_red_or_late
-from mirrorbook_airflow.operators import MANY_RUNS, URGENT
-from mirrorbook_airflow.params import mirror, spark_master
-from mirrorbook_airflow.runbook import failover_phases
+from mirrorbook_airflow.notifications import notify_on_failure_or_deadline
+from mirrorbook_airflow.operators import MAX_ACTIVE_RUNS, URGENT_TASK_DEFAULTS
+from mirrorbook_airflow.params import mirror_param, spark_master_param
+from mirrorbook_airflow.runbook import make_failover_tasks
 
 with DAG(
     "mirror_failover_unplanned",
@@ -23,14 +23,14 @@ with DAG(
     schedule=None,
     start_date=datetime(2026, 1, 1),
     catchup=False,
-    max_active_runs=MANY_RUNS,
+    max_active_runs=MAX_ACTIVE_RUNS,
     is_paused_upon_creation=False,
     tags=["mirrorbook", "runbook"],
-    default_args=URGENT,
-    **when_red_or_late(),
-    params={"mirror": mirror("Name of the mirror whose source is dead"), "master": spark_master()},
+    default_args=URGENT_TASK_DEFAULTS,
+    **notify_on_failure_or_deadline(),
+    params={"mirror": mirror_param("Name of the mirror whose source is dead"), "master": spark_master_param()},
 ) as dag:
-    phases = failover_phases(
+    phases = make_failover_tasks(
         "{{ params.mirror }}",
         "Fail over mirror {{ params.mirror }} without its source? Records that were not copied will be lost.",
         mode="unplanned",

@@ -9,9 +9,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow.sdk import DAG, Param
-from mirrorbook_airflow.notifications import when_red
+from mirrorbook_airflow.notifications import notify_on_failure
 from mirrorbook_airflow.operators import CheckClusters, CheckParity, CompactReceipts, ListMirrors
-from mirrorbook_airflow.params import bytes_per_s, mirror_list, spark_master
+from mirrorbook_airflow.params import bytes_per_s_param, mirror_list_param, spark_master_param
 
 with DAG(
     "mirror_parity",
@@ -22,20 +22,20 @@ with DAG(
     catchup=False,
     max_active_runs=1,
     tags=["mirrorbook"],
-    **when_red(),
+    **notify_on_failure(),
     params={
-        "mirrors": mirror_list("Mirrors to compare; empty: all that are started"),
+        "mirrors": mirror_list_param("Mirrors to compare; empty: all that are started"),
         "whole": Param(
             False,
             type="boolean",
             description_md="Compare everything again; otherwise only what was not compared yet, and the ends",
         ),
-        "bytes_per_s": bytes_per_s("Bytes per second read of each cluster, of one mirror after the other"),
-        "master": spark_master(),
+        "bytes_per_s": bytes_per_s_param("Bytes per second read of each cluster, of one mirror after the other"),
+        "master": spark_master_param(),
     },
 ) as dag:
     CheckClusters(task_id="clusters")  # behind nothing, and nothing behind it: red by itself
     mirrors = ListMirrors(task_id="mirrors")
     for name, operator in (("parity", CheckParity), ("receipts", CompactReceipts)):
-        each = operator.partial(task_id=name, max_active_tis_per_dagrun=1, **operator.mapped())
+        each = operator.partial(task_id=name, max_active_tis_per_dagrun=1, **operator.mapped_defaults())
         each.expand(mirror=mirrors.output)

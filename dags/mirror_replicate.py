@@ -12,10 +12,10 @@ from datetime import datetime
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, TriggerRule
-from mirrorbook_airflow.notifications import when_red
-from mirrorbook_airflow.operators import MANY_RUNS
-from mirrorbook_airflow.params import data_plane, mirror
-from mirrorbook_airflow.replicate_tasks import SILENT, WatchAgain, WatchDataPlane
+from mirrorbook_airflow.notifications import notify_on_failure
+from mirrorbook_airflow.operators import MAX_ACTIVE_RUNS
+from mirrorbook_airflow.params import data_plane_params, mirror_param
+from mirrorbook_airflow.replicate_tasks import WATCH_RETRIES, WatchAgain, WatchDataPlane
 
 with DAG(
     "mirror_replicate",
@@ -24,13 +24,13 @@ with DAG(
     schedule=None,
     start_date=datetime(2026, 1, 1),
     catchup=False,
-    max_active_runs=MANY_RUNS,
+    max_active_runs=MAX_ACTIVE_RUNS,
     is_paused_upon_creation=False,
     tags=["mirrorbook"],
-    **when_red(),
-    params={"mirror": mirror("Name of the mirror"), **data_plane()},
+    **notify_on_failure(),
+    params={"mirror": mirror_param("Name of the mirror"), **data_plane_params()},
 ) as dag:
-    watch = WatchDataPlane(task_id="watch", mirror="{{ params.mirror }}", **SILENT)
+    watch = WatchDataPlane(task_id="watch", mirror="{{ params.mirror }}", **WATCH_RETRIES)
     again = WatchAgain(task_id="watch_again", mirror="{{ params.mirror }}", trigger_rule=TriggerRule.ONE_FAILED)
     # A second leaf, because `watch_again` ends well: this one keeps the run of an incident red.
     watch >> [again, EmptyOperator(task_id="done")]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
-from mirrorbook_airflow.notifications import when_red
-from mirrorbook_airflow.operators import AT_ONCE, ListMirrors, SyncMirror
-from mirrorbook_airflow.params import mirror_list
+from mirrorbook_airflow.notifications import notify_on_failure
+from mirrorbook_airflow.operators import MAX_PARALLEL_TASKS, ListMirrors, SyncMirror
+from mirrorbook_airflow.params import mirror_list_param
 
 with DAG(
     "mirror_sync",
@@ -18,9 +18,9 @@ with DAG(
     catchup=False,
     max_active_runs=1,
     tags=["mirrorbook"],
-    **when_red(),
-    params={"mirrors": mirror_list("Mirrors to sync; empty: all that are started")},
+    **notify_on_failure(),
+    params={"mirrors": mirror_list_param("Mirrors to sync; empty: all that are started")},
 ) as dag:
     mirrors = ListMirrors(task_id="mirrors")
-    each = SyncMirror.partial(task_id="sync", max_active_tis_per_dag=AT_ONCE, **SyncMirror.mapped())
+    each = SyncMirror.partial(task_id="sync", max_active_tis_per_dag=MAX_PARALLEL_TASKS, **SyncMirror.mapped_defaults())
     each.expand(mirror=mirrors.output)

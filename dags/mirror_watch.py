@@ -14,10 +14,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
-from mirrorbook_airflow.fence_watch import MAP_INDEX, CallForDebtors, KeepFenced, LookAtDebtors
-from mirrorbook_airflow.notifications import when_red
-from mirrorbook_airflow.operators import AT_ONCE, TASK_DEFAULTS
-from mirrorbook_airflow.params import mirror_list
+from mirrorbook_airflow.fence_watch import MAP_INDEX, KeepSourceFenced, ProbeFencedSources, RaiseFenceAlarms
+from mirrorbook_airflow.notifications import notify_on_failure
+from mirrorbook_airflow.operators import MAX_PARALLEL_TASKS, TASK_DEFAULTS
+from mirrorbook_airflow.params import mirror_list_param
 
 with DAG(
     "mirror_watch",
@@ -29,17 +29,17 @@ with DAG(
     max_active_runs=1,
     is_paused_upon_creation=False,
     tags=["mirrorbook"],
-    **when_red(),
+    **notify_on_failure(),
     params={
-        "mirrors": mirror_list(
+        "mirrors": mirror_list_param(
             "Mirrors to watch; empty: every mirror whose old source has a pending or standing fence, or "
             "that a run holds"
         )
     },
 ) as dag:
-    look = LookAtDebtors(task_id="look")
-    look >> CallForDebtors(task_id="call", look=look)
-    each = KeepFenced.partial(
-        task_id="watch", map_index_template=MAP_INDEX, max_active_tis_per_dag=AT_ONCE, **TASK_DEFAULTS
+    probe = ProbeFencedSources(task_id="look")
+    probe >> RaiseFenceAlarms(task_id="call", probe=probe)
+    each = KeepSourceFenced.partial(
+        task_id="watch", map_index_template=MAP_INDEX, max_active_tis_per_dag=MAX_PARALLEL_TASKS, **TASK_DEFAULTS
     )
-    each.expand(mirrors=look.output)
+    each.expand(mirrors=probe.output)

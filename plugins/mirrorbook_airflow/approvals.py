@@ -1,7 +1,7 @@
-"""Tasks that ask a person, and what is known of who answered.
+"""Tasks that ask for approval, and who answered.
 
-An approval counts when the task that asked has recorded it in the state topic of the mirror's destination, by what
-Airflow itself recorded of the answer. XComs and states of tasks are anybody's to write in Airflow: they prove nothing.
+The asking task records an approval in the state topic of the mirror's destination, from Airflow's own record of the
+answer. XComs and task states prove nothing: any task may write them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ from mirror_core.model.run_checkpoints import RecordedApproval, ShownPlan
 from mirror_core.model.text import escape_invisible
 from mirror_core.model.timing import now_ms
 from mirrorbook_airflow.errors import airflow_errors
-from mirrorbook_airflow.markdown import proved_markdown
+from mirrorbook_airflow.markdown import format_comparisons
 from mirrorbook_airflow.mirror_lookup import find_mirror, find_set
-from mirrorbook_airflow.notifications import notifiers
+from mirrorbook_airflow.notifications import make_notifiers
 from mirrorbook_airflow.operators import TASK_DEFAULTS
-from mirrorbook_airflow.params import approvers, page_root, wrong_approvers
+from mirrorbook_airflow.page import get_page_root
+from mirrorbook_airflow.params import explain_wrong_approvers, read_approvers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,30 +48,29 @@ if TYPE_CHECKING:
     from mirror_core.state.state_records import State
 
 APPROVAL_TIMEOUT: Final = timedelta(seconds=APPROVAL_VALIDITY_S)
-"""A plan that nobody has approved for so long counts as rejected."""
-APPROVES: Final = "approves"
-"""What an answer is about, from the task's first half to its second one: not an XCom, which others may write."""
+"""A plan without an answer for so long counts as rejected."""
+APPROVES_KEY: Final = "approves"
+"""Keyword of `execute_complete`. Not an XCom: other tasks could write that."""
 
 
 class ApprovePlan(ApprovalOperator):
-    """Ask a person. Nothing has been done so far, and a Reject, also by silence, leaves everything as it is.
+    """Asks for approval of a plan; no answer is a Reject. A plan with an empty hash needs none.
 
-    Airflow 3.3 may lose an answer that comes while its scheduler is busy, and fail the task: then it asks again. A plan
-    with an empty hash needs no approval.
+    Airflow 3.3 may lose an answer while its scheduler is busy, and fails the task: it then asks again.
     """
 
     template_fields = (*ApprovalOperator.template_fields, "mirror", "set_name")
 
     def __init__(self, *, question: str, plan: BaseOperator, **kwargs: Any) -> None:
-        pulled = f"ti.xcom_pull(task_ids='{plan.task_id}')"
+        xcom = f"ti.xcom_pull(task_ids='{plan.task_id}')"
         super().__init__(
-            subject=f"{question} Plan {{{{ {pulled}['hash'][:12] }}}}",
-            body=f"{{{{ {pulled}['body'] }}}}",
+            subject=f"{question} Plan {{{{ {xcom}['hash'][:12] }}}}",
+            body=f"{{{{ {xcom}['body'] }}}}",
             defaults=[self.REJECT],
             fail_on_reject=True,
             response_timeout=APPROVAL_TIMEOUT,
-            assigned_users=approvers(),
-            notifiers=notifiers(),
+            assigned_users=read_approvers(),
+            notifiers=make_notifiers(),
             **{**TASK_DEFAULTS, **kwargs},
         )
         self.plan_task = plan.task_id
@@ -82,78 +82,80 @@ class ApprovePlan(ApprovalOperator):
             self.log.info("not asked: nothing is done that needs an approval")
             return None
         with airflow_errors():
-            approves = self.shown(context)
-        return self._ask(context, approves)
+            approves = self.check_displayed_plan(context)
+        return self._request_approval(context, approves)
 
-    def shown(self, context: Context) -> str:
-        """What an answer approves, of what is shown now. Refused when that is not what the plan's task has recorded."""
-        plan = recorded_plan(context, self.plan_task, self.states())
-        named = context["ti"].xcom_pull(task_ids=self.plan_task)["hash"]
+    def check_displayed_plan(self, context: Context) -> str:
+        """The hash that an answer approves. Raises Refused unless the text is the one that the plan's task recorded."""
+        plan = read_shown_plan(context, self.plan_task, self.read_states())
+        pulled_hash = context["ti"].xcom_pull(task_ids=self.plan_task)["hash"]
         body_sha256 = hashlib.sha256((self.body or "").encode()).hexdigest()
-        if (named, body_sha256) != (plan.plan_hash, plan.body_sha256):
+        if (pulled_hash, body_sha256) != (plan.plan_hash, plan.body_sha256):
             reason = f"what is shown is not what task {self.plan_task} has made: trigger the DAG again"
             raise Refused(f"plan {shorten_hash(plan.plan_hash)}", [reason])
         return plan.plan_hash
 
-    def _ask(self, context: Context, approves: str) -> Any:
-        self._refuse_older_text(context)
+    def _request_approval(self, context: Context, approves: str) -> Any:
+        self._refuse_stale_question(context)
         try:
             return super().execute(context)
-        except TaskAwaitingInput as asking:
-            asking.kwargs = {**(asking.kwargs or {}), APPROVES: approves}
+        except TaskAwaitingInput as pause:
+            pause.kwargs = {**(pause.kwargs or {}), APPROVES_KEY: approves}
             raise
 
-    def _refuse_older_text(self, context: Context) -> None:
-        """Airflow (3.3.2) keeps the text of a task's first question, also when the task is cleared and asks again."""
-        if displayed_question(self, context) != (self.subject, self.body or ""):
+    def _refuse_stale_question(self, context: Context) -> None:
+        """Airflow 3.3.2 keeps the text of a task's first question when the task is cleared and asks again."""
+        if fetch_displayed_question(self, context) != (self.subject, self.body or ""):
             raise AirflowFailException(
                 "Airflow still shows the question as it was first asked, with an older plan, and nobody should answer "
-                f"that: {self.left_as_is()}. Trigger the DAG again, or go on from the command line"
+                f"that: {self.format_left_unchanged()}. Trigger the DAG again, or go on from the command line"
             )
 
     def execute_complete(self, context: Context, event: dict[str, Any], approves: str = "") -> Any:
         try:
             answer = super().execute_complete(context, event)
         except HITLRejectException:
-            said = f"rejected by {name_of(event)}"
+            reason = f"rejected by {format_responder(event)}"
             if event.get("timedout"):
-                said = f"nobody answered by {datetime.now(UTC):%H:%M} UTC"
+                reason = f"nobody answered by {datetime.now(UTC):%H:%M} UTC"
             # A no is never asked about again.
-            raise AirflowFailException(f"{said}: {self.left_as_is()}") from None
-        approval = self._approval(context, event)
+            raise AirflowFailException(f"{reason}: {self.format_left_unchanged()}") from None
+        approval = self._read_approval(context, event)
         self.log.info("approved by %s (%s): %s", approval.name, approval.id, shorten_hash(approves))
         with airflow_errors():
-            self._record(question_of(context, self.plan_task), approval, approves)
+            self._record_approval(make_question_id(context, self.plan_task), approval, approves)
         return answer
 
-    def _approval(self, context: Context, event: dict[str, Any]) -> Approval:
-        """Who has approved. The API server makes the event from its own record of the answer, when it takes that."""
+    def _read_approval(self, context: Context, event: dict[str, Any]) -> Approval:
+        """From the event, which the API server makes of its own record of the answer."""
         run, person, at = context["dag_run"], event["responded_by_user"] or {}, event["responded_at"]
-        who = str(person.get("id") or "")
-        if not who or event["chosen_options"] != [self.APPROVE]:
-            raise AirflowFailException(f"Airflow has no record that somebody approved it: {self.left_as_is()}")
+        user_id = str(person.get("id") or "")
+        if not user_id or event["chosen_options"] != [self.APPROVE]:
+            raise AirflowFailException(
+                f"Airflow has no record that somebody approved it: {self.format_left_unchanged()}"
+            )
         at_ms = round(at.timestamp() * 1000)
         # Asked again, the task has an answer of another time.
         approval_id = f"{run.dag_id}/{run.run_id}/{self.task_id}/{at_ms}"
-        approval = make_approval(approval_id, who, str(person.get("name") or who), at_ms)
-        if not is_approver(policy_of(context, self.plan_task, (self.task_id,)), approval):
-            raise AirflowFailException(f"{approval.name} ({approval.id}) may not approve here: {self.left_as_is()}")
+        approval = make_approval(approval_id, user_id, str(person.get("name") or user_id), at_ms)
+        if not is_approver(make_approval_policy(context, self.plan_task, (self.task_id,)), approval):
+            raise AirflowFailException(
+                f"{approval.name} ({approval.id}) may not approve here: {self.format_left_unchanged()}"
+            )
         return approval
 
-    def _record(self, question: str, approval: Approval, approves: str) -> None:
+    def _record_approval(self, question: str, approval: Approval, approves: str) -> None:
         from mirror_core.state.approvals import record_approval
 
         recorded = RecordedApproval(question=question, task=self.task_id, approves=approves, approval=approval)
-        for link, _ in self.states():
+        for link, _ in self.read_states():
             record_approval(link.destination, link.mirror.name, recorded)
 
-    def states(self) -> list[tuple[MirrorLink, State]]:
-        """The mirrors that the question is about, and the states of their destinations."""
+    def read_states(self) -> list[tuple[MirrorLink, State]]:
         mirrors: Sequence[str] = find_set(self.set_name).mirrors if self.set_name else (self.mirror,)
         return [find_mirror(mirror) for mirror in mirrors]
 
-    def left_as_is(self) -> str:
-        """What a run has done that goes no further than this question."""
+    def format_left_unchanged(self) -> str:
         before = self.get_flat_relatives(upstream=True)
         if all(isinstance(task, ApprovePlan) or task.task_id == self.plan_task for task in before):
             return "nothing was done"
@@ -161,37 +163,39 @@ class ApprovePlan(ApprovalOperator):
 
 
 class ApproveSecond(ApprovePlan):
-    """Ask another person about the same plan. Whoever approved it first can't do so again: red, and nothing is done."""
+    """Asks a second person about the same plan. The first approver cannot answer again."""
 
     def __init__(self, *, question: str, plan: BaseOperator, first: BaseOperator, **kwargs: Any) -> None:
         super().__init__(question=f"{question} (a second person)", plan=plan, **kwargs)
         self.first_task = first.task_id
 
-    def _ask(self, context: Context, approves: str) -> Any:
+    def _request_approval(self, context: Context, approves: str) -> Any:
         with airflow_errors():
-            first = self._first(question_of(context, self.plan_task))
+            first = self._find_first_approvals(make_question_id(context, self.plan_task))
         if self.assigned_users:  # Airflow itself turns everybody else down
-            known = {name for one in first for name in (one.id, one.name)}
-            self.assigned_users = [user for user in self.assigned_users if user["id"] not in known]
+            first_approvers = {name for approval in first for name in (approval.id, approval.name)}
+            self.assigned_users = [user for user in self.assigned_users if user["id"] not in first_approvers]
             if not self.assigned_users:
-                raise AirflowFailException(f"nobody but {first[0].name} may approve here: {self.left_as_is()}")
-        return super()._ask(context, approves)
+                raise AirflowFailException(
+                    f"nobody but {first[0].name} may approve here: {self.format_left_unchanged()}"
+                )
+        return super()._request_approval(context, approves)
 
-    def _record(self, question: str, approval: Approval, approves: str) -> None:
-        if reasons := explain_missing_approvals((*self._first(question), approval), 2):
-            raise AirflowFailException(f"{'; '.join(reasons)}: {self.left_as_is()}")
-        super()._record(question, approval, approves)
+    def _record_approval(self, question: str, approval: Approval, approves: str) -> None:
+        if reasons := explain_missing_approvals((*self._find_first_approvals(question), approval), 2):
+            raise AirflowFailException(f"{'; '.join(reasons)}: {self.format_left_unchanged()}")
+        super()._record_approval(question, approval, approves)
 
-    def _first(self, question: str) -> list[Approval]:
+    def _find_first_approvals(self, question: str) -> list[Approval]:
         from mirror_core.state.approvals import find_approvals
 
-        link, state = self.states()[0]
-        known = find_approvals(state, link.mirror.name, question)
-        return [one.approval for one in known if one.task == self.first_task]
+        link, state = self.read_states()[0]
+        recorded = find_approvals(state, link.mirror.name, question)
+        return [approval.approval for approval in recorded if approval.task == self.first_task]
 
 
 class GoAhead(ApprovePlan):
-    """Ask once more, at the moment: all is proved, and applications stop now. Not where the run was told not to."""
+    """Asks again just before applications stop. Skipped where parameter `pause` is off."""
 
     def __init__(self, *, question: str, plan: BaseOperator, proof: BaseOperator, **kwargs: Any) -> None:
         super().__init__(question=question, plan=plan, **kwargs)
@@ -204,28 +208,28 @@ class GoAhead(ApprovePlan):
             return None
         return super().execute(context)
 
-    def shown(self, context: Context) -> str:
-        """The run that is asked about: a task that is cleared later begins another run, and this answer stays."""
-        asked_of = str(context["ti"].xcom_pull(task_ids=self.proof_task)["run"])
-        proved = [
+    def check_displayed_plan(self, context: Context) -> str:
+        """The run's id: a cleared task begins another run, which this answer does not approve."""
+        run_id = str(context["ti"].xcom_pull(task_ids=self.proof_task)["run"])
+        compared_runs = [
             (run, state.steps_of(run))
-            for link, state in self.states()
+            for link, state in self.read_states()
             for run in state.runs.values()
-            if run.plan.mirror == link.mirror.name and asked_of in (run.id, run.set_run)
+            if run.plan.mirror == link.mirror.name and run_id in (run.id, run.set_run)
         ]
-        if not proved:
-            raise Refused(f"run {asked_of}", ["it is none of this question's mirrors"])
-        self.body = proved_markdown(proved, page_root())
-        return asked_of
+        if not compared_runs:
+            raise Refused(f"run {run_id}", ["it is none of this question's mirrors"])
+        self.body = format_comparisons(compared_runs, get_page_root())
+        return run_id
 
 
-def displayed_question(task: ApprovalOperator, context: Context) -> tuple[str, str]:
-    """Subject and body of this task's question as Airflow shows them, once it is asked."""
+def fetch_displayed_question(task: ApprovalOperator, context: Context) -> tuple[str, str]:
+    """Subject and body as Airflow shows them."""
     from airflow.sdk.api.datamodels._generated import HITLUser
     from airflow.sdk.execution_time.comms import CreateHITLDetailPayload, HITLDetailRequestResult
     from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
 
-    asked = CreateHITLDetailPayload(
+    payload = CreateHITLDetailPayload(
         ti_id=context["ti"].id,
         options=task.options,
         subject=task.subject,
@@ -235,43 +239,41 @@ def displayed_question(task: ApprovalOperator, context: Context) -> tuple[str, s
         params=task.serialized_params,
         assigned_users=[HITLUser(**user) for user in task.assigned_users or ()],
     )
-    displayed = SUPERVISOR_COMMS.send(asked)
+    displayed = SUPERVISOR_COMMS.send(payload)
     if not isinstance(displayed, HITLDetailRequestResult):
         raise AirflowFailException(f"task {task.task_id}: Airflow does not say which question it shows")
     return displayed.subject, displayed.body or ""
 
 
-def name_of(event: Mapping[str, Any]) -> str:
-    """Of the person whose answer this is."""
+def format_responder(event: Mapping[str, Any]) -> str:
     person = event.get("responded_by_user") or {}
     return escape_invisible(str(person.get("name") or person.get("id") or "somebody whom Airflow does not name"))
 
 
 class CheckApprovers(BaseOperator):
-    """Red where nobody could approve anything, by users' ids: in a disaster it would be too late to learn it."""
+    """Fails where nobody could approve, before a disaster shows it."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{**TASK_DEFAULTS, **kwargs})
 
     def execute(self, context: Context) -> None:
-        if wrong := wrong_approvers():
+        if wrong := explain_wrong_approvers():
             raise AirflowFailException("; ".join(wrong))
 
 
-def question_of(context: Context, plan_task: str) -> str:
-    """By which the state topic tells the questions of tasks apart."""
+def make_question_id(context: Context, plan_task: str) -> str:
     run = context["dag_run"]
     return f"{run.dag_id}/{run.run_id}/{plan_task}"
 
 
-def policy_of(context: Context, plan_task: str, tasks: Sequence[str]) -> ApprovalPolicy:
-    """Which approvals these tasks have to have recorded: as the deployment is set up, not as a run was triggered."""
-    named = approvers()
-    ids = None if named is None else frozenset(user["id"] for user in named)
-    return ApprovalPolicy(question=question_of(context, plan_task), tasks=tuple(tasks), approvers=ids)
+def make_approval_policy(context: Context, plan_task: str, tasks: Sequence[str]) -> ApprovalPolicy:
+    """From the deployment's settings, not from the run's parameters."""
+    allowed_users = read_approvers()
+    ids = None if allowed_users is None else frozenset(user["id"] for user in allowed_users)
+    return ApprovalPolicy(question=make_question_id(context, plan_task), tasks=tuple(tasks), approvers=ids)
 
 
-def record_shown(
+def record_shown_plan(
     context: Context,
     task: str,
     states: Iterable[tuple[MirrorLink, State]],
@@ -279,56 +281,54 @@ def record_shown(
     body: str,
     silent: Sequence[MirrorName] = (),
 ) -> None:
-    """Record what people are asked about from now on: by the task that has made the plan."""
     from mirror_core.state.approvals import record_plan
 
-    shown = ShownPlan(
-        question=question_of(context, task),
+    shown_plan = ShownPlan(
+        question=make_question_id(context, task),
         plan_hash=plan_hash,
         body_sha256=hashlib.sha256(body.encode()).hexdigest(),
         at_ms=now_ms(),
         silent_sources=tuple(silent),
     )
     for link, state in states:
-        record_plan(link.destination, state, link.mirror.name, shown)
+        record_plan(link.destination, state, link.mirror.name, shown_plan)
 
 
-def recorded_plan(context: Context, plan_task: str, states: Iterable[tuple[MirrorLink, State]]) -> ShownPlan:
-    """What task `plan_task` of this DAG run has made. Refused when that is not recorded, or not the same of all."""
+def read_shown_plan(context: Context, plan_task: str, states: Iterable[tuple[MirrorLink, State]]) -> ShownPlan:
+    """The plan that task `plan_task` of this DAG run recorded. Raises Refused unless all states hold the same one."""
     from mirror_core.state.approvals import find_shown_plan
 
-    question = question_of(context, plan_task)
-    found = {find_shown_plan(state, link.mirror.name, question) for link, state in states}
-    plan = next(iter(found), None)
-    if plan is None or len(found) > 1:
+    question = make_question_id(context, plan_task)
+    plans = {find_shown_plan(state, link.mirror.name, question) for link, state in states}
+    plan = next(iter(plans), None)
+    if plan is None or len(plans) > 1:
         raise Refused(f"task {plan_task}", ["its plan is not in the state topic: trigger the DAG again"])
     return plan
 
 
-def agreed(
-    context: Context, go_ahead: GoAheadTask, states: Callable[[], Sequence[tuple[MirrorLink, State]]], run: str
-) -> Agreed:
-    """Who said at task `go_ahead` that applications may be stopped now; nobody where nobody was to be asked. Refused
-    when nobody who may has said so of this run."""
+def read_go_ahead(
+    context: Context, go_ahead: GoAheadTaskIds, states: Callable[[], Sequence[tuple[MirrorLink, State]]], run: str
+) -> GoAheadApprovals:
+    """Approvals of task `go_ahead`; empty where the run does not ask. Raises Refused without a valid one."""
     from mirror_core.state.approvals import find_approvals, read_approval_time_ms
 
     if go_ahead is None or not context["params"]["pause"]:
         return ()
     task, plan_task = go_ahead
-    policy = policy_of(context, plan_task, (task,))
+    policy = make_approval_policy(context, plan_task, (task,))
     for link, state in states():
         recorded = find_approvals(state, link.mirror.name, policy.question)
-        people = select_valid_approvals(policy, [one for one in recorded if one.approves == run])
+        people = select_valid_approvals(policy, [approval for approval in recorded if approval.approves == run])
         if not people:
             reasons = explain_not_approved(policy, recorded, run, read_approval_time_ms(link.destination))
             raise Refused(f"run {run} stops applications", reasons)
     return people
 
 
-GoAheadTask = tuple[str, str] | None
-"""Ids of the task that asks and of the one that made the plan; None: nobody is asked."""
-Agreed = tuple[Approval, ...]
+GoAheadTaskIds = tuple[str, str] | None
+"""Ids of the asking task and of the plan's task; None: the run does not ask."""
+GoAheadApprovals = tuple[Approval, ...]
 
 
-def names_of(approvals: Sequence[Approval]) -> str:
-    return ", ".join(one.name for one in approvals)
+def format_approvers(approvals: Sequence[Approval]) -> str:
+    return ", ".join(approval.name for approval in approvals)

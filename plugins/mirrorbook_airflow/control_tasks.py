@@ -15,15 +15,15 @@ from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import RunKind
 from mirror_core.model.text import escape_invisible_lines
-from mirrorbook_airflow.approvals import names_of, policy_of, record_shown
+from mirrorbook_airflow.approvals import format_approvers, make_approval_policy, record_shown_plan
 from mirrorbook_airflow.errors import airflow_errors
-from mirrorbook_airflow.hooks import home
-from mirrorbook_airflow.markdown import action_markdown, recovery_markdown
+from mirrorbook_airflow.hooks import get_home_folder
+from mirrorbook_airflow.markdown import format_action, format_recovery
 from mirrorbook_airflow.mirror_lookup import find_mirror
-from mirrorbook_airflow.object_store import kept_elsewhere
-from mirrorbook_airflow.operators import DAYS, MirrorOperator
-from mirrorbook_airflow.runbook import conductor
-from mirrorbook_airflow.worker_services import services
+from mirrorbook_airflow.object_store import copy_to_object_store
+from mirrorbook_airflow.operators import COPY_TIMEOUT, MirrorOperator
+from mirrorbook_airflow.runbook import format_conductor
+from mirrorbook_airflow.worker_services import make_services
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from mirror_core.state.state_records import State
 
 
-RECOVERIES: Final = tuple(RecoveryAction)
+RECOVERY_ACTIONS: Final = tuple(RecoveryAction)
 """What can be done about FAILED partitions, by the names that the form shows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ControlChange:
     """What an action would do that somebody has to approve."""
 
     hash: str
@@ -56,10 +56,10 @@ class ShowChange(MirrorOperator):
     def execute(self, context: Context) -> dict[str, str]:
         with airflow_errors():
             link, state = find_mirror(self.mirror)
-            change = _change(link, state, context)
+            change = _plan_change(link, state, context)
             if change is None:
                 return {"hash": "", "body": ""}
-            record_shown(context, self.task_id, [(link, state)], change.hash, change.body)
+            record_shown_plan(context, self.task_id, [(link, state)], change.hash, change.body)
         return {"hash": change.hash, "body": change.body}
 
 
@@ -71,54 +71,54 @@ class ControlMirror(MirrorOperator):
         self.show_task = show.task_id
         self.approval_tasks = tuple(task.task_id for task in approvals)
 
-    timeout = DAYS  # `recover` may salvage whole logs, `leave_behind` goes through a failover
+    timeout = COPY_TIMEOUT  # `recover` may salvage whole logs, `leave_behind` goes through a failover
 
     def execute(self, context: Context) -> str:
         with airflow_errors():
             link, state = find_mirror(self.mirror)
-            change = _change(link, state, context)
-            people = self._approved(context, link, state, change) if change else ""
-            said = ACTIONS[context["params"]["action"]](link, context, change)
-        said = f"approved by {people}\n{said}" if people else said
-        self.log.info("%s", escape_invisible_lines(said))
-        return said
+            change = _plan_change(link, state, context)
+            people = self._require_approvals(context, link, state, change) if change else ""
+            result = ACTIONS[context["params"]["action"]](link, context, change)
+        result = f"approved by {people}\n{result}" if people else result
+        self.log.info("%s", escape_invisible_lines(result))
+        return result
 
-    def _approved(self, context: Context, link: MirrorLink, state: State, change: Change) -> str:
+    def _require_approvals(self, context: Context, link: MirrorLink, state: State, change: ControlChange) -> str:
         from mirror_core.state.approvals import find_approvals, read_approval_time_ms
 
-        policy = policy_of(context, self.show_task, self.approval_tasks)
+        policy = make_approval_policy(context, self.show_task, self.approval_tasks)
         recorded = find_approvals(state, MirrorName(self.mirror), policy.question)
         now = read_approval_time_ms(link.destination)
         if reasons := explain_not_approved(policy, recorded, change.hash, now):
             raise Refused(f"mirror {self.mirror}: {context['params']['action']}", reasons)
-        return names_of(select_valid_approvals(policy, recorded))
+        return format_approvers(select_valid_approvals(policy, recorded))
 
 
-def _change(link: MirrorLink, state: State, context: Context) -> Change | None:
+def _plan_change(link: MirrorLink, state: State, context: Context) -> ControlChange | None:
     """What the chosen action would change that needs approval. The same hash for as long as an attempt, whose process
     was killed, has to be repeated."""
     params, mirror = context["params"], link.mirror
     action = params["action"]
     if action == "recover":
-        return _recovery_change(link, context)
-    if action not in _APPROVED:
+        return _plan_recovery_change(link, context)
+    if action not in _ACTIONS_TO_APPROVE:
         return None
-    bound = [action, mirror.name, mirror.source_id, mirror.destination_id]
-    lines, about = [_APPROVED[action].format(source=mirror.source, destination=mirror.destination)], ""
+    hashed_values = [action, mirror.name, mirror.source_id, mirror.destination_id]
+    lines, run_id = [_ACTIONS_TO_APPROVE[action].format(source=mirror.source, destination=mirror.destination)], ""
     if action != "stop":
-        run = _held_by(state, mirror.name, action)
-        about = run.id
-        bound += [run.id, str(bool(params["take_over"]))]
+        run = _require_active_run(state, mirror.name, action)
+        run_id = run.id
+        hashed_values += [run.id, str(bool(params["take_over"]))]
         steps = state.steps_of(run)
         lines.append(f"Run {run.id}, conducted by {run.conducted_by}: {steps[-1].step if steps else 'no step'} last")
         lines += [f"It has said: {step.error}" for step in steps[-1:] if step.error]
         if params["take_over"]:
             lines.append("Also from a process that conducts it now: that one stops at its next write")
-    plan_hash = hashlib.sha256("\n".join(bound).encode()).hexdigest()
-    return Change(plan_hash, action_markdown(action, mirror.name, plan_hash, lines), about)
+    plan_hash = hashlib.sha256("\n".join(hashed_values).encode()).hexdigest()
+    return ControlChange(plan_hash, format_action(action, mirror.name, plan_hash, lines), run_id)
 
 
-_APPROVED: Final = MappingProxyType(
+_ACTIONS_TO_APPROVE: Final = MappingProxyType(
     {
         "stop": "Ends mirroring from {source} to {destination}, and records the last mirrored offsets",
         "abort": "Gives the run up: applications stay on {source}, or may write there again",
@@ -131,61 +131,61 @@ _APPROVED: Final = MappingProxyType(
 """Actions that need approval, and what they do."""
 
 
-def _held_by(state: State, mirror: MirrorName, action: str) -> Run:
+def _require_active_run(state: State, mirror: MirrorName, action: str) -> Run:
     run = state.active_run(mirror)
     if run is None:
         raise BadRequest(f"mirror {mirror}: no run holds it: there is nothing to {action}")
     return run
 
 
-def _desired(link: MirrorLink, wanted: DesiredState, verb: Callable[[MirrorLink], Mirror]) -> DesiredState:
+def _set_desired_state(link: MirrorLink, state: DesiredState, command: Callable[[MirrorLink], Mirror]) -> DesiredState:
     """What is desired after this verb. An attempt before this one, whose process was killed, may have done it."""
-    return (link.mirror if link.mirror.desired is wanted else verb(link)).desired
+    return (link.mirror if link.mirror.desired is state else command(link)).desired
 
 
-def _pause(link: MirrorLink, context: Context, approved: Change | None) -> str:
+def _pause(link: MirrorLink, context: Context, approved: ControlChange | None) -> str:
     from mirror_core.mirrors.mirror_commands import pause_mirror
 
-    return f"desired: {_desired(link, DesiredState.PAUSED, pause_mirror)}"
+    return f"desired: {_set_desired_state(link, DesiredState.PAUSED, pause_mirror)}"
 
 
-def _resume(link: MirrorLink, context: Context, approved: Change | None) -> str:
+def _resume(link: MirrorLink, context: Context, approved: ControlChange | None) -> str:
     from mirror_core.mirrors.mirror_commands import resume_mirror
 
-    return f"desired: {_desired(link, DesiredState.STARTED, resume_mirror)}"
+    return f"desired: {_set_desired_state(link, DesiredState.STARTED, resume_mirror)}"
 
 
-def _stop(link: MirrorLink, context: Context, approved: Change | None) -> str:
+def _stop(link: MirrorLink, context: Context, approved: ControlChange | None) -> str:
     from mirror_core.mirrors.mirror_commands import stop_mirror
 
     return f"stopped: the last mirrored offsets of {len(stop_mirror(link))} partition(s) are recorded"
 
 
-def _start(link: MirrorLink, context: Context, approved: Change | None) -> str:
+def _start(link: MirrorLink, context: Context, approved: ControlChange | None) -> str:
     from mirror_core.mirrors.mirror_commands import start_mirror
 
-    desired = _desired(link, DesiredState.STARTED, start_mirror)
+    desired = _set_desired_state(link, DesiredState.STARTED, start_mirror)
     return f"desired: {desired}. Where no data plane is at work for it, trigger mirror_replicate"
 
 
-def _throttle(link: MirrorLink, context: Context, approved: Change | None) -> str:
+def _throttle(link: MirrorLink, context: Context, approved: ControlChange | None) -> str:
     from mirror_core.mirrors.mirror_commands import throttle_mirror
 
     limit = throttle_mirror(link, context["params"]["bytes_per_s"] or None).throttle
     return "throttle: none" if limit is None else f"throttle: {limit} bytes/s"
 
 
-def _abort(link: MirrorLink, context: Context, approved: Change | None) -> str:
-    run, _, engine = _taken_over(link, context, "abort", approved)
+def _abort(link: MirrorLink, context: Context, approved: ControlChange | None) -> str:
+    run, _, engine = _take_over_run(link, context, "abort", approved)
     ended = engine.abort(run.id)
     return f"run {run.id} is {ended.state}. {ended.note}".strip()
 
 
-def _leave_behind(link: MirrorLink, context: Context, approved: Change | None) -> str:
+def _leave_behind(link: MirrorLink, context: Context, approved: ControlChange | None) -> str:
     """And go on with the run: what it waits for is a person's word."""
     from mirror_core.state.no_return import is_past_no_return
 
-    run, state, engine = _taken_over(link, context, "leave_behind", approved)
+    run, state, engine = _take_over_run(link, context, "leave_behind", approved)
     if run.plan.kind is not RunKind.FAILOVER:
         raise BadRequest(f"run {run.id} is a {run.plan.kind}: only a failover leaves anything behind")
     if not is_past_no_return(
@@ -196,68 +196,70 @@ def _leave_behind(link: MirrorLink, context: Context, approved: Change | None) -
     return f"run {run.id} is {ended.state}. {ended.note}".strip()
 
 
-def _taken_over(link: MirrorLink, context: Context, action: str, approved: Change | None) -> tuple[Run, State, Any]:
+def _take_over_run(
+    link: MirrorLink, context: Context, action: str, approved: ControlChange | None
+) -> tuple[Run, State, Any]:
     """The run that holds the mirror, and its engine. Refused while somebody conducts it, unless it is taken from them:
     they learn so at their next write."""
     from mirror_core.runbook.failback_conductor import Failback
     from mirror_core.runbook.failover_conductor import Failover
 
     _, state = find_mirror(link.mirror.name)
-    run = _held_by(state, link.mirror.name, action)
+    run = _require_active_run(state, link.mirror.name, action)
     if approved is None or approved.run != run.id:
         raise Refused(f"run {run.id}: {action}", ["nobody has approved it of this run: trigger a new DAG run"])
-    make: Any = Failover if run.plan.kind is RunKind.FAILOVER else Failback
-    engine = make(link, services(link.config.path, (), ""), started_by=conductor(context))
+    conductor_class: Any = Failover if run.plan.kind is RunKind.FAILOVER else Failback
+    engine = conductor_class(link, make_services(link.config.path, (), ""), started_by=format_conductor(context))
     if not context["params"]["take_over"]:
         engine.refuse_conducted(run.id, f"run {run.id}: {action}", take_over=True)
     return run, state, engine
 
 
-def _recovery_change(link: MirrorLink, context: Context) -> Change | None:
+def _plan_recovery_change(link: MirrorLink, context: Context) -> ControlChange | None:
     from mirror_core.mirrors.recovery_plan import format_blocked, format_proposals
 
     if RecoveryAction(context["params"]["recover_action"]) is RecoveryAction.RETRY:
         return None
-    seen, folder = _recovery(link, context)
-    if not seen.proposals:
+    plan, folder = _plan_recovery(link, context)
+    if not plan.proposals:
         return None
-    if not seen.actionable:
-        raise Refused(f"mirror {link.mirror.name}: recover", format_blocked(seen))
-    return Change(
-        seen.hash, recovery_markdown(link.mirror.name, seen.hash, list(format_proposals(link.mirror, seen, folder)))
+    if not plan.actionable:
+        raise Refused(f"mirror {link.mirror.name}: recover", format_blocked(plan))
+    return ControlChange(
+        plan.hash, format_recovery(link.mirror.name, plan.hash, list(format_proposals(link.mirror, plan, folder)))
     )
 
 
-def _recovery(link: MirrorLink, context: Context) -> tuple[RecoveryPlan, Path | None]:
+def _plan_recovery(link: MirrorLink, context: Context) -> tuple[RecoveryPlan, Path | None]:
     """What the form asks for, as it stands now, and where to save what is lost by it; None: nowhere."""
     from mirror_core.mirrors.recovery_plan import plan_recovery
 
     params, action = context["params"], RecoveryAction(context["params"]["recover_action"])
-    seen = plan_recovery(link, find_mirror(link.mirror.name)[1], params["topics"] or None, action)
-    folder = home("evidence") / link.mirror.name / f"recover-{context['dag_run'].start_date:%Y%m%dT%H%M%SZ}"
-    return seen, folder if params["salvage"] and action is RecoveryAction.RECOPY else None
+    plan = plan_recovery(link, find_mirror(link.mirror.name)[1], params["topics"] or None, action)
+    folder = get_home_folder("evidence") / link.mirror.name / f"recover-{context['dag_run'].start_date:%Y%m%dT%H%M%SZ}"
+    return plan, folder if params["salvage"] and action is RecoveryAction.RECOPY else None
 
 
-def _recover(link: MirrorLink, context: Context, approved: Change | None) -> str:
+def _recover(link: MirrorLink, context: Context, approved: ControlChange | None) -> str:
     from mirror_core.mirrors import partition_recovery
     from mirror_core.mirrors.recovery_plan import format_blocked, format_done
 
-    seen, folder = _recovery(link, context)
-    if not seen.proposals:
+    plan, folder = _plan_recovery(link, context)
+    if not plan.proposals:
         return "no partition is FAILED"
-    if not seen.actionable:
-        raise Refused(f"mirror {link.mirror.name}: recover", format_blocked(seen))
+    if not plan.actionable:
+        raise Refused(f"mirror {link.mirror.name}: recover", format_blocked(plan))
     if RecoveryAction(context["params"]["recover_action"]) is not RecoveryAction.RETRY:
-        partition_recovery.check_approved_plan(link, seen, approved.hash if approved else "")
-    said = list[str]()
+        partition_recovery.check_approved_plan(link, plan, approved.hash if approved else "")
+    lines = list[str]()
     if folder is not None:
-        with kept_elsewhere(folder):
-            partition_recovery.salvage_lost_records(link, seen, folder, said.append)
-    partition_recovery.recover_partitions(link, seen, said.append)
-    return "\n".join([*said, *format_done(seen)])
+        with copy_to_object_store(folder):
+            partition_recovery.salvage_lost_records(link, plan, folder, lines.append)
+    partition_recovery.recover_partitions(link, plan, lines.append)
+    return "\n".join([*lines, *format_done(plan)])
 
 
-ACTIONS: Final[Mapping[str, Callable[[MirrorLink, Context, Change | None], str]]] = MappingProxyType(
+ACTIONS: Final[Mapping[str, Callable[[MirrorLink, Context, ControlChange | None], str]]] = MappingProxyType(
     {
         "pause": _pause,
         "resume": _resume,

@@ -1,5 +1,4 @@
-"""Watching a mirror's data plane: a trigger that waits for it to be stopped on purpose and to owe nothing, or to be ill
-for too long."""
+"""The trigger of a watched data plane: fires when it ends on purpose, or is unhealthy for too long."""
 
 from __future__ import annotations
 
@@ -16,47 +15,46 @@ from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName
 from mirror_core.model.timing import MAX_FRESH_AGE_S, now_ms
 from mirror_core.state.state_records import State
-from mirrorbook_airflow.mirror_lookup import config_path as current_path
-from mirrorbook_airflow.params import starts_data_planes
+from mirrorbook_airflow.mirror_lookup import provide_mirror_config
+from mirrorbook_airflow.params import must_start_data_planes
 
-POLL_S: Final = 2.0
+POLL_INTERVAL_S: Final = 2.0
 
 
-def ended(state: State, mirror: MirrorName) -> str | None:
-    """Why there is nothing left to watch; None while there is. Pure."""
+def explain_watch_end(state: State, mirror: MirrorName) -> str | None:
+    """The reason; None while the watch goes on. Pure."""
     return explain_nothing_to_watch(state.mirrors.get(mirror), state.pending_fences.get(mirror))
 
 
-def excused(state: State, mirror: MirrorName) -> bool:
-    """Whether the data plane is away on purpose: a run holds the mirror, or it is paused, or stopped and owes something
-    to its old source. Pure.
+def is_expected_absent(state: State, mirror: MirrorName) -> bool:
+    """The data plane is expected to be away: a run holds the mirror, or the mirror is paused or stopped. Pure.
 
-    Watching goes on, or nobody would be there to see that it comes back, or that the supervisor lives.
+    Watching goes on, to see that it comes back and that the supervisor lives.
     """
     return bool(state.active_run(mirror)) or state.mirrors[mirror].desired is not DesiredState.STARTED
 
 
-def last_sign_ms(state: State, mirror: MirrorName) -> int:
-    """The newest sign of life, by its owner's clock; 0: none. Pure."""
+def find_last_heartbeat_ms(state: State, mirror: MirrorName) -> int:
+    """By its owner's clock; 0: none. Pure."""
     lease = state.leases.get(mirror)
     return 0 if lease is None or lease.released else lease.heartbeat_ms
 
 
 class DataPlaneTrigger(BaseTrigger):
-    """Fires once: `ended` with the reason, or `unhealthy` with what is wrong, and the newest sign of life before it."""
+    """Fires once: `ended` with a reason, or `unhealthy` with the problem and the last heartbeat."""
 
     def __init__(self, mirror: str, destination: str, config_path: str, home: str, args: list[str], patience_s: float):
         super().__init__()
         self.mirror = MirrorName(mirror)
         self.destination = destination
         self.config_path = config_path
-        """The file that a worker wrote. Empty: data planes are run by somebody else, and nobody wrote one."""
+        """Empty: Airflow does not start data planes, and no file is written."""
         self.home = home
-        """The supervisors' folder. Empty: no process is started here."""
+        """The supervisors' folder; empty: no process is started here."""
         self.args = args
-        self._held: Path | None = None
+        self._config_in_use: Path | None = None
         self.patience_s = patience_s
-        """How long the data plane may take to show its first sign of life, also after a pause or a run."""
+        """Time until the first heartbeat, also after a pause or a run."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         fields = ("mirror", "destination", "config_path", "home", "args", "patience_s")
@@ -66,60 +64,59 @@ class DataPlaneTrigger(BaseTrigger):
         grace_ms = round((self.patience_s - MAX_FRESH_AGE_S) * 1000)
         healthy_ms = now_ms() + grace_ms
         problem = "its lease has no heartbeat"
-        known: dict[str, Any] = {"seen_ms": 0}
-        newest_sign_ms = 0
+        details: dict[str, Any] = {"seen_ms": 0}
+        newest_heartbeat_ms = 0
         while True:
             try:
-                state = await asyncio.to_thread(self._look)
-                if reason := ended(state, self.mirror):
+                state = await asyncio.to_thread(self._read_state)
+                if reason := explain_watch_end(state, self.mirror):
                     yield TriggerEvent({"status": "ended", "reason": reason})
                     return
-                mirror, sign_ms = state.mirrors[self.mirror], last_sign_ms(state, self.mirror)
-                known["seen_ms"] = max(known["seen_ms"], sign_ms)
-                known |= {"source": mirror.source, "destination": mirror.destination}
-                if excused(state, self.mirror):
+                mirror, heartbeat_ms = state.mirrors[self.mirror], find_last_heartbeat_ms(state, self.mirror)
+                details["seen_ms"] = max(details["seen_ms"], heartbeat_ms)
+                details |= {"source": mirror.source, "destination": mirror.destination}
+                if is_expected_absent(state, self.mirror):
                     healthy_ms = max(healthy_ms, now_ms() + grace_ms)
-                elif sign_ms not in (0, newest_sign_ms):  # a new one; how old is not asked: the clocks may differ
+                elif heartbeat_ms not in (0, newest_heartbeat_ms):  # a new one; its age says nothing: clocks may differ
                     healthy_ms = max(healthy_ms, now_ms())
-                newest_sign_ms = sign_ms
+                newest_heartbeat_ms = heartbeat_ms
                 problem = "its lease has no heartbeat"
             except Unreachable as error:
                 problem = str(error)
             except MirrorError as error:
-                yield TriggerEvent({"status": "unhealthy", "reason": str(error), **known})
+                yield TriggerEvent({"status": "unhealthy", "reason": str(error), **details})
                 return
             silent_s = (now_ms() - healthy_ms) / 1000
             if silent_s > MAX_FRESH_AGE_S:
-                yield TriggerEvent({"status": "unhealthy", "reason": f"{problem} for {silent_s:.0f} s", **known})
+                yield TriggerEvent({"status": "unhealthy", "reason": f"{problem} for {silent_s:.0f} s", **details})
                 return
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
-    def _look(self) -> State:
-        """The mirror's state now. A supervisor of ours that has died is started again first."""
+    def _read_state(self) -> State:
+        """Restarts a supervisor of this Airflow first if it died."""
         from mirror_core.state.mirror_link import load_clusters, read_cluster_state
         from mirror_core.supervisor.lifecycle import ensure_supervisor
 
-        if not (self.config_path and starts_data_planes()):
-            return self._look_by_connections()
+        if not (self.config_path and must_start_data_planes()):
+            return self._read_state_by_connections()
         path = Path(self.config_path)
         if self.home:
             ensure_supervisor(path, self.mirror, Path(self.home), self.args)
         return read_cluster_state(load_clusters(path), self.destination)
 
-    def _look_by_connections(self) -> State:
-        """The same, with connections as this process asks Airflow for them: again only after a look that failed, since
-        a vault of secrets may count each question."""
+    def _read_state_by_connections(self) -> State:
+        """Reads connections again only after a failed read: a vault of secrets may count each request."""
         from mirror_core.state.mirror_link import load_clusters, read_cluster_state
 
-        path = self._held or current_path(self.mirror)
-        self._held = None
-        known = load_clusters(path)
+        path = self._config_in_use or provide_mirror_config(self.mirror)
+        self._config_in_use = None
+        clusters = load_clusters(path)
         try:
-            found = read_cluster_state(known, self.destination)
+            state = read_cluster_state(clusters, self.destination)
         except (BadRequest, MissingPermission):  # a password that was changed in Airflow since
-            path = current_path(self.mirror)
-            if (anew := load_clusters(path)) == known:
+            path = provide_mirror_config(self.mirror)
+            if (reloaded := load_clusters(path)) == clusters:
                 raise
-            found = read_cluster_state(anew, self.destination)
-        self._held = path
-        return found
+            state = read_cluster_state(reloaded, self.destination)
+        self._config_in_use = path
+        return state

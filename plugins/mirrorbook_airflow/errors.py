@@ -20,5 +20,5 @@ def airflow_errors() -> Iterator[None]:
         if error.retryable:
             raise
         # The message is for a person and says all; a traceback above it would bury it in the log.
-        words = f"{type(error).__name__} (exit code {error.exit_code}): {error}"
-        raise AirflowFailException(escape_invisible_lines(words)) from None
+        message = f"{type(error).__name__} (exit code {error.exit_code}): {error}"
+        raise AirflowFailException(escape_invisible_lines(message)) from None

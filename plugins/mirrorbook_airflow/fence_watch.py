@@ -1,5 +1,4 @@
-"""Old sources of failovers: tasks of DAG `mirror_watch` fence them when they answer, and keep them fenced; a task of
-`mirror_check` finds those that nobody watches."""
+"""Tasks of `mirror_watch` fence old sources of failovers; a task of `mirror_check` finds those without a watcher."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from mirror_core.decide.fence_state import FenceDecision
 from mirror_core.model.errors import LostOwnership, MirrorError
 from mirror_core.model.text import escape_invisible
 from mirrorbook_airflow.errors import airflow_errors
-from mirrorbook_airflow.mirror_lookup import debtors, unwatched
+from mirrorbook_airflow.mirror_lookup import list_unwatched_alarms, list_watched_links
 from mirrorbook_airflow.operators import TASK_DEFAULTS
 
 if TYPE_CHECKING:
@@ -23,46 +22,41 @@ if TYPE_CHECKING:
     from mirror_core.mirrors.fence_watcher import ProbeOutcome
     from mirror_core.model.names import MirrorName
 
-WAIT_S: Final = 45
-"""A silent cluster that is owed a fence is waited for so long; the next run of the DAG is due soon after."""
-BY: Final = "DAG mirror_watch"
-EVERY_S: Final = 60.0
-"""Of its schedule."""
-ALARMS: Final = "alarms"
-"""XCom: what somebody has to be called for."""
-CLUSTER: Final = "cluster"
-"""In the context of a task that waits: for which cluster."""
-MAP_INDEX: Final = f"{{{{ ({CLUSTER} | default(task.mirrors | first))[:250] }}}}"
-"""Names a task that waits by its cluster: its mirrors may be hundreds, and PostgreSQL takes 250 characters."""
-ONCE: Final = "once"
-"""XCom: of these, what looks repeat until it is noted that people were told, by mirror."""
+PROBE_TIMEOUT_S: Final = 45
+"""Time to wait for an unreachable cluster; the next run of the DAG is due soon after."""
+WATCHER_NAME: Final = "DAG mirror_watch"
+SCHEDULE_INTERVAL_S: Final = 60.0
+ALARMS_KEY: Final = "alarms"
+CLUSTER_KEY: Final = "cluster"
+"""Key in the task's context."""
+MAP_INDEX: Final = f"{{{{ ({CLUSTER_KEY} | default(task.mirrors | first))[:250] }}}}"
+"""The cluster's name: mirrors may be hundreds, and PostgreSQL accepts 250 characters."""
+REPEATED_ALARMS_KEY: Final = "once"
+"""XCom: alarms that repeat until they are recorded as reported, by mirror."""
 
 
-class _Looks(BaseOperator):
-    """A task that looks at mirrors."""
-
+class _FenceTask(BaseOperator):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{**TASK_DEFAULTS, **kwargs})
 
-    def told(self, found: Mapping[MirrorName, ProbeOutcome]) -> list[str]:
-        """All of it in the log; the alarms."""
+    def log_outcomes(self, outcomes: Mapping[MirrorName, ProbeOutcome]) -> list[str]:
+        """Logs all outcomes; returns the alarms."""
         alarms = list[str]()
-        for name, seen in found.items():
-            if isinstance(seen, LostOwnership):
-                self.log.info("%s", escape_invisible(f"{name}: {seen}: the next run looks again"))
-            elif isinstance(seen, FenceDecision):
-                for line in seen.lines:
+        for name, outcome in outcomes.items():
+            if isinstance(outcome, LostOwnership):
+                self.log.info("%s", escape_invisible(f"{name}: {outcome}: the next run looks again"))
+            elif isinstance(outcome, FenceDecision):
+                for line in outcome.lines:
                     self.log.info("%s", escape_invisible(f"{name}: {line}"))
-                alarms += [f"mirror {name}: {alarm}" for alarm in seen.alarms]
+                alarms += [f"mirror {name}: {alarm}" for alarm in outcome.alarms]
             else:
-                alarms.append(f"mirror {name}: {seen}")
+                alarms.append(f"mirror {name}: {outcome}")
         return alarms
 
 
-class LookAtDebtors(_Looks):
-    """One quick look at each mirror of parameter `mirrors`, or each that owes something; what is silent, by cluster.
-
-    Its alarms are another task's: they hold nobody up who waits for a cluster.
+class ProbeFencedSources(_FenceTask):
+    """Probes each mirror of parameter `mirrors`, or each with a pending or standing fence; returns unreachable ones by
+    cluster. Another task raises the alarms, so that they delay no waiting task.
     """
 
     def execute(self, context: Context) -> list[list[str]]:
@@ -73,45 +67,45 @@ class LookAtDebtors(_Looks):
             record_watched,
         )
 
-        began = time.monotonic()
+        started_s = time.monotonic()
         with airflow_errors():
-            links = debtors(context["params"]["mirrors"] or ())
-            found = probe_each(links)
-        context["ti"].xcom_push(key=ALARMS, value=self.told(found))
-        once = {str(name): list(alarms) for name, alarms in list_repeated_alarms(found).items()}
-        context["ti"].xcom_push(key=ONCE, value=once)
-        record_watched(links, found, BY, EVERY_S + time.monotonic() - began)
-        return [[str(name) for name in names] for names in list_silent_sources(links, found).values()]
+            links = list_watched_links(context["params"]["mirrors"] or ())
+            outcomes = probe_each(links)
+        context["ti"].xcom_push(key=ALARMS_KEY, value=self.log_outcomes(outcomes))
+        repeated_alarms = {str(name): list(alarms) for name, alarms in list_repeated_alarms(outcomes).items()}
+        context["ti"].xcom_push(key=REPEATED_ALARMS_KEY, value=repeated_alarms)
+        record_watched(links, outcomes, WATCHER_NAME, SCHEDULE_INTERVAL_S + time.monotonic() - started_s)
+        return [[str(name) for name in names] for names in list_silent_sources(links, outcomes).values()]
 
 
-class CallForDebtors(_Looks):
-    """Red with what the quick looks have found that somebody has to be called for.
+class RaiseFenceAlarms(_FenceTask):
+    """Fails with the alarms of the probes, and records them as reported.
 
-    Only here it is noted that people were told. Alarms come from XComs: wherever this task is killed, its next try is
-    as red; and if `look` was killed, its next try finds what it had not told.
+    Alarms come from XComs: a killed task fails with the same ones when it is tried again.
     """
 
-    def __init__(self, *, look: BaseOperator, **kwargs: Any) -> None:
+    def __init__(self, *, probe: BaseOperator, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.look_task = look.task_id
+        self.probe_task = probe.task_id
 
     def execute(self, context: Context) -> None:
         from mirror_core.mirrors.fence_watcher import record_reported_alarms
 
-        alarms, once = (context["ti"].xcom_pull(task_ids=self.look_task, key=key) for key in (ALARMS, ONCE))
-        if once:
+        alarms, repeated_alarms = (
+            context["ti"].xcom_pull(task_ids=self.probe_task, key=key) for key in (ALARMS_KEY, REPEATED_ALARMS_KEY)
+        )
+        if repeated_alarms:
             try:
-                record_reported_alarms(debtors(list(once)), once)
+                record_reported_alarms(list_watched_links(list(repeated_alarms)), repeated_alarms)
             except MirrorError as error:
                 self.log.info("%s", escape_invisible(f"alarms are told once more by the next run: {error}"))
-        _raise(alarms or [])
+        _raise_alarms(alarms or [])
 
 
-class KeepFenced(_Looks):
-    """Wait for the one cluster that these mirrors owe something, for most of a minute, and look at them then.
+class KeepSourceFenced(_FenceTask):
+    """Waits up to 45 s for the cluster of these mirrors, and probes them then.
 
-    Red with its alarms, and does not note that anybody was told: should it be killed before it is red, the look of the
-    next run, which notes it, tells them.
+    Does not record alarms as reported: if the task is killed before it fails, the next run reports them.
     """
 
     template_fields: Sequence[str] = ("mirrors",)
@@ -124,27 +118,26 @@ class KeepFenced(_Looks):
         from mirror_core.mirrors.fence_watcher import probe_on_first_answer
 
         with airflow_errors():
-            links = debtors(self.mirrors)
-            context[CLUSTER] = links[0].source.name  # type: ignore[typeddict-unknown-key]
-            found = probe_on_first_answer(links, WAIT_S)
-        if not found:
+            links = list_watched_links(self.mirrors)
+            context[CLUSTER_KEY] = links[0].source.name  # type: ignore[typeddict-unknown-key]
+            outcomes = probe_on_first_answer(links, PROBE_TIMEOUT_S)
+        if not outcomes:
             self.log.info("%s is silent still: the next run waits again", links[0].source.name)
-        _raise(self.told(found))
+        _raise_alarms(self.log_outcomes(outcomes))
 
 
 class CheckWatchers(BaseOperator):
-    """Red where a fence is pending or standing and nobody watches, or that is not known: DAG `mirror_watch` may be
-    paused. Of these mirrors, or of all."""
+    """Fails where a fence is pending or standing without a watcher: `mirror_watch` may be paused."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{**TASK_DEFAULTS, **kwargs})
 
     def execute(self, context: Context) -> None:
         with airflow_errors():
-            alarms = unwatched(context["params"]["mirrors"] or ())
-        _raise(alarms)
+            alarms = list_unwatched_alarms(context["params"]["mirrors"] or ())
+        _raise_alarms(alarms)
 
 
-def _raise(alarms: Sequence[str]) -> None:
+def _raise_alarms(alarms: Sequence[str]) -> None:
     if alarms:
         raise AirflowFailException(escape_invisible("; ".join(alarms)))

@@ -12,7 +12,7 @@ from typing import Final
 from mirror_core.model.errors import BadRequest
 
 CONN_TYPE: Final = "kafka"
-_TAKEN: Final = frozenset(
+_CLIENT_PROPERTIES: Final = frozenset(
     {
         "bootstrap.servers",
         "security.protocol",
@@ -29,25 +29,25 @@ _TAKEN: Final = frozenset(
         "ssl.endpoint.identification.algorithm",
     }
 )
-_OF_LOGINS: Final = ("sasl.", "ssl.", "security.", "enable.ssl.", "enable.sasl.")
-_OURS: Final = "mirrorbook."
-_PRINCIPAL: Final = "mirrorbook.principal"
-_DATA: Final = {"mirrorbook.data.username": "sasl.username", "mirrorbook.data.password": "sasl.password"}
+_SECURITY_PREFIXES: Final = ("sasl.", "ssl.", "security.", "enable.ssl.", "enable.sasl.")
+_OWN_PREFIX: Final = "mirrorbook."
+_PRINCIPAL_KEY: Final = "mirrorbook.principal"
+_DATA_PROPERTIES: Final = {"mirrorbook.data.username": "sasl.username", "mirrorbook.data.password": "sasl.password"}
 
 
-def properties_of(name: str, extra: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Of the control principal, and what differs for the data principal. BadRequest for what cannot be honoured."""
+def split_properties(name: str, extra: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Properties of the control principal, and those that differ for the data principal. Raises BadRequest."""
     unknown = [
         key
         for key in extra
-        if (key.startswith(_OF_LOGINS) and key not in _TAKEN)
-        or (key.startswith(_OURS) and key not in (_PRINCIPAL, *_DATA))
+        if (key.startswith(_SECURITY_PREFIXES) and key not in _CLIENT_PROPERTIES)
+        or (key.startswith(_OWN_PREFIX) and key not in (_PRINCIPAL_KEY, *_DATA_PROPERTIES))
     ]
     if unknown:
         raise BadRequest(
             f"connection {name}: its extra has {', '.join(sorted(unknown))}, which Mirrorbook does not know"
         )
-    control = {key: value for key, value in extra.items() if key in _TAKEN}
-    if _PRINCIPAL in extra:
-        control["principal"] = extra[_PRINCIPAL]
-    return control, {ours: extra[key] for key, ours in _DATA.items() if key in extra}
+    control = {key: value for key, value in extra.items() if key in _CLIENT_PROPERTIES}
+    if _PRINCIPAL_KEY in extra:
+        control["principal"] = extra[_PRINCIPAL_KEY]
+    return control, {client_key: extra[key] for key, client_key in _DATA_PROPERTIES.items() if key in extra}

@@ -20,11 +20,11 @@ from mirror_core.model.text import escape_invisible
 MAX_PARTITIONS: Final = 50
 MAX_GROUPS: Final = 20
 MAX_LINES: Final = 15
-MAX_RECOVERY: Final = 90
-LEAST: Final = 5
-"""Rows of a table, however many plans share the page."""
-PROVE: Final = "prove"
-"""The step behind which a person is asked once more."""
+MAX_RECOVERY_LINES: Final = 90
+MIN_TABLE_ROWS: Final = 5
+"""Also where many plans share the page."""
+PROVE_STEP: Final = "prove"
+"""The last step before applications stop; then a person is asked again."""
 UNKNOWN: Final = "unknown"
 
 _MARKUP: Final = re.compile(r"[\\`*_{}\[\]<>#!|~&$]")
@@ -32,44 +32,57 @@ _LIST: Final = re.compile(r"(?:[-+=]|\d+(?=[.)]))")
 _LINK: Final = re.compile(r"://|www\.|@", re.IGNORECASE)
 
 
-def set_markdown(name: str, order: str, joint_hash: str, plans: Sequence[Plan]) -> str:
-    """The same of several plans, which are approved together. Each gets its share of the rows."""
-    mirrors = ", ".join(_code(plan.mirror) for plan in plans)
+def format_set_plans(name: str, order: str, joint_hash: str, plans: Sequence[Plan]) -> str:
+    mirrors = ", ".join(_format_code(plan.mirror) for plan in plans)
     head = (
-        f"**Fail over set {_code(name)}**, {order.replace('_', ' ')}: {mirrors}. All plans together are "
+        f"**Fail over set {_format_code(name)}**, {order.replace('_', ' ')}: {mirrors}. All plans together are "
         f"**{shorten_hash(joint_hash)}**: approving approves exactly these; when the state of one of them has changed, "
         "none is run. Rejecting them leaves everything as it is."
     )
-    return "\n\n---\n\n".join([head, *(plan_markdown(plan, share=len(plans)) for plan in plans)])
+    return "\n\n---\n\n".join([head, *(format_plan(plan, share=len(plans)) for plan in plans)])
 
 
-def plan_markdown(plan: Plan, share: int = 1) -> str:
-    """Everything that a person needs in order to say yes or no, most important first. `share`: as one of so many."""
+def format_plan(plan: Plan, share: int = 1) -> str:
+    """`share`: number of plans on the page."""
     verb, figures = "Fail over" if plan.kind is RunKind.FAILOVER else "Fail back", dict(plan.figures)
     owner = figures.pop(OWNER_KEY, "")
     parts = [
-        f"**{verb} mirror {_code(plan.mirror)}**, {plan.mode}. Plan **{shorten_hash(plan.hash)}**: approving approves "
-        "exactly this; when the state it was made from has changed, it is not run. Rejecting it leaves everything "
-        "as it is.",
-        f"Owner: {_cell(owner)}" if owner else "",
-        *_bullets("Warnings", plan.warnings),
-        *_bullets("Not known", plan.unknown),
-        _table(("what it costs, by what is known", "now"), _cells(figures.items())),
-        _table(("step", "what is done", ""), _steps(plan)),
+        f"**{verb} mirror {_format_code(plan.mirror)}**, {plan.mode}. Plan **{shorten_hash(plan.hash)}**: approving "
+        "approves exactly this; when the state it was made from has changed, it is not run. Rejecting it leaves "
+        "everything as it is.",
+        f"Owner: {_escape_text(owner)}" if owner else "",
+        *_format_bullets("Warnings", plan.warnings),
+        *_format_bullets("Not known", plan.unknown),
+        _format_table(("what it costs, by what is known", "now"), _escape_rows(figures.items())),
+        _format_table(("step", "what is done", ""), _list_step_rows(plan)),
     ]
     if plan.strategies:
-        parts.append(_table(("topic", "strategy"), _cells(sorted(plan.strategies.items())), MAX_PARTITIONS))
-    parts.append(_table(("partition", "state"), _cells(plan.partitions.items()), max(LEAST, MAX_PARTITIONS // share)))
-    parts.append(_table(("consumer group", "progress"), _cells(plan.groups.items()), max(LEAST, MAX_GROUPS // share)))
-    parts.append(_table(("right given at promotion",), _cells((r,) for r in plan.rights or ()), MAX_GROUPS // share))
+        parts.append(
+            _format_table(("topic", "strategy"), _escape_rows(sorted(plan.strategies.items())), MAX_PARTITIONS)
+        )
+    parts.append(
+        _format_table(
+            ("partition", "state"), _escape_rows(plan.partitions.items()), max(MIN_TABLE_ROWS, MAX_PARTITIONS // share)
+        )
+    )
+    parts.append(
+        _format_table(
+            ("consumer group", "progress"), _escape_rows(plan.groups.items()), max(MIN_TABLE_ROWS, MAX_GROUPS // share)
+        )
+    )
+    parts.append(
+        _format_table(("right given at promotion",), _escape_rows((r,) for r in plan.rights or ()), MAX_GROUPS // share)
+    )
     return "\n\n".join(part for part in parts if part)
 
 
-def proved_markdown(proved: Iterable[tuple[Run, Sequence[StepRecord]]], root: str) -> str:
-    """What a person needs who says that applications may be stopped now: what the proof of each run found, by its steps
-    so far. `root`: path of the DR page."""
-    runs = list(proved)
-    parts = [_proved(run, next((s.evidence for s in steps if s.step == PROVE), {}), root) for run, steps in runs]
+def format_comparisons(compared_runs: Iterable[tuple[Run, Sequence[StepRecord]]], root: str) -> str:
+    """What the comparison of each run found. `root`: path of the DR page."""
+    runs = list(compared_runs)
+    parts = [
+        _format_comparison(run, next((s.evidence for s in steps if s.step == PROVE_STEP), {}), root)
+        for run, steps in runs
+    ]
     if any(step.step in list_standstill_steps(RunKind.FAILOVER) for _, steps in runs for step in steps):
         end = "**Applications are stopped already.** Approve goes on; Reject gives up what can still be given up."
     else:
@@ -82,86 +95,97 @@ def proved_markdown(proved: Iterable[tuple[Run, Sequence[StepRecord]]], root: st
     return "\n\n".join([*parts, end])
 
 
-def _proved(run: Run, evidence: StepEvidence, root: str) -> str:
-    said = {name: _cell(str(value)) for name, value in evidence.items()}
-    amount = f"{said.get('records', UNKNOWN)} record(s)"
-    if "partitions" in said:
-        amount += f" of {said['partitions']} partition(s)"
-    earlier = f", and {said['records_proved_before']} by earlier comparisons" if "records_proved_before" in said else ""
+def _format_comparison(run: Run, evidence: StepEvidence, root: str) -> str:
+    shown = {name: _escape_text(str(value)) for name, value in evidence.items()}
+    amount = f"{shown.get('records', UNKNOWN)} record(s)"
+    if "partitions" in shown:
+        amount += f" of {shown['partitions']} partition(s)"
+    earlier = (
+        f", and {shown['records_proved_before']} by earlier comparisons" if "records_proved_before" in shown else ""
+    )
     page = f"{root}/runs/{quote(run.id, safe='')}/files/prove/index.html"
-    report = f"; [its report]({page})" if "report" in said else ""
+    report = f"; [its report]({page})" if "report" in shown else ""
+    forecast_figure = FORECAST_FIGURES[run.plan.mode]
     lines = [
-        f"**Mirror {_code(run.plan.mirror)}**, compared while applications write: "
-        f"**{said.get('verdict', UNKNOWN)}**. {amount} now{earlier}{report}.",
-        f"- Left to compare while they stand still: {said.get('left_for_the_gate', UNKNOWN)}",
-        f"- Seconds without writes, predicted: {_cell(run.plan.figures.get(FORECAST_FIGURES[run.plan.mode], UNKNOWN))}",
+        f"**Mirror {_format_code(run.plan.mirror)}**, compared while applications write: "
+        f"**{shown.get('verdict', UNKNOWN)}**. {amount} now{earlier}{report}.",
+        f"- Left to compare while they stand still: {shown.get('left_for_the_gate', UNKNOWN)}",
+        f"- Seconds without writes, predicted: {_escape_text(run.plan.figures.get(forecast_figure, UNKNOWN))}",
     ]
     return f"{lines[0]}\n\n{lines[1]}\n{lines[2]}"
 
 
-def recovery_markdown(mirror: str, plan_hash: str, lines: Sequence[str]) -> str:
+def format_recovery(mirror: str, plan_hash: str, lines: Sequence[str]) -> str:
     """What a recovery would do, in the words of the command line; what is indented there belongs to the line before."""
     parts = [
-        f"**Recover FAILED partitions of mirror {_code(mirror)}**. Plan **{shorten_hash(plan_hash)}**: "
+        f"**Recover FAILED partitions of mirror {_format_code(mirror)}**. Plan **{shorten_hash(plan_hash)}**: "
         "approving approves exactly this; when a log has grown since, it is not done.",
-        "\n".join(f"{'    ' if line.startswith(' ') else ''}- {_cell(line.strip())}" for line in lines[:MAX_RECOVERY]),
+        "\n".join(
+            f"{'    ' if line.startswith(' ') else ''}- {_escape_text(line.strip())}"
+            for line in lines[:MAX_RECOVERY_LINES]
+        ),
     ]
-    if len(lines) > MAX_RECOVERY:
-        parts.append(f"... and {len(lines) - MAX_RECOVERY} more lines: `mirrorbook mirror recover --dry-run` has all")
+    if len(lines) > MAX_RECOVERY_LINES:
+        parts.append(
+            f"... and {len(lines) - MAX_RECOVERY_LINES} more lines: `mirrorbook mirror recover --dry-run` has all"
+        )
     return "\n\n".join(parts)
 
 
-def action_markdown(action: str, mirror: str, plan_hash: str, lines: Iterable[str]) -> str:
-    """What an action of `mirror_control` would do."""
-    head = f"**{_cell(action)}, mirror {_code(mirror)}**. Plan **{shorten_hash(plan_hash)}**: approving approves this."
-    return "\n\n".join([head, "\n".join(f"- {_cell(line)}" for line in lines)])
+def format_action(action: str, mirror: str, plan_hash: str, lines: Iterable[str]) -> str:
+    plan = f"Plan **{shorten_hash(plan_hash)}**: approving approves this."
+    head = f"**{_escape_text(action)}, mirror {_format_code(mirror)}**. {plan}"
+    return "\n\n".join([head, "\n".join(f"- {_escape_text(line)}" for line in lines)])
 
 
-def _steps(plan: Plan) -> Iterator[tuple[str, str, str]]:
+def _list_step_rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
     for step in plan.steps:
-        yield _cell(step.name), _cell(step.action), "" if step.reversible else "**no way back but a failback**"
+        yield (
+            _escape_text(step.name),
+            _escape_text(step.action),
+            "" if step.reversible else "**no way back but a failback**",
+        )
 
 
-def _bullets(title: str, lines: Sequence[str]) -> Iterator[str]:
+def _format_bullets(title: str, lines: Sequence[str]) -> Iterator[str]:
     if lines:
         more = [f"... and {len(lines) - MAX_LINES} more"] if len(lines) > MAX_LINES else []
-        yield "\n".join([f"**{title}**", "", *(f"- {_cell(line)}" for line in [*lines[:MAX_LINES], *more])])
+        yield "\n".join([f"**{title}**", "", *(f"- {_escape_text(line)}" for line in [*lines[:MAX_LINES], *more])])
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], limit: int = MAX_PARTITIONS) -> str:
-    """Rows of Markdown, that is of `_cells`."""
+def _format_table(head: Sequence[str], rows: Iterable[Sequence[str]], limit: int = MAX_PARTITIONS) -> str:
+    """Rows are escaped already."""
     listed = list(rows)
     if not listed:
         return ""
-    lines = [_row(head), _row(["---"] * len(head)), *(_row(row) for row in listed[:limit])]
+    lines = [_format_row(head), _format_row(["---"] * len(head)), *(_format_row(row) for row in listed[:limit])]
     if len(listed) > limit:
-        lines.append(_row([f"... and {len(listed) - limit} more", *[""] * (len(head) - 1)]))
+        lines.append(_format_row([f"... and {len(listed) - limit} more", *[""] * (len(head) - 1)]))
     return "\n".join(lines)
 
 
-def _cells(rows: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
-    return ([_cell(cell) for cell in row] for row in rows)
+def _escape_rows(rows: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
+    return ([_escape_text(cell) for cell in row] for row in rows)
 
 
-def _row(cells: Iterable[str]) -> str:
+def _format_row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _cell(text: str) -> str:
-    """The text in one line, as nothing but text, in a cell of a table or behind a bullet."""
+def _escape_text(text: str) -> str:
+    """In one line, escaped for a table cell or a list item."""
     line = escape_invisible(text)
     if _LINK.search(line):
-        return _code(line)  # links are looked for in text once more after Markdown was read, escaped or not
+        return _format_code(line)  # links are looked for in text once more after Markdown was read, escaped or not
     escaped = _MARKUP.sub(r"\\\g<0>", line)
-    return _LIST.sub(lambda found: _unlisted(found[0]), escaped, count=1) if _LIST.match(escaped) else escaped
+    return _LIST.sub(lambda match: _escape_list_mark(match[0]), escaped, count=1) if _LIST.match(escaped) else escaped
 
 
-def _unlisted(mark: str) -> str:
-    """What would begin a list at the start of a line, so that it doesn't."""
+def _escape_list_mark(mark: str) -> str:
     return f"\\{mark}" if not mark.isdecimal() else f"{mark}\\"
 
 
-def _code(text: str) -> str:
-    """As code: shown letter for letter, but for the two that would end it, or the cell around it."""
+def _format_code(text: str) -> str:
+    """Replaces the two characters that would end the code or the cell."""
     inside = escape_invisible(text).replace("`", "\\x60").replace("|", "\\x7c")
     return f"`{inside}`"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from mirror_core.decide.drills import is_drill_mirror
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.mirror import DesiredState
-from mirrorbook_airflow.airflow_variables import CLUSTERS_VARIABLE, listed_clusters, note_names
-from mirrorbook_airflow.hooks import current_config, unusable_connections
+from mirrorbook_airflow.airflow_variables import CLUSTERS_VARIABLE, list_clusters, update_form_names
+from mirrorbook_airflow.hooks import list_unusable_connections, provide_config
 
 if TYPE_CHECKING:
     from mirror_core.model.config_sections import MirrorSet
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def known_clusters() -> tuple[str, ...]:
+def require_clusters() -> tuple[str, ...]:
     """As the Variable lists them; BadRequest when it does not exist."""
-    names = listed_clusters()
+    names = list_clusters()
     if not names:
         raise BadRequest(
             f"Airflow Variable {CLUSTERS_VARIABLE} is not set: DAG mirror_create sets it; or list there the ids of "
@@ -33,89 +33,89 @@ def known_clusters() -> tuple[str, ...]:
     return names
 
 
-def config_path(mirror: str, new_clusters: Collection[str] = ()) -> Path:
+def provide_mirror_config(mirror: str, new_clusters: Collection[str] = ()) -> Path:
     """A current mirrorbook.yaml for this mirror, with all known clusters, and those that are to become known."""
     if not new_clusters:
-        return current_config(mirror, known_clusters())
-    path = current_config(mirror, {*listed_clusters(), *new_clusters})
-    if reasons := [why for name, why in unusable_connections(path).items() if name in new_clusters]:
+        return provide_config(mirror, require_clusters())
+    path = provide_config(mirror, {*list_clusters(), *new_clusters})
+    if reasons := [why for name, why in list_unusable_connections(path).items() if name in new_clusters]:
         raise BadRequest("; ".join(reasons))
     return path
 
 
-def started_mirrors() -> list[str]:
+def list_started_mirrors() -> list[str]:
     """Names of the mirrors that are meant to run, from every known cluster that answers. What drills have made, or have
     left behind, is none of them."""
-    known = (mirror for _, mirror in _recorded() if not is_drill_mirror(mirror))
+    known = (mirror for _, mirror in _list_recorded_mirrors() if not is_drill_mirror(mirror))
     return sorted({mirror.name for mirror in known if mirror.desired is DesiredState.STARTED})
 
 
-def silent_clusters() -> dict[str, str]:
+def list_silent_clusters() -> dict[str, str]:
     """Known clusters whose state could not be read now, each with why: mirrors towards these are not known."""
     from mirror_core.state.mirror_link import load_clusters, read_states
 
-    clusters = listed_clusters()
+    clusters = list_clusters()
     if not clusters:
         return {}
-    path = current_config("all-clusters", clusters)
+    path = provide_config("all-clusters", clusters)
     silent = {
-        str(cluster): str(answer)
-        for cluster, answer in read_states(load_clusters(path))
-        if isinstance(answer, MirrorError)
+        str(cluster): str(state)
+        for cluster, state in read_states(load_clusters(path))
+        if isinstance(state, MirrorError)
     }
-    return {**silent, **unusable_connections(path)}
+    return {**silent, **list_unusable_connections(path)}
 
 
-def debtors(names: Collection[str]) -> list[MirrorLink]:
+def list_watched_links(names: Collection[str]) -> list[MirrorLink]:
     """These mirrors, or all that owe a cluster something, or have to look after what they paid, or that a run holds,
     which may be one that nobody conducts."""
     from mirror_core.state.mirror_link import find_mirror_link, load_clusters, make_mirror_link
 
-    config = load_clusters(current_config("all-clusters", known_clusters() if names else listed_clusters()))
+    config = load_clusters(provide_config("all-clusters", require_clusters() if names else list_clusters()))
     if names:
         return [find_mirror_link(config, name)[0] for name in names]
-    owing = {
+    watched = {
         mirror.name: mirror
-        for state, mirror in _recorded()
+        for state, mirror in _list_recorded_mirrors()
         if mirror.name in state.pending_fences or state.active_run(mirror.name) is not None
     }
-    found = []
-    for _, mirror in sorted(owing.items()):
+    links = []
+    for _, mirror in sorted(watched.items()):
         try:
-            found.append(make_mirror_link(config, mirror))
+            links.append(make_mirror_link(config, mirror))
         except BadRequest as error:  # its source may be known to the command line only: no reason to look at none
             _log.warning("mirror %s is not looked after here: %s", mirror.name, error)
-    return found
+    return links
 
 
-def unwatched(names: Collection[str]) -> list[str]:
+def list_unwatched_alarms(names: Collection[str]) -> list[str]:
     """What people are told of old sources that nobody watches: of these mirrors, or of all that clusters which answer
     know."""
     from mirror_core.state.watcher_heartbeat import find_watcher_status
 
-    known = ((state, mirror.name) for state, mirror in _recorded() if not names or mirror.name in names)
-    found = {name: find_watcher_status(state, name) for state, name in known}
-    return [f"mirror {name}: {alarm}" for name in sorted(found) for alarm in found[name].format_alarms()]
+    known = ((state, mirror.name) for state, mirror in _list_recorded_mirrors() if not names or mirror.name in names)
+    statuses = {name: find_watcher_status(state, name) for state, name in known}
+    return [f"mirror {name}: {alarm}" for name in sorted(statuses) for alarm in statuses[name].format_alarms()]
 
 
-def _recorded() -> Iterator[tuple[State, Mirror]]:
+def _list_recorded_mirrors() -> Iterator[tuple[State, Mirror]]:
     """The mirrors that every known cluster which answers knows towards itself: of others it is not believed."""
     from mirror_core.state.mirror_link import load_clusters, read_states
 
-    clusters = listed_clusters()
+    clusters = list_clusters()
     if not clusters:
         return
-    config = load_clusters(current_config("all-clusters", clusters))
+    config = load_clusters(provide_config("all-clusters", clusters))
     names: dict[str, list[str] | None] = {}
-    for cluster, answer in read_states(config):
-        if isinstance(answer, MirrorError):
-            _log.warning("mirrors towards %s are left out: %s", cluster, answer)
+    for cluster, state in read_states(config):
+        if isinstance(state, MirrorError):
+            _log.warning("mirrors towards %s are left out: %s", cluster, state)
             names[cluster] = None
             continue
-        own = [mirror for mirror in answer.mirrors.values() if mirror.destination == cluster]
+        own = [mirror for mirror in state.mirrors.values() if mirror.destination == cluster]
         names[cluster] = [mirror.name for mirror in own if not is_drill_mirror(mirror)]
-        yield from ((answer, mirror) for mirror in own)
-    note_names(names, config.sets)
+        yield from ((state, mirror) for mirror in own)
+    update_form_names(names, config.sets)
 
 
 def find_set(name: str) -> MirrorSet:
@@ -123,17 +123,17 @@ def find_set(name: str) -> MirrorSet:
     from mirror_core.runbook.set_failover import find_set
     from mirror_core.state.mirror_link import load_clusters
 
-    return find_set(load_clusters(current_config("all-clusters", known_clusters())), name)
+    return find_set(load_clusters(provide_config("all-clusters", require_clusters())), name)
 
 
 def find_mirror(mirror: str) -> tuple[MirrorLink, State]:
     """The mirror and the state of its destination. Where it is not found, also which connections could not be used."""
     from mirror_core.state.mirror_link import find_mirror_link, load_clusters
 
-    path = config_path(mirror)
+    path = provide_mirror_config(mirror)
     try:
         return find_mirror_link(load_clusters(path), mirror)
     except (BadRequest, Indeterminate) as error:
-        if not (unusable := unusable_connections(path)):
+        if not (unusable := list_unusable_connections(path)):
             raise
         raise type(error)("".join([str(error), *(f"\n  - {why}" for why in unusable.values())])) from None

@@ -1,5 +1,4 @@
-"""Object stores by Airflow's own `ObjectStoragePath`: what only Spark reaches elsewhere, without Java; and salvaged
-records, which have to outlive the worker that saved them."""
+"""Object stores by Airflow's `ObjectStoragePath`: receipts without Spark, and salvaged records."""
 
 from __future__ import annotations
 
@@ -13,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.files import Unwritable
-from mirrorbook_airflow.params import salvage_place
+from mirrorbook_airflow.params import read_salvage_location
 
 if TYPE_CHECKING:
     from mirror_core.model.names import ClusterName, Partition
     from mirror_core.model.parity_verdict import ParityRange, SalvagedPartition
     from mirror_core.runbook.run_services import TailSalvage
 
-ADVICE: Final = "nothing was deleted: mend it, then clear the task"
+SALVAGE_ADVICE: Final = "nothing was deleted: mend it, then clear the task"
 _HIDDEN: Final = ("_", ".")
 """Names that readers of a folder skip: see `evidence.file_store`."""
 
@@ -48,20 +47,19 @@ class ObjectFolder:
         self.remove(what, "_mirrorbook", advice)
 
     def write(self, what: str, name: str, content: bytes, advice: str) -> None:
-        with self._writing(what, name, advice):
-            self._files.pipe_file(self._made(name), content)
+        with self._translate_write_errors(what, name, advice):
+            self._files.pipe_file(self._make_path(name), content)
 
     def read(self, name: str) -> bytes:
-        with self._reading(name):
+        with self._translate_read_errors(name):
             return bytes(self._files.cat_file(f"{self._root}/{name}"))
 
     def beginning(self, name: str, size: int) -> bytes:
-        """As much of a file as that many bytes hold."""
-        with self._reading(name), self._files.open(f"{self._root}/{name}", "rb") as file:
+        with self._translate_read_errors(name), self._files.open(f"{self._root}/{name}", "rb") as file:
             return bytes(file.read(size))
 
     def remove(self, what: str, name: str, advice: str) -> None:
-        with self._writing(what, name, advice):
+        with self._translate_write_errors(what, name, advice):
             if self._files.exists(f"{self._root}/{name}"):
                 self._files.rm_file(f"{self._root}/{name}")
 
@@ -69,55 +67,56 @@ class ObjectFolder:
         return [name for name in self.every(under) if not posixpath.basename(name).startswith(_HIDDEN)]
 
     def every(self, under: str = "") -> list[str]:
-        """Also files that readers of a folder skip."""
-        with self._reading(under):
+        """Also hidden files."""
+        with self._translate_read_errors(under):
             self._files.invalidate_cache()
-            found = self._files.find(f"{self._root}/{under}".rstrip("/"))
-            return sorted(posixpath.relpath(path.lstrip("/"), self._root.lstrip("/")) for path in found)
+            paths = self._files.find(f"{self._root}/{under}".rstrip("/"))
+            return sorted(posixpath.relpath(path.lstrip("/"), self._root.lstrip("/")) for path in paths)
 
     def upload(self, what: str, file: Path, name: str) -> None:
-        """A file of any size."""
-        with self._writing(what, name, ADVICE):
-            self._files.put_file(str(file), self._made(name))
+        with self._translate_write_errors(what, name, SALVAGE_ADVICE):
+            self._files.put_file(str(file), self._make_path(name))
 
     def download(self, name: str, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with self._reading(name):
+        with self._translate_read_errors(name):
             self._files.get_file(f"{self._root}/{name}", str(file))
 
-    def _made(self, name: str) -> str:
-        """Where to write. Only a file system of this machine wants its folders made first."""
+    def _make_path(self, name: str) -> str:
+        """Creates folders on a local file system only."""
         path = f"{self._root}/{name}"
         if "file" in self._files.protocol:
             self._files.makedirs(posixpath.dirname(path), exist_ok=True)
         return path
 
     @contextmanager
-    def _writing(self, what: str, name: str, advice: str) -> Iterator[None]:
+    def _translate_write_errors(self, what: str, name: str, advice: str) -> Iterator[None]:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - each provider has errors of its own, with texts of its own
             where = f"{self.where}/{name}".rstrip("/")
-            raise Unwritable(f"{what}: {where} cannot be written: {_why(error)}: {advice}") from None
+            raise Unwritable(f"{what}: {where} cannot be written: {_format_error(error)}: {advice}") from None
 
     @contextmanager
-    def _reading(self, name: str) -> Iterator[None]:
+    def _translate_read_errors(self, name: str) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError:
             raise FileNotFoundError(f"{self.where}/{name}: there is no such file") from None
         except Exception as error:  # noqa: BLE001 - as above
-            raise OSError(f"{self.where}/{name} cannot be read: {_why(error)}") from None
+            raise OSError(f"{self.where}/{name} cannot be read: {_format_error(error)}") from None
 
 
 @contextmanager
-def kept_elsewhere(folder: Path) -> Iterator[None]:
-    """What is salvaged into this folder meanwhile is in the deployment's object store, too, when this ends well: then
-    records may be deleted. A salvage that another worker finished is fetched first, and told again."""
+def copy_to_object_store(folder: Path) -> Iterator[None]:
+    """Copies the folder to the object store on success: only then may records be deleted.
+
+    A salvage that another worker finished is downloaded first.
+    """
     from mirror_core.evidence.file_store import refuse_password
     from mirror_core.parity.salvage import MANIFEST
 
-    place = salvage_place()
+    place = read_salvage_location()
     if not place:
         yield
         return
@@ -126,24 +125,24 @@ def kept_elsewhere(folder: Path) -> Iterator[None]:
     store = ObjectFolder(place)
     manifest = f"{under}/{MANIFEST}"
     try:
-        there = store.every(under)
-        finished = manifest in there  # it is the last file to be written
+        stored_names = store.every(under)
+        finished = manifest in stored_names  # it is the last file to be written
         if finished and not folder.exists():
-            _fetch(store, under, there, folder)
+            _download_folder(store, under, stored_names, folder)
     except OSError as error:
-        raise Unwritable(f"{what}: {error}: {ADVICE}") from None
+        raise Unwritable(f"{what}: {error}: {SALVAGE_ADVICE}") from None
     yield
     if finished:
         return
-    for name in there:  # of an attempt that was killed: its files may have had other names
-        store.remove(what, name, ADVICE)
-    mine = [f"{under}/{path.relative_to(folder).as_posix()}" for path in folder.rglob("*") if path.is_file()]
-    for name in sorted(mine, key=manifest.__eq__):
+    for name in stored_names:  # of an attempt that was killed: its files may have had other names
+        store.remove(what, name, SALVAGE_ADVICE)
+    local_names = [f"{under}/{path.relative_to(folder).as_posix()}" for path in folder.rglob("*") if path.is_file()]
+    for name in sorted(local_names, key=manifest.__eq__):
         store.upload(what, folder / posixpath.relpath(name, under), name)
 
 
-def _fetch(store: ObjectFolder, under: str, names: Sequence[str], folder: Path) -> None:
-    """All of it or nothing: a worker that dies meanwhile leaves no folder that would pass for something else."""
+def _download_folder(store: ObjectFolder, under: str, names: Sequence[str], folder: Path) -> None:
+    """Atomic: a killed worker leaves no partial folder."""
     incomplete = folder.with_name(f"_{folder.name}.fetched")
     shutil.rmtree(incomplete, ignore_errors=True)
     for name in names:
@@ -151,18 +150,18 @@ def _fetch(store: ObjectFolder, under: str, names: Sequence[str], folder: Path) 
     os.replace(incomplete, folder)
 
 
-def kept(salvage: TailSalvage) -> TailSalvage:
-    """The same salvage, of which nothing is told before it is in the deployment's object store."""
+def wrap_salvage(salvage: TailSalvage) -> TailSalvage:
+    """Returns only when the records are in the object store."""
 
-    def saved(
+    def salvage_and_copy(
         cluster: ClusterName, ranges: Sequence[ParityRange], output: Path, against: ClusterName | None = None
     ) -> dict[Partition, SalvagedPartition]:
-        with kept_elsewhere(output):
+        with copy_to_object_store(output):
             return salvage(cluster, ranges, output, against)
 
-    return saved
+    return salvage_and_copy
 
 
-def _why(error: Exception) -> str:
-    """Without a text that nobody has checked for secrets."""
+def _format_error(error: Exception) -> str:
+    """Without the provider's text, which may hold secrets."""
     return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Tasks of the DAGs about one mirror: each asks the core for one thing. All logic is there."""
+"""Tasks for one mirror. The logic is in the core."""
 
 from __future__ import annotations
 
@@ -13,67 +13,65 @@ from mirror_core.model.errors import BadRequest, HeldByRun, LostOwnership, Refus
 from mirror_core.model.names import MirrorName
 from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.text import escape_invisible
-from mirrorbook_airflow.airflow_variables import remember_clusters, remember_mirror
+from mirrorbook_airflow.airflow_variables import add_clusters, add_form_mirror
 from mirrorbook_airflow.errors import airflow_errors
-from mirrorbook_airflow.hooks import home
-from mirrorbook_airflow.mirror_lookup import config_path, find_mirror, silent_clusters, started_mirrors
-from mirrorbook_airflow.page.report_files import Kind, folder_name, page_path
-from mirrorbook_airflow.params import page_root, receipts
-from mirrorbook_airflow.worker_services import parity_check, receipts_folder
+from mirrorbook_airflow.hooks import get_home_folder
+from mirrorbook_airflow.mirror_lookup import (
+    find_mirror,
+    list_silent_clusters,
+    list_started_mirrors,
+    provide_mirror_config,
+)
+from mirrorbook_airflow.page import get_page_root
+from mirrorbook_airflow.page.report_files import ReportKind, format_folder_name, format_page_path
+from mirrorbook_airflow.params import read_receipts_location
+from mirrorbook_airflow.worker_services import make_parity_check, open_receipts_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 RETRIES: Final[dict[str, Any]] = {"retries": 2, "retry_delay": timedelta(seconds=2)}
 """For errors that may pass, and for tasks whose process was killed: every step of the core may be repeated."""
-MINUTES: Final = timedelta(minutes=30)
-"""Execution timeout of a task that asks clusters what they know, of thousands of partitions, too."""
-HOURS: Final = timedelta(hours=6)
-"""The same of a task that changes every topic, group or access right of a mirror, or runs commands of a deployment."""
+READ_TIMEOUT: Final = timedelta(minutes=30)
+"""Execution timeout of a task that reads metadata."""
+CHANGE_TIMEOUT: Final = timedelta(hours=6)
+"""Execution timeout of a task that changes topics, groups or ACLs, or runs commands."""
 CUT_OVER_TIMEOUT: Final = timedelta(days=1)
-"""The same of the task during which applications can write nowhere: it compares whatever was not compared before."""
-DAYS: Final = timedelta(days=7)
-"""The same of a task that may read or copy whole logs.
-
-Only a hang takes so long. A task that was timed out is tried again, as one whose process was killed: the journal says
-where a run goes on.
-"""
-TASK_DEFAULTS: Final[dict[str, Any]] = {**RETRIES, "execution_timeout": MINUTES}
-"""What every task is given."""
-MANY_RUNS: Final = 10_000
+"""Execution timeout of the task that blocks writes: it compares what was not compared before."""
+COPY_TIMEOUT: Final = timedelta(days=7)
+"""Execution timeout of a task that reads or copies whole logs. Only a hang takes so long; the task is tried again."""
+TASK_DEFAULTS: Final[dict[str, Any]] = {**RETRIES, "execution_timeout": READ_TIMEOUT}
+MAX_ACTIVE_RUNS: Final = 10_000
 """`max_active_runs` of a DAG with a run for each mirror; Airflow's own default is 16, and 0 starts none."""
 MAP_INDEX: Final = "{{ task.mirror[:250] }}"
 """Names a mapped task by its mirror. PostgreSQL and MySQL refuse more than 250 characters, and the task with them."""
 
-URGENT: Final[dict[str, Any]] = {"priority_weight": 1000, "weight_rule": "absolute"}
+URGENT_TASK_DEFAULTS: Final[dict[str, Any]] = {"priority_weight": 1000, "weight_rule": "absolute"}
 """For DAGs that move applications: their tasks take the next free slot, before what runs every minute."""
-AT_ONCE: Final = 8
+MAX_PARALLEL_TASKS: Final = 8
 """Tasks of a DAG that runs every minute, at a time: in a disaster of many they must leave slots to runbooks."""
-SHOWN: Final = 20
+MAX_LOGGED_FINDINGS: Final = 20
 """Findings of a parity check in the task's log; the report has all."""
 
 
 class MirrorOperator(BaseOperator):
-    """A task about the mirror of this name."""
-
     template_fields: Sequence[str] = ("mirror",)
-    timeout: ClassVar[timedelta] = MINUTES
-    """Execution timeout, unless the DAG gives another one."""
+    timeout: ClassVar[timedelta] = READ_TIMEOUT
 
     def __init__(self, *, mirror: str, **kwargs: Any) -> None:
         super().__init__(**{**TASK_DEFAULTS, "execution_timeout": self.timeout, **kwargs})
         self.mirror = mirror
 
     @classmethod
-    def mapped(cls) -> dict[str, Any]:
-        """What a DAG gives this task when it maps it over mirrors: nothing of `__init__` reaches it then."""
+    def mapped_defaults(cls) -> dict[str, Any]:
+        """Arguments for a mapped task, which `__init__` does not reach."""
         return {**TASK_DEFAULTS, "execution_timeout": cls.timeout, "map_index_template": MAP_INDEX}
 
 
 class CreateMirror(MirrorOperator):
     """Check both clusters and record the mirror as the run's parameters describe it. Doing it twice is harmless."""
 
-    timeout = HOURS
+    timeout = CHANGE_TIMEOUT
 
     def execute(self, context: Context) -> None:
         from mirror_core.mirrors.creation import create_mirror, describe_copy_estimate, format_gap_limit
@@ -85,36 +83,34 @@ class CreateMirror(MirrorOperator):
         gaps = (
             GapFilling(params["gaps"]) if params.get("gaps") in [*GapFilling] else None
         )  # by rights, unless one is named
-        asked: dict[str, Any] = {name: params[name] for name in ("source", "destination")}
+        wanted: dict[str, Any] = {name: params[name] for name in ("source", "destination")}
         with airflow_errors():
-            clusters = (*asked.values(),)
-            asked |= {name: tuple(params[name]) for name in ("topics", "exclude_topics", "groups")}
-            config = load_clusters(config_path(self.mirror, clusters))
+            clusters = (*wanted.values(),)
+            wanted |= {name: tuple(params[name]) for name in ("topics", "exclude_topics", "groups")}
+            config = load_clusters(provide_mirror_config(self.mirror, clusters))
             try:
-                found = find_mirror_link(config, self.mirror)[0].mirror
+                existing = find_mirror_link(config, self.mirror)[0].mirror
             except BadRequest:
                 warnings = list[str]()
-                made = create_mirror(config, self.mirror, **asked, gaps=gaps, warn=warnings.append)
-                remember_clusters(clusters)  # each task looks at them from now on: not before they were checked
-                remember_mirror(made.name, made.destination)
-                self.log.info("gaps are %s", GAP_TEXTS[made.gaps])
-                if limit := format_gap_limit(config.cluster(made.destination), made.gaps):
+                created = create_mirror(config, self.mirror, **wanted, gaps=gaps, warn=warnings.append)
+                add_clusters(clusters)  # each task looks at them from now on: not before they were checked
+                add_form_mirror(created.name, created.destination)
+                self.log.info("gaps are %s", GAP_TEXTS[created.gaps])
+                if limit := format_gap_limit(config.cluster(created.destination), created.gaps):
                     self.log.info(limit)
-                for line in describe_copy_estimate(make_mirror_link(config, made)):
+                for line in describe_copy_estimate(make_mirror_link(config, created)):
                     self.log.info(line)
                 for line in warnings:
                     self.log.warning(line)
                 return
-            asked["gaps"] = gaps or found.gaps
-            differing = [name for name, value in asked.items() if getattr(found, name) != value]
+            wanted["gaps"] = gaps or existing.gaps
+            differing = [name for name, value in wanted.items() if getattr(existing, name) != value]
             if differing:
                 raise Refused(f"mirror {self.mirror} exists already", [f"with other {name}" for name in differing])
-            remember_clusters(clusters)
+            add_clusters(clusters)
 
 
 class StartMirror(MirrorOperator):
-    """Let the mirror run. Its data plane is another DAG's business."""
-
     def execute(self, context: Context) -> None:
         from mirror_core.mirrors.mirror_commands import start_mirror
 
@@ -125,7 +121,7 @@ class StartMirror(MirrorOperator):
 class SyncMirror(MirrorOperator):
     """Bring topics, configurations, access rights and group offsets over. Skipped while a run holds the mirror."""
 
-    timeout = HOURS
+    timeout = CHANGE_TIMEOUT
 
     def execute(self, context: Context) -> dict[str, int]:
         from mirror_core.mirrors.mirror_commands import run_sync
@@ -155,7 +151,7 @@ class ListMirrors(BaseOperator):
 
     def execute(self, context: Context) -> list[str]:
         with airflow_errors():
-            return list(context["params"]["mirrors"] or ()) or started_mirrors()
+            return list(context["params"]["mirrors"] or ()) or list_started_mirrors()
 
 
 class CheckClusters(BaseOperator):
@@ -169,7 +165,7 @@ class CheckClusters(BaseOperator):
         if context["params"]["mirrors"]:
             return
         with airflow_errors():
-            silent = silent_clusters()
+            silent = list_silent_clusters()
         if silent:
             listed = "".join(f"\n  - {name}: {escape_invisible(why)}" for name, why in sorted(silent.items()))
             raise AirflowException(f"mirrors towards these clusters were not looked at:{listed}")  # perhaps it passes
@@ -181,7 +177,7 @@ class CheckParity(MirrorOperator):
     The report's path is its result; where Airflow shows it, is in the log and in the error.
     """
 
-    timeout = DAYS
+    timeout = COPY_TIMEOUT
 
     def execute(self, context: Context) -> str:
         from mirror_core.evidence.expectations import load_expectations
@@ -191,37 +187,39 @@ class CheckParity(MirrorOperator):
         from mirror_core.state.mirror_link import find_mirror_link, load_clusters
 
         with airflow_errors():
-            config = load_clusters(config_path(self.mirror))
-            demands = TableExpectations(
+            config = load_clusters(provide_mirror_config(self.mirror))
+            expectations = TableExpectations(
                 suite=PARITY, user_expectations=load_expectations(config, PARITY).for_mirror(MirrorName(self.mirror))
             )
             link, state = find_mirror_link(config, self.mirror)
-            compared = read_parity_scope(link, state)
-            folder = _report_folder(Kind.PARITY, context)
-            output = home("evidence") / self.mirror / folder
+            scope = read_parity_scope(link, state)
+            folder = _name_report_folder(ReportKind.PARITY, context)
+            output = get_home_folder("evidence") / self.mirror / folder
             params = context["params"]
-            check = parity_check(link.config.path, params["master"], demands, params["bytes_per_s"] or None)
-            found = compare_and_record(
+            check = make_parity_check(link.config.path, params["master"], expectations, params["bytes_per_s"] or None)
+            result = compare_and_record(
                 link,
                 state,
-                compared.ranges,
+                scope.ranges,
                 lambda rest, so_far: check(link.mirror.source, link.mirror.destination, rest, output, so_far),
                 compare_all=context["params"]["whole"],
                 report=self.log.info,
             )
-        self.log.info("%s: %s records in %s chunks, %.1f s", found.verdict, found.records, found.chunks, found.seconds)
-        where = _told_where(self, Kind.PARITY, folder, found.report)
-        for left_out, why in compared.left_out.items():
+        self.log.info(
+            "%s: %s records in %s chunks, %.1f s", result.verdict, result.records, result.chunks, result.seconds
+        )
+        where = _log_report_path(self, ReportKind.PARITY, folder, result.report)
+        for left_out, why in scope.left_out.items():
             self.log.warning("%s is not in scope: it is %s", left_out, why)
-        if found.verdict is not ParityVerdict.PASSED:
+        if result.verdict is not ParityVerdict.PASSED:
             details = [
-                *found.unmet_expectations,
-                *found.reasons,
-                *(f"{f.partition} at {f.offset}: {f.kind}: {f.detail}" for f in found.findings),
+                *result.unmet_expectations,
+                *result.reasons,
+                *(f"{f.partition} at {f.offset}: {f.kind}: {f.detail}" for f in result.findings),
             ]
-            listed = "".join(f"\n  - {line}" for line in details[:SHOWN])
-            raise AirflowFailException(f"parity of mirror {self.mirror}: {found.verdict}; {where}{listed}")
-        return found.report
+            listed = "".join(f"\n  - {line}" for line in details[:MAX_LOGGED_FINDINGS])
+            raise AirflowFailException(f"parity of mirror {self.mirror}: {result.verdict}; {where}{listed}")
+        return result.report
 
 
 class CheckMirror(MirrorOperator):
@@ -239,33 +237,32 @@ class CheckMirror(MirrorOperator):
         from mirror_core.state.mirror_link import find_mirror_link, load_clusters
 
         with airflow_errors():
-            config = load_clusters(config_path(self.mirror))
-            more = load_expectations(config, READINESS, SYNC).for_mirror(MirrorName(self.mirror))
+            config = load_clusters(provide_mirror_config(self.mirror))
+            expectations = load_expectations(config, READINESS, SYNC).for_mirror(MirrorName(self.mirror))
             link, state = find_mirror_link(config, self.mirror)
             if (run := state.active_run(link.mirror.name)) is not None:
                 raise AirflowSkipException(f"run {run.id} holds mirror {self.mirror}: the next check is after it")
-            folder = _report_folder(Kind.CHECK, context)
-            output = home("evidence") / self.mirror / folder
+            folder = _name_report_folder(ReportKind.CHECK, context)
+            output = get_home_folder("evidence") / self.mirror / folder
             check_writable(CHECK_NAME, output, CHECK_ADVICE)
-            found = check_mirror(link, state, more, output)
-        self.log.info("%s; tiers: %s", found.verdict, ", ".join(found.tiers) or "none")
-        where = _told_where(self, Kind.CHECK, folder, found.report)
-        if found.verdict is not ParityVerdict.PASSED:
-            listed = "".join(f"\n  - {escape_invisible(line)}" for line in found.unmet[:SHOWN])
-            raise AirflowFailException(f"check of mirror {self.mirror}: {found.verdict}; {where}{listed}")
-        return found.report
+            result = check_mirror(link, state, expectations, output)
+        self.log.info("%s; tiers: %s", result.verdict, ", ".join(result.tiers) or "none")
+        where = _log_report_path(self, ReportKind.CHECK, folder, result.report)
+        if result.verdict is not ParityVerdict.PASSED:
+            listed = "".join(f"\n  - {escape_invisible(line)}" for line in result.unmet[:MAX_LOGGED_FINDINGS])
+            raise AirflowFailException(f"check of mirror {self.mirror}: {result.verdict}; {where}{listed}")
+        return result.report
 
 
-def _report_folder(kind: Kind, context: Context) -> str:
-    """By the start of the DAG run: a task that is tried again writes the same report."""
+def _name_report_folder(kind: ReportKind, context: Context) -> str:
+    """By the start of the DAG run, so that a retry writes the same report."""
     begun = context["dag_run"].start_date
     assert begun is not None  # a task of it runs
-    return folder_name(kind, begun)
+    return format_folder_name(kind, begun)
 
 
-def _told_where(task: MirrorOperator, kind: Kind, folder: str, path: str) -> str:
-    """Where Airflow shows a report, and where this worker has it. Also into the task's log."""
-    where = f"report: {page_path(page_root(), task.mirror, kind, folder)}, on this worker {path}"
+def _log_report_path(task: MirrorOperator, kind: ReportKind, folder: str, path: str) -> str:
+    where = f"report: {format_page_path(get_page_root(), task.mirror, kind, folder)}, on this worker {path}"
     task.log.info("%s", where)
     return where
 
@@ -273,14 +270,14 @@ def _told_where(task: MirrorOperator, kind: Kind, folder: str, path: str) -> str
 class CompactReceipts(MirrorOperator):
     """Put receipts of past days together; red when some were lost or altered. Skipped while a run holds the mirror."""
 
-    timeout = HOURS
+    timeout = CHANGE_TIMEOUT
 
     def execute(self, context: Context) -> int:
         from mirror_core.mirrors.receipt_maintenance import compact_receipts, first_open_day
 
         with airflow_errors():
             link, _ = find_mirror(self.mirror)
-            folder = receipts_folder(context["params"]["master"], receipts_place())
+            folder = open_receipts_folder(context["params"]["master"], get_receipts_location())
             try:
                 done = compact_receipts(link, folder, first_open_day())
             except HeldByRun as error:
@@ -298,5 +295,5 @@ class CompactReceipts(MirrorOperator):
         return len(done.files)
 
 
-def receipts_place() -> str:
-    return receipts() or str(home("evidence") / "receipts")
+def get_receipts_location() -> str:
+    return read_receipts_location() or str(get_home_folder("evidence") / "receipts")

@@ -12,57 +12,56 @@ from airflow.sdk import Param
 
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.run import FailbackStrategy
-from mirrorbook_airflow.airflow_variables import offered_clusters, offered_mirrors, offered_sets
-from mirrorbook_airflow.page import page_root as page_root
+from mirrorbook_airflow.airflow_variables import list_form_clusters, list_form_mirrors, list_form_sets
 
 if TYPE_CHECKING:
     from airflow.sdk.execution_time.hitl import HITLUser
 
 _SECTION: Final = "mirrorbook"
-_DAYS_S: Final = 30 * 86_400.0
+_MAX_DEADLINE_S: Final = 30 * 86_400.0
 NO_SPARK: Final = "none"
 """In place of a Spark master: comparisons and salvages run in the task's own process."""
-_ANOTHER: Final = "Type a mirror that is not in the list yet into *Advanced Options*, *Configuration JSON*"
+_UNLISTED_MIRROR_HINT: Final = "Type a mirror that is not in the list yet into *Advanced Options*, *Configuration JSON*"
 
 
-def mirror(description: str) -> Param:
+def mirror_param(description: str) -> Param:
     """The name of an existing mirror."""
-    return Param(type="string", minLength=1, description_md=description, **_offering(offered_mirrors()))
+    return Param(type="string", minLength=1, description_md=description, **_make_examples(list_form_mirrors()))
 
 
-def mirror_list(description: str) -> Param:
+def mirror_list_param(description: str) -> Param:
     """Names of existing mirrors. Airflow's form gives null for a list from which everything was removed."""
-    names = offered_mirrors()
+    names = list_form_mirrors()
     return Param(
         [],
         type=["array", "null"],
         items={"type": "string"},
-        description_md=f"{description}. {_ANOTHER}" if names else description,
-        **_offering(names),
+        description_md=f"{description}. {_UNLISTED_MIRROR_HINT}" if names else description,
+        **_make_examples(names),
     )
 
 
-def mirror_set(description: str) -> Param:
+def set_param(description: str) -> Param:
     """The name of a set of mirrors."""
-    return Param(type="string", minLength=1, description_md=description, **_offering(offered_sets()))
+    return Param(type="string", minLength=1, description_md=description, **_make_examples(list_form_sets()))
 
 
-def cluster(description: str) -> Param:
+def cluster_param(description: str) -> Param:
     """The id of a cluster's connection."""
-    return Param(type="string", minLength=1, description_md=description, **_offering(offered_clusters()))
+    return Param(type="string", minLength=1, description_md=description, **_make_examples(list_form_clusters()))
 
 
-def _offering(names: Sequence[str]) -> dict[str, Any]:
+def _make_examples(names: Sequence[str]) -> dict[str, Any]:
     """Names that a form offers; it takes others, too. Without any the field is one to be typed into."""
     return {"examples": [*names]} if names else {}
 
 
-def bytes_per_s(description: str) -> Param:
+def bytes_per_s_param(description: str) -> Param:
     """A limit of what is read; the form's 0 is none."""
     return Param(0, type="integer", minimum=0, description_md=f"{description}; 0: no limit")
 
 
-def pause() -> Param:
+def pause_param() -> Param:
     """Whether a planned failover asks at the moment before it stops applications."""
     return Param(
         True,
@@ -71,7 +70,7 @@ def pause() -> Param:
     )
 
 
-def gate_limit() -> Param:
+def gate_limit_param() -> Param:
     """How long the comparison behind the fence may take."""
     return Param(
         None,
@@ -82,7 +81,7 @@ def gate_limit() -> Param:
     )
 
 
-def leave_behind() -> Param:
+def leave_behind_param() -> Param:
     """Whether a planned failover goes on without what nobody leads on the source."""
     return Param(
         False,
@@ -92,59 +91,59 @@ def leave_behind() -> Param:
     )
 
 
-def strategies() -> Param:
+def strategies_param() -> Param:
     """What a failback may do with topics that have a divergent tail."""
     return Param(
         None,
         type=["string", "null"],  # an empty text would be a field that must be filled in
         description_md="What may be done with topics that have a divergent tail: `STRATEGY` for all, `TOPIC=STRATEGY` "
         f"for one, with spaces between: {', '.join(FailbackStrategy)}. Empty: recreate, where there is a tail",
-        **_offering([*FailbackStrategy]),
+        **_make_examples([*FailbackStrategy]),
     )
 
 
-def spark_master() -> Param:
+def spark_master_param() -> Param:
     """Where Spark runs. Who triggers a run chooses: executors get the data principals' secrets, wherever they are."""
-    masters = spark_masters()
+    masters = read_spark_masters()
     what = f"Spark master; `{NO_SPARK}`: without Spark, in the task's own process"
     return Param(masters[0], type="string", enum=masters, description_md=what)
 
 
-def spark_masters() -> list[str]:
+def read_spark_masters() -> list[str]:
     """What a run may be given, the usual one first."""
-    usual = "local[*]" if starts_data_planes() or executors_config() else NO_SPARK
+    usual = "local[*]" if must_start_data_planes() or read_executors_config() else NO_SPARK
     return conf.get(_SECTION, "spark_masters", fallback="").split() or [usual]
 
 
-def salvage_place() -> str:
+def read_salvage_location() -> str:
     """Folder of an object store where salvaged records are written to, too; empty: nowhere else."""
     return conf.get(_SECTION, "salvage", fallback="")
 
 
-def executors_config() -> str:
+def read_executors_config() -> str:
     """The mirrorbook.yaml that Spark's tasks open where Airflow writes none; empty: they have none."""
     return conf.get(_SECTION, "executors_config", fallback="")
 
 
-def spark_conf() -> dict[str, str]:
+def read_spark_conf() -> dict[str, str]:
     """Spark's settings, `KEY=VALUE` on lines of their own. A deployment's, never a run's: they can name code that runs
     on the worker, beside the control principals' secrets."""
-    found = dict[str, str]()
+    settings = dict[str, str]()
     for line in conf.get(_SECTION, "spark_conf", fallback="").splitlines():
         key, equals, value = line.strip().partition("=")
         if key and not equals:
             raise BadRequest(f"Airflow's setting [{_SECTION}] spark_conf: {key!r} is not KEY=VALUE")
         if key:
-            found[key.strip()] = value
-    return found
+            settings[key.strip()] = value
+    return settings
 
 
-def receipts() -> str:
+def read_receipts_location() -> str:
     """Folder or URL for receipts of all data planes; empty: this Airflow's own folder."""
     return conf.get(_SECTION, "receipts", fallback="")
 
 
-def starts_data_planes() -> bool:
+def must_start_data_planes() -> bool:
     """Whether data planes are started by Airflow, beside its worker and triggerer. False: somebody else runs them
     (systemd, Kubernetes), and is only watched."""
     chosen = conf.get(_SECTION, "data_plane", fallback="") or "start"
@@ -153,24 +152,27 @@ def starts_data_planes() -> bool:
     return chosen == "start"
 
 
-def approvers() -> list[HITLUser] | None:
+def read_approvers() -> list[HITLUser] | None:
     """The only users whose approval counts, by their ids in the auth manager; None: whoever may answer in Airflow."""
     return [{"id": user, "name": user} for user in conf.get(_SECTION, "approvers", fallback="").split()] or None
 
 
-def wrong_approvers() -> list[str]:
+def explain_wrong_approvers() -> list[str]:
     """Why nobody could approve anything as the deployment is set up: ids that its auth manager gives to nobody."""
-    ids = [user["id"] for user in approvers() or ()]
+    ids = [user["id"] for user in read_approvers() or ()]
     manager = conf.get("core", "auth_manager", fallback="").rpartition(".")[2]
     if manager == "SimpleAuthManager" and not conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False):
         users = conf.get("core", "simple_auth_manager_users", fallback="").split(",")
         known = {user.strip().partition(":")[0] for user in users}
-        wrong, what = [one for one in ids if one not in known], "is no user in [core] simple_auth_manager_users"
+        wrong, what = (
+            [user_id for user_id in ids if user_id not in known],
+            "is no user in [core] simple_auth_manager_users",
+        )
     else:
         form, what = _USER_IDS.get(manager, _ANY_ID)
-        wrong = [one for one in ids if not form.fullmatch(one)]
-    reasons = [f"APPROVERS names {one!r}, which {what}" for one in wrong]
-    if two_people() and ids and len(set(ids)) < 2:
+        wrong = [user_id for user_id in ids if not form.fullmatch(user_id)]
+    reasons = [f"APPROVERS names {user_id!r}, which {what}" for user_id in wrong]
+    if must_ask_two_people() and ids and len(set(ids)) < 2:
         reasons.append("TWO_PEOPLE is set, and APPROVERS names one user: nobody else can approve")
     return reasons
 
@@ -186,38 +188,38 @@ _USER_IDS: Final = MappingProxyType(
 """What users' ids look like, by auth manager. Its users are in the API server's database only."""
 
 
-def two_people() -> bool:
+def must_ask_two_people() -> bool:
     """Whether a failover, a failback or a grave action has to be approved by a second person, too."""
     return conf.getboolean(_SECTION, "two_people", fallback=False)
 
 
-def prometheus() -> str:
+def read_prometheus_address() -> str:
     """Address of the Prometheus that the DR page asks for the past; empty: of none."""
     return conf.get(_SECTION, "prometheus", fallback="").strip()
 
 
-def notify() -> list[str]:
+def read_notifier_names() -> list[str]:
     """Notifiers as `module:object`: called with the context of a run that is red, or of a task that asks."""
     return conf.get(_SECTION, "notify", fallback="").split()
 
 
-def deadline_s() -> float:
+def read_deadline_s() -> float:
     """A failover that has not ended so long after it was asked for is told of; 0: none is."""
     given = conf.get(_SECTION, "deadline_s", fallback="") or "0"
     try:
         seconds = float(given)
     except ValueError:
         seconds = -1
-    if not 0 <= seconds <= _DAYS_S:
+    if not 0 <= seconds <= _MAX_DEADLINE_S:
         raise BadRequest(f"Airflow's setting [{_SECTION}] deadline_s is {given!r}: it must be seconds, 30 days at most")
     return seconds
 
 
-def data_plane() -> dict[str, Param]:
+def data_plane_params() -> dict[str, Param]:
     """How a data plane is run."""
     return {
         "runner": Param("spark", type="string", enum=["spark", "local"], description_md="Where copying tasks run"),
-        "master": spark_master(),
+        "master": spark_master_param(),
         "metrics": Param(
             None,
             type=["string", "null"],

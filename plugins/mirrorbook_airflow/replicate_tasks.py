@@ -14,41 +14,41 @@ from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.names import MirrorName
 from mirror_core.model.text import parse_bytes_per_s
 from mirror_core.model.timing import now_ms
-from mirrorbook_airflow.data_plane_trigger import DataPlaneTrigger, ended
+from mirrorbook_airflow.data_plane_trigger import DataPlaneTrigger, explain_watch_end
 from mirrorbook_airflow.errors import airflow_errors
-from mirrorbook_airflow.hooks import home
-from mirrorbook_airflow.mirror_lookup import config_path, find_mirror
-from mirrorbook_airflow.operators import TASK_DEFAULTS, MirrorOperator, receipts_place
-from mirrorbook_airflow.params import NO_SPARK, spark_conf, starts_data_planes
-from mirrorbook_airflow.switch_event import UNHEALTHY, emit
+from mirrorbook_airflow.hooks import get_home_folder
+from mirrorbook_airflow.mirror_lookup import find_mirror, provide_mirror_config
+from mirrorbook_airflow.operators import TASK_DEFAULTS, MirrorOperator, get_receipts_location
+from mirrorbook_airflow.params import NO_SPARK, must_start_data_planes, read_spark_conf
+from mirrorbook_airflow.switch_event import UNHEALTHY_ALIAS, emit_event
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 DAG_ID: Final = "mirror_replicate"
 MAX_PATIENCE_S: Final = 900
-SILENT: Final[dict[str, Any]] = {
+WATCH_RETRIES: Final[dict[str, Any]] = {
     "retries": 4,
     "retry_delay": timedelta(seconds=15),
     "retry_exponential_backoff": True,
 }
 """For a watch that finds the destination silent: minutes until its run is red, and the next one begins."""
-HOPELESS: Final = "hopeless"
+REFUSED_KEY: Final = "hopeless"
 """XCom of a watch that was refused."""
-INCIDENT: Final = "incident"
+INCIDENT_KEY: Final = "incident"
 """XCom of a watch that has found a data plane ill; in a run's configuration: since when people know (ms)."""
-PASSED_ON: Final = ("runner", "master", "metrics", "prove_at", "patience_s")
+FORWARDED_PARAMS: Final = ("runner", "master", "metrics", "prove_at", "patience_s")
 """Parameters of a data plane, which the run that starts it hands over."""
 
 
-def replicate_options(params: Mapping[str, Any]) -> list[str]:
+def format_replicate_options(params: Mapping[str, Any]) -> list[str]:
     """Options of `mirrorbook replicate` as a run's parameters want them."""
-    options = ["--runner", params["runner"], "--receipts", receipts_place()]
+    options = ["--runner", params["runner"], "--receipts", get_receipts_location()]
     if params["runner"] == "spark":
         if params["master"] == NO_SPARK:
             raise BadRequest(f"runner spark needs a Spark master, and {NO_SPARK} was chosen: choose runner local")
         options += ["--master", params["master"]]
-        options += [word for key, value in spark_conf().items() for word in ("--conf", f"{key}={value}")]
+        options += [option for key, value in read_spark_conf().items() for option in ("--conf", f"{key}={value}")]
     if params["metrics"]:
         options += ["--metrics", params["metrics"]]
     if params["prove_at"]:
@@ -67,21 +67,21 @@ class WatchDataPlane(MirrorOperator):
         params = context["params"]
         try:
             with airflow_errors():
-                starts = starts_data_planes()
-                options = replicate_options(params) if starts else []
+                starts = must_start_data_planes()
+                options = format_replicate_options(params) if starts else []
                 link, state = find_mirror(self.mirror)
-                if reason := ended(state, link.mirror.name):
+                if reason := explain_watch_end(state, link.mirror.name):
                     raise Refused(f"replicate mirror {self.mirror}", [f"{reason}: start it first"])
                 if starts:
-                    ensure_supervisor(link.config.path, link.mirror.name, home("data-plane"), options)
+                    ensure_supervisor(link.config.path, link.mirror.name, get_home_folder("data-plane"), options)
         except AirflowFailException:
-            context["ti"].xcom_push(key=HOPELESS, value=True)
+            context["ti"].xcom_push(key=REFUSED_KEY, value=True)
             raise
         trigger = DataPlaneTrigger(
             mirror=self.mirror,
             destination=link.destination.name,
             config_path=str(link.config.path) if starts else "",
-            home=str(home("data-plane")) if starts else "",
+            home=str(get_home_folder("data-plane")) if starts else "",
             args=options,
             patience_s=params["patience_s"],
         )
@@ -92,30 +92,30 @@ class WatchDataPlane(MirrorOperator):
             if event["status"] == "ended":
                 self._stop_supervisor()
                 return str(event["reason"])
-            context["ti"].xcom_push(key=INCIDENT, value={k: v for k, v in event.items() if k != "status"})
-            where = self._where_to_look()
+            context["ti"].xcom_push(key=INCIDENT_KEY, value={k: v for k, v in event.items() if k != "status"})
+            where = self._format_log_location()
         raise AirflowFailException(f"the data plane of mirror {self.mirror} is not well: {event['reason']}; {where}")
 
     def _stop_supervisor(self) -> None:
         from mirror_core.supervisor.lifecycle import stop_supervisor
 
-        if not starts_data_planes():
+        if not must_start_data_planes():
             return
         try:
-            stop_supervisor(home("data-plane"), MirrorName(self.mirror))
+            stop_supervisor(get_home_folder("data-plane"), MirrorName(self.mirror))
         except Refused as error:  # it asks the mirror every few seconds, and copies nothing
             self.log.warning("%s", error)
 
-    def _where_to_look(self) -> str:
+    def _format_log_location(self) -> str:
         from mirror_core.supervisor.lifecycle import read_supervisor_status
 
-        if not starts_data_planes():
+        if not must_start_data_planes():
             return "Airflow starts none here ([mirrorbook] data_plane is watch): look at what runs it"
-        found = read_supervisor_status(home("data-plane"), MirrorName(self.mirror))
-        return f"its output, on host {found.host or '(unknown)'}: {found.log}" if found else "it has no supervisor"
+        status = read_supervisor_status(get_home_folder("data-plane"), MirrorName(self.mirror))
+        return f"its output, on host {status.host or '(unknown)'}: {status.log}" if status else "it has no supervisor"
 
 
-def triggered_run_id(mirror: str, dag_id: str, run_id: str, task_id: str) -> str:
+def make_triggered_run_id(mirror: str, dag_id: str, run_id: str, task_id: str) -> str:
     """The id of the run that this task triggers: the same however often it runs, of a length that Airflow can keep."""
     digest = hashlib.sha256(f"{dag_id}/{run_id}/{task_id}".encode()).hexdigest()[:16]
     return f"{mirror[:200]}-{digest}"
@@ -141,18 +141,24 @@ class ReplicateMirror(TriggerDagRunOperator):
 
     def execute(self, context: Context) -> None:
         params, ti, run = context["params"], context["ti"], context["dag_run"]
-        self.conf = {"mirror": self.mirror, **{name: params[name] for name in PASSED_ON}, **self.known(context)}
-        self.trigger_run_id = triggered_run_id(self.mirror, run.dag_id, run.run_id, self.task_id)
+        self.conf = {
+            "mirror": self.mirror,
+            **{name: params[name] for name in FORWARDED_PARAMS},
+            **self.make_extra_conf(context),
+        }
+        self.trigger_run_id = make_triggered_run_id(self.mirror, run.dag_id, run.run_id, self.task_id)
         if ti.get_dr_count(dag_id=DAG_ID, run_ids=[self.trigger_run_id], states=["queued", "running"]):
             self.log.info("run %s of DAG %s goes on: an earlier try has started it", self.trigger_run_id, DAG_ID)
             return
         try:
             super().execute(context)
         except DagIsPaused:
-            words = f"DAG {DAG_ID} is paused, so nothing watches mirror {self.mirror}: unpause it, then clear this task"
-            raise AirflowFailException(words) from None
+            message = (
+                f"DAG {DAG_ID} is paused, so nothing watches mirror {self.mirror}: unpause it, then clear this task"
+            )
+            raise AirflowFailException(message) from None
 
-    def known(self, context: Context) -> dict[str, int]:
+    def make_extra_conf(self, context: Context) -> dict[str, int]:
         """What else the run is to know: nothing."""
         return {}
 
@@ -165,30 +171,32 @@ class WatchAgain(ReplicateMirror):
     """
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(outlets=[UNHEALTHY], **kwargs)
+        super().__init__(outlets=[UNHEALTHY_ALIAS], **kwargs)
 
     def execute(self, context: Context) -> None:
-        if context["ti"].xcom_pull(task_ids="watch", key=HOPELESS):
+        if context["ti"].xcom_pull(task_ids="watch", key=REFUSED_KEY):
             raise AirflowSkipException("not again: a person must look at why it was refused, and trigger it then")
         params = context["params"]
         patience_s = min(MAX_PATIENCE_S, 2 * params["patience_s"])
         super().execute({**context, "params": {**params, "patience_s": patience_s}})
 
-    def known(self, context: Context) -> dict[str, int]:
+    def make_extra_conf(self, context: Context) -> dict[str, int]:
         """Since when this incident is told of. A sign of life since then: it is another one, and told of now."""
-        found = context["ti"].xcom_pull(task_ids="watch", key=INCIDENT) or {}
-        told_ms = (context["dag_run"].conf or {}).get(INCIDENT)
-        if told_ms is None or found.get("seen_ms", 0) > told_ms:
-            told_ms = now_ms()
-            self._tell({**found, "at_ms": told_ms}, context)
-        return {INCIDENT: told_ms}
+        incident = context["ti"].xcom_pull(task_ids="watch", key=INCIDENT_KEY) or {}
+        reported_ms = (context["dag_run"].conf or {}).get(INCIDENT_KEY)
+        if reported_ms is None or incident.get("seen_ms", 0) > reported_ms:
+            reported_ms = now_ms()
+            self._emit_unhealthy({**incident, "at_ms": reported_ms}, context)
+        return {INCIDENT_KEY: reported_ms}
 
-    def _tell(self, about: Mapping[str, object], context: Context) -> None:
+    def _emit_unhealthy(self, details: Mapping[str, object], context: Context) -> None:
         from mirror_core.state.mirror_link import load_clusters
 
         name = MirrorName(self.mirror)
         try:
-            for uri in emit(load_clusters(config_path(name)).hooks(name), name, UNHEALTHY, context, about):
+            for uri in emit_event(
+                load_clusters(provide_mirror_config(name)).hooks(name), name, UNHEALTHY_ALIAS, context, details
+            ):
                 self.log.info("asset event: %s", uri)
         except MirrorError as error:  # the next watch is worth more than an event
             self.log.warning("no asset event: %s", error)

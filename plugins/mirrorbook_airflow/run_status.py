@@ -6,6 +6,7 @@ A teardown without a set-up task: it runs when all before it has ended, also whe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 
     from mirror_core.state.state_records import State
 
-LAST_WORDS: Final = "last_words"
+LAST_WORDS_TASK: Final = "last_words"
 
 
-class LastWords(MirrorOperator):
-    """How this mirror stands, by the run that `begin` opened; by its newest one, where nothing was begun."""
+class LogMirrorStatus(MirrorOperator):
+    """By the run that `begin` opened, else by the newest one."""
 
     def __init__(self, *, begin: BaseOperator, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -33,11 +34,11 @@ class LastWords(MirrorOperator):
 
     def execute(self, context: Context) -> str:
         run = context["ti"].xcom_pull(task_ids=self.begin_task)
-        return _logged(self, _words(self.mirror, lambda state: run))
+        return _log_lines(self, _read_status_lines(self.mirror, lambda state: run))
 
 
-class LastWordsOfSet(BaseOperator):
-    """The same of each mirror of this set. One whose destination does not answer hides no other."""
+class LogSetStatus(BaseOperator):
+    """An unreachable destination hides no other mirror."""
 
     template_fields: Sequence[str] = ("set_name",)
 
@@ -51,27 +52,29 @@ class LastWordsOfSet(BaseOperator):
         with airflow_errors():
             mirrors = find_set(self.set_name).mirrors
 
-        def own(state: State, mirror: str) -> str | None:
+        def find_own_run(state: State, mirror: str) -> str | None:
             runs = (run for run in state.runs.values() if run.plan.mirror == mirror)
             return next((run.id for run in runs if attempt and run.set_run == attempt), None)
 
-        said = {name: _words(name, lambda state, name=name: own(state, name)) for name in mirrors}  # type: ignore[misc]
-        return _logged(self, [f"{name}: {line}" for name, lines in said.items() for line in lines])
+        lines_by_mirror = {
+            mirror: _read_status_lines(mirror, partial(find_own_run, mirror=mirror)) for mirror in mirrors
+        }
+        return _log_lines(self, [f"{mirror}: {line}" for mirror, lines in lines_by_mirror.items() for line in lines])
 
 
-def _words(mirror: str, run_of: Callable[[State], str | None]) -> Sequence[str]:
+def _read_status_lines(mirror: str, find_run: Callable[[State], str | None]) -> Sequence[str]:
     from mirror_core.runbook.run_outcome import read_mirror_status
 
     try:
         link, state = find_mirror(mirror)
     except MirrorError as error:
         return (f"Who can write where is not known here: {error}",)
-    return read_mirror_status(link, run_of(state))
+    return read_mirror_status(link, find_run(state))
 
 
-def _logged(task: BaseOperator, lines: Iterable[str]) -> str:
-    """Into the task's log, which shows colours: names in it are anybody's."""
-    said = [escape_invisible_lines(line) for line in lines]
-    for line in said:
+def _log_lines(task: BaseOperator, lines: Iterable[str]) -> str:
+    """Escaped: names may hold control characters."""
+    escaped = [escape_invisible_lines(line) for line in lines]
+    for line in escaped:
         task.log.info("%s", line)
-    return "\n".join(said)
+    return "\n".join(escaped)

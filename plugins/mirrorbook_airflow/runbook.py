@@ -31,26 +31,27 @@ from mirror_core.model.names import MirrorName, format_reverse_name
 from mirror_core.model.run import AIRFLOW_CONDUCTOR_PREFIX, RunKind, RunMode
 from mirror_core.model.text import escape_invisible, escape_invisible_lines
 from mirrorbook_airflow.approvals import (
-    Agreed,
     ApprovePlan,
     ApproveSecond,
     GoAhead,
-    GoAheadTask,
-    agreed,
-    names_of,
-    policy_of,
-    record_shown,
-    recorded_plan,
+    GoAheadApprovals,
+    GoAheadTaskIds,
+    format_approvers,
+    make_approval_policy,
+    read_go_ahead,
+    read_shown_plan,
+    record_shown_plan,
 )
 from mirrorbook_airflow.errors import airflow_errors
-from mirrorbook_airflow.markdown import PROVE, plan_markdown, proved_markdown
+from mirrorbook_airflow.markdown import PROVE_STEP, format_comparisons, format_plan
 from mirrorbook_airflow.mirror_lookup import find_mirror
-from mirrorbook_airflow.operators import CUT_OVER_TIMEOUT, DAYS, HOURS, MirrorOperator
-from mirrorbook_airflow.params import page_root, two_people
+from mirrorbook_airflow.operators import CHANGE_TIMEOUT, COPY_TIMEOUT, CUT_OVER_TIMEOUT, MirrorOperator
+from mirrorbook_airflow.page import get_page_root
+from mirrorbook_airflow.params import must_ask_two_people
 from mirrorbook_airflow.replicate_tasks import ReplicateMirror
-from mirrorbook_airflow.run_status import LAST_WORDS, LastWords
-from mirrorbook_airflow.switch_event import FENCED, HOME, SWITCHED, emit_home, emit_switched
-from mirrorbook_airflow.worker_services import services
+from mirrorbook_airflow.run_status import LAST_WORDS_TASK, LogMirrorStatus
+from mirrorbook_airflow.switch_event import FENCED_ALIAS, HOME_ALIAS, SWITCHED_ALIAS, emit_home, emit_switched
+from mirrorbook_airflow.worker_services import make_services
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -60,12 +61,12 @@ if TYPE_CHECKING:
     from mirror_core.runbook.failover_conductor import Failover
     from mirror_core.state.state_records import State
 
-STAND_STILL: Final = list_standstill_steps(RunKind.FAILOVER)[0]
+STANDSTILL_STEP: Final = list_standstill_steps(RunKind.FAILOVER)[0]
 """The step from which on a planned failover keeps applications from writing."""
-SWITCH: Final = "switch"
-CUT_OVER: Final = "cut_over"
-NOW: Final = "Stop applications of mirror {mirror} now?"
-_WHOLE_LOGS: Final = frozenset(
+SWITCH_STEP: Final = "switch"
+CUT_OVER_TASK: Final = "cut_over"
+GO_AHEAD_QUESTION: Final = "Stop applications of mirror {mirror} now?"
+_WHOLE_LOG_STEPS: Final = frozenset(
     {
         "align",
         *(
@@ -76,15 +77,12 @@ _WHOLE_LOGS: Final = frozenset(
         ),
     }
 )
-"""Steps that may read or copy all that a mirror has."""
-LOST: Final = "lost"
-"""XCom of a step that somebody else took over while its task ran."""
+LOST_OWNERSHIP_KEY: Final = "lost"
+"""XCom of a step whose run another process took over."""
 
 
 class RunOperator(MirrorOperator):
-    """A task of a failover or a failback."""
-
-    timeout = HOURS
+    timeout = CHANGE_TIMEOUT
 
     template_fields: Sequence[str] = ("mirror", "strategies")
 
@@ -95,58 +93,60 @@ class RunOperator(MirrorOperator):
         self.strategies = strategies
 
     @property
-    def choice(self) -> Any:
-        """What the plan is asked for: a failover's mode; what a failback may do with topics that have a tail."""
+    def plan_choice(self) -> Any:
+        """A failover's mode; a failback's allowed strategies."""
         return self.mode if self.kind is RunKind.FAILOVER else AllowedStrategies.parse(tuple(self.strategies.split()))
 
-    def engine(self, context: Context, steps: Sequence[str] = ()) -> Failover | Failback:
-        """The core's conductor, equipped for these steps; every task of this DAG run conducts in the same name."""
+    def make_conductor(self, context: Context, steps: Sequence[str] = ()) -> Failover | Failback:
+        """For these steps; all tasks of the DAG run conduct in the same name."""
         from mirror_core.runbook.failback_conductor import Failback
         from mirror_core.runbook.failover_conductor import Failover
 
         link, _ = find_mirror(self.mirror)
-        make = Failover if self.kind is RunKind.FAILOVER else Failback
+        conductor_class = Failover if self.kind is RunKind.FAILOVER else Failback
         params = context["params"]
-        return make(
+        return conductor_class(
             link,
-            services(link.config.path, steps, params["master"]),
-            started_by=conductor(context),
-            print_line=self.say,
+            make_services(link.config.path, steps, params["master"]),
+            started_by=format_conductor(context),
+            print_line=self.log_line,
             gate_limit_s=params.get("gate_limit_s"),
             leave_behind=self.mode is RunMode.PLANNED and bool(params.get("leave_behind")),
         )
 
-    def say(self, words: str) -> None:
-        """Into the task's log, which shows colours: names in it are anybody's."""
-        self.log.info("%s", escape_invisible_lines(words))
+    def log_line(self, line: str) -> None:
+        """Escaped: names may hold control characters."""
+        self.log.info("%s", escape_invisible_lines(line))
 
 
-def conductor(context: Context) -> str:
-    """Who runs it, for the journal: the DAG run, and the person who started it."""
+def format_conductor(context: Context) -> str:
+    """The DAG run, and the user who triggered it."""
     run = context["dag_run"]
     person = getattr(run, "triggering_user_name", None)
     return f"{AIRFLOW_CONDUCTOR_PREFIX}{run.dag_id}/{run.run_id}" + (f" by {person}" if person else "")
 
 
 class PlanRun(RunOperator):
-    """Make the plan. Red, with every reason, when it may not be run now."""
+    """Fails with every reason when the plan may not be run now."""
 
     def execute(self, context: Context) -> dict[str, Any]:
         with airflow_errors():
-            engine: Any = self.engine(context)
-            lost = self.mode is RunMode.UNPLANNED
-            decision, silent = engine.decide_unplanned() if lost else (engine.decide(self.choice), False)
-            body = plan_markdown(decision.plan)
+            engine: Any = self.make_conductor(context)
+            is_unplanned = self.mode is RunMode.UNPLANNED
+            decision, silent = engine.decide_unplanned() if is_unplanned else (engine.decide(self.plan_choice), False)
+            body = format_plan(decision.plan)
             if decision.reasons:
                 self.log.info("%s", body)
                 raise Refused(f"{self.kind} of mirror {self.mirror}", decision.reasons)
-            gives_up = (MirrorName(self.mirror),) if silent else ()
-            record_shown(context, self.task_id, [find_mirror(self.mirror)], decision.plan.hash, body, gives_up)
+            silent_sources = (MirrorName(self.mirror),) if silent else ()
+            record_shown_plan(
+                context, self.task_id, [find_mirror(self.mirror)], decision.plan.hash, body, silent_sources
+            )
         return {"hash": decision.plan.hash, "body": body}
 
 
 class BeginRun(RunOperator):
-    """Open a run of the plan that was approved, if it still holds; the run's id. Takes up its own run again."""
+    """Opens a run of the approved plan if it still holds, or resumes its own; returns the run's id."""
 
     def __init__(self, *, plan: BaseOperator, approvals: Sequence[BaseOperator], **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -155,49 +155,49 @@ class BeginRun(RunOperator):
 
     def execute(self, context: Context) -> str:
         with airflow_errors():
-            engine = self.engine(context)
-            plan = recorded_plan(context, self.plan_task, [find_mirror(self.mirror)])
+            engine = self.make_conductor(context)
+            plan = read_shown_plan(context, self.plan_task, [find_mirror(self.mirror)])
             own = engine.find_run_to_resume(plan.plan_hash)
             if own is not None:
                 return own.id
-            policy = policy_of(context, self.plan_task, self.approval_tasks)
-            return engine.begin(plan.plan_hash, self.choice, approved_by=policy, silent=bool(plan.silent_sources)).id
+            policy = make_approval_policy(context, self.plan_task, self.approval_tasks)
+            return engine.begin(
+                plan.plan_hash, self.plan_choice, approved_by=policy, silent=bool(plan.silent_sources)
+            ).id
 
 
-def timeout_of(steps: Sequence[str]) -> timedelta:
-    """Execution timeout of a task that takes these steps."""
+def get_timeout(steps: Sequence[str]) -> timedelta:
     if any(set(steps) & set(list_standstill_steps(RunKind.FAILOVER, mode)) for mode in RunMode):
         return CUT_OVER_TIMEOUT
-    return DAYS if _WHOLE_LOGS.intersection(steps) else HOURS
+    return COPY_TIMEOUT if _WHOLE_LOG_STEPS.intersection(steps) else CHANGE_TIMEOUT
 
 
-class TakeSteps(RunOperator):
-    """Steps of the run that follow each other. Those that are done are not taken again; the core refuses them when an
-    earlier one is not."""
+class RunSteps(RunOperator):
+    """Runs consecutive steps. Finished ones are not repeated; the core refuses them while an earlier one is open."""
 
     def __init__(
         self, *, steps: Sequence[str], begin: BaseOperator, go_ahead: GoAhead | None = None, **kwargs: Any
     ) -> None:
-        super().__init__(**{"execution_timeout": timeout_of(steps), **kwargs})
+        super().__init__(**{"execution_timeout": get_timeout(steps), **kwargs})
         self.steps = tuple(steps)
         self.begin_task = begin.task_id
-        self.go_ahead: GoAheadTask = (go_ahead.task_id, go_ahead.plan_task) if go_ahead else None
+        self.go_ahead: GoAheadTaskIds = (go_ahead.task_id, go_ahead.plan_task) if go_ahead else None
 
     def execute(self, context: Context) -> dict[str, object]:
         run = context["ti"].xcom_pull(task_ids=self.begin_task)
         with airflow_errors():
-            engine = self.engine(context, self.steps)
+            engine = self.make_conductor(context, self.steps)
             engine.refuse_foreign_run(run)
-            people = agreed(context, self.go_ahead, lambda: [find_mirror(self.mirror)], run)
-            agreed_by = names_of(people)
+            people = read_go_ahead(context, self.go_ahead, lambda: [find_mirror(self.mirror)], run)
+            agreed_by = format_approvers(people)
             self._refuse_expired(engine, run, people)
             if engine.read_status(run)[0].conducted_by != engine.started_by:
                 # A person has taken the run over, and may still be at work.
                 engine.refuse_conducted(run, f"run {run}: {', '.join(self.steps)}")
             try:
-                records = self._take(engine, run, agreed_by)
+                records = self._run_steps(engine, run, agreed_by)
             except LostOwnership:
-                context["ti"].xcom_push(key=LOST, value=True)
+                context["ti"].xcom_push(key=LOST_OWNERSHIP_KEY, value=True)
                 raise
         for record in records:
             for name, value in record.evidence.items():
@@ -205,18 +205,18 @@ class TakeSteps(RunOperator):
         with airflow_errors():
             check_as_copied((run, records))
         done = {"run": run, "attempts": {record.step: record.attempt for record in records}}
-        if PROVE in self.steps:
-            done["said"] = proved_markdown([engine.read_status(run)], page_root())
+        if PROVE_STEP in self.steps:
+            done["said"] = format_comparisons([engine.read_status(run)], get_page_root())
         return done
 
-    def _refuse_expired(self, engine: Failover | Failback, run: str, people: Agreed) -> None:
-        """Before applications are stopped, or topics deleted: a task may be cleared days after people have answered."""
+    def _refuse_expired(self, engine: Failover | Failback, run: str, people: GoAheadApprovals) -> None:
+        """A task may be cleared days after its approval."""
         failover = self.kind is RunKind.FAILOVER
         first = list_standstill_steps(self.kind, self.mode)[0] if failover else find_no_return_step(self.kind)
         if self.steps[0] == first:
             engine.refuse_expired(run, people)
 
-    def _take(self, engine: Failover | Failback, run: str, agreed_by: str) -> tuple[StepRecord, ...]:
+    def _run_steps(self, engine: Failover | Failback, run: str, agreed_by: str) -> tuple[StepRecord, ...]:
         try:
             return engine.run_steps(run, self.steps, agreed_by=agreed_by)
         except LostOwnership:
@@ -226,14 +226,11 @@ class TakeSteps(RunOperator):
             return engine.run_steps(run, self.steps, agreed_by=agreed_by)
 
 
-class TellingStep(TakeSteps):
-    """A step that Airflow's own DAGs hear of, whoever took it, by asset events. A repeated task emits them again.
-
-    `cut_over` takes the one that tells applications; here it is found done.
-    """
+class RunAnnouncedStep(RunSteps):
+    """A step with asset events, whoever ran it. A repeated task emits them again; `cut_over` runs `switch` before."""
 
     def __init__(self, *, steps: Sequence[str], **kwargs: Any) -> None:
-        outlets, self.emit = _TELLING[steps[-1]]
+        outlets, self.emit = _ANNOUNCED_STEPS[steps[-1]]
         super().__init__(steps=steps, outlets=list(outlets), **kwargs)
 
     def execute(self, context: Context) -> dict[str, object]:
@@ -245,11 +242,11 @@ class TellingStep(TakeSteps):
         return done
 
 
-_TELLING: Final = {
-    SWITCH: ((FENCED, SWITCHED), emit_switched),
-    list_step_names(RunKind.FAILBACK)[-1]: ((HOME,), emit_home),
+_ANNOUNCED_STEPS: Final = {
+    SWITCH_STEP: ((FENCED_ALIAS, SWITCHED_ALIAS), emit_switched),
+    list_step_names(RunKind.FAILBACK)[-1]: ((HOME_ALIAS,), emit_home),
 }
-"""Steps after which there are asset events: the aliases that they go out by, and who emits them."""
+"""Steps with asset events: their aliases, and the emitter."""
 
 
 class AbortRun(RunOperator):
@@ -270,12 +267,12 @@ class AbortRun(RunOperator):
         with airflow_errors():
             link, state = find_mirror(self.mirror)
             run = state.runs.get(run_id)
-            outcome = self._given_up(context, state, run)
+            outcome = self._abort_if_allowed(context, state, run)
             for line in read_run_outcome(link, run) if run else ():
                 self.log.info("%s", line)
         return outcome
 
-    def _given_up(self, context: Context, state: State, run: Run | None) -> str:
+    def _abort_if_allowed(self, context: Context, state: State, run: Run | None) -> str:
         from mirror_core.runbook.run_outcome import is_awaiting_confirmation
         from mirror_core.state.no_return import is_past_no_return
 
@@ -283,12 +280,12 @@ class AbortRun(RunOperator):
             return "nothing to abort: the run has ended"
         if is_past_no_return(state, run):
             return "kept: past the point of no return; clear the failed task, and the run goes on"
-        if any(context["ti"].xcom_pull(task_ids=task, key=LOST) for task in self.step_tasks):
+        if any(context["ti"].xcom_pull(task_ids=task, key=LOST_OWNERSHIP_KEY) for task in self.step_tasks):
             return "kept: another process took the run over; if none goes on, clear the failed task or resume it"
-        engine, waits = self.engine(context), is_awaiting_confirmation(state, run)
-        fenced = run.plan.mode is RunMode.PLANNED and (run.id, STAND_STILL) in state.steps
-        if (fenced or waits) and not engine.can_reach_source():
-            if waits:
+        engine, awaits_confirmation = self.make_conductor(context), is_awaiting_confirmation(state, run)
+        fenced = run.plan.mode is RunMode.PLANNED and (run.id, STANDSTILL_STEP) in state.steps
+        if (fenced or awaits_confirmation) and not engine.can_reach_source():
+            if awaits_confirmation:
                 return format_waiting_run(run.plan.mirror, engine.link.source.name)
             return (  # given up, it would not know any more what it has fenced and drained
                 "kept: the source does not answer. If it is lost, trigger mirror_failover_unplanned: it goes on "
@@ -298,89 +295,92 @@ class AbortRun(RunOperator):
             ended = engine.abort(run.id, only_mine=True)
         except LostOwnership as error:
             return f"kept: {error}"
-        said = f"aborted: {ended.note or 'applications may write on the source again'}"
-        return f"{said}. {format_planned_failover_hint(engine.link.source.name)}" if waits else said
+        message = f"aborted: {ended.note or 'applications may write on the source again'}"
+        return f"{message}. {format_planned_failover_hint(engine.link.source.name)}" if awaits_confirmation else message
 
 
 @dataclass(frozen=True, slots=True)
-class Phases:
-    """First and last task of a chain, and the teardown that ends it."""
-
+class RunTasks:
     first: BaseOperator
     last: BaseOperator
     teardown: BaseOperator
 
 
-def failover_phases(mirror: str, question: str, mode: str = RunMode.PLANNED) -> Phases:
-    """The whole failover of a mirror: from the plan to the report, in the DAG or task group that is being defined."""
+def make_failover_tasks(mirror: str, question: str, mode: str = RunMode.PLANNED) -> RunTasks:
     chosen = RunMode(mode)
-    plan, begin = _approved_run(mirror, RunKind.FAILOVER, question, chosen)
+    plan, begin = _make_begin_task(mirror, RunKind.FAILOVER, question, chosen)
     common: dict[str, Any] = {"mirror": mirror, "kind": RunKind.FAILOVER, "begin": begin, "mode": chosen}
     order = list_step_names(RunKind.FAILOVER, chosen)
-    still, told = order.index(list_standstill_steps(RunKind.FAILOVER, chosen)[0]), order.index(SWITCH)
-    before = [_step(name, **common) for name in order[:still]]
-    now = NOW.format(mirror=mirror)
-    asked = [GoAhead(task_id="go_ahead", question=now, plan=plan, proof=proof) for proof in before[-1:]]
-    at_once = order[still : told + 1]
-    cut_over = TakeSteps(task_id=CUT_OVER, steps=at_once, go_ahead=asked[0] if asked else None, **common)
-    steps = [*before, cut_over, *(_step(name, **common) for name in order[told:])]
+    standstill_index, switch_index = (
+        order.index(list_standstill_steps(RunKind.FAILOVER, chosen)[0]),
+        order.index(SWITCH_STEP),
+    )
+    before = [_make_step_task(name, **common) for name in order[:standstill_index]]
+    go_ahead_question = GO_AHEAD_QUESTION.format(mirror=mirror)
+    go_aheads = [
+        GoAhead(task_id="go_ahead", question=go_ahead_question, plan=plan, proof=proof) for proof in before[-1:]
+    ]
+    cut_over_steps = order[standstill_index : switch_index + 1]
+    cut_over = RunSteps(
+        task_id=CUT_OVER_TASK, steps=cut_over_steps, go_ahead=go_aheads[0] if go_aheads else None, **common
+    )
+    steps = [*before, cut_over, *(_make_step_task(name, **common) for name in order[switch_index:])]
     # Set-up tasks run again when a later task is cleared: after an abort there is another run, and its own proof.
     setups = [task.as_setup() for task in (begin, *before)]
     abort = AbortRun(task_id="abort", steps=steps, **common)
-    last = chain(begin, *before, *asked, *steps[len(before) :])
+    last = chain_tasks(begin, *before, *go_aheads, *steps[len(before) :])
     last >> abort
     abort.as_teardown(setups=setups, on_failure_fail_dagrun=True)
-    return Phases(plan, last, abort)
+    return RunTasks(plan, last, abort)
 
 
-def failback_phases(mirror: str, question: str, home: str, strategies: str = "") -> Phases:
-    """The whole failback of a mirror, with the failover of its reverse mirror in a task group `home`."""
-    plan, begin = _approved_run(mirror, RunKind.FAILBACK, question, RunMode.PLANNED, strategies=strategies)
+def make_failback_tasks(mirror: str, question: str, home_question: str, strategies: str = "") -> RunTasks:
+    """With the failover of its reverse mirror in a task group `home`."""
+    plan, begin = _make_begin_task(mirror, RunKind.FAILBACK, question, RunMode.PLANNED, strategies=strategies)
     common: dict[str, Any] = {"mirror": mirror, "kind": RunKind.FAILBACK, "begin": begin}
-    back = format_reverse_name(MirrorName(mirror))
-    said = LastWords(task_id=LAST_WORDS, mirror=mirror, begin=begin).as_teardown()
+    reverse_mirror = format_reverse_name(MirrorName(mirror))
+    log_status = LogMirrorStatus(task_id=LAST_WORDS_TASK, mirror=mirror, begin=begin).as_teardown()
     last: BaseOperator = begin
     for step in RUN_STEPS[RunKind.FAILBACK, RunMode.PLANNED]:
         if StepNeed.REVERSE_COPY in step.needs:
-            last = chain(last, ReplicateMirror(task_id="replicate_reverse", mirror=back))
+            last = chain_tasks(last, ReplicateMirror(task_id="replicate_reverse", mirror=reverse_mirror))
         if StepNeed.REVERSE_FAILOVER in step.needs:
             with TaskGroup("home"):
-                way_home = failover_phases(back, home)
-            chain(last, way_home.first)
-            last = way_home.last
-            chain(way_home.teardown, said)
-        last = chain(last, _step(step.name, **common))
-    last = chain(last, ReplicateMirror(task_id="replicate", mirror=mirror))
-    chain(last, said)
-    return Phases(plan, last, said)
+                reverse_failover = make_failover_tasks(reverse_mirror, home_question)
+            chain_tasks(last, reverse_failover.first)
+            last = reverse_failover.last
+            chain_tasks(reverse_failover.teardown, log_status)
+        last = chain_tasks(last, _make_step_task(step.name, **common))
+    last = chain_tasks(last, ReplicateMirror(task_id="replicate", mirror=mirror))
+    chain_tasks(last, log_status)
+    return RunTasks(plan, last, log_status)
 
 
-def _step(name: str, **common: Any) -> TakeSteps:
-    """A task for one step."""
-    return (TellingStep if name in _TELLING else TakeSteps)(task_id=name, steps=(name,), **common)
+def _make_step_task(name: str, **common: Any) -> RunSteps:
+    return (RunAnnouncedStep if name in _ANNOUNCED_STEPS else RunSteps)(task_id=name, steps=(name,), **common)
 
 
-def _approved_run(
+def _make_begin_task(
     mirror: str, kind: RunKind, question: str, mode: RunMode, strategies: str = ""
 ) -> tuple[PlanRun, BeginRun]:
     plan = PlanRun(task_id="plan", mirror=mirror, kind=kind, mode=mode, strategies=strategies)
-    asked = approvals_of(plan, question)
+    approval_tasks = make_approval_tasks(plan, question)
     common: dict[str, Any] = {"mirror": mirror, "kind": kind, "mode": mode, "strategies": strategies}
-    begin = BeginRun(task_id="begin", plan=plan, approvals=asked, **common)
-    chain(plan, *asked, begin)
+    begin = BeginRun(task_id="begin", plan=plan, approvals=approval_tasks, **common)
+    chain_tasks(plan, *approval_tasks, begin)
     return plan, begin
 
 
-def approvals_of(plan: BaseOperator, question: str) -> tuple[BaseOperator, ...]:
-    """The tasks that ask about a plan: one, or two where the deployment wants another person to agree."""
+def make_approval_tasks(plan: BaseOperator, question: str) -> tuple[BaseOperator, ...]:
+    """One, or two where a second person must approve."""
     first = ApprovePlan(task_id="approve", question=question, plan=plan)
-    if not two_people():
+    if not must_ask_two_people():
         return (first,)
     return first, ApproveSecond(task_id="approve_second", question=question, plan=plan, first=first)
 
 
-def chain(*tasks: BaseOperator) -> BaseOperator:
-    """Put tasks one behind the other; the last one."""
+def chain_tasks(*tasks: BaseOperator) -> BaseOperator:
+    """Returns the last one."""
     for earlier, later in pairwise(tasks):
         earlier >> later
     return tasks[-1]

@@ -15,11 +15,11 @@ from urllib.parse import quote
 
 from mirror_core.model.errors import BadRequest
 
-KEYS: Final = ("sasl.password", "ssl.key.password")
+SECRET_KEYS: Final = ("sasl.password", "ssl.key.password")
 
 
 @dataclass(slots=True)
-class Passwords:
+class SecretFiles:
     """What was taken out of clusters' entries, as lines of two files with these paths, seen from the configuration."""
 
     control_file: str
@@ -27,27 +27,27 @@ class Passwords:
     control: list[str] = field(default_factory=list)
     data: list[str] = field(default_factory=list)
 
-    def taken_out(self, cluster: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    def extract_secrets(self, cluster: str, document: Mapping[str, Any]) -> dict[str, Any]:
         """The entry, with references where secrets were."""
-        own: dict[str, str] = dict(document["data"])
+        data_entry: dict[str, str] = dict(document["data"])
         entry: dict[str, Any] = dict(document)
-        for key in KEYS:
-            if key in entry and key in own:
-                entry[key] = self._kept(self.control, self.control_file, cluster, key, entry[key])
+        for key in SECRET_KEYS:
+            if key in entry and key in data_entry:
+                entry[key] = self._store_secret(self.control, self.control_file, cluster, key, entry[key])
             elif key in entry:  # both principals have it
-                entry[key] = self._kept(self.data, self.data_file, cluster, key, entry[key])
-            if key in own:
-                own[key] = self._kept(self.data, self.data_file, cluster, f"data.{key}", own[key])
-        return {**entry, "data": own}
+                entry[key] = self._store_secret(self.data, self.data_file, cluster, key, entry[key])
+            if key in data_entry:
+                data_entry[key] = self._store_secret(self.data, self.data_file, cluster, f"data.{key}", data_entry[key])
+        return {**entry, "data": data_entry}
 
-    def keep_lines(self, cluster: str, control: Path, data: Path) -> None:
+    def copy_lines(self, cluster: str, control: Path, data: Path) -> None:
         """Take over what these files hold of a cluster whose entry stays as it was."""
         for lines, file in ((self.control, control), (self.data, data)):
-            written = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-            lines += [line for line in written if line.partition("=")[0].endswith(f"/{quote(cluster, safe='')}")]
+            old_lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+            lines += [line for line in old_lines if line.partition("=")[0].endswith(f"/{quote(cluster, safe='')}")]
 
     @staticmethod
-    def _kept(lines: list[str], file: str, cluster: str, key: str, secret: str) -> str:
+    def _store_secret(lines: list[str], file: str, cluster: str, key: str, secret: str) -> str:
         if secret.splitlines() != [secret] or secret != secret.strip():
             raise BadRequest(
                 f"connection {cluster}: {key} begins or ends with white space, or has several lines: files here cannot "

@@ -1,4 +1,4 @@
-"""Tasks of a failover of several mirrors. All that is decided about them together is decided in the core."""
+"""Tasks of the failover of a set. The decisions are in the core."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from mirror_core.model.run import RunKind, RunMode
 from mirror_core.model.text import escape_invisible_lines
 from mirrorbook_airflow.approvals import (
     GoAhead,
-    GoAheadTask,
-    agreed,
-    names_of,
-    policy_of,
-    record_shown,
-    recorded_plan,
+    GoAheadTaskIds,
+    format_approvers,
+    make_approval_policy,
+    read_go_ahead,
+    read_shown_plan,
+    record_shown_plan,
 )
 from mirrorbook_airflow.errors import airflow_errors
-from mirrorbook_airflow.markdown import proved_markdown, set_markdown
+from mirrorbook_airflow.markdown import format_comparisons, format_set_plans
 from mirrorbook_airflow.mirror_lookup import find_mirror, find_set
-from mirrorbook_airflow.operators import CUT_OVER_TIMEOUT, DAYS, HOURS, TASK_DEFAULTS
-from mirrorbook_airflow.params import page_root
-from mirrorbook_airflow.run_status import LAST_WORDS, LastWordsOfSet
+from mirrorbook_airflow.operators import CHANGE_TIMEOUT, COPY_TIMEOUT, CUT_OVER_TIMEOUT, TASK_DEFAULTS
+from mirrorbook_airflow.page import get_page_root
+from mirrorbook_airflow.run_status import LAST_WORDS_TASK, LogSetStatus
 from mirrorbook_airflow.runbook import (
-    CUT_OVER,
-    LOST,
-    SWITCH,
-    approvals_of,
-    chain,
-    conductor,
+    CUT_OVER_TASK,
+    LOST_OWNERSHIP_KEY,
+    SWITCH_STEP,
+    chain_tasks,
+    format_conductor,
+    make_approval_tasks,
 )
-from mirrorbook_airflow.switch_event import FENCED, SWITCHED, emit_switched
-from mirrorbook_airflow.worker_services import services
+from mirrorbook_airflow.switch_event import FENCED_ALIAS, SWITCHED_ALIAS, emit_switched
+from mirrorbook_airflow.worker_services import make_services
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -48,23 +48,19 @@ if TYPE_CHECKING:
     from mirror_core.state.mirror_link import MirrorLink
     from mirror_core.state.state_records import State
 
-NOW: Final = "Stop applications of set {name} now?"
+GO_AHEAD_QUESTION: Final = "Stop applications of set {name} now?"
 
 
 class SetOperator(BaseOperator):
-    """A task of the failover of this set."""
-
     template_fields: Sequence[str] = ("set_name",)
-    timeout: ClassVar[timedelta] = HOURS
-    """Execution timeout."""
+    timeout: ClassVar[timedelta] = CHANGE_TIMEOUT
 
     def __init__(self, *, set_name: str, mode: RunMode = RunMode.PLANNED, **kwargs: Any) -> None:
         super().__init__(**{**TASK_DEFAULTS, "execution_timeout": self.timeout, **kwargs})
         self.set_name = set_name
         self.mode = mode
 
-    def together(self, context: Context, steps: Sequence[str] = ()) -> SetFailover:
-        """The core's conductor of all of them, equipped for these steps."""
+    def make_set_failover(self, context: Context, steps: Sequence[str] = ()) -> SetFailover:
         from mirror_core.runbook.failover_conductor import Failover
         from mirror_core.runbook.set_failover import SetFailover
 
@@ -74,50 +70,49 @@ class SetOperator(BaseOperator):
             link, _ = find_mirror(name)
             conductors[name] = Failover(
                 link,
-                services(link.config.path, steps, params["master"]),
-                started_by=conductor(context),
-                print_line=lambda words, name=name: self.say(f"{name}: {words}"),  # type: ignore[misc]
+                make_services(link.config.path, steps, params["master"]),
+                started_by=format_conductor(context),
+                print_line=lambda line, name=name: self.log_line(f"{name}: {line}"),  # type: ignore[misc]
                 gate_limit_s=params.get("gate_limit_s"),
             )
-        return SetFailover(chosen, conductors, self.mode, print_line=self.say)
+        return SetFailover(chosen, conductors, self.mode, print_line=self.log_line)
 
-    def states(self) -> list[tuple[MirrorLink, State]]:
-        """Of the destination of each mirror."""
+    def read_states(self) -> list[tuple[MirrorLink, State]]:
         return [find_mirror(name) for name in find_set(self.set_name).mirrors]
 
-    def say(self, words: str) -> None:
-        """Into the task's log, which shows colours: names in it are anybody's."""
-        self.log.info("%s", escape_invisible_lines(words))
+    def log_line(self, line: str) -> None:
+        """Escaped: names may hold control characters."""
+        self.log.info("%s", escape_invisible_lines(line))
 
     @contextmanager
-    def conducting(self, context: Context) -> Iterator[None]:
-        """Errors in Airflow's words; and that somebody else has taken a run over is left for the teardown."""
+    def push_lost_ownership(self, context: Context) -> Iterator[None]:
+        """Leaves a lost run to the teardown."""
         with airflow_errors():
             try:
                 yield
             except LostOwnership:
-                context["ti"].xcom_push(key=LOST, value=True)
+                context["ti"].xcom_push(key=LOST_OWNERSHIP_KEY, value=True)
                 raise
 
 
 class PlanSet(SetOperator):
-    """Make all plans. Red, with every reason, when one of them may not be run now."""
+    """Fails with every reason when one of the plans may not be run now."""
 
     def execute(self, context: Context) -> dict[str, Any]:
         with airflow_errors():
-            together = self.together(context)
-            joint = together.decide()
-            plans = [decision.plan for decision in joint.decisions.values()]
-            body = set_markdown(self.set_name, str(together.mirror_set.order), joint.hash, plans)
-            if joint.reasons:
+            failover = self.make_set_failover(context)
+            set_decision = failover.decide()
+            plans = [decision.plan for decision in set_decision.decisions.values()]
+            body = format_set_plans(self.set_name, str(failover.mirror_set.order), set_decision.hash, plans)
+            if set_decision.reasons:
                 self.log.info("%s", body)
-                raise Refused(f"failover of set {self.set_name}", joint.reasons)
-            record_shown(context, self.task_id, self.states(), joint.hash, body, joint.silent)
-        return {"hash": joint.hash, "body": body}
+                raise Refused(f"failover of set {self.set_name}", set_decision.reasons)
+            record_shown_plan(context, self.task_id, self.read_states(), set_decision.hash, body, set_decision.silent)
+        return {"hash": set_decision.hash, "body": body}
 
 
 class BeginSet(SetOperator):
-    """Open the runs of the plans that were approved, if they still hold; the id that they share. Takes up its own."""
+    """Opens the runs of the approved plans if they still hold, or resumes its own; returns the attempt's id."""
 
     def __init__(self, *, plan: BaseOperator, approvals: Sequence[BaseOperator], **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -126,21 +121,23 @@ class BeginSet(SetOperator):
 
     def execute(self, context: Context) -> str:
         with airflow_errors():
-            together = self.together(context)
-            plan = recorded_plan(context, self.plan_task, self.states())
-            own = together.find_active_attempt(started_by=conductor(context), plan_hash=plan.plan_hash)
-            if own is not None:
-                return own
-            if (cut_off := together.find_unbegun_attempt(started_by=conductor(context))) is not None:
-                together.abort(cut_off)  # its own, whose process was killed: what was approved is begun as a whole
-            policy = policy_of(context, self.plan_task, self.approval_tasks)
-            return together.begin(plan.plan_hash, approved_by=policy, silent=plan.silent_sources)
+            failover = self.make_set_failover(context)
+            plan = read_shown_plan(context, self.plan_task, self.read_states())
+            active_attempt = failover.find_active_attempt(
+                started_by=format_conductor(context), plan_hash=plan.plan_hash
+            )
+            if active_attempt is not None:
+                return active_attempt
+            if (unbegun_attempt := failover.find_unbegun_attempt(started_by=format_conductor(context))) is not None:
+                failover.abort(
+                    unbegun_attempt
+                )  # its own, whose process was killed: what was approved is begun as a whole
+            policy = make_approval_policy(context, self.plan_task, self.approval_tasks)
+            return failover.begin(plan.plan_hash, approved_by=policy, silent=plan.silent_sources)
 
 
-class ProveSet(SetOperator):
-    """Compare all that is mirrored so far, of every mirror, while applications go on."""
-
-    timeout = DAYS
+class CompareSet(SetOperator):
+    timeout = COPY_TIMEOUT
 
     def __init__(self, *, begin: BaseOperator, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -148,42 +145,45 @@ class ProveSet(SetOperator):
 
     def execute(self, context: Context) -> dict[str, str]:
         attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
-        with self.conducting(context):
-            together = self.together(context, list_undisturbed_steps(RunKind.FAILOVER))
-            together.refuse_superseded(attempt, conductor(context))
-            together.refuse_taken_over(attempt)
-            proved = together.prove(attempt)
-        return {"run": attempt, "said": proved_markdown(((one.run, one.steps) for one in proved.values()), page_root())}
+        with self.push_lost_ownership(context):
+            failover = self.make_set_failover(context, list_undisturbed_steps(RunKind.FAILOVER))
+            failover.refuse_superseded(attempt, format_conductor(context))
+            failover.refuse_taken_over(attempt)
+            statuses = failover.prove(attempt)
+        return {
+            "run": attempt,
+            "said": format_comparisons(((status.run, status.steps) for status in statuses.values()), get_page_root()),
+        }
 
 
-class MoveSet(SetOperator):
-    """Everything during which applications can write nowhere, and what is left then. Begun again, it goes on."""
+class CutOverSet(SetOperator):
+    """Blocks writes. A retry goes on where it stopped."""
 
     timeout = CUT_OVER_TIMEOUT
 
     def __init__(self, *, begin: BaseOperator, go_ahead: GoAhead | None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.begin_task = begin.task_id
-        self.go_ahead: GoAheadTask = (go_ahead.task_id, go_ahead.plan_task) if go_ahead else None
+        self.go_ahead: GoAheadTaskIds = (go_ahead.task_id, go_ahead.plan_task) if go_ahead else None
 
     def execute(self, context: Context) -> dict[str, str]:
         attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
-        with self.conducting(context):
-            together = self.together(context)
-            together.refuse_superseded(attempt, conductor(context))
-            people = agreed(context, self.go_ahead, self.states, attempt)
-            together.refuse_expired(attempt, people)
-            together.refuse_taken_over(attempt)
-            ended = together.finish(attempt, agreed_by=names_of(people))
-            check_as_copied(*((standing.run.id, standing.steps) for standing in ended.values()))
-        return {"run": attempt, "report": str(together.page_path(attempt))}
+        with self.push_lost_ownership(context):
+            failover = self.make_set_failover(context)
+            failover.refuse_superseded(attempt, format_conductor(context))
+            approvals = read_go_ahead(context, self.go_ahead, self.read_states, attempt)
+            failover.refuse_expired(attempt, approvals)
+            failover.refuse_taken_over(attempt)
+            statuses = failover.finish(attempt, agreed_by=format_approvers(approvals))
+            check_as_copied(*((status.run.id, status.steps) for status in statuses.values()))
+        return {"run": attempt, "report": str(failover.page_path(attempt))}
 
 
-class SwitchedSet(SetOperator):
-    """Asset events of those mirrors whose applications have moved, also when others have failed."""
+class AnnounceSwitchedSet(SetOperator):
+    """Also when other mirrors have failed."""
 
     def __init__(self, *, begin: BaseOperator, **kwargs: Any) -> None:
-        super().__init__(outlets=[FENCED, SWITCHED], trigger_rule=TriggerRule.ALL_DONE, **kwargs)
+        super().__init__(outlets=[FENCED_ALIAS, SWITCHED_ALIAS], trigger_rule=TriggerRule.ALL_DONE, **kwargs)
         self.begin_task = begin.task_id
 
     def execute(self, context: Context) -> list[str]:
@@ -191,12 +191,12 @@ class SwitchedSet(SetOperator):
         if attempt is None:
             raise AirflowSkipException("nothing was begun")
         with airflow_errors():
-            together = self.together(context)
-            together.refuse_superseded(attempt, conductor(context))
-            moved = together.find_runs_after_step(attempt, SWITCH)
-            found = {name: find_mirror(name) for name in moved}
+            failover = self.make_set_failover(context)
+            failover.refuse_superseded(attempt, format_conductor(context))
+            moved = failover.find_runs_after_step(attempt, SWITCH_STEP)
+            mirrors = {name: find_mirror(name) for name in moved}
         for name, run in moved.items():
-            for uri in emit_switched(*found[name], run, context):
+            for uri in emit_switched(*mirrors[name], run, context):
                 self.log.info("asset event: %s", uri)
         return [str(name) for name in moved]
 
@@ -213,31 +213,31 @@ class AbortSet(SetOperator):
         attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
         if attempt is None:
             return "nothing to abort: nothing was begun"
-        if any(context["ti"].xcom_pull(task_ids=task, key=LOST) for task in self.step_tasks):
+        if any(context["ti"].xcom_pull(task_ids=task, key=LOST_OWNERSHIP_KEY) for task in self.step_tasks):
             return "kept: another process took a run over; if none goes on, clear the failed task or resume them"
         with airflow_errors():
-            done = self.together(context).abort(attempt)
-        return escape_invisible_lines("\n".join(done)) or "nothing to abort: all runs have ended"
+            lines = self.make_set_failover(context).abort(attempt)
+        return escape_invisible_lines("\n".join(lines)) or "nothing to abort: all runs have ended"
 
 
-def set_phases(name: str, question: str, mode: str = RunMode.PLANNED) -> tuple[BaseOperator, BaseOperator]:
-    """The whole failover of a set, in the DAG that is being defined; the task that moves them, and the last one."""
+def make_set_tasks(name: str, question: str, mode: str = RunMode.PLANNED) -> tuple[BaseOperator, BaseOperator]:
+    """The cut-over task and the last one."""
     common: dict[str, Any] = {"set_name": name, "mode": RunMode(mode)}
     plan = PlanSet(task_id="plan", **common)
-    asked = approvals_of(plan, question)
-    begin = BeginSet(task_id="begin", plan=plan, approvals=asked, **common)
+    approval_tasks = make_approval_tasks(plan, question)
+    begin = BeginSet(task_id="begin", plan=plan, approvals=approval_tasks, **common)
     proofs = (
-        [ProveSet(task_id="prove", begin=begin, **common)]
+        [CompareSet(task_id="prove", begin=begin, **common)]
         if list_undisturbed_steps(RunKind.FAILOVER, RunMode(mode))
         else []
     )
-    now = NOW.format(name=name)
-    go_aheads = [GoAhead(task_id="go_ahead", question=now, plan=plan, proof=proof) for proof in proofs]
-    move = MoveSet(task_id=CUT_OVER, begin=begin, go_ahead=go_aheads[0] if go_aheads else None, **common)
-    switched = SwitchedSet(task_id="switched", begin=begin, **common)
+    go_ahead_question = GO_AHEAD_QUESTION.format(name=name)
+    go_aheads = [GoAhead(task_id="go_ahead", question=go_ahead_question, plan=plan, proof=proof) for proof in proofs]
+    move = CutOverSet(task_id=CUT_OVER_TASK, begin=begin, go_ahead=go_aheads[0] if go_aheads else None, **common)
+    switched = AnnounceSwitchedSet(task_id="switched", begin=begin, **common)
     abort = AbortSet(task_id="abort", begin=begin, steps=(*proofs, move), **common)
-    chain(plan, *asked, begin, *proofs, *go_aheads, move, switched, abort)
+    chain_tasks(plan, *approval_tasks, begin, *proofs, *go_aheads, move, switched, abort)
     # Set-up tasks run again when a later task is cleared: after an abort there are other runs, and their own proof.
     abort.as_teardown(setups=[task.as_setup() for task in (begin, *proofs)], on_failure_fail_dagrun=True)
-    chain(abort, LastWordsOfSet(task_id=LAST_WORDS, set_name=name, begin=begin).as_teardown())
+    chain_tasks(abort, LogSetStatus(task_id=LAST_WORDS_TASK, set_name=name, begin=begin).as_teardown())
     return move, switched

@@ -22,11 +22,16 @@ if TYPE_CHECKING:
     from mirror_core.state.state_records import State
 
 # Which mirror's asset it is, is known when the task runs. A DAG for all mirrors is scheduled by the alias.
-SWITCHED: Final = AssetAlias("mirrorbook-switched")
-FENCED: Final = AssetAlias("mirrorbook-fenced")
-HOME: Final = AssetAlias("mirrorbook-home")
-UNHEALTHY: Final = AssetAlias("mirrorbook-unhealthy")
-_ASSETS: Final = {SWITCHED.name: "active", FENCED.name: "fenced", HOME.name: "home", UNHEALTHY.name: "unhealthy"}
+SWITCHED_ALIAS: Final = AssetAlias("mirrorbook-switched")
+FENCED_ALIAS: Final = AssetAlias("mirrorbook-fenced")
+HOME_ALIAS: Final = AssetAlias("mirrorbook-home")
+UNHEALTHY_ALIAS: Final = AssetAlias("mirrorbook-unhealthy")
+_ASSET_STATES: Final = {
+    SWITCHED_ALIAS.name: "active",
+    FENCED_ALIAS.name: "fenced",
+    HOME_ALIAS.name: "home",
+    UNHEALTHY_ALIAS.name: "unhealthy",
+}
 
 
 def emit_switched(link: MirrorLink, state: State, run: str, context: Context) -> Iterator[str]:
@@ -35,32 +40,32 @@ def emit_switched(link: MirrorLink, state: State, run: str, context: Context) ->
     Both at once, behind everything during which nobody can write: a task of its own for the first one would be seconds.
     """
     mirror, hooks = link.mirror, link.config.hooks(link.mirror.name)
-    if (fenced_ms := _ended_ms(state, run, "fence")) is not None:
-        about = {"cluster": mirror.source, "run": run, "at_ms": fenced_ms}
-        yield from emit(hooks, mirror.name, FENCED, context, about)
-    about = {"active": mirror.destination, "run": run, "at_ms": _ended_ms(state, run, "switch")}
-    yield from emit(hooks, mirror.name, SWITCHED, context, about)
+    if (fenced_ms := _find_step_end_ms(state, run, "fence")) is not None:
+        details = {"cluster": mirror.source, "run": run, "at_ms": fenced_ms}
+        yield from emit_event(hooks, mirror.name, FENCED_ALIAS, context, details)
+    details = {"active": mirror.destination, "run": run, "at_ms": _find_step_end_ms(state, run, "switch")}
+    yield from emit_event(hooks, mirror.name, SWITCHED_ALIAS, context, details)
 
 
 def emit_home(link: MirrorLink, state: State, run: str, context: Context) -> Iterator[str]:
     """A failback has ended: applications are at home, and protected again. The URI."""
-    about = {"active": link.mirror.source, "run": run, "at_ms": _ended_ms(state, run, "reprotect")}
-    yield from emit(link.config.hooks(link.mirror.name), link.mirror.name, HOME, context, about)
+    details = {"active": link.mirror.source, "run": run, "at_ms": _find_step_end_ms(state, run, "reprotect")}
+    yield from emit_event(link.config.hooks(link.mirror.name), link.mirror.name, HOME_ALIAS, context, details)
 
 
-def emit(
-    hooks: Iterable[Hook], mirror: MirrorName, kind: AssetAlias, context: Context, about: Mapping[str, object]
+def emit_event(
+    hooks: Iterable[Hook], mirror: MirrorName, alias: AssetAlias, context: Context, details: Mapping[str, object]
 ) -> Iterator[str]:
     """An event of the mirror's asset of this kind, if its hooks ask for any; its URI. A way home is its mirror's."""
     if any(isinstance(hook.call, AssetEvent) for hook in hooks):
         base = get_base_name(mirror)
-        uri = format_asset_uri(base, _ASSETS[kind.name])
-        extra: dict[str, Any] = {"mirror": base, **about}
-        context["outlet_events"][kind].add(Asset(uri=uri, name=uri), extra=extra)
+        uri = format_asset_uri(base, _ASSET_STATES[alias.name])
+        extra: dict[str, Any] = {"mirror": base, **details}
+        context["outlet_events"][alias].add(Asset(uri=uri, name=uri), extra=extra)
         yield uri
 
 
-def _ended_ms(state: State, run: str, step: str) -> int | None:
+def _find_step_end_ms(state: State, run: str, step: str) -> int | None:
     """When the journal says that the step was done."""
-    found = state.steps.get((run, step))
-    return None if found is None else found.ended_ms
+    record = state.steps.get((run, step))
+    return None if record is None else record.ended_ms

@@ -42,7 +42,7 @@ def answer_question(task: Any, context: Any, person: str, choice: str = "Approve
         task.body = plan["body"]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(hitl, "upsert_hitl_detail", lambda **fields: None)
-        patched.setattr(approvals, "displayed_question", lambda asks, context: (asks.subject, asks.body or ""))
+        patched.setattr(approvals, "fetch_displayed_question", lambda asks, context: (asks.subject, asks.body or ""))
         try:
             return task.execute({**context, "task_instance": SimpleNamespace(id="t1")})
         except TaskAwaitingInput as asking:

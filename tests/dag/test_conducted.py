@@ -52,7 +52,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], Any]:
         monkeypatch.setattr(SetFailover, name, not_to_be_done)
     monkeypatch.setattr(SetFailover, "refuse_expired", lambda self, attempt, agreed: None)
     several = SetFailover(MirrorSet("shop", (A, B)), {A: one, B: one}, print_line=print)
-    monkeypatch.setattr(set_tasks.SetOperator, "together", lambda self, context, steps=(): several)
+    monkeypatch.setattr(set_tasks.SetOperator, "make_set_failover", lambda self, context, steps=(): several)
     return {("begin", "return_value"): "shop-1"}
 
 
@@ -61,7 +61,7 @@ def test_a_set_of_which_a_person_conducts_a_run_is_left_to_them(name: str, taken
     """Also by the teardown behind the task, which would abort the others."""
     from airflow.providers.standard.operators.empty import EmptyOperator
     from airflow.sdk.exceptions import AirflowFailException
-    from mirrorbook_airflow.set_tasks import AbortSet, MoveSet, ProveSet
+    from mirrorbook_airflow.set_tasks import AbortSet, CompareSet, CutOverSet
 
     def context(task: str) -> Any:
         pull: Callable[..., Any] = lambda task_ids, key="return_value": taken.get((task_ids, key))  # noqa: E731
@@ -71,8 +71,8 @@ def test_a_set_of_which_a_person_conducts_a_run_is_left_to_them(name: str, taken
 
     common: dict[str, Any] = {"set_name": "shop", "begin": EmptyOperator(task_id="begin")}
     task: Any = {
-        "prove": lambda: ProveSet(task_id="prove", **common),
-        "cut_over": lambda: MoveSet(task_id="cut_over", go_ahead=None, **common),
+        "prove": lambda: CompareSet(task_id="prove", **common),
+        "cut_over": lambda: CutOverSet(task_id="cut_over", go_ahead=None, **common),
     }[name]()
     with pytest.raises(AirflowFailException, match="it is conducted by ann"):
         task.execute(context(name))
@@ -89,7 +89,7 @@ def test_a_run_is_taken_from_whoever_conducts_it_only_by_a_word_of_its_own(
     state = State()
     state.put(replace(RUN, state=RunState.RUNNING))
     monkeypatch.setattr(control_tasks, "find_mirror", lambda name: (LINK, state))
-    monkeypatch.setattr(control_tasks, "services", lambda path, steps, master: None)
+    monkeypatch.setattr(control_tasks, "make_services", lambda path, steps, master: None)
     monkeypatch.setattr(Failover, "refuse_conducted", lambda self, run_id, title, **known: refuse(run_id, title))
     monkeypatch.setattr(Failover, "abort", not_to_be_done)
     control, context = _controlled(state, monkeypatch, "abort")
@@ -138,7 +138,7 @@ def _controlled(state: State, monkeypatch: pytest.MonkeyPatch, action: str) -> t
     """Sends the form of `mirror_control`, answers, and lets the last task do it; what its tasks get from Airflow."""
     from airflow.sdk import DAG
     from mirrorbook_airflow import approvals, control_tasks
-    from mirrorbook_airflow.runbook import approvals_of
+    from mirrorbook_airflow.runbook import make_approval_tasks
 
     record_in(state, monkeypatch)
     for module in (approvals, control_tasks):
@@ -152,7 +152,7 @@ def _controlled(state: State, monkeypatch: pytest.MonkeyPatch, action: str) -> t
     }
     with DAG("mirror_control"):
         show = control_tasks.ShowChange(task_id="show", mirror=LINK.mirror.name)
-        asks = approvals_of(show, "Do it?")
+        asks = make_approval_tasks(show, "Do it?")
         task = control_tasks.ControlMirror(task_id="control", mirror=LINK.mirror.name, show=show, approvals=asks)
 
     def control(*, asked: bool = True, people: tuple[str, ...] = ("ann",), **params: bool) -> str:
@@ -179,7 +179,7 @@ def test_a_form_gives_the_word_that_a_run_waits_for_and_goes_on_with_it(
         state.put(StepRecord(run=run.id, step="promote", state=StepState.DONE, attempt=1, started_ms=0))
     done = list[str]()
     monkeypatch.setattr(control_tasks, "find_mirror", lambda name: (LINK, state))
-    monkeypatch.setattr(control_tasks, "services", lambda path, steps, master: None)
+    monkeypatch.setattr(control_tasks, "make_services", lambda path, steps, master: None)
     monkeypatch.setattr(Failover, "refuse_conducted", lambda self, run_id, title, **known: done.append("asked"))
     monkeypatch.setattr(Failover, "confirm_leave_behind", lambda self, run_id: done.append("word"))
 
@@ -222,11 +222,11 @@ def test_an_approval_knows_whether_the_source_was_silent(
         mirror_set=MirrorSet("shop", (A,)), decide=lambda: joint, begin=begin,
         find_active_attempt=lambda started_by, plan_hash: None, find_unbegun_attempt=lambda started_by: None,
     )  # fmt: skip
-    monkeypatch.setattr(runbook.RunOperator, "engine", lambda self, context: engine)
+    monkeypatch.setattr(runbook.RunOperator, "make_conductor", lambda self, context: engine)
     for module in (runbook, set_tasks):
         monkeypatch.setattr(module, "find_mirror", lambda name: (LINK, state))
     monkeypatch.setattr(set_tasks, "find_set", lambda name: MirrorSet("shop", (A,)))
-    monkeypatch.setattr(set_tasks.SetOperator, "together", lambda self, context, steps=(): several)
+    monkeypatch.setattr(set_tasks.SetOperator, "make_set_failover", lambda self, context, steps=(): several)
     asked, lost = EmptyOperator(task_id="approve"), RunMode.UNPLANNED
     plan: Any
     task: Any

@@ -49,7 +49,7 @@ def test_a_connection_connects_as_both_principals(east: str) -> None:
     well, message = hook.test_connection()
     assert well, message
     assert "1 broker(s)" in message
-    control = hook.document()
+    control = hook.make_cluster_entry()
     data = control.pop("data")
     config = ClusterConfig(ClusterName(east), control, {**control, **data})
     assert [config.user(principal) for principal in Principal] == ["mirror-control", "mirror-data"]
@@ -85,7 +85,7 @@ def passwords(folder: Path) -> set[str]:
 def test_executors_can_be_shown_a_folder_without_the_control_principals_passwords(
     airflow_database: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from mirrorbook_airflow.hooks import home, write_config
+    from mirrorbook_airflow.hooks import get_home_folder, write_config
 
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
     monkeypatch.setattr("airflow.configuration.AIRFLOW_HOME", str(tmp_path))
@@ -97,16 +97,16 @@ def test_executors_can_be_shown_a_folder_without_the_control_principals_password
 
     path = write_config("m3", ["two:users", "one-user", "two:users.data"])
 
-    assert passwords(home("config")) == {"pw-data", "pw-both", "pw-key"}
-    assert passwords(home("control")) == {"pw-control"}
+    assert passwords(get_home_folder("config")) == {"pw-data", "pw-both", "pw-key"}
+    assert passwords(get_home_folder("control")) == {"pw-control"}
     for folder in ("config", "control"):
-        for file in home(folder).iterdir():
+        for file in get_home_folder(folder).iterdir():
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
     known = load_config(path).cluster("two:users")
     assert (known.control["sasl.password"], known.data["sasl.password"]) == ("pw-control", "pw-data")
     assert (known.control["ssl.key.password"], known.data["ssl.key.password"]) == ("pw-key", "pw-key")
     assert load_config(path).cluster("two:users.data").data["sasl.password"] == "pw-both"
-    shutil.rmtree(home("control"))
+    shutil.rmtree(get_home_folder("control"))
     assert load_config(path, only_principal=Principal.DATA).cluster("two:users").data["sasl.password"] == "pw-data"
     assert load_config(path, only_principal=Principal.DATA).cluster("one-user").data["sasl.password"] == "pw-both"
     write_config("m3", [])
@@ -160,10 +160,10 @@ def test_the_written_configuration_is_private_and_works(pair: Pair, east: str) -
 def test_hooks_and_expectations_come_from_a_file_on_the_worker(
     airflow_database: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mirrorbook_airflow.hooks import home, write_config
+    from mirrorbook_airflow.hooks import get_home_folder, write_config
 
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
-    hooks = home("config").parent / "mirrors.yaml"
+    hooks = get_home_folder("config").parent / "mirrors.yaml"
     section = {"mirrors": {"m1": {"switch": [{"name": "dags", "airflow": "asset"}]}}}
     try:
         hooks.write_text(yaml.safe_dump(section), encoding="utf-8")
@@ -221,7 +221,7 @@ def test_a_connection_that_cannot_be_a_cluster_is_refused_by_name(
     add_connection("broken", {**connection_of(pair.east), **change})
 
     with pytest.raises(BadRequest, match=said) as caught:
-        KafkaClusterHook("broken").document()
+        KafkaClusterHook("broken").make_cluster_entry()
 
     assert "connection broken" in str(caught.value)
 
@@ -233,4 +233,4 @@ def test_an_extra_that_nobody_reads_is_refused(airflow_database: None, monkeypat
     extra = {"security_protocol": "SSL", "ssl_ca_locaton": "/hush"}
     add_connection("east-typo", {"conn_type": "kafka_cluster", "host": "east:9092", "extra": json.dumps(extra)})
     with pytest.raises(BadRequest, match=r"has ssl_ca_locaton, which is not known; is ssl_ca_location meant\?"):
-        KafkaClusterHook("east-typo").document()
+        KafkaClusterHook("east-typo").make_cluster_entry()

@@ -120,10 +120,10 @@ def test_a_task_that_waits_for_a_cluster_is_named_by_the_cluster(
     from mirrorbook_airflow import fence_watch
 
     link = SimpleNamespace(source=SimpleNamespace(name="east"))
-    monkeypatch.setattr(fence_watch, "debtors", lambda names: [link] * len(names))
+    monkeypatch.setattr(fence_watch, "list_watched_links", lambda names: [link] * len(names))
     monkeypatch.setattr("mirror_core.mirrors.fence_watcher.probe_on_first_answer", lambda links, seconds: {})
     mirrors = [f"mirror-{number}" for number in range(300)]
-    task, context = fence_watch.KeepFenced(task_id="watch", mirrors=mirrors), dict[str, Any]()
+    task, context = fence_watch.KeepSourceFenced(task_id="watch", mirrors=mirrors), dict[str, Any]()
     task.execute(context)  # type: ignore[arg-type]
     assert task.get_template_env().from_string(fence_watch.MAP_INDEX).render(**context, task=task) == "east"
 
@@ -202,14 +202,14 @@ class Trigger:
     def execute(self, run: str = "r", mirror: str = "orders") -> str:
         """The id that Airflow was asked for; empty: none was."""
         from airflow.providers.common.compat.sdk import DagRunTriggerException
-        from mirrorbook_airflow.replicate_tasks import PASSED_ON, ReplicateMirror
+        from mirrorbook_airflow.replicate_tasks import FORWARDED_PARAMS, ReplicateMirror
 
         ti = SimpleNamespace(
             get_dr_count=lambda dag_id, run_ids, states: sum(self.runs.get(one) in states for one in run_ids),
             get_dag=lambda dag_id: SimpleNamespace(is_paused=self.paused),
         )
         dag_run = SimpleNamespace(dag_id="mirror_failback", run_id=run, conf={})
-        context: Any = {"ti": ti, "dag_run": dag_run, "params": dict.fromkeys(PASSED_ON)}
+        context: Any = {"ti": ti, "dag_run": dag_run, "params": dict.fromkeys(FORWARDED_PARAMS)}
         try:
             ReplicateMirror(task_id="replicate", mirror=MirrorName(mirror)).execute(context)
         except DagRunTriggerException as asked:

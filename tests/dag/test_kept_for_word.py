@@ -57,7 +57,7 @@ def test_an_unplanned_run_that_waits_for_a_word_is_kept_while_its_source_is_sile
 
     engine: Any = SimpleNamespace(link=LINK, abort=abort, can_reach_source=lambda: answers)
     monkeypatch.setattr(runbook, "find_mirror", lambda name: (LINK, state))
-    monkeypatch.setattr(runbook.RunOperator, "engine", lambda self, context: engine)
+    monkeypatch.setattr(runbook.RunOperator, "make_conductor", lambda self, context: engine)
     monkeypatch.setattr("mirror_core.runbook.run_outcome.read_run_outcome", lambda link, run: ())
     common: dict[str, Any] = {"mirror": "m", "kind": RunKind.FAILOVER, "mode": RunMode.UNPLANNED}
     task = runbook.AbortRun(task_id="abort", begin=EmptyOperator(task_id="begin"), steps=(), **common)

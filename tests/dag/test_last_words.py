@@ -54,9 +54,9 @@ def test_they_are_of_the_run_that_was_begun_if_one_was(
     asked: list[tuple[str, str | None]], begun: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from airflow.providers.standard.operators.empty import EmptyOperator
-    from mirrorbook_airflow.run_status import LastWords
+    from mirrorbook_airflow.run_status import LogMirrorStatus
 
-    task = LastWords(task_id="last_words", mirror="m", begin=EmptyOperator(task_id="begin"))
+    task = LogMirrorStatus(task_id="last_words", mirror="m", begin=EmptyOperator(task_id="begin"))
     said = task.execute(context(begun))
     assert asked == [("m", begun)]
     assert said.splitlines()[0] == "Applications write on east."
@@ -69,9 +69,9 @@ def test_of_a_set_they_are_of_each_mirror_and_a_silent_one_hides_no_other(
     asked: list[tuple[str, str | None]], begun: str | None, run: str | None
 ) -> None:
     from airflow.providers.standard.operators.empty import EmptyOperator
-    from mirrorbook_airflow.run_status import LastWordsOfSet
+    from mirrorbook_airflow.run_status import LogSetStatus
 
-    task = LastWordsOfSet(task_id="last_words", set_name="shop", begin=EmptyOperator(task_id="begin"))
+    task = LogSetStatus(task_id="last_words", set_name="shop", begin=EmptyOperator(task_id="begin"))
     lines = task.execute(context(begun)).splitlines()
     assert asked == [("m", run)]
     assert lines[0] == "m: Applications write on east."

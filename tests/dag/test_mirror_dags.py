@@ -141,13 +141,13 @@ def test_receipts_of_past_days_are_put_together_and_a_lost_one_is_red(
     mirrored = new_mirror(pair, tmp_path, topic := new_topic(pair.east, retention_ms="-1"))  # its records are old
     send(pair.east, topic, content(10))
     for _ in range(2):
-        mirrored.copy(operators.receipts_place())
+        mirrored.copy(operators.get_receipts_location())
     monkeypatch.setattr(operators, "find_mirror", lambda name: (mirrored.link, mirrored.state))
     monkeypatch.setattr("mirror_core.mirrors.receipt_maintenance.first_open_day", lambda: "9999-01-01")
     context: Any = {"params": {"master": "local[1]"}}
     task = operators.CompactReceipts(task_id="receipts", mirror=mirrored.name)
     assert task.execute(context) == 1
-    [whole] = Path(operators.receipts_place(), f"mirror={mirrored.name}").rglob("*.parquet")
+    [whole] = Path(operators.get_receipts_location(), f"mirror={mirrored.name}").rglob("*.parquet")
     assert whole.name.startswith("day-")
     assert task.execute(context) == 0
     whole.unlink()
@@ -160,7 +160,7 @@ def test_a_comparison_is_red_where_something_else_is_expected_of_it(
     dag_bag: DagBag, pair: Pair, mirror: MirrorName
 ) -> None:
     """Both sides are equal; the file on the worker asks for more."""
-    from mirrorbook_airflow.hooks import home
+    from mirrorbook_airflow.hooks import get_home_folder
 
     topic = new_topic(pair.east)
     produce(pair.east, topic, 30)
@@ -170,13 +170,13 @@ def test_a_comparison_is_red_where_something_else_is_expected_of_it(
     compare = {"mirrors": [mirror], "whole": True}
     assert run_dag(dag_bag.dags["mirror_parity"], compare).state == "success"
     own = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "compared", "max_value": 7}}
-    file = home("config").parent / "mirrors.yaml"
+    file = get_home_folder("config").parent / "mirrors.yaml"
     file.write_text(yaml.safe_dump({"expectations": {"parity": [own]}}), encoding="utf-8")
     try:
         assert run_dag(dag_bag.dags["mirror_parity"], compare).state == "failed"
     finally:
         file.unlink()
-    results = sorted((home("evidence") / mirror).glob("parity-*/result.json"))
+    results = sorted((get_home_folder("evidence") / mirror).glob("parity-*/result.json"))
     (said,) = json.loads(results[-1].read_text(encoding="utf-8"))["unmet"]
     assert "expectations: parity[0]: expect_column_values_to_be_between(compared)" in said
 
@@ -184,7 +184,7 @@ def test_a_comparison_is_red_where_something_else_is_expected_of_it(
 @pytest.mark.drill
 def test_the_limits_of_tiers_are_judged_every_hour(dag_bag: DagBag, pair: Pair, mirror: MirrorName) -> None:
     """Both sides are equal, and no drill was ever made."""
-    from mirrorbook_airflow.hooks import home
+    from mirrorbook_airflow.hooks import get_home_folder
 
     topic = new_topic(pair.east)
     produce(pair.east, topic, 30)
@@ -198,10 +198,10 @@ def test_the_limits_of_tiers_are_judged_every_hour(dag_bag: DagBag, pair: Pair, 
 
     well = dict.fromkeys(("run", "clusters", "watchers", "mirrors", "check"), "success")
     assert states() == well
-    (docs,) = (home("evidence") / mirror).glob("check-*/data-docs/index.html")
+    (docs,) = (get_home_folder("evidence") / mirror).glob("check-*/data-docs/index.html")
     assert docs.is_file()
     tier = {"name": "mine", "topics": [topic], "max_drill_age_s": 3600}
-    file = home("config").parent / "mirrors.yaml"
+    file = get_home_folder("config").parent / "mirrors.yaml"
     file.write_text(yaml.safe_dump({"expectations": {"tiers": [tier]}}), encoding="utf-8")
     try:
         assert states() == {**well, "check": "failed", "run": "failed"}
@@ -310,9 +310,9 @@ def both(pair: Pair, airflow_database: None, monkeypatch: pytest.MonkeyPatch, tm
 
     mirrored = new_mirror(pair, tmp_path, new_topic(pair.east))
     monkeypatch.setattr(drill_tasks, "find_mirror", lambda name: (mirrored.link, mirrored.state))
-    monkeypatch.setattr(drill_tasks, "services", lambda *given: mirrored.services)
-    monkeypatch.setattr(drill_tasks, "conductor", lambda context: "airflow")
-    context: Any = {"params": {"mode": drill_tasks.BOTH}}
+    monkeypatch.setattr(drill_tasks, "make_services", lambda *given: mirrored.services)
+    monkeypatch.setattr(drill_tasks, "format_conductor", lambda context: "airflow")
+    context: Any = {"params": {"mode": drill_tasks.BOTH_MODES}}
     return mirrored, lambda: drill_tasks.DrillMirror(task_id="drill", mirror=mirrored.name).execute(context)
 
 

@@ -61,9 +61,9 @@ def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, airflow_database: None
 @contextmanager
 def named(document: dict[str, Any]) -> Iterator[None]:
     """A mirrors.yaml that says this."""
-    from mirrorbook_airflow.hooks import home
+    from mirrorbook_airflow.hooks import get_home_folder
 
-    file = home("config").parent / "mirrors.yaml"
+    file = get_home_folder("config").parent / "mirrors.yaml"
     file.write_text(yaml.safe_dump(document), encoding="utf-8")
     try:
         yield
@@ -111,7 +111,7 @@ def test_every_red_run_and_every_question_is_told_of(ours: str) -> None:
     ],
 )
 def test_whoever_is_told_learns_whom_to_call(ours: str, about: dict[str, Any], owners: dict[str, str]) -> None:
-    from mirrorbook_airflow.notifications import Named
+    from mirrorbook_airflow.notifications import NamedNotifier
 
     with named(
         {
@@ -120,16 +120,16 @@ def test_whoever_is_told_learns_whom_to_call(ours: str, about: dict[str, Any], o
         }
     ):
         context: Any = {"what": "red", **about}
-        Named(f"{ours}:on_call").notify(context)
+        NamedNotifier(f"{ours}:on_call").notify(context)
     assert sys.modules[ours].owners == [owners]
 
 
 def test_a_mistake_about_owners_keeps_nobody_from_being_told(ours: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from mirrorbook_airflow.notifications import Named
+    from mirrorbook_airflow.notifications import NamedNotifier
 
     with named({"mirrors": {"orders": {"owner": 7}}}):
         context: Any = {"what": "red", "params": {"mirror": "orders"}}
-        Named(f"{ours}:on_call").notify(context)
+        NamedNotifier(f"{ours}:on_call").notify(context)
     assert (sys.modules[ours].told, sys.modules[ours].owners) == ([("run red", "red")], [{}])
     said = capsys.readouterr().out
     assert "the owners cannot be read: mirrors.yaml: mirrors.orders.owner: must be whom to call" in said
@@ -166,11 +166,11 @@ def test_a_failover_that_has_not_ended_in_time_is_told_of(ours: str, monkeypatch
 
 @pytest.mark.parametrize("given", ["soon", "nan", "inf", "-5", "1e300"])
 def test_a_time_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
-    from mirrorbook_airflow.params import deadline_s
+    from mirrorbook_airflow.params import read_deadline_s
 
     monkeypatch.setenv("AIRFLOW__MIRRORBOOK__DEADLINE_S", given)
     with pytest.raises(BadRequest, match=f"deadline_s is '{given}': it must be seconds"):
-        deadline_s()
+        read_deadline_s()
 
 
 def test_a_question_is_asked_although_the_pager_is_down(ours: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,8 +181,8 @@ def test_a_question_is_asked_although_the_pager_is_down(ours: str, monkeypatch: 
     from mirrorbook_airflow.approvals import ApprovePlan
 
     monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda **fields: None)
-    monkeypatch.setattr(ApprovePlan, "shown", lambda self, context: "0123456789ab")
-    monkeypatch.setattr(approvals, "displayed_question", lambda asks, context: (asks.subject, asks.body or ""))
+    monkeypatch.setattr(ApprovePlan, "check_displayed_plan", lambda self, context: "0123456789ab")
+    monkeypatch.setattr(approvals, "fetch_displayed_question", lambda asks, context: (asks.subject, asks.body or ""))
     asked = ApprovePlan(task_id="approve", question="Fail over?", plan=EmptyOperator(task_id="plan"))
     ti = SimpleNamespace(xcom_pull=lambda task_ids: {"hash": "0123456789ab"}, xcom_push=lambda key, value: None)
     context: Any = {"ti": ti, "task_instance": SimpleNamespace(id="t1"), "what": "question"}

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
-from mirrorbook_airflow.page.mirror_state import Clusters, Judged, Told
+from mirrorbook_airflow.page.mirror_state import ClusterSnapshot, ClusterSnapshots, MirrorAssessment
 
 from mirror_core.decide.failover_readiness import UnplannedForecast
 from mirror_core.evidence.run_report import SetPageMirror, write_set_page
@@ -75,9 +75,11 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MemoryFileSystem:
     state = State(runs={RUN.id: RUN}, mirrors={name: replace(MIRROR, name=name) for name in (NAME, *HOSTILES)})
     for n in range(101):
         state.put(PartitionRecord(NAME, status(Partition(f"t{n}", 0))))
-    told = {ClusterName("west"): Told(state, {}, now_ms())}
-    monkeypatch.setattr(routes._looking, "clusters", lambda: Clusters(now_ms(), told, {}, copy_to=URL))
-    monkeypatch.setattr(routes, "home", lambda part: tmp_path / part)
+    told = {ClusterName("west"): ClusterSnapshot(state, {}, now_ms())}
+    monkeypatch.setattr(
+        routes._cluster_poller, "get_clusters", lambda: ClusterSnapshots(now_ms(), told, {}, copy_to=URL)
+    )
+    monkeypatch.setattr(routes, "get_home_folder", lambda part: tmp_path / part)
     return made
 
 
@@ -189,10 +191,12 @@ def test_a_failover_without_the_source_is_grey_while_its_refusal_is_known_to_hol
 ) -> None:
     from mirrorbook_airflow.page import routes
 
-    monkeypatch.setattr(routes, "permitted", lambda user, dags: {})
+    monkeypatch.setattr(routes, "explain_denied_dags", lambda user, dags: {})
     for age_ms, grey in ((0, True), (200_000, False)):
-        refused = Judged(now_ms() - age_ms, None, None, unplanned=UnplannedForecast(refused=("west is silent",)))
-        monkeypatch.setattr(routes._looking, "judged", lambda name, refused=refused: refused)
+        refused = MirrorAssessment(
+            now_ms() - age_ms, None, None, unplanned=UnplannedForecast(refused=("west is silent",))
+        )
+        monkeypatch.setattr(routes._cluster_poller, "get_assessment", lambda name, refused=refused: refused)
         text = get(f"/mirrors/{NAME}").text
         assert ('id="why-mirror_failover_unplanned">west is silent<' in text) == grey
 
@@ -209,14 +213,14 @@ def test_a_silent_or_large_copy_is_said(get: Callable[..., Response], monkeypatc
     from mirrorbook_airflow.page import remote_reports
 
     for error, code in (
-        (remote_reports.NoAnswer("x: no answer within 5 s"), 503),
-        (remote_reports.TooLarge("x is too large"), 413),
+        (remote_reports.ReportsUnreachable("x: no answer within 5 s"), 503),
+        (remote_reports.ReportTooLarge("x is too large"), 413),
     ):
 
         def fail(*asked: object, error: Exception = error) -> None:
             raise error
 
-        monkeypatch.setattr(remote_reports.Copies, "_ask", fail)
+        monkeypatch.setattr(remote_reports.RemoteReports, "_run_in_thread", fail)
         answer = get(f"{FILES}/index.html")
         assert (answer.status_code, str(error) in answer.text) == (code, True)
         if code == 503:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from mirrorbook_airflow.page.mirror_state import Clusters
+from mirrorbook_airflow.page.mirror_state import ClusterSnapshots
 
 from mirror_core.model.names import ClusterName
 from mirror_core.model.run import RunMode
@@ -73,14 +73,14 @@ def site(pair: Pair, airflow_database: None, api_server: None) -> Iterator[Site]
     from airflow.api_fastapi.app import create_app, purge_cached_app
     from airflow.models.variable import Variable
     from fastapi.testclient import TestClient
-    from mirrorbook_airflow.hooks import home
+    from mirrorbook_airflow.hooks import get_home_folder
 
     for cluster in (pair.east, pair.west):
         add_connection(cluster.name, connection_of(cluster))
     Variable.set("mirrorbook_clusters", "east,west")
     topic = new_topic(pair.east)
     produce(pair.east, topic, 50)
-    mirrored = new_mirror(pair, home("evidence"), topic)
+    mirrored = new_mirror(pair, get_home_folder("evidence"), topic)
     mirrored.copy()
     engine = mirrored.failover
     run = engine.begin(engine.plan(RunMode.PLANNED).hash, approved_by="ann").id
@@ -196,9 +196,14 @@ def test_what_a_silent_cluster_may_know_or_an_old_look_does_not_is_not_called_un
 ) -> None:
     from mirrorbook_airflow.page import routes
 
-    silent = Clusters(now_ms(), {}, {ClusterName("west"): "no answer within 4.0 s"})
-    for known in (silent, Clusters(now_ms() - 60_000, {}, {}), Clusters(now_ms(), {}, {}, "no Variable"), None):
-        monkeypatch.setattr(routes._looking, "clusters", lambda found=known: found)
+    silent = ClusterSnapshots(now_ms(), {}, {ClusterName("west"): "no answer within 4.0 s"})
+    for known in (
+        silent,
+        ClusterSnapshots(now_ms() - 60_000, {}, {}),
+        ClusterSnapshots(now_ms(), {}, {}, "no Variable"),
+        None,
+    ):
+        monkeypatch.setattr(routes._cluster_poller, "get_clusters", lambda found=known: found)
         assert site.get("/mirrors/new").status_code == 200
         assert site.get("/mirrors/new/runbook").status_code == 200
         assert site.get("/runs/new/files").status_code == (404 if known and known.at_ms > now_ms() - 9_000 else 503)

@@ -58,7 +58,7 @@ def foreign(pair: Pair, tmp_path: Path, airflow_database: None, monkeypatch: pyt
     assert set(replicate(mirrored.link).failed) == {Partition(topic, 0)}
     for module in (approvals, control_tasks):
         monkeypatch.setattr(module, "find_mirror", lambda name: (mirrored.link, mirrored.state))
-    monkeypatch.setattr(control_tasks, "home", lambda part: tmp_path)
+    monkeypatch.setattr(control_tasks, "get_home_folder", lambda part: tmp_path)
     return mirrored
 
 

@@ -85,13 +85,13 @@ def dag_run(
     for module in (approvals, set_tasks):
         monkeypatch.setattr(module, "find_set", lambda name: load_config(path).sets[name])
         monkeypatch.setattr(module, "find_mirror", lambda name: find_mirror_link(load_config(path), name))
-    monkeypatch.setattr(set_tasks, "services", lambda link, steps, master: first.services)
+    monkeypatch.setattr(set_tasks, "make_services", lambda link, steps, master: first.services)
     return DagRun(dag_bag.dags["mirror_failover_set"], OutletEventAccessors())
 
 
 def test_a_set_is_moved_by_its_tasks(dag_run: DagRun, both: tuple[Mirrored, Mirrored]) -> None:
     from airflow.sdk.exceptions import AirflowFailException
-    from mirrorbook_airflow.switch_event import SWITCHED
+    from mirrorbook_airflow.switch_event import SWITCHED_ALIAS
 
     plan = dag_run.execute("plan")
     for one in both:
@@ -113,7 +113,7 @@ def test_a_set_is_moved_by_its_tasks(dag_run: DagRun, both: tuple[Mirrored, Mirr
     assert Path(done["report"]).is_file()
     assert dag_run.execute("cut_over") == done, "begun again, it does something"
     assert dag_run.execute("switched") == [one.name for one in both]
-    emitted = [(e.dest_asset_key.uri, e.extra["mirror"]) for e in dag_run.events[SWITCHED].asset_alias_events]
+    emitted = [(e.dest_asset_key.uri, e.extra["mirror"]) for e in dag_run.events[SWITCHED_ALIAS].asset_alias_events]
     assert emitted == [(f"mirrorbook://{both[0].name}/active", both[0].name)]
     assert dag_run.execute("abort") == "nothing to abort: all runs have ended"
     for one in both:

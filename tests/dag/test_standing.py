@@ -51,8 +51,8 @@ def test_behind_a_failover_the_supervisor_keeps_the_old_source_fenced(
 ) -> None:
     """No run of DAG `mirror_watch`: it may be paused."""
     from airflow.sdk.exceptions import TaskDeferred
-    from mirrorbook_airflow.data_plane_trigger import DataPlaneTrigger, ended
-    from mirrorbook_airflow.hooks import home
+    from mirrorbook_airflow.data_plane_trigger import DataPlaneTrigger, explain_watch_end
+    from mirrorbook_airflow.hooks import get_home_folder
     from mirrorbook_airflow.replicate_tasks import WatchDataPlane
 
     monkeypatch.setenv("AIRFLOW__MIRRORBOOK__DATA_PLANE", "start")
@@ -71,9 +71,9 @@ def test_behind_a_failover_the_supervisor_keeps_the_old_source_fenced(
             why="its fence is up",
         )
         assert denied(pair.east, topic)
-        assert ended(trigger._look(), mirrored.name) is None
+        assert explain_watch_end(trigger._read_state(), mirrored.name) is None
     finally:
-        stop_supervisor(home("data-plane"), mirrored.name)
+        stop_supervisor(get_home_folder("data-plane"), mirrored.name)
 
 
 @pytest.mark.slow

@@ -226,14 +226,14 @@ def test_a_form_gives_the_word_for_partitions_without_a_leader_to_a_planned_fail
     from mirrorbook_airflow import runbook
 
     monkeypatch.setattr(runbook, "find_mirror", lambda name: (LINK, None))
-    monkeypatch.setattr(runbook, "services", lambda *_: None)
+    monkeypatch.setattr(runbook, "make_services", lambda *_: None)
 
     def word(name: str, **filled_in: object) -> bool:
         dag = dag_of(dag_bag, name)
         params = {**dag.params.dump(), "mirror": "m", **filled_in}
         task: Any = dag.get_task("plan")
         context = {"params": params, "dag_run": SimpleNamespace(dag_id=name, run_id="r")}
-        return bool(task.engine(context)._leave_behind)
+        return bool(task.make_conductor(context)._leave_behind)
 
     assert not word("mirror_failover")
     assert word("mirror_failover", leave_behind=True)
@@ -243,64 +243,64 @@ def test_a_form_gives_the_word_for_partitions_without_a_leader_to_a_planned_fail
 
 @pytest.mark.parametrize("name", ["mirror_replicate", "mirror_failback"])
 def test_a_data_planes_parameters_become_options_of_replicate(dag_bag: DagBag, name: str) -> None:
-    from mirrorbook_airflow.replicate_tasks import PASSED_ON, replicate_options
+    from mirrorbook_airflow.replicate_tasks import FORWARDED_PARAMS, format_replicate_options
 
     params = dag_of(dag_bag, name).params.dump()
 
-    assert set(PASSED_ON) <= set(params)
-    assert "--metrics" not in replicate_options(params)
-    told = replicate_options({**params, "runner": "local", "metrics": "9465", "prove_at": "1MB/s"})
+    assert set(FORWARDED_PARAMS) <= set(params)
+    assert "--metrics" not in format_replicate_options(params)
+    told = format_replicate_options({**params, "runner": "local", "metrics": "9465", "prove_at": "1MB/s"})
     assert told[:2] == ["--runner", "local"]
     assert told[-4:] == ["--metrics", "9465", "--prove-at", "1MB/s"]
-    assert "--prove-at" not in replicate_options({**params, "prove_at": None})
+    assert "--prove-at" not in format_replicate_options({**params, "prove_at": None})
     with pytest.raises(BadRequest, match="is no rate"):
-        replicate_options({**params, "prove_at": "fast"})
+        format_replicate_options({**params, "prove_at": "fast"})
 
 
 def test_spark_masters_are_those_that_airflows_settings_name(dag_bag: DagBag, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.sdk.exceptions import ParamValidationError
-    from mirrorbook_airflow.params import spark_master
+    from mirrorbook_airflow.params import spark_master_param
 
     param = dag_of(dag_bag, "mirror_failover").params.get_param("master")
     assert param.resolve() == "local[*]"
     with pytest.raises(ParamValidationError):
         param.resolve("spark://elsewhere:7077")
     monkeypatch.setenv("AIRFLOW__MIRRORBOOK__SPARK_MASTERS", "spark://ours:7077 local[2]")
-    assert spark_master().resolve() == "spark://ours:7077"
-    assert spark_master().resolve("local[2]") == "local[2]"
+    assert spark_master_param().resolve() == "spark://ours:7077"
+    assert spark_master_param().resolve("local[2]") == "local[2]"
     with pytest.raises(ParamValidationError):
-        spark_master().resolve("local[*]")
+        spark_master_param().resolve("local[*]")
 
 
 def test_sparks_settings_are_the_deployments_and_no_runs(dag_bag: DagBag, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mirrorbook_airflow.params import spark_conf
-    from mirrorbook_airflow.replicate_tasks import replicate_options
+    from mirrorbook_airflow.params import read_spark_conf
+    from mirrorbook_airflow.replicate_tasks import format_replicate_options
 
-    assert spark_conf() == {}
+    assert read_spark_conf() == {}
     lines = "\n  spark.driver.memory=2g\n  spark.driver.extraJavaOptions=-Da=b -Dc=d\n"
     monkeypatch.setenv("AIRFLOW__MIRRORBOOK__SPARK_CONF", lines)
-    assert spark_conf() == {"spark.driver.memory": "2g", "spark.driver.extraJavaOptions": "-Da=b -Dc=d"}
+    assert read_spark_conf() == {"spark.driver.memory": "2g", "spark.driver.extraJavaOptions": "-Da=b -Dc=d"}
     params = dag_of(dag_bag, "mirror_replicate").params.dump()
-    told = replicate_options(params)
+    told = format_replicate_options(params)
     assert told[told.index("--conf") :] == [
         *("--conf", "spark.driver.memory=2g"),
         *("--conf", "spark.driver.extraJavaOptions=-Da=b -Dc=d"),
         *("--prove-at", "50MB/s"),
     ]
-    assert "--conf" not in replicate_options({**params, "runner": "local"})
+    assert "--conf" not in format_replicate_options({**params, "runner": "local"})
     for dag in dag_bag.dags.values():
         assert not [name for name in dag.params if "conf" in name], "who triggers a run names no code for the worker"
     monkeypatch.setenv("AIRFLOW__MIRRORBOOK__SPARK_CONF", "spark.driver.memory")
     with pytest.raises(BadRequest, match="is not KEY=VALUE"):
-        spark_conf()
+        read_spark_conf()
 
 
 def test_approvers_are_those_that_airflows_settings_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mirrorbook_airflow.params import approvers
+    from mirrorbook_airflow.params import read_approvers
 
-    assert approvers() is None
+    assert read_approvers() is None
     monkeypatch.setenv("AIRFLOW__MIRRORBOOK__APPROVERS", "ada grace")
-    assert approvers() == [{"id": "ada", "name": "ada"}, {"id": "grace", "name": "grace"}]
+    assert read_approvers() == [{"id": "ada", "name": "ada"}, {"id": "grace", "name": "grace"}]
 
 
 def test_a_task_whose_process_was_killed_is_begun_again(dag_bag: DagBag) -> None:
@@ -314,10 +314,10 @@ def test_a_runbook_takes_the_next_free_slot_and_no_watcher_takes_them_all(dag_ba
         dag = dag_of(dag_bag, name)
         urgent = "runbook" in dag.tags
         assert {task.priority_weight >= 1000 for task in dag.tasks} == {urgent}, name
-    from mirrorbook_airflow.operators import AT_ONCE
+    from mirrorbook_airflow.operators import MAX_PARALLEL_TASKS
 
     for name, task in (("mirror_watch", "watch"), ("mirror_sync", "sync")):
-        assert dag_of(dag_bag, name).get_task(task).max_active_tis_per_dag == AT_ONCE
+        assert dag_of(dag_bag, name).get_task(task).max_active_tis_per_dag == MAX_PARALLEL_TASKS
 
 
 def test_no_dag_brings_what_takes_long_to_import(airflow_database: None) -> None:
@@ -375,11 +375,11 @@ def test_what_is_no_address_for_metrics_is_refused_before_the_run(dag_bag: DagBa
 
 def test_every_route_of_the_page_asks_who_is_there_and_is_tried_without_a_login(airflow_database: None) -> None:
     from fastapi.routing import APIRoute
-    from mirrorbook_airflow.page.auth import may_see
+    from mirrorbook_airflow.page.auth import require_page_access
     from mirrorbook_airflow.page.routes import app
 
     tried = (*test_page.PAGES, *test_page.DATA)
     ours = [route for route in app.routes if isinstance(route, APIRoute)]
     assert len(ours) == len(app.routes) == len(tried)
     assert all(any(route.path_regex.match(path) for path in tried) for route in ours)
-    assert all(may_see in [one.dependency for one in route.dependencies] for route in ours)
+    assert all(require_page_access in [one.dependency for one in route.dependencies] for route in ours)

@@ -34,8 +34,8 @@ def test_the_switch_emits_an_asset_event(
     from airflow.providers.standard.operators.empty import EmptyOperator
     from airflow.sdk.execution_time.context import OutletEventAccessors
     from mirrorbook_airflow import runbook
-    from mirrorbook_airflow.runbook import TellingStep
-    from mirrorbook_airflow.switch_event import FENCED, SWITCHED
+    from mirrorbook_airflow.runbook import RunAnnouncedStep
+    from mirrorbook_airflow.switch_event import FENCED_ALIAS, SWITCHED_ALIAS
 
     topic = app_topic(pair)
     produce(pair.east, topic, 5)
@@ -53,10 +53,10 @@ def test_the_switch_emits_an_asset_event(
         failover.run_step(run, name)
     services = replace(mirrored.services, by_airflow=True)
     monkeypatch.setattr(runbook, "find_mirror", lambda name: (mirrored.link, mirrored.state))
-    monkeypatch.setattr(runbook, "services", lambda link, step, master: services)
+    monkeypatch.setattr(runbook, "make_services", lambda link, step, master: services)
     monkeypatch.setattr(Failover, "refuse_foreign_run", lambda self, run_id: None)  # this run was begun by the test
 
-    step = TellingStep(
+    step = RunAnnouncedStep(
         task_id="switch",
         steps=("switch",),
         mirror=mirrored.name,
@@ -76,7 +76,7 @@ def test_the_switch_emits_an_asset_event(
     of_all = {"mirror": mirrored.name, "run": run}
     fenced = {**of_all, "cluster": "east", "at_ms": steps[run, "fence"].ended_ms}
     switched = {**of_all, "active": "west", "at_ms": steps[run, "switch"].ended_ms}
-    for kind, asset, wanted in ((FENCED, "fenced", fenced), (SWITCHED, "active", switched)):
+    for kind, asset, wanted in ((FENCED_ALIAS, "fenced", fenced), (SWITCHED_ALIAS, "active", switched)):
         emitted = [(event.dest_asset_key.uri, event.extra) for event in outlets[kind].asset_alias_events]
         assert emitted == ([(f"mirrorbook://{mirrored.name}/{asset}", wanted)] if asked else [])
     shown = mirrored.state.steps[run, "switch"].evidence
@@ -102,23 +102,23 @@ class Told:
 
 
 def test_a_source_that_was_given_up_was_not_fenced() -> None:
-    from mirrorbook_airflow.switch_event import SWITCHED, emit_switched
+    from mirrorbook_airflow.switch_event import SWITCHED_ALIAS, emit_switched
 
     told = Told(switch=5)
     assert [*emit_switched(told.link, told.state, "r1", told.context)] == ["mirrorbook://m/active"]
-    [event] = told.events[SWITCHED].asset_alias_events
+    [event] = told.events[SWITCHED_ALIAS].asset_alias_events
     assert event.extra == {"mirror": "m", "active": "east", "run": "r1", "at_ms": 5}
 
 
 def test_the_end_of_a_failback_is_told_of(dag_bag: DagBag) -> None:
-    from mirrorbook_airflow.runbook import TellingStep
-    from mirrorbook_airflow.switch_event import HOME, emit_home
+    from mirrorbook_airflow.runbook import RunAnnouncedStep
+    from mirrorbook_airflow.switch_event import HOME_ALIAS, emit_home
 
     told = Told(reprotect=7)
     told.link.mirror.name = MirrorName("m")
     assert [*emit_home(told.link, told.state, "r1", told.context)] == ["mirrorbook://m/home"]
-    [event] = told.events[HOME].asset_alias_events
+    [event] = told.events[HOME_ALIAS].asset_alias_events
     assert event.extra == {"mirror": "m", "active": "west", "run": "r1", "at_ms": 7}
     task = dag_bag.dags["mirror_failback"].get_task("reprotect")
-    assert isinstance(task, TellingStep)
-    assert task.outlets == [HOME]
+    assert isinstance(task, RunAnnouncedStep)
+    assert task.outlets == [HOME_ALIAS]

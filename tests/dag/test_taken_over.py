@@ -126,7 +126,7 @@ class Desk:
 def desk(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     from mirrorbook_airflow import approvals, runbook
     from mirrorbook_airflow.approvals import ApprovePlan
-    from mirrorbook_airflow.runbook import AbortRun, BeginRun, PlanRun, TakeSteps
+    from mirrorbook_airflow.runbook import AbortRun, BeginRun, PlanRun, RunSteps
 
     topic = app_topic(pair)
     produce(pair.east, topic, 20)
@@ -136,14 +136,12 @@ def desk(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     services = replace(mirrored.services, copy=held.copy)
     for module in (approvals, runbook):
         monkeypatch.setattr(module, "find_mirror", lambda name: (mirrored.link, mirrored.state))
-    monkeypatch.setattr(runbook, "services", lambda link, steps, master: services)
+    monkeypatch.setattr(runbook, "make_services", lambda link, steps, master: services)
     common: dict[str, Any] = {"mirror": mirrored.name, "kind": RunKind.FAILOVER}
     plan = PlanRun(task_id="plan", **common)
     approve = ApprovePlan(task_id="approve", question="Fail over?", plan=plan)
     begin = BeginRun(task_id="begin", plan=plan, approvals=(approve,), **common)
-    steps = {
-        name: TakeSteps(task_id=name, steps=(name,), begin=begin, **common) for name in ("prove", "fence", "drain")
-    }
+    steps = {name: RunSteps(task_id=name, steps=(name,), begin=begin, **common) for name in ("prove", "fence", "drain")}
     abort = AbortRun(task_id="abort", begin=begin, steps=list(steps.values()), **common)
     made = Desk(mirrored, topic, held, DagRun(), plan, approve, begin, steps, abort)
     made.dag_run.execute(plan)
@@ -242,10 +240,10 @@ def test_a_failure_of_its_own_is_undone(desk: Desk) -> None:
 def test_a_go_ahead_is_for_the_run_that_it_was_given(desk: Desk) -> None:
     from airflow.sdk.exceptions import AirflowFailException
     from mirrorbook_airflow.approvals import GoAhead
-    from mirrorbook_airflow.runbook import TakeSteps
+    from mirrorbook_airflow.runbook import RunSteps
 
     ask = GoAhead(task_id="go_ahead", question="Now?", plan=desk.plan_task, proof=desk.steps["prove"])
-    cut_over = TakeSteps(
+    cut_over = RunSteps(
         task_id="cut_over", steps=("fence",), begin=desk.begin, go_ahead=ask, mirror=desk.mirrored.name,
         kind=RunKind.FAILOVER,
     )  # fmt: skip
@@ -310,11 +308,11 @@ def test_a_second_run_and_a_step_that_is_done_take_nothing_from_the_conductor_at
 def test_a_finished_run_that_a_failback_has_ended_does_nothing_and_tells_of_nothing(desk: Desk) -> None:
     """Somebody clears its tasks, or writes its id as what `begin` has left: weeks later nothing may be green."""
     from airflow.sdk.exceptions import AirflowFailException
-    from mirrorbook_airflow.runbook import TakeSteps, TellingStep
+    from mirrorbook_airflow.runbook import RunAnnouncedStep, RunSteps
 
     common: dict[str, Any] = {"begin": desk.begin, "mirror": desk.mirrored.name, "kind": RunKind.FAILOVER}
-    cut_over = TakeSteps(task_id="cut_over", steps=("fence", "drain"), **common)
-    switch = TellingStep(task_id="switch", steps=("switch",), **common)
+    cut_over = RunSteps(task_id="cut_over", steps=("fence", "drain"), **common)
+    switch = RunAnnouncedStep(task_id="switch", steps=("switch",), **common)
     told = list[str]()
 
     def emit(link: MirrorLink, state: object, run: str, context: object) -> Iterator[str]:

@@ -55,10 +55,10 @@ class Desk:
 
     def shown(self, plan: Any = PLAN) -> None:
         """The task that plans has run."""
-        from mirrorbook_airflow.approvals import record_shown
+        from mirrorbook_airflow.approvals import record_shown_plan
 
         self.left["plan"] = plan
-        record_shown(self.context, "plan", [(LINK, self.state)], plan["hash"], plan["body"])
+        record_shown_plan(self.context, "plan", [(LINK, self.state)], plan["hash"], plan["body"])
 
     @property
     def recorded(self) -> tuple[RecordedApproval, ...]:
@@ -116,7 +116,7 @@ def test_the_first_person_is_not_among_those_who_are_asked_again(desk: Desk, mon
     desk.answered(desk.first, "ann")
     asked: list[list[Mapping[str, str]]] = []
     monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda **fields: asked.append(fields["assigned_users"]))
-    monkeypatch.setattr(approvals, "displayed_question", lambda asks, context: (asks.subject, asks.body or ""))
+    monkeypatch.setattr(approvals, "fetch_displayed_question", lambda asks, context: (asks.subject, asks.body or ""))
     desk.second.body = PLAN["body"]
     with pytest.raises(TaskAwaitingInput) as asking:
         desk.second.execute({**desk.context, "task_instance": SimpleNamespace(id="t1")})
@@ -232,7 +232,7 @@ def _conductor(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[App
         return SimpleNamespace(id="r1")
 
     engine = SimpleNamespace(begin=begin, find_run_to_resume=lambda plan_hash: None)
-    monkeypatch.setattr(runbook.RunOperator, "engine", lambda self, context: engine)
+    monkeypatch.setattr(runbook.RunOperator, "make_conductor", lambda self, context: engine)
     return begun
 
 
@@ -259,12 +259,12 @@ def test_approvers_are_ids_that_the_auth_manager_gives(
 ) -> None:
     from airflow.sdk.exceptions import AirflowFailException
     from mirrorbook_airflow.approvals import CheckApprovers
-    from mirrorbook_airflow.params import wrong_approvers
+    from mirrorbook_airflow.params import explain_wrong_approvers
 
     monkeypatch.setenv("AIRFLOW__CORE__AUTH_MANAGER", manager)
     monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", "ann:admin, ben:user")
     monkeypatch.setenv("AIRFLOW__MIRRORBOOK__APPROVERS", ids)
-    assert wrong_approvers() == wrong
+    assert explain_wrong_approvers() == wrong
     task, context = CheckApprovers(task_id="approvers"), cast("Any", {})
     if wrong:
         with pytest.raises(AirflowFailException, match="APPROVERS names"):
@@ -274,10 +274,10 @@ def test_approvers_are_ids_that_the_auth_manager_gives(
 
 
 def test_two_people_are_two_approvers(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mirrorbook_airflow.params import wrong_approvers
+    from mirrorbook_airflow.params import explain_wrong_approvers
 
     monkeypatch.setenv("AIRFLOW__CORE__AUTH_MANAGER", FAB)
     monkeypatch.setenv("AIRFLOW__MIRRORBOOK__TWO_PEOPLE", "true")
     for ids, wrong in (("1", 1), ("1 1", 1), ("1 2", 0), ("", 0)):
         monkeypatch.setenv("AIRFLOW__MIRRORBOOK__APPROVERS", ids)
-        assert len(wrong_approvers()) == wrong
+        assert len(explain_wrong_approvers()) == wrong

@@ -69,32 +69,32 @@ def owing(state: State) -> State:
     ],
 )
 def test_watching_ends_when_the_mirror_is_not_meant_to_run(state: State, reason: str | None) -> None:
-    from mirrorbook_airflow.data_plane_trigger import ended
+    from mirrorbook_airflow.data_plane_trigger import explain_watch_end
 
-    assert ended(state, NAME) == reason
+    assert explain_watch_end(state, NAME) == reason
 
 
 def test_the_newest_heartbeat_is_the_sign_of_life() -> None:
-    from mirrorbook_airflow.data_plane_trigger import last_sign_ms
+    from mirrorbook_airflow.data_plane_trigger import find_last_heartbeat_ms
 
-    assert last_sign_ms(state_of(beat_ms=NOW_MS - 500), NAME) == NOW_MS - 500
-    assert last_sign_ms(state_of(), NAME) == 0
-    assert last_sign_ms(state_of(beat_ms=NOW_MS, released=True), NAME) == 0
+    assert find_last_heartbeat_ms(state_of(beat_ms=NOW_MS - 500), NAME) == NOW_MS - 500
+    assert find_last_heartbeat_ms(state_of(), NAME) == 0
+    assert find_last_heartbeat_ms(state_of(beat_ms=NOW_MS, released=True), NAME) == 0
 
 
 def test_a_run_that_holds_the_mirror_and_a_pause_are_no_illness() -> None:
-    from mirrorbook_airflow.data_plane_trigger import excused
+    from mirrorbook_airflow.data_plane_trigger import is_expected_absent
 
     plan = Plan(kind=RunKind.FAILOVER, mirror=NAME, mode=RunMode.PLANNED, steps=(), bound_facts=())
     run = run_of("r", plan)
     state = state_of(beat_ms=0)
     state.runs["r"] = run
 
-    assert excused(state, NAME)
+    assert is_expected_absent(state, NAME)
     state.runs["r"] = replace(run, ended_ms=1)
-    assert not excused(state, NAME)
-    assert excused(state_of(DesiredState.PAUSED), NAME)
-    assert excused(owing(state_of(DesiredState.STOPPED)), NAME)
+    assert not is_expected_absent(state, NAME)
+    assert is_expected_absent(state_of(DesiredState.PAUSED), NAME)
+    assert is_expected_absent(owing(state_of(DesiredState.STOPPED)), NAME)
 
 
 @pytest.mark.parametrize(("comes_back", "status"), [(True, "ended"), (False, "unhealthy")])
@@ -120,7 +120,7 @@ def test_after_a_pause_the_data_plane_is_waited_for_as_at_its_start(
 
     async def watched() -> TriggerEvent:
         trigger = data_plane_trigger.DataPlaneTrigger("m1", "west", "/x.yaml", "/home", [], 90)
-        monkeypatch.setattr(trigger, "_look", look)
+        monkeypatch.setattr(trigger, "_read_state", look)
         return await anext(trigger.run())
 
     monkeypatch.setattr(data_plane_trigger, "now_ms", lambda: round(clock_s * 1000))
@@ -156,7 +156,7 @@ def test_a_data_plane_is_alive_as_long_as_its_sign_of_life_changes_whatever_its_
 
     async def watched() -> TriggerEvent:
         trigger = data_plane_trigger.DataPlaneTrigger("m1", "west", "/x.yaml", "/home", [], 90)
-        monkeypatch.setattr(trigger, "_look", look)
+        monkeypatch.setattr(trigger, "_read_state", look)
         return await anext(trigger.run())
 
     monkeypatch.setattr(data_plane_trigger, "now_ms", lambda: round(clock_s * 1000))
@@ -185,7 +185,7 @@ def test_behind_a_failover_it_is_watched_until_nothing_is_owed(monkeypatch: pyte
 
     async def watched() -> TriggerEvent:
         trigger = data_plane_trigger.DataPlaneTrigger("m1", "west", "/x.yaml", "/home", [], 90)
-        monkeypatch.setattr(trigger, "_look", look)
+        monkeypatch.setattr(trigger, "_read_state", look)
         return await anext(trigger.run())
 
     monkeypatch.setattr(data_plane_trigger, "now_ms", lambda: round(clock_s * 1000))
@@ -219,7 +219,9 @@ class World:
         ):
             monkeypatch.setattr(f"mirror_core.supervisor.lifecycle.{name}", self._doing(action))
         monkeypatch.setattr("mirror_core.state.mirror_link.load_clusters", lambda path: None)
-        monkeypatch.setattr("mirrorbook_airflow.data_plane_trigger.current_path", lambda mirror: Path("/in-memory"))
+        monkeypatch.setattr(
+            "mirrorbook_airflow.data_plane_trigger.provide_mirror_config", lambda mirror: Path("/in-memory")
+        )
         monkeypatch.setattr("mirror_core.state.mirror_link.read_cluster_state", lambda config, cluster: state_of())
         self.task = WatchDataPlane(task_id="watch", mirror=NAME)
         params = {"runner": "local", "metrics": None, "prove_at": None, "patience_s": 90, "master": "local[*]"}
@@ -227,7 +229,7 @@ class World:
             self.task.execute({"params": params})
         self.trigger = deferred.value.trigger
         assert self.trigger is not None
-        self.trigger._look()
+        self.trigger._read_state()
 
     def _doing(self, action: str) -> Callable[..., None]:
         return lambda *arguments, **options: self.done.append(action)
@@ -255,7 +257,7 @@ def test_a_triggerer_that_only_watches_starts_nothing_whatever_the_worker_said(
     world = World(monkeypatch, "start")
     assert world.done == ["ensure", "ensure"], "by the worker, and by the triggerer"
     monkeypatch.setenv("AIRFLOW__MIRRORBOOK__DATA_PLANE", "watch")
-    world.trigger._look()
+    world.trigger._read_state()
     assert world.done == ["ensure", "ensure"]
 
 
@@ -271,11 +273,11 @@ def test_a_supervisor_on_another_host_does_not_make_the_end_of_a_mirror_red(
 
 
 def test_another_word_than_start_and_watch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mirrorbook_airflow.params import starts_data_planes
+    from mirrorbook_airflow.params import must_start_data_planes
 
     monkeypatch.setenv("AIRFLOW__MIRRORBOOK__DATA_PLANE", "off")
     with pytest.raises(BadRequest, match="data_plane is 'off': it may be start or watch"):
-        starts_data_planes()
+        must_start_data_planes()
 
 
 def test_the_trigger_survives_its_serialization() -> None:
@@ -305,19 +307,19 @@ class Incident:
 
         self.begun: list[Any] = []
         monkeypatch.setattr(TriggerDagRunOperator, "execute", lambda task, context: self.begun.append(task.conf))
-        monkeypatch.setattr("mirrorbook_airflow.replicate_tasks.config_path", lambda mirror: mirror)
+        monkeypatch.setattr("mirrorbook_airflow.replicate_tasks.provide_mirror_config", lambda mirror: mirror)
         monkeypatch.setattr("mirror_core.state.mirror_link.load_clusters", lambda path: SimpleNamespace(hooks=hooks))
 
     def told(self, conf: dict[str, object], found: dict[str, object] | None) -> list[Any]:
         """Of a run with this configuration, whose watch has left this; the events."""
         from airflow.sdk.execution_time.context import OutletEventAccessors
-        from mirrorbook_airflow.replicate_tasks import INCIDENT, WatchAgain
-        from mirrorbook_airflow.switch_event import UNHEALTHY
+        from mirrorbook_airflow.replicate_tasks import INCIDENT_KEY, WatchAgain
+        from mirrorbook_airflow.switch_event import UNHEALTHY_ALIAS
 
         events = OutletEventAccessors()
         context: Any = {
             "ti": SimpleNamespace(
-                xcom_pull=lambda task_ids, key: found if key == INCIDENT else None,
+                xcom_pull=lambda task_ids, key: found if key == INCIDENT_KEY else None,
                 get_dr_count=lambda dag_id, run_ids, states: 0,
             ),
             "dag_run": SimpleNamespace(dag_id="mirror_replicate", run_id="r", conf=conf),
@@ -325,7 +327,7 @@ class Incident:
             "outlet_events": events,
         }
         WatchAgain(task_id="watch_again", mirror=NAME).execute(context)
-        return [(event.dest_asset_key.uri, event.extra) for event in events[UNHEALTHY].asset_alias_events]
+        return [(event.dest_asset_key.uri, event.extra) for event in events[UNHEALTHY_ALIAS].asset_alias_events]
 
 
 def test_an_incident_is_told_of_once_and_the_next_one_again(monkeypatch: pytest.MonkeyPatch) -> None:

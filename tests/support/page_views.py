@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mirrorbook_airflow.page.buttons import actions
-from mirrorbook_airflow.page.mirror_state import Judged, Sample, Seen, Told
+from mirrorbook_airflow.page.buttons import list_mirror_buttons
+from mirrorbook_airflow.page.mirror_state import ClusterSnapshot, MirrorAssessment, MirrorSample, MirrorView
 from mirrorbook_airflow.page.rendering import render
-from mirrorbook_airflow.page.report_files import Newest
-from mirrorbook_airflow.page.rows import MirrorPage, mirror_page
+from mirrorbook_airflow.page.report_files import NewestReports
+from mirrorbook_airflow.page.rows import MirrorPageContent, make_mirror_page
 
 from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.loss_bound import compute_loss
@@ -70,11 +70,11 @@ def run(mode: RunMode = RunMode.PLANNED, kind: RunKind = RunKind.FAILOVER, ended
     )
 
 
-def told(*records: object, at_ms: int = NOW - 500, silent: str = "") -> Told:
+def told(*records: object, at_ms: int = NOW - 500, silent: str = "") -> ClusterSnapshot:
     state = State()
     for record in (MIRROR, *records):
         state.put(record)  # type: ignore[arg-type]
-    return Told(state, {}, at_ms, silent)
+    return ClusterSnapshot(state, {}, at_ms, silent)
 
 
 def seen(
@@ -83,7 +83,7 @@ def seen(
     seen_ms: int = NOW - 1_000,
     trouble: str = "none",
     clock: str = CLOCK_NOT_BEHIND,
-) -> Seen:
+) -> MirrorView:
     statuses = {p: status(p) for p in (Partition("t", n) for n in range(len(rows)))}
     topics = (ObservedTopic(topic="t", ends=tuple(100 + (r.lag or 0) for r in rows)),)
     bound = compute_loss(
@@ -101,7 +101,7 @@ def seen(
         "proved equal": "none of 100 offsets",
         "known to differ": "none",
     }
-    return Seen(at_ms, MirrorDescription(facts=facts, rows=rows), bound, (Sample(at_ms, 7, 7, 100),))
+    return MirrorView(at_ms, MirrorDescription(facts=facts, rows=rows), bound, (MirrorSample(at_ms, 7, 7, 100),))
 
 
 def status(partition: Partition, state: PartitionState = PartitionState.MIRRORING, **more: object) -> PartitionStatus:
@@ -109,16 +109,21 @@ def status(partition: Partition, state: PartitionState = PartitionState.MIRRORIN
     return PartitionStatus(**{**fields, **more})  # type: ignore[arg-type]
 
 
-def judged(*reasons: str, at_ms: int = NOW - 5_000, warnings: tuple[str, ...] = ()) -> Judged:
-    return Judged(at_ms, PlanDecision(plan(warnings=warnings), reasons), ())
+def judged(*reasons: str, at_ms: int = NOW - 5_000, warnings: tuple[str, ...] = ()) -> MirrorAssessment:
+    return MirrorAssessment(at_ms, PlanDecision(plan(warnings=warnings), reasons), ())
 
 
-def page(known: Seen | None, judgement: Judged | None = None, one: Told | None = None, number: int = 1) -> MirrorPage:
-    return mirror_page(MIRROR, one or told(), known, judgement, NOW, number)
+def page(
+    known: MirrorView | None,
+    judgement: MirrorAssessment | None = None,
+    one: ClusterSnapshot | None = None,
+    number: int = 1,
+) -> MirrorPageContent:
+    return make_mirror_page(MIRROR, one or told(), known, judgement, NOW, number)
 
 
-def shown(view: MirrorPage, reports: Newest | None = None) -> str:
-    buttons = list(actions({}, None, None, UNKNOWN_CONDUCTOR))
+def shown(view: MirrorPageContent, reports: NewestReports | None = None) -> str:
+    buttons = list(list_mirror_buttons({}, None, None, UNKNOWN_CONDUCTOR))
     beside = {"actions": buttons, "reports": reports, "sets": [], "trouble": "", "past": ""}
     return render("mirror", view=view, **beside, base="", root="/mirrorbook")
 

@@ -1,6 +1,6 @@
-"""The page "Disaster recovery" in Airflow: mirrors as they stand, runs while they happen. It acts on nothing.
+"""The page "Disaster recovery" in Airflow: mirrors and runs, read-only.
 
-What it shows are the core's own figures: `views` says what is shown of them, `looking` asks for them, `routes` serves.
+`poller` reads the clusters, `rows` and its neighbours choose what is shown, `routes` serves.
 """
 
 from typing import Final
@@ -10,7 +10,7 @@ PREFIX: Final = "/mirrorbook"
 """Path under Airflow's own."""
 
 
-def page_root() -> str:
+def get_page_root() -> str:
     """Path of the DR page, also where Airflow is served below another path."""
     from airflow.configuration import conf  # every Airflow process imports this package while it loads plugins
 

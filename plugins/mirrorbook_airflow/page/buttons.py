@@ -10,12 +10,12 @@ from typing import Final
 from mirror_core.decide.command_rules import format_held_by
 from mirror_core.decide.process_liveness import ConductorStatus
 from mirror_core.model.run import Run, RunKind, RunMode
-from mirrorbook_airflow.page.mirror_state import Judged
+from mirrorbook_airflow.page.mirror_state import MirrorAssessment
 
 FAILOVER: Final = "mirror_failover"
 UNPLANNED: Final = "mirror_failover_unplanned"
 FAILBACK: Final = "mirror_failback"
-ACTIONS: Final[Mapping[str, str]] = MappingProxyType(
+MIRROR_BUTTON_LABELS: Final[Mapping[str, str]] = MappingProxyType(
     {
         FAILOVER: "Plan a failover",
         UNPLANNED: "Fail over without the source",
@@ -26,57 +26,60 @@ ACTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "mirror_control": "Pause, resume, stop",
     }
 )
-SET: Final = "mirror_failover_set"
-SET_UNPLANNED: Final = "mirror_failover_set_unplanned"
-SET_ACTIONS: Final[Mapping[str, str]] = MappingProxyType(
-    {SET: "Plan a failover of the set", SET_UNPLANNED: "Give its sources up"}
+FAILOVER_SET: Final = "mirror_failover_set"
+FAILOVER_SET_UNPLANNED: Final = "mirror_failover_set_unplanned"
+SET_BUTTON_LABELS: Final[Mapping[str, str]] = MappingProxyType(
+    {FAILOVER_SET: "Plan a failover of the set", FAILOVER_SET_UNPLANNED: "Give its sources up"}
 )
-_RUNS: Final = frozenset({FAILOVER, UNPLANNED, FAILBACK})
+_RUN_DAGS: Final = frozenset({FAILOVER, UNPLANNED, FAILBACK})
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
-    """A button: a link to the page of a DAG, whose form asks and whose run is approved there."""
+class ActionButton:
+    """A link to a DAG's page, whose form asks and whose run is approved there."""
 
     dag: str
     label: str
-    why_not: str
-    """Why it is grey; empty: it is not."""
+    disabled_reason: str
+    """Empty: enabled."""
 
 
-def actions(
-    why_not: Mapping[str, str], judged: Judged | None, run: Run | None, conducted: ConductorStatus
-) -> Iterator[Action]:
-    """The buttons of a mirror: the user's rights first, then what the core says of the mirror, and of its run.
-
-    `judged`: None where that holds no longer.
-    """
-    for dag, label in ACTIONS.items():
-        yield Action(dag, label, why_not.get(dag, "") or "; ".join(_refused(dag, judged, run, conducted)))
-
-
-def set_actions(why_not: Mapping[str, str], unknown: Sequence[str], held: Sequence[Run]) -> Iterator[Action]:
-    """The buttons of a set. `unknown`: mirrors of it that no cluster knows; `held`: runs that hold mirrors of it."""
-    lost = [f"no cluster that answers knows mirror {name}" for name in unknown]
-    for dag, label in SET_ACTIONS.items():
-        runs = [run for run in held if not (dag == SET_UNPLANNED and _is_planned(run))]
-        reasons = [*lost, *(f"{run.plan.mirror}: {run.plan.kind} {run.id} is under way" for run in runs)]
-        yield Action(dag, label, why_not.get(dag, "") or "; ".join(reasons))
+def list_mirror_buttons(
+    denied: Mapping[str, str], assessment: MirrorAssessment | None, run: Run | None, conductor: ConductorStatus
+) -> Iterator[ActionButton]:
+    """The user's rights first, then the core's reasons. `assessment`: None when outdated."""
+    for dag, label in MIRROR_BUTTON_LABELS.items():
+        yield ActionButton(
+            dag, label, denied.get(dag, "") or "; ".join(_list_refusals(dag, assessment, run, conductor))
+        )
 
 
-def _refused(dag: str, judged: Judged | None, run: Run | None, conducted: ConductorStatus) -> Sequence[str]:
-    """The core's reasons, where they are known: what is not grey for them is refused by the DAG's plan all the same."""
-    if run is not None and dag in _RUNS and not (dag == UNPLANNED and _is_planned(run)):
-        return (format_held_by(run, conducted),)
-    if judged is None:
+def list_set_buttons(
+    denied: Mapping[str, str], unknown: Sequence[str], active_runs: Sequence[Run]
+) -> Iterator[ActionButton]:
+    """`unknown`: mirrors that no cluster knows; `active_runs`: of mirrors of the set."""
+    unknown_mirrors = [f"no cluster that answers knows mirror {name}" for name in unknown]
+    for dag, label in SET_BUTTON_LABELS.items():
+        runs = [run for run in active_runs if not (dag == FAILOVER_SET_UNPLANNED and _is_planned(run))]
+        reasons = [*unknown_mirrors, *(f"{run.plan.mirror}: {run.plan.kind} {run.id} is under way" for run in runs)]
+        yield ActionButton(dag, label, denied.get(dag, "") or "; ".join(reasons))
+
+
+def _list_refusals(
+    dag: str, assessment: MirrorAssessment | None, run: Run | None, conductor: ConductorStatus
+) -> Sequence[str]:
+    """Unknown reasons do not disable a button: the plan refuses all the same."""
+    if run is not None and dag in _RUN_DAGS and not (dag == UNPLANNED and _is_planned(run)):
+        return (format_held_by(run, conductor),)
+    if assessment is None:
         return ()
-    if dag == FAILOVER and judged.decision is not None:
-        return judged.decision.reasons
-    if dag == UNPLANNED and judged.unplanned is not None:
-        return judged.unplanned.refused
-    return judged.failback if dag == FAILBACK else ()
+    if dag == FAILOVER and assessment.decision is not None:
+        return assessment.decision.reasons
+    if dag == UNPLANNED and assessment.unplanned is not None:
+        return assessment.unplanned.refused
+    return assessment.failback_refusals if dag == FAILBACK else ()
 
 
 def _is_planned(run: Run) -> bool:
-    """A planned failover whose source dies is gone on with by an unplanned one."""
+    """An unplanned failover can continue a planned one."""
     return run.plan.kind is RunKind.FAILOVER and run.plan.mode is RunMode.PLANNED

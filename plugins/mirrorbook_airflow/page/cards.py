@@ -14,18 +14,15 @@ from mirror_core.decide.failover_readiness import UnplannedForecast, format_read
 from mirror_core.decide.loss_bound import format_behind
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.run import Run, RunMode
-from mirrorbook_airflow.page.mirror_state import Judged, Seen, Told, is_current
-from mirrorbook_airflow.page.number_format import UNKNOWN, Age, age_of
+from mirrorbook_airflow.page.mirror_state import ClusterSnapshot, MirrorAssessment, MirrorView, is_loss_current
+from mirrorbook_airflow.page.number_format import UNKNOWN, Age, compute_age
 from mirrorbook_airflow.page.runs import RunView
 
-JUDGED_FRESH_S: Final = 120.0
-"""A judgement that is older is shown as unknown."""
+MAX_ASSESSMENT_AGE_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
-    """One answer of the first screen."""
-
+class AnswerCard:
     title: str
     value: str
     tone: str
@@ -33,67 +30,71 @@ class Card:
     lines: tuple[str, ...]
 
 
-def judged_age(judged: Judged | None, now_ms: int) -> Age:
-    """How old it is."""
-    return age_of(judged.at_ms if judged else None, now_ms, JUDGED_FRESH_S)
+def compute_assessment_age(assessment: MirrorAssessment | None, now_ms: int) -> Age:
+    return compute_age(assessment.at_ms if assessment else None, now_ms, MAX_ASSESSMENT_AGE_S)
 
 
-def current(judged: Judged | None, now_ms: int) -> Judged | None:
-    """None when it is too old."""
-    return None if judged_age(judged, now_ms).stale else judged
+def select_current(assessment: MirrorAssessment | None, now_ms: int) -> MirrorAssessment | None:
+    return None if compute_assessment_age(assessment, now_ms).stale else assessment
 
 
-def readiness_card(
-    judged: Judged | None, told: Told, seen: Seen | None, mirror: Mirror, states: str, now_ms: int
-) -> Card:
-    """A judgement that is old, or was made before something changed, makes it unknown, not ready. `states`: of the
-    partitions, counted."""
+def make_readiness_card(
+    assessment: MirrorAssessment | None,
+    cluster: ClusterSnapshot,
+    snapshot: MirrorView | None,
+    mirror: Mirror,
+    states: str,
+    now_ms: int,
+) -> AnswerCard:
     title, states = "Can it fail over now", states or "no partitions"
-    known = current(judged, now_ms)
-    if known is None or known.decision is None:
-        old = f"looked at {judged_age(judged, now_ms)}" if judged else "not looked at yet"
-        return Card(title, "UNKNOWN", "unknown", (known.trouble if known else old, states))
-    run, decision = told.state.active_run(mirror.name), known.decision
-    beside = (f"{point.text}: {point.remedy}" if point.remedy else point.text for point in known.points)
-    notes = (*decision.plan.warnings, *(f"not known: {line}" for line in decision.plan.unknown), *beside)
-    more = (_without_source(known.unplanned), states)
+    current_assessment = select_current(assessment, now_ms)
+    if current_assessment is None or current_assessment.decision is None:
+        reason = f"looked at {compute_assessment_age(assessment, now_ms)}" if assessment else "not looked at yet"
+        return AnswerCard(
+            title, "UNKNOWN", "unknown", (current_assessment.error if current_assessment else reason, states)
+        )
+    run, decision = cluster.state.active_run(mirror.name), current_assessment.decision
+    points = (f"{point.text}: {point.remedy}" if point.remedy else point.text for point in current_assessment.points)
+    notes = (*decision.plan.warnings, *(f"not known: {line}" for line in decision.plan.unknown), *points)
+    rest = (_format_unplanned(current_assessment.unplanned), states)
     if run is not None:
-        return Card(title, f"{run.plan.kind.upper()} UNDER WAY", "warn", (*decision.reasons, *notes, *more))
-    if since := changed_since(known, told, mirror):
-        return Card(title, "UNKNOWN", "unknown", (since, states))
-    if decision.reasons and known.only_without_source:
-        if old := told.silent or _stale(told, seen, now_ms):
-            return Card(title, "UNKNOWN", "unknown", (old, *decision.reasons, states))
-        return Card(title, "ONLY WITHOUT THE SOURCE", "warn", (more[0], *decision.reasons, *notes, states))
+        return AnswerCard(title, f"{run.plan.kind.upper()} UNDER WAY", "warn", (*decision.reasons, *notes, *rest))
+    if change := explain_outdated(current_assessment, cluster, mirror):
+        return AnswerCard(title, "UNKNOWN", "unknown", (change, states))
+    if decision.reasons and current_assessment.is_only_unplanned:
+        if reason := cluster.unreachable_reason or _explain_stale(cluster, snapshot, now_ms):
+            return AnswerCard(title, "UNKNOWN", "unknown", (reason, *decision.reasons, states))
+        return AnswerCard(title, "ONLY WITHOUT THE SOURCE", "warn", (rest[0], *decision.reasons, *notes, states))
     if decision.reasons:
-        return Card(title, "NOT READY", "bad", (*decision.reasons, *notes, *more))
-    if why := _stale(told, seen, now_ms) or trouble_of(told, seen):
-        return Card(title, "UNKNOWN", "unknown", (why, states))
+        return AnswerCard(title, "NOT READY", "bad", (*decision.reasons, *notes, *rest))
+    if problem := _explain_stale(cluster, snapshot, now_ms) or explain_incomplete_snapshot(cluster, snapshot):
+        return AnswerCard(title, "UNKNOWN", "unknown", (problem, states))
     if notes:
-        return Card(title, f"READY, {len(notes)} warning(s)", "warn", (*notes, *more))
-    return Card(title, "READY", "good", more)
+        return AnswerCard(title, f"READY, {len(notes)} warning(s)", "warn", (*notes, *rest))
+    return AnswerCard(title, "READY", "good", rest)
 
 
-def changed_since(known: Judged, told: Told, mirror: Mirror) -> str:
-    """What has been done with the mirror since it was judged, in words; empty: nothing."""
-    ended = (r.ended_ms for r in told.state.runs.values() if r.plan.mirror == mirror.name and r.ended_ms is not None)
-    if max(ended, default=-1) >= known.at_ms:
+def explain_outdated(assessment: MirrorAssessment, cluster: ClusterSnapshot, mirror: Mirror) -> str:
+    """Empty: nothing changed."""
+    ended = (r.ended_ms for r in cluster.state.runs.values() if r.plan.mirror == mirror.name and r.ended_ms is not None)
+    if max(ended, default=-1) >= assessment.at_ms:
         return "not looked at since its last run has ended"
-    if known.desired not in (None, mirror.desired):
+    if assessment.desired not in (None, mirror.desired):
         return f"not looked at since it is {mirror.desired}"
     return ""
 
 
-def _stale(told: Told, seen: Seen | None, now_ms: int) -> str:
-    """What the page has not heard for too long, in words."""
-    state, both = age_of(told.at_ms, now_ms), age_of(seen.at_ms if seen else now_ms, now_ms)
-    if state.stale:
-        return f"the state was last read {state}"
-    return f"both clusters were last looked at {both}" if both.stale else ""
+def _explain_stale(cluster: ClusterSnapshot, snapshot: MirrorView | None, now_ms: int) -> str:
+    state_age, snapshot_age = (
+        compute_age(cluster.at_ms, now_ms),
+        compute_age(snapshot.at_ms if snapshot else now_ms, now_ms),
+    )
+    if state_age.stale:
+        return f"the state was last read {state_age}"
+    return f"both clusters were last looked at {snapshot_age}" if snapshot_age.stale else ""
 
 
-def _without_source(unplanned: UnplannedForecast | None) -> str:
-    """How it stands with an unplanned failover; what it would lose is a card of its own."""
+def _format_unplanned(unplanned: UnplannedForecast | None) -> str:
     if unplanned is None:
         return f"without the source: {UNKNOWN}"
     if unplanned.refused:
@@ -101,66 +102,71 @@ def _without_source(unplanned: UnplannedForecast | None) -> str:
     return f"without the source: possible; read again: {format_read_again(unplanned)}"
 
 
-def loss_card(seen: Seen | None, mirror: Mirror) -> Card:
-    """The bound in the core's words, how far behind the copy is in time, and the newest heartbeat."""
+def make_loss_card(snapshot: MirrorView | None, mirror: Mirror) -> AnswerCard:
     title = "Loss if the source died now"
-    if seen is None or seen.loss is None:
-        return Card(title, UNKNOWN, "unknown", (f"behind: {UNKNOWN}",))
-    loss = seen.loss
-    late = f"behind: {'stopped' if mirror.desired is DesiredState.STOPPED else format_behind(loss)}"
-    old = UNKNOWN_TIME_TEXT if loss.heartbeat_age_s is None and loss.heartbeats else format_ago(loss.heartbeat_age_s)
-    beat = f"newest heartbeat on the destination: {old if loss.heartbeats else 'none'}"
-    missing = seen.description.facts["offsets known to be missing"] if seen.description else None
+    if snapshot is None or snapshot.loss is None:
+        return AnswerCard(title, UNKNOWN, "unknown", (f"behind: {UNKNOWN}",))
+    loss = snapshot.loss
+    behind = f"behind: {'stopped' if mirror.desired is DesiredState.STOPPED else format_behind(loss)}"
+    heartbeat_age = (
+        UNKNOWN_TIME_TEXT if loss.heartbeat_age_s is None and loss.heartbeats else format_ago(loss.heartbeat_age_s)
+    )
+    heartbeat = f"newest heartbeat on the destination: {heartbeat_age if loss.heartbeats else 'none'}"
+    missing = snapshot.description.facts["offsets known to be missing"] if snapshot.description else None
     if missing is None:
-        return Card(title, UNKNOWN, "unknown", (loss.text, late, beat))
-    tone = "good" if is_current(loss) and not missing else "warn"
-    return Card(title, f"at least {missing:,} offsets", tone, (loss.text, late, beat))
+        return AnswerCard(title, UNKNOWN, "unknown", (loss.text, behind, heartbeat))
+    tone = "good" if is_loss_current(loss) and not missing else "warn"
+    return AnswerCard(title, f"at least {missing:,} offsets", tone, (loss.text, behind, heartbeat))
 
 
-def time_card(known: Judged | None, runs: Sequence[RunView], drilled: Sequence[str]) -> Card:
-    """What a planned failover would take, and what the last ones took. `drilled`: as `last_drills` gives it."""
-    figures = known.decision.plan.figures if known and known.decision else {}
+def make_time_card(
+    assessment: MirrorAssessment | None, runs: Sequence[RunView], drill_lines: Sequence[str]
+) -> AnswerCard:
+    """`drill_lines`: from `format_last_drills`."""
+    figures = assessment.decision.plan.figures if assessment and assessment.decision else {}
     predicted = figures.get(FORECAST_FIGURES[RunMode.PLANNED], UNKNOWN)
     last = next((f"last run: {r.kind} {r.id}, {r.state}, standstill {r.standstill}" for r in runs), "no run yet")
     tone = "unknown" if predicted.startswith(UNKNOWN) else "good"
-    lines = [f"last drill: {line}" for line in drilled] or ["no drill yet"]
-    return Card("Time without writes", predicted, tone, (last, *lines))
+    lines = [f"last drill: {line}" for line in drill_lines] or ["no drill yet"]
+    return AnswerCard("Time without writes", predicted, tone, (last, *lines))
 
 
-def last_drills(told: Told, mirror: Mirror, now_ms: int) -> list[str]:
-    """The newest one of each mode, the newest first: what failed in one mode is not hidden by what came through."""
+def format_last_drills(cluster: ClusterSnapshot, mirror: Mirror, now_ms: int) -> list[str]:
+    """Newest first: a failure in one mode is not hidden by success in the other."""
     newest = dict[RunMode, Run]()
-    for run in drills.list_drill_runs(told.state.runs.values(), mirror.name):
+    for run in drills.list_drill_runs(cluster.state.runs.values(), mirror.name):
         newest.setdefault(run.plan.mode, run)
-    return [_last_drill(told, run, now_ms) for run in newest.values()]
+    return [_format_drill(cluster, run, now_ms) for run in newest.values()]
 
 
-def _last_drill(told: Told, run: Run, now_ms: int) -> str:
-    seen = drills.summarize_drill(run, told.state.steps_of(run))
-    took = "none measured" if seen.measured_s is None else f"{seen.measured_s:.1f} s"
-    name = "standstill" if seen.mode is RunMode.PLANNED else "first step to promotion"
-    return f"{seen.mode}, {seen.text}, {name} {took}, {format_since(now_ms, seen.at_ms)}"
+def _format_drill(cluster: ClusterSnapshot, run: Run, now_ms: int) -> str:
+    summary = drills.summarize_drill(run, cluster.state.steps_of(run))
+    name = "standstill" if summary.mode is RunMode.PLANNED else "first step to promotion"
+    duration = "none measured" if summary.measured_s is None else f"{summary.measured_s:.1f} s"
+    return f"{summary.mode}, {summary.text}, {name} {duration}, {format_since(now_ms, summary.at_ms)}"
 
 
-def proof_card(seen: Seen | None, told: Told, mirror: Mirror, now_ms: int) -> Card:
-    """How much of the copy was compared, and that it differs; how old the groups' offsets are."""
-    proved = str(seen.description.facts["proved equal"]) if seen and seen.description else UNKNOWN
-    differs = str(seen.description.facts["known to differ"]) if seen and seen.description else "none"
+def make_comparison_card(
+    snapshot: MirrorView | None, cluster: ClusterSnapshot, mirror: Mirror, now_ms: int
+) -> AnswerCard:
+    proved = str(snapshot.description.facts["proved equal"]) if snapshot and snapshot.description else UNKNOWN
+    differs = str(snapshot.description.facts["known to differ"]) if snapshot and snapshot.description else "none"
     tone = "unknown" if proved == UNKNOWN else "warn" if proved.startswith("none") else "good"
     if differs != "none":
-        return Card("Proved equal", f"the copy differs in {differs}", "bad", (proved,))
-    return Card("Proved equal", proved, tone, (f"groups synced {groups_synced(told, mirror, now_ms)}",))
+        return AnswerCard("Proved equal", f"the copy differs in {differs}", "bad", (proved,))
+    return AnswerCard(
+        "Proved equal", proved, tone, (f"groups synced {compute_group_sync_age(cluster, mirror, now_ms)}",)
+    )
 
 
-def groups_synced(told: Told, mirror: Mirror, now_ms: int) -> Age:
-    """Since when groups stand on the destination where they stood on the source."""
-    groups = told.state.groups.get(mirror.name)
-    return age_of(groups.synced_ms if groups else None, now_ms)
+def compute_group_sync_age(cluster: ClusterSnapshot, mirror: Mirror, now_ms: int) -> Age:
+    groups = cluster.state.groups.get(mirror.name)
+    return compute_age(groups.synced_ms if groups else None, now_ms)
 
 
-def trouble_of(told: Told, seen: Seen | None) -> str:
-    """Why the last look did not see everything; empty: it did."""
-    if told.silent or seen is None:
-        return told.silent
-    found = seen.description.facts["trouble"] if seen.description else seen.trouble
-    return "" if found == "none" else str(found)
+def explain_incomplete_snapshot(cluster: ClusterSnapshot, snapshot: MirrorView | None) -> str:
+    """Empty: it was complete."""
+    if cluster.unreachable_reason or snapshot is None:
+        return cluster.unreachable_reason
+    problem = snapshot.description.facts["trouble"] if snapshot.description else snapshot.error
+    return "" if problem == "none" else str(problem)

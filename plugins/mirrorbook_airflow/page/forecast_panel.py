@@ -1,4 +1,4 @@
-"""What plans of a mirror foretold beside what their runs counted. The rows and words are the core's. Pure."""
+"""Forecasts of plans beside the measured figures of their runs. Pure."""
 
 from __future__ import annotations
 
@@ -10,21 +10,18 @@ from mirror_core.decide import forecast_accuracy
 from mirror_core.model.names import MirrorName
 from mirror_core.state.state_records import State
 
-SHOWN: Final = 10
-"""Runs, the newest."""
-GROUPS: Final = 20
-"""Of each run, those with the greatest error."""
+MAX_FORECAST_RUNS: Final = 10
+MAX_FORECAST_GROUPS: Final = 20
+"""Groups per run, the greatest error first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForecastRow:
-    """One thing that was foretold, or counted, or both."""
-
     what: str
-    foretold: str
+    forecast: str
     counted: str
     error: str
-    by: str
+    basis: str
     """How what was counted is known, or why it is not."""
 
 
@@ -40,24 +37,29 @@ class ForecastView:
     """Groups that are left out."""
 
 
-def forecasts_of(state: State, mirror: MirrorName) -> Iterator[ForecastView]:
+def list_forecast_views(state: State, mirror: MirrorName) -> Iterator[ForecastView]:
     """Failovers that were finished and drills, the newest first; without those that foretold and counted nothing."""
-    told = (
+    rows_by_run = (
         (run, forecast_accuracy.list_forecast_rows(run, state.steps_of(run)))
         for run in forecast_accuracy.list_past_failovers(state.runs.values(), mirror)
     )
-    for run, rows in [(run, rows) for run, rows in told if rows][:SHOWN]:
-        groups = sorted((row for row in rows if row.subject == forecast_accuracy.READ_AGAIN_ROW), key=_worst_first)
-        kept = [*(row for row in rows if row.subject != forecast_accuracy.READ_AGAIN_ROW), *groups[:GROUPS]]
-        yield ForecastView(run.id, run.plan.mode, run.started_ms, tuple(map(_in_words, kept)), len(rows) - len(kept))
+    for run, rows in [(run, rows) for run, rows in rows_by_run if rows][:MAX_FORECAST_RUNS]:
+        groups = sorted((row for row in rows if row.subject == forecast_accuracy.READ_AGAIN_ROW), key=_rank_by_error)
+        shown_rows = [
+            *(row for row in rows if row.subject != forecast_accuracy.READ_AGAIN_ROW),
+            *groups[:MAX_FORECAST_GROUPS],
+        ]
+        yield ForecastView(
+            run.id, run.plan.mode, run.started_ms, tuple(map(_format_row, shown_rows)), len(rows) - len(shown_rows)
+        )
 
 
-def _worst_first(row: forecast_accuracy.ForecastComparison) -> tuple[bool, float, str]:
-    """Those of which the error is unknown before all others."""
+def _rank_by_error(row: forecast_accuracy.ForecastComparison) -> tuple[bool, float, str]:
+    """Unknown errors first."""
     return row.error is not None, -abs(row.error or 0), row.item
 
 
-def _in_words(row: forecast_accuracy.ForecastComparison) -> ForecastRow:
+def _format_row(row: forecast_accuracy.ForecastComparison) -> ForecastRow:
     return ForecastRow(
         f"{row.subject} {row.item}".strip(),
         forecast_accuracy.format_forecast(row),

@@ -1,4 +1,4 @@
-"""How the page writes figures, and how old they are: unknown is a value. Pure."""
+"""Formats numbers and ages; unknown is a value. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ UNKNOWN: Final = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class Age:
-    """When something was looked at."""
-
     seconds: float | None
-    """None: never, or nobody knows."""
-    words: str
+    """Unknown or never: None."""
+    text: str
     limit_s: float = MAX_FRESH_AGE_S
 
     @property
@@ -27,17 +25,16 @@ class Age:
         return self.seconds is None or self.seconds > self.limit_s
 
     def __str__(self) -> str:
-        return self.words
+        return self.text
 
 
-def age_of(at_ms: int | None, now_ms: int, limit_s: float = MAX_FRESH_AGE_S) -> Age:
+def compute_age(at_ms: int | None, now_ms: int, limit_s: float = MAX_FRESH_AGE_S) -> Age:
     return Age(None if at_ms is None else compute_age_s(now_ms, at_ms), format_since(now_ms, at_ms), limit_s)
 
 
-def counted(words: Iterable[str]) -> str:
-    """Each word with how often it is there."""
-    return ", ".join(f"{n:,} {word}" for word, n in sorted(Counter(map(str, words)).items()))
+def format_counts(values: Iterable[str]) -> str:
+    return ", ".join(f"{n:,} {value}" for value, n in sorted(Counter(map(str, values)).items()))
 
 
-def number(value: str | int | None) -> str:
+def format_number(value: str | int | None) -> str:
     return UNKNOWN if value is None else f"{value:,}" if isinstance(value, int) else value

@@ -1,4 +1,4 @@
-"""Something that is looked up again and again in a thread of its own, as long as somebody asks for what it found."""
+"""Polls in a background thread while results are requested."""
 
 from __future__ import annotations
 
@@ -9,63 +9,62 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
-IDLE_S: Final = 15.0
-"""Nobody has asked for so long: the looks end."""
+IDLE_TIMEOUT_S: Final = 15.0
+"""Polling ends when no request came for so long."""
 
 
-class OnDemand(Generic[T]):
-    """One look at a time for all who ask, and nobody waits for it."""
+class BackgroundPoller(Generic[T]):
+    """Requests return the latest result at once."""
 
     def __init__(
         self,
-        look: Callable[[], T],
-        every_s: float,
+        poll: Callable[[], T],
+        interval_s: float,
         *,
-        idle_s: float = IDLE_S,
-        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+        idle_timeout_s: float = IDLE_TIMEOUT_S,
+        context: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """`around`: entered as long as looks go on."""
-        self._look = look
-        self._every_s = every_s
-        self._idle_s = idle_s
-        self._around = around
+        """`context`: entered while polling."""
+        self._poll = poll
+        self._interval_s = interval_s
+        self._idle_timeout_s = idle_timeout_s
+        self._context = context
         self._lock = threading.Lock()
-        self._wanted_s = 0.0
-        self._at_work = False
+        self._requested_s = 0.0
+        self._is_running = False
         self._latest: T | None = None
 
-    def latest(self) -> T | None:
-        """What the last look found, however old; None before the first has ended. Returns at once."""
+    def get_latest(self) -> T | None:
+        """None before the first poll has ended."""
         with self._lock:
-            self._wanted_s = time.monotonic()
-            if not self._at_work:
-                self._at_work = True
+            self._requested_s = time.monotonic()
+            if not self._is_running:
+                self._is_running = True
                 threading.Thread(target=self._run, name="mirrorbook-page", daemon=True).start()
             return self._latest
 
     @property
-    def wanted(self) -> bool:
-        """Whether somebody has asked lately: a look that takes long need not go on otherwise."""
-        return time.monotonic() - self._wanted_s <= self._idle_s
+    def is_wanted(self) -> bool:
+        """Requested within the idle timeout: a long poll may stop otherwise."""
+        return time.monotonic() - self._requested_s <= self._idle_timeout_s
 
     def _run(self) -> None:
         try:
-            with self._around():
+            with self._context():
                 wanted = True
                 while wanted:
                     begun_s = time.monotonic()
-                    found = self._look()
+                    result = self._poll()
                     with self._lock:
-                        self._latest = found
-                    time.sleep(max(0.0, begun_s + self._every_s - time.monotonic()))
-                    wanted = self._is_wanted()
+                        self._latest = result
+                    time.sleep(max(0.0, begun_s + self._interval_s - time.monotonic()))
+                    wanted = self._must_go_on()
         except BaseException:
             with self._lock:
-                self._at_work = False  # whoever asks next begins anew
+                self._is_running = False  # whoever asks next begins anew
             raise
 
-    def _is_wanted(self) -> bool:
-        """Whether to look again; after a no the next who asks begins anew."""
+    def _must_go_on(self) -> bool:
         with self._lock:
-            self._at_work = self.wanted
-            return self._at_work
+            self._is_running = self.is_wanted
+            return self._is_running

@@ -9,19 +9,19 @@ from mirror_core.decide.loss_bound import LossBound
 from mirror_core.model.mirror import DesiredState, Lease, Mirror, PartitionState, is_lease_fresh
 from mirror_core.model.names import MirrorName
 from mirrorbook_airflow.page.cards import (
-    Card,
-    groups_synced,
-    judged_age,
-    last_drills,
-    proof_card,
-    readiness_card,
+    AnswerCard,
+    compute_assessment_age,
+    compute_group_sync_age,
+    format_last_drills,
+    make_comparison_card,
+    make_readiness_card,
 )
-from mirrorbook_airflow.page.mirror_state import Clusters, Judged, Seen, Told
-from mirrorbook_airflow.page.number_format import UNKNOWN, Age, age_of, counted
+from mirrorbook_airflow.page.mirror_state import ClusterSnapshot, ClusterSnapshots, MirrorAssessment, MirrorView
+from mirrorbook_airflow.page.number_format import UNKNOWN, Age, compute_age, format_counts
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class MirrorOverview:
     """One line. None: not known now."""
 
     name: MirrorName
@@ -35,72 +35,75 @@ class Overview:
     """Offsets."""
     behind: str
     """Seconds, of the partition that is furthest behind; or that they are unknown."""
-    lost: int | None
+    known_loss: int | None
     """Offsets that a failover without the source would be known to lose."""
-    missing: str
+    loss_bound: str
     """The bound of these, in words."""
-    ready: Card
+    readiness: AnswerCard
     """Whether it could fail over now, and the first thing that speaks against it."""
-    judged: Age
+    assessment_age: Age
     """When that was looked at."""
-    proved: Card
+    comparison: AnswerCard
     synced: str
     """When groups were."""
-    drilled: str
+    last_drills: str
     """How the last drills went, of each mode."""
     age: Age
 
 
-def overview(
-    clusters: Clusters,
-    seen: Mapping[MirrorName, Seen | None],
-    judged: Mapping[MirrorName, Judged | None],
+def list_overviews(
+    clusters: ClusterSnapshots,
+    views: Mapping[MirrorName, MirrorView | None],
+    assessments: Mapping[MirrorName, MirrorAssessment | None],
     now_ms: int,
-) -> list[Overview]:
+) -> list[MirrorOverview]:
     """All mirrors that are known, by name."""
     return [
-        _line(mirror, told, seen.get(mirror.name), judged.get(mirror.name), now_ms) for mirror, told in clusters.mirrors
+        _make_overview(mirror, cluster, views.get(mirror.name), assessments.get(mirror.name), now_ms)
+        for mirror, cluster in clusters.mirrors
     ]
 
 
-def _line(mirror: Mirror, told: Told, seen: Seen | None, judged: Judged | None, now_ms: int) -> Overview:
-    statuses = told.state.partitions.get(mirror.name, {}).values()
-    lease, run = told.state.leases.get(mirror.name), told.state.active_run(mirror.name)
-    at_ms = min(told.at_ms, seen.at_ms) if seen else told.at_ms
-    age = age_of(at_ms, now_ms)
-    fresh = seen if seen and not age.stale else None
+def _make_overview(
+    mirror: Mirror, cluster: ClusterSnapshot, view: MirrorView | None, assessment: MirrorAssessment | None, now_ms: int
+) -> MirrorOverview:
+    statuses = cluster.state.partitions.get(mirror.name, {}).values()
+    lease, run = cluster.state.leases.get(mirror.name), cluster.state.active_run(mirror.name)
+    at_ms = min(cluster.at_ms, view.at_ms) if view else cluster.at_ms
+    age = compute_age(at_ms, now_ms)
+    fresh = view if view and not age.stale else None
     description, loss = (fresh.description, fresh.loss) if fresh else (None, None)
-    states = counted(s.state for s in statuses)
+    states = format_counts(s.state for s in statuses)
     lag = description.facts["lag"] if description else None
-    return Overview(
+    return MirrorOverview(
         name=mirror.name,
         route=f"{mirror.source} → {mirror.destination}",
         desired=mirror.desired,
         states=states,
         failed=sum(s.state is PartitionState.FAILED for s in statuses),
-        copier=_copier(lease, now_ms),
+        copier=_format_data_plane(lease, now_ms),
         run=f"{run.plan.kind} under way" if run else "none",
         lag=None if lag is None else int(lag),
-        behind=_behind(mirror, loss),
-        lost=loss.known_missing if loss and not loss.unknown_partitions else None,
-        missing=loss.text if loss else UNKNOWN,
-        judged=judged_age(judged, now_ms),
-        ready=readiness_card(judged, told, seen, mirror, states, now_ms),
-        proved=proof_card(fresh, told, mirror, now_ms),
-        synced=str(groups_synced(told, mirror, now_ms)),
-        drilled="; ".join(last_drills(told, mirror, now_ms)) or "never",
+        behind=_format_behind(mirror, loss),
+        known_loss=loss.known_missing if loss and not loss.unknown_partitions else None,
+        loss_bound=loss.text if loss else UNKNOWN,
+        assessment_age=compute_assessment_age(assessment, now_ms),
+        readiness=make_readiness_card(assessment, cluster, view, mirror, states, now_ms),
+        comparison=make_comparison_card(fresh, cluster, mirror, now_ms),
+        synced=str(compute_group_sync_age(cluster, mirror, now_ms)),
+        last_drills="; ".join(format_last_drills(cluster, mirror, now_ms)) or "never",
         age=age,
     )
 
 
-def _copier(lease: Lease | None, now_ms: int) -> str:
+def _format_data_plane(lease: Lease | None, now_ms: int) -> str:
     """In a word; the mirror's own page says what it waits for."""
     if lease is None or not is_lease_fresh(lease, now_ms):
         return "not running"
     return "running, some wait" if lease.wait_reasons else "running"
 
 
-def _behind(mirror: Mirror, loss: LossBound | None) -> str:
+def _format_behind(mirror: Mirror, loss: LossBound | None) -> str:
     if mirror.desired is DesiredState.STOPPED:
         return "stopped"  # since then the source is not followed, and its age says nothing
     furthest = loss.furthest_behind if loss else None

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from mirrorbook_airflow.page import PREFIX, page_root
+from mirrorbook_airflow.page import PREFIX, get_page_root
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 
-async def late_app(scope: Scope, receive: Receive, send: Send) -> None:
+async def lazy_app(scope: Scope, receive: Receive, send: Send) -> None:
     """The page's application."""
     from mirrorbook_airflow.page.routes import app
 
@@ -24,8 +24,8 @@ class MirrorbookPlugin(AirflowPlugin):
 
     name = "mirrorbook"
     fastapi_apps: list[Any] = [  # noqa: RUF012 - declared so by Airflow
-        {"app": late_app, "url_prefix": PREFIX, "name": "Mirrorbook"}
+        {"app": lazy_app, "url_prefix": PREFIX, "name": "Mirrorbook"}
     ]
     external_views: list[Any] = [  # noqa: RUF012
-        {"name": "Disaster recovery", "href": f"{page_root()}/", "destination": "nav", "category": "browse"}
+        {"name": "Disaster recovery", "href": f"{get_page_root()}/", "destination": "nav", "category": "browse"}
     ]

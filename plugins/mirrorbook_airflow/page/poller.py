@@ -1,7 +1,6 @@
-"""What the page knows: looks at the clusters by the core's functions, shared by all who have the page open.
+"""Polls the clusters by the core's functions, once for all open pages.
 
-Routes only take what the last look found, with the moment at which it began: a cluster that hangs holds up no page, and
-what it said before is shown with its age.
+Routes use the latest result with the time when its poll began: an unreachable cluster delays no page.
 """
 
 from __future__ import annotations
@@ -28,213 +27,238 @@ from mirror_core.state.state_cache import STATE_CACHE
 from mirror_core.state.state_records import State
 from mirror_core.sync.mirror_sync import preview_sync
 from mirrorbook_airflow.airflow_variables import CLUSTERS_VARIABLE
-from mirrorbook_airflow.hooks import current_config, unusable_connections
-from mirrorbook_airflow.mirror_lookup import known_clusters
-from mirrorbook_airflow.page.mirror_state import Clusters, Judged, Sample, Seen, Told, is_current
-from mirrorbook_airflow.page.on_demand import OnDemand
-from mirrorbook_airflow.page.prometheus_history import STEP_S, Past, past
-from mirrorbook_airflow.params import prometheus
-from mirrorbook_airflow.worker_services import services
+from mirrorbook_airflow.hooks import list_unusable_connections, provide_config
+from mirrorbook_airflow.mirror_lookup import require_clusters
+from mirrorbook_airflow.page.mirror_state import (
+    ClusterSnapshot,
+    ClusterSnapshots,
+    MirrorAssessment,
+    MirrorSample,
+    MirrorView,
+    is_loss_current,
+)
+from mirrorbook_airflow.page.on_demand import BackgroundPoller
+from mirrorbook_airflow.page.prometheus_history import STEP_S, PrometheusHistory, fetch_samples
+from mirrorbook_airflow.params import read_prometheus_address
+from mirrorbook_airflow.worker_services import make_services
 
 T = TypeVar("T")
 
 _log = get_logger(__name__)
-LOOK_S: Final = 2.0
-JUDGED_S: Final = 30.0
-"""Between two looks at all that a plan is made from, and at drift: they ask for much more."""
-AT_ONCE: Final = 4
-"""Mirrors between the same clusters that are looked at at the same time: where one of these is silent, others do not
-wait for it."""
-SAMPLES: Final = 1800
-"""Kept of each mirror for the plots: an hour, if somebody looks all the time."""
-CONFIG: Final = "dr-page"
-Route = tuple[ClusterName, ClusterName]
-"""From where, and where to."""
+POLL_INTERVAL_S: Final = 2.0
+ASSESSMENT_INTERVAL_S: Final = 30.0
+"""Plans and drift need many more requests."""
+MAX_PARALLEL_MIRRORS: Final = 4
+"""Per pair of clusters: an unreachable one does not delay the others."""
+MAX_SAMPLES: Final = 1800
+"""For each mirror: one hour at two seconds."""
+CONFIG_NAME: Final = "dr-page"
+MirrorRoute = tuple[ClusterName, ClusterName]
+"""Source and destination."""
 
 
-class Looking:
-    """All looks of this process."""
-
+class ClusterPoller:
     def __init__(self) -> None:
-        self._clusters = OnDemand(self._look_at_clusters, LOOK_S, around=STATE_CACHE.enable)
+        self._cluster_poller = BackgroundPoller(self._poll_clusters, POLL_INTERVAL_S, context=STATE_CACHE.enable)
         self._lock = threading.Lock()
-        self._told: dict[ClusterName, Told] = {}  # replaced as a whole, by one thread
-        self._seen: dict[MirrorName, OnDemand[Seen]] = {}
-        self._judged: dict[MirrorName, OnDemand[Judged]] = {}
-        self._ready: dict[Route, OnDemand[None]] = {}
-        self._judged_in_turn: dict[MirrorName, Judged] = {}
-        self._samples: dict[MirrorName, deque[Sample]] = {}
-        self._past: dict[MirrorName, OnDemand[Past]] = {}
-        self._slots: dict[Route | None, threading.Semaphore] = {}
+        self._cluster_snapshots: dict[ClusterName, ClusterSnapshot] = {}  # replaced as a whole, by one thread
+        self._view_pollers: dict[MirrorName, BackgroundPoller[MirrorView]] = {}
+        self._assessment_pollers: dict[MirrorName, BackgroundPoller[MirrorAssessment]] = {}
+        self._readiness_pollers: dict[MirrorRoute, BackgroundPoller[None]] = {}
+        self._readiness: dict[MirrorName, MirrorAssessment] = {}
+        self._samples: dict[MirrorName, deque[MirrorSample]] = {}
+        self._history_pollers: dict[MirrorName, BackgroundPoller[PrometheusHistory]] = {}
+        self._slots: dict[MirrorRoute | None, threading.Semaphore] = {}
 
-    def clusters(self) -> Clusters | None:
-        return self._clusters.latest()
+    def get_clusters(self) -> ClusterSnapshots | None:
+        return self._cluster_poller.get_latest()
 
-    def seen(self, mirror: MirrorName) -> Seen | None:
-        """Of a mirror that `clusters` knows."""
+    def get_view(self, mirror: MirrorName) -> MirrorView | None:
         with self._lock:
-            one = self._seen.setdefault(mirror, OnDemand(partial(self._look, mirror), LOOK_S))
-        return one.latest()
+            poller = self._view_pollers.setdefault(
+                mirror, BackgroundPoller(partial(self._view_mirror, mirror), POLL_INTERVAL_S)
+            )
+        return poller.get_latest()
 
-    def past(self, mirror: MirrorName) -> Past | None:
-        """What the deployment's Prometheus remembers of it. None: there is none, or it has not answered yet."""
-        address = prometheus()
+    def get_history(self, mirror: MirrorName) -> PrometheusHistory | None:
+        """The samples; None without Prometheus, or before its first response."""
+        address = read_prometheus_address()
         if not address:
             return None
         with self._lock:
-            one = self._past.setdefault(mirror, OnDemand(partial(_remembered, address, mirror), STEP_S))
-        return one.latest()
+            poller = self._history_pollers.setdefault(
+                mirror, BackgroundPoller(partial(_fetch_history, address, mirror), STEP_S)
+            )
+        return poller.get_latest()
 
-    def judged(self, mirror: MirrorName) -> Judged | None:
-        """Of a mirror that `clusters` knows."""
+    def get_assessment(self, mirror: MirrorName) -> MirrorAssessment | None:
         with self._lock:
-            one = self._judged.setdefault(mirror, OnDemand(partial(self._judge, mirror), JUDGED_S))
-        return one.latest()
+            poller = self._assessment_pollers.setdefault(
+                mirror, BackgroundPoller(partial(self._assess_mirror, mirror), ASSESSMENT_INTERVAL_S)
+            )
+        return poller.get_latest()
 
-    def ready(self, mirror: Mirror) -> Judged | None:
-        """The same without what differs between both sides, and what speaks against a failback. Those between the same
-        clusters are judged one after the other: where one of these is silent, mirrors of others do not wait for it."""
+    def get_readiness(self, mirror: Mirror) -> MirrorAssessment | None:
+        """Without drift and failback. Mirrors of one pair of clusters are assessed one after the other."""
         route = mirror.source, mirror.destination
         with self._lock:
-            one = self._ready.setdefault(route, OnDemand(partial(self._judge_in_turn, route), JUDGED_S))
-        one.latest()
-        return self._judged_in_turn.get(mirror.name)
+            poller = self._readiness_pollers.setdefault(
+                route, BackgroundPoller(partial(self._assess_route, route), ASSESSMENT_INTERVAL_S)
+            )
+        poller.get_latest()
+        return self._readiness.get(mirror.name)
 
     # -- looks, each in a thread of its own -----------------------------------------------------------------------
 
-    def _look_at_clusters(self) -> Clusters:
+    def _poll_clusters(self) -> ClusterSnapshots:
         begun = now_ms()
-        config = _tried(lambda: load_clusters(current_config(CONFIG, known_clusters())))
-        if isinstance(config, Trouble):
-            self._told = {name: replace(one, links={}, silent=config.words) for name, one in self._told.items()}
-            return Clusters(begun, self._told, {}, config.words)
-        found: dict[ClusterName, State] = {}
-        silent = {ClusterName(name): why for name, why in unusable_connections(config.path).items()}
-        for cluster, answer in read_states(config):
-            if isinstance(answer, MirrorError):
-                silent[cluster] = str(answer)
+        config = _run_poll(lambda: load_clusters(provide_config(CONFIG_NAME, require_clusters())))
+        if isinstance(config, PollFailure):
+            self._cluster_snapshots = {
+                name: replace(snapshot, links={}, unreachable_reason=config.text)
+                for name, snapshot in self._cluster_snapshots.items()
+            }
+            return ClusterSnapshots(begun, self._cluster_snapshots, {}, config.text)
+        states: dict[ClusterName, State] = {}
+        unreachable = {ClusterName(name): why for name, why in list_unusable_connections(config.path).items()}
+        for cluster, cluster_state in read_states(config):
+            if isinstance(cluster_state, MirrorError):
+                unreachable[cluster] = str(cluster_state)
             else:
-                found[cluster] = answer
-        told: dict[ClusterName, Told] = {name: Told(state, {}, begun) for name, state in found.items()}
-        told |= {name: replace(self._told[name], silent=why) for name, why in silent.items() if name in self._told}
-        # Also of those that are silent: what is looked at is what Airflow's connections say now, not what they said.
-        self._told = {
-            name: replace(
-                one, links={m.name: make_mirror_link(config, m) for m in _towards(name, one.state, config.clusters)}
-            )
-            for name, one in told.items()
+                states[cluster] = cluster_state
+        snapshots: dict[ClusterName, ClusterSnapshot] = {
+            name: ClusterSnapshot(state, {}, begun) for name, state in states.items()
         }
-        return Clusters(begun, self._told, silent, sets=tuple(config.sets.values()), copy_to=config.evidence_copy)
+        snapshots |= {
+            name: replace(self._cluster_snapshots[name], unreachable_reason=why)
+            for name, why in unreachable.items()
+            if name in self._cluster_snapshots
+        }
+        # Also of those that are silent: what is looked at is what Airflow's connections say now, not what they said.
+        self._cluster_snapshots = {
+            name: replace(
+                snapshot,
+                links={
+                    m.name: make_mirror_link(config, m)
+                    for m in _list_mirrors_towards(name, snapshot.state, config.clusters)
+                },
+            )
+            for name, snapshot in snapshots.items()
+        }
+        return ClusterSnapshots(
+            begun, self._cluster_snapshots, unreachable, sets=tuple(config.sets.values()), copy_to=config.evidence_copy
+        )
 
-    def _look(self, mirror: MirrorName) -> Seen:
-        with self._slot(mirror):
+    def _view_mirror(self, mirror: MirrorName) -> MirrorView:
+        with self._get_slot(mirror):
             begun = now_ms()
-            found = _tried(lambda: describe_with_loss(*self._told_of(mirror), now_ms()))
-            if isinstance(found, Trouble):
-                return Seen(begun, None, None, self._kept(mirror, Sample(begun, None, None, None)), found.words)
-        description, loss = found
+            described = _run_poll(lambda: describe_with_loss(*self._find_link(mirror), now_ms()))
+            if isinstance(described, PollFailure):
+                return MirrorView(
+                    begun, None, None, self._add_sample(mirror, MirrorSample(begun, None, None, None)), described.text
+                )
+        description, loss = described
         positions = [row.position for row in description.rows]
         lag = description.facts["lag"]
-        sample = Sample(
+        sample = MirrorSample(
             begun,
             None if lag is None else int(lag),
-            loss.known_missing if is_current(loss) else None,
+            loss.known_missing if is_loss_current(loss) else None,
             None if None in positions else sum(p or 0 for p in positions),
         )
-        return Seen(begun, description, loss, self._kept(mirror, sample))
+        return MirrorView(begun, description, loss, self._add_sample(mirror, sample))
 
-    def _judge(self, mirror: MirrorName) -> Judged:
-        with self._slot(mirror):
-            ready = self._readiness(mirror)
-            if ready.decision is None:
-                return ready
-            back = _tried(lambda: self._objections(mirror))
-            failback = (back.words,) if isinstance(back, Trouble) else back
-            drift = _tried(lambda: preview_sync(*self._told_of(mirror)).rows)
-            lacking = _tried(lambda: tuple(find_missing_rights(self._told_of(mirror)[0])))
+    def _assess_mirror(self, mirror: MirrorName) -> MirrorAssessment:
+        with self._get_slot(mirror):
+            readiness = self._assess_readiness(mirror)
+            if readiness.decision is None:
+                return readiness
+            refusals = _run_poll(lambda: self._list_failback_refusals(mirror))
+            failback = (refusals.text,) if isinstance(refusals, PollFailure) else refusals
+            drift = _run_poll(lambda: preview_sync(*self._find_link(mirror)).rows)
+            missing_rights = _run_poll(lambda: tuple(find_missing_rights(self._find_link(mirror)[0])))
         unknown = [
-            ReadinessPoint(PointWeight.WARNING, f"{what} not known: {look.words}")
-            for what, look in (("rights are", lacking), ("drift is", drift))
-            if isinstance(look, Trouble)
+            ReadinessPoint(PointWeight.WARNING, f"{what} not known: {failure.text}")
+            for what, failure in (("rights are", missing_rights), ("drift is", drift))
+            if isinstance(failure, PollFailure)
         ]
-        points = (*ready.points, *unknown, *(() if isinstance(lacking, Trouble) else lacking))
-        if isinstance(drift, Trouble):
-            return replace(ready, failback=failback, drift_trouble=drift.words, points=points)
+        points = (*readiness.points, *unknown, *(() if isinstance(missing_rights, PollFailure) else missing_rights))
+        if isinstance(drift, PollFailure):
+            return replace(readiness, failback_refusals=failback, drift_error=drift.text, points=points)
         points = (*points, *list_drift_points(mirror, drift))
-        return replace(ready, failback=failback, drift=tuple(drift), drift_trouble="", points=points)
+        return replace(readiness, failback_refusals=failback, drift=tuple(drift), drift_error="", points=points)
 
-    def _judge_in_turn(self, route: Route) -> None:
-        told = self._told.get(route[1])
-        for mirror in list(told.state.mirrors.values()) if told else ():
-            if (mirror.source, mirror.destination) == route and self._ready[route].wanted:
-                self._judged_in_turn[mirror.name] = self._readiness(mirror.name)
+    def _assess_route(self, route: MirrorRoute) -> None:
+        cluster = self._cluster_snapshots.get(route[1])
+        for mirror in list(cluster.state.mirrors.values()) if cluster else ():
+            if (mirror.source, mirror.destination) == route and self._readiness_pollers[route].is_wanted:
+                self._readiness[mirror.name] = self._assess_readiness(mirror.name)
 
-    def _readiness(self, mirror: MirrorName) -> Judged:
+    def _assess_readiness(self, mirror: MirrorName) -> MirrorAssessment:
         begun = now_ms()
-        found = _tried(lambda: self._foresee(mirror, begun))
-        return Judged(begun, None, None, found.words, "not looked at") if isinstance(found, Trouble) else found
+        assessment = _run_poll(lambda: self._decide_failover(mirror, begun))
+        return (
+            MirrorAssessment(begun, None, None, assessment.text, "not looked at")
+            if isinstance(assessment, PollFailure)
+            else assessment
+        )
 
-    def _foresee(self, mirror: MirrorName, begun_ms: int) -> Judged:
-        link, state = self._told_of(mirror)
-        run = Failover(link, services(link.config.path, (), ""), started_by="the DR page")
+    def _decide_failover(self, mirror: MirrorName, begun_ms: int) -> MirrorAssessment:
+        link, state = self._find_link(mirror)
+        run = Failover(link, make_services(link.config.path, (), ""), started_by="the DR page")
         decision, unplanned = run.decide_both_modes()
-        return Judged(
+        return MirrorAssessment(
             begun_ms,
             decision,
             None,
-            drift_trouble="not looked at",
+            drift_error="not looked at",
             desired=link.mirror.desired,
             unplanned=unplanned,
             points=tuple(find_recorded_points(mirror, state, begun_ms)),
         )
 
-    def _objections(self, mirror: MirrorName) -> tuple[str, ...]:
-        """Against a failback."""
-        link, _ = self._told_of(mirror)
-        return Failback(link, services(link.config.path, (), ""), started_by="the DR page").decide().reasons
+    def _list_failback_refusals(self, mirror: MirrorName) -> tuple[str, ...]:
+        link, _ = self._find_link(mirror)
+        return Failback(link, make_services(link.config.path, (), ""), started_by="the DR page").decide().reasons
 
-    def _slot(self, mirror: MirrorName) -> threading.Semaphore:
-        known = (t.links[mirror].mirror for t in self._told.values() if mirror in t.links)
-        route = next(((one.source, one.destination) for one in known), None)
+    def _get_slot(self, mirror: MirrorName) -> threading.Semaphore:
+        mirrors = (t.links[mirror].mirror for t in self._cluster_snapshots.values() if mirror in t.links)
+        route = next(((known_mirror.source, known_mirror.destination) for known_mirror in mirrors), None)
         with self._lock:
-            return self._slots.setdefault(route, threading.Semaphore(AT_ONCE))
+            return self._slots.setdefault(route, threading.Semaphore(MAX_PARALLEL_MIRRORS))
 
-    def _told_of(self, mirror: MirrorName) -> tuple[MirrorLink, State]:
-        for told in self._told.values():
-            if mirror in told.links:
-                return told.links[mirror], told.state
+    def _find_link(self, mirror: MirrorName) -> tuple[MirrorLink, State]:
+        for cluster in self._cluster_snapshots.values():
+            if mirror in cluster.links:
+                return cluster.links[mirror], cluster.state
         raise BadRequest(f"mirror {mirror}: add both of its clusters to the Variable {CLUSTERS_VARIABLE}")
 
-    def _kept(self, mirror: MirrorName, sample: Sample) -> tuple[Sample, ...]:
-        kept = self._samples.setdefault(mirror, deque(maxlen=SAMPLES))
-        kept.append(sample)
-        return tuple(kept)
+    def _add_sample(self, mirror: MirrorName, sample: MirrorSample) -> tuple[MirrorSample, ...]:
+        samples = self._samples.setdefault(mirror, deque(maxlen=MAX_SAMPLES))
+        samples.append(sample)
+        return tuple(samples)
 
 
-def _remembered(address: str, mirror: MirrorName) -> Past:
-    found = _tried(lambda: past(address, mirror, now_ms()))
-    return Past((), found.words) if isinstance(found, Trouble) else Past(found)
+def _fetch_history(address: str, mirror: MirrorName) -> PrometheusHistory:
+    samples = _run_poll(lambda: fetch_samples(address, mirror, now_ms()))
+    return PrometheusHistory((), samples.text) if isinstance(samples, PollFailure) else PrometheusHistory(samples)
 
 
-def _towards(cluster: ClusterName, state: State, clusters: Collection[str]) -> list[Mirror]:
-    """Mirrors towards this cluster by its own word, of which both are configured. What it says of others is not
-    believed: applications may write a topic on the source."""
+def _list_mirrors_towards(cluster: ClusterName, state: State, clusters: Collection[str]) -> list[Mirror]:
+    """Mirrors with both clusters configured; records of other destinations are not trusted."""
     return [m for m in state.mirrors.values() if m.destination == cluster and {cluster, m.source} <= {*clusters}]
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """Why a look found nothing, for the page."""
-
-    words: str
+class PollFailure:
+    text: str
 
 
-def _tried(look: Callable[[], T]) -> T | Trouble:
-    """A look that fails is part of what is shown, also when it is Airflow's database or its secrets that fail."""
+def _run_poll(poll: Callable[[], T]) -> T | PollFailure:
     try:
-        return look()
+        return poll()
     except MirrorError as error:
-        return Trouble(str(error))
+        return PollFailure(str(error))
     except Exception as error:  # noqa: BLE001 - said without a text that nobody checked for secrets
         _log.warning("a look failed: %s", type(error).__name__)
-        return Trouble(f"not expected: {type(error).__name__}; see the log of Airflow's API server")
+        return PollFailure(f"not expected: {type(error).__name__}; see the log of Airflow's API server")

@@ -1,7 +1,4 @@
-"""What a Prometheus remembers of a mirror, for the plots: they begin before somebody has opened the page.
-
-A small plot as an SVG path, and the same in words. Pure.
-"""
+"""Reads samples of a mirror from Prometheus, and draws plots as SVG paths."""
 
 from __future__ import annotations
 
@@ -22,13 +19,13 @@ import msgspec
 from mirror_core.model.errors import BadRequest, RemoteFault
 from mirror_core.model.names import MirrorName
 from mirror_core.model.timing import MAX_FRESH_AGE_S
-from mirrorbook_airflow.page.mirror_state import Sample, Seen
+from mirrorbook_airflow.page.mirror_state import MirrorSample, MirrorView
 
 STEP_S: Final = 60
 SPAN_S: Final = 6 * 3600
-ANSWER_S: Final = 5.0
-MOST_BYTES: Final = 4 << 20
-"""Three series of a number a minute are some 50 kB."""
+RESPONSE_TIMEOUT_S: Final = 5.0
+MAX_RESPONSE_BYTES: Final = 4 << 20
+"""Three series of a number a minute are about 50 kB."""
 _QUERIES: Final[Mapping[str, str]] = {
     # Where the lag of a partition is unknown, so is the sum; and a loss is known while the source is looked at.
     "lag": "sum(mirrorbook_lag_offsets{M}) unless sum(mirrorbook_lag_unknown_partitions{M}) > 0",
@@ -41,31 +38,26 @@ _QUERIES: Final[Mapping[str, str]] = {
 """PromQL; M stands for the mirror's label. `copied`: offsets a second."""
 
 
-class _Series(msgspec.Struct):
+class _QuerySeries(msgspec.Struct):
     values: list[tuple[float, str]]
 
 
-class _Data(msgspec.Struct):
-    result: list[_Series]
+class _QueryData(msgspec.Struct):
+    result: list[_QuerySeries]
 
 
-class _Answer(msgspec.Struct):
-    data: _Data
+class _QueryResponse(msgspec.Struct):
+    data: _QueryData
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
-    """What it answered."""
+class PrometheusHistory:
+    samples: tuple[MirrorSample, ...]
+    error: str = ""
 
-    samples: tuple[Sample, ...]
-    """The newest last; none: it knows nothing of the mirror."""
-    trouble: str = ""
-    """Why it is not known."""
-
-    def before(self, seen: Seen) -> Seen:
-        """The same with these samples before its own."""
+    def prepend_to(self, view: MirrorView) -> MirrorView:
         last = self.samples[-1].at_ms if self.samples else 0
-        return replace(seen, samples=(*self.samples, *(sample for sample in seen.samples if sample.at_ms > last)))
+        return replace(view, samples=(*self.samples, *(sample for sample in view.samples if sample.at_ms > last)))
 
 
 def check_address(address: str) -> str:
@@ -76,42 +68,43 @@ def check_address(address: str) -> str:
     return address.rstrip("/")
 
 
-def past(address: str, mirror: MirrorName, now_ms: int) -> tuple[Sample, ...]:
-    """A sample a minute of the last hours, the newest last; one of which nothing is known ends them, as what is seen
-    from here does not count from where they do. Empty: it knows nothing of this mirror. RemoteFault when it does not
-    answer."""
+def fetch_samples(address: str, mirror: MirrorName, now_ms: int) -> tuple[MirrorSample, ...]:
+    """A sample a minute of the last hours, the newest last; empty: the mirror is unknown. Raises RemoteFault.
+
+    The last sample is unknown, since later ones count from another start.
+    """
     address, end = check_address(address), now_ms // 1000 // STEP_S * STEP_S
-    known = {what: dict(_asked(address, query, mirror, end)) for what, query in _QUERIES.items()}
-    times = sorted({at for found in known.values() for at in found})
+    series = {name: dict(_query_range(address, query, mirror, end)) for name, query in _QUERIES.items()}
+    times = sorted({at for values in series.values() for at in values})
     if not times:
         return ()
-    samples, copied = list[Sample](), 0
+    samples, copied = list[MirrorSample](), 0
     for at in range(times[0], times[-1] + 1, STEP_S):
-        rate = known["copied"].get(at)
+        rate = series["copied"].get(at)
         copied += round((rate or 0) * STEP_S)
-        lag, missing = (known[what].get(at) for what in ("lag", "missing"))
+        lag, missing = (series[name].get(at) for name in ("lag", "missing"))
         samples.append(
-            Sample(
+            MirrorSample(
                 at * 1000,
                 None if lag is None else round(lag),
                 None if missing is None else round(missing),
                 None if rate is None else copied,
             )
         )
-    return (*samples, Sample(times[-1] * 1000 + 1, None, None, None))
+    return (*samples, MirrorSample(times[-1] * 1000 + 1, None, None, None))
 
 
-def _asked(address: str, query: str, mirror: MirrorName, end: int) -> Iterator[tuple[int, float]]:
-    """Value by time, in seconds since the epoch. Without those that are no number."""
+def _query_range(address: str, query: str, mirror: MirrorName, end: int) -> Iterator[tuple[int, float]]:
+    """Finite values by epoch second."""
     label = f"{{mirror={json.dumps(str(mirror))}}}"
-    asked = {"query": query.replace("{M}", label), "start": end - SPAN_S, "end": end, "step": STEP_S}
+    params = {"query": query.replace("{M}", label), "start": end - SPAN_S, "end": end, "step": STEP_S}
     where = f"Prometheus at {urlsplit(address).hostname}"
-    request = urllib.request.Request(f"{address}/api/v1/query_range", data=urlencode(asked).encode())
+    request = urllib.request.Request(f"{address}/api/v1/query_range", data=urlencode(params).encode())
     try:
-        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
-            told = answer.read(MOST_BYTES + 1)
-        found = msgspec.json.decode(told, type=_Answer).data.result
-        values = [(round(at), float(value)) for at, value in (found[0].values if found else ())]
+        with urllib.request.urlopen(request, timeout=RESPONSE_TIMEOUT_S) as response:
+            content = response.read(MAX_RESPONSE_BYTES + 1)
+        result = msgspec.json.decode(content, type=_QueryResponse).data.result
+        values = [(round(at), float(value)) for at, value in (result[0].values if result else ())]
     except urllib.error.HTTPError as error:
         raise RemoteFault(f"{where} answers with HTTP status {error.code}") from None
     except (OSError, HTTPException) as error:
@@ -121,67 +114,67 @@ def _asked(address: str, query: str, mirror: MirrorName, end: int) -> Iterator[t
     yield from ((at, value) for at, value in values if end - SPAN_S <= at <= end and math.isfinite(value))
 
 
-WIDTH: Final = 600
-HEIGHT: Final = 60
-POINTS: Final = 300
-"""More than that nobody sees: of several samples the greatest is drawn."""
-Point = tuple[int, float | None]
+PLOT_WIDTH: Final = 600
+PLOT_HEIGHT: Final = 60
+MAX_POINTS: Final = 300
+"""The greatest of several samples is drawn."""
+PlotPoint = tuple[int, float | None]
 """Wall clock, and the value; None: not known then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """What a template needs."""
-
     title: str
     path: str
-    """Of an SVG of WIDTH x HEIGHT; broken where nothing is known."""
-    words: str
+    """SVG path of PLOT_WIDTH x PLOT_HEIGHT; broken where unknown."""
+    text: str
 
 
-def plot(title: str, unit: str, points: Sequence[Point]) -> Plot:
+def make_plot(title: str, unit: str, points: Sequence[PlotPoint]) -> Plot:
     """From the first sample to the last; the axis begins at 0."""
     known = [value for _, value in points if value is not None]
     if not known:
-        return Plot(title, "", f"{title}: nothing is known yet" if not points else f"{title}: unknown {_since(points)}")
+        return Plot(
+            title, "", f"{title}: nothing is known yet" if not points else f"{title}: unknown {_format_since(points)}"
+        )
     last = points[-1][1]
     now = "unknown" if last is None else f"{last:,.0f} {unit}"
-    words = f"{title}: {now} now, between {min(known):,.0f} and {max(known):,.0f} {_since(points)}"
-    return Plot(title, _path(points, max(known)), words)
+    text = f"{title}: {now} now, between {min(known):,.0f} and {max(known):,.0f} {_format_since(points)}"
+    return Plot(title, _draw_path(points, max(known)), text)
 
 
-def _since(points: Sequence[Point]) -> str:
+def _format_since(points: Sequence[PlotPoint]) -> str:
     return f"since {datetime.fromtimestamp(points[0][0] / 1000, UTC):%H:%M:%S} UTC"
 
 
-def rate(points: Sequence[Point]) -> list[Point]:
+def compute_rates(points: Sequence[PlotPoint]) -> list[PlotPoint]:
     """Growth in each second between neighbours. None where one is unknown, or it shrank: a topic was made anew."""
-    found: list[Point] = []
+    rates: list[PlotPoint] = []
     for (before_ms, before), (at_ms, value) in pairwise(points):
-        grown = value is not None and before is not None and value >= before and at_ms > before_ms
-        found.append((at_ms, ((value or 0) - (before or 0)) * 1000 / (at_ms - before_ms) if grown else None))
-    return found
+        has_grown = value is not None and before is not None and value >= before and at_ms > before_ms
+        rates.append((at_ms, ((value or 0) - (before or 0)) * 1000 / (at_ms - before_ms) if has_grown else None))
+    return rates
 
 
-def _path(points: Sequence[Point], top: float) -> str:
+def _draw_path(points: Sequence[PlotPoint], top: float) -> str:
     first, last = points[0][0], points[-1][0]
     parts: list[str] = []
     pen = "M"
-    for at_ms, value in _thinned(points):
+    for at_ms, value in _thin_out(points):
         if value is None:
             pen = "M"
             continue
-        x = WIDTH * (at_ms - first) / max(1, last - first)
-        y = HEIGHT - 2 - (HEIGHT - 4) * value / (top or 1)
+        x = PLOT_WIDTH * (at_ms - first) / max(1, last - first)
+        y = PLOT_HEIGHT - 2 - (PLOT_HEIGHT - 4) * value / (top or 1)
         parts.append(f"{pen}{x:.1f} {y:.1f}" + ("h0.1" if pen == "M" else ""))
         pen = "L"
     return "".join(parts)
 
 
-def _thinned(points: Sequence[Point]) -> Sequence[Point]:
-    """Of samples in the same part of the time. An unknown among several counts: a gap is not drawn over."""
-    if len(points) <= POINTS:
+def _thin_out(points: Sequence[PlotPoint]) -> Sequence[PlotPoint]:
+    """One of each part of the time; None where one of them is unknown."""
+    if len(points) <= MAX_POINTS:
         return points
     first, span = points[0][0], 1 + points[-1][0] - points[0][0]
-    groups = [[*group] for _, group in groupby(points, lambda point: (point[0] - first) * POINTS // span)]
+    groups = [[*group] for _, group in groupby(points, lambda point: (point[0] - first) * MAX_POINTS // span)]
     return [(g[-1][0], None if any(v is None for _, v in g) else max(v or 0 for _, v in g)) for g in groups]

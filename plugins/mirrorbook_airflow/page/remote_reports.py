@@ -1,7 +1,6 @@
-"""Reports in the place that bundles are copied to (`evidence.copy_to`), for an API server that sees no worker's disk.
+"""Reports in `evidence.copy_to`, for an API server without the workers' disks.
 
-A store may hang, and so may a folder that machines share: each is asked by a thread of its own, and whoever asked waits
-for some seconds only.
+A store may hang: a thread per read, and requests wait for seconds only.
 """
 
 from __future__ import annotations
@@ -21,122 +20,120 @@ from mirror_core.evidence.file_store import is_url
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.logs import get_logger
 from mirrorbook_airflow.object_store import ObjectFolder
-from mirrorbook_airflow.page.report_files import report, reports, served
+from mirrorbook_airflow.page.report_files import find_report, list_reports, select_served
 
-ANSWER_S: Final = 5.0
-AT_ONCE: Final = 4
+RESPONSE_TIMEOUT_S: Final = 5.0
+MAX_PARALLEL_READS: Final = 4
 """Threads that may wait for a store at a time, however many people ask; and as many for this machine's folder."""
-HERE: Final = "this machine's folder mirrorbook/evidence"
-LARGEST: Final = 32 << 20
+LOCAL_FOLDER_TEXT: Final = "this machine's folder mirrorbook/evidence"
+MAX_REPORT_BYTES: Final = 32 << 20
 """Bytes of a report: it is held in memory."""
-_LOGIN: Final = re.compile(r"//[^/@:]*:.*@|(?<!abfs:)(?<!abfss:)//[^/@]*@")
+_URL_CREDENTIALS: Final = re.compile(r"//[^/@:]*:.*@|(?<!abfs:)(?<!abfss:)//[^/@]*@")
 """A connection's id, or a key and its secret, which may hold slashes. In Azure's URLs it is a container."""
 
 _log = get_logger(__name__)
 T = TypeVar("T")
 
 
-class NoAnswer(Exception):
+class ReportsUnreachable(Exception):
     """Why the place told nothing, for the page."""
 
 
-class TooLarge(Exception):
+class ReportTooLarge(Exception):
     """Why a report is not shown, for the page."""
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """Names of a folder's pages, relative to it."""
+class ReportListing:
+    """Files of this folder only: anybody may have written others."""
 
-    here: Sequence[str]
+    local: Sequence[str]
     copied: Sequence[str] = ()
     """Those that only the copy has."""
-    trouble: str = ""
+    error: str = ""
     """Why it is not known what there is, here or in the copy; empty: it is known, or no copy is wanted."""
 
 
-class Copies:
-    """All questions of this process. `place`: where copies go; None: nowhere."""
+class RemoteReports:
+    """`location`: of the copies; None: not copied."""
 
-    def __init__(self, answer_s: float = ANSWER_S, at_once: int = AT_ONCE) -> None:
-        self._answer_s = answer_s
-        self._free = {here: threading.Semaphore(at_once) for here in (True, False)}
+    def __init__(self, timeout_s: float = RESPONSE_TIMEOUT_S, max_parallel: int = MAX_PARALLEL_READS) -> None:
+        self._timeout_s = timeout_s
+        self._slots = {is_local: threading.Semaphore(max_parallel) for is_local in (True, False)}
 
-    def listing(self, evidence: Path, place: str | None, folder: str) -> Listing:
-        """What this machine has, and the copy besides."""
+    def list_reports(self, evidence: Path, location: str | None, folder: str) -> ReportListing:
         try:
-            here = self._ask(HERE, partial(reports, evidence, folder))
-        except NoAnswer as error:
-            return Listing([], trouble=str(error))
-        if place is None:
-            return Listing(here)
+            local = self._run_in_thread(LOCAL_FOLDER_TEXT, partial(list_reports, evidence, folder))
+        except ReportsUnreachable as error:
+            return ReportListing([], error=str(error))
+        if location is None:
+            return ReportListing(local)
         try:
-            found = self._ask(place, partial(_listed, place, folder))
-        except NoAnswer as error:
-            return Listing(here, trouble=str(error))
-        return Listing(here, [name for name in found if name not in here])
+            copied = self._run_in_thread(location, partial(_list_copies, location, folder))
+        except ReportsUnreachable as error:
+            return ReportListing(local, error=str(error))
+        return ReportListing(local, [name for name in copied if name not in local])
 
-    def report(self, evidence: Path, place: str | None, folder: str, name: str) -> Path | bytes | None:
+    def read_report(self, evidence: Path, location: str | None, folder: str, name: str) -> Path | bytes | None:
         """One of these; None for whatever else is asked for. NoAnswer, TooLarge."""
-        found = self._ask(HERE, partial(report, evidence, folder, name))
-        if found is not None or place is None:
-            return found
-        return self._ask(place, partial(_given, place, folder, name))
+        content = self._run_in_thread(LOCAL_FOLDER_TEXT, partial(find_report, evidence, folder, name))
+        if content is not None or location is None:
+            return content
+        return self._run_in_thread(location, partial(_read_copy, location, folder, name))
 
-    def _ask(self, place: str, question: Callable[[], T]) -> T:
-        until_s, free = time.monotonic() + self._answer_s, self._free[place is HERE]
-        answers: SimpleQueue[T | Exception] = SimpleQueue()
+    def _run_in_thread(self, location: str, read: Callable[[], T]) -> T:
+        until_s, slots = time.monotonic() + self._timeout_s, self._slots[location is LOCAL_FOLDER_TEXT]
+        results: SimpleQueue[T | Exception] = SimpleQueue()
 
-        def ask() -> None:
+        def run() -> None:
             try:
-                answers.put(question())
+                results.put(read())
             except Exception as error:  # noqa: BLE001 - handed to whoever waits, not swallowed
-                answers.put(error)
+                results.put(error)
             finally:
-                free.release()
+                slots.release()
 
-        if not free.acquire(timeout=self._answer_s):
-            raise NoAnswer(f"{where(place)}: earlier questions still wait for its answer")
+        if not slots.acquire(timeout=self._timeout_s):
+            raise ReportsUnreachable(f"{redact_location(location)}: earlier questions still wait for its answer")
         # Not a pool: a thread that hangs must not keep the API server from ending.
-        threading.Thread(target=ask, name="mirrorbook-copies", daemon=True).start()
+        threading.Thread(target=run, name="mirrorbook-copies", daemon=True).start()
         try:
-            found = answers.get(timeout=max(0.0, until_s - time.monotonic()))
+            result = results.get(timeout=max(0.0, until_s - time.monotonic()))
         except Empty:
-            raise NoAnswer(f"{where(place)}: no answer within {self._answer_s:g} s") from None
-        if isinstance(found, TooLarge):
-            raise found
-        if isinstance(found, Exception):
-            raise NoAnswer(_words(found, place)) from None
-        return found
+            raise ReportsUnreachable(f"{redact_location(location)}: no answer within {self._timeout_s:g} s") from None
+        if isinstance(result, ReportTooLarge):
+            raise result
+        if isinstance(result, Exception):
+            raise ReportsUnreachable(_format_error(result, location)) from None
+        return result
 
 
-def where(place: str) -> str:
-    """For people: without whatever logs in there."""
-    return _LOGIN.sub("//", place.rstrip("/"))
+def redact_location(location: str) -> str:
+    return _URL_CREDENTIALS.sub("//", location.rstrip("/"))
 
 
-def _local(place: str) -> Path:
-    return Path(place.removeprefix("file://"))
+def _to_path(location: str) -> Path:
+    return Path(location.removeprefix("file://"))
 
 
-def _listed(place: str, folder: str) -> list[str]:
-    if is_url(place):
-        return _names(folder, ObjectFolder(place))
-    _readable(_local(place) / folder)
-    return reports(_local(place), folder)
+def _list_copies(location: str, folder: str) -> list[str]:
+    if is_url(location):
+        return _list_store_names(folder, ObjectFolder(location))
+    _check_readable(_to_path(location) / folder)
+    return list_reports(_to_path(location), folder)
 
 
-def _given(place: str, folder: str, name: str) -> Path | bytes | None:
-    if is_url(place):
-        return _content(folder, name, ObjectFolder(place))
-    _readable(_local(place) / folder)
-    if found := report(_local(place), folder, name):
-        found.open("rb").close()
-    return found
+def _read_copy(location: str, folder: str, name: str) -> Path | bytes | None:
+    if is_url(location):
+        return _read_store_file(folder, name, ObjectFolder(location))
+    _check_readable(_to_path(location) / folder)
+    if path := find_report(_to_path(location), folder, name):
+        path.open("rb").close()
+    return path
 
 
-def _readable(folder: Path) -> None:
-    """OSError where something of it is hidden from this user: what is hidden is not what is not there."""
+def _check_readable(folder: Path) -> None:
+    """Raises OSError where a folder is unreadable: hidden is not missing."""
 
     def refuse(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
@@ -146,28 +143,30 @@ def _readable(folder: Path) -> None:
         pass
 
 
-def _names(folder: str, store: ObjectFolder) -> list[str]:
-    """Names of a store are what anybody wrote there: none that leads elsewhere is one of the folder's."""
+def _list_store_names(folder: str, store: ObjectFolder) -> list[str]:
+    """Files of this folder only: anybody may have written others."""
     if "/" in folder:
         return []
     inside = f"{folder}/"
-    return served(name.removeprefix(inside) for name in store.names(folder) if name.startswith(inside))
+    return select_served(name.removeprefix(inside) for name in store.names(folder) if name.startswith(inside))
 
 
-def _content(folder: str, name: str, store: ObjectFolder) -> bytes | None:
-    if name not in _names(folder, store):
+def _read_store_file(folder: str, name: str, store: ObjectFolder) -> bytes | None:
+    if name not in _list_store_names(folder, store):
         return None
     try:
-        found = store.beginning(f"{folder}/{name}", LARGEST + 1)
+        content = store.beginning(f"{folder}/{name}", MAX_REPORT_BYTES + 1)
     except FileNotFoundError:
         return None
-    if len(found) > LARGEST:
-        raise TooLarge(f"{name} is larger than {LARGEST >> 20} MiB: fetch it from {where(store.where)}/{folder}")
-    return found
+    if len(content) > MAX_REPORT_BYTES:
+        raise ReportTooLarge(
+            f"{name} is larger than {MAX_REPORT_BYTES >> 20} MiB: fetch it from {redact_location(store.where)}/{folder}"
+        )
+    return content
 
 
-def _words(error: Exception, place: str) -> str:
+def _format_error(error: Exception, location: str) -> str:
     if isinstance(error, MirrorError | OSError):
-        return str(error).replace(place.rstrip("/"), where(place))
+        return str(error).replace(location.rstrip("/"), redact_location(location))
     _log.warning("copies of evidence could not be looked at: %s", type(error).__name__)
-    return f"{where(place)}: not expected: {type(error).__name__}; see the log of Airflow's API server"
+    return f"{redact_location(location)}: not expected: {type(error).__name__}; see the log of Airflow's API server"

@@ -9,20 +9,20 @@ import jinja2
 from markupsafe import Markup, escape
 
 from mirror_core.evidence.html_templates import make_visible
-from mirrorbook_airflow.page.number_format import number
-from mirrorbook_airflow.page.prometheus_history import HEIGHT, WIDTH
+from mirrorbook_airflow.page.number_format import format_number
+from mirrorbook_airflow.page.prometheus_history import PLOT_HEIGHT, PLOT_WIDTH
 
 
-def _shown(value: object) -> object:
+def _make_visible(value: object) -> object:
     """What was rendered by a template of ours is markup, and stays it."""
     return value if isinstance(value, Markup) else make_visible(value)
 
 
-def _when(ms: int) -> str:
+def _format_time(ms: int) -> str:
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _code(text: str) -> Markup:
+def _format_code(text: str) -> Markup:
     """With the parts between backticks as code."""
     parts = (escape(make_visible(part)) for part in text.split("`"))
     return Markup("").join(Markup("<code>{}</code>").format(part) if n % 2 else part for n, part in enumerate(parts))
@@ -32,12 +32,12 @@ _ENVIRONMENT: Final = jinja2.Environment(
     loader=jinja2.PackageLoader("mirrorbook_airflow.page", "templates"),
     autoescape=True,
     undefined=jinja2.StrictUndefined,
-    finalize=_shown,
+    finalize=_make_visible,
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_ENVIRONMENT.filters.update(when=_when, number=number, code=_code)
-_ENVIRONMENT.globals.update(plot_width=WIDTH, plot_height=HEIGHT)
+_ENVIRONMENT.filters.update(when=_format_time, number=format_number, code=_format_code)
+_ENVIRONMENT.globals.update(plot_width=PLOT_WIDTH, plot_height=PLOT_HEIGHT)
 
 
 def render(template: str, **values: object) -> str:

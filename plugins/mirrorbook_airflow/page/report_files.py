@@ -21,40 +21,39 @@ from typing import Final
 from urllib.parse import quote
 
 from mirror_core.evidence.file_store import LocalFolder
-from mirrorbook_airflow.page.on_demand import OnDemand
+from mirrorbook_airflow.page.on_demand import BackgroundPoller
 
-TYPES: Final = MappingProxyType({".html": "text/html; charset=utf-8", ".json": "application/json"})
+REPORT_TYPES: Final = MappingProxyType({".html": "text/html; charset=utf-8", ".json": "application/json"})
 """Salvaged records are none of these: who may see a run may not see what applications wrote."""
-LISTED: Final = 200
+MAX_LISTED_FILES: Final = 200
 
 
-def served(names: Iterable[str]) -> list[str]:
-    """Those that the page lists, and gives."""
-    return [name for name in names if PurePosixPath(name).suffix in TYPES][:LISTED]
+def select_served(names: Iterable[str]) -> list[str]:
+    return [name for name in names if PurePosixPath(name).suffix in REPORT_TYPES][:MAX_LISTED_FILES]
 
 
-def reports(evidence: Path, folder: str) -> list[str]:
+def list_reports(evidence: Path, folder: str) -> list[str]:
     """Names of its pages, relative to it; none when there is no such folder here."""
-    found = _folder(evidence, folder)
-    return [] if found is None else served(LocalFolder(found).names())
+    path = _find_folder(evidence, folder)
+    return [] if path is None else select_served(LocalFolder(path).names())
 
 
-def report(evidence: Path, folder: str, name: str) -> Path | None:
-    """One of these; None for whatever else is asked for, also for what a link leads out of the folder to."""
-    found = _folder(evidence, folder)
-    if found is None or name not in reports(evidence, folder):
+def find_report(evidence: Path, folder: str, name: str) -> Path | None:
+    """None for other names, and for links that lead out of the folder."""
+    report_folder = _find_folder(evidence, folder)
+    if report_folder is None or name not in list_reports(evidence, folder):
         return None
-    path = (found / name).resolve()
-    return path if path.is_relative_to(found.resolve()) else None
+    path = (report_folder / name).resolve()
+    return path if path.is_relative_to(report_folder.resolve()) else None
 
 
-def _folder(evidence: Path, folder: str) -> Path | None:
+def _find_folder(evidence: Path, folder: str) -> Path | None:
     path = evidence / folder
     inside = path.resolve().parent == evidence.resolve()
     return path if inside and path.is_dir() else None
 
 
-class Kind(StrEnum):
+class ReportKind(StrEnum):
     """What a report is about."""
 
     PARITY = "parity"
@@ -63,85 +62,84 @@ class Kind(StrEnum):
     """Readiness and drift were judged."""
 
 
-_FIRST: Final = MappingProxyType({Kind.PARITY: "index.html", Kind.CHECK: "data-docs/index.html"})
+_FIRST_PAGES: Final = MappingProxyType({ReportKind.PARITY: "index.html", ReportKind.CHECK: "data-docs/index.html"})
 """The page of a report that leads to all others."""
-_FOLDER: Final = re.compile(r"(parity|check)-([0-9]{8}T[0-9]{6}Z)")
-_MIRROR: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]*")
+_FOLDER_NAME: Final = re.compile(r"(parity|check)-([0-9]{8}T[0-9]{6}Z)")
+_MIRROR_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]*")
 """Names that a mirror is created with; a state topic may hold others, which somebody else wrote."""
-SHOWN: Final = 5
-LIST_S: Final = 10.0
+MAX_NEWEST_REPORTS: Final = 5
+LIST_INTERVAL_S: Final = 10.0
 """Between two looks into a mirror's folder."""
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """One report. `path`: of its first page, under that of all mirrors."""
+class MirrorReport:
+    """`path`: of the first page, under that of all mirrors."""
 
-    kind: Kind
+    kind: ReportKind
     begun: str
     path: str
 
 
 @dataclass(frozen=True, slots=True)
-class Newest:
+class NewestReports:
     """The newest reports of a mirror."""
 
-    reports: Sequence[Report] = ()
-    trouble: str = ""
+    reports: Sequence[MirrorReport] = ()
+    error: str = ""
     """Why they are not known; empty: they are."""
 
 
-class Reports:
-    """All looks of this process. The folder may be of another machine, which hangs: the page waits for none of them."""
+class ReportPoller:
+    """The folder may be remote and hang: the page does not wait for it."""
 
     def __init__(self, evidence: Callable[[], Path]) -> None:
         self._evidence = evidence
         self._lock = threading.Lock()
-        self._newest: dict[str, OnDemand[Newest]] = {}
+        self._pollers: dict[str, BackgroundPoller[NewestReports]] = {}
 
-    def newest(self, mirror: str) -> Newest | None:
-        """Of a mirror that a cluster knows; None before the first look has ended."""
+    def get_newest(self, mirror: str) -> NewestReports | None:
         with self._lock:
-            look = OnDemand(lambda: newest(self._evidence(), mirror), LIST_S)
-            one = self._newest.setdefault(mirror, look)
-        return one.latest()
+            new_poller = BackgroundPoller(lambda: list_newest_reports(self._evidence(), mirror), LIST_INTERVAL_S)
+            poller = self._pollers.setdefault(mirror, new_poller)
+        return poller.get_latest()
 
 
-def folder_name(kind: Kind, begun: datetime) -> str:
-    """Of a report that was begun then, in UTC."""
+def format_folder_name(kind: ReportKind, begun: datetime) -> str:
     return f"{kind}-{begun:%Y%m%dT%H%M%SZ}"
 
 
 def is_report(mirror: str, folder: str) -> bool:
     """Whether these may be names of a mirror and of a report's folder, and lead nowhere else."""
-    return _MIRROR.fullmatch(mirror) is not None and _FOLDER.fullmatch(folder) is not None
+    return _MIRROR_NAME.fullmatch(mirror) is not None and _FOLDER_NAME.fullmatch(folder) is not None
 
 
-def page_path(root: str, mirror: str, kind: Kind, folder: str) -> str:
-    """Where Airflow shows the report. `root`: path of the DR page."""
-    return f"{root}/mirrors/{_path(mirror, kind, folder)}"
+def format_page_path(root: str, mirror: str, kind: ReportKind, folder: str) -> str:
+    return f"{root}/mirrors/{_format_path(mirror, kind, folder)}"
 
 
-def newest(evidence: Path, mirror: str) -> Newest:
-    """Those whose first page is there. One that was not finished has none."""
-    if _MIRROR.fullmatch(mirror) is None:
-        return Newest()
+def list_newest_reports(evidence: Path, mirror: str) -> NewestReports:
+    """Only finished reports have a first page."""
+    if _MIRROR_NAME.fullmatch(mirror) is None:
+        return NewestReports()
     try:
-        found = [match for name in os.listdir(evidence / mirror) if (match := _FOLDER.fullmatch(name))]
-        found.sort(key=lambda match: match[2], reverse=True)
-        whole = (match for match in found if (evidence / mirror / match[0] / _FIRST[Kind(match[1])]).is_file())
-        return Newest([_report(mirror, match) for match in islice(whole, SHOWN)])
+        matches = [match for name in os.listdir(evidence / mirror) if (match := _FOLDER_NAME.fullmatch(name))]
+        matches.sort(key=lambda match: match[2], reverse=True)
+        finished = (
+            match for match in matches if (evidence / mirror / match[0] / _FIRST_PAGES[ReportKind(match[1])]).is_file()
+        )
+        return NewestReports([_make_report(mirror, match) for match in islice(finished, MAX_NEWEST_REPORTS)])
     except FileNotFoundError:
-        return Newest()
+        return NewestReports()
     except OSError as error:
-        return Newest(trouble=error.strerror or type(error).__name__)
+        return NewestReports(error=error.strerror or type(error).__name__)
 
 
-def _report(mirror: str, folder: re.Match[str]) -> Report:
-    kind, at = Kind(folder[1]), folder[2]
+def _make_report(mirror: str, folder: re.Match[str]) -> MirrorReport:
+    kind, at = ReportKind(folder[1]), folder[2]
     begun = f"{at[:4]}-{at[4:6]}-{at[6:8]} {at[9:11]}:{at[11:13]}:{at[13:15]} UTC"
-    return Report(kind, begun, _path(mirror, kind, folder[0]))
+    return MirrorReport(kind, begun, _format_path(mirror, kind, folder[0]))
 
 
-def _path(mirror: str, kind: Kind, folder: str) -> str:
-    return f"{quote(mirror, safe='')}/reports/{quote(folder, safe='')}/{_FIRST[kind]}"
+def _format_path(mirror: str, kind: ReportKind, folder: str) -> str:
+    return f"{quote(mirror, safe='')}/reports/{quote(folder, safe='')}/{_FIRST_PAGES[kind]}"

@@ -1,6 +1,6 @@
-"""What the page shows of a mirror: the core's figures in rows, each with how old it is. Pure.
+"""A mirror's page as rows, each with its age. Pure.
 
-Unknown is a value. Strings are as others chose them: the templates escape them, and `shown` writes out what hides.
+Unknown is a value. Templates escape all strings.
 """
 
 from __future__ import annotations
@@ -15,115 +15,119 @@ from mirror_core.model.mirror import DesiredState, Mirror, is_lease_fresh
 from mirror_core.model.sync_state import DriftRow
 from mirror_core.state.watcher_heartbeat import find_watcher_status
 from mirrorbook_airflow.page.cards import (
-    Card,
-    changed_since,
-    current,
-    judged_age,
-    last_drills,
-    loss_card,
-    proof_card,
-    readiness_card,
-    time_card,
-    trouble_of,
+    AnswerCard,
+    compute_assessment_age,
+    explain_incomplete_snapshot,
+    explain_outdated,
+    format_last_drills,
+    make_comparison_card,
+    make_loss_card,
+    make_readiness_card,
+    make_time_card,
+    select_current,
 )
-from mirrorbook_airflow.page.forecast_panel import ForecastView, forecasts_of
-from mirrorbook_airflow.page.mirror_state import Judged, Seen, Told
-from mirrorbook_airflow.page.number_format import UNKNOWN, Age, age_of, counted, number
-from mirrorbook_airflow.page.prometheus_history import Plot, plot, rate
-from mirrorbook_airflow.page.runs import RunView, runs_of
+from mirrorbook_airflow.page.forecast_panel import ForecastView, list_forecast_views
+from mirrorbook_airflow.page.mirror_state import ClusterSnapshot, MirrorAssessment, MirrorView
+from mirrorbook_airflow.page.number_format import UNKNOWN, Age, compute_age, format_counts, format_number
+from mirrorbook_airflow.page.prometheus_history import Plot, compute_rates, make_plot
+from mirrorbook_airflow.page.runs import RunView, list_run_views
 from mirrorbook_airflow.page.tables import (
-    GroupRow,
-    PartitionLine,
-    Table,
-    TopicRow,
-    drift_table,
-    group_table,
-    lateness,
-    partition_table,
-    topic_table,
+    GroupTableRow,
+    PartitionTableRow,
+    TablePage,
+    TopicTableRow,
+    compute_lateness,
+    make_drift_table,
+    make_group_table,
+    make_partition_table,
+    make_topic_table,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class MirrorPage:
-    """Everything on the page of one mirror."""
-
+class MirrorPageContent:
     name: str
     route: str
     owner: str
-    """Whom to call; empty: nobody is named."""
+    """Empty: none."""
     age: Age
-    judged: Age
+    assessment_age: Age
     alarms: tuple[str, ...]
-    cards: tuple[Card, ...]
+    cards: tuple[AnswerCard, ...]
     facts: Mapping[str, str]
-    topics: Table[TopicRow]
-    partitions: Table[PartitionLine]
-    groups: Table[GroupRow]
-    drift: Table[DriftRow]
-    drift_words: str
+    topics: TablePage[TopicTableRow]
+    partitions: TablePage[PartitionTableRow]
+    groups: TablePage[GroupTableRow]
+    drift: TablePage[DriftRow]
+    drift_text: str
     plots: tuple[Plot, ...]
     runs: tuple[RunView, ...]
     forecasts: tuple[ForecastView, ...]
 
 
-def mirror_page(
+def make_mirror_page(
     mirror: Mirror,
-    told: Told,
-    seen: Seen | None,
-    judged: Judged | None,
+    cluster: ClusterSnapshot,
+    view: MirrorView | None,
+    assessment: MirrorAssessment | None,
     now_ms: int,
     page: int = 1,
     topics_page: int = 1,
-) -> MirrorPage:
-    """What was known is not shown as what is: a figure that is too old is unknown, and the alarm says so.
+) -> MirrorPageContent:
+    """Figures that are too old are unknown, and an alarm says so.
 
     `page`: of the partitions; `topics_page`: of the topics.
     """
-    age = age_of(seen.at_ms if seen else None, now_ms)
-    fresh = seen if seen and not age.stale else None
-    known = current(judged, now_ms)
-    asked = fresh.description if fresh else None
-    rows = asked.rows if asked else _recorded(mirror, told)
-    late = lateness(fresh, stopped=mirror.desired is DesiredState.STOPPED)
-    runs = tuple(runs_of(told, mirror.name, now_ms))
-    link = told.links.get(mirror.name)
-    return MirrorPage(
+    age = compute_age(view.at_ms if view else None, now_ms)
+    fresh = view if view and not age.stale else None
+    current_assessment = select_current(assessment, now_ms)
+    description = fresh.description if fresh else None
+    rows = description.rows if description else _list_recorded_partitions(mirror, cluster)
+    lateness_of_rows = compute_lateness(fresh, stopped=mirror.desired is DesiredState.STOPPED)
+    runs = tuple(list_run_views(cluster, mirror.name, now_ms))
+    link = cluster.links.get(mirror.name)
+    return MirrorPageContent(
         name=mirror.name,
         route=f"{mirror.source} → {mirror.destination}",
         owner=link.config.owner(mirror.name) if link else "",
         age=age,
-        judged=judged_age(judged, now_ms),
-        alarms=(*_alarms(told, seen, age, now_ms), *_nobody(told, mirror, now_ms)),
+        assessment_age=compute_assessment_age(assessment, now_ms),
+        alarms=(*_list_alarms(cluster, view, age, now_ms), *_list_unattended_alarms(cluster, mirror, now_ms)),
         cards=(
-            readiness_card(judged, told, seen, mirror, counted(row.state for row in rows), now_ms),
-            loss_card(fresh, mirror),
-            time_card(known, runs, last_drills(told, mirror, now_ms)),
-            proof_card(fresh, told, mirror, now_ms),
+            make_readiness_card(assessment, cluster, view, mirror, format_counts(row.state for row in rows), now_ms),
+            make_loss_card(fresh, mirror),
+            make_time_card(current_assessment, runs, format_last_drills(cluster, mirror, now_ms)),
+            make_comparison_card(fresh, cluster, mirror, now_ms),
         ),
-        facts=_facts(fresh, told, mirror, now_ms),
-        topics=topic_table(rows, late, topics_page),
-        partitions=partition_table(rows, late, page, asked=asked is not None),
-        groups=_groups(known),
-        drift=drift_table(known.drift or () if known else ()),
-        drift_words=_drift_words(known),
-        plots=_plots(seen),
+        facts=_list_facts(fresh, cluster, mirror, now_ms),
+        topics=make_topic_table(rows, lateness_of_rows, topics_page),
+        partitions=make_partition_table(rows, lateness_of_rows, page, has_offsets=description is not None),
+        groups=_make_group_table(current_assessment),
+        drift=make_drift_table(current_assessment.drift or () if current_assessment else ()),
+        drift_text=_format_drift(current_assessment),
+        plots=_make_plots(view),
         runs=runs,
-        forecasts=tuple(forecasts_of(told.state, mirror.name)),
+        forecasts=tuple(list_forecast_views(cluster.state, mirror.name)),
     )
 
 
-def still_holds(judged: Judged | None, told: Told, mirror: Mirror, now_ms: int) -> Judged | None:
-    """None when it is too old, or something was done with the mirror since."""
-    known = current(judged, now_ms)
-    return None if known is None or changed_since(known, told, mirror) else known
+def select_valid(
+    assessment: MirrorAssessment | None, cluster: ClusterSnapshot, mirror: Mirror, now_ms: int
+) -> MirrorAssessment | None:
+    """The assessment, unless it is too old or the mirror changed since."""
+    current_assessment = select_current(assessment, now_ms)
+    return (
+        None
+        if current_assessment is None or explain_outdated(current_assessment, cluster, mirror)
+        else current_assessment
+    )
 
 
-_NOT_ASKED: Final = dict.fromkeys(("position", "source_start", "source_end", "lag", "verified_end"))
+_UNKNOWN_OFFSETS: Final = dict.fromkeys(("position", "source_start", "source_end", "lag", "verified_end"))
 
 
-def _recorded(mirror: Mirror, told: Told) -> tuple[PartitionDescription, ...]:
-    """What the state topic says where the clusters' own word is missing: no offset is known now."""
+def _list_recorded_partitions(mirror: Mirror, cluster: ClusterSnapshot) -> tuple[PartitionDescription, ...]:
+    """Without offsets, which are unknown now."""
     return tuple(
         PartitionDescription(
             partition=str(partition),
@@ -132,47 +136,47 @@ def _recorded(mirror: Mirror, told: Told) -> tuple[PartitionDescription, ...]:
             kind=status.kind,
             reason=status.reason,
             never_copied=status.never_copied,
-            **_NOT_ASKED,
+            **_UNKNOWN_OFFSETS,
         )
-        for partition, status in sorted(told.state.partitions.get(mirror.name, {}).items())
+        for partition, status in sorted(cluster.state.partitions.get(mirror.name, {}).items())
     )
 
 
-def _alarms(told: Told, seen: Seen | None, age: Age, now_ms: int) -> list[str]:
-    """What must be read before any figure."""
-    found = []
-    if told.silent or age_of(told.at_ms, now_ms).stale:
-        found.append(f"The state was last read {age_of(told.at_ms, now_ms)}: what is below may not be so now")
-    if seen is None:
-        found.append("Both clusters are being looked at for the first time")
+def _list_alarms(cluster: ClusterSnapshot, view: MirrorView | None, age: Age, now_ms: int) -> list[str]:
+    alarms = []
+    if cluster.unreachable_reason or compute_age(cluster.at_ms, now_ms).stale:
+        alarms.append(f"The state was last read {compute_age(cluster.at_ms, now_ms)}: what is below may not be so now")
+    if view is None:
+        alarms.append("Both clusters are being looked at for the first time")
     elif age.stale:
-        found.append(f"Both clusters were last looked at {age}: offsets and lag are unknown now")
-    clock = seen.description.facts["clock"] if seen and seen.description else CLOCK_NOT_BEHIND
+        alarms.append(f"Both clusters were last looked at {age}: offsets and lag are unknown now")
+    clock = view.description.facts["clock"] if view and view.description else CLOCK_NOT_BEHIND
     if clock != CLOCK_NOT_BEHIND:
-        found.append(f"On the machine that serves this page {clock}")
-    return [*found, *filter(None, [trouble_of(told, seen)])]
+        alarms.append(f"On the machine that serves this page {clock}")
+    return [*alarms, *filter(None, [explain_incomplete_snapshot(cluster, view)])]
 
 
-def _nobody(told: Told, mirror: Mirror, now_ms: int) -> Iterator[str]:
-    """A run in the middle that nobody conducts, and an old source that nobody watches; not by a state that is old."""
-    run = told.state.active_run(mirror.name)
+def _list_unattended_alarms(cluster: ClusterSnapshot, mirror: Mirror, now_ms: int) -> Iterator[str]:
+    """Runs without a conductor, and old sources without a watcher, unless the state is old."""
+    run = cluster.state.active_run(mirror.name)
     if run is not None:
-        at = find_run_progress(run, told.state.steps_of(run))
-        yield from format_stalled_alarms(mirror, run, at, told.conducted(run, now_ms))
-    if not (told.silent or age_of(told.at_ms, now_ms).stale):
-        yield from find_watcher_status(told.state, mirror.name, now_ms).format_alarms()
+        progress = find_run_progress(run, cluster.state.steps_of(run))
+        yield from format_stalled_alarms(mirror, run, progress, cluster.find_conductor_status(run, now_ms))
+    if not (cluster.unreachable_reason or compute_age(cluster.at_ms, now_ms).stale):
+        yield from find_watcher_status(cluster.state, mirror.name, now_ms).format_alarms()
 
 
-def _groups(known: Judged | None) -> Table[GroupRow]:
-    words = known.decision.plan.groups if known and known.decision else {}
-    return group_table(words, (known.unplanned.groups if known and known.unplanned else None) or {})
+def _make_group_table(assessment: MirrorAssessment | None) -> TablePage[GroupTableRow]:
+    progress = assessment.decision.plan.groups if assessment and assessment.decision else {}
+    return make_group_table(
+        progress, (assessment.unplanned.groups if assessment and assessment.unplanned else None) or {}
+    )
 
 
-def _facts(seen: Seen | None, told: Told, mirror: Mirror, now_ms: int) -> dict[str, str]:
-    """As `mirrorbook mirror describe` says them."""
-    if seen and seen.description:
-        return {name: number(value) for name, value in seen.description.facts.items()}
-    lease = told.state.leases.get(mirror.name)
+def _list_facts(view: MirrorView | None, cluster: ClusterSnapshot, mirror: Mirror, now_ms: int) -> dict[str, str]:
+    if view and view.description:
+        return {name: format_number(value) for name, value in view.description.facts.items()}
+    lease = cluster.state.leases.get(mirror.name)
     return {
         "desired": mirror.desired,
         "data plane": f"{lease.owner}, generation {lease.generation}"
@@ -182,19 +186,19 @@ def _facts(seen: Seen | None, told: Told, mirror: Mirror, now_ms: int) -> dict[s
     }
 
 
-def _drift_words(known: Judged | None) -> str:
-    if known is None:
+def _format_drift(assessment: MirrorAssessment | None) -> str:
+    if assessment is None:
         return "unknown: not looked at yet"
-    if known.drift is None:
-        return f"unknown: {known.drift_trouble}"
-    return counted(row.action for row in known.drift) or "nothing in scope"
+    if assessment.drift is None:
+        return f"unknown: {assessment.drift_error}"
+    return format_counts(row.action for row in assessment.drift) or "nothing in scope"
 
 
-def _plots(seen: Seen | None) -> tuple[Plot, ...]:
-    samples = seen.samples if seen else ()
+def _make_plots(view: MirrorView | None) -> tuple[Plot, ...]:
+    samples = view.samples if view else ()
     copied = [(s.at_ms, s.copied) for s in samples]
     return (
-        plot("Lag", "offsets", [(s.at_ms, s.lag) for s in samples]),
-        plot("Loss known", "offsets", [(s.at_ms, s.missing) for s in samples]),
-        plot("Throughput", "offsets/s", rate(copied)),
+        make_plot("Lag", "offsets", [(s.at_ms, s.lag) for s in samples]),
+        make_plot("Loss known", "offsets", [(s.at_ms, s.missing) for s in samples]),
+        make_plot("Throughput", "offsets/s", compute_rates(copied)),
     )

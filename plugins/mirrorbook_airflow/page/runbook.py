@@ -12,7 +12,7 @@ from mirror_core.evidence.runbook_page import RunbookContent
 from mirror_core.model.run import RunKind, RunMode
 from mirrorbook_airflow.page.rendering import render
 
-_TABLES: Final = MappingProxyType(
+_STEP_TABLES: Final = MappingProxyType(
     {
         "planned": (RunKind.FAILOVER, RunMode.PLANNED),
         "unplanned": (RunKind.FAILOVER, RunMode.UNPLANNED),
@@ -26,7 +26,7 @@ class StepTable:
     """What is known of each step."""
 
     rows: Sequence[tuple[str, str, str, str, str]]
-    turning: str
+    no_return_step: str
     """The step behind which there is no way back."""
 
 
@@ -34,6 +34,6 @@ def runbook_body(book: RunbookContent, silent: str, root: str) -> str:
     """`silent`: why what the destination had recorded could not be read since; empty: it was."""
     tables = {
         name: StepTable(list(list_step_rows(kind, mode, **book.names)), find_no_return_step(kind, mode))
-        for name, (kind, mode) in _TABLES.items()
+        for name, (kind, mode) in _STEP_TABLES.items()
     }
     return render("runbook", book=book, mirror=book.mirror, silent=silent, root=root, **tables)

@@ -13,7 +13,7 @@ from airflow.sdk import Variable
 from airflow.sdk.definitions.context import _AIRFLOW_PARSING_CONTEXT_DAG_ID as PARSED_FOR
 from airflow.sdk.definitions.param import Param
 from mirrorbook_airflow import airflow_variables, mirror_lookup, params
-from mirrorbook_airflow.airflow_variables import NAMES_VARIABLE, Names
+from mirrorbook_airflow.airflow_variables import FORM_NAMES_VARIABLE, FormNames
 
 from mirror_core.decide.drills import list_drill_expressions, to_drill_name
 from mirror_core.kafka.config import Config
@@ -52,7 +52,7 @@ class Stored:
 
     @property
     def names(self) -> Any:
-        return json.loads(self.values[NAMES_VARIABLE])
+        return json.loads(self.values[FORM_NAMES_VARIABLE])
 
 
 @pytest.fixture(autouse=True)
@@ -67,8 +67,8 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> Stored:
 @pytest.fixture
 def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Lets clusters answer so."""
-    monkeypatch.setattr(mirror_lookup, "listed_clusters", lambda: (WEST, SOUTH))
-    monkeypatch.setattr(mirror_lookup, "current_config", lambda name, clusters: None)
+    monkeypatch.setattr(mirror_lookup, "list_clusters", lambda: (WEST, SOUTH))
+    monkeypatch.setattr(mirror_lookup, "provide_config", lambda name, clusters: None)
     sets = {"shop": MirrorSet("shop", (ORDERS.name,))}
     config = Config(Path("m.yaml"), {side.name: side for side in (LINK.source, LINK.destination)}, sets=sets)
     monkeypatch.setattr(mirror_link, "load_clusters", lambda path: config)
@@ -81,10 +81,10 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 def fields() -> dict[str, Param]:
     return {
-        "mirror": params.mirror("one"),
-        "mirrors": params.mirror_list("some"),
-        "set": params.mirror_set("one"),
-        "cluster": params.cluster("one"),
+        "mirror": params.mirror_param("one"),
+        "mirrors": params.mirror_list_param("some"),
+        "set": params.set_param("one"),
+        "cluster": params.cluster_param("one"),
     }
 
 
@@ -99,10 +99,10 @@ def test_whoever_reads_all_states_notes_the_names_that_forms_offer(
     stored: Stored, answering: Callable[..., None]
 ) -> None:
     answering(west=State(mirrors={one.name: one for one in (ORDERS, LEFT)}), south=Unreachable("it is silent"))
-    mirror_lookup.started_mirrors()
+    mirror_lookup.list_started_mirrors()
     assert stored.names == {"mirrors": {"south": [], "west": ["orders"]}, "sets": ["shop"]}
     assert offered() == {"mirror": ["orders"], "mirrors": ["orders"], "set": ["shop"], "cluster": ["east", "west"]}
-    mirror_lookup.debtors(())
+    mirror_lookup.list_watched_links(())
     assert len(stored.written) == 1, "written only when something has changed"
 
 
@@ -112,30 +112,30 @@ def test_a_mirror_that_was_deleted_is_offered_no_more_and_one_of_a_silent_cluste
     gone = replace(ORDERS, name=MirrorName("gone"))
     far = replace(ORDERS, name=MirrorName("far"), destination=SOUTH)
     answering(west=State(mirrors={one.name: one for one in (ORDERS, gone)}), south=State(mirrors={far.name: far}))
-    mirror_lookup.started_mirrors()
+    mirror_lookup.list_started_mirrors()
     assert offered()["mirror"] == ["far", "gone", "orders"]
     answering(west=State(mirrors={ORDERS.name: ORDERS}), south=Unreachable("it is silent"))
-    mirror_lookup.started_mirrors()
+    mirror_lookup.list_started_mirrors()
     assert offered()["mirror"] == ["far", "orders"]
 
 
 def test_a_mirror_is_offered_when_it_was_made(stored: Stored) -> None:
-    airflow_variables.remember_mirror("orders", "west")
-    airflow_variables.remember_mirror("a", "west")
-    airflow_variables.remember_mirror("b", "east")
+    airflow_variables.add_form_mirror("orders", "west")
+    airflow_variables.add_form_mirror("a", "west")
+    airflow_variables.add_form_mirror("b", "east")
     assert stored.names == {"mirrors": {"east": ["b"], "west": ["a", "orders"]}, "sets": []}
 
 
 def test_names_of_a_cluster_that_is_no_more_listed_go() -> None:
-    known = Names({"west": ["a"], "old": ["b"]}, ["shop"])
-    assert known.updated({"west": None}, ()) == Names({"west": ["a"]})
+    known = FormNames({"west": ["a"], "old": ["b"]}, ["shop"])
+    assert known.with_cluster_mirrors({"west": None}, ()) == FormNames({"west": ["a"]})
 
 
 def test_no_task_fails_for_names_that_cannot_be_noted(stored: Stored, answering: Callable[..., None]) -> None:
     answering(west=State(mirrors={ORDERS.name: ORDERS}))
     stored.trouble = RuntimeError("password=secret")
-    assert mirror_lookup.started_mirrors() == ["orders"]
-    airflow_variables.remember_mirror("orders", "west")
+    assert mirror_lookup.list_started_mirrors() == ["orders"]
+    airflow_variables.add_form_mirror("orders", "west")
     assert stored.written == []
 
 
@@ -155,9 +155,9 @@ def test_where_nothing_is_known_names_are_typed(stored: Stored) -> None:
 
 @pytest.mark.parametrize("text", ["no JSON", "[]", '{"mirrors": ["a"]}', '{"mirrors": {"west": [1]}, "sets": 2}'])
 def test_a_variable_that_a_person_has_spoilt_offers_nothing_and_is_written_anew(stored: Stored, text: str) -> None:
-    stored.values[NAMES_VARIABLE] = text
+    stored.values[FORM_NAMES_VARIABLE] = text
     assert offered() == {**NOTHING, "cluster": ["east", "west"]}
-    airflow_variables.remember_mirror("orders", "west")
+    airflow_variables.add_form_mirror("orders", "west")
     assert offered()["mirror"] == ["orders"]
 
 
@@ -169,7 +169,7 @@ def test_a_task_which_parses_its_file_again_asks_for_no_names(stored: Stored, mo
 
 
 def test_other_names_are_taken_too(stored: Stored) -> None:
-    stored.values[NAMES_VARIABLE] = '{"mirrors": {"west": ["orders"]}, "sets": ["shop"]}'
+    stored.values[FORM_NAMES_VARIABLE] = '{"mirrors": {"west": ["orders"]}, "sets": ["shop"]}'
     made = fields()
     for name in ("mirror", "set", "cluster"):
         assert made[name].resolve("new") == "new"
@@ -184,4 +184,4 @@ def test_a_list_from_which_everything_was_removed_is_empty() -> None:
 
 
 def test_strategies_are_offered() -> None:
-    assert params.strategies().schema["examples"] == ["none", "recreate", "offline", "replica"]
+    assert params.strategies_param().schema["examples"] == ["none", "recreate", "offline", "replica"]

@@ -11,8 +11,8 @@ import pytest
 from airflow.sdk.io import attach
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 from mirrorbook_airflow import control_tasks, object_store
-from mirrorbook_airflow.object_store import ObjectFolder, kept, kept_elsewhere
-from mirrorbook_airflow.worker_services import services
+from mirrorbook_airflow.object_store import ObjectFolder, copy_to_object_store, wrap_salvage
+from mirrorbook_airflow.worker_services import make_services
 
 from mirror_core.decide.failure_remedies import RecoveryAction
 from mirror_core.evidence.file_store import Folder
@@ -138,15 +138,15 @@ def test_nothing_is_told_before_it_is_in_the_store_wherever_a_worker_dies(cut: i
     told = False
     Store.left = cut
     try:
-        kept(salvaging)(EAST, [RANGE], tmp_path / "one" / "run-r" / "salvage")
+        wrap_salvage(salvaging)(EAST, [RANGE], tmp_path / "one" / "run-r" / "salvage")
         told = True
     except Killed:
         pass
     assert told == (cut == 5)
     Store.left = 1_000_000
-    assert kept(salvaging)(EAST, [RANGE], tmp_path / "two" / "run-r" / "salvage") == SAVED
+    assert wrap_salvage(salvaging)(EAST, [RANGE], tmp_path / "two" / "run-r" / "salvage") == SAVED
     salvaging.deleted = True
-    assert kept(salvaging)(EAST, [RANGE], tmp_path / "three" / "run-r" / "salvage") == SAVED
+    assert wrap_salvage(salvaging)(EAST, [RANGE], tmp_path / "three" / "run-r" / "salvage") == SAVED
     for place in (fetched(tmp_path / "fetched") / "run-r" / "salvage", tmp_path / "three" / "run-r" / "salvage"):
         assert whole(place), place
 
@@ -155,9 +155,9 @@ def test_the_same_worker_goes_on_with_what_it_has_saved(tmp_path: Path) -> None:
     salvaging, output = Salvaging(), tmp_path / "run-r" / "salvage"
     Store.left, Store.fails = 2, PermissionError(13, "Permission denied")
     with pytest.raises(Unwritable, match=r"salvaged records: .*Permission denied: nothing was deleted: mend it"):
-        kept(salvaging)(EAST, [RANGE], output)
+        wrap_salvage(salvaging)(EAST, [RANGE], output)
     Store.left = 1_000_000
-    kept(salvaging)(EAST, [RANGE], output)
+    wrap_salvage(salvaging)(EAST, [RANGE], output)
     assert salvaging.attempts == 1
     assert whole(fetched(tmp_path / "fetched") / "run-r" / "salvage")
 
@@ -171,13 +171,13 @@ def test_a_store_that_does_not_answer_is_said_before_anything_is_salvaged(
     monkeypatch.setattr(Store, "find", silent)
     salvaging = Salvaging()
     with pytest.raises(Unwritable, match=f"{URL}/run-r/salvage cannot be read: TimeoutError: nothing was deleted"):
-        kept(salvaging)(EAST, [RANGE], tmp_path / "run-r" / "salvage")
+        wrap_salvage(salvaging)(EAST, [RANGE], tmp_path / "run-r" / "salvage")
     assert salvaging.attempts == 0
 
 
 def test_without_a_place_nothing_else_is_written(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AIRFLOW__MIRRORBOOK__SALVAGE", "")
-    kept(Salvaging())(EAST, [RANGE], tmp_path / "run-r" / "salvage")
+    wrap_salvage(Salvaging())(EAST, [RANGE], tmp_path / "run-r" / "salvage")
     assert store.store == {}
 
 
@@ -190,14 +190,16 @@ def test_all_who_delete_have_their_salvage_kept(monkeypatch: pytest.MonkeyPatch,
         seen.append(salvage)
         return salvage
 
-    monkeypatch.setattr("mirrorbook_airflow.worker_services.kept", noted)
+    monkeypatch.setattr("mirrorbook_airflow.worker_services.wrap_salvage", noted)
     for master in ("none", "local[*]"):
         monkeypatch.setenv("AIRFLOW__MIRRORBOOK__EXECUTORS_CONFIG", "/etc/m.yaml")
-        assert services(Path("m.yaml"), ["salvage"], master).salvage is seen[-1]
+        assert make_services(Path("m.yaml"), ["salvage"], master).salvage is seen[-1]
     assert [type(one).__name__ for one in seen] == ["LocalSalvage", "SparkSalvage"]
     order = list[str]()
     plan = cast("Any", type("Seen", (), {"proposals": (1,), "actionable": (1,), "hash": "h"})())
-    monkeypatch.setattr(control_tasks, "_recovery", lambda link, context: (plan, tmp_path / "orders" / "recover-1"))
+    monkeypatch.setattr(
+        control_tasks, "_plan_recovery", lambda link, context: (plan, tmp_path / "orders" / "recover-1")
+    )
     monkeypatch.setattr(partition_recovery, "check_approved_plan", lambda link, seen, shown: None)
     monkeypatch.setattr(partition_recovery, "salvage_lost_records", lambda link, seen, folder, say: _save(folder))
     monkeypatch.setattr(
@@ -206,7 +208,7 @@ def test_all_who_delete_have_their_salvage_kept(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr("mirror_core.mirrors.recovery_plan.format_done", lambda seen: ())
     assert RecoveryAction(CONTEXT["params"]["recover_action"]) is RecoveryAction.RECOPY
     link: Any = type("Link", (), {"mirror": type("M", (), {"name": "orders"})})
-    control_tasks._recover(link, CONTEXT, control_tasks.Change("h", ""))
+    control_tasks._recover(link, CONTEXT, control_tasks.ControlChange("h", ""))
     assert order == [f"orders/recover-1/{MANIFEST}"], "it was in the store before anything was deleted"
 
 
@@ -218,7 +220,7 @@ def _save(folder: Path) -> None:
 @pytest.mark.parametrize("cut", range(6))
 def test_a_fetched_salvage_is_complete_or_not_there(cut: int, tmp_path: Path) -> None:
     """The worker that fetches it dies meanwhile, and begins again with the disk that it left."""
-    kept(Salvaging())(EAST, [RANGE], tmp_path / "one" / "run-r" / "salvage")
+    wrap_salvage(Salvaging())(EAST, [RANGE], tmp_path / "one" / "run-r" / "salvage")
     folder, fetched_so_far = tmp_path / "two" / "run-r" / "salvage", list[str]()
 
     class Mortal(ObjectFolder):
@@ -230,17 +232,17 @@ def test_a_fetched_salvage_is_complete_or_not_there(cut: int, tmp_path: Path) ->
 
     with pytest.MonkeyPatch.context() as patch, suppress(Killed):
         patch.setattr(object_store, "ObjectFolder", Mortal)
-        with kept_elsewhere(folder):
+        with copy_to_object_store(folder):
             pass
     assert folder.exists() == (cut == 5)
-    with kept_elsewhere(folder):
+    with copy_to_object_store(folder):
         assert whole(folder)
 
 
 def test_a_folder_of_this_machine_will_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A shared one, say."""
     monkeypatch.setenv("AIRFLOW__MIRRORBOOK__SALVAGE", f"file://{tmp_path}/shared")
-    kept(Salvaging())(EAST, [RANGE], tmp_path / "one" / "run-r" / "salvage")
+    wrap_salvage(Salvaging())(EAST, [RANGE], tmp_path / "one" / "run-r" / "salvage")
     assert whole(tmp_path / "shared" / "run-r" / "salvage")
-    kept(Salvaging())(EAST, [RANGE], tmp_path / "two" / "run-r" / "salvage")
+    wrap_salvage(Salvaging())(EAST, [RANGE], tmp_path / "two" / "run-r" / "salvage")
     assert whole(tmp_path / "two" / "run-r" / "salvage")

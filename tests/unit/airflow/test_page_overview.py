@@ -6,12 +6,12 @@ import threading
 from dataclasses import replace
 
 import pytest
-from mirrorbook_airflow.page.mirror_state import Clusters, Judged, Seen, Told
-from mirrorbook_airflow.page.on_demand import OnDemand
-from mirrorbook_airflow.page.overview import Overview, overview
-from mirrorbook_airflow.page.poller import Looking
+from mirrorbook_airflow.page.mirror_state import ClusterSnapshot, ClusterSnapshots, MirrorAssessment, MirrorView
+from mirrorbook_airflow.page.on_demand import BackgroundPoller
+from mirrorbook_airflow.page.overview import MirrorOverview, list_overviews
+from mirrorbook_airflow.page.poller import ClusterPoller
 from mirrorbook_airflow.page.rendering import render
-from mirrorbook_airflow.page.rows import mirror_page
+from mirrorbook_airflow.page.rows import make_mirror_page
 from msgspec import structs
 
 from mirror_core.model.mirror import DesiredState, GroupSyncTime, Lease
@@ -21,8 +21,12 @@ from tests.support.page_views import HOSTILE, MIRROR, NAME, NOW, judged, page, p
 from tests.support.waiting import wait_until
 
 
-def line(known: Seen | None = None, judgement: Judged | None = None, one: Told | None = None) -> Overview:
-    (found,) = overview(Clusters(NOW, {ClusterName("west"): one or told()}, {}), {NAME: known}, {NAME: judgement}, NOW)
+def line(
+    known: MirrorView | None = None, judgement: MirrorAssessment | None = None, one: ClusterSnapshot | None = None
+) -> MirrorOverview:
+    (found,) = list_overviews(
+        ClusterSnapshots(NOW, {ClusterName("west"): one or told()}, {}), {NAME: known}, {NAME: judgement}, NOW
+    )
     return found
 
 
@@ -34,23 +38,30 @@ def line(known: Seen | None = None, judgement: Judged | None = None, one: Told |
         (judged("2 partitions FAILED", "late"), "NOT READY", "bad", "2 partitions FAILED"),
         (judged(at_ms=NOW - 121_000), "UNKNOWN", "unknown", "looked at 121.0 s ago"),
         (None, "UNKNOWN", "unknown", "not looked at yet"),
-        (Judged(NOW, None, None, "cluster east: no broker answered"), "UNKNOWN", "unknown", "cluster east: no broker"),
+        (
+            MirrorAssessment(NOW, None, None, "cluster east: no broker answered"),
+            "UNKNOWN",
+            "unknown",
+            "cluster east: no broker",
+        ),
     ],
 )
 def test_it_says_whether_each_could_fail_over_now_and_what_is_first_against_it(
-    judgement: Judged | None, value: str, tone: str, first: str
+    judgement: MirrorAssessment | None, value: str, tone: str, first: str
 ) -> None:
-    ready = line(seen(row(0)), judgement).ready
+    ready = line(seen(row(0)), judgement).readiness
     assert (ready.value, ready.tone) == (value, tone)
     assert ready.lines[0].startswith(first)
 
 
 def test_it_says_how_old_a_judgement_is() -> None:
     rows = [line(seen(row(0)), judged(at_ms=NOW - 60_000))]
-    page_ = render("mirrors", rows=rows, sets=[], clusters=Clusters(NOW, {}, {}), base="", root="/m")
+    page_ = render("mirrors", rows=rows, sets=[], clusters=ClusterSnapshots(NOW, {}, {}), base="", root="/m")
     assert "judged 60.0 s ago" in page_
     rows = [line(seen(row(0)))]
-    assert "judged" not in render("mirrors", rows=rows, sets=[], clusters=Clusters(NOW, {}, {}), base="", root="/m")
+    assert "judged" not in render(
+        "mirrors", rows=rows, sets=[], clusters=ClusterSnapshots(NOW, {}, {}), base="", root="/m"
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,14 +74,14 @@ def test_it_says_how_old_a_judgement_is() -> None:
     ],
 )
 def test_what_was_judged_before_something_changed_or_too_long_ago_is_not_ready(
-    known: Seen, one: Told, judgement: Judged, first: str
+    known: MirrorView, one: ClusterSnapshot, judgement: MirrorAssessment, first: str
 ) -> None:
-    for ready in (line(known, judgement, one).ready, page(known, judgement, one).cards[0]):
+    for ready in (line(known, judgement, one).readiness, page(known, judgement, one).cards[0]):
         assert (ready.value, ready.tone, ready.lines[0]) == ("UNKNOWN", "unknown", first)
 
 
 def test_a_run_that_had_ended_before_it_was_judged_is_no_doubt() -> None:
-    assert line(seen(row(0)), judged(), told(run(ended_ms=NOW - 6_000))).ready.value == "READY"
+    assert line(seen(row(0)), judged(), told(run(ended_ms=NOW - 6_000))).readiness.value == "READY"
 
 
 def test_a_silent_cluster_keeps_the_list_from_judging_its_own_mirrors_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,80 +90,86 @@ def test_a_silent_cluster_keeps_the_list_from_judging_its_own_mirrors_only(monke
     mirrors = [replace(MIRROR, name=MirrorName(name), source=ClusterName(source)) for name, source in names.items()]
     asked = list[MirrorName]()
 
-    def readiness(looking: Looking, name: MirrorName) -> Judged:
+    def readiness(looking: ClusterPoller, name: MirrorName) -> MirrorAssessment:
         asked.append(name)
         if name == "hangs":
             held.wait()
         return judged()
 
-    monkeypatch.setattr(Looking, "_readiness", readiness)
-    monkeypatch.setattr("mirrorbook_airflow.page.poller.JUDGED_S", 0.1)
-    looking = Looking()
-    looking._told = {ClusterName("west"): told(*mirrors)}
+    monkeypatch.setattr(ClusterPoller, "_assess_readiness", readiness)
+    monkeypatch.setattr("mirrorbook_airflow.page.poller.ASSESSMENT_INTERVAL_S", 0.1)
+    looking = ClusterPoller()
+    looking._cluster_snapshots = {ClusterName("west"): told(*mirrors)}
 
     def ready() -> dict[str, bool]:
-        return {mirror.name: looking.ready(mirror) is not None for mirror in mirrors}
+        return {mirror.name: looking.get_readiness(mirror) is not None for mirror in mirrors}
 
     wait_until(lambda: ready()["well"], timeout_s=20, why="the others are judged")
     assert ready() == {"hangs": False, "waits": False, "well": True}
-    monkeypatch.setattr(OnDemand, "wanted", False)
+    monkeypatch.setattr(BackgroundPoller, "is_wanted", False)
     held.set()
-    wait_until(lambda: not any(one._at_work for one in looking._ready.values()), timeout_s=60, why="looks have ended")
+    wait_until(
+        lambda: not any(one._is_running for one in looking._readiness_pollers.values()),
+        timeout_s=60,
+        why="looks have ended",
+    )
     assert set(asked) == {"hangs", NAME, "well"}, "nobody looks any more"
 
 
 def test_a_mirror_whose_other_cluster_is_not_in_airflow_says_so_in_the_list() -> None:
-    looking = Looking()
-    looking._told = {ClusterName("west"): told()}
-    wait_until(lambda: looking.ready(MIRROR), timeout_s=20, why="it is judged")
-    ready = looking.ready(MIRROR)
+    looking = ClusterPoller()
+    looking._cluster_snapshots = {ClusterName("west"): told()}
+    wait_until(lambda: looking.get_readiness(MIRROR), timeout_s=20, why="it is judged")
+    ready = looking.get_readiness(MIRROR)
     assert ready is not None
-    assert "add both of its clusters" in ready.trouble
+    assert "add both of its clusters" in ready.error
 
 
 def test_a_cluster_that_has_fallen_silent_since_is_not_ready() -> None:
-    assert line(seen(row(0)), judged(), told(silent="cluster west: no answer")).ready.value == "UNKNOWN"
+    assert line(seen(row(0)), judged(), told(silent="cluster west: no answer")).readiness.value == "UNKNOWN"
 
 
 def test_it_says_how_much_is_proved_when_groups_were_synced_and_how_drills_went() -> None:
     groups = GroupSyncTime(mirror=NAME, synced_ms=NOW - 12_000, followed=True)
     of_drill = replace(run(ended_ms=NOW), plan=replace(plan(RunMode.UNPLANNED), mirror=MirrorName(f"drill.{NAME}")))
     found = line(seen(row(0)), one=told(groups, replace(of_drill, id="drill-1", started_ms=NOW - 60_000)))
-    assert (found.proved.value, found.proved.tone) == ("none of 100 offsets", "warn")
+    assert (found.comparison.value, found.comparison.tone) == ("none of 100 offsets", "warn")
     assert found.synced == "12.0 s ago"
-    assert found.drilled == "unplanned, ABORTED, first step to promotion none measured, 60.0 s ago"
+    assert found.last_drills == "unplanned, ABORTED, first step to promotion none measured, 60.0 s ago"
     nothing = line(seen(row(0), at_ms=NOW - 11_000))
-    assert (nothing.proved.value, nothing.proved.tone) == ("unknown", "unknown")
-    assert (nothing.synced, nothing.drilled) == ("never", "never")
+    assert (nothing.comparison.value, nothing.comparison.tone) == ("unknown", "unknown")
+    assert (nothing.synced, nothing.last_drills) == ("never", "never")
 
 
 def test_a_copy_that_is_known_to_differ_is_said_in_the_list() -> None:
     known = seen(row(0))
     assert known.description is not None
     facts = {**known.description.facts, "known to differ": "1 partition"}
-    proved = line(replace(known, description=structs.replace(known.description, facts=facts))).proved
+    proved = line(replace(known, description=structs.replace(known.description, facts=facts))).comparison
     assert (proved.value, proved.tone) == ("the copy differs in 1 partition", "bad")
 
 
 def test_what_others_chose_stays_text_in_the_list() -> None:
     rows = [line(seen(row(0)), judged(HOSTILE))]
-    assert "<script>" not in render("mirrors", rows=rows, sets=[], clusters=Clusters(NOW, {}, {}), base="", root="/m")
+    assert "<script>" not in render(
+        "mirrors", rows=rows, sets=[], clusters=ClusterSnapshots(NOW, {}, {}), base="", root="/m"
+    )
 
 
 def test_the_list_of_mirrors_says_what_is_stale() -> None:
-    clusters = Clusters(NOW, {ClusterName("west"): told(at_ms=NOW - 30_000)}, {})
+    clusters = ClusterSnapshots(NOW, {ClusterName("west"): told(at_ms=NOW - 30_000)}, {})
 
-    (line,) = overview(clusters, {NAME: seen(row(0))}, {}, NOW)
+    (line,) = list_overviews(clusters, {NAME: seen(row(0))}, {}, NOW)
 
     assert line.age.stale
-    assert (line.lag, line.lost, line.missing) == (None, None, "unknown")
+    assert (line.lag, line.known_loss, line.loss_bound) == (None, None, "unknown")
 
 
 def test_the_list_and_the_card_say_how_many_seconds_a_mirror_is_behind_and_never_0_for_unknown() -> None:
-    clusters = Clusters(NOW, {ClusterName("west"): told()}, {})
+    clusters = ClusterSnapshots(NOW, {ClusterName("west"): told()}, {})
 
-    def said(known: Seen | None) -> tuple[str, str]:
-        (line,) = overview(clusters, {NAME: known}, {}, NOW)
+    def said(known: MirrorView | None) -> tuple[str, str]:
+        (line,) = list_overviews(clusters, {NAME: known}, {}, NOW)
         card = next(c for c in page(known).cards if c.title == "Loss if the source died now")
         return line.behind, next(words for words in card.lines if words.startswith("behind: "))
 
@@ -167,9 +184,9 @@ def test_the_list_and_the_card_say_how_many_seconds_a_mirror_is_behind_and_never
 def test_a_stopped_mirror_is_not_behind() -> None:
     stopped = replace(MIRROR, desired=DesiredState.STOPPED)
     told_ = told(stopped)
-    (line,) = overview(Clusters(NOW, {ClusterName("west"): told_}, {}), {NAME: seen(row(0))}, {}, NOW)
+    (line,) = list_overviews(ClusterSnapshots(NOW, {ClusterName("west"): told_}, {}), {NAME: seen(row(0))}, {}, NOW)
     assert line.behind == "stopped"
-    cards = mirror_page(stopped, told_, seen(row(0)), None, NOW).cards
+    cards = make_mirror_page(stopped, told_, seen(row(0)), None, NOW).cards
     assert "behind: stopped" in next(c.lines for c in cards if c.title == "Loss if the source died now")
 
 
@@ -181,6 +198,6 @@ def test_a_copier_that_is_silent_is_not_running_and_one_that_waits_says_so(
     beat_ms: int, waits: tuple[str, ...], copier: str
 ) -> None:
     lease = Lease(mirror=NAME, owner="o", generation=1, heartbeat_ms=beat_ms, writers_until_ms=0, wait_reasons=waits)
-    clusters = Clusters(NOW, {ClusterName("west"): told(lease)}, {})
+    clusters = ClusterSnapshots(NOW, {ClusterName("west"): told(lease)}, {})
 
-    assert [line.copier for line in overview(clusters, {}, {}, NOW)] == [copier]
+    assert [line.copier for line in list_overviews(clusters, {}, {}, NOW)] == [copier]

@@ -6,8 +6,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from mirrorbook_airflow.page.on_demand import OnDemand
-from mirrorbook_airflow.page.report_files import report, reports
+from mirrorbook_airflow.page.on_demand import BackgroundPoller
+from mirrorbook_airflow.page.report_files import find_report, list_reports
 
 from tests.support.waiting import wait_until
 
@@ -24,12 +24,12 @@ def evidence(tmp_path: Path) -> Path:
 
 
 def test_reports_are_pages_and_json_and_no_records(evidence: Path) -> None:
-    assert reports(evidence, "run-r") == ["link.html", "parity/report.html", "report.html", "run.json"]
-    assert reports(evidence, "run-another") == []
+    assert list_reports(evidence, "run-r") == ["link.html", "parity/report.html", "report.html", "run.json"]
+    assert list_reports(evidence, "run-another") == []
 
 
 def test_a_report_of_the_run_is_found(evidence: Path) -> None:
-    found = report(evidence, "run-r", "parity/report.html")
+    found = find_report(evidence, "run-r", "parity/report.html")
 
     assert found == evidence / "run-r" / "parity" / "report.html"
 
@@ -49,7 +49,7 @@ def test_a_report_of_the_run_is_found(evidence: Path) -> None:
     ],
 )
 def test_nothing_else_is(evidence: Path, run: str, name: str) -> None:
-    assert report(evidence, f"run-{run}", name) is None
+    assert find_report(evidence, f"run-{run}", name) is None
 
 
 def test_many_who_ask_share_one_look_and_never_wait_for_it() -> None:
@@ -60,13 +60,13 @@ def test_many_who_ask_share_one_look_and_never_wait_for_it() -> None:
         assert go.wait(10)
         return len(looks)
 
-    one = OnDemand(look, 0.01, idle_s=0.2)
-    assert [one.latest() for _ in range(50)] == [None] * 50
+    one = BackgroundPoller(look, 0.01, idle_timeout_s=0.2)
+    assert [one.get_latest() for _ in range(50)] == [None] * 50
     assert len(looks) <= 1
 
     go.set()
 
-    assert wait_until(one.latest, timeout_s=10, why="a look has ended")
+    assert wait_until(one.get_latest, timeout_s=10, why="a look has ended")
 
 
 def test_looks_end_when_nobody_asks_and_begin_anew() -> None:
@@ -76,15 +76,15 @@ def test_looks_end_when_nobody_asks_and_begin_anew() -> None:
         looks.append(1)
         return len(looks)
 
-    one = OnDemand(look, 0.01, idle_s=0.05)
-    one.latest()
-    wait_until(lambda: not one._at_work, timeout_s=10, why="nobody has asked for a while")
+    one = BackgroundPoller(look, 0.01, idle_timeout_s=0.05)
+    one.get_latest()
+    wait_until(lambda: not one._is_running, timeout_s=10, why="nobody has asked for a while")
     before = len(looks)
 
     assert before
-    assert one.latest() == before, "what was found last is still told"
+    assert one.get_latest() == before, "what was found last is still told"
     wait_until(lambda: len(looks) > before, timeout_s=10, why="it looks again")
-    wait_until(lambda: not one._at_work, timeout_s=10, why="its thread has ended")
+    wait_until(lambda: not one._is_running, timeout_s=10, why="its thread has ended")
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -96,7 +96,7 @@ def test_a_look_that_breaks_does_not_end_all_looks() -> None:
             raise RuntimeError("a bug")
         return "seen"
 
-    one = OnDemand(look, 0.01, idle_s=0.05)
+    one = BackgroundPoller(look, 0.01, idle_timeout_s=0.05)
 
-    assert wait_until(one.latest, timeout_s=10, why="it looks again") == "seen"
-    wait_until(lambda: not one._at_work, timeout_s=10, why="its thread has ended")
+    assert wait_until(one.get_latest, timeout_s=10, why="it looks again") == "seen"
+    wait_until(lambda: not one._is_running, timeout_s=10, why="its thread has ended")

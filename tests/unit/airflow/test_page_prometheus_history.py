@@ -13,8 +13,15 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Final
 
 import pytest
-from mirrorbook_airflow.page.mirror_state import Sample, Seen
-from mirrorbook_airflow.page.prometheus_history import ANSWER_S, STEP_S, Past, check_address, past, rate
+from mirrorbook_airflow.page.mirror_state import MirrorSample, MirrorView
+from mirrorbook_airflow.page.prometheus_history import (
+    RESPONSE_TIMEOUT_S,
+    STEP_S,
+    PrometheusHistory,
+    check_address,
+    compute_rates,
+    fetch_samples,
+)
 
 from mirror_core.model.errors import BadRequest, RemoteFault
 from mirror_core.model.names import MirrorName
@@ -90,7 +97,7 @@ def _ready(address: str) -> bool:
 
 
 def test_the_plots_begin_with_what_prometheus_remembers(address: str, end: int) -> None:
-    samples = past(f"{address}/", NAME, end * 1000 + 59_999)
+    samples = fetch_samples(f"{address}/", NAME, end * 1000 + 59_999)
 
     assert [samples[0].at_ms, samples[-2].at_ms] == [(end + BEGAN) * 1000, end * 1000]
     by_minute = {(sample.at_ms // 1000 - end) // 60: sample for sample in samples[:-1]}
@@ -99,31 +106,33 @@ def test_the_plots_begin_with_what_prometheus_remembers(address: str, end: int) 
     assert by_minute[-19].lag == 120
     assert {by_minute[minute].missing for minute in range(-59, -10)} == {3}
     assert {by_minute[minute].missing for minute in range(-9, 1)} == {None}, "nobody sees the source"
-    speeds = {round(speed) for _, speed in rate([(s.at_ms, s.copied) for s in samples[6:-1]]) if speed is not None}
+    speeds = {
+        round(speed) for _, speed in compute_rates([(s.at_ms, s.copied) for s in samples[6:-1]]) if speed is not None
+    }
     assert speeds == {50}, "offsets a second, of both topics"
-    assert samples[-1] == Sample(samples[-2].at_ms + 1, None, None, None), "own samples count from somewhere else"
+    assert samples[-1] == MirrorSample(samples[-2].at_ms + 1, None, None, None), "own samples count from somewhere else"
 
 
 def test_what_was_seen_from_here_follows_what_is_remembered() -> None:
-    remembered = Past((Sample(1_000, 5, None, 100), Sample(1_001, None, None, None)))
-    seen = Seen(2_000, None, None, (Sample(900, 1, 1, 7_000), Sample(2_000, 2, 2, 7_300)))
-    assert [sample.at_ms for sample in remembered.before(seen).samples] == [1_000, 1_001, 2_000]
-    assert Past((), "it hangs").before(seen) == seen
-    speeds = rate([(s.at_ms, s.copied) for s in remembered.before(seen).samples])
+    remembered = PrometheusHistory((MirrorSample(1_000, 5, None, 100), MirrorSample(1_001, None, None, None)))
+    seen = MirrorView(2_000, None, None, (MirrorSample(900, 1, 1, 7_000), MirrorSample(2_000, 2, 2, 7_300)))
+    assert [sample.at_ms for sample in remembered.prepend_to(seen).samples] == [1_000, 1_001, 2_000]
+    assert PrometheusHistory((), "it hangs").prepend_to(seen) == seen
+    speeds = compute_rates([(s.at_ms, s.copied) for s in remembered.prepend_to(seen).samples])
     assert [speed for _, speed in speeds] == [None, None], "no leap where one count ends and another begins"
 
 
 def test_a_mirror_that_prometheus_does_not_know_has_no_past(address: str, end: int) -> None:
-    assert past(address, MirrorName("never"), end * 1000) == ()
+    assert fetch_samples(address, MirrorName("never"), end * 1000) == ()
 
 
 def test_who_does_not_answer_as_prometheus_does_is_said(address: str, end: int) -> None:
     with pytest.raises(RemoteFault, match=r"^Prometheus at 127\.0\.0\.1 answers with HTTP status 404$"):
-        past(f"{address}/nowhere", NAME, end * 1000)
+        fetch_samples(f"{address}/nowhere", NAME, end * 1000)
     began = time.monotonic()
     with pytest.raises(RemoteFault, match=r"^Prometheus at 127\.0\.0\.1 does not answer: URLError$"):
-        past(f"http://127.0.0.1:{choose_ports(1)[0]}", NAME, end * 1000)
-    assert time.monotonic() - began < 3 * ANSWER_S
+        fetch_samples(f"http://127.0.0.1:{choose_ports(1)[0]}", NAME, end * 1000)
+    assert time.monotonic() - began < 3 * RESPONSE_TIMEOUT_S
 
 
 @pytest.mark.parametrize(
@@ -153,9 +162,9 @@ def test_what_a_stranger_answers_makes_no_endless_past(answered: str, samples: i
             where = f"http://127.0.0.1:{server.server_port}"
             if samples is None:
                 with pytest.raises(RemoteFault, match="answers something else than series"):
-                    past(where, NAME, 1_800_000_000_000)
+                    fetch_samples(where, NAME, 1_800_000_000_000)
             else:
-                assert len(past(where, NAME, 1_800_000_000_000)) == samples
+                assert len(fetch_samples(where, NAME, 1_800_000_000_000)) == samples
         finally:
             server.shutdown()
 

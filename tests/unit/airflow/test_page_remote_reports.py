@@ -13,8 +13,14 @@ import pytest
 from airflow.sdk.io import attach
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 from mirrorbook_airflow.page import remote_reports, report_files
-from mirrorbook_airflow.page.mirror_state import Clusters
-from mirrorbook_airflow.page.remote_reports import Copies, Listing, NoAnswer, TooLarge, where
+from mirrorbook_airflow.page.mirror_state import ClusterSnapshots
+from mirrorbook_airflow.page.remote_reports import (
+    RemoteReports,
+    ReportListing,
+    ReportsUnreachable,
+    ReportTooLarge,
+    redact_location,
+)
 from mirrorbook_airflow.page.rendering import render
 
 from tests.support.waiting import wait_until
@@ -62,20 +68,22 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def test_pages_of_the_copy_are_listed_beside_those_of_this_machine(tmp_path: Path) -> None:
-    assert Copies().listing(tmp_path, URL, "run-r") == Listing([], sorted(INSIDE))
+    assert RemoteReports().list_reports(tmp_path, URL, "run-r") == ReportListing([], sorted(INSIDE))
     (tmp_path / "run-r").mkdir()
     (tmp_path / "run-r" / "index.html").write_text("here")
-    assert Copies().listing(tmp_path, URL, "run-r") == Listing(["index.html"], ["prove/index.html", "run.json"])
-    assert Copies().listing(tmp_path, None, "run-r") == Listing(["index.html"])
-    assert not Copies().listing(tmp_path, URL, "run-none").copied
+    assert RemoteReports().list_reports(tmp_path, URL, "run-r") == ReportListing(
+        ["index.html"], ["prove/index.html", "run.json"]
+    )
+    assert RemoteReports().list_reports(tmp_path, None, "run-r") == ReportListing(["index.html"])
+    assert not RemoteReports().list_reports(tmp_path, URL, "run-none").copied
 
 
 def test_a_page_of_this_machine_goes_before_its_copy(tmp_path: Path) -> None:
-    assert Copies().report(tmp_path, URL, "run-r", "index.html") == b"index.html"
+    assert RemoteReports().read_report(tmp_path, URL, "run-r", "index.html") == b"index.html"
     (tmp_path / "run-r").mkdir()
     (tmp_path / "run-r" / "index.html").write_text("here")
-    assert Copies().report(tmp_path, URL, "run-r", "index.html") == tmp_path / "run-r" / "index.html"
-    assert Copies().report(tmp_path, None, "run-r", "run.json") is None
+    assert RemoteReports().read_report(tmp_path, URL, "run-r", "index.html") == tmp_path / "run-r" / "index.html"
+    assert RemoteReports().read_report(tmp_path, None, "run-r", "run.json") is None
 
 
 @pytest.mark.parametrize(
@@ -93,7 +101,7 @@ def test_a_page_of_this_machine_goes_before_its_copy(tmp_path: Path) -> None:
 )
 def test_nothing_else_is_given(tmp_path: Path, folder: str, name: str) -> None:
     for place in (URL, f"{URL}/"):
-        assert Copies().report(tmp_path, place, folder, name) is None
+        assert RemoteReports().read_report(tmp_path, place, folder, name) is None
 
 
 def test_a_folder_that_all_machines_see_will_do(tmp_path: Path) -> None:
@@ -103,48 +111,50 @@ def test_a_folder_that_all_machines_see_will_do(tmp_path: Path) -> None:
     (tmp_path / "secret.html").write_text("secret")
     (shared / "run-r" / "link.html").symlink_to(tmp_path / "secret.html")
     for place in (str(shared), f"file://{shared}"):
-        assert Copies().listing(tmp_path, place, "run-r").copied == ["index.html", "link.html"]
-        assert Copies().report(tmp_path, place, "run-r", "index.html") == shared / "run-r" / "index.html"
-        assert Copies().report(tmp_path, place, "run-r", "link.html") is None
-        assert Copies().report(tmp_path, place, "run-r", "../../secret.html") is None
+        assert RemoteReports().list_reports(tmp_path, place, "run-r").copied == ["index.html", "link.html"]
+        assert RemoteReports().read_report(tmp_path, place, "run-r", "index.html") == shared / "run-r" / "index.html"
+        assert RemoteReports().read_report(tmp_path, place, "run-r", "link.html") is None
+        assert RemoteReports().read_report(tmp_path, place, "run-r", "../../secret.html") is None
 
 
 def test_a_report_that_would_fill_the_memory_is_not_given(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_reports, "LARGEST", 1 << 20)
+    monkeypatch.setattr(remote_reports, "MAX_REPORT_BYTES", 1 << 20)
     store.pipe_file("/bucket/evidence/run-r/index.html", bytes(1 << 20))
-    assert Copies().report(tmp_path, URL, "run-r", "index.html") == bytes(1 << 20)
+    assert RemoteReports().read_report(tmp_path, URL, "run-r", "index.html") == bytes(1 << 20)
     store.pipe_file("/bucket/evidence/run-r/index.html", bytes((1 << 20) + 1))
-    with pytest.raises(TooLarge, match=f"larger than 1 MiB: fetch it from {SHOWN}/run-r$"):
-        Copies().report(tmp_path, URL, "run-r", "index.html")
+    with pytest.raises(ReportTooLarge, match=f"larger than 1 MiB: fetch it from {SHOWN}/run-r$"):
+        RemoteReports().read_report(tmp_path, URL, "run-r", "index.html")
 
 
-class Brief(Copies):
+class Brief(RemoteReports):
     """Waits briefly for a store, and for this machine as long as it takes."""
 
-    def _ask(self, place: str, question: Callable[[], T]) -> T:
-        self._answer_s = 60.0 if place == remote_reports.HERE else 0.2
-        return super()._ask(place, question)
+    def _run_in_thread(self, location: str, read: Callable[[], T]) -> T:
+        self._timeout_s = 60.0 if location == remote_reports.LOCAL_FOLDER_TEXT else 0.2
+        return super()._run_in_thread(location, read)
 
 
 def test_a_silent_store_is_said_and_holds_nobody_up(tmp_path: Path, hanging: threading.Event) -> None:
     (tmp_path / "run-r").mkdir()
     (tmp_path / "run-r" / "index.html").write_text("here")
-    asked = Brief(at_once=2)
+    asked = Brief(max_parallel=2)
     begun_s = time.monotonic()
-    found = [asked.listing(tmp_path, URL, "run-r") for _ in range(4)]
+    found = [asked.list_reports(tmp_path, URL, "run-r") for _ in range(4)]
     assert time.monotonic() - begun_s < 30
-    silent = Listing(["index.html"], trouble=f"{SHOWN}: no answer within 0.2 s")
-    waiting = Listing(["index.html"], trouble=f"{SHOWN}: earlier questions still wait for its answer")
+    silent = ReportListing(["index.html"], error=f"{SHOWN}: no answer within 0.2 s")
+    waiting = ReportListing(["index.html"], error=f"{SHOWN}: earlier questions still wait for its answer")
     assert found == [silent, silent, waiting, waiting]
-    assert asked.report(tmp_path, URL, "run-r", "index.html") == tmp_path / "run-r" / "index.html", (
+    assert asked.read_report(tmp_path, URL, "run-r", "index.html") == tmp_path / "run-r" / "index.html", (
         "the store is not asked"
     )
-    with pytest.raises(NoAnswer, match="still wait"):
-        asked.report(tmp_path, URL, "run-r", "run.json")
+    with pytest.raises(ReportsUnreachable, match="still wait"):
+        asked.read_report(tmp_path, URL, "run-r", "run.json")
     hanging.set()
-    wait_until(lambda: not asked.listing(tmp_path, URL, "run-r").trouble, timeout_s=10, why="the store answers again")
+    wait_until(
+        lambda: not asked.list_reports(tmp_path, URL, "run-r").error, timeout_s=10, why="the store answers again"
+    )
 
 
 def test_a_folder_of_this_machine_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,17 +164,17 @@ def test_a_folder_of_this_machine_that_hangs_holds_nobody_up(tmp_path: Path, mon
         back.wait()
         return []
 
-    monkeypatch.setattr(remote_reports, "reports", hang)
-    monkeypatch.setattr(remote_reports, "report", hang)
-    asked = Copies(answer_s=0.2, at_once=2)
-    silent = f"{remote_reports.HERE}: no answer within 0.2 s"
-    assert asked.listing(tmp_path, None, "run-r") == Listing([], trouble=silent)
-    with pytest.raises(NoAnswer, match=silent):
-        asked.report(tmp_path, URL, "run-r", "index.html")
-    with pytest.raises(NoAnswer, match="earlier questions still wait"):
-        asked.report(tmp_path, URL, "run-r", "index.html")
+    monkeypatch.setattr(remote_reports, "list_reports", hang)
+    monkeypatch.setattr(remote_reports, "find_report", hang)
+    asked = RemoteReports(timeout_s=0.2, max_parallel=2)
+    silent = f"{remote_reports.LOCAL_FOLDER_TEXT}: no answer within 0.2 s"
+    assert asked.list_reports(tmp_path, None, "run-r") == ReportListing([], error=silent)
+    with pytest.raises(ReportsUnreachable, match=silent):
+        asked.read_report(tmp_path, URL, "run-r", "index.html")
+    with pytest.raises(ReportsUnreachable, match="earlier questions still wait"):
+        asked.read_report(tmp_path, URL, "run-r", "index.html")
     back.set()
-    wait_until(lambda: not asked.listing(tmp_path, None, "run-r").trouble, timeout_s=10, why="it answers again")
+    wait_until(lambda: not asked.list_reports(tmp_path, None, "run-r").error, timeout_s=10, why="it answers again")
 
 
 @pytest.mark.parametrize(
@@ -181,14 +191,14 @@ def test_what_a_store_refuses_is_said_without_its_words(
         raise error
 
     monkeypatch.setattr(Store, "find", refuse)
-    assert Copies().listing(tmp_path, URL, "run-r") == Listing([], trouble=words)
+    assert RemoteReports().list_reports(tmp_path, URL, "run-r") == ReportListing([], error=words)
 
 
 def test_a_file_system_that_this_airflow_does_not_know_is_said_without_what_logs_in_there(tmp_path: Path) -> None:
-    found = Copies().listing(tmp_path, "what://user:secret@x/y/", "run-r").trouble
+    found = RemoteReports().list_reports(tmp_path, "what://user:secret@x/y/", "run-r").error
     assert found.startswith("what://x/y/: this Airflow knows no such file system")
     assert "secret" not in found
-    assert where("s3://aws_default@bucket/evidence/") == "s3://bucket/evidence"
+    assert redact_location("s3://aws_default@bucket/evidence/") == "s3://bucket/evidence"
 
 
 def test_an_error_that_nobody_expects_is_said_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,40 +206,40 @@ def test_an_error_that_nobody_expects_is_said_by_its_name(tmp_path: Path, monkey
         raise KeyError("password=secret")
 
     monkeypatch.setattr(remote_reports, "ObjectFolder", broken)
-    assert Copies().listing(tmp_path, URL, "run-r").trouble == (
+    assert RemoteReports().list_reports(tmp_path, URL, "run-r").error == (
         f"{SHOWN}: not expected: KeyError; see the log of Airflow's API server"
     )
 
 
-def shown(listing: Listing, copy_to: str | None = URL, trouble: str = "") -> str:
-    clusters = Clusters(0, {}, {}, trouble, copy_to=copy_to)
+def shown(listing: ReportListing, copy_to: str | None = URL, trouble: str = "") -> str:
+    clusters = ClusterSnapshots(0, {}, {}, trouble, copy_to=copy_to)
     return render("files", run="r/1", listing=listing, clusters=clusters, root="/proxy/mirrorbook")
 
 
 def test_the_page_says_which_reports_are_copies_and_why_none_is_listed() -> None:
-    both = shown(Listing(["a.html"], ["<b>.html"]))
+    both = shown(ReportListing(["a.html"], ["<b>.html"]))
     assert '<a href="/proxy/mirrorbook/runs/r/1/files/a.html">a.html</a></li>' in both
     assert '/runs/r/1/files/%3Cb%3E.html">&lt;b&gt;.html</a> <span class="dim">from' in both
     assert "There is no report" not in both
-    silent = shown(Listing([], trouble="s3://x: no answer within 5 s"))
+    silent = shown(ReportListing([], error="s3://x: no answer within 5 s"))
     assert 'class="alarm">Copies of reports cannot be listed: s3://x: no answer within 5 s<' in silent
     assert "There is no report" not in silent, "nobody knows that"
-    assert "and no copy of one" in shown(Listing([]))
-    assert "set evidence.copy_to in mirrors.yaml" in shown(Listing([]), copy_to=None)
-    assert "It is not known where copies of reports are: no Variable" in shown(Listing([]), None, "no Variable")
+    assert "and no copy of one" in shown(ReportListing([]))
+    assert "set evidence.copy_to in mirrors.yaml" in shown(ReportListing([]), copy_to=None)
+    assert "It is not known where copies of reports are: no Variable" in shown(ReportListing([]), None, "no Variable")
 
 
 def test_a_share_that_hangs_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    share, real, go = tmp_path / "share", report_files.reports, threading.Event()
+    share, real, go = tmp_path / "share", report_files.list_reports, threading.Event()
     share.mkdir()
 
     def reports(evidence: Path, folder: str) -> list[str]:
         assert evidence != share or go.wait(60)
         return real(evidence, folder)
 
-    monkeypatch.setattr(remote_reports, "reports", reports)
+    monkeypatch.setattr(remote_reports, "list_reports", reports)
     try:
-        assert "no answer" in Copies(answer_s=0.2).listing(tmp_path, str(share), "run-r").trouble
+        assert "no answer" in RemoteReports(timeout_s=0.2).list_reports(tmp_path, str(share), "run-r").error
     finally:
         go.set()
 
@@ -247,11 +257,11 @@ def test_a_folder_that_this_user_may_not_read_is_said_and_not_taken_for_empty(
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    listing = Copies().listing(tmp_path, str(tmp_path / "share"), "run-r")
-    assert listing.trouble
+    listing = RemoteReports().list_reports(tmp_path, str(tmp_path / "share"), "run-r")
+    assert listing.error
     assert not listing.copied
-    with pytest.raises(NoAnswer):
-        Copies().report(tmp_path, str(tmp_path / "share"), "run-r", "index.html")
+    with pytest.raises(ReportsUnreachable):
+        RemoteReports().read_report(tmp_path, str(tmp_path / "share"), "run-r", "index.html")
 
 
 @pytest.mark.parametrize(
@@ -263,4 +273,4 @@ def test_a_folder_that_this_user_may_not_read_is_said_and_not_taken_for_empty(
     ],
 )
 def test_no_login_is_shown_and_a_container_is_none(place: str, shown: str) -> None:
-    assert where(place) == shown
+    assert redact_location(place) == shown

@@ -7,9 +7,9 @@ import shlex
 from dataclasses import replace
 
 import pytest
-from mirrorbook_airflow.page.mirror_state import Judged, Seen
-from mirrorbook_airflow.page.rows import MirrorPage, mirror_page
-from mirrorbook_airflow.page.tables import PER_PAGE, lateness, topic_table
+from mirrorbook_airflow.page.mirror_state import MirrorAssessment, MirrorView
+from mirrorbook_airflow.page.rows import MirrorPageContent, make_mirror_page
+from mirrorbook_airflow.page.tables import ROWS_PER_PAGE, compute_lateness, make_topic_table
 
 from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.failover_readiness import GroupReadAgain, UnplannedForecast
@@ -31,22 +31,22 @@ def of_topic(topic: str, one: PartitionDescription) -> PartitionDescription:
     return replace(one, partition=f"{topic}-{one.partition.rpartition('-')[2]}")
 
 
-def look(*rows: PartitionDescription) -> Seen:
+def look(*rows: PartitionDescription) -> MirrorView:
     """At partitions of any topics, of whose sources' ends nothing was seen."""
     return replace(seen(*rows), loss=None)
 
 
-def at(known: Seen, *, partitions: int = 1, topics: int = 1) -> MirrorPage:
-    return mirror_page(MIRROR, told(), known, None, NOW, partitions, topics)
+def at(known: MirrorView, *, partitions: int = 1, topics: int = 1) -> MirrorPageContent:
+    return make_mirror_page(MIRROR, told(), known, None, NOW, partitions, topics)
 
 
-def cells(view: MirrorPage, section: str) -> list[list[str]]:
+def cells(view: MirrorPageContent, section: str) -> list[list[str]]:
     """Of a table's body."""
     (found,) = re.findall(rf'<section id="{section}">.*?</section>', shown(view), re.DOTALL)
     return Page(found).rows[1:]
 
 
-def told_beside(view: MirrorPage, section: str) -> str:
+def told_beside(view: MirrorPageContent, section: str) -> str:
     (found,) = re.findall(rf'<section id="{section}">.*?</section>', shown(view), re.DOTALL)
     return Page(found).text
 
@@ -105,7 +105,7 @@ def test_a_turned_page_of_one_table_keeps_that_of_the_other() -> None:
 # -- behind, and proved ------------------------------------------------------------------------------------------------
 
 
-def behind(**whole_ms: int | None) -> Seen:
+def behind(**whole_ms: int | None) -> MirrorView:
     """Partitions of topics `a` and `b`, each lacking 5 offsets; when each lacked nothing, None: that was never seen."""
     rows = [of_topic(name[0], row(int(name[1]), lag=5)) for name in whole_ms]
     statuses = {(one := Partition(name[0], int(name[1]))): status(one) for name in whole_ms}
@@ -141,8 +141,8 @@ def test_each_partition_and_topic_says_how_far_it_is_behind_in_time_and_unknown_
 def test_of_an_old_look_and_of_a_stopped_mirror_no_seconds_are_shown() -> None:
     known = behind(a0=NOW - 4_000)
     recorded = told(PartitionRecord(NAME, status(Partition("a", 0))))
-    old = mirror_page(MIRROR, recorded, replace(known, at_ms=NOW - 11_000), None, NOW)
-    stopped = mirror_page(replace(MIRROR, desired=DesiredState.STOPPED), recorded, known, None, NOW)
+    old = make_mirror_page(MIRROR, recorded, replace(known, at_ms=NOW - 11_000), None, NOW)
+    stopped = make_mirror_page(replace(MIRROR, desired=DesiredState.STOPPED), recorded, known, None, NOW)
 
     for view, words in ((old, "unknown"), (stopped, "stopped")):
         assert [one[5] for one in cells(view, "partitions")] == [words]
@@ -177,10 +177,10 @@ def test_each_partition_and_topic_says_how_much_of_it_was_proved_equal() -> None
 # -- groups and drift --------------------------------------------------------------------------------------------------
 
 
-def judgement(groups: dict[str, GroupReadAgain], *drift: DriftRow) -> Judged:
+def judgement(groups: dict[str, GroupReadAgain], *drift: DriftRow) -> MirrorAssessment:
     made = plan(groups=dict.fromkeys(groups, "0 after the final sync"))
     unplanned = UnplannedForecast(refused=(), groups=groups)
-    return Judged(NOW, PlanDecision(made, ()), drift, unplanned=unplanned)
+    return MirrorAssessment(NOW, PlanDecision(made, ()), drift, unplanned=unplanned)
 
 
 def test_of_many_groups_those_are_shown_that_would_read_the_most_again_or_of_which_that_is_unknown() -> None:
@@ -200,7 +200,7 @@ def test_of_much_drift_it_is_said_how_much_is_left_out() -> None:
         return DriftRow(part=SyncCategory.TOPICS, subject=f"t{n}", source="", destination="", action=action)
 
     rows = [drift(n, SyncAction.EQUAL if n < 10 else SyncAction.CREATE) for n in range(1_511)]
-    assert len(cells(page(seen(row(0)), judgement({}, *rows)), "drift")) == PER_PAGE
+    assert len(cells(page(seen(row(0)), judgement({}, *rows)), "drift")) == ROWS_PER_PAGE
     assert "1,401 more are not shown" in told_beside(page(seen(row(0)), judgement({}, *rows)), "drift")
     assert "not shown" not in told_beside(page(seen(row(0)), judgement({}, *rows[:110])), "drift")
 
@@ -218,5 +218,5 @@ def test_the_commands_that_list_everything_are_commands() -> None:
 
 
 def test_of_nothing_there_is_one_empty_page() -> None:
-    found = topic_table((), lateness(None, stopped=False), 7)
+    found = make_topic_table((), compute_lateness(None, stopped=False), 7)
     assert (found.rows, found.total, found.page, found.pages) == ([], 0, 1, 1)

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import pytest
-from mirrorbook_airflow.page.buttons import SET, SET_ACTIONS, SET_UNPLANNED
-from mirrorbook_airflow.page.mirror_state import Clusters, Seen, Told
-from mirrorbook_airflow.page.overview import overview
+from mirrorbook_airflow.page.buttons import FAILOVER_SET, FAILOVER_SET_UNPLANNED, SET_BUTTON_LABELS
+from mirrorbook_airflow.page.mirror_state import ClusterSnapshot, ClusterSnapshots, MirrorView
+from mirrorbook_airflow.page.overview import list_overviews
 from mirrorbook_airflow.page.rendering import render
-from mirrorbook_airflow.page.set_page import SetView, sets_of
+from mirrorbook_airflow.page.set_page import SetView, list_set_views
 
 from mirror_core.model.config_sections import MirrorSet, SetOrder
 from mirror_core.model.mirror import PartitionState
@@ -23,10 +23,12 @@ from tests.support.set_pages import ATTEMPT, run_of
 
 OTHER = MirrorName("payments")
 LONG = "a\"b'<i>&" + "x" * 232 + "\u202e" + "</p>"
-FREE = dict.fromkeys(SET_ACTIONS, "")
+FREE = dict.fromkeys(SET_BUTTON_LABELS, "")
 
 
-def clusters(*records: object, sets: Iterable[MirrorSet] | None = (MirrorSet("shop", (NAME, OTHER)),)) -> Clusters:
+def clusters(
+    *records: object, sets: Iterable[MirrorSet] | None = (MirrorSet("shop", (NAME, OTHER)),)
+) -> ClusterSnapshots:
     """Two clusters, each the destination of a mirror of the set."""
     states = {ClusterName("west"): State(), ClusterName("north"): State()}
     states[ClusterName("west")].put(MIRROR)
@@ -35,50 +37,52 @@ def clusters(*records: object, sets: Iterable[MirrorSet] | None = (MirrorSet("sh
         of = getattr(record, "plan", None)
         mine = "north" if (of.mirror == OTHER if of else str(getattr(record, "run", "")).startswith(OTHER)) else "west"
         states[ClusterName(mine)].put(record)  # type: ignore[arg-type]
-    told = {name: Told(state, {}, NOW - 500) for name, state in states.items()}
-    return Clusters(NOW, told, {}, sets=None if sets is None else tuple(sets))
+    told = {name: ClusterSnapshot(state, {}, NOW - 500) for name, state in states.items()}
+    return ClusterSnapshots(NOW, told, {}, sets=None if sets is None else tuple(sets))
 
 
 def views(
-    found: Clusters, looked: Mapping[MirrorName, Seen | None] | None = None, why_not: Mapping[str, str] = FREE
+    found: ClusterSnapshots,
+    looked: Mapping[MirrorName, MirrorView | None] | None = None,
+    why_not: Mapping[str, str] = FREE,
 ) -> list[SetView]:
-    both: Mapping[MirrorName, Seen | None] = {NAME: seen(row(0, lag=5)), OTHER: seen(row(0, lag=9))}
-    return list(sets_of(found, overview(found, both if looked is None else looked, {}, NOW), why_not, NOW))
+    both: Mapping[MirrorName, MirrorView | None] = {NAME: seen(row(0, lag=5)), OTHER: seen(row(0, lag=9))}
+    return list(list_set_views(found, list_overviews(found, both if looked is None else looked, {}, NOW), why_not, NOW))
 
 
-def shown(found: Clusters, *sets: SetView) -> str:
+def shown(found: ClusterSnapshots, *sets: SetView) -> str:
     return render("mirrors", rows=[], sets=sets, clusters=found, base="/proxy", root="/proxy/mirrorbook")
 
 
-def greys(found: Clusters, why_not: Mapping[str, str] = FREE) -> dict[str, str]:
-    return {action.dag: action.why_not for view in views(found, why_not=why_not) for action in view.actions}
+def greys(found: ClusterSnapshots, why_not: Mapping[str, str] = FREE) -> dict[str, str]:
+    return {action.dag: action.disabled_reason for view in views(found, why_not=why_not) for action in view.actions}
 
 
 def test_the_worst_mirror_speaks_for_its_set() -> None:
     (view,) = views(clusters())
 
     assert view.furthest is not None
-    assert view.worst is not None
+    assert view.greatest_loss is not None
     assert (view.furthest.name, view.furthest.lag) == (OTHER, 9)
-    assert (view.worst.name, view.worst.lost) == (OTHER, 9)
+    assert (view.greatest_loss.name, view.greatest_loss.known_loss) == (OTHER, 9)
 
 
 @pytest.mark.parametrize("unknown", [None, seen(row(0, lag=99), at_ms=NOW - 60_000)])
-def test_a_mirror_of_which_nothing_is_known_now_is_worse_than_any_number(unknown: Seen | None) -> None:
+def test_a_mirror_of_which_nothing_is_known_now_is_worse_than_any_number(unknown: MirrorView | None) -> None:
     (view,) = views(clusters(), {NAME: unknown, OTHER: seen(row(0, lag=9))})
 
     assert view.furthest is not None
-    assert view.worst is not None
+    assert view.greatest_loss is not None
     assert (view.furthest.name, view.furthest.lag) == (NAME, None)
-    assert (view.worst.name, view.worst.lost) == (NAME, None)
+    assert (view.greatest_loss.name, view.greatest_loss.known_loss) == (NAME, None)
 
 
 def test_a_set_with_a_mirror_that_nobody_knows_is_unknown_and_its_buttons_are_grey() -> None:
     found = clusters(sets=[MirrorSet("shop", (NAME, MirrorName("gone")))])
     (view,) = views(found)
 
-    assert (view.furthest, view.worst) == (None, None)
-    assert greys(found) == dict.fromkeys(SET_ACTIONS, "no cluster that answers knows mirror gone")
+    assert (view.furthest, view.greatest_loss) == (None, None)
+    assert greys(found) == dict.fromkeys(SET_BUTTON_LABELS, "no cluster that answers knows mirror gone")
     assert ["gone", "no cluster that answers knows it"] in Page(shown(found, view)).rows
 
 
@@ -90,8 +94,8 @@ def test_the_last_failover_of_a_set_is_told_over_all_clusters() -> None:
     (view,) = views(clusters(*old, *new, strange, fence))
 
     assert view.run is not None
-    assert (view.run.id, view.run.ended, view.run.places) == (ATTEMPT, False, "1 applications stopped, 1 done")
-    assert [(one.place, one.standstill) for one in view.members][1] == ("applications stopped", "4.0 s so far")
+    assert (view.run.id, view.run.ended, view.run.phases) == (ATTEMPT, False, "1 applications stopped, 1 done")
+    assert [(one.phase, one.standstill) for one in view.members][1] == ("applications stopped", "4.0 s so far")
 
 
 def test_a_set_that_was_never_failed_over_says_so() -> None:
@@ -113,28 +117,28 @@ def test_a_run_of_airflow_leads_to_its_approval() -> None:
 def test_buttons_lead_to_the_forms_of_sets_unless_the_user_may_not() -> None:
     found = clusters()
     links = Page(shown(found, *views(found))).links
-    assert {f"/proxy/dags/{dag}" for dag in (SET, SET_UNPLANNED)} <= set(links)
+    assert {f"/proxy/dags/{dag}" for dag in (FAILOVER_SET, FAILOVER_SET_UNPLANNED)} <= set(links)
 
-    text = Page(shown(found, *views(found, why_not=dict.fromkeys(SET_ACTIONS, "viewer may not"))))
+    text = Page(shown(found, *views(found, why_not=dict.fromkeys(SET_BUTTON_LABELS, "viewer may not"))))
     assert not [link for link in text.links if link.startswith("/proxy/dags")]
     assert text.text.count("viewer may not") == 2
 
 
 def test_a_planned_run_leaves_the_sources_to_be_given_up() -> None:
     assert greys(clusters(run_of(NAME))) == {
-        SET: f"{NAME}: failover {run_of(NAME).id} is under way",
-        SET_UNPLANNED: "",
+        FAILOVER_SET: f"{NAME}: failover {run_of(NAME).id} is under way",
+        FAILOVER_SET_UNPLANNED: "",
     }
-    assert greys(clusters(run_of(NAME, mode=RunMode.UNPLANNED)))[SET_UNPLANNED]
+    assert greys(clusters(run_of(NAME, mode=RunMode.UNPLANNED)))[FAILOVER_SET_UNPLANNED]
 
 
 def test_names_of_sets_and_mirrors_are_text() -> None:
     sets = [MirrorSet(name, (NAME, MirrorName(name)), SetOrder.IN_ORDER) for name in (HOSTILE, LONG)]
     found = clusters(run_of(NAME, f"{LONG}-20260101T000000-abcd", note=HOSTILE), sets=sets)
-    found = replace(found, trouble=HOSTILE, silent={ClusterName(LONG): HOSTILE})
+    found = replace(found, error=HOSTILE, unreachable={ClusterName(LONG): HOSTILE})
     failed = {NAME: seen(row(0, PartitionState.FAILED))}
 
-    text = shown(found, *views(found, failed, dict.fromkeys(SET_ACTIONS, HOSTILE)))
+    text = shown(found, *views(found, failed, dict.fromkeys(SET_BUTTON_LABELS, HOSTILE)))
 
     parsed = Page(text)
     assert not parsed.tags & {"script", "i"}

@@ -6,14 +6,14 @@ import re
 from dataclasses import replace
 
 import pytest
-from mirrorbook_airflow.page.buttons import ACTIONS, FAILBACK, FAILOVER, UNPLANNED, actions
-from mirrorbook_airflow.page.mirror_state import Judged
-from mirrorbook_airflow.page.prometheus_history import POINTS, plot, rate
+from mirrorbook_airflow.page.buttons import FAILBACK, FAILOVER, MIRROR_BUTTON_LABELS, UNPLANNED, list_mirror_buttons
+from mirrorbook_airflow.page.mirror_state import MirrorAssessment
+from mirrorbook_airflow.page.prometheus_history import MAX_POINTS, compute_rates, make_plot
 from mirrorbook_airflow.page.rendering import render
-from mirrorbook_airflow.page.rows import still_holds
-from mirrorbook_airflow.page.runs import dag_run_of, runs_of
+from mirrorbook_airflow.page.rows import select_valid
+from mirrorbook_airflow.page.runs import list_run_views, parse_dag_run
 from mirrorbook_airflow.page.static import STATIC
-from mirrorbook_airflow.page.tables import PER_PAGE
+from mirrorbook_airflow.page.tables import ROWS_PER_PAGE
 
 from mirror_core.decide.clock_skew import format_clock_behind
 from mirror_core.decide.failover_plan import PlanDecision
@@ -78,7 +78,7 @@ def test_of_five_thousand_partitions_a_page_shows_a_hundred_and_the_failed_one()
 
     first, last = page(seen(*rows)), page(seen(*rows), number=10_000)
 
-    assert len(first.partitions.rows) == PER_PAGE
+    assert len(first.partitions.rows) == ROWS_PER_PAGE
     assert first.partitions.rows[0].row.partition == "t-4999"
     assert (last.partitions.page, last.partitions.pages) == (50, 50)
     assert len(shown(first)) < 100_000
@@ -91,7 +91,7 @@ def test_what_is_not_known_is_never_shown_as_zero() -> None:
     assert view.facts["lag"] == "unknown"
     assert view.age.stale
     assert view.alarms
-    assert "unknown" in view.drift_words
+    assert "unknown" in view.drift_text
 
 
 def test_an_old_look_is_an_alarm_and_its_figures_are_gone() -> None:
@@ -236,7 +236,9 @@ def test_names_of_others_are_text_and_cannot_hide() -> None:
             reason=HOSTILE,
         ),
     )
-    judgement = Judged(NOW, PlanDecision(plan(groups={HOSTILE: HOSTILE}, warnings=(HOSTILE,)), (HOSTILE,)), drift)
+    judgement = MirrorAssessment(
+        NOW, PlanDecision(plan(groups={HOSTILE: HOSTILE}, warnings=(HOSTILE,)), (HOSTILE,)), drift
+    )
 
     text = shown(page(seen(*hostile), judgement))
 
@@ -272,16 +274,16 @@ BEAT = (
 def test_the_standstill_is_counted_while_it_happens_and_told_by_the_core_at_its_end() -> None:
     steps = [step("prove", NOW - 19_000, NOW - 10_000), step("fence", NOW - 4_000, NOW - 3_000)]
 
-    (before,) = runs_of(told(run(), steps[0]), NAME, NOW)
-    (during,) = runs_of(told(run(), *steps), NAME, NOW)
-    (after,) = runs_of(told(run(), *steps, step("promote", NOW - 2_000, NOW - 1_000)), NAME, NOW)
+    (before,) = list_run_views(told(run(), steps[0]), NAME, NOW)
+    (during,) = list_run_views(told(run(), *steps), NAME, NOW)
+    (after,) = list_run_views(told(run(), *steps, step("promote", NOW - 2_000, NOW - 1_000)), NAME, NOW)
 
     assert (before.standstill, during.standstill, after.standstill) == ("not begun", "4.0 s so far", "3.0 s")
     assert [s.state for s in during.steps] == ["DONE", "DONE", "not begun", "not begun"]
 
 
 def test_a_run_that_was_given_up_stands_still_no_more() -> None:
-    (found,) = runs_of(told(run(ended_ms=NOW - 1_000), step("fence", NOW - 4_000, None)), NAME, NOW)
+    (found,) = list_run_views(told(run(ended_ms=NOW - 1_000), step("fence", NOW - 4_000, None)), NAME, NOW)
 
     assert found.standstill == "given up after at most 3.0 s"
     assert found.steps[1].seconds == "3.0"
@@ -289,16 +291,16 @@ def test_a_run_that_was_given_up_stands_still_no_more() -> None:
 
 def test_a_run_that_has_not_ended_says_whether_anybody_conducts_it() -> None:
     beat = replace(make_released_heartbeat(run().id, "x"), value=BEAT)
-    (heard,) = runs_of(told(run(), beat), NAME, NOW)
-    (late,) = runs_of(told(run(), beat), NAME, NOW + 60_000)
-    (silent,) = runs_of(told(run(), beat, silent="west does not answer"), NAME, NOW)
-    (old,) = runs_of(told(run(), beat, at_ms=NOW - 30_000), NAME, NOW)
-    (ended,) = runs_of(told(run(ended_ms=NOW - 1_000)), NAME, NOW)
+    (heard,) = list_run_views(told(run(), beat), NAME, NOW)
+    (late,) = list_run_views(told(run(), beat), NAME, NOW + 60_000)
+    (silent,) = list_run_views(told(run(), beat, silent="west does not answer"), NAME, NOW)
+    (old,) = list_run_views(told(run(), beat, at_ms=NOW - 30_000), NAME, NOW)
+    (ended,) = list_run_views(told(run(ended_ms=NOW - 1_000)), NAME, NOW)
 
-    assert heard.conducted == "conducted by x on elsewhere (process 7), seen 4 s ago"
-    assert [one.conducted[:7] for one in (late, silent, old)] == ["unknown"] * 3, "the state was not read just now"
-    assert ended.conducted == ""
-    assert heard.conducted in shown(page(None, one=told(run(), beat)))
+    assert heard.conductor == "conducted by x on elsewhere (process 7), seen 4 s ago"
+    assert [one.conductor[:7] for one in (late, silent, old)] == ["unknown"] * 3, "the state was not read just now"
+    assert ended.conductor == ""
+    assert heard.conductor in shown(page(None, one=told(run(), beat)))
 
 
 def test_a_run_in_the_middle_that_nobody_conducts_is_an_alarm() -> None:
@@ -326,12 +328,12 @@ def test_an_old_source_that_nobody_watches_is_an_alarm_and_not_by_an_old_state()
 
 
 def test_a_run_of_airflow_has_a_link_and_one_of_the_command_line_has_none() -> None:
-    assert dag_run_of(run().started_by) == (
+    assert parse_dag_run(run().started_by) == (
         "mirror_failover",
         "/dags/mirror_failover/runs/manual__2026-01-01T00%3A00%3A00%2B00%3A00",
     )
-    assert dag_run_of("ann@host") == ("", "")
-    assert dag_run_of("airflow ../../evil/run") == ("", "")
+    assert parse_dag_run("ann@host") == ("", "")
+    assert parse_dag_run("airflow ../../evil/run") == ("", "")
 
 
 # -- what was foretold -------------------------------------------------------------------------------------------------
@@ -377,84 +379,88 @@ def test_without_a_finished_run_nothing_was_foretold() -> None:
 
 
 def grey(**known: object) -> dict[str, str]:
-    rights = {FAILBACK: "viewer may not", **dict.fromkeys(ACTIONS.keys() - {FAILBACK}, "")}
-    found = actions(rights, **known, conducted=UNKNOWN_CONDUCTOR)  # type: ignore[arg-type]
-    return {action.dag: action.why_not for action in found if action.why_not}
+    rights = {FAILBACK: "viewer may not", **dict.fromkeys(MIRROR_BUTTON_LABELS.keys() - {FAILBACK}, "")}
+    found = list_mirror_buttons(rights, **known, conductor=UNKNOWN_CONDUCTOR)  # type: ignore[arg-type]
+    return {action.dag: action.disabled_reason for action in found if action.disabled_reason}
 
 
 def test_a_button_is_grey_by_the_users_rights_or_by_the_cores_reasons() -> None:
-    assert grey(judged=None, run=None) == {FAILBACK: "viewer may not"}
-    assert grey(judged=judged("not caught up"), run=None)[FAILOVER] == "not caught up"
+    assert grey(assessment=None, run=None) == {FAILBACK: "viewer may not"}
+    assert grey(assessment=judged("not caught up"), run=None)[FAILOVER] == "not caught up"
 
 
 def test_a_failover_without_the_source_is_grey_with_the_reason_why_it_would_be_refused() -> None:
     refused = replace(judged(), unplanned=UnplannedForecast(refused=("west is silent", "it is stopped")))
-    assert grey(judged=refused, run=None)[UNPLANNED] == "west is silent; it is stopped"
-    assert grey(judged=refused, run=run())[UNPLANNED] == "west is silent; it is stopped", (
+    assert grey(assessment=refused, run=None)[UNPLANNED] == "west is silent; it is stopped"
+    assert grey(assessment=refused, run=run())[UNPLANNED] == "west is silent; it is stopped", (
         "nor would it go on from there"
     )
     for other in (
         judged("not caught up"),
         replace(judged("the source is dead"), unplanned=UnplannedForecast(refused=())),
     ):
-        assert UNPLANNED not in grey(judged=other, run=None)
+        assert UNPLANNED not in grey(assessment=other, run=None)
 
 
 def test_no_button_is_grey_by_a_judgement_that_holds_no_longer() -> None:
     one, ended = told(), told(run(ended_ms=NOW - 4_000))
     refused = replace(judged(), unplanned=UnplannedForecast(refused=("it is stopped",)), desired=MIRROR.desired)
-    assert still_holds(refused, one, MIRROR, NOW) == refused
-    assert still_holds(refused, one, MIRROR, NOW + 120_000) is None, "too old"
-    assert still_holds(refused, ended, MIRROR, NOW) is None, "a run has ended since"
-    assert still_holds(refused, one, replace(MIRROR, desired=DesiredState.PAUSED), NOW) is None
-    assert still_holds(None, one, MIRROR, NOW) is None
+    assert select_valid(refused, one, MIRROR, NOW) == refused
+    assert select_valid(refused, one, MIRROR, NOW + 120_000) is None, "too old"
+    assert select_valid(refused, ended, MIRROR, NOW) is None, "a run has ended since"
+    assert select_valid(refused, one, replace(MIRROR, desired=DesiredState.PAUSED), NOW) is None
+    assert select_valid(None, one, MIRROR, NOW) is None
 
 
 def test_a_planned_run_leaves_the_source_to_be_given_up_and_a_failback_does_not() -> None:
-    assert grey(judged=None, run=run()).keys() == {FAILOVER, FAILBACK}
-    assert grey(judged=None, run=run(kind=RunKind.FAILBACK)).keys() == {FAILOVER, FAILBACK, UNPLANNED}
+    assert grey(assessment=None, run=run()).keys() == {FAILOVER, FAILBACK}
+    assert grey(assessment=None, run=run(kind=RunKind.FAILBACK)).keys() == {FAILOVER, FAILBACK, UNPLANNED}
 
 
 # -- plots -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_plot_has_a_gap_where_nothing_was_known() -> None:
-    found = plot("Lag", "offsets", [(0, 1), (1_000, None), (2_000, 3)])
+    found = make_plot("Lag", "offsets", [(0, 1), (1_000, None), (2_000, 3)])
 
     assert found.path.count("M") == 2
     assert "L" not in found.path
-    assert found.words == "Lag: 3 offsets now, between 1 and 3 since 00:00:00 UTC"
+    assert found.text == "Lag: 3 offsets now, between 1 and 3 since 00:00:00 UTC"
 
 
 def test_a_plot_of_nothing_says_so() -> None:
-    assert plot("Lag", "offsets", []).path == ""
-    assert plot("Lag", "offsets", [(0, None)]).words == "Lag: unknown since 00:00:00 UTC"
-    assert plot("Lag", "offsets", [(0, 2), (1_000, None)]).words.startswith("Lag: unknown now")
+    assert make_plot("Lag", "offsets", []).path == ""
+    assert make_plot("Lag", "offsets", [(0, None)]).text == "Lag: unknown since 00:00:00 UTC"
+    assert make_plot("Lag", "offsets", [(0, 2), (1_000, None)]).text.startswith("Lag: unknown now")
 
 
 def test_many_samples_of_now_leave_the_few_of_the_past_as_they_are() -> None:
     past: list[tuple[int, float | None]] = [(n * 60_000, None if n % 8 == 0 else 1.0) for n in range(360)]
     now: list[tuple[int, float | None]] = [(360 * 60_000 + n * 2_000, 1.0) for n in range(1_800)]
 
-    found = plot("Lag", "offsets", past + now).path
+    found = make_plot("Lag", "offsets", past + now).path
 
     assert 30 < found.count("M") < 60, "a gap each eight minutes"
     assert found.count("L") > 200
 
 
 def test_many_samples_keep_their_peak_and_their_gap() -> None:
-    samples: list[tuple[int, float | None]] = [(n, 0.0) for n in range(10 * POINTS)]
+    samples: list[tuple[int, float | None]] = [(n, 0.0) for n in range(10 * MAX_POINTS)]
     samples[777], samples[1_555] = (777, 9.0), (1_555, None)
 
-    found = plot("Lag", "offsets", samples)
+    found = make_plot("Lag", "offsets", samples)
 
-    assert found.path.count("L") + found.path.count("M") < POINTS
+    assert found.path.count("L") + found.path.count("M") < MAX_POINTS
     assert " 2.0" in found.path
     assert found.path.count("M") == 2
 
 
 def test_a_rate_is_unknown_where_something_shrank() -> None:
-    assert rate([(0, 0), (2_000, 10), (3_000, 5), (4_000, None)]) == [(2_000, 5.0), (3_000, None), (4_000, None)]
+    assert compute_rates([(0, 0), (2_000, 10), (3_000, 5), (4_000, None)]) == [
+        (2_000, 5.0),
+        (3_000, None),
+        (4_000, None),
+    ]
 
 
 # -- colours ---------------------------------------------------------------------------------------------------------

@@ -48,9 +48,9 @@ def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Parity
         def compare(one: object, state: object, ranges: object, compared: Any, **options: object) -> object:
             return compared(ranges, None)
 
-        monkeypatch.setattr(operators, "config_path", lambda name: tmp_path / f"{name}.yaml")
-        monkeypatch.setattr(operators, "home", lambda name: tmp_path / name)
-        monkeypatch.setattr(operators, "parity_check", lambda *_: check)
+        monkeypatch.setattr(operators, "provide_mirror_config", lambda name: tmp_path / f"{name}.yaml")
+        monkeypatch.setattr(operators, "get_home_folder", lambda name: tmp_path / name)
+        monkeypatch.setattr(operators, "make_parity_check", lambda *_: check)
         monkeypatch.setattr(mirror_link, "load_clusters", lambda path: None)
         monkeypatch.setattr(mirror_link, "find_mirror_link", lambda config, name: (LINK, State()))
         monkeypatch.setattr(expectations, "load_expectations", lambda *_: UserExpectations())

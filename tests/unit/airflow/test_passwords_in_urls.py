@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from mirrorbook_airflow import object_store
 from mirrorbook_airflow.params import NO_SPARK
-from mirrorbook_airflow.worker_services import receipts_folder
+from mirrorbook_airflow.worker_services import open_receipts_folder
 
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.files import has_password
@@ -47,9 +47,9 @@ SECRET = "s3://AKIA:secret@bucket/x"
 
 def test_object_stores_are_not_given_one_either(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """[mirrorbook] receipts and salvage, where there is no Spark: what cannot be written is told of with its URL."""
-    monkeypatch.setattr(object_store, "salvage_place", lambda: SECRET)
+    monkeypatch.setattr(object_store, "read_salvage_location", lambda: SECRET)
     with pytest.raises(BadRequest) as receipts:
-        receipts_folder(NO_SPARK, SECRET)
-    with pytest.raises(BadRequest) as salvage, object_store.kept_elsewhere(tmp_path):
+        open_receipts_folder(NO_SPARK, SECRET)
+    with pytest.raises(BadRequest) as salvage, object_store.copy_to_object_store(tmp_path):
         pass
     assert "secret@" not in f"{receipts.value} {salvage.value}"

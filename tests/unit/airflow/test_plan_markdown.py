@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
-from mirrorbook_airflow.markdown import MAX_PARTITIONS, PROVE, plan_markdown, proved_markdown
+from mirrorbook_airflow.markdown import MAX_PARTITIONS, PROVE_STEP, format_comparisons, format_plan
 
 from mirror_core.decide.drills import FORECAST_FIGURES
 from mirror_core.decide.steps import list_step_names
@@ -52,7 +52,7 @@ def plan(**changes: object) -> Plan:
 
 
 def test_it_shows_hash_steps_warnings_unknowns_and_figures() -> None:
-    text = plan_markdown(plan())
+    text = format_plan(plan())
 
     assert f"**{plan().hash[:12]}**" in text
     assert "- west has no authorizer" in text
@@ -62,7 +62,7 @@ def test_it_shows_hash_steps_warnings_unknowns_and_figures() -> None:
 
 
 def test_what_it_costs_stands_before_what_is_done_and_it_is_said_what_a_no_does() -> None:
-    text = plan_markdown(plan())
+    text = format_plan(plan())
 
     places = [text.index(words) for words in ("Rejecting it leaves", "**Warnings**", "| lag in offsets", "| fence |")]
     assert places == sorted(places)
@@ -88,9 +88,9 @@ FOUND: dict[str, Any] = {
 }
 
 
-def proved(evidence: Mapping[str, Any], run: Run = RUN, step: str = PROVE) -> str:
+def proved(evidence: Mapping[str, Any], run: Run = RUN, step: str = PROVE_STEP) -> str:
     record = StepRecord(run=run.id, step=step, state=StepState.DONE, attempt=1, started_ms=1, evidence=dict(evidence))
-    return proved_markdown([(run, [record])], "/air/mirrorbook")
+    return format_comparisons([(run, [record])], "/air/mirrorbook")
 
 
 def test_who_is_asked_whether_applications_may_be_stopped_reads_what_was_proved_and_what_either_answer_does() -> None:
@@ -103,7 +103,7 @@ def test_who_is_asked_whether_applications_may_be_stopped_reads_what_was_proved_
     assert r"- Seconds without writes, predicted: 4\.2 (last run)" in text
     assert "**Reject** gives the run up" in text
     assert "worker" not in text
-    assert PROVE in list_step_names(RunKind.FAILOVER)
+    assert PROVE_STEP in list_step_names(RunKind.FAILOVER)
 
 
 def test_what_a_proof_does_not_say_is_unknown_or_left_out_and_has_no_link() -> None:
@@ -114,9 +114,10 @@ def test_what_a_proof_does_not_say_is_unknown_or_left_out_and_has_no_link() -> N
 
 def test_who_is_asked_again_behind_the_fence_does_not_read_that_nobody_was_stopped() -> None:
     steps = [
-        StepRecord(run=RUN.id, step=step, state=StepState.DONE, attempt=1, started_ms=1) for step in (PROVE, "fence")
+        StepRecord(run=RUN.id, step=step, state=StepState.DONE, attempt=1, started_ms=1)
+        for step in (PROVE_STEP, "fence")
     ]
-    text = proved_markdown([(RUN, steps)], "")
+    text = format_comparisons([(RUN, steps)], "")
     assert "**Applications are stopped already.**" in text
     assert "nobody has been stopped" not in text
 
@@ -138,13 +139,13 @@ def test_a_proof_in_strange_words_becomes_nothing_but_text(name: str) -> None:
 
 
 def test_only_the_point_of_no_return_is_marked() -> None:
-    lines = plan_markdown(plan()).splitlines()
+    lines = format_plan(plan()).splitlines()
 
     assert [line.split("|")[1].strip() for line in lines if "no way back" in line] == ["promote"]
 
 
 def test_names_cannot_break_the_table() -> None:
-    text = plan_markdown(plan())
+    text = format_plan(plan())
 
     assert r"| shop\|eu | 3 record(s) read again |" in text
 
@@ -152,14 +153,14 @@ def test_names_cannot_break_the_table() -> None:
 def test_a_plan_of_many_partitions_is_cut_and_says_so() -> None:
     partitions = {f"t-{index}": "MIRRORING, lag 0" for index in range(500)}
 
-    text = plan_markdown(plan(partitions=partitions, warnings=tuple(f"w{n}" for n in range(40))))
+    text = format_plan(plan(partitions=partitions, warnings=tuple(f"w{n}" for n in range(40))))
 
     assert f"... and {500 - MAX_PARTITIONS} more" in text
     assert text.count("\n") < 110
 
 
 def test_a_failback_shows_what_becomes_of_each_topic() -> None:
-    text = plan_markdown(plan(kind=RunKind.FAILBACK, strategies={"orders": FailbackStrategy.RECREATE}))
+    text = format_plan(plan(kind=RunKind.FAILBACK, strategies={"orders": FailbackStrategy.RECREATE}))
 
     assert text.startswith("**Fail back mirror `orders`**")
     assert "| orders | recreate |" in text
@@ -185,7 +186,7 @@ TAG = re.compile(r"<(/?)([a-z0-9]+)[^>]*>")
 
 
 def named(name: str) -> str:
-    return plan_markdown(plan(warnings=(name,), unknown=(f"group {name}",), figures={name: name}, groups={name: name}))
+    return format_plan(plan(warnings=(name,), unknown=(f"group {name}",), figures={name: name}, groups={name: name}))
 
 
 def tags(page: str) -> list[str]:

@@ -34,8 +34,8 @@ def two_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
         (WEST, State(mirrors={OWN.name: OWN}, pending_fences=debts)),
         (ClusterName("south"), Unreachable("it does not answer")),
     ]
-    monkeypatch.setattr(mirror_lookup, "listed_clusters", lambda: ("east", "south", "west"))
-    monkeypatch.setattr(mirror_lookup, "current_config", lambda name, clusters: None)
+    monkeypatch.setattr(mirror_lookup, "list_clusters", lambda: ("east", "south", "west"))
+    monkeypatch.setattr(mirror_lookup, "provide_config", lambda name, clusters: None)
     both = Config(Path("mirrorbook.yaml"), {side.name: side for side in (LINK.source, LINK.destination)})
     monkeypatch.setattr(mirror_link, "load_clusters", lambda path: both)
     monkeypatch.setattr(mirror_link, "read_states", lambda config: iter(answers))
@@ -45,15 +45,15 @@ def test_a_mirror_that_a_run_holds_is_looked_at_too(monkeypatch: pytest.MonkeyPa
     """It may be one that nobody conducts."""
     held = State(mirrors={OWN.name: OWN}, runs={RUN.id: replace(RUN, plan=replace(RUN.plan, mirror=OWN.name))})
     monkeypatch.setattr(mirror_link, "read_states", lambda config: iter([(WEST, held)]))
-    assert [found.mirror.name for found in mirror_lookup.debtors([])] == ["own"]
+    assert [found.mirror.name for found in mirror_lookup.list_watched_links([])] == ["own"]
     over = replace(RUN, plan=replace(RUN.plan, mirror=OWN.name), state=RunState.DONE, ended_ms=9)
     held.runs[RUN.id] = over
-    assert mirror_lookup.debtors([]) == []
+    assert mirror_lookup.list_watched_links([]) == []
 
 
 def test_only_a_destination_is_believed_about_a_mirror() -> None:
-    assert mirror_lookup.started_mirrors() == ["own"]
-    assert [found.mirror.name for found in mirror_lookup.debtors([])] == ["own"]
+    assert mirror_lookup.list_started_mirrors() == ["own"]
+    assert [found.mirror.name for found in mirror_lookup.list_watched_links([])] == ["own"]
 
 
 def test_a_cluster_that_does_not_tell_of_its_mirrors_is_red_beside_all_else() -> None:

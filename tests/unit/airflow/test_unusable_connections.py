@@ -58,19 +58,19 @@ def connections(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyt
 )
 def test_one_that_cannot_be_read_hides_no_other(connections: Connections, failure: Exception, reason: str) -> None:
     connections.failures["lab"] = failure
-    path = hooks.current_config("orders", ["east", "lab", "west"])
+    path = hooks.provide_config("orders", ["east", "lab", "west"])
     assert load_config(path).clusters.keys() == {"east", "west"}
-    assert hooks.unusable_connections(path) == {"lab": reason}
-    assert mirror_lookup.config_path("orders") == path
+    assert hooks.list_unusable_connections(path) == {"lab": reason}
+    assert mirror_lookup.provide_mirror_config("orders") == path
     connections.failures.clear()
-    assert load_config(hooks.current_config("orders", ["east", "lab"])).clusters.keys() == {"east", "lab"}
-    assert hooks.unusable_connections(path) == {}
+    assert load_config(hooks.provide_config("orders", ["east", "lab"])).clusters.keys() == {"east", "lab"}
+    assert hooks.list_unusable_connections(path) == {}
 
 
 def test_where_none_can_be_read_all_reasons_are_told(connections: Connections) -> None:
     connections.failures = dict.fromkeys(("east", "west"), AirflowNotFoundException("no"))
     with pytest.raises(BadRequest, match=r"connection east: there is no such.*; connection west: there is no such"):
-        hooks.current_config("orders", ["east", "west"])
+        hooks.provide_config("orders", ["east", "west"])
 
 
 def test_a_file_that_a_data_plane_may_have_keeps_what_it_says_of_a_cluster(
@@ -79,10 +79,10 @@ def test_a_file_that_a_data_plane_may_have_keeps_what_it_says_of_a_cluster(
     """A vault that is down for a moment must not take a running mirror's source away."""
     monkeypatch.setenv("AIRFLOW__MIRRORBOOK__DATA_PLANE", "start")
     connections = Connections(tmp_path, monkeypatch)
-    path = hooks.current_config("orders", ["east", "west"])
+    path = hooks.provide_config("orders", ["east", "west"])
     before = load_config(path)
     connections.failures["west"], connections.password = RuntimeError("down"), "second"
-    assert hooks.current_config("orders", ["east", "west"]) == path
+    assert hooks.provide_config("orders", ["east", "west"]) == path
     after = load_config(path)
     assert after.cluster("west") == before.cluster("west")
     assert after.cluster("west").control["sasl.password"] == "first-west"
@@ -92,12 +92,12 @@ def test_a_file_that_a_data_plane_may_have_keeps_what_it_says_of_a_cluster(
 def test_commands_of_a_cluster_that_cannot_be_used_now_are_no_typing_mistake(
     connections: Connections, tmp_path: Path
 ) -> None:
-    file = hooks.home("config").parent / "mirrors.yaml"
+    file = hooks.get_home_folder("config").parent / "mirrors.yaml"
     file.write_text("clusters: {lab: {authorizer: none}}", encoding="utf-8")
     connections.failures["lab"] = AirflowNotFoundException("no")
-    assert load_config(hooks.current_config("orders", ["east", "lab"])).clusters.keys() == {"east"}
+    assert load_config(hooks.provide_config("orders", ["east", "lab"])).clusters.keys() == {"east"}
     with pytest.raises(BadRequest, match=r"clusters\.lab: there is no such connection"):
-        hooks.current_config("orders", ["east"])
+        hooks.provide_config("orders", ["east"])
 
 
 def test_a_mirror_that_is_not_found_may_be_on_one_that_cannot_be_read(
@@ -107,7 +107,7 @@ def test_a_mirror_that_is_not_found_may_be_on_one_that_cannot_be_read(
     monkeypatch.setattr(mirror_link, "read_states", lambda config: iter([]))
     with pytest.raises(BadRequest, match=r"(?s)unknown mirror 'orders'.*connection lab: there is no such connection"):
         mirror_lookup.find_mirror("orders")
-    assert mirror_lookup.silent_clusters() == {"lab": "connection lab: there is no such connection"}
+    assert mirror_lookup.list_silent_clusters() == {"lab": "connection lab: there is no such connection"}
 
 
 def _create(**ends: str) -> None:

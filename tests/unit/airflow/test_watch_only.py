@@ -25,7 +25,7 @@ from mirrorbook_airflow import (
     set_tasks,
 )
 from mirrorbook_airflow.data_plane_trigger import DataPlaneTrigger
-from mirrorbook_airflow.worker_services import parity_check, receipts_folder, services
+from mirrorbook_airflow.worker_services import make_parity_check, make_services, open_receipts_folder
 
 from mirror_core.evidence.suites import PARITY, TableExpectations
 from mirror_core.kafka.config import Config, Principal, load_config
@@ -102,26 +102,26 @@ TASKS: dict[type[BaseOperator], dict[str, Any]] = {
     },
     operators.ListMirrors: {"task_id": "t"},
     operators.CheckClusters: {"task_id": "t"},
-    fence_watch.LookAtDebtors: {"task_id": "t"},
+    fence_watch.ProbeFencedSources: {"task_id": "t"},
     fence_watch.CheckWatchers: {"task_id": "t"},
-    fence_watch.CallForDebtors: {"task_id": "t", "look": BEFORE},
-    fence_watch.KeepFenced: {"task_id": "t", "mirrors": ["orders"]},
+    fence_watch.RaiseFenceAlarms: {"task_id": "t", "probe": BEFORE},
+    fence_watch.KeepSourceFenced: {"task_id": "t", "mirrors": ["orders"]},
     control_tasks.ControlMirror: {"task_id": "t", "mirror": "orders", "show": BEFORE, "approvals": ()},
     runbook.PlanRun: OF_RUN,
     runbook.BeginRun: {**OF_RUN, "plan": BEFORE, "approvals": ()},
-    runbook.TakeSteps: {**OF_RUN, "steps": ["prove"], "begin": BEFORE},
-    runbook.TellingStep: {**OF_RUN, "steps": ["switch"], "begin": BEFORE},
+    runbook.RunSteps: {**OF_RUN, "steps": ["prove"], "begin": BEFORE},
+    runbook.RunAnnouncedStep: {**OF_RUN, "steps": ["switch"], "begin": BEFORE},
     runbook.AbortRun: {**OF_RUN, "begin": BEFORE, "steps": ()},
     set_tasks.PlanSet: OF_SET,
     set_tasks.BeginSet: {**OF_SET, "plan": BEFORE, "approvals": ()},
-    set_tasks.ProveSet: {**OF_SET, "begin": BEFORE},
-    set_tasks.MoveSet: {**OF_SET, "begin": BEFORE, "go_ahead": None},
-    set_tasks.SwitchedSet: {**OF_SET, "begin": BEFORE},
+    set_tasks.CompareSet: {**OF_SET, "begin": BEFORE},
+    set_tasks.CutOverSet: {**OF_SET, "begin": BEFORE, "go_ahead": None},
+    set_tasks.AnnounceSwitchedSet: {**OF_SET, "begin": BEFORE},
     set_tasks.AbortSet: {**OF_SET, "begin": BEFORE, "steps": ()},
-    run_status.LastWords: {"task_id": "t", "mirror": "orders", "begin": BEFORE},
-    run_status.LastWordsOfSet: {**OF_SET, "begin": BEFORE},
+    run_status.LogMirrorStatus: {"task_id": "t", "mirror": "orders", "begin": BEFORE},
+    run_status.LogSetStatus: {**OF_SET, "begin": BEFORE},
 }
-BASES = {operators.MirrorOperator, runbook.RunOperator, set_tasks.SetOperator, fence_watch._Looks}
+BASES = {operators.MirrorOperator, runbook.RunOperator, set_tasks.SetOperator, fence_watch._FenceTask}
 ASKING = {"ApprovePlan", "ApproveSecond", "GoAhead", "CheckApprovers", "ReplicateMirror", "WatchAgain"}
 """Tasks that ask people or start DAG runs, or look at no cluster."""
 
@@ -152,7 +152,7 @@ def test_no_task_writes_a_password_where_airflow_only_watches(
 
 
 def test_a_configuration_in_memory_says_what_the_file_would(home: Path) -> None:
-    held, written = hooks.hold_in_memory("orders", ["east", "west"]), hooks.write_config("orders", ["east", "west"])
+    held, written = hooks.register_in_memory("orders", ["east", "west"]), hooks.write_config("orders", ["east", "west"])
     assert not held.exists()
     assert held.parent == written.parent, "commands of hooks run there"
     for only in (None, *Principal):
@@ -162,11 +162,11 @@ def test_a_configuration_in_memory_says_what_the_file_would(home: Path) -> None:
 
 
 def test_a_configuration_in_memory_follows_the_connections(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = hooks.current_config("orders", ["east"])
+    path = hooks.provide_config("orders", ["east"])
     assert load_config(path).clusters.keys() == {"east"}
     other = Connection(conn_id="west", conn_type="kafka_cluster", host="b:1", login="c", password=" two\nlines ")
     monkeypatch.setattr(BaseHook, "get_connection", staticmethod(lambda name: other))
-    assert hooks.current_config("orders", ["west"]) == path
+    assert hooks.provide_config("orders", ["west"]) == path
     assert load_config(path).clusters.keys() == {"west"}
     assert load_config(path).cluster("west").control["sasl.password"] == " two\nlines ", "no line of a file"
 
@@ -174,7 +174,7 @@ def test_a_configuration_in_memory_follows_the_connections(home: Path, monkeypat
 @pytest.mark.parametrize("name", ["../m1", "", "a/b"])
 def test_a_name_in_memory_is_a_mirrors_too(name: str, home: Path) -> None:
     with pytest.raises(BadRequest, match="cannot be a mirror's name"):
-        hooks.hold_in_memory(name, [])
+        hooks.register_in_memory(name, [])
 
 
 class Triggerer:
@@ -205,17 +205,17 @@ def test_a_trigger_asks_for_connections_once_and_after_each_trouble(
 ) -> None:
     world = Triggerer(monkeypatch, State(), State(), Unreachable("no answer"), State(), BadRequest("login"), State())
     both = ["airflow", "airflow"]
-    world.trigger._look()
-    world.trigger._look()
+    world.trigger._read_state()
+    world.trigger._read_state()
     assert world.asked == [*both, CONTROL, CONTROL]
     with pytest.raises(Unreachable):
-        world.trigger._look()
+        world.trigger._read_state()
     world.asked.clear()
-    world.trigger._look()
+    world.trigger._read_state()
     assert world.asked == [*both, CONTROL]
     world.asked.clear()
     world.password = "renewed"
-    world.trigger._look()
+    world.trigger._read_state()
     assert world.asked == [CONTROL, *both, "renewed"], "a renewed password makes no run red"
     assert found_on_disk(home) == set()
 
@@ -223,7 +223,7 @@ def test_a_trigger_asks_for_connections_once_and_after_each_trouble(
 def test_a_login_that_is_refused_as_airflow_has_it_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = Triggerer(monkeypatch, BadRequest("login"))
     with pytest.raises(BadRequest, match="login"):
-        world.trigger._look()
+        world.trigger._read_state()
 
 
 def test_a_trigger_is_handed_no_file_of_a_worker(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +232,7 @@ def test_a_trigger_is_handed_no_file_of_a_worker(home: Path, monkeypatch: pytest
     west: Any = SimpleNamespace(name="west")
     found: Any = SimpleNamespace(mirror=SimpleNamespace(name="orders"), destination=west)
     monkeypatch.setattr(replicate_tasks, "find_mirror", lambda name: (found, State()))
-    monkeypatch.setattr(replicate_tasks, "ended", lambda state, name: None)
+    monkeypatch.setattr(replicate_tasks, "explain_watch_end", lambda state, name: None)
     with pytest.raises(TaskDeferred) as deferred:
         replicate_tasks.WatchDataPlane(task_id="t", mirror="orders").execute(CONTEXT)
     trigger: Any = deferred.value.trigger
@@ -243,10 +243,10 @@ def test_without_a_file_for_its_tasks_spark_is_refused_and_what_to_do_is_said(ho
     what = r"executors_config.*or choose the Spark master none"
     own = Path("orders.yaml (in memory)")
     with pytest.raises(BadRequest, match=what):
-        services(own, ["prove"], "local[*]")
+        make_services(own, ["prove"], "local[*]")
     with pytest.raises(BadRequest, match=what):
-        parity_check(own, "spark://s:7077", DEMANDS)
-    services(own, ["fence"], "local[*]")  # needs no Spark
+        make_parity_check(own, "spark://s:7077", DEMANDS)
+    make_services(own, ["fence"], "local[*]")  # needs no Spark
 
 
 @pytest.mark.parametrize(("plane", "opened"), [("watch", "/etc/mirrorbook.yaml"), ("start", "orders.yaml")])
@@ -255,21 +255,21 @@ def test_tasks_of_spark_open_the_file_that_the_deployment_names(
 ) -> None:
     monkeypatch.setenv(SETTING.format("DATA_PLANE"), plane)
     monkeypatch.setenv(SETTING.format("EXECUTORS_CONFIG"), "/etc/mirrorbook.yaml")
-    checks: list[Any] = [parity_check(Path("orders.yaml"), "local[*]", DEMANDS)]
-    monkeypatch.setattr("mirrorbook_airflow.worker_services.kept", lambda salvage: salvage)
-    made: Any = services(Path("orders.yaml"), ["prove"], "local[*]")
+    checks: list[Any] = [make_parity_check(Path("orders.yaml"), "local[*]", DEMANDS)]
+    monkeypatch.setattr("mirrorbook_airflow.worker_services.wrap_salvage", lambda salvage: salvage)
+    made: Any = make_services(Path("orders.yaml"), ["prove"], "local[*]")
     for job in (*checks, made.parity, made.salvage):
         assert (job._config_path, job._opened_by_tasks) == (Path("orders.yaml"), Path(opened))
 
 
 def test_without_spark_all_is_done_in_the_tasks_own_process(home: Path, tmp_path: Path) -> None:
-    made: Services = services(Path("orders.yaml"), ["prove", "salvage"], "none")
+    made: Services = make_services(Path("orders.yaml"), ["prove", "salvage"], "none")
     assert isinstance(made.parity, LocalParity)
-    assert isinstance(parity_check(Path("orders.yaml"), "none", DEMANDS), LocalParity)
-    assert receipts_folder("none", str(tmp_path / "receipts")).names() == []
-    drill = services(Path("orders.yaml"), (), "")  # its task is given no master
+    assert isinstance(make_parity_check(Path("orders.yaml"), "none", DEMANDS), LocalParity)
+    assert open_receipts_folder("none", str(tmp_path / "receipts")).names() == []
+    drill = make_services(Path("orders.yaml"), (), "")  # its task is given no master
     asking: list[Callable[[], object]] = [
-        lambda: receipts_folder("none", "s3a://b/r"),
+        lambda: open_receipts_folder("none", "s3a://b/r"),
         lambda: made.open_copy_folder("s3a://b/e"),
         lambda: made.open_receipts("s3a://b/r"),
         lambda: drill.open_copy_folder("s3a://b/e"),
@@ -293,10 +293,10 @@ def test_which_masters_a_run_may_be_given(
 ) -> None:
     for name, value in (("DATA_PLANE", plane), ("EXECUTORS_CONFIG", executors), ("SPARK_MASTERS", masters)):
         monkeypatch.setenv(SETTING.format(name), value)
-    found = params.spark_master()
+    found = params.spark_master_param()
     assert (found.value, found.schema["enum"]) == (offered[0], offered)
 
 
 def test_a_data_plane_of_spark_without_spark_is_refused() -> None:
     with pytest.raises(BadRequest, match="runner spark needs a Spark master, and none was chosen"):
-        replicate_tasks.replicate_options({**PARAMS, "runner": "spark"})
+        replicate_tasks.format_replicate_options({**PARAMS, "runner": "spark"})

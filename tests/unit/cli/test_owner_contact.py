@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mirrorbook_airflow.markdown import plan_markdown
-from mirrorbook_airflow.page.rows import mirror_page
+from mirrorbook_airflow.markdown import format_plan
+from mirrorbook_airflow.page.rows import make_mirror_page
 
 from mirror_core.cli.runs import print_plan
 from mirror_core.decide import failback_plan, failover_plan
@@ -72,11 +72,11 @@ def test_the_plans_head_says_it_once(capsys: pytest.CaptureFixture[str]) -> None
     printed = capsys.readouterr().out
     assert printed.count(WHO) == 1
     assert printed.index(WHO) < printed.index("Steps")
-    asked = plan_markdown(owned(PLAN))
+    asked = format_plan(owned(PLAN))
     assert asked.count(WHO) == 1
     assert asked.split("\n\n")[1] == f"Owner: {WHO}"
     print_plan(PLAN, (), as_json=False)
-    for text in (capsys.readouterr().out, plan_markdown(PLAN)):
+    for text in (capsys.readouterr().out, format_plan(PLAN)):
         assert "owner" not in text.lower()
         assert "None" not in text
 
@@ -85,5 +85,5 @@ def test_the_page_of_a_mirror_says_it(tmp_path: Path) -> None:
     config = load_config(configured(tmp_path, f"  {NAME}: {{owner: '{WHO}'}}\n"))
     link = MirrorLink(config, MIRROR, config.cluster("east"), config.cluster("west"))
     known = replace(told(), links={NAME: link})
-    assert f"Owner: {WHO}" in shown(mirror_page(MIRROR, known, seen(partition_row(0)), None, NOW))
+    assert f"Owner: {WHO}" in shown(make_mirror_page(MIRROR, known, seen(partition_row(0)), None, NOW))
     assert "Owner" not in shown(page(seen(partition_row(0))))

@@ -82,4 +82,4 @@ def test_a_section_that_nobody_reads_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_connection_of_airflows_may_say_the_same_of_security() -> None:
-    assert SUPPORTED_SECURITY | {"bootstrap.servers", "security.protocol"} == kafka_type._TAKEN
+    assert SUPPORTED_SECURITY | {"bootstrap.servers", "security.protocol"} == kafka_type._CLIENT_PROPERTIES

@@ -160,13 +160,13 @@ def test_airflows_task_is_red_whenever_it_was_killed_before(monkeypatch: pytest.
     from mirrorbook_airflow import fence_watch as tasks
 
     world = World(monkeypatch, OWED)
-    look, xcoms = tasks.LookAtDebtors(task_id="look"), dict[str, Any]()
-    call = tasks.CallForDebtors(task_id="call", look=look)
+    look, xcoms = tasks.ProbeFencedSources(task_id="look"), dict[str, Any]()
+    call = tasks.RaiseFenceAlarms(task_id="call", probe=look)
     ti = SimpleNamespace(
         xcom_push=lambda key, value: xcoms.update({key: value}), xcom_pull=lambda task_ids, key: xcoms[key]
     )
     context: Any = {"params": {"mirrors": []}, "ti": ti}
-    monkeypatch.setattr(tasks, "debtors", lambda names: [LINK])
+    monkeypatch.setattr(tasks, "list_watched_links", lambda names: [LINK])
     world.look()  # a task that was killed after it had written
     look.execute(context)
 

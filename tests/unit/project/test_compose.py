@@ -174,9 +174,9 @@ def test_airflow_reads_the_clusters_from_the_file_that_it_is_given(secrets: Path
     (key,) = arguments
     settings["AIRFLOW__SECRETS__BACKEND_KWARGS"] = json.dumps({key: str(secrets / Path(arguments[key]).name)})
     program = (
-        "import json; from mirrorbook_airflow.hooks import current_config;"
+        "import json; from mirrorbook_airflow.hooks import provide_config;"
         "from mirror_core.kafka.config import load_config;"
-        "config = load_config(current_config('orders', ['east', 'west']));"
+        "config = load_config(provide_config('orders', ['east', 'west']));"
         "print(json.dumps([[dict(one.control), dict(one.data)] for one in map(config.cluster, ('east', 'west'))]))"
     )
     done = subprocess.run(

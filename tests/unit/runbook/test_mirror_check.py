@@ -52,8 +52,8 @@ def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., st
         state = State()
         if run is not None:
             state.put(run)
-        monkeypatch.setattr(operators, "config_path", lambda name: tmp_path / f"{name}.yaml")
-        monkeypatch.setattr(operators, "home", lambda name: tmp_path / name)
+        monkeypatch.setattr(operators, "provide_mirror_config", lambda name: tmp_path / f"{name}.yaml")
+        monkeypatch.setattr(operators, "get_home_folder", lambda name: tmp_path / name)
         monkeypatch.setattr(mirror_link, "load_clusters", lambda path: None)
         monkeypatch.setattr(mirror_link, "find_mirror_link", lambda config, name: (LINK, state))
         monkeypatch.setattr(expectations, "load_expectations", lambda *_: UserExpectations(tiers=(TIER,)))

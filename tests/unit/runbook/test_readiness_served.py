@@ -147,12 +147,12 @@ def test_by_an_old_state_nobody_is_said_not_to_conduct(monkeypatch: pytest.Monke
 def test_the_page_describes_a_mirror_by_the_word_of_its_destination(monkeypatch: pytest.MonkeyPatch) -> None:
     forged, real = state_of(replace(LINK.mirror, desired=DesiredState.STOPPED)), state_of(STARTED)
     monkeypatch.setattr(poller, "load_clusters", lambda path: BOTH)
-    monkeypatch.setattr(poller, "current_config", lambda *given: None)
-    monkeypatch.setattr(poller, "known_clusters", lambda: ())
+    monkeypatch.setattr(poller, "provide_config", lambda *given: None)
+    monkeypatch.setattr(poller, "require_clusters", lambda: ())
     monkeypatch.setattr(poller, "read_states", lambda config: iter([(EAST, forged), (WEST, real)]))
-    page = poller.Looking()
-    page._look_at_clusters()
-    link, state = page._told_of(LINK.mirror.name)
+    page = poller.ClusterPoller()
+    page._poll_clusters()
+    link, state = page._find_link(LINK.mirror.name)
     assert state is real
     assert link.mirror.desired is DesiredState.STARTED
 

@@ -198,8 +198,8 @@ def test_a_debt_that_cannot_be_read_is_not_taken_for_none(monkeypatch: pytest.Mo
     state.put(LEFT)
     state.apply(format_key(LEFT), b"of another version")
     assert find_watcher_status(state, NAME).state is WatcherState.UNKNOWN
-    monkeypatch.setattr(mirror_lookup, "_recorded", lambda: iter([(state, LINK.mirror)]))
-    [alarm] = mirror_lookup.unwatched(())
+    monkeypatch.setattr(mirror_lookup, "_list_recorded_mirrors", lambda: iter([(state, LINK.mirror)]))
+    [alarm] = mirror_lookup.list_unwatched_alarms(())
     assert alarm.startswith("mirror m: it is not known whether an old source has to be watched: key pending_fence/m: ")
 
 
@@ -357,10 +357,10 @@ def test_the_hourly_task_is_red_where_nobody_watches(
     state = State()
     for one in records:
         state.put(one)
-    monkeypatch.setattr(mirror_lookup, "_recorded", lambda: iter([(state, LINK.mirror)]))
+    monkeypatch.setattr(mirror_lookup, "_list_recorded_mirrors", lambda: iter([(state, LINK.mirror)]))
     task = CheckWatchers(task_id="watchers")
-    assert len(mirror_lookup.unwatched(())) == len(mirror_lookup.unwatched([NAME])) == alarms
-    assert mirror_lookup.unwatched(["other"]) == []
+    assert len(mirror_lookup.list_unwatched_alarms(())) == len(mirror_lookup.list_unwatched_alarms([NAME])) == alarms
+    assert mirror_lookup.list_unwatched_alarms(["other"]) == []
     context: Any = {"params": {"mirrors": []}}
     if not alarms:
         task.execute(context)
