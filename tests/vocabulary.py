@@ -1,8 +1,7 @@
 """Checks the words of names, docstrings and commit subjects. Part of `make check`.
 
 `docs/developing.md` says what the rules are for. A name may hold no word of `BANNED`: such a word says nothing without
-its docstring. A class name means one thing in the core and the tools. Commits are checked from the one on that added
-this file.
+its docstring. A class name means one thing. Commits are checked from the one on that added this file.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
+CHECKED_FOLDERS: Final = ("mirror_core", "mirrorbook_tools", "plugins", "dags")
 BANNED: Final = frozenset(
     re.findall(
         r"\w+",
@@ -109,12 +109,16 @@ def _read_subjects() -> list[str]:
     ).stdout.splitlines()
 
 
-def main() -> int:
-    sources = {
-        str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-        for package in ("mirror_core", "mirrorbook_tools")
-        for path in sorted((ROOT / package).rglob("*.py"))
+def read_sources(root: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(root)): path.read_text(encoding="utf-8")
+        for folder in CHECKED_FOLDERS
+        for path in sorted((root / folder).rglob("*.py"))
     }
+
+
+def main() -> int:
+    sources = read_sources(ROOT)
     offences = [offence for path, source in sources.items() for offence in check_names(path, source)]
     offences += [*check_class_names(sources), *check_subjects(_read_subjects())]
     for offence in offences:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests import vocabulary
-from tests.vocabulary import check_class_names, check_names, check_subjects
+from tests.vocabulary import check_class_names, check_names, check_subjects, read_sources
 
 
 @pytest.mark.parametrize(
@@ -22,6 +24,14 @@ from tests.vocabulary import check_class_names, check_names, check_subjects
 )
 def test_a_name_or_docstring_that_must_be_decoded_is_an_offence(path: str, source: str, offence: str) -> None:
     assert list(check_names(path, source)) == [offence]
+
+
+@pytest.mark.parametrize("path", ["mirror_core/kafka/told.py", "plugins/mirrorbook_airflow/told.py", "dags/told.py"])
+def test_the_core_the_plugins_and_the_dags_are_checked(tmp_path: Path, path: str) -> None:
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).write_text("", encoding="utf-8")
+    offences = [offence for name, source in read_sources(tmp_path).items() for offence in check_names(name, source)]
+    assert offences == [f'{path}: a module is not named by "told"']
 
 
 @pytest.mark.parametrize(
