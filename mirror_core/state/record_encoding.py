@@ -38,7 +38,7 @@ _MIRROR_KINDS: Final = frozenset(
 )
 _SEGMENT_PATTERN: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:~-]{1,249}")
 """Topic names are the longest."""
-_SEGMENT_COUNTS: Final[Mapping[str, int]] = MappingProxyType(
+SEGMENT_COUNTS: Final[Mapping[str, int]] = MappingProxyType(
     {
         **dict.fromkeys(
             ("mirror", "lease", "pending_fence", "groups", "uncommitted", "source_observation", "verification", "run"),
@@ -54,7 +54,7 @@ _SEGMENT_COUNTS: Final[Mapping[str, int]] = MappingProxyType(
 def is_well_formed(key: str) -> bool:
     """For keys that are not pieces."""
     kind, *segments = key.split("/")
-    return len(segments) == _SEGMENT_COUNTS.get(kind) and all(
+    return len(segments) == SEGMENT_COUNTS.get(kind) and all(
         _SEGMENT_PATTERN.fullmatch(segment) for segment in segments
     )
 

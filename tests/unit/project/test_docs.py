@@ -23,6 +23,7 @@ from mirror_core.model.run import RunKind, RunMode
 from mirror_core.rights.acl_rules import format_acl_command
 from mirror_core.rights.required_acls import REQUIRED_ACLS, ClusterRole
 from mirror_core.state.partition_transitions import format_markdown
+from mirror_core.state.record_encoding import PIECE_KIND, SEGMENT_COUNTS
 from tests.support.doc_pages import DOCS, ROOT, anchors, commands, links, printed
 
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
@@ -116,6 +117,14 @@ def test_paths_of_modules_on_the_architecture_pages_exist(name: str) -> None:
     folders = (ROOT, ROOT / "mirror_core", ROOT / "mirror_core" / "runbook")
     assert named
     assert sorted(path for path in named if not any((folder / path).is_file() for folder in folders)) == []
+
+
+def test_state_topic_page_has_the_key_of_each_record_and_no_other() -> None:
+    page = (DOCS / "reference" / "state-topic.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^\| `([a-z_]+)((?:/<[a-z]+>)+)` \|", page, re.MULTILINE)
+    assert {kind: names.count("/") for kind, names in shown if kind != PIECE_KIND} == SEGMENT_COUNTS
+    assert PIECE_KIND in dict(shown)
+    assert len(shown) == len(SEGMENT_COUNTS) + 1
 
 
 def test_architecture_page_shows_every_room_and_no_other_folder() -> None:

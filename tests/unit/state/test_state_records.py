@@ -229,4 +229,4 @@ def test_an_id_that_would_leave_its_folder_is_unreadable(run: str) -> None:
 
 
 def test_every_kind_of_record_has_a_well_formed_key() -> None:
-    assert state_records._DECODERS.keys() == record_encoding._SEGMENT_COUNTS.keys()
+    assert state_records._DECODERS.keys() == record_encoding.SEGMENT_COUNTS.keys()
