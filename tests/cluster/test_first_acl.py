@@ -51,7 +51,7 @@ EVERYBODY = (
     *("--allow-principal", "User:*", "--operation", "All"),
     *("--topic", "*", "--group", "*", "--transactional-id", "*", "--cluster"),
 )
-"""As docs/operate/your-clusters.md has it."""
+"""As docs/operate/open-clusters.md has it."""
 
 ALL_USERS = ("app", "admin", "mirror-control", "mirror-data")
 """An application, the super user, and both principals of ours."""

@@ -128,10 +128,10 @@ def test_a_topic_that_is_read_only_so_far_ends_the_reading_in_time(pair: Pair, m
 
 
 def test_the_example_of_the_documentation_follows_the_topic(pair: Pair) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "operate" / "your-clusters.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "operate" / "moving-applications.md").read_text(encoding="utf-8")
     example = page.split("```python\n")[1].split("answers =")[0]
     names: dict[str, Any] = {}
-    exec(compile(example, "your-clusters.md", "exec"), names)
+    exec(compile(example, "moving-applications.md", "exec"), names)
     west, said = load_config(pair.config_path).cluster("west"), an_active(generation=4)
     announce_active_cluster(west, said, LOOK_S)
     login = {key: value for key, value in pair.west.client_config("admin").items() if key != "bootstrap.servers"}

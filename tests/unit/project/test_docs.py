@@ -81,7 +81,7 @@ def test_grants_to_paste_are_those_that_cluster_check_asks_for(role: ClusterRole
     wanted = [
         n.to_acl(f"User:mirror-{principal}") for n in REQUIRED_ACLS if n.role is role and n.principal == principal
     ]
-    lines = printed(DOCS / "operate" / "your-clusters.md", f"mirror_core/rights/required_acls.py {role} {principal}")
+    lines = printed(DOCS / "operate" / "access-rights.md", f"mirror_core/rights/required_acls.py {role} {principal}")
     assert [line for line in lines if line.startswith("kafka-acls.sh")] == [
         format_acl_command(acl).replace("BOOTSTRAP", "$BOOTSTRAP", 1) for acl in wanted
     ]
@@ -141,7 +141,7 @@ def test_architecture_page_shows_every_room_and_no_other_folder() -> None:
 
 
 MAX_WORDS = 3_000
-REFERENCE = ("commands.md", "metrics.md", "your-clusters.md", "airflow.md")
+REFERENCE = ("commands.md", "metrics.md")
 """Pages that people look things up in."""
 CASES = sorted((DOCS / "operate" / "on-call").glob("*.md"))
 LEGENDS = ("the-plan.md",)

@@ -272,7 +272,7 @@ def test_a_command_gets_a_listed_environment_and_what_its_hook_names(
 
 
 def test_the_variables_that_a_command_inherits_are_documented() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "operate" / "your-clusters.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "operate" / "moving-applications.md").read_text(encoding="utf-8")
     (passage,) = re.findall(r"a command inherits (.*?) only\.", page, re.DOTALL)
     assert tuple(re.findall(r"`(\w+)`", passage)) == INHERITED_VARIABLES
 
