@@ -30,7 +30,7 @@ _TYPED: Final = re.compile(r"^(?:\$ | {4})(?:\w+=\S+ )*mirrorbook (.+)$|submit\.
 _QUOTED: Final = re.compile(r"`(?:\$ )?mirrorbook\s([^`]+)`")
 _LEFT_OUT: Final = re.compile(r"^Missing (?:argument|option|parameter)|requires an argument")
 _OPTION: Final = re.compile(r"--[a-z][a-z-]+")
-_ROW: Final = re.compile(r"^\| (`[^|]*(?:\\\|[^|]*)*) \|", re.MULTILINE)
+_HEADING: Final = re.compile(r"^### (.+)\n\n(`.*)$", re.MULTILINE)
 
 
 def typed(text: str) -> Iterator[str]:
@@ -83,13 +83,14 @@ def test_a_line_that_cannot_be_typed_is_found(line: str) -> None:
         parse(line)
 
 
-def test_each_row_of_the_commands_page_has_options_of_its_command() -> None:
+def test_each_command_has_one_heading_on_the_commands_page_and_its_own_options_below() -> None:
     group = get_command(app)
     assert isinstance(group, TyperGroup)
-    known, seen = dict(commands(group)), set[str]()
-    for cell in _ROW.findall(TABLE.read_text(encoding="utf-8")):
-        named = [path for path in known if f"`{path} " in cell or f"`{path}`" in cell]
-        seen.update(named)
-        if named:
-            assert set(_OPTION.findall(cell)) <= set[str]().union(*(known[path] for path in named)), cell
-    assert seen == set(known)
+    known = dict(commands(group))
+    shown = [
+        (name, synopsis) for name, synopsis in _HEADING.findall(TABLE.read_text(encoding="utf-8")) if name in known
+    ]
+    assert sorted(name for name, _ in shown) == sorted(known)
+    for name, synopsis in shown:
+        assert re.match(rf"`{name}[ `]", synopsis), name
+        assert set(_OPTION.findall(synopsis)) <= known[name], name
