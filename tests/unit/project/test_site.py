@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -77,3 +78,10 @@ def test_the_site_builds_strictly_and_needs_nothing_from_elsewhere(tmp_path: Pat
     worker = (tmp_path / "search" / "worker.js").read_text(encoding="utf-8")
     assert "this.field('title', {boost: 50})" in worker
     assert "doc.location.startsWith('adr/') ? 0.01" in worker
+
+    found = json.loads((tmp_path / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]
+    (lmo,) = [entry for entry in found if entry["title"].startswith("LMO")]
+    page, _, anchor = lmo["location"].partition("#")
+    assert page == "reference/glossary.html"
+    assert f'id="{anchor}"' in read[tmp_path / page]
+    assert len({entry["location"] for entry in found}) == len(found), "Lunr takes each location once"
