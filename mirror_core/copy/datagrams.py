@@ -4,6 +4,8 @@
 
 One packet of any network, because firewalls drop fragments. Each epoch has its own key, never sent, so a task of an
 older epoch cannot forge a newer one. A sender's numbers must grow, so replays are ignored. Bodies are not encrypted.
+
+A driver that stops responds to progress with STOP: its tasks then end by themselves and report, wherever they run.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import hmac
 import secrets
 import socket
 import struct
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import IntEnum
@@ -38,6 +41,7 @@ class DatagramKind(IntEnum):
     PROGRESS = 1
     CLAIMS = 2
     RESPONSE = 3
+    STOP = 4
 
 
 class Datagram(NamedTuple):
@@ -87,6 +91,8 @@ class DriverChannel:
         self._sender = secrets.token_bytes(8)
         self._numbers = count(1)
         self._newest_response = 0
+        self._responses = deque[bytes]()
+        self._must_stop = False
         self._sockets = _connect_sockets(driver) if driver else []
         """One for each address of the driver, until it responds on one of them."""
 
@@ -102,23 +108,37 @@ class DriverChannel:
             with suppress(OSError):  # no buffer left, or nobody listens there (any more)
                 sock.send(packet)
 
-    def receive_responses(self) -> Iterator[bytes]:
-        for sock in list(self._sockets):
-            yield from self._receive_on(sock)
+    def must_stop(self) -> bool:
+        """Whether the driver has asked this task to end."""
+        self._receive()
+        return self._must_stop
 
-    def _receive_on(self, sock: socket.socket) -> Iterator[bytes]:
+    def receive_responses(self) -> Iterator[bytes]:
+        self._receive()
+        while self._responses:
+            yield self._responses.popleft()
+
+    def _receive(self) -> None:
+        for sock in list(self._sockets):
+            self._receive_on(sock)
+
+    def _receive_on(self, sock: socket.socket) -> None:
         while sock in self._sockets and self._driver is not None:
             try:
                 packet = sock.recv(MAX_DATAGRAM_BYTES + 1)
             except OSError:  # nothing there (yet); or nobody listens any more
                 return
             datagram = open_datagram(packet, {self._epoch: self._driver.token}.get)
-            if datagram is None or (datagram.kind, datagram.sender) != (DatagramKind.RESPONSE, self._sender):
+            if datagram is None or datagram.sender != self._sender:
                 continue
-            self._keep_only(sock)
-            if datagram.number > self._newest_response:
+            if datagram.kind == DatagramKind.STOP:
+                self._must_stop = True
+            elif datagram.kind != DatagramKind.RESPONSE:
+                continue
+            elif datagram.number > self._newest_response:
                 self._newest_response = datagram.number
-                yield datagram.body
+                self._responses.append(datagram.body)
+            self._keep_only(sock)
 
     def _keep_only(self, answering: socket.socket) -> None:
         for other in self._sockets:

@@ -29,7 +29,7 @@ _MAX_DATAGRAMS_PER_TURN: Final = 50
 
 
 class ProgressSender:
-    """Reports every partition each second. A lost datagram does no harm."""
+    """Reports every partition each second, and itself while it has none to report. A lost datagram does no harm."""
 
     def __init__(self, task: int, channel: DriverChannel) -> None:
         self._task = task
@@ -64,7 +64,8 @@ class ProgressSender:
             for replicator in replicators
             if replicator.counts.first is not None
         )
-        return (b'{"task":%d,"t":%.6f,"rows":%b}' % (self._task, now, portion) for portion in encode_bodies(rows))
+        portions = list(encode_bodies(rows)) or [b"[]"]
+        return (b'{"task":%d,"t":%.6f,"rows":%b}' % (self._task, now, portion) for portion in portions)
 
 
 _REQUEST_INTERVAL_S: Final = 0.05

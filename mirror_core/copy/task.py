@@ -182,7 +182,7 @@ class CopyTask:
         self.assignment = assignment
         self.source = source
         self.destination = destination
-        self.is_cancelled = is_cancelled
+        self._is_cancelled = is_cancelled
         self.stop_s = assignment.stop_ms / 1000
         self._now_s = SteadyClock()
         uses_hidden_records = assignment.gaps is GapFilling.HIDDEN
@@ -263,7 +263,6 @@ class CopyTask:
             )
         while not self.is_finished():
             self._run_turn()
-            self._progress_sender.send(self.replicators)
         self._finish()
         self._progress_sender.send(self.replicators, last=True)
         cpu_s = time.process_time() - cpu_start_s
@@ -290,6 +289,11 @@ class CopyTask:
         self._gap_filler.abandon_slow(0.0)
         comparisons_until = self.stop_s + self.assignment.comparison_grace_s
         self._interrupted_comparisons = self._resume_finder.finish(comparisons_until - self._now_s(), self.is_cancelled)
+
+    def is_cancelled(self) -> bool:
+        """Reports progress, too: a driver that stops says so in its response."""
+        self._progress_sender.send(self.replicators)
+        return self._is_cancelled() or self._driver_channel.must_stop()
 
     def is_finished(self) -> bool:
         if self._now_s() >= self.stop_s or self.is_cancelled():

@@ -19,7 +19,8 @@ Invariants:
 For an unplanned failover, `heartbeat_writer` writes to the source until a run begins to fence, `source_monitor`
 stores observations of it, and `recovery_point` says up to when each partition is complete.
 
-Tasks report by datagrams (`datagram_receiver`) to `progress` and to the claim board of `copy.driver_messages`.
+Tasks report by datagrams (`datagram_receiver`) to `progress` and to the claim board of `copy.driver_messages`. A driver
+that stops says so in the responses, and waits for their receipts.
 `counters` and `progress` are exported by `prometheus_collector`; what is unknown has no sample.
 
 Start reading at `driver`, then `epoch_planner` and `epoch_results`.

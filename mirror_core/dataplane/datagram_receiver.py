@@ -68,7 +68,7 @@ class DatagramReceiver:
         self._key = secrets.token_bytes(32)
         self._newest_epoch = 0
         self._last_numbers: dict[tuple[int, bytes], int] = {}
-        self._is_closing = False
+        self._is_stopping = self._is_closing = False
         self._thread = threading.Thread(target=self._listen, name="channel", daemon=True)
 
     def __enter__(self) -> Self:
@@ -91,6 +91,10 @@ class DatagramReceiver:
         self._newest_epoch = max(self._newest_epoch, epoch)
         return DriverAddress(host=self._host, port=self._address[1], token=derive_token(self._key, epoch))
 
+    def stop_tasks(self) -> None:
+        """Asks each task that reports from now on to end. Tasks report every second."""
+        self._is_stopping = True
+
     def handle(self, packet: bytes) -> bytes | None:
         """The response, b"" without one; None when the datagram is not ours."""
         datagram = open_datagram(packet, self._find_token)
@@ -111,11 +115,13 @@ class DatagramReceiver:
             body = handler(datagram)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
-        if not body:
+        if self._is_stopping and datagram.kind == DatagramKind.PROGRESS:
+            response = datagram._replace(kind=DatagramKind.STOP, body=b"")
+        elif body:
+            response = datagram._replace(kind=DatagramKind.RESPONSE, body=body)
+        else:
             return b""
-        return seal_datagram(
-            self._find_token(datagram.epoch) or "", datagram._replace(kind=DatagramKind.RESPONSE, body=body)
-        )
+        return seal_datagram(self._find_token(datagram.epoch) or "", response)
 
     def _find_token(self, epoch: int) -> str | None:
         return (

@@ -213,7 +213,11 @@ class Replication:
             with DatagramReceiver(
                 runner.listening, build_handlers(self.results.claim_board, self.options.progress)
             ) as self._channel:
-                yield runner
+                try:
+                    yield runner
+                finally:
+                    self._channel.stop_tasks()
+                    runner.close()  # while tasks can be asked to end
         except LostOwnership:
             is_lost = True
             raise

@@ -42,7 +42,8 @@ class Runner(Protocol):
     def folder(self, place: str) -> Folder:
         """Raises BadRequest when the runner does not reach it."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Waits until tasks have ended. A second call does nothing."""
 
 
 _ROUND_MS: Final = 10_000

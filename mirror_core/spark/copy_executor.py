@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -57,15 +56,15 @@ def run_task(work: TaskFunction, payloads: Iterable[bytes]) -> Iterator[bytes]:
     return map(work, payloads)
 
 
-def run_copy_task(stop_file: str, log: logs.LogSettings, payload: bytes) -> bytes:
-    """Copies an `Assignment`, until the file `stop_file` exists. Returns a `TaskOutcome`."""
+def run_copy_task(log: logs.LogSettings, payload: bytes) -> bytes:
+    """Copies an `Assignment`. Returns a `TaskOutcome`."""
     from mirror_core.copy import task as copy_task  # late: the driver does not need it
 
     logs.configure_logging(log)  # goes to the executor's standard error
     assignment = msgspec.json.decode(payload, type=Assignment)
     try:
         with reduced_gc_frequency():
-            report = copy_task.run(assignment, lambda: bool(stop_file) and os.path.exists(stop_file))
+            report = copy_task.run(assignment)
         outcome = TaskOutcome(report=report)
     except MirrorError as error:
         known_type = next((kind for kind in type(error).__mro__ if kind.__name__ in _ERRORS_BY_NAME), type(error))

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import itertools
 import re
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
@@ -50,7 +47,7 @@ _TASK_LOST = re.compile(
 )
 _CLASS_NAME = re.compile(r"^(?:[a-z]\w*\.)+\w+: ")
 _STOP_WAIT_S: Final = 5.0
-"""Time for local tasks to end by themselves before they are cancelled."""
+"""For tasks that the driver has asked to end (`DatagramReceiver.stop_tasks`), before they are cancelled."""
 
 
 class SparkFailed(MirrorError):
@@ -81,10 +78,6 @@ class SparkRunner:
         self._lock = threading.Lock()
         self._jobs: dict[str, Future[Any]] = {}
         self._closed = False
-        # Local tasks end when this file appears, and report. Others can only be cancelled.
-        self._stop_file: Path | None = None
-        if parse_local_master(str(self._context.master), None):
-            self._stop_file = Path(tempfile.mkdtemp(prefix="mirrorbook-")) / "stop"
         try:
             # A barrier gives every slot its own worker. Dynamic allocation has none.
             barrier = self._context.getConf().get("spark.dynamicAllocation.enabled", "false") != "true"
@@ -102,33 +95,25 @@ class SparkRunner:
     def submit(self, assignments: Sequence[Assignment]) -> Future[tuple[TaskReport, ...]]:
         """Reports are in order. Fails with SparkFailed, SparkGone, or a task's error that may not be retried."""
         payloads = [msgspec.json.encode(assignment) for assignment in assignments]
-        stop_file = str(self._stop_file) if self._stop_file else ""
         return self._start_job(
-            partial(copy_executor.run_copy_task, stop_file, logs.get_log_settings()),
-            payloads,
-            copy_executor.parse_task_report,
+            partial(copy_executor.run_copy_task, logs.get_log_settings()), payloads, copy_executor.parse_task_report
         )
 
     def folder(self, location: str) -> Folder:
         return HadoopFolder(self._context, location) if is_url(location) else open_local_folder(location)
 
     def close(self) -> None:
-        """Local tasks finish batches in flight and report; tasks on a cluster are cancelled and their futures
+        """Tasks that were asked to end finish batches in flight and report. Others are cancelled, and their futures
         fail."""
         with self._lock:
             self._closed = True
             jobs = dict(self._jobs)
-        if self._stop_file is not None and jobs:
-            self._stop_file.touch()
-            wait(jobs.values(), timeout=_STOP_WAIT_S)
+        wait(jobs.values(), timeout=_STOP_WAIT_S)
         for group, job in jobs.items():
             if not job.done():
                 self._cancel_group(group)
         wait(jobs.values())
         self._threads.shutdown()
-        if self._stop_file is not None:
-            shutil.rmtree(self._stop_file.parent)
-            self._stop_file = None
         if self._owns_context:
             try:
                 self._context.stop()

@@ -210,7 +210,9 @@ def test_killed_workers_are_replaced_and_their_lost_receipts_leave_holes(
 
 
 @pytest.mark.cluster
-def test_close_lets_tasks_end_their_sentence_and_report(spark: SparkSession, pair: Pair) -> None:
+def test_tasks_that_are_asked_to_end_finish_and_report_before_the_runner_closes(
+    spark: SparkSession, pair: Pair
+) -> None:
     progress = ProgressTracker()
     with DatagramReceiver(ListenAddress(), {DatagramKind.PROGRESS: progress.handle}) as channel:
         runner = SparkRunner(slots=2)
@@ -220,6 +222,7 @@ def test_close_lets_tasks_end_their_sentence_and_report(spark: SparkSession, pai
         running = runner.submit(bench.epoch(0))
         waiting = runner.submit(bench.epoch(1, start_ms=now_ms + 50_000))
         wait_until(lambda: progress.totals().records >= 600, timeout_s=TIMEOUT_S, why="epoch 0 copies")
+        channel.stop_tasks()
         runner.close()
     assert spans(running.result(0)) == [(0, 0, 300), (1, 0, 300)]
     assert all(receipt.first == receipt.next for report in waiting.result(0) for receipt in report.receipts)

@@ -1,31 +1,36 @@
-"""A task after the end of its epoch: one that gets its thread, or task slot, only then; and one that looks on."""
+"""A task before its epoch's start, and after its end: one that gets its thread, or task slot, only then; and one that
+looks on."""
 
 from __future__ import annotations
 
 import socket
+import threading
 import time
+from concurrent.futures import Future
 from contextlib import closing
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from mirror_core.copy.driver_messages import ClaimBoard
 from mirror_core.copy.task import CopyTask, never_cancelled
+from mirror_core.dataplane.datagram_receiver import DatagramReceiver, build_handlers
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.model.names import MirrorName, Partition
-from mirror_core.model.task_messages import Assignment, PartitionAssignment
+from mirror_core.model.task_messages import Assignment, DriverAddress, ListenAddress, PartitionAssignment, TaskReport
 from mirror_core.model.timing import now_ms
 from tests.support.resume_decisions import EAST, WEST
 
 
-def test_a_task_that_begins_after_its_epoch_says_so() -> None:
-    """Nothing was copied, and nobody would know why."""
+def run_task(*, start_ms: int, stop_ms: int, driver_address: DriverAddress | None = None) -> TaskReport:
+    """Of clusters that refuse connections."""
     partitions = tuple(
         PartitionAssignment(partition=Partition("t", index), source_topic_id="", destination_topic_id="")
         for index in range(2)
     )
-    now = now_ms()
     given = Assignment(
         mirror=MirrorName("m"),
         source=EAST,
@@ -35,8 +40,9 @@ def test_a_task_that_begins_after_its_epoch_says_so() -> None:
         partitions=partitions,
         epoch=4,
         task=3,
-        start_ms=now - 40_000,
-        stop_ms=now - 10_000,
+        start_ms=start_ms,
+        stop_ms=stop_ms,
+        driver_address=driver_address,
     )
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # bound, and nobody listens: refused at once
@@ -46,7 +52,24 @@ def test_a_task_that_begins_after_its_epoch_says_so() -> None:
             for name in (EAST, WEST)
         )
         with east, west, closing(CopyTask(given, east, west, never_cancelled)) as task:
-            report = task.run()
+            return task.run()
+
+
+def test_a_task_that_waits_for_its_epoch_ends_when_its_driver_stops() -> None:
+    ended = Future[TaskReport]()
+    now = now_ms()
+    with DatagramReceiver(ListenAddress(), build_handlers(ClaimBoard(), None)) as channel:
+        address = channel.address_for(4)
+        channel.stop_tasks()
+        work = partial(run_task, start_ms=now + 600_000, stop_ms=now + 630_000, driver_address=address)
+        threading.Thread(target=lambda: ended.set_result(work()), daemon=True).start()
+        assert ended.result(60).receipts == ()
+
+
+def test_a_task_that_begins_after_its_epoch_says_so() -> None:
+    """Nothing was copied, and nobody would know why."""
+    now = now_ms()
+    report = run_task(start_ms=now - 40_000, stop_ms=now - 10_000)
     assert report.retry_reason == (
         "task 3 began 40 s late in an epoch of 30 s, and copied nothing: until then all threads or task slots were "
         "taken, or an attempt before this one was killed (2 partitions wait)"

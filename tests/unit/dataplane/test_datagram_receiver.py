@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mirror_core.copy.datagrams import MAX_DATAGRAM_BYTES, Datagram, DatagramKind, DriverChannel, seal_datagram
 from mirror_core.copy.driver_messages import ClaimBoard
-from mirror_core.dataplane.datagram_receiver import DatagramReceiver
+from mirror_core.dataplane.datagram_receiver import DatagramReceiver, build_handlers
 from mirror_core.dataplane.progress import ProgressTracker
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import Partition
@@ -193,6 +193,53 @@ def test_an_answer_is_for_who_asked_and_is_read_once() -> None:
                 channel.socket.sendto(again, one._sockets[0].getsockname())
             one.send(DatagramKind.CLAIMS, b"2")
             assert wait_until(lambda: list(one.receive_responses()), timeout_s=10, why="an answer") == [b"given 2"]
+
+
+def test_a_driver_that_stops_asks_each_task_that_reports_to_end() -> None:
+    progress = ProgressTracker()
+    with (
+        DatagramReceiver(HERE, build_handlers(ClaimBoard(), progress)) as channel,
+        closing(DriverChannel(1, channel.address_for(1))) as old,
+        closing(DriverChannel(2, channel.address_for(2))) as new,
+    ):
+        old.send(DatagramKind.PROGRESS, SAID)
+        wait_until(lambda: A in progress.partitions(), timeout_s=10, why="a task is heard")
+        assert not old.must_stop()
+        channel.stop_tasks()
+
+        def asked_to_end() -> bool:
+            for line in (old, new):
+                line.send(DatagramKind.PROGRESS, SAID.replace(b"10,null", b"20,null"))
+            return old.must_stop() and new.must_stop()
+
+        wait_until(asked_to_end, timeout_s=10, why="both tasks are asked to end")
+        assert progress.partitions()[A].position == 20, "what they report is heard all the same"
+
+
+def test_nobody_else_can_ask_a_task_to_end() -> None:
+    with (
+        DatagramReceiver(HERE, build_handlers(ClaimBoard(), None)) as channel,
+        closing(DriverChannel(2, channel.address_for(2))) as line,
+        closing(DriverChannel(2, channel.address_for(2))) as another,
+    ):
+        tokens = {epoch: channel.address_for(epoch).token for epoch in (1, 2)}
+        sent = Datagram(DatagramKind.STOP, 2, line._sender, 1, b"")
+        its_address = line._sockets[0].getsockname()
+        for packet in (
+            seal_datagram("no key", sent),
+            seal_datagram(tokens[1], sent._replace(epoch=1)),
+            seal_datagram(tokens[2], sent._replace(sender=another._sender)),
+            seal_datagram(tokens[2], sent._replace(kind=DatagramKind.PROGRESS)),
+            seal_datagram(tokens[2], sent)[:-1],
+        ):
+            channel.socket.sendto(packet, its_address)
+        channel.socket.sendto(
+            seal_datagram(tokens[2], sent._replace(kind=DatagramKind.RESPONSE, body=b"1")), its_address
+        )
+        assert wait_until(lambda: list(line.receive_responses()), timeout_s=10, why="all have arrived") == [b"1"]
+        assert not line.must_stop()
+        channel.socket.sendto(seal_datagram(tokens[2], sent), its_address)
+        wait_until(line.must_stop, timeout_s=10, why="its own driver asks it to end")
 
 
 def test_a_line_to_nowhere_says_so_once_and_does_no_harm(caplog: pytest.LogCaptureFixture) -> None:
