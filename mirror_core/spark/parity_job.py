@@ -25,7 +25,7 @@ from mirror_core.spark.copy_executor import TaskFunction
 from mirror_core.spark.hadoop_store import HadoopFolder
 from mirror_core.spark.job_submission import run_each, wait_for_task_slots
 from mirror_core.spark.parity_executor import parse_parity_rows, run_certified_task, run_compare_task
-from mirror_core.spark.session import NO_CONF, format_first_line, get_spark_context
+from mirror_core.spark.session import NO_CONF, format_job_error, get_spark_context
 
 PARITY_APP: Final = "mirrorbook-parity"
 DEFAULT_DEMANDS: Final = TableExpectations(suite=PARITY)
@@ -134,8 +134,8 @@ def run_shares(
     try:
         results = run_each(get_context(), f"Spark, {what} of {len(tasks)} shares", work, payloads, at_once)
     except (PySparkException, Py4JError, OSError) as error:
-        return [f"Spark gave up: {format_first_line(error)}" for _ in tasks]
+        return [f"Spark gave up: {format_job_error(error)}" for _ in tasks]
     return [
-        parse_parity_rows(result) if isinstance(result, bytes) else f"Spark gave up: {format_first_line(result)}"
+        parse_parity_rows(result) if isinstance(result, bytes) else f"Spark gave up: {format_job_error(result)}"
         for result in results
     ]

@@ -31,6 +31,7 @@ from mirror_core.spark.session import (
     NO_CONF,
     PORT_SETTING,
     format_first_line,
+    format_job_error,
     get_existing_context,
     get_spark_context,
     parse_local_master,
@@ -42,10 +43,6 @@ _JOB_NUMBERS: Final = itertools.count()
 """Unique among runners that share one Spark, since groups can be cancelled."""
 _MAX_JOBS: Final = 16
 """Two are normal. More wait only while Spark does not answer."""
-_TASK_LOST = re.compile(
-    r"Task (\d+) in stage \S+ failed (\d+) times, most recent failure: Lost task [^(]*\(TID \d+\) \(([^)]*)\): (.*)"
-)
-_CLASS_NAME = re.compile(r"^(?:[a-z]\w*\.)+\w+: ")
 _STOP_WAIT_S: Final = 5.0
 """For tasks that the driver has asked to end (`DatagramReceiver.stop_tasks`), before they are cancelled."""
 
@@ -150,7 +147,7 @@ class SparkRunner:
             return  # Spark is dead: the job fails itself
 
     def _to_spark_error(self, group: str, error: Exception) -> SparkFailed:
-        reason = _format_reason(error)
+        reason = format_job_error(error)
         try:
             stopped = self._context._jsc.sc().isStopped()
         except (PySparkException, Py4JError, OSError, AttributeError):
@@ -158,20 +155,6 @@ class SparkRunner:
         if stopped:
             return SparkGone(f"Spark, job {group}: Spark's process has ended ({reason}): start again")
         return SparkFailed(f"Spark, job {group}: {reason}")
-
-
-def _format_reason(error: Exception) -> str:
-    """One line, without class names and Spark's advice."""
-    text = format_first_line(error)
-    match = _TASK_LOST.search(text)
-    if match:
-        task_number, attempts, executor, text = match.groups()
-        return f"task {task_number} failed {attempts} times, the last time on {executor}: {_strip_class_name(text)}"
-    return _strip_class_name(text)
-
-
-def _strip_class_name(text: str) -> str:
-    return _CLASS_NAME.sub("", text).split(" Consider setting ")[0].strip()
 
 
 def get_listen_address(settings: Mapping[str, str], number: int = 0) -> ListenAddress:

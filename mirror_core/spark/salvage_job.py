@@ -14,7 +14,7 @@ from mirror_core.model.parity_verdict import ParityRange, SalvagedPartition
 from mirror_core.parity.salvage import DDL, SalvageTask, salvage_records, write_locally
 from mirror_core.spark.job_submission import distribute_payloads, require_task_slot
 from mirror_core.spark.salvage_executor import PAYLOAD_COLUMN, read_task_records, to_row
-from mirror_core.spark.session import NO_CONF, format_first_line, get_spark_session
+from mirror_core.spark.session import NO_CONF, format_job_error, get_spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql.pandas._typing import ArrowMapIterFunction
@@ -68,6 +68,6 @@ class SparkSalvage:
                 rows.write.mode("append").option("compression", "zstd").parquet(folder.resolve().as_uri())
         except (PySparkException, Py4JError, OSError) as error:
             raise RemoteFault(
-                f"salvage of cluster {tasks[0].cluster}: Spark gave up: {format_first_line(error)}. Nothing may be"
+                f"salvage of cluster {tasks[0].cluster}: Spark gave up: {format_job_error(error)}. Nothing may be"
                 " deleted now; run it again"
             ) from None

@@ -121,6 +121,10 @@ _JAVA_PROPERTY: Final = re.compile(r"-D([^\s=]+)=")
 _START_LOCK: Final = threading.Lock()
 """Mirrors of a set start Spark from several threads."""
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_TASK_LOST: Final = re.compile(
+    r"Task \d+ in stage \S+ failed (\d+) times, most recent failure: Lost task [^(]*\(TID \d+\) \(([^)]*)\): (.*)"
+)
+_CLASS_NAME: Final = re.compile(r"^(?:[a-z]\w*\.)+\w+: ")
 _LOCAL = re.compile(r"local(?:\[(\*|[1-9]\d*)(?:,([1-9]\d*))?\])?")
 _ON_THIS_MACHINE = re.compile(r"spark://(127\.0\.0\.1|localhost|\[::1\])[:,]")
 
@@ -174,6 +178,20 @@ def format_first_line(error: BaseException) -> str:
     java = getattr(error, "java_exception", None)
     text = str(java) if java is not None else str(error)
     return text.strip().splitlines()[0] if text.strip() else type(error).__name__
+
+
+def format_job_error(error: BaseException) -> str:
+    """One line, without class names and Spark's advice."""
+    text = format_first_line(error)
+    match = _TASK_LOST.search(text)
+    if match:
+        attempts, executor, text = match.groups()
+        return f"a task failed {attempts} times, the last time on {executor}: {_strip_class_name(text)}"
+    return _strip_class_name(text)
+
+
+def _strip_class_name(text: str) -> str:
+    return _CLASS_NAME.sub("", text).split(" Consider setting ")[0].strip()
 
 
 def parse_local_master(master: str, cores: int | None) -> str | None:

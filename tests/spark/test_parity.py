@@ -144,6 +144,9 @@ def test_a_share_whose_worker_always_dies_leaves_the_others_proved(
     assert result.verified_ends.get(Partition(topic, 1), 0) == 0
     assert len(result.reasons) == 1
     assert f"{topic}-1" in result.reasons[0]
+    assert "Spark gave up: a task failed 4 times, the last time on " in result.reasons[0]
+    assert "worker exited unexpectedly" in result.reasons[0]
+    assert "org.apache" not in result.reasons[0]
 
 
 @pytest.mark.slow

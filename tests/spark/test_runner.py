@@ -257,7 +257,7 @@ def test_a_worker_that_always_dies_fails_the_epoch_with_a_reason_in_one_line(run
     error = runner._start_job(work.die, [b""], bytes).exception(TIMEOUT_S)
     assert isinstance(error, SparkFailed)
     assert not isinstance(error, SparkGone)
-    assert "task 0 failed 4 times" in str(error)
+    assert "a task failed 4 times" in str(error)
     assert "worker exited unexpectedly" in str(error)
     assert "\n" not in str(error)
     assert "org.apache" not in str(error)
