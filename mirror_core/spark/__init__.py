@@ -8,6 +8,7 @@ Invariants
 ----------
 - Spark only places tasks. It may run one twice or late; sequences and the lease decide what is written.
 - Speculation is off, also in a Spark that was there before: a second copy of a task would be a second writer.
+- A task of copying or comparing is a job of its own: one whose worker always dies costs no other its result.
 - Assignments and settings hold no secret, since Spark shows both. Errors travel as values with checked texts.
 - Two epochs overlap, so a runner needs two task slots per task; a job without a slot fails after a
   minute instead of waiting for ever.

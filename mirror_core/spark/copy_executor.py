@@ -83,6 +83,14 @@ def preload_copy_task(payload: bytes) -> bytes:
     return f"{sys.version_info.major}.{sys.version_info.minor} {copy_task.__name__}".encode()
 
 
+def encode_task_death(task: int, reason: str) -> bytes:
+    """A `TaskOutcome` for a task whose worker died each time."""
+    error = (
+        f"task {task} left no report and no receipts: {reason}; the next epoch goes on from the destination's log ends"
+    )
+    return msgspec.json.encode(TaskOutcome(error_class=RemoteFault.__name__, error=error))
+
+
 def parse_task_report(result: bytes) -> TaskReport:
     """Retriable errors become `retry_reason`; others are raised."""
     outcome = _OUTCOME_DECODER.decode(result)

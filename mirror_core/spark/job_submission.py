@@ -169,22 +169,22 @@ def distribute_payloads(context: SparkContext, payloads: Sequence[bytes]) -> RDD
 
 
 def run_each(
-    context: SparkContext, job_name: str, work: TaskFunction, payloads: Sequence[bytes], at_once: int
-) -> list[bytes | PySparkException | Py4JError]:
+    context: SparkContext, job_name: str, work: TaskFunction, payloads: Sequence[bytes], at_once: int, group: str = ""
+) -> list[bytes | PySparkException | Py4JError | OSError]:
     """A job for each payload, `at_once` at most: one whose worker dies costs no other its result.
 
     Raises Spark's error when no job succeeded, and NoTaskSlot.
     """
     with (
-        require_task_slot(context, job_name) as group,
+        require_task_slot(context, job_name, group) as group,
         ThreadPoolExecutor(max(1, min(at_once, len(payloads))), thread_name_prefix="spark-share") as threads,
     ):
 
-        def run_share(payload: bytes) -> bytes | PySparkException | Py4JError:
-            context.setJobGroup(group, job_name, interruptOnCancel=True)  # of this thread
+        def run_share(payload: bytes) -> bytes | PySparkException | Py4JError | OSError:
             try:
+                context.setJobGroup(group, job_name, interruptOnCancel=True)  # of this thread
                 return run_job(context, work, [payload])[0]
-            except (PySparkException, Py4JError) as error:
+            except (PySparkException, Py4JError, OSError) as error:
                 return error
 
         try:

@@ -1,6 +1,7 @@
-"""Copies on Spark: one job per epoch, one task per assignment, two epochs may overlap.
+"""Copies on Spark: a job for each assignment, one group of jobs for each epoch. Two epochs may overlap.
 
-Spark restarts killed tasks. The fence, not Spark, decides which task may write.
+Spark restarts killed tasks. One that dies each time costs the epoch its own receipts, and no others. The fence, not
+Spark, decides which task may write.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 import itertools
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -26,7 +27,7 @@ from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.task_messages import Assignment, ListenAddress, TaskReport
 from mirror_core.spark import copy_executor
 from mirror_core.spark.hadoop_store import HadoopFolder
-from mirror_core.spark.job_submission import NoTaskSlot, require_task_slot, run_job
+from mirror_core.spark.job_submission import NoTaskSlot, require_task_slot, run_each, run_job
 from mirror_core.spark.session import (
     NO_CONF,
     PORT_SETTING,
@@ -78,7 +79,7 @@ class SparkRunner:
         try:
             # A barrier gives every slot its own worker. Dynamic allocation has none.
             barrier = self._context.getConf().get("spark.dynamicAllocation.enabled", "false") != "true"
-            self._run_job(_new_job_group(), copy_executor.preload_copy_task, [b""] * (2 * slots), barrier=barrier)
+            self._preload_workers(_new_job_group(), 2 * slots, barrier=barrier)
         except SparkGone:
             self.close()
             raise
@@ -90,7 +91,8 @@ class SparkRunner:
             ) from None
 
     def submit(self, assignments: Sequence[Assignment]) -> Future[tuple[TaskReport, ...]]:
-        """Reports are in order. Fails with SparkFailed, SparkGone, or a task's error that may not be retried."""
+        """Reports are in order. Fails with SparkFailed or SparkGone when no task ended by itself, or with an error of a
+        task that may not be retried."""
         payloads = [msgspec.json.encode(assignment) for assignment in assignments]
         return self._start_job(
             partial(copy_executor.run_copy_task, logs.get_log_settings()), payloads, copy_executor.parse_task_report
@@ -124,19 +126,29 @@ class SparkRunner:
         with self._lock:
             if self._closed:
                 raise SparkGone("Spark, job not started: this runner has been closed")
-            job = self._threads.submit(lambda: tuple(read(result) for result in self._run_job(group, work, payloads)))
+            job = self._threads.submit(lambda: tuple(read(result) for result in self._run_tasks(group, work, payloads)))
             self._jobs[group] = job
         job.add_done_callback(lambda _: self._jobs.pop(group, None))
         return job
 
-    def _run_job(
-        self, group: str, work: copy_executor.TaskFunction, payloads: Sequence[bytes], barrier: bool = False
-    ) -> list[bytes]:
+    def _run_tasks(self, group: str, work: copy_executor.TaskFunction, payloads: Sequence[bytes]) -> list[bytes]:
+        with self._spark_errors(group):
+            if self._closed:  # cancelling a group misses later jobs
+                raise SparkGone(f"Spark, job {group}: not started, this runner is being closed")
+            results = run_each(self._context, f"Spark, job {group}", work, payloads, len(payloads), group)
+        return [
+            result if isinstance(result, bytes) else copy_executor.encode_task_death(task, format_job_error(result))
+            for task, result in enumerate(results)
+        ]
+
+    def _preload_workers(self, group: str, count: int, *, barrier: bool) -> None:
+        with self._spark_errors(group), require_task_slot(self._context, f"Spark, job {group}", group):
+            run_job(self._context, copy_executor.preload_copy_task, [b""] * count, barrier=barrier)
+
+    @contextmanager
+    def _spark_errors(self, group: str) -> Iterator[None]:
         try:
-            with require_task_slot(self._context, f"Spark, job {group}", group):
-                if self._closed:  # cancelling a group misses later jobs
-                    raise SparkGone(f"Spark, job {group}: not started, this runner is being closed")
-                return run_job(self._context, work, payloads, barrier=barrier)
+            yield
         except (PySparkException, Py4JError, OSError) as error:
             raise self._to_spark_error(group, error) from None
 

@@ -253,8 +253,32 @@ def test_two_epochs_run_at_the_same_time_on_warm_workers(runner: SparkRunner, tm
     assert met <= warm
 
 
-def test_a_worker_that_always_dies_fails_the_epoch_with_a_reason_in_one_line(runner: SparkRunner) -> None:
-    error = runner._start_job(work.die, [b""], bytes).exception(TIMEOUT_S)
+@pytest.mark.cluster
+def test_a_task_whose_worker_always_dies_costs_the_others_no_receipt(
+    runner: SparkRunner, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(pair)
+    bench.produce(500)
+    with monkeypatch.context() as patched:
+        patched.setattr(copy_executor, "run_copy_task", work.copy_or_die)
+        alive, dead = runner.submit(bench.epoch(0, until=500)).result(TIMEOUT_S)
+    assert spans((alive,)) == [(0, 0, 500)]
+    assert (alive.failures, alive.retry_reason) == ((), "")
+    assert (dead.receipts, dead.failures, dead.comparisons_unknown) == ((), (), True)
+    assert dead.retry_reason.startswith(
+        "task 1 left no report and no receipts: a task failed 4 times, the last time on "
+    )
+    assert "worker exited unexpectedly" in dead.retry_reason
+    assert "\n" not in dead.retry_reason
+    assert "org.apache" not in dead.retry_reason
+    bench.check(500)  # what the dead task has sent is on the destination
+    bench.produce(100)
+    assert spans(runner.submit(bench.epoch(1, until=600)).result(TIMEOUT_S)) == [(0, 500, 600), (1, 500, 600)]
+    bench.check(600)
+
+
+def test_an_epoch_whose_workers_all_die_fails_with_a_reason_in_one_line(runner: SparkRunner) -> None:
+    error = runner._start_job(work.die, [b"", b""], bytes).exception(TIMEOUT_S)
     assert isinstance(error, SparkFailed)
     assert not isinstance(error, SparkGone)
     assert "a task failed 4 times" in str(error)

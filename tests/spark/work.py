@@ -8,7 +8,10 @@ import time
 
 import msgspec
 
+from mirror_core.model.logs import LogSettings
+from mirror_core.model.task_messages import Assignment
 from mirror_core.parity.compare import CompareTask
+from mirror_core.spark.copy_executor import run_copy_task
 from mirror_core.spark.parity_executor import run_compare_task
 
 
@@ -47,6 +50,14 @@ def count_bytes(payload: bytes) -> bytes:
 def measure_processor_s(payload: bytes) -> bytes:
     """This worker's process id, and the processor time that it has used."""
     return f"{os.getpid()} {time.process_time()}".encode()
+
+
+def copy_or_die(log: LogSettings, payload: bytes) -> bytes:
+    """Copying whose worker dies with task 1 each time, once it has copied."""
+    result = run_copy_task(log, payload)
+    if msgspec.json.decode(payload, type=Assignment).task == 1:
+        die(payload)
+    return result
 
 
 def compare_or_die(payload: bytes) -> bytes:
