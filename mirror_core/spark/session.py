@@ -14,13 +14,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import mirror_core
-from mirror_core.java import find_java_home, get_cache_dir
+from mirror_core.java import SUPPORTED_JAVA_VERSIONS, find_java_home, get_cache_dir
 from mirror_core.model.errors import BadRequest, RemoteFault
 from mirror_core.model.files import has_password
 
@@ -55,7 +56,7 @@ exec "{java}" "$@"
 
 def find_spark_java_home() -> Path:
     """A shim where Java lacks the module that Spark's launcher demands."""
-    home = find_java_home()
+    home = find_java_home(list_java_versions(pyspark.__version__), f"Spark {pyspark.__version__}")
     if _has_module(home, VECTOR_MODULE):
         return home
     shim = _get_shim_folder() / hashlib.sha256(str(home).encode()).hexdigest()[:16]
@@ -63,6 +64,11 @@ def find_spark_java_home() -> Path:
         shim / "bin" / "java", LAUNCHER_SCRIPT.format(module=VECTOR_MODULE, java=home / "bin" / "java"), 0o755
     )
     return shim
+
+
+def list_java_versions(spark_version: str) -> tuple[int, ...]:
+    """Arrow of Spark 3.5 does not run on Java 21: a salvage would fail."""
+    return (17,) if spark_version.startswith("3.") else SUPPORTED_JAVA_VERSIONS
 
 
 def write_log_configuration() -> Path:

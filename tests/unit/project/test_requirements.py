@@ -58,6 +58,17 @@ def test_nothing_is_asked_for_that_is_not_promised_nor_the_other_way_round() -> 
     assert {canonicalize_name(r.name) for r in asked_for()} == {canonicalize_name(r.name) for r in promised()}
 
 
+def test_the_versions_of_spark_that_platforms_bring_may_be_installed_and_none_that_nobody_has_run() -> None:
+    """pip takes the newest that is allowed."""
+    specifiers = [wanted.specifier for wanted in promised() if wanted.name == "pyspark"]
+    assert len(specifiers) == 2, "the extras spark and sandbox"
+    for specifier in specifiers:
+        allowed = [
+            version for version in ("3.4.4", "3.5.0", "3.5.6", "4.0.0", "4.1.4", "4.2.0") if version in specifier
+        ]
+        assert allowed == ["3.5.0", "3.5.6", "4.0.0", "4.1.4"]
+
+
 def test_no_address_is_locked() -> None:
     for name in ("requirements.lock", "requirements-setup.txt"):
         assert "://" not in (REPOSITORY / name).read_text(encoding="utf-8")

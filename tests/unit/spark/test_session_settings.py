@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyspark
 import pytest
 import typer
 from py4j.protocol import Py4JError
@@ -19,7 +20,12 @@ from mirror_core.runbook.run_services import Services
 from mirror_core.spark.parity_job import SparkParity
 from mirror_core.spark.runner import SparkFleet, get_listen_address
 from mirror_core.spark.salvage_job import SparkSalvage
-from mirror_core.spark.session import _build_settings, get_spark_context
+from mirror_core.spark.session import (
+    _build_settings,
+    find_spark_java_home,
+    get_spark_context,
+    list_java_versions,
+)
 
 
 def test_the_users_settings_win_and_errors_alone_are_logged() -> None:
@@ -131,6 +137,27 @@ def test_two_threads_that_want_spark_start_it_one_after_the_other(monkeypatch: p
         for done in [pool.submit(want) for _ in range(2)]:
             done.result()
     assert not company.is_set()
+
+
+def test_spark_3_does_not_start_on_a_java_that_its_arrow_cannot_use(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert list_java_versions("4.0.1") == list_java_versions("4.1.4") == (17, 21)
+    monkeypatch.setattr(pyspark, "__version__", "3.5.6")
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("", encoding="utf-8")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    (tmp_path / "release").write_text('JAVA_VERSION="21.0.8"\n', encoding="utf-8")
+    with pytest.raises(
+        BadRequest, match=r"no Java 17 for Spark 3\.5\.6: JAVA_HOME is .* holds Java 21\. Set JAVA_HOME$"
+    ):
+        find_spark_java_home()
+    (tmp_path / "release").write_text(
+        'JAVA_VERSION="17.0.12"\nMODULES="java.base jdk.incubator.vector java.sql"\n', encoding="utf-8"
+    )
+    assert find_spark_java_home() == tmp_path
 
 
 def test_a_local_spark_takes_messages_of_nobody_else() -> None:
