@@ -144,8 +144,8 @@ def wait_for_tasks_to_stop(
 ) -> Collection[Partition]:
     """Wait until no earlier task can write these partitions.
 
-    A task that lost its driver copies a partition that gets a leader, until its own clock stops it. `lease` has times
-    of another host's clock: perhaps ahead of ours, at most two seconds behind.
+    A task that lost its driver copies a partition that gets a leader, until its own clock stops it. `lease`: this run's
+    own, its times by this machine's clock.
     """
     until_ms = min(lease.writers_until_ms + ZOMBIE_WRITER_MARGIN_MS, lease.heartbeat_ms + int(MAX_TASK_S * 1000))
     wait_s = (until_ms - now_ms()) / 1000
