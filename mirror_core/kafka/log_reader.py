@@ -28,7 +28,7 @@ from mirror_core.wire import fetch, message_v0_v1
 from mirror_core.wire.batch import CURRENT_MAGIC, HEADER, BatchHeader, MalformedBatch, has_whole_batch
 from mirror_core.wire.fields import MalformedResponse
 from mirror_core.wire.read_committed import filter_committed
-from mirror_core.wire.records import Record, decode_records
+from mirror_core.wire.records import Record, decode_placed_records
 
 
 class LogUnreadable(RemoteFault):
@@ -156,7 +156,7 @@ class LogReader:
         """Records of [start, end) with their batch's header."""
         for header, batch in self.batches(partition, start, end):
             try:
-                for record in decode_records(header, batch):
+                for record in decode_placed_records(header, batch):
                     if start <= record.offset < end:
                         yield header, record
             except MalformedBatch as error:

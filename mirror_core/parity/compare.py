@@ -39,10 +39,11 @@ from mirror_core.parity.record_differences import (
 )
 from mirror_core.wire.batch import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, BatchHeader, is_dense
 
-_DIGESTED: Final = struct.Struct(">qiqqBB")
-"""Base offset, count, base and maximum timestamp, timestamp type, codec: what records depend on.
+_DIGESTED: Final = struct.Struct(">qiiqqBB")
+"""Base offset, length, count, base and maximum timestamp, timestamp type, codec: what records depend on.
 
-Not the leader epoch, producer fields and transactional bit, which the destination sets itself.
+With its length, a batch ends where it says: its records could hold the beginning of another one. Not the leader
+epoch, producer fields and transactional bit, which the destination sets itself.
 """
 
 
@@ -274,6 +275,7 @@ def _add_count(side: _Side, header: BatchHeader, low: int, high: int) -> None:
 def _pack_header(header: BatchHeader) -> bytes:
     return _DIGESTED.pack(
         header.base_offset,
+        header.length,
         header.record_count,
         header.base_timestamp,
         header.max_timestamp,

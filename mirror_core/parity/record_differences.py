@@ -119,7 +119,7 @@ def compare_records(
             src_bytes = encode_canonical(src_record)
             dst_bytes = src_bytes if is_equal else encode_canonical(dst_record)
             if new_findings and len(pairs) < MAX_FINDINGS_PER_CHUNK:
-                pairs[src_record.offset] = src_bytes, dst_bytes
+                pairs[src_record.offset] = digest_in_memory(src_bytes), digest_in_memory(dst_bytes)
             src.advance(src_record, src_bytes)
             dst.advance(dst_record, dst_bytes)
         differing += len(new_findings)
@@ -225,11 +225,11 @@ class _FindingFormat:
 
 def _mark_reordered(findings: list[ParityFinding], pairs: dict[int, tuple[bytes, bytes]]) -> list[ParityFinding]:
     """Name differences `reordered` whose record is at another offset of the other side."""
-    offset_by_bytes = {dst_bytes: offset for offset, (_, dst_bytes) in pairs.items()}
+    offset_by_digest = {dst_digest: offset for offset, (_, dst_digest) in pairs.items()}
     named: list[ParityFinding] = []
     for finding in findings:
         offset = finding.offset
-        elsewhere = offset_by_bytes.get(pairs[offset][0]) if offset in pairs else None
+        elsewhere = offset_by_digest.get(pairs[offset][0]) if offset in pairs else None
         if offset is None or elsewhere is None or elsewhere == offset:
             named.append(finding)
         elif not named or (named[-1].kind, named[-1].offset) != ("reordered", offset):

@@ -101,6 +101,9 @@ NOT_WRITABLE_ADVICE: Final = "nothing was deleted: make room and rights there, o
 MAX_LISTED_OFFSETS: Final = 5
 _ROWS_PER_BATCH: Final = 2000
 _BYTES_PER_BATCH: Final = 16 << 20
+_NAME_CHARACTERS: Final = 200
+_HEADER_BYTES: Final = 300
+"""Of a header in memory, besides name and value."""
 WriteRecords = Callable[[Sequence["SalvageTask"], Path], None]
 
 
@@ -208,12 +211,18 @@ def read_record_batches(task: SalvageTask) -> Iterator[pa.RecordBatch]:
                     "match": None if matches is None else matches.find_match(record).value,
                 }
             )
-            size += len(record.key or b"") + len(record.value or b"") + sum(len(v or b"") for _, v in record.headers)
+            size += estimate_row_bytes(record)
             if len(rows) >= _ROWS_PER_BATCH or size >= _BYTES_PER_BATCH:
                 yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
                 rows, size = [], 0
     if rows:
         yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+
+
+def estimate_row_bytes(record: Record) -> int:
+    """In memory. Many headers take far more than their bytes."""
+    headers = sum(_HEADER_BYTES + len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers
 
 
 def _find_matches(config: Config, task: SalvageTask) -> TailMatches | None:
@@ -266,8 +275,9 @@ def count_records(task: SalvageTask) -> int:
 
 
 def write_locally(tasks: Sequence[SalvageTask], folder: Path) -> None:
-    for task in tasks:
-        path = folder / f"{task.range.partition}.parquet"
+    for number, task in enumerate(tasks):
+        # A topic's name may be too long for a file's; the number tells apart what begins alike.
+        path = folder / f"{number}.{str(task.range.partition)[:_NAME_CHARACTERS]}.parquet"
         with pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
             for batch in read_record_batches(task):
                 writer.write_batch(batch)

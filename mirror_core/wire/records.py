@@ -59,6 +59,26 @@ def decode_records(header: BatchHeader, batch: Buffer) -> Iterator[Record]:
         raise MalformedBatch(f"{location}: {len(data) - position} bytes left after its {header.record_count} records")
 
 
+def decode_placed_records(header: BatchHeader, batch: Buffer) -> Iterator[Record]:
+    """As `decode_records`; MalformedBatch for an offset outside of the batch or out of order.
+
+    Brokers accept them uncompressed, and clients hand them out: whoever looks for records by offset would miss them.
+    """
+    lowest = header.base_offset
+    for record in decode_records(header, batch):
+        if not lowest <= record.offset <= header.last_offset:
+            raise MalformedBatch(_format_misplaced(header, record.offset, lowest))
+        yield record
+        lowest = record.offset + 1
+
+
+def _format_misplaced(header: BatchHeader, offset: int, lowest: int) -> str:
+    return (
+        f"batch at offset {header.base_offset}: a record claims offset {offset}, outside of {lowest} to"
+        f" {header.last_offset}"
+    )
+
+
 class RecordSpan(NamedTuple):
     """Position of a record in the decompressed bytes."""
 
@@ -83,10 +103,8 @@ def find_record_spans(header: BatchHeader, data: PlainBytes) -> Iterator[RecordS
         except IndexError:
             raise MalformedBatch(f"{location}: a record is not as long as it says") from None
         if not lowest <= span.offset_delta <= header.last_offset_delta:
-            raise MalformedBatch(
-                f"{location}: a record claims offset {header.base_offset + span.offset_delta}, outside of "
-                f"{header.base_offset + lowest} to {header.last_offset}"
-            )
+            offset, first = header.base_offset + span.offset_delta, header.base_offset + lowest
+            raise MalformedBatch(_format_misplaced(header, offset, first))
         yield span
         lowest = span.offset_delta + 1
         position = span.end
@@ -125,6 +143,8 @@ def is_abort_marker(header: BatchHeader, batch: Buffer) -> bool:
     return marker.key[2:4] == b"\0\0"
 
 
+MAX_HEADERS: Final = 1 << 16
+"""Per record. Each takes two bytes at least, and some hundred once decoded."""
 MAX_PLAIN_BYTES: Final = 128 << 20
 """Per batch, as many as an uncompressed one may have. Producers batch before compression, so valid
 batches are far smaller."""
@@ -218,6 +238,10 @@ def _decode_record(
     key, position = _decode_bytes(data, position, end)
     value, position = _decode_bytes(data, position, end)
     count, position = decode_varint(data, position)
+    if count > MAX_HEADERS:
+        raise MalformedBatch(
+            f"batch at offset {header.base_offset}: a record claims {count} headers, and up to {MAX_HEADERS} are read"
+        )
     headers = []
     for _ in range(count):
         name, position = _decode_bytes(data, position, end)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -15,7 +15,8 @@ from mirror_core.kafka.log_reader import LogReader
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange
 from mirror_core.wire import produce
-from mirror_core.wire.batch import readdress
+from mirror_core.wire.batch import HEADER, HEADER_SIZE, BatchHeader, readdress, split_batches
+from mirror_core.wire.records import Codec
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic
 from tests.support.waiting import wait_until
@@ -138,6 +139,32 @@ def copy_bytes(
                 (answer,) = produce.decode_response(memoryview(frame)[4:])
                 assert (answer.error, answer.base_offset) == (0, header.base_offset), answer
                 sequence += header.record_count
+
+
+def batch_of(body: bytes, count: int, codec: Codec) -> bytearray:
+    """Of offset deltas from 0 on, with these bytes as its records, whatever they are."""
+    header = BatchHeader(
+        0, HEADER_SIZE - 12 + len(body), -1, 2, 0, codec, count - 1, START_MS, START_MS, -1, -1, -1, count
+    )
+    return bytearray(HEADER.pack(*header) + body)
+
+
+def append_batches(pair: Pair, cluster: str, topic: str, batches: Iterable[bytearray]) -> None:
+    """To partition 0 of a topic that nobody else writes: bytes as they are, as no client writes them."""
+    config = load_config(pair.config_path).cluster(cluster)
+    with ClusterClient(config) as client:
+        leader = next(iter(client.leaders([Partition(topic, 0)])))
+        host, port = client.metadata([topic]).brokers[leader]
+    with Connection(config, Principal.DATA, host, port) as connection:
+        sequence = 0
+        for batch in batches:
+            view = memoryview(batch)
+            readdress(view, 2**62 + 7, 0, sequence)
+            request = [(topic, 0, view)]
+            connection.send(produce.encode_request(request, connection.next_id(), CLIENT_ID, timeout_ms=10_000))
+            (answer,) = produce.decode_response(memoryview(connection.receive())[4:])
+            assert (answer.error, answer.base_offset) == (0, sequence), answer
+            sequence += next(split_batches(view))[0].record_count
 
 
 def whole(topic: str, end: int, start: int = 0, partition: int = 0) -> ParityRange:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,6 +54,23 @@ def test_of_many_differences_the_first_are_kept_and_all_are_counted() -> None:
     found = compare_records(P, iter(log), iter([]))
     assert (len(found.findings), found.differing) == (MAX_FINDINGS_PER_CHUNK, 5 * MAX_FINDINGS_PER_CHUNK)
     assert found.findings[-1].offset == MAX_FINDINGS_PER_CHUNK - 1
+
+
+def test_large_records_that_differ_are_not_kept_in_memory() -> None:
+    """A few kilobytes of zstd hold megabytes, and a chunk a hundred differences."""
+    size, count = 4 << 20, 50
+    tracemalloc.start()
+    try:
+        found = compare_records(
+            P,
+            (Record(n, 0, b"k", bytes(size), ()) for n in range(count)),
+            (Record(n, 0, b"k", b"\1" * size, ()) for n in range(count)),
+        )
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found.differing == count
+    assert peak < 12 * size, f"{peak >> 20} MiB"
 
 
 def test_content_is_not_shown() -> None:

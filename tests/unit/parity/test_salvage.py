@@ -13,7 +13,8 @@ import pytest
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange
 from mirror_core.parity import salvage as salvaging
-from mirror_core.parity.salvage import MANIFEST, SCHEMA, SalvageTask, salvage_records
+from mirror_core.parity.salvage import MANIFEST, SCHEMA, SalvageTask, estimate_row_bytes, salvage_records, write_locally
+from mirror_core.wire.records import MAX_HEADERS, Record
 from tests.support.resume_decisions import EAST
 
 PARTITION = Partition("orders", 0)
@@ -50,3 +51,20 @@ def test_all_of_it_is_on_the_disk_before_anything_is_deleted(tmp_path: Path, mon
         "who moved it may have been killed in that moment"
     )
     assert synced == {tmp_path.stat().st_ino}
+
+
+def test_empty_headers_count_for_what_they_take_in_memory() -> None:
+    record = Record(0, 0, b"key", None, ((b"", None),) * MAX_HEADERS)
+    assert estimate_row_bytes(record) > 16 << 20, "a batch of rows ends behind it"
+    assert estimate_row_bytes(record._replace(headers=((b"name", b"value"),))) < 400
+
+
+def test_topics_of_the_longest_names_are_saved_beside_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their partitions would be file names of more than 255 bytes."""
+    monkeypatch.setattr(salvaging, "read_record_batches", lambda task: iter(()))
+    partitions = [Partition("t" * 248 + last, 0) for last in "ab"]
+    ranges = [ParityRange(partition=partition, start=Offset(0), end=Offset(1)) for partition in partitions]
+    write_locally([SalvageTask(config_path="", cluster=EAST, range=one) for one in ranges], tmp_path)
+    assert len([*tmp_path.glob("*.parquet")]) == 2

@@ -22,6 +22,7 @@ from mirror_core.wire.records import (
     Codec,
     DecompressionBudget,
     Record,
+    decode_placed_records,
     decode_records,
     decode_varint,
     decompress,
@@ -290,6 +291,17 @@ def test_ten_kilobytes_do_not_cost_hundreds_of_megabytes() -> None:
     assert int(said[2]) < 64 << 10, f"{int(said[2]) >> 10} MiB more"
 
 
+def test_millions_of_empty_headers_do_not_cost_gigabytes() -> None:
+    """Copying never decodes them; a comparison refuses the record, and what else this process does goes on."""
+    count = 8_000_000
+    body = b"\0\0\0" + zigzag(-1) + zigzag(-1) + zigzag(count) + b"\0\1" * count
+    _, batch = raw_batch(compress(Codec.ZSTD, zigzag(len(body)) + body), 1, attributes=Codec.ZSTD)
+    assert len(batch) < 20_000
+    said = subprocess.run([sys.executable, "-c", PEAK], input=batch, capture_output=True, check=True).stdout.split()
+    assert said[0] == b"refused"
+    assert int(said[-1]) < 64 << 10, f"{int(said[-1]) >> 10} MiB more"
+
+
 def test_who_needs_more_than_is_left_waits_for_another_thread_and_not_for_itself() -> None:
     memory = DecompressionBudget(100, wait_timeout_s=60.0)
     first, second = memory.allocate(80, lambda room: 80), memory.allocate(80, lambda room: 10)
@@ -336,6 +348,27 @@ def test_spans_that_do_not_rise_or_leave_the_batch_are_refused(offsets: list[int
     assert header.last_offset_delta == last
     with pytest.raises(MalformedBatch, match="a record claims offset"):
         list(find_record_spans(header, batch[HEADER_SIZE:]))
+
+
+@pytest.mark.parametrize("offsets", [[0, 0], [1, 0], [0, 2], [-1, 0], [0, 1000], [0, -(1 << 31)]])
+def test_records_that_do_not_rise_or_leave_the_batch_are_not_placed(offsets: list[int]) -> None:
+    header, batch = raw_batch(b"".join(raw_record(o, 0, b"k", []) for o in offsets), 2)
+    with pytest.raises(MalformedBatch, match="batch at offset 100: a record claims offset"):
+        list(decode_placed_records(header, batch))
+
+
+def test_an_offset_that_java_reads_in_32_bits_is_not_placed() -> None:
+    """Its fifth byte holds bits that Java drops: Java's consumers see the record at the batch's offset."""
+    body = b"\0\0" + b"\x80\x80\x80\x80\x10" + zigzag(1) + b"k" + zigzag(-1) + zigzag(0)
+    header, batch = raw_batch(zigzag(len(body)) + body, 1)
+    with pytest.raises(MalformedBatch, match="a record claims offset 2147483748, outside of 100 to 100"):
+        list(decode_placed_records(header, batch))
+
+
+def test_records_between_holes_are_placed() -> None:
+    header, batch = raw_batch(b"".join(raw_record(o, 0, b"k", []) for o in (2, 9)), 2)
+    header = header._replace(last_offset_delta=11)
+    assert [record.offset for record in decode_placed_records(header, batch)] == [102, 109]
 
 
 def test_spans_lie_side_by_side_whatever_headers_they_hold() -> None:
