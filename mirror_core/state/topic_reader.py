@@ -79,6 +79,8 @@ _MAX_PAUSE_S: Final = 0.5
 _NO_HIGH_WATERMARK: Final = ErrorCode.offset_not_available.name.upper()
 """A new leader with too few in-sync replicas (KIP-207)."""
 _LEASE_PREFIX: Final = "lease/"
+_BATCH_KIND: Final = "batch"
+"""In place of a key: that of its records is not known."""
 _NO_TOPIC_ID: Final = "0" * 32
 _RETRIED_CODES: Final = RETRIABLE_CODES | {ErrorCode.unknown_topic_or_partition, ErrorCode.offset_out_of_range}
 """Retriable, or cured by reading from the start."""
@@ -345,11 +347,15 @@ def _apply_records(fetched: FetchedPartition, state: State, position: int, *, de
     for header, batch, visible in filter_committed(fetched, position):
         if dense and (header.base_offset != position or not is_dense(header)):
             raise LogChanged
-        rows = [
-            (record.key.decode("utf-8", "replace"), record.value)
-            for record in (decode_records(header, batch) if visible else ())
-            if record.key is not None and record.offset >= position
-        ]
+        try:
+            rows = [
+                (record.key.decode("utf-8", "replace"), record.value)
+                for record in (decode_records(header, batch) if visible else ())
+                if record.key is not None and record.offset >= position
+            ]
+        except MalformedBatch as error:  # its CRC is right: somebody else wrote it so, and ends no reader by it
+            rows = []
+            state.unreadable[f"{_BATCH_KIND}/{header.base_offset}"] = f"{error}: somebody else wrote it?"
         appended_ms = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
         leases |= {
             MirrorName(key[len(_LEASE_PREFIX) :]): appended_ms for key, _ in rows if key.startswith(_LEASE_PREFIX)

@@ -20,10 +20,13 @@ from mirror_core.state import state_topic as state_topic
 from mirror_core.state import topic_reader
 from mirror_core.state.state_records import State
 from mirror_core.state.state_topic import read_state
+from mirror_core.wire.batch_encoder import compress, encode_record
 from mirror_core.wire.fetch import FetchedPartition, FetchPosition
+from mirror_core.wire.records import Codec
 from tests.support.checked_threads import Work
 from tests.support.cluster_admin import as_admin
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce
+from tests.support.parity_topics import append_batches, batch_of
 
 pytestmark = pytest.mark.cluster
 
@@ -126,6 +129,26 @@ def test_what_is_damaged_or_senseless_is_named(pair: Pair, monkeypatch: pytest.M
     monkeypatch.setattr(topic_reader, "_fetch_records", cut_short)
     with pytest.raises(RemoteFault, match=rf"state topic {topic}, offset 0: no whole batch"):
         read_state(west, timeout_s=TIMEOUT_S)
+
+
+def test_a_batch_that_nobody_can_decode_ends_no_reader_and_is_named(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers take it: Java ignores what follows the compressed data. It stays for as long as the topic does."""
+    topic = new_topic(pair.west)
+    monkeypatch.setattr(state_topic, "STATE_TOPIC", topic)
+    row = encode_record(0, 0, b"\2k\2v\0")
+    crafted = batch_of(compress(Codec.GZIP, row) + b"what follows it", 1, Codec.GZIP)
+    append_batches(pair, "west", topic, [crafted])
+    lease = Lease(mirror=MirrorName("m"), owner="me", generation=1, heartbeat_ms=1, writers_until_ms=1)
+    producer = Producer({**pair.west.client_config("admin")})
+    ((key, value),) = State().to_rows(lease)
+    producer.produce(topic, key=key, value=value, partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+    state = read_state(load_config(pair.config_path).cluster("west"), timeout_s=TIMEOUT_S)
+    assert state.leases == {"m": lease}
+    assert [*state.unreadable] == ["batch/0"]
+    assert "gzip data cannot be decompressed" in state.unreadable["batch/0"]
 
 
 def test_a_topic_that_is_not_there_is_empty_and_one_whose_beginning_went_is_read_from_there(
