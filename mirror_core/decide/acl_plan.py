@@ -461,6 +461,11 @@ def warn_promotion_grants(promotion: PromotionGrants, cluster: str) -> Iterator[
             f" {join_limited(wide_grants)}"
         )
     for acl in promotion.grants:
+        if acl.permission is Permission.DENY and acl.resource is not Resource.TOPIC and acl.principal == EVERYBODY:
+            yield (
+                f"{acl}: the source has it, so promotion gives it: nobody may do that on {cluster} then, nor may "
+                "applications that are not this mirror's. If they need it, take it away on the source, and sync, before"
+            )
         if (
             acl.permission is Permission.DENY
             and acl.resource is Resource.TOPIC

@@ -12,7 +12,7 @@ from mirror_core.decide.steps import format_steps_markdown
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Partition, format_reverse_name
 from mirror_core.model.run import RunKind, RunMode
-from mirror_core.model.text import escape_invisible_lines
+from mirror_core.model.text import escape_invisible, escape_invisible_lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +74,8 @@ def _format_minute(ms: int) -> str:
 
 
 def _format_cell(names: Collection[str]) -> str:
-    """A `|` in an expression would end the table cell."""
-    return ", ".join(names).replace("|", "\\|")
+    """A `|` in an expression would end the table cell, and a line break the table: commands could stand behind it."""
+    return escape_invisible(", ".join(names)).replace("|", "\\|").replace("<", "\\<")
 
 
 def _make_visible(value: object) -> object:

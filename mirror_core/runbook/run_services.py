@@ -81,6 +81,8 @@ class Services:
         folder = self.evidence_dir / f"run-{run_id}"
         with report_write_errors("evidence", folder, EVIDENCE_ADVICE):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if folder.is_symlink():
+            raise Unwritable(f"evidence: {folder} is a link, and what it leads to would be copied: remove it")
         return folder
 
     def choose_parity(self, ranges: Sequence[ParityRange]) -> ParityCheck:

@@ -102,6 +102,19 @@ def test_a_denial_for_everybody_is_no_wider_than_the_mirror_either() -> None:
     assert promoted(nobody).grants == literals(nobody)
 
 
+@pytest.mark.parametrize(
+    ("resource", "operation"),
+    [(Resource.GROUP, Operation.READ), (Resource.TRANSACTIONAL_ID, Operation.WRITE)],
+)
+def test_a_denial_for_everybody_of_groups_or_ids_is_named_since_it_reaches_other_applications(
+    resource: Resource, operation: Operation
+) -> None:
+    nobody = build_denial("pay", resource=resource, operation=operation, pattern=Pattern.PREFIXED)
+    assert promoted(nobody).grants == (nobody,)
+    [line] = warn_promotion_grants(promoted(nobody), "west")
+    assert line.startswith(f"{nobody}: the source has it, so promotion gives it: nobody may do that on west then")
+
+
 def test_what_concerns_no_promoted_topic_waits() -> None:
     assert promoted(acl(Operation.WRITE, "other")) == PromotionGrants(grants=(), narrowed={}, refused={})
 

@@ -164,6 +164,15 @@ def test_whatever_is_kept_on_disk_says_so(taken: Path, write: Callable[[Path], A
     assert refused.value.exit_code == 2
 
 
+def test_a_link_in_place_of_a_runs_folder_is_refused(tmp_path: Path) -> None:
+    """A bundle makes all files of its folder private, and copies them out."""
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "run-r").symlink_to(tmp_path / "secrets")
+    with pytest.raises(MirrorError, match="run-r is a link") as refused:
+        services(tmp_path).run_dir("r")
+    assert refused.value.exit_code == 2
+
+
 @pytest.mark.parametrize("name", ["../other", "a/../../other", "/etc/other", ".."])
 def test_a_name_that_leads_out_of_its_folder_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(b"x")

