@@ -103,7 +103,7 @@ _ROWS_PER_BATCH: Final = 2000
 _BYTES_PER_BATCH: Final = 16 << 20
 _NAME_CHARACTERS: Final = 200
 _HEADER_BYTES: Final = 300
-"""Of a header in memory, besides name and value."""
+"""A header in memory, besides name and value."""
 WriteRecords = Callable[[Sequence["SalvageTask"], Path], None]
 
 
