@@ -4,7 +4,7 @@ Red when a person has to act: the old source accepted records before its fence w
 fence cannot be put up, was removed, or is pending while the source answers; or nobody conducts a run while applications
 can write nowhere.
 
-Task `look` checks each mirror with a pending or standing fence, and each that a run holds. Then one task for each
+Task `look` checks each mirror with a fence that is pending or stays, and each that a run holds. Then one task for each
 silent cluster waits for its first answer, on behalf of all mirrors from there: a disaster takes no more task slots than
 it has clusters.
 """
@@ -32,7 +32,7 @@ with DAG(
     **notify_on_failure(),
     params={
         "mirrors": mirror_list_param(
-            "Mirrors to watch; empty: every mirror whose old source has a pending or standing fence, or "
+            "Mirrors to watch; empty: every mirror whose old source has a fence that is pending or stays, or "
             "that a run holds"
         )
     },

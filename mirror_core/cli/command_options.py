@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from mirror_core.cli import completion
+from mirror_core.cli.output import wrap_line
 from mirror_core.kafka.config import Config, find_config, load_config
 from mirror_core.model.errors import Indeterminate, Refused
 from mirror_core.model.json_documents import JsonDocument, format_json
@@ -121,7 +122,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 
 def print_facts(facts: Mapping[str, object]) -> None:
     for key, value in facts.items():
-        typer.echo(f"{escape_invisible(key)}: {'unknown' if value is None else escape_invisible(str(value))}")
+        typer.echo(wrap_line(f"{key}: {'unknown' if value is None else value}", indent="  "))
 
 
 def refuse_incomplete_list(noun: str, reasons: Sequence[str]) -> None:

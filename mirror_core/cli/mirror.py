@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -31,19 +32,27 @@ from mirror_core.cli.command_options import (
     require_confirmation,
 )
 from mirror_core.cli.confirm import UndoableYesOption, confirm_command
+from mirror_core.cli.mirror_headline import list_headline
 from mirror_core.cli.mirror_watch import fence, watch
-from mirror_core.cli.output import print_line
+from mirror_core.cli.output import print_line, wrap_line
 from mirror_core.cli.parity import EXIT_CODES
 from mirror_core.decide.command_rules import MirrorCommand
 from mirror_core.decide.failure_remedies import RecoveryAction
 from mirror_core.decide.fence_limits import warn_foreign_destination, warn_foreign_source
 from mirror_core.decide.fence_state import format_time
+from mirror_core.decide.write_access import WriteAccess
 from mirror_core.evidence.expectations import load_expectations
 from mirror_core.evidence.runbook_page import render_runbook
 from mirror_core.evidence.suites import READINESS, SYNC
 from mirror_core.mirrors import creation, mirror_commands, partition_recovery
 from mirror_core.mirrors.creation import format_gap_limit
-from mirror_core.mirrors.describe import GAP_TEXTS, MirrorDescription, collect_runbook
+from mirror_core.mirrors.describe import (
+    GAP_TEXTS,
+    MirrorDescription,
+    PartitionDescription,
+    collect_runbook,
+    list_partitions_not_normal,
+)
 from mirror_core.mirrors.describe import describe_mirror as describe_mirror
 from mirror_core.mirrors.mirror_commands import DeletionChoice
 from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, lacks_heartbeats
@@ -58,10 +67,11 @@ from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.files import check_writable
 from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.mirror import DesiredState, GapFilling, PartitionState
-from mirror_core.model.text import format_bytes, parse_bytes_per_s
+from mirror_core.model.text import format_bytes, format_count, parse_bytes_per_s
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.mirror_check import CHECK_ADVICE, CHECK_NAME, CheckDocument, MirrorCheck
 from mirror_core.runbook.mirror_check import check_mirror as check_mirror
+from mirror_core.runbook.run_outcome import read_write_access
 from mirror_core.state.mirror_link import find_mirror_link, make_mirror_link, read_states
 from mirror_core.state.state_records import STATE_TOPIC
 
@@ -136,26 +146,38 @@ def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> No
     refuse_incomplete_list("mirrors", unknown)
 
 
-@prints_json(MirrorDescription)
-def describe(name: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """One mirror: state, position and lag of each partition, who copies it."""
+class MirrorDocument(MirrorDescription, frozen=True, kw_only=True):
+    """What `mirrorbook mirror describe` shows."""
+
+    access: WriteAccess
+
+
+@prints_json(MirrorDocument)
+def describe(
+    name: NameArgument,
+    show_all: Annotated[bool, typer.Option("--all", help="Also what is normal, and every partition.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say first where applications can write and what to do, then what is not normal; --all shows the rest."""
     link, state = find_mirror(config, name)
     description = describe_mirror(link, state, now_ms())
-    if as_json:
-        print_json(description)
-        return
-    print_facts(description.facts)
-    print_table(
-        "Partitions",
-        ["partition", "state", "position", "source end", "lag", "proved", "LMO", "kind", "reason"],
-        [
-            [
-                *(r.partition, r.state, r.position, _format_known(r.source_end), _format_known(r.lag), r.verified_end),
-                *(r.lmo, r.kind, r.reason),
-            ]
-            for r in description.rows
-        ],
+    access = read_write_access(
+        link, state, is_source_silent=link.source.name in description.silent, is_copying=description.copying
     )
+    if as_json:
+        print_json(MirrorDocument(**msgspec.structs.asdict(description), access=access))
+        return
+    for line in list_headline(access, link.mirror):
+        print_line(line)
+    print_line("")
+    names = description.facts if show_all else description.not_normal
+    print_facts({name: description.facts[name] for name in names})
+    rows = description.rows if show_all else list_partitions_not_normal(description)
+    if not show_all:
+        print_line(wrap_line(_format_normal_partitions(description, len(rows))))
+    if rows or show_all:
+        _print_partitions(rows)
     seeding = [r for r in description.rows if r.missing_offsets]
     if seeding:
         print_table(
@@ -173,6 +195,26 @@ def describe(name: NameArgument, config: ConfigOption = None, as_json: JsonOptio
                 for p, n in never_copied
             ],
         )
+
+
+def _format_normal_partitions(description: MirrorDescription, others: int) -> str:
+    normal = len(description.rows) - others
+    count = f"{normal:,} of {format_count(len(description.rows), 'partition')}"
+    return f"Normal: {count} and all else that is not shown; `--all` shows it."
+
+
+def _print_partitions(rows: Sequence[PartitionDescription]) -> None:
+    print_table(
+        "Partitions",
+        ["partition", "state", "position", "source end", "lag", "proved", "LMO", "kind", "reason"],
+        [
+            [
+                *(r.partition, r.state, r.position, _format_known(r.source_end), _format_known(r.lag), r.verified_end),
+                *(r.lmo, r.kind, r.reason),
+            ]
+            for r in rows
+        ],
+    )
 
 
 def _format_known(value: int | None) -> object:

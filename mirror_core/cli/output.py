@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import textwrap
 import threading
@@ -29,24 +30,40 @@ def format_block(rows: Iterable[tuple[str, str]], indent: int = 2) -> list[str]:
     return [
         line
         for label, text in labelled
-        for line in textwrap.wrap(
-            escape_invisible(text),
-            LINE_WIDTH,
-            initial_indent=f"{'':{indent}}{label:{label_width}} ",
-            subsequent_indent=" " * (indent + label_width + 1),
-            break_long_words=False,
-            break_on_hyphens=False,
+        for line in _wrap_words(
+            text,
+            first_indent=f"{'':{indent}}{label:{label_width}} ",
+            indent=" " * (indent + label_width + 1),
         )
     ]
 
 
-def wrap_line(text: str) -> str:
+def wrap_line(text: str, indent: str = "") -> str:
     """At words, on a terminal; whole in files and pipes."""
-    return wrap_text(text) if sys.stdout.isatty() else text
+    return wrap_text(text, indent) if sys.stdout.isatty() else escape_invisible(text)
 
 
-def wrap_text(text: str) -> str:
-    return textwrap.fill(escape_invisible(text), LINE_WIDTH, break_long_words=False, break_on_hyphens=False)
+def wrap_text(text: str, indent: str = "") -> str:
+    """`indent`: of all lines but the first."""
+    return "\n".join(_wrap_words(text, indent=indent))
+
+
+_UNBROKEN: Final = re.compile(r"`[^`]*`|(?<=[0-9]) (?=[^ ])")
+"""A command, and a number with its unit."""
+_HARD_SPACE: Final = "\u00a0"
+
+
+def _wrap_words(text: str, *, first_indent: str = "", indent: str = "") -> list[str]:
+    glued = _UNBROKEN.sub(lambda match: match[0].replace(" ", _HARD_SPACE), escape_invisible(text))
+    lines = textwrap.wrap(
+        glued,
+        LINE_WIDTH,
+        initial_indent=first_indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace(_HARD_SPACE, " ") for line in lines]
 
 
 _redirect_lock = threading.RLock()

@@ -10,7 +10,7 @@ What promotion gives to applications: staged grants, no wider than the mirror.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -306,9 +306,12 @@ def _sort_entries(entries: Iterable[LedgerEntry]) -> tuple[LedgerEntry, ...]:
     return tuple(sorted(entries, key=lambda entry: entry.acl))
 
 
-def format_narrowed_acls(ledger: Iterable[LedgerEntry]) -> str:
+def find_narrowed_acls(ledger: Iterable[LedgerEntry]) -> tuple[Acl, ...]:
     staged = (e.acl for e in ledger if e.purpose is AclPurpose.STAGED)
-    narrowed = sorted(acl for acl in staged if is_wildcard_grant(acl) and not can_change_topic(acl))
+    return tuple(sorted(acl for acl in staged if is_wildcard_grant(acl) and not can_change_topic(acl)))
+
+
+def format_narrowed_acls(narrowed: Sequence[Acl]) -> str:
     return f"{len(narrowed)}: {join_limited(narrowed)}" if narrowed else "none"
 
 

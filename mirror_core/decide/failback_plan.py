@@ -397,7 +397,7 @@ def _list_figures(snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackS
     if snapshot.pending_fence is not None:
         late_offsets = count_offsets(find_late_ranges(snapshot.pending_fence, snapshot.statuses))
         yield (
-            "standing fence",
+            "fence on the old source",
             "; ".join(
                 (*format_fence_state(snapshot.pending_fence), f"{late_offsets} offset(s) were accepted before it stood")
             ),

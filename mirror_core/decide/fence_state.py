@@ -100,14 +100,16 @@ def format_late_writes(
     statuses: Mapping[Partition, PartitionStatus],
     observation: SourceObservation | None,
 ) -> str:
+    """Empty: none."""
     if pending_fence is None:
-        return "none"
+        return ""
     late_ranges, unknown_partitions = (
         find_late_ranges(pending_fence, statuses),
         find_unknown_ends(pending_fence, statuses),
     )
-    text = format_late_ranges(late_ranges, observation) if late_ranges else "none"
-    return f"{text}; not known yet of {join_limited(unknown_partitions)}" if unknown_partitions else text
+    text = format_late_ranges(late_ranges, observation) if late_ranges else ""
+    unknown_text = f"not known yet of {join_limited(unknown_partitions)}" if unknown_partitions else ""
+    return "; ".join(filter(None, (text, unknown_text)))
 
 
 def count_offsets(ranges: LateRanges) -> int:

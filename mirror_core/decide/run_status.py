@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from mirror_core.decide import certificate_coverage
@@ -73,6 +74,22 @@ class RunSituation:
     source_returned: bool = False
     lifted_denials: int = 0
     """DENYs of this run's fence that the source no longer has: applications may write there."""
+
+
+class OpenRunFence(StrEnum):
+    """What keeps applications from writing on the source while an open run lets them write nowhere."""
+
+    SEEN = "seen"
+    UNSEEN = "unseen"
+    """Step `fence` has begun, and has not ended."""
+    LIFTED = "lifted"
+    """Applications can write on the source."""
+    NO_AUTHORIZER = "no authorizer"
+    """Nothing can deny them."""
+    SOURCE_GIVEN_UP = "source given up"
+    """An unplanned failover: it may take writes, which are lost."""
+    SOURCE_RETURNED = "source returned"
+    """It answered again before the promotion, and may have records that were not copied."""
 
 
 def format_newer_run(run: Run, runs: Iterable[Run]) -> tuple[str, ...]:
@@ -251,34 +268,50 @@ def _format_run_writers(situation: RunSituation, writes: WriteLocation) -> str:
         return f"Applications write on {cluster}."
     if situation.is_past_no_return:
         return f"Some applications may write on {mirror.destination} already, others nowhere: rights may be half given."
+    match find_open_run_fence(situation):
+        case OpenRunFence.SOURCE_RETURNED:
+            fenced = debt_standing(situation.pending_fence) is FenceState.APPLIED
+            return (
+                f"NOBODY CAN WRITE these topics on {mirror.destination}: it is not promoted yet, since {mirror.source} "
+                f"answered again and may have records that were not copied. {mirror.source}"
+                f" {'is' if fenced else 'is NOT'} fenced."
+            )
+        case OpenRunFence.SOURCE_GIVEN_UP:
+            return (
+                f"NOBODY CAN WRITE these topics on {mirror.destination}: it is not promoted yet. {mirror.source} is"
+                " given up: what it still takes is lost."
+            )
+        case OpenRunFence.LIFTED:
+            return (
+                f"Applications can write on {mirror.source}: {situation.lifted_denials} denials of this run's fence are"
+                f" gone there. {mirror.destination} is not promoted."
+            )
+        case OpenRunFence.NO_AUTHORIZER:
+            return (
+                f"Nothing keeps applications from writing: {mirror.source} has no authorizer. Keep them stopped: what"
+                f" they write there now is not copied, and {mirror.destination} is not promoted yet."
+            )
+        case OpenRunFence.SEEN | OpenRunFence.UNSEEN as fence:
+            return (
+                f"NOBODY CAN WRITE these topics: {mirror.source} {'is' if fence is OpenRunFence.SEEN else 'may be'}"
+                f" fenced, and {mirror.destination} is not promoted yet."
+            )
+
+
+def find_open_run_fence(situation: RunSituation) -> OpenRunFence:
+    """For a run that is before its point of no return, where it lets applications write nowhere."""
     if situation.source_returned:
-        fenced = debt_standing(situation.pending_fence) is FenceState.APPLIED
-        return (
-            f"NOBODY CAN WRITE these topics on {mirror.destination}: it is not promoted yet, since {mirror.source} "
-            f"answered again and may have records that were not copied. {mirror.source} {'is' if fenced else 'is NOT'} "
-            "fenced."
-        )
-    if run.plan.mode is RunMode.UNPLANNED:
-        return (
-            f"NOBODY CAN WRITE these topics on {mirror.destination}: it is not promoted yet. {mirror.source} is given "
-            "up: what it still takes is lost."
-        )
+        return OpenRunFence.SOURCE_RETURNED
+    if situation.run.plan.mode is RunMode.UNPLANNED:
+        return OpenRunFence.SOURCE_GIVEN_UP
     if situation.lifted_denials:
-        return (
-            f"Applications can write on {mirror.source}: {situation.lifted_denials} denials of this run's fence are"
-            f" gone there. {mirror.destination} is not promoted."
-        )
+        return OpenRunFence.LIFTED
     fence = next((step for step in situation.steps if step.step == "fence" and step.state is StepState.DONE), None)
-    if fence is not None and fence.evidence.get("authorizer") is False and "fence_command" not in fence.evidence:
-        return (
-            f"Nothing keeps applications from writing: {mirror.source} has no authorizer. Keep them stopped: what they "
-            f"write there now is not copied, and {mirror.destination} is not promoted yet."
-        )
-    fenced = fence is not None
-    return (
-        f"NOBODY CAN WRITE these topics: {mirror.source} {'is' if fenced else 'may be'} fenced, and "
-        f"{mirror.destination} is not promoted yet."
-    )
+    if fence is None:
+        return OpenRunFence.UNSEEN
+    if fence.evidence.get("authorizer") is False and "fence_command" not in fence.evidence:
+        return OpenRunFence.NO_AUTHORIZER
+    return OpenRunFence.SEEN
 
 
 def _format_abort_effect(situation: RunSituation, writes: WriteLocation) -> str:

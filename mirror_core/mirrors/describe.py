@@ -10,7 +10,7 @@ from typing import Final
 
 from mirror_core.dataplane.epoch_planner import COPIED_STATES, format_failure_reason
 from mirror_core.decide import clock_skew, gaps_and_resume, trimmed_offsets
-from mirror_core.decide.acl_plan import format_narrowed_acls
+from mirror_core.decide.acl_plan import find_narrowed_acls, format_narrowed_acls
 from mirror_core.decide.drills import forecast_standstill
 from mirror_core.decide.fence_state import format_fence_state, format_late_writes, warn_pending_fence
 from mirror_core.decide.group_offset_rules import format_all_uncommitted
@@ -39,9 +39,10 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_available_offsets
 from mirror_core.kafka.topic_existence import check_presence, describe_denied_error
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors.fence_stray_denials import describe_stray_denials
-from mirror_core.model.errors import RemoteFault
+from mirror_core.model.errors import ConnectionRejected, RemoteFault, Unreachable
 from mirror_core.model.json_documents import JsonDocument
 from mirror_core.model.mirror import (
+    DesiredState,
     GapFilling,
     Lease,
     Mirror,
@@ -55,7 +56,7 @@ from mirror_core.model.parity_verdict import MirrorVerification
 from mirror_core.model.run import Run, RunKind, RunMode
 from mirror_core.model.source_observation import TRANSACTION_OVER, Heartbeat, SourceObservation
 from mirror_core.model.sync_state import UnsyncedGroups
-from mirror_core.model.text import format_bytes
+from mirror_core.model.text import format_bytes, format_count
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.run_heartbeat import find_conductor_status
@@ -130,12 +131,33 @@ class PartitionDescription:
         return max(0, (self.source_start or 0) - (self.position or 0)) if is_known else 0
 
 
+@dataclass(frozen=True, slots=True)
+class MirrorFact:
+    name: str
+    value: str | int | None
+    is_normal: bool = True
+    """As on a quiet day, or said by another fact."""
+
+
 class MirrorDescription(JsonDocument, frozen=True, kw_only=True):
-    """What `mirrorbook mirror describe` shows."""
+    """What is recorded of a mirror, and what both clusters show."""
 
     facts: Mapping[str, str | int | None]
     """Texts, but `lag` and `offsets known to be missing` are offsets; null: unknown."""
+    not_normal: tuple[str, ...]
+    """Names of the facts that are not as on a quiet day."""
+    silent: tuple[str, ...]
+    """Clusters whose offsets could not be read."""
+    copying: bool
+    """A data plane has a fresh lease."""
     rows: tuple[PartitionDescription, ...]
+
+
+def list_partitions_not_normal(description: MirrorDescription) -> tuple[PartitionDescription, ...]:
+    """Normal: it is copied, or it was stopped with its mirror. A lag is a fact of the mirror."""
+    is_stopped = description.facts["desired"] == DesiredState.STOPPED
+    normal_states = (PartitionState.STOPPED, PartitionState.MIRRORING) if is_stopped else (PartitionState.MIRRORING,)
+    return tuple(row for row in description.rows if row.state not in normal_states or row.reason or row.missing_offsets)
 
 
 def describe_mirror(link: MirrorLink, state: State, now_ms: int) -> MirrorDescription:
@@ -148,15 +170,16 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
     mirror, began_s = link.mirror, time.monotonic()
     statuses = state.partitions.get(mirror.name, {})
     # Ends after positions: else a copying mirror would seem to be ahead of its source.
-    (positions,), destination_problem, absent_here = _fetch_offsets(link.destination, statuses, OffsetPoint.LOG_END)
-    (starts, ends), source_problem, absent_on_source = _fetch_offsets(
-        link.source, statuses, OffsetPoint.START, OffsetPoint.STABLE_END
-    )
+    at_destination = _fetch_offsets(link.destination, statuses, OffsetPoint.LOG_END)
+    at_source = _fetch_offsets(link.source, statuses, OffsetPoint.START, OffsetPoint.STABLE_END)
+    (positions,), (starts, ends) = at_destination.points, at_source.points
     lease = state.leases.get(mirror.name)
     run = state.active_run(mirror.name)
     watcher = find_watcher_status(state, mirror.name, now_ms)
     ahead_ms = (
-        None if destination_problem else measure_clock_ahead_ms(link.destination, timeout_s=TIMEOUTS.monitor_response_s)
+        None
+        if at_destination.problem
+        else measure_clock_ahead_ms(link.destination, timeout_s=TIMEOUTS.monitor_response_s)
     )
     now_ms = clock_skew.to_owner_clock_ms(now_ms, ahead_ms, lease, state.appended_ms.get(mirror.name))
     has_driver = is_lease_fresh(lease, now_ms)
@@ -168,11 +191,11 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
         *(warn_pending_fence(pending_fence, (run.id,) if run else ()) if ends else ()),
     ]
     absent = (
-        *_format_absent(mirror.source, absent_on_source, statuses),
-        *_format_absent(mirror.destination, absent_here, statuses),
+        *_format_absent(mirror.source, at_source.absent, statuses),
+        *_format_absent(mirror.destination, at_destination.absent, statuses),
     )
-    problems = "; ".join(t for t in (source_problem, destination_problem, *absent) if t)
-    sides = ((link.source, source_problem, ends), (link.destination, destination_problem, positions))
+    problems = "; ".join(t for t in (at_source.problem, at_destination.problem, *absent) if t)
+    sides = ((link.source, at_source.problem, ends), (link.destination, at_destination.problem, positions))
     silent_sides = {side.name: why for side, why, description in sides if why and not description}
     last_heartbeats = _read_heartbeats(link)
     now_ms += int((time.monotonic() - began_s) * 1000)  # heartbeats were read last, seconds later
@@ -183,62 +206,96 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
         now_ms, lease, state.source_observations.get(mirror.name), state.groups.get(mirror.name), last_heartbeats
     )
     lag, groups_left = _sum_lag(rows), _find_groups_left(state, mirror)
+    observation = state.source_observations.get(mirror.name)
+    stray_denials = describe_stray_denials(link, state, silent_sides)
+    late_writes = format_late_writes(pending_fence, statuses, observation)
+    compacted, is_compacted_normal = ("unknown", True) if problems else _format_compacted(link, statuses.values())
+    waits, has_no_waits = _format_waits(
+        lease, has_driver=has_driver, silent_source=mirror.source if at_source.is_silent else None
+    )
+    hidden, is_nothing_hidden = _format_hidden(observation, ends)
+    open_fence = _format_open_fence(mirror, run, state)
+    narrowed = find_narrowed_acls(state.ledger_entries(mirror.name))
+    never_copied = trimmed_offsets.format_never_copied(statuses)
+    differences = format_differences(find_differences(proof, statuses), now_ms)
+    uncommitted = format_all_uncommitted(groups_left.uncommitted) if groups_left else "unknown"
+    unsynced = join_limited(groups_left.unsupported_groups) if groups_left else "unknown"
+    gap_warning = gaps_and_resume.format_gap_limit_warning(statuses.values())
+    missing = None if loss_estimate.unknown_partitions or not rows else max(loss_estimate.known_missing, lag or 0)
+    alarms = tuple(watcher.format_alarms())
+    is_started = mirror.desired is DesiredState.STARTED
+    facts = (
+        MirrorFact("mirror", mirror.name),
+        MirrorFact("source", f"{mirror.source} ({mirror.source_id})"),
+        MirrorFact("destination", f"{mirror.destination} ({mirror.destination_id})"),
+        MirrorFact("trouble", problems or "none", not problems),
+        MirrorFact("desired", mirror.desired, is_started),
+        MirrorFact("run under way", "; ".join(_format_run(mirror, run, state)) if run else "none", run is None),
+        MirrorFact("fence of the open run", open_fence or "none", not open_fence),
+        MirrorFact("fence on the old source", "; ".join(fence_texts) or "none", not fence_texts),
+        MirrorFact("watcher", "; ".join(alarms) or str(watcher), not alarms),
+        MirrorFact("accepted while unfenced", late_writes or "none", not late_writes),
+        MirrorFact("lifted denials that stand again", stray_denials or "none", not stray_denials),
+        MirrorFact(
+            "data plane",
+            f"{lease.owner}, generation {lease.generation}" if lease and has_driver else "not running",
+            has_driver or not is_started,
+        ),
+        MirrorFact("copying waits for", waits, has_no_waits),
+        MirrorFact("lag", lag, lag == 0 if lag is not None else bool(problems)),
+        MirrorFact("hidden by open transactions", hidden, is_nothing_hidden),
+        MirrorFact("source last looked at", format_observed(loss_estimate), not at_source.is_silent),
+        MirrorFact(LISTED_FIGURE, format_listed(loss_estimate), loss_estimate.topics_listed_s is not None),
+        MirrorFact(NOT_MIRRORED_FIGURE, format_uncopied(loss_estimate), not loss_estimate.uncopied),
+        MirrorFact("offsets known to be missing", missing, missing in (0, lag)),
+        MirrorFact("deleted before they were copied", never_copied or "none", not never_copied),
+        MirrorFact(
+            "proved equal",
+            format_verified_share(proof, positions, _list_topic_ids(statuses.values()), now_ms),
+            proof is not None,
+        ),
+        MirrorFact("known to differ", differences or "none", not differences),
+        MirrorFact("groups' offsets that could not be committed", uncommitted or "none", not uncommitted),
+        MirrorFact("groups that are not synced", unsynced or "none", not unsynced),
+        MirrorFact(
+            "newest heartbeats on the destination",
+            format_heartbeats(last_heartbeats, now_ms),
+            bool(last_heartbeats) and not at_source.is_silent,
+        ),
+        MirrorFact("clock", *_clock(mirror, ahead_ms, behind_s)),
+        MirrorFact("topics", " ".join(mirror.topics)),
+        MirrorFact("excluded", " ".join(mirror.exclude_topics) or "none"),
+        MirrorFact("groups", " ".join(mirror.groups)),
+        MirrorFact("gaps", "; ".join(filter(None, (GAP_TEXTS[mirror.gaps], gap_warning))), not gap_warning),
+        MirrorFact("compacted topics", compacted, is_compacted_normal),
+        MirrorFact("rights narrowed until promotion", format_narrowed_acls(narrowed), not narrowed),
+        MirrorFact(
+            "throttle",
+            "none" if mirror.throttle is None else f"{format_bytes(mirror.throttle)}/s",
+            mirror.throttle is None,
+        ),
+        MirrorFact("security of the source", link.source.control.get("security.protocol", "PLAINTEXT")),
+        MirrorFact("security of the destination", link.destination.control.get("security.protocol", "PLAINTEXT")),
+    )
     description = MirrorDescription(
-        facts={
-            "mirror": mirror.name,
-            "source": f"{mirror.source} ({mirror.source_id})",
-            "destination": f"{mirror.destination} ({mirror.destination_id})",
-            "topics": " ".join(mirror.topics),
-            "excluded": " ".join(mirror.exclude_topics) or "none",
-            "groups": " ".join(mirror.groups),
-            "gaps": "; ".join(
-                filter(None, (GAP_TEXTS[mirror.gaps], gaps_and_resume.format_gap_limit_warning(statuses.values())))
-            ),
-            "compacted topics": "unknown" if problems else _format_compacted(link, statuses.values()),
-            "rights narrowed until promotion": format_narrowed_acls(state.ledger_entries(mirror.name)),
-            "desired": mirror.desired,
-            "throttle": "none" if mirror.throttle is None else f"{format_bytes(mirror.throttle)}/s",
-            "run under way": "; ".join(_format_run(mirror, run, state)) if run else "none",
-            "standing fence": "; ".join(fence_texts) or "none",
-            "lifted denials that stand again": describe_stray_denials(link, state, silent_sides) or "none",
-            "watcher": "; ".join(watcher.format_alarms()) or str(watcher),
-            "accepted while unfenced": format_late_writes(
-                pending_fence, statuses, state.source_observations.get(mirror.name)
-            ),
-            "data plane": f"{lease.owner}, generation {lease.generation}" if lease and has_driver else "not running",
-            "copying waits for": _format_waits(lease, has_driver=has_driver),
-            "lag": lag,
-            "hidden by open transactions": _format_hidden(state.source_observations.get(mirror.name), ends),
-            "source last looked at": format_observed(loss_estimate),
-            LISTED_FIGURE: format_listed(loss_estimate),
-            NOT_MIRRORED_FIGURE: format_uncopied(loss_estimate),
-            "offsets known to be missing": (
-                None if loss_estimate.unknown_partitions or not rows else max(loss_estimate.known_missing, lag or 0)
-            ),
-            "deleted before they were copied": trimmed_offsets.format_never_copied(statuses) or "none",
-            "proved equal": format_verified_share(proof, positions, _list_topic_ids(statuses.values()), now_ms),
-            "groups' offsets that could not be committed": (
-                (format_all_uncommitted(groups_left.uncommitted) if groups_left else "unknown") or "none"
-            ),
-            "groups that are not synced": (
-                (join_limited(groups_left.unsupported_groups) if groups_left else "unknown") or "none"
-            ),
-            "known to differ": format_differences(find_differences(proof, statuses), now_ms) or "none",
-            "newest heartbeats on the destination": format_heartbeats(last_heartbeats, now_ms),
-            "clock": _clock(mirror, ahead_ms, behind_s),
-            "security of the source": link.source.control.get("security.protocol", "PLAINTEXT"),
-            "security of the destination": link.destination.control.get("security.protocol", "PLAINTEXT"),
-            "trouble": problems or "none",
-        },
+        facts={fact.name: fact.value for fact in facts},
+        not_normal=tuple(fact.name for fact in facts if not fact.is_normal),
+        silent=tuple(
+            cluster
+            for cluster, fetched in ((mirror.source, at_source), (mirror.destination, at_destination))
+            if fetched.is_silent
+        ),
+        copying=has_driver,
         rows=rows,
     )
     return description, loss_estimate
 
 
-def _clock(mirror: Mirror, ahead_ms: int | None, behind: float | None) -> str:
+def _clock(mirror: Mirror, ahead_ms: int | None, behind: float | None) -> tuple[str, bool]:
+    """And whether it is normal."""
     if differing := clock_skew.format_clock_difference(mirror.destination, ahead_ms or 0):
-        return f"{differing}: ages shown here go by the brokers' clock"
-    return CLOCK_NOT_BEHIND if behind is None else clock_skew.format_clock_behind(mirror.name, behind)
+        return f"{differing}: ages shown here go by the brokers' clock", False
+    return (CLOCK_NOT_BEHIND, True) if behind is None else (clock_skew.format_clock_behind(mirror.name, behind), False)
 
 
 def _describe_partitions(
@@ -285,27 +342,40 @@ def _format_run(mirror: Mirror, run: Run, state: State) -> tuple[str, ...]:
     return alarms or (f"{run.plan.kind} {run.id}",)
 
 
-def _format_waits(lease: Lease | None, *, has_driver: bool) -> str | None:
+def _format_open_fence(mirror: Mirror, run: Run | None, state: State) -> str:
+    fence = None if run is None else state.steps.get((run.id, "fence"))
+    if run is None or fence is None:
+        return ""
+    return f"{mirror.source}: step fence of {run.id}, {fence.state}"
+
+
+def _format_waits(
+    lease: Lease | None, *, has_driver: bool, silent_source: str | None = None
+) -> tuple[str | None, bool]:
+    """And whether it is normal."""
     if lease is None or not has_driver:
-        return None
+        return None, True
+    if silent_source is not None:
+        return f"{silent_source}, which does not answer", False
     if lease.wait_reasons is None:
-        return "not known yet: no epoch of this data plane has ended, or its version does not tell"
-    return "; ".join(lease.wait_reasons) or "nothing"
+        return "not known yet: no epoch of this data plane has ended, or its version does not tell", True
+    return "; ".join(lease.wait_reasons) or "nothing", not lease.wait_reasons
 
 
-def _format_hidden(observation: SourceObservation | None, ends: Mapping[Partition, Offset]) -> str:
-    """Beyond the last stable offset: not in any lag, and it blocks what lies behind."""
+def _format_hidden(observation: SourceObservation | None, ends: Mapping[Partition, Offset]) -> tuple[str, bool]:
+    """Beyond the last stable offset: not in any lag, and it blocks what lies behind. And whether that is normal."""
     if observation is None or not ends:
-        return "unknown"
+        return "unknown", True
     hidden = {
         p: observed.end - ends[p] for p, observed in observation.get_ends() if p in ends and observed.end > ends[p]
     }
     if not hidden:
-        return "none"
+        return "none", True
     parts = ((t, part) for t in observation.transactions if t.state != TRANSACTION_OVER for part in t.parts)
     names = sorted({t.id for t, part in parts if part.partition in hidden and part.first == ends[part.partition]})
     owner_text = f"transactions {join_limited(names)}" if names else "transactions whose ids are not known"
-    return f"{sum(hidden.values())} offset(s) of {join_limited(sorted(hidden))}: {owner_text}"
+    total = format_count(sum(hidden.values()), "offset")
+    return f"{total} of {join_limited(sorted(hidden))}: {owner_text}", False
 
 
 def _list_topic_ids(statuses: Iterable[PartitionStatus]) -> dict[str, str]:
@@ -321,11 +391,11 @@ def _read_heartbeats(link: MirrorLink) -> tuple[Heartbeat, ...]:
         return ()  # reported as trouble already
 
 
-def _format_compacted(link: MirrorLink, statuses: Iterable[PartitionStatus]) -> str:
-    """ADR 0009."""
+def _format_compacted(link: MirrorLink, statuses: Iterable[PartitionStatus]) -> tuple[str, bool]:
+    """And whether it is normal. ADR 0009."""
     names = sorted({s.partition.topic for s in statuses if s.state is not PartitionState.STOPPED})
     if not names:
-        return "none"
+        return "none", True
     try:
         with (
             ClusterClient(link.source, timeout_s=TIMEOUTS.describe_response_s) as source,
@@ -336,7 +406,7 @@ def _format_compacted(link: MirrorLink, statuses: Iterable[PartitionStatus]) -> 
             ]
             destination_configs = describe_configs(destination, compacted)
     except RemoteFault as error:
-        return f"unknown: {error}"
+        return f"unknown: {error}", False
     growing = [
         name
         for name in compacted
@@ -347,21 +417,26 @@ def _format_compacted(link: MirrorLink, statuses: Iterable[PartitionStatus]) -> 
         " that is "
     )
     if not growing:
-        return str(len(compacted)) if compacted else "none"
+        return str(len(compacted)) if compacted else "none", True
     if link.mirror.gaps is GapFilling.HIDDEN:
-        return f"{text}written, until promotion: hidden records have no key"
-    return (
-        f"{text}written, until a `mirrorbook sync {link.mirror.name}` finds the copy caught up: {join_limited(growing)}"
-    )
+        return f"{text}written, until promotion: hidden records have no key", False
+    until_text = f"until a `mirrorbook sync {link.mirror.name}` finds the copy caught up"
+    return f"{text}written, {until_text}: {join_limited(growing)}", False
 
 
-def _fetch_offsets(
-    cluster: ClusterConfig, partitions: Iterable[Partition], *points: OffsetPoint
-) -> tuple[list[dict[Partition, Offset]], str, frozenset[Partition]]:
+@dataclass(frozen=True, slots=True)
+class _FetchedOffsets:
+    points: tuple[dict[Partition, Offset], ...]
+    problem: str = ""
+    absent: frozenset[Partition] = frozenset()
+    is_silent: bool = False
+
+
+def _fetch_offsets(cluster: ClusterConfig, partitions: Iterable[Partition], *points: OffsetPoint) -> _FetchedOffsets:
     wanted = list(partitions)
-    no_offsets: list[dict[Partition, Offset]] = [{} for _ in points]
+    no_offsets: tuple[dict[Partition, Offset], ...] = tuple({} for _ in points)
     if not wanted:
-        return no_offsets, "", frozenset()
+        return _FetchedOffsets(no_offsets)
     try:
         with ClusterClient(cluster, timeout_s=TIMEOUTS.describe_response_s) as client:
             present_partitions = check_presence(client, wanted)
@@ -376,9 +451,11 @@ def _fetch_offsets(
                 if present_partitions.denied
                 else []
             )
-            return [dict(result.offsets) for result in results], "; ".join(problems), present_partitions.absent
+            offsets = tuple(dict(result.offsets) for result in results)
+            return _FetchedOffsets(offsets, "; ".join(problems), present_partitions.absent)
     except RemoteFault as error:
-        return no_offsets, str(error), frozenset()
+        is_silent = isinstance(error, Unreachable) and not isinstance(error, ConnectionRejected)
+        return _FetchedOffsets(no_offsets, str(error), is_silent=is_silent)
 
 
 def _format_absent(

@@ -17,6 +17,7 @@ from mirror_core.decide.run_status import (
     format_run_status,
     format_unknown_status,
 )
+from mirror_core.decide.write_access import AccessSituation, WriteAccess, decide_write_access
 from mirror_core.kafka.acl_requests import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import AclPurpose
@@ -50,19 +51,36 @@ def format_run_outcome(link: MirrorLink, state: State, run_id: str) -> tuple[str
         return format_unknown_status(link.mirror)
     if overtaken_lines := format_newer_run(run, state.runs.values()):
         return overtaken_lines
-    return format_run_status(
-        RunSituation(
-            run=run,
-            steps=state.steps_of(run),
-            mirror=state.mirrors.get(name, link.mirror),
-            pending_fence=state.pending_fences.get(name),
-            is_past_no_return=is_past_no_return(state, run),
-            is_copying=observe_live_lease(link.destination, state, name) is not None,
-            failed_partitions=[s for s in state.partitions.get(name, {}).values() if s.state is PartitionState.FAILED],
-            conductor=find_conductor_status(state, run),
-            source_returned=is_awaiting_confirmation(state, run),
-            lifted_denials=_count_lifted_denials(link, state, run),
+    is_copying = observe_live_lease(link.destination, state, name) is not None
+    return format_run_status(_find_situation(link, state, run, is_copying=is_copying))
+
+
+def read_write_access(link: MirrorLink, state: State, *, is_source_silent: bool, is_copying: bool) -> WriteAccess:
+    newest = find_newest_run(link.mirror.name, state.runs.values())
+    return decide_write_access(
+        AccessSituation(
+            mirror=link.mirror,
+            newest_run=None if newest is None else _find_situation(link, state, newest, is_copying=is_copying),
+            pending_fence=state.pending_fences.get(link.mirror.name),
+            is_source_silent=is_source_silent,
+            is_copying=is_copying,
         )
+    )
+
+
+def _find_situation(link: MirrorLink, state: State, run: Run, *, is_copying: bool) -> RunSituation:
+    name = link.mirror.name
+    return RunSituation(
+        run=run,
+        steps=state.steps_of(run),
+        mirror=state.mirrors.get(name, link.mirror),
+        pending_fence=state.pending_fences.get(name),
+        is_past_no_return=is_past_no_return(state, run),
+        is_copying=is_copying,
+        failed_partitions=[s for s in state.partitions.get(name, {}).values() if s.state is PartitionState.FAILED],
+        conductor=find_conductor_status(state, run),
+        source_returned=is_awaiting_confirmation(state, run),
+        lifted_denials=_count_lifted_denials(link, state, run),
     )
 
 

@@ -105,7 +105,15 @@ def test_a_mirror_is_made_listed_stopped_and_forgotten(desk: Desk) -> None:
     assert name in done(desk.run("mirror", "list"))
     completes(desk, [name], "mirror", "describe", name[:-1])
     described = document(desk.run("mirror", "describe", name, "--json"))
-    assert set(described) == {"facts", "rows"}
+    assert set(described) == {"access", "copying", "facts", "not_normal", "rows", "silent"}
+    assert described["access"] == {"writes": "source", "cluster": "east", "action": "run the data plane", "run": None}
+    assert (described["copying"], described["silent"]) == (False, [])
+    assert "data plane" in described["not_normal"]
+    shown = done(desk.run("mirror", "describe", name)).splitlines()
+    assert shown[0] == f"Applications write {name} on east; west is its mirror."
+    assert f"    mirrorbook supervise {name}" in shown[:4]
+    assert not any(line.startswith("topics: ") for line in shown), "normal"
+    assert f"topics: {topic}" in done(desk.run("mirror", "describe", name, "--all")).splitlines()
     assert described["facts"]["lag"] == 0
     assert all(set(found) == ROW for found in described["rows"])
     assert [(r["partition"], r["position"], r["lag"]) for r in described["rows"]] == [

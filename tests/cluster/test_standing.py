@@ -330,7 +330,7 @@ def test_a_failback_and_a_watcher_at_the_same_time(pair: Pair, tmp_path: Path) -
     topic = app_topic(pair)
     mirrored = stands(pair, tmp_path, topic)
     failback = Failback(mirrored.link, mirrored.services, started_by="test")
-    assert "its fence stands since" in failback.plan().figures["standing fence"]
+    assert "its fence stands since" in failback.plan().figures["fence on the old source"]
     with watching(mirrored) as watched:
         wait_until(lambda: watched.told, timeout_s=TIMEOUT_S, why="it looks")
         run = failback.begin(failback.plan().hash)

@@ -69,7 +69,12 @@ def test_what_is_owed_and_what_slipped_in_is_described_and_a_writer_pages(desk: 
     with suspended(pair.east):
         promoted(mirrored)
         owed = desk.run("mirror", "describe", mirrored.name)
-        assert "standing fence: east: fence pending since" in owed.out
+        assert "fence on the old source: east: fence pending since" in owed.out
+        assert owed.out.startswith(f"Applications write {mirrored.name} on west: it was moved from east.")
+        described = json.loads(desk.run("mirror", "describe", mirrored.name, "--json").out)
+        moved = {"writes": "destination", "cluster": "west", "action": "watch the old source", "run": None}
+        assert described["access"] == moved
+        assert described["silent"] == ["east"]
         silent = desk.run("mirror", "watch", mirrored.name, "--once")
         assert silent.code == 0
         assert "no answer: " in silent.out
@@ -81,7 +86,7 @@ def test_what_is_owed_and_what_slipped_in_is_described_and_a_writer_pages(desk: 
     assert slipped in first.err
     facts = json.loads(desk.run("mirror", "describe", mirrored.name, "--json").out)["facts"]
     assert facts["accepted while unfenced"] == f"4 offset(s): {slipped}"
-    assert facts["standing fence"].startswith("east: its fence stands since ")
+    assert facts["fence on the old source"].startswith("east: its fence stands since ")
     assert desk.run("mirror", "watch", mirrored.name, "--once").code == 0
     produce(pair.east, topic, 1, user="admin")
     paged = desk.run("mirror", "watch", mirrored.name, "--once")

@@ -101,7 +101,8 @@ def seen(
         "proved equal": "none of 100 offsets",
         "known to differ": "none",
     }
-    return MirrorView(at_ms, MirrorDescription(facts=facts, rows=rows), bound, (MirrorSample(at_ms, 7, 7, 100),))
+    described = MirrorDescription(facts=facts, not_normal=(), silent=(), copying=True, rows=rows)
+    return MirrorView(at_ms, described, bound, (MirrorSample(at_ms, 7, 7, 100),))
 
 
 def status(partition: Partition, state: PartitionState = PartitionState.MIRRORING, **more: object) -> PartitionStatus:

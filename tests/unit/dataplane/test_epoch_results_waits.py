@@ -132,7 +132,9 @@ def test_as_much_is_told_as_a_person_reads() -> None:
 
 def test_who_has_not_ended_an_epoch_yet_does_not_say_that_copying_waits_for_nothing() -> None:
     """Spark starts, the first epoch waits, or an older version copies, which does not tell."""
-    assert "nothing" not in (_format_waits(make_next_lease(State(), MirrorName("m"), "me"), has_driver=True) or "")
+    lease = make_next_lease(State(), MirrorName("m"), "me")
+    assert "nothing" not in (_format_waits(lease, has_driver=True)[0] or "")
+    assert _format_waits(lease, has_driver=True, silent_source="east") == ("east, which does not answer", False)
 
 
 def test_where_nothing_is_copied_any_more_nothing_waits(monkeypatch: pytest.MonkeyPatch) -> None:

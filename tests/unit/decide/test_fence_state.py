@@ -280,9 +280,9 @@ def test_a_fence_that_stands_says_which_ends_are_unknown() -> None:
 
 def test_what_slipped_in_is_described_with_what_is_not_known_of_it() -> None:
     known = {P: status(P, 97), Q: status(Q, 50)}
-    assert format_late_writes(None, known, None) == format_late_writes(OWED, known, None) == "none"
+    assert format_late_writes(None, known, None) == format_late_writes(OWED, known, None) == ""
     assert format_late_writes(STANDS, known, None) == "3 offset(s): t-0 [97, 100); not known yet of t-1"
-    assert format_late_writes(STANDS, {P: status(P, 100)}, None) == "none"
+    assert format_late_writes(STANDS, {P: status(P, 100)}, None) == ""
 
 
 def test_what_slipped_in_lies_between_the_last_mirrored_offset_and_the_fence() -> None:
@@ -349,10 +349,10 @@ def test_a_failbacks_plan_says_since_when_the_fence_stands_and_what_slipped_in()
         active_runs=(),
         pending_fence=replace(STANDS, problem="hm"),
     )
-    assert failback(view).plan.figures["standing fence"] == (
+    assert failback(view).plan.figures["fence on the old source"] == (
         "east: its fence stands since 1970-01-01 00:00:02 UTC; hm; 3 offset(s) were accepted before it stood"
     )
-    assert "standing fence" not in failback(replace(view, pending_fence=None)).plan.figures
+    assert "fence on the old source" not in failback(replace(view, pending_fence=None)).plan.figures
 
 
 def test_a_failovers_plan_warns_of_what_an_abort_still_owes() -> None:

@@ -21,9 +21,9 @@ def test_heartbeats_of_the_end_of_a_look_are_not_of_the_future(
     """One broker of the source keeps silent for three seconds, and the data plane goes on."""
     began, passed = now_ms(), [0.0]
 
-    def offsets(cluster: Any, partitions: object, *points: object) -> tuple[Any, ...]:
+    def offsets(cluster: Any, partitions: object, *points: object) -> object:
         passed[0] += took_s if cluster.name == MIRROR.source else 0.0
-        return [{} for _ in points], "", frozenset()
+        return SimpleNamespace(points=tuple({} for _ in points), problem="", absent=frozenset(), is_silent=False)
 
     def newest(*given: object, **options: object) -> tuple[Heartbeat, ...]:
         return (Heartbeat(partition=0, number=7, at_ms=began + 2_500, mirror=MIRROR.name, driver="d"),)

@@ -1,0 +1,146 @@
+"""The first lines of `mirror describe`: who can write where, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mirror_core.cli.output import wrap_text
+from mirror_core.decide.process_liveness import ConductorState
+from mirror_core.decide.run_status import OpenRunFence
+from mirror_core.decide.steps import WriteLocation
+from mirror_core.decide.write_access import OpenRun, OperatorAction, WriteAccess
+from mirror_core.model.mirror import Mirror
+from mirror_core.model.names import format_reverse_name, get_base_name
+from mirror_core.model.run import RunKind
+
+_CONDUCTOR_TEXTS = {
+    ConductorState.ALIVE: "A process conducts it.",
+    ConductorState.RELEASED: "Nobody conducts it.",
+    ConductorState.SILENT: "Nobody conducts it.",
+    ConductorState.UNKNOWN: "Whether anybody conducts it is not known.",
+}
+
+
+def list_headline(access: WriteAccess, mirror: Mirror) -> Iterator[str]:
+    """Wrapped at words. Each command is on a line of its own, whole."""
+    yield wrap_text(_format_writers(access, mirror))
+    text, commands = _find_advice(access, mirror)
+    if text:
+        yield wrap_text(f"Do: {text}", indent="    ")
+    labels = ("    " if text else "Do: ", *("or: " for _ in commands))
+    for label, command in zip(labels, commands, strict=False):
+        yield f"{label}{command}"
+
+
+def _format_writers(access: WriteAccess, mirror: Mirror) -> str:
+    run = access.run
+    if run is not None and run.fence is not None:
+        return f"{_format_fenced(run, run.fence, mirror)} {_format_run(run)}"
+    if run is not None and access.cluster is not None:
+        return f"Applications write {mirror.name} on {access.cluster}. {_format_run(run)}"
+    if run is not None and run.kind is RunKind.FAILBACK:
+        return f"Applications of {mirror.name} are on their way home to {mirror.source}. {_format_run(run)}"
+    if run is not None:
+        return (
+            f"Some applications may write {mirror.name} on {mirror.destination} already, others nowhere."
+            f" {_format_run(run)}"
+        )
+    match access.writes:
+        case WriteLocation.SOURCE if access.action is OperatorAction.PLAN_UNPLANNED_FAILOVER:
+            return (
+                f"Applications write {mirror.name} on {mirror.source}, which does not answer; {mirror.destination} is"
+                " its mirror."
+            )
+        case WriteLocation.SOURCE:
+            return f"Applications write {mirror.name} on {mirror.source}; {mirror.destination} is its mirror."
+        case WriteLocation.DESTINATION:
+            return f"Applications write {mirror.name} on {mirror.destination}: it was moved from {mirror.source}."
+        case WriteLocation.NOWHERE:
+            return (
+                f"Perhaps NOBODY CAN WRITE {mirror.name}: {mirror.source} was silent when a failover was aborted, and"
+                " its fence may still be there."
+            )
+        case None:
+            return f"{mirror.name} is STOPPED, and no failover of it is recorded: nothing is copied."
+
+
+def _format_fenced(run: OpenRun, fence: OpenRunFence, mirror: Mirror) -> str:
+    source, destination = mirror.source, mirror.destination
+    match fence:
+        case OpenRunFence.SEEN | OpenRunFence.UNSEEN:
+            known = "is" if fence is OpenRunFence.SEEN else "may be"
+            return f"NOBODY CAN WRITE {mirror.name}: {source} {known} fenced, and {destination} is not promoted."
+        case OpenRunFence.LIFTED:
+            return (
+                f"Applications can write {mirror.name} on {source}: the fence of the open run was lifted there."
+                f" {destination} is not promoted."
+            )
+        case OpenRunFence.NO_AUTHORIZER:
+            return (
+                f"Nothing keeps applications from writing {mirror.name} on {source}: it has no authorizer. What they"
+                f" write there now is not copied, and {destination} is not promoted: keep them stopped."
+            )
+        case OpenRunFence.SOURCE_GIVEN_UP:
+            return (
+                f"NOBODY CAN WRITE {mirror.name} on {destination}: it is not promoted. {source} is given up: what it"
+                " still takes is lost."
+            )
+        case OpenRunFence.SOURCE_RETURNED:
+            return (
+                f"NOBODY CAN WRITE {mirror.name} on {destination}: it is not promoted, since {source} answered again"
+                " and may have records that were not copied."
+            )
+
+
+def _format_run(run: OpenRun) -> str:
+    place = f"at step {run.step}" if run.step else "before its first step"
+    return f"Run {run.id} is {'being aborted' if run.is_aborting else place}. {_CONDUCTOR_TEXTS[run.conductor]}"
+
+
+def _find_advice(access: WriteAccess, mirror: Mirror) -> tuple[str, tuple[str, ...]]:
+    """What to do in words, if they are needed, and commands: the first is the one to take."""
+    name, source = mirror.name, mirror.source
+    if access.run is not None:
+        return _find_run_advice(access.run, access, mirror)
+    match access.action:
+        case OperatorAction.PLAN_UNPLANNED_FAILOVER:
+            command = f"mirrorbook failover plan {name} --mode unplanned"
+            return f"wait for {source}, or see what giving it up would cost:", (command,)
+        case OperatorAction.START:
+            return "", (f"mirrorbook mirror start {name}",)
+        case OperatorAction.RESUME_MIRROR:
+            return "nothing is copied while it is PAUSED.", (f"mirrorbook mirror resume {name}",)
+        case OperatorAction.SUPERVISE:
+            return f"nobody copies {name} now.", (f"mirrorbook supervise {name}",)
+        case OperatorAction.WATCH if access.writes is WriteLocation.DESTINATION:
+            return f"{source} is NOT fenced yet: keep a watcher running.", (f"mirrorbook mirror watch {name}",)
+        case OperatorAction.WATCH:
+            return f"keep a watcher running: it opens {source}.", (f"mirrorbook mirror watch {name}",)
+        case OperatorAction.PLAN_FAILBACK:
+            return f"when {source} is well again:", (f"mirrorbook failback plan {name}",)
+        case OperatorAction.SHOW_HOME_MIRROR:
+            return "", (f"mirrorbook mirror describe {get_base_name(name)}",)
+        case _:
+            return "nothing.", ()
+
+
+def _find_run_advice(run: OpenRun, access: WriteAccess, mirror: Mirror) -> tuple[str, tuple[str, ...]]:
+    name, verb = mirror.name, f"mirrorbook {run.kind}"
+    abort = (f"{verb} abort {name}",) if run.can_abort else ()
+    home = (
+        (f"mirrorbook failover status {format_reverse_name(name)}",)
+        if run.kind is RunKind.FAILBACK and access.cluster is None
+        else ()
+    )
+    match access.action:
+        case OperatorAction.WAIT:
+            return "wait, and see how far it is:", (f"{verb} status {name}", *home)
+        case OperatorAction.ABORT_RUN:
+            return "abort it, then plan again: it cannot go on without its fence.", abort
+        case OperatorAction.LEAVE_BEHIND:
+            return (
+                f"resume leaves on {mirror.source} what was not copied; abort loses nothing.",
+                (*abort, f"{verb} resume {name} --leave-behind"),
+            )
+        case _:
+            return "", (*home, f"{verb} resume {name}", *abort)

@@ -1,0 +1,161 @@
+"""Where applications can write a mirror's topics now, and what an operator has to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mirror_core.decide.fence_state import FenceState, find_fence_state, has_failed_over
+from mirror_core.decide.process_liveness import ConductorState
+from mirror_core.decide.run_status import (
+    OpenRunFence,
+    RunSituation,
+    can_have_reverse_failover,
+    find_open_run_fence,
+    find_run_progress,
+)
+from mirror_core.decide.steps import WriteLocation
+from mirror_core.model.mirror import DesiredState, Mirror
+from mirror_core.model.names import ClusterName
+from mirror_core.model.pending_fence import PendingFence
+from mirror_core.model.run import RunKind, RunState
+
+
+class OperatorAction(StrEnum):
+    NOTHING = "nothing"
+    WAIT = "wait"
+    RESUME_RUN = "resume the run"
+    LEAVE_BEHIND = "resume the run and leave records behind"
+    ABORT_RUN = "abort the run"
+    PLAN_UNPLANNED_FAILOVER = "plan an unplanned failover"
+    START = "start the mirror"
+    RESUME_MIRROR = "resume the mirror"
+    SUPERVISE = "run the data plane"
+    WATCH = "watch the old source"
+    PLAN_FAILBACK = "plan a failback"
+    SHOW_HOME_MIRROR = "show the mirror that this one led home"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRun:
+    """The run that holds the mirror."""
+
+    id: str
+    kind: RunKind
+    step: str
+    """Empty: before its first step."""
+    conductor: ConductorState
+    fence: OpenRunFence | None
+    """Null: it lets applications write somewhere, or may have begun to."""
+    is_aborting: bool
+    can_abort: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteAccess:
+    """Where applications can write, and what to do."""
+
+    writes: WriteLocation | None
+    """Where applications may write. Null: not recorded, or they are on their way."""
+    cluster: ClusterName | None
+    """Null: nowhere, or not known."""
+    action: OperatorAction
+    run: OpenRun | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessSituation:
+    mirror: Mirror
+    newest_run: RunSituation | None
+    """The open one, if there is one."""
+    pending_fence: PendingFence | None
+    is_source_silent: bool
+    is_copying: bool
+
+
+def decide_write_access(situation: AccessSituation) -> WriteAccess:
+    mirror, newest = situation.mirror, situation.newest_run
+    if newest is not None and newest.run.ended_ms is None:
+        return _decide_open_run(newest)
+    if _has_moved_applications(situation):
+        return WriteAccess(
+            writes=WriteLocation.DESTINATION,
+            cluster=mirror.destination,
+            action=_decide_after_failover(situation),
+            run=None,
+        )
+    if mirror.desired is DesiredState.STOPPED:
+        return WriteAccess(writes=None, cluster=None, action=OperatorAction.START, run=None)
+    if find_fence_state(situation.pending_fence) is FenceState.LIFTING:
+        return WriteAccess(writes=WriteLocation.NOWHERE, cluster=None, action=OperatorAction.WATCH, run=None)
+    return WriteAccess(
+        writes=WriteLocation.SOURCE, cluster=mirror.source, action=_decide_while_mirroring(situation), run=None
+    )
+
+
+def _has_moved_applications(situation: AccessSituation) -> bool:
+    if has_failed_over(situation.pending_fence):
+        return True
+    newest = situation.newest_run
+    return (
+        situation.mirror.desired is DesiredState.STOPPED
+        and newest is not None
+        and newest.run.plan.kind is RunKind.FAILOVER
+        and newest.run.state is RunState.DONE
+    )
+
+
+def _decide_after_failover(situation: AccessSituation) -> OperatorAction:
+    if situation.mirror.failback_run:
+        return OperatorAction.SHOW_HOME_MIRROR
+    if find_fence_state(situation.pending_fence) is FenceState.PENDING:
+        return OperatorAction.WATCH
+    return OperatorAction.PLAN_FAILBACK
+
+
+def _decide_while_mirroring(situation: AccessSituation) -> OperatorAction:
+    if situation.is_source_silent:
+        return OperatorAction.PLAN_UNPLANNED_FAILOVER
+    if situation.mirror.desired is DesiredState.PAUSED:
+        return OperatorAction.RESUME_MIRROR
+    return OperatorAction.NOTHING if situation.is_copying else OperatorAction.SUPERVISE
+
+
+def _decide_open_run(situation: RunSituation) -> WriteAccess:
+    mirror, writes = situation.mirror, find_run_progress(situation.run, situation.steps).writes
+    is_nowhere = writes is WriteLocation.NOWHERE and not situation.is_past_no_return
+    fence = find_open_run_fence(situation) if is_nowhere else None
+    open_run = _find_open_run(situation, fence)
+    if fence is OpenRunFence.LIFTED:
+        return WriteAccess(
+            writes=WriteLocation.SOURCE, cluster=mirror.source, action=_decide_run_action(situation), run=open_run
+        )
+    is_half_given = writes is WriteLocation.NOWHERE and not is_nowhere
+    if is_half_given or can_have_reverse_failover(situation.run, situation.steps):
+        return WriteAccess(writes=None, cluster=None, action=_decide_run_action(situation), run=open_run)
+    cluster = {WriteLocation.SOURCE: mirror.source, WriteLocation.DESTINATION: mirror.destination}.get(writes)
+    return WriteAccess(writes=writes, cluster=cluster, action=_decide_run_action(situation), run=open_run)
+
+
+def _find_open_run(situation: RunSituation, fence: OpenRunFence | None) -> OpenRun:
+    run = situation.run
+    is_aborting = run.state is RunState.ABORTING
+    return OpenRun(
+        id=run.id,
+        kind=run.plan.kind,
+        step=find_run_progress(run, situation.steps).step,
+        conductor=situation.conductor.state,
+        fence=fence,
+        is_aborting=is_aborting,
+        can_abort=not (situation.is_past_no_return or is_aborting),
+    )
+
+
+def _decide_run_action(situation: RunSituation) -> OperatorAction:
+    if situation.conductor.state is ConductorState.ALIVE:
+        return OperatorAction.WAIT
+    if situation.run.state is RunState.ABORTING:
+        return OperatorAction.RESUME_RUN
+    if situation.lifted_denials:
+        return OperatorAction.ABORT_RUN
+    return OperatorAction.LEAVE_BEHIND if situation.source_returned else OperatorAction.RESUME_RUN

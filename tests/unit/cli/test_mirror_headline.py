@@ -1,0 +1,71 @@
+"""`mirror describe` begins with who can write where and what to do, in 80 columns, each command whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirror_core.cli.mirror_headline import list_headline
+from mirror_core.cli.output import LINE_WIDTH, wrap_text
+from mirror_core.decide.process_liveness import ConductorState
+from mirror_core.decide.run_status import OpenRunFence
+from mirror_core.decide.steps import WriteLocation
+from mirror_core.decide.write_access import OpenRun, OperatorAction, WriteAccess
+from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.run import RunKind
+from tests.support.mirror_views import MIRROR
+
+ORDERS = replace(MIRROR, name=MirrorName("orders"))
+HELD = OpenRun(
+    id="orders-failover-20261128T155807-081e",
+    kind=RunKind.FAILOVER,
+    step="drain",
+    conductor=ConductorState.RELEASED,
+    fence=OpenRunFence.SEEN,
+    is_aborting=False,
+    can_abort=True,
+)
+NOWHERE = WriteAccess(writes=WriteLocation.NOWHERE, cluster=None, action=OperatorAction.RESUME_RUN, run=HELD)
+ON_EAST = WriteAccess(writes=WriteLocation.SOURCE, cluster=ClusterName("east"), action=OperatorAction.NOTHING, run=None)
+
+
+def lines_of(access: WriteAccess) -> list[str]:
+    return [line for text in list_headline(access, ORDERS) for line in text.split("\n")]
+
+
+def test_behind_the_fence_of_a_run_that_waits() -> None:
+    assert lines_of(NOWHERE) == [
+        "NOBODY CAN WRITE orders: east is fenced, and west is not promoted. Run",
+        "orders-failover-20261128T155807-081e is at step drain. Nobody conducts it.",
+        "Do: mirrorbook failover resume orders",
+        "or: mirrorbook failover abort orders",
+    ]
+
+
+def test_on_a_quiet_day_two_lines() -> None:
+    assert lines_of(ON_EAST) == ["Applications write orders on east; west is its mirror.", "Do: nothing."]
+
+
+@pytest.mark.parametrize("action", OperatorAction)
+@pytest.mark.parametrize(("writes", "cluster"), [("source", "east"), ("destination", "west"), ("nowhere", None)])
+@pytest.mark.parametrize("kind", [None, *RunKind])
+@pytest.mark.parametrize("fence", [None, *OpenRunFence])
+def test_every_headline_fits_and_breaks_no_command(
+    action: OperatorAction, writes: str, cluster: str | None, kind: RunKind | None, fence: OpenRunFence | None
+) -> None:
+    run = None if kind is None else replace(HELD, kind=kind, fence=fence)
+    name = None if cluster is None else ClusterName(cluster)
+    lines = lines_of(WriteAccess(writes=WriteLocation(writes), cluster=name, action=action, run=run))
+    assert max(map(len, lines)) <= LINE_WIDTH
+    assert sum(line.startswith("Do: ") for line in lines) == 1
+    commands = [line for line in lines if "mirrorbook " in line]
+    assert all(line[4:].startswith("mirrorbook ") and "orders" in line for line in commands)
+
+
+def test_a_command_and_a_number_with_its_unit_stay_whole() -> None:
+    text = "x" * 70 + " after 18.8 s, 1,234 records: `mirrorbook mirror watch orders` does it"
+    assert wrap_text(text).split("\n") == [
+        "x" * 70 + " after",
+        "18.8 s, 1,234 records: `mirrorbook mirror watch orders` does it",
+    ]
