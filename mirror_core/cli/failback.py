@@ -50,7 +50,9 @@ from mirror_core.decide.steps import find_no_return_step, list_step_names
 from mirror_core.decide.truncation import AllowedStrategies
 from mirror_core.model.errors import Refused
 from mirror_core.model.json_documents import prints_json
+from mirror_core.model.names import ClusterName
 from mirror_core.model.run import Run, RunKind, RunState
+from mirror_core.model.text import format_count
 from mirror_core.runbook.failback_conductor import Failback
 
 failback_app = typer.Typer(help="Bring applications home after a failover.", no_args_is_help=True)
@@ -73,9 +75,8 @@ def plan(
 ) -> None:
     """What a failback would do now, and what would be discarded. Exit code 3 when it may not be run."""
     link, _ = find_mirror(config, name)
-    print_decision(
-        f"failback of {name}", make_conductor(Failback, link).decide(_parse_strategies(strategy)), as_json=as_json
-    )
+    decision = make_conductor(Failback, link).decide(_parse_strategies(strategy))
+    print_decision(f"failback of {name}", decision, link.mirror, as_json=as_json)
 
 
 @failback_app.command()
@@ -101,7 +102,7 @@ def run(
     failback = make_conductor(Failback, link, runner, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
     allowed = _parse_strategies(strategy)
     decision = failback.decide(allowed)
-    question = f"salvage and discard {decision.plan.discarded} offset(s) of {link.source.name}"
+    question = format_discard_question(decision.plan.discarded, link.source.name)
     title = f"failback of {name}"
     if confirm_plan(
         title, decision, link.mirror, question, plan_hash=plan_hash, dry_run=dry_run, yes=yes, as_json=as_json
@@ -169,6 +170,13 @@ def abort(
     abort_run(failback, begun_before, question, take_over=take_over, yes=yes, as_json=as_json)
 
 
+def format_discard_question(discarded: int | None, old_source: ClusterName) -> str:
+    if discarded == 0:
+        return f"fail back; nothing of {old_source} has to be discarded"
+    count = "an unknown number of records" if discarded is None else format_count(discarded, "record")
+    return f"save {count} that only {old_source} has, then discard them there"
+
+
 def _parse_strategies(options: list[str] | None) -> AllowedStrategies:
     return AllowedStrategies.parse(tuple(options or ()))
 
@@ -179,9 +187,10 @@ def _confirm_again(failback: Failback, run: Run, *, yes: bool, as_json: bool) ->
     if not since:
         return ""
     if not as_json:
-        print_plan(run.plan, (), as_json=False)
+        print_plan(run.plan, failback.link.mirror, (), as_json=False)
     print_line(since, err=as_json)
-    require_confirmation(f"Go on with run {run.id}: salvage and discard {run.plan.discarded} offset(s)?", yes)
+    question = format_discard_question(run.plan.discarded, failback.link.source.name)
+    require_confirmation(f"Go on with run {run.id}: {question}?", yes)
     return failback.started_by
 
 
@@ -204,7 +213,7 @@ def _confirm_saved(failback: Failback, run: Run, *, agreed_by: str, take_over: b
     if saved == 0:
         return ""
     print_line_or_continue("", err=as_json)
-    for line in format_block([("saved", format_saved(saved, folder)), ("not changed yet", source)], indent=0):
+    for line in format_block([("saved", format_saved(saved, folder, source)), ("not changed yet", source)], indent=0):
         print_line_or_continue(line, err=as_json)
     try:
         require_confirmation(f"Discard them on {source} now? There is no way back", False)

@@ -104,8 +104,9 @@ def plan_set(
     name: SetArgument, mode: SetModeOption = RunMode.PLANNED, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
     """What a failover of all mirrors of the set would do now. Exit code 3 when it may not be run."""
-    set_plan = _make_set_failover(name, config, mode).decide()
-    _print_set_plan(name, set_plan, as_json=as_json)
+    set_failover = _make_set_failover(name, config, mode)
+    set_plan = set_failover.decide()
+    _print_set_plan(name, set_failover, set_plan, as_json=as_json)
     if set_plan.reasons:
         raise Refused(f"these plans cannot be run: failover of set {name}", set_plan.reasons)
 
@@ -141,7 +142,7 @@ def run_set(
             set_failover.abort(unbegun_attempt, only_mine=False)
         set_plan = set_failover.decide()
         if not as_json or dry_run:
-            _print_set_plan(name, set_plan, as_json=as_json)
+            _print_set_plan(name, set_failover, set_plan, as_json=as_json)
         if reasons := (*set_plan.reasons, *set_plan.find_hash_mismatch(plan_hash)):
             raise Refused(f"failover of set {name}", reasons)
         if dry_run:
@@ -244,13 +245,13 @@ def _make_set_failover(
     )
 
 
-def _print_set_plan(name: str, set_plan: SetPlan, *, as_json: bool) -> None:
+def _print_set_plan(name: str, set_failover: SetFailover, set_plan: SetPlan, *, as_json: bool) -> None:
     if as_json:
         plans = tuple(to_plan_document(decision.plan, decision.reasons) for decision in set_plan.decisions.values())
         print_json(SetPlansDocument(set=name, hash=set_plan.hash, plans=plans, refused=set_plan.reasons))
         return
-    for decision in set_plan.decisions.values():
-        print_plan(decision.plan, decision.reasons, as_json=False)
+    for mirror, decision in set_plan.decisions.items():
+        print_plan(decision.plan, set_failover.get_link(mirror).mirror, decision.reasons, as_json=False)
     print_line(f"hash of all plans of set {name}: {set_plan.hash}")
 
 
@@ -287,7 +288,7 @@ def plan(
     _refuse_leave_behind(mode, leave_behind=leave_behind)
     link, _ = find_mirror(config, name)
     failover = make_conductor(Failover, link, leave_behind=leave_behind)
-    print_decision(f"{mode} failover of {name}", failover.decide(mode), as_json=as_json)
+    print_decision(f"{mode} failover of {name}", failover.decide(mode), link.mirror, as_json=as_json)
 
 
 @failover_app.command()

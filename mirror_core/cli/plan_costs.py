@@ -9,18 +9,19 @@ from mirror_core.cli.output import format_block, print_line, wrap_text
 from mirror_core.decide.steps import find_no_return_step
 from mirror_core.model.forecast import PlanForecast
 from mirror_core.model.mirror import Mirror
+from mirror_core.model.names import ClusterName
 from mirror_core.model.run import Plan, RunKind, RunMode
 from mirror_core.model.text import format_count
 
 
-def list_costs(plan: Plan) -> Iterator[tuple[str, str]]:
+def list_costs(plan: Plan, mirror: Mirror) -> Iterator[tuple[str, str]]:
     forecast = plan.forecast if isinstance(plan.forecast, PlanForecast) else None
     if plan.kind is RunKind.FAILBACK:
-        yield "saved, then discarded", f"{_format_records(plan.discarded)} that only the old source has"
+        yield "saved, then discarded", f"{_format_records(plan.discarded)} that only {mirror.source} has"
         yield "without writes", "0 s now; the failover home has a plan and a question of its own"
     else:
-        yield "lost", format_loss(forecast)
-        yield "without writes", _format_seconds(plan.mode, forecast)
+        yield "lost", format_loss(forecast, mirror.source)
+        yield "without writes", _format_seconds(plan.mode, forecast, mirror.source)
         yield "read again", _format_read_again(forecast)
     no_return_step = find_no_return_step(plan.kind, plan.mode)
     yield (
@@ -29,7 +30,7 @@ def list_costs(plan: Plan) -> Iterator[tuple[str, str]]:
     )
 
 
-def format_loss(forecast: PlanForecast | None) -> str:
+def format_loss(forecast: PlanForecast | None, source: ClusterName) -> str:
     if forecast is None:
         return "unknown"
     if forecast.lost_offsets == 0 and not forecast.lost_is_minimum:
@@ -38,13 +39,13 @@ def format_loss(forecast: PlanForecast | None) -> str:
     if not forecast.gives_up_source:
         return least
     if forecast.unseen_s is None:
-        return f"{least}, and what the source took since it was last observed: when that was is unknown"
+        return f"{least}, and what {source} took since it was last observed: when that was is unknown"
     probable = (
         "at an unknown rate"
         if forecast.unseen_offsets is None
         else f"about {forecast.unseen_offsets:,} at its last known rate, {forecast.offsets_per_s:,.0f}/s"
     )
-    return f"{least}, and what the source took in the last {forecast.unseen_s:,.1f} s ({probable})"
+    return f"{least}, and what {source} took in the last {forecast.unseen_s:,.1f} s ({probable})"
 
 
 def _format_at_least(forecast: PlanForecast) -> str:
@@ -52,7 +53,7 @@ def _format_at_least(forecast: PlanForecast) -> str:
     return f"at least {counted}" if forecast.lost_is_minimum else counted
 
 
-def _format_seconds(mode: RunMode, forecast: PlanForecast | None) -> str:
+def _format_seconds(mode: RunMode, forecast: PlanForecast | None, source: ClusterName) -> str:
     predicted = (
         "unknown: no earlier run, and no drill"
         if forecast is None or forecast.seconds is None
@@ -60,7 +61,7 @@ def _format_seconds(mode: RunMode, forecast: PlanForecast | None) -> str:
     )
     if mode is RunMode.PLANNED:
         return predicted
-    return f"since the source failed, until promotion; first step to promotion: {predicted}"
+    return f"since {source} failed, until promotion; first step to promotion: {predicted}"
 
 
 def _format_read_again(forecast: PlanForecast | None) -> str:
@@ -76,8 +77,8 @@ def _format_records(count: int | None) -> str:
     return "an unknown number of records" if count is None else format_count(count, "record")
 
 
-def print_costs(plan: Plan, *, err: bool = False) -> None:
-    for line in format_block(list_costs(plan)):
+def print_costs(plan: Plan, mirror: Mirror, *, err: bool = False) -> None:
+    for line in format_block(list_costs(plan, mirror)):
         print_line(line, err=err)
 
 
@@ -97,4 +98,4 @@ def print_given_up(plans: Iterable[tuple[Plan, Mirror]], *, as_json: bool) -> No
             " with what it has."
         )
         print_line(f"\n{wrap_text(headline)}", err=as_json)
-        print_costs(plan, err=as_json)
+        print_costs(plan, mirror, err=as_json)

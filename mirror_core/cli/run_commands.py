@@ -146,8 +146,8 @@ def find_run(
     return link, find_newest_run(link, state, run_id, conductor_type.KIND)
 
 
-def print_decision(title: str, decision: PlanDecision, *, as_json: bool) -> None:
-    print_plan(decision.plan, decision.reasons, as_json=as_json)
+def print_decision(title: str, decision: PlanDecision, mirror: Mirror, *, as_json: bool) -> None:
+    print_plan(decision.plan, mirror, decision.reasons, as_json=as_json)
     if decision.reasons:
         raise Refused(f"this plan cannot be run: {title}", decision.reasons)
 
@@ -165,7 +165,7 @@ def confirm_plan(
 ) -> bool:
     """Print the plan and ask. False after a dry run."""
     if not as_json or dry_run:
-        print_plan(decision.plan, decision.reasons, as_json=as_json)
+        print_plan(decision.plan, mirror, decision.reasons, as_json=as_json)
     reasons = (*decision.reasons, *explain_outdated_plan(decision.plan, plan_hash))
     if reasons:
         raise Refused(title, reasons)
@@ -234,13 +234,12 @@ def confirm_again(failover: Failover, run: Run, *, yes: bool, as_json: bool) -> 
     since = find_expired_approval(failover, run)
     if not since:
         return ""
-    decision = failover.decide_again(run)
+    decision, mirror = failover.decide_again(run), failover.link.mirror
     if not as_json:
-        print_plan(decision.plan, decision.reasons, as_json=False)
+        print_plan(decision.plan, mirror, decision.reasons, as_json=False)
     if decision.reasons:
         raise Refused(f"run {run.id}: resume; abort it and plan again", (since, *decision.reasons))
     print_line(since, err=as_json)
-    mirror = failover.link.mirror
     question = f"Go on with run {run.id}: move applications from {mirror.source} to {mirror.destination}?"
     confirm_costs(decision.plan, mirror, question, yes=yes, as_json=as_json)
     return failover.started_by

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mirror_core.cli.output import format_block, print_line
 from mirror_core.decide.run_result import RunLoss, RunResult, format_outage
+from mirror_core.model.names import ClusterName
 from mirror_core.model.run import RunMode
 from mirror_core.model.text import format_count
 
@@ -23,21 +24,21 @@ def print_run_result(result: RunResult | None, mode: RunMode, report: Path | Non
 def list_result(result: RunResult, mode: RunMode, report: Path | None) -> Iterator[tuple[str, str]]:
     yield "applications write on", result.applications
     if result.loss is None:
-        yield "saved", format_saved(result.saved, result.saved_to)
+        yield "saved", format_saved(result.saved, result.saved_to, result.old_source)
     else:
-        yield "lost", format_run_loss(result.loss)
-    yield "without writes", format_outage(result.outage, mode)
+        yield "lost", format_run_loss(result.loss, result.old_source)
+    yield "without writes", format_outage(result.outage, mode, result.old_source)
     yield "report", "not on this machine" if report is None else str(report)
 
 
-def format_saved(count: int | None, folder: str) -> str:
+def format_saved(count: int | None, folder: str, old_source: ClusterName) -> str:
     if count == 0:
-        return "nothing: the old source had no records of its own"
+        return f"nothing: {old_source} had no records of its own"
     records = "an unknown number of records" if count is None else format_count(count, "record")
-    return f"{records} that only the old source had" + (f", in {folder}" if folder else "")
+    return f"{records} that only {old_source} had" + (f", in {folder}" if folder else "")
 
 
-def format_run_loss(loss: RunLoss) -> str:
+def format_run_loss(loss: RunLoss, source: ClusterName) -> str:
     if loss.offsets == 0 and not loss.is_minimum:
         return "nothing"
     if loss.offsets is None and not loss.is_minimum:
@@ -48,6 +49,6 @@ def format_run_loss(loss: RunLoss) -> str:
         return least
     probable = "an unknown number" if loss.unseen_offsets is None else f"about {loss.unseen_offsets:,}"
     return (
-        f"{least}, and what the source took in the {loss.unseen_s:,.1f} s before, when nobody observed it"
-        f" ({probable}); the exact number is known when the source is back"
+        f"{least}, and what {source} took in the {loss.unseen_s:,.1f} s before, when nobody observed it"
+        f" ({probable}); the exact number is known when {source} is back"
     )

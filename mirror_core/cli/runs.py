@@ -37,6 +37,7 @@ from mirror_core.model.config_sections import OWNER_KEY
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.forecast import PlanForecast
 from mirror_core.model.json_documents import JsonDocument, prints_json
+from mirror_core.model.mirror import Mirror
 from mirror_core.model.run import (
     FailbackStrategy,
     Plan,
@@ -380,15 +381,18 @@ def print_run(
         print_table("Evidence", ("step", "what", "value"), evidence_rows)
 
 
-def print_plan(plan: Plan, reasons: tuple[str, ...], *, as_json: bool) -> None:
+def print_plan(plan: Plan, mirror: Mirror, reasons: tuple[str, ...], *, as_json: bool) -> None:
+    """A refused plan is only named here: its reasons are the error that the command ends with."""
     if as_json:
         print_json(to_plan_document(plan, reasons))
         return
     figures = dict(plan.figures)
     owner = {OWNER_KEY: figures.pop(OWNER_KEY)} if OWNER_KEY in figures else {}
     print_facts({"plan": f"{plan.kind} of mirror {plan.mirror}, {plan.mode}", "hash": plan.hash, **owner})
-    print_costs(plan)
-    for title, lines in (("refused", reasons), ("warning", plan.warnings), ("unknown", plan.unknown)):
+    if reasons:
+        return
+    print_costs(plan, mirror)
+    for title, lines in (("warning", plan.warnings), ("unknown", plan.unknown)):
         for line in lines:
             print_line(wrap_line(f"{title}: {line}"))
     print_table("What is known now", ("what", "value"), list(figures.items()))

@@ -38,6 +38,8 @@ class RunResult:
 
     applications: ClusterName
     """Where they write."""
+    old_source: ClusterName
+    """Which they left; a failback has brought them back to it."""
     loss: RunLoss | None
     """Null: a failback."""
     saved: int | None = None
@@ -71,10 +73,22 @@ def decide_run_result(
     if run.state is not RunState.DONE:
         return None
     if run.plan.kind is RunKind.FAILOVER:
-        return RunResult(applications=mirror.destination, loss=decide_loss(run), outage=measure_outage(run, records))
+        return RunResult(
+            applications=mirror.destination,
+            old_source=mirror.source,
+            loss=decide_loss(run),
+            outage=measure_outage(run, records),
+        )
     saved, saved_to = find_saved(records)
     outage = None if reverse is None else measure_outage(*reverse)
-    return RunResult(applications=mirror.source, loss=None, saved=saved, saved_to=saved_to, outage=outage)
+    return RunResult(
+        applications=mirror.source,
+        old_source=mirror.source,
+        loss=None,
+        saved=saved,
+        saved_to=saved_to,
+        outage=outage,
+    )
 
 
 def find_saved(steps: Iterable[StepRecord]) -> tuple[int | None, str]:
@@ -100,7 +114,7 @@ def decide_loss(run: Run) -> RunLoss:
     )
 
 
-def format_outage(outage: WriteOutage | None, mode: RunMode) -> str:
+def format_outage(outage: WriteOutage | None, mode: RunMode, source: str) -> str:
     if outage is None:
         return "unknown"
     if mode is RunMode.PLANNED:
@@ -109,7 +123,7 @@ def format_outage(outage: WriteOutage | None, mode: RunMode) -> str:
     if outage.at_most_s is None:
         return f"unknown since when until the promotion, and until applications followed; {promotion}"
     return (
-        f"up to {outage.at_most_s:,.1f} s until the promotion, and until applications followed: the source was last"
+        f"up to {outage.at_most_s:,.1f} s until the promotion, and until applications followed: {source} was last"
         f" observed {outage.at_most_s:,.1f} s before it; {promotion}"
     )
 

@@ -47,7 +47,7 @@ def answer_questions(
     run: Run, steps: Sequence[StepRecord], source: str, destination: str, proof: StepEvidence = NO_PROOF
 ) -> Iterator[tuple[str, str]]:
     yield "What", _describe_outcome(run, steps, source, destination)
-    yield "When", _describe_times(run, steps)
+    yield "When", _describe_times(run, steps, source)
     if run.plan.kind is RunKind.FAILBACK:
         salvage_step = next((s for s in steps if s.step == "salvage" and s.state is StepState.DONE), None)
         saved = salvage_step.evidence.get("records") if salvage_step else None
@@ -107,7 +107,7 @@ def _describe_outcome(run: Run, steps: Sequence[StepRecord], source: str, destin
     return f"applications were moved from {source} to {destination}{without_source}"
 
 
-def _describe_times(run: Run, steps: Sequence[StepRecord]) -> str:
+def _describe_times(run: Run, steps: Sequence[StepRecord], source: str) -> str:
     begun_text = format_time(run.started_ms)
     no_return_step = find_no_return_step(run.plan.kind, run.plan.mode)
     promoted_ms = next((s.ended_ms for s in steps if s.step == no_return_step and s.state is StepState.DONE), None)
@@ -117,7 +117,7 @@ def _describe_times(run: Run, steps: Sequence[StepRecord]) -> str:
     promoted = f"begun {begun_text}, promoted {format_time(promoted_ms)}"
     if mode is RunMode.PLANNED:
         return f"{promoted} after {format_outage_briefly(outage, mode)} without writes"
-    return f"{promoted}. Without writes: {format_outage(outage, mode)}"
+    return f"{promoted}. Without writes: {format_outage(outage, mode, source)}"
 
 
 def _describe_cut(steps: Sequence[StepRecord]) -> Iterator[tuple[str, str]]:

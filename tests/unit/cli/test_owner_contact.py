@@ -68,14 +68,14 @@ def owned(plan: Plan) -> Plan:
 
 
 def test_the_plans_head_says_it_once(capsys: pytest.CaptureFixture[str]) -> None:
-    print_plan(owned(PLAN), (), as_json=False)
+    print_plan(owned(PLAN), MIRROR, (), as_json=False)
     printed = capsys.readouterr().out
     assert printed.count(WHO) == 1
     assert printed.index(WHO) < printed.index("Steps")
     asked = format_plan(owned(PLAN))
     assert asked.count(WHO) == 1
     assert asked.split("\n\n")[1] == f"Owner: {WHO}"
-    print_plan(PLAN, (), as_json=False)
+    print_plan(PLAN, MIRROR, (), as_json=False)
     for text in (capsys.readouterr().out, format_plan(PLAN)):
         assert "owner" not in text.lower()
         assert "None" not in text

@@ -10,8 +10,9 @@ import pytest
 import typer
 
 from mirror_core.cli.plan_costs import confirm_costs, list_costs
+from mirror_core.cli.run_commands import print_decision
 from mirror_core.cli.runs import print_plan
-from mirror_core.decide.failover_plan import decide_failover
+from mirror_core.decide.failover_plan import PlanDecision, decide_failover
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot
 from mirror_core.model.errors import Refused
 from mirror_core.model.forecast import PlanForecast
@@ -67,7 +68,7 @@ def test_an_unknown_rate_makes_no_loss_of_nothing(lossy: MirrorSnapshot) -> None
     forecast = decide_failover(unknown).plan.forecast
     assert isinstance(forecast, PlanForecast)
     assert forecast.unseen_offsets is None
-    assert "unknown rate" in dict(list_costs(decide_failover(unknown).plan))["lost"]
+    assert "unknown rate" in dict(list_costs(decide_failover(unknown).plan, unknown.mirror))["lost"]
 
 
 def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -87,7 +88,7 @@ def test_the_question_of_an_unplanned_failover_says_the_loss_and_wants_the_name(
         "UNPLANNED",
         "east is given up",
         "at least 37 records",
-        "last 6.0 s",
+        "what east took in the last 6.0 s",
         "about 600",
         "100/s",
         "up to 11",
@@ -127,7 +128,7 @@ def test_a_planned_failover_is_confirmed_by_a_yes(lossy: MirrorSnapshot, answer:
 def test_costs_come_first_in_a_plan_and_steps_last(
     lossy: MirrorSnapshot, mode: RunMode, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_plan(decide_failover(replace(lossy, mode=mode)).plan, (), as_json=False)
+    print_plan(decide_failover(replace(lossy, mode=mode)).plan, lossy.mirror, (), as_json=False)
     lines = lines_of(capsys)
     positions = [
         next(n for n, line in enumerate(lines) if line.strip().startswith(start))
@@ -135,3 +136,16 @@ def test_costs_come_first_in_a_plan_and_steps_last(
     ]
     assert positions == sorted(positions)
     assert positions[0] < 5
+
+
+def test_a_refused_plan_leaves_its_reasons_to_the_error_and_says_nothing_else(
+    lossy: MirrorSnapshot, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = decide_failover(lossy).plan
+    with pytest.raises(Refused) as refused:
+        print_decision(
+            "failover of m", PlanDecision(plan=plan, reasons=("east is silent",)), lossy.mirror, as_json=False
+        )
+    assert refused.value.reasons == ("east is silent",)
+    lines = lines_of(capsys)
+    assert [line.partition(":")[0] for line in lines] == ["plan", "hash"]

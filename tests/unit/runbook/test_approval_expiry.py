@@ -58,7 +58,7 @@ def test_a_failback_of_yesterday_takes_no_log_back_unasked(monkeypatch: pytest.M
 
     monkeypatch.setattr(command, "require_confirmation", agree)
     assert command._confirm_again(by, HOME, yes=False, as_json=True) == "ben"
-    assert asked == ["Go on with run m-failback-1: salvage and discard 7 offset(s)?"]
+    assert asked == ["Go on with run m-failback-1: save 7 records that only east has, then discard them there?"]
 
 
 def test_a_failback_that_has_begun_to_take_logs_back_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
