@@ -83,6 +83,8 @@ NOT_DENIED_TEXT: Final = (
     f"transactional id {ANY_TRANSACTIONAL_ID}: a denial of it would deny every id, so it was only waited for"
 )
 DRAIN_LIMIT_S: Final = 3600.0
+MIN_MEASURED_OFFSETS: Final = 1_000
+"""A shorter comparison is mostly its start, and says no rate."""
 
 
 class PlannedSteps(PromotionSteps):
@@ -126,8 +128,8 @@ class PlannedSteps(PromotionSteps):
         while True:
             try:
                 readmit_led_partitions(self, self.scope)
-                proven = read_output(self.journal, "prove", ProveResult).ends.to_mapping()
-                remaining = self._estimate_remaining(proven, None)
+                proven = read_output(self.journal, "prove", ProveResult)
+                remaining = self._estimate_remaining(proven.ends.to_mapping(), proven.offsets_per_s)
             except RemoteFault:
                 self.check_approval("fence", source_needed=True)  # names the ways on
                 raise
@@ -182,13 +184,18 @@ class PlannedSteps(PromotionSteps):
         earlier = earlier_proof.count_verified_records(ranges)
         self.writer.put(proof)  # also when the gate fails
         verdict = check_gate(result, "the proof of what is mirrored so far", earlier_records=earlier)
+        offsets = sum(max(0, result.verified_ends[r.partition] - r.start) for r in earlier_proof.list_remaining(ranges))
+        per_second = offsets / result.seconds if result.seconds else None
+        earlier_rate = None if proven is None else proven.offsets_per_s
+        is_measured = offsets >= MIN_MEASURED_OFFSETS
         self.journal.save_checkpoint(
             "prove",
             ProveResult(
-                ends=PartitionOffsets.from_mapping(dict(result.verified_ends)), records=result.records + earlier
+                ends=PartitionOffsets.from_mapping(dict(result.verified_ends)),
+                records=result.records + earlier,
+                offsets_per_s=per_second if is_measured else earlier_rate,
             ),
         )
-        offsets = sum(max(0, result.verified_ends[r.partition] - r.start) for r in earlier_proof.list_remaining(ranges))
         return CompareRound(
             verdict=verdict,
             ends=result.verified_ends,
@@ -196,7 +203,7 @@ class PlannedSteps(PromotionSteps):
             records_before=earlier,
             chunks=result.chunks,
             report=result.report,
-            per_second=offsets / result.seconds if result.seconds else None,
+            per_second=per_second,
         )
 
     def fence(self) -> StepEvidence:

@@ -25,6 +25,8 @@ class ProveResult:
     VERSION: ClassVar[int] = 1
     ends: PartitionOffsets
     records: int
+    offsets_per_s: float | None = None
+    """Rate of the last comparison that was long enough to tell. None: none was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -193,6 +193,25 @@ def test_one_that_is_back_before_is_compared_while_applications_still_write(
     assert looked_at == [(P0, P1)]
 
 
+@pytest.mark.parametrize("measured", [None, 8_000.0])
+def test_the_last_estimate_before_the_fence_goes_by_the_measured_rate(
+    steps: PlannedSteps, monkeypatch: pytest.MonkeyPatch, measured: float | None
+) -> None:
+    rates = list[float | None]()
+
+    def rest_of(link: object, partitions: object, proven: object, per_second: float | None) -> RemainingCompare:
+        rates.append(per_second)
+        return RemainingCompare(offsets=0, size_bytes=0, seconds=0.0)
+
+    led(monkeypatch, P1)
+    monkeypatch.setattr(PlannedSteps, "_may_be_fenced", lambda self: False)
+    monkeypatch.setattr(planned_steps, "estimate_remaining", rest_of)
+    steps.journal.save_checkpoint("prove", ProveResult(ends=PartitionOffsets(), records=1, offsets_per_s=measured))
+    services = cast("Any", SimpleNamespace(prepare_gate=lambda run_id: None))
+    replace(steps, services=services).compare_before_fence(None)
+    assert rates == [measured]
+
+
 def test_one_that_is_back_while_the_fence_goes_up_is_seen_to_stand_still(
     steps: PlannedSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
