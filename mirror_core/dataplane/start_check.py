@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from mirror_core.decide.command_rules import format_held_by
+from mirror_core.decide.command_rules import explain_not_copied, format_held_by
+from mirror_core.decide.fence_state import has_failed_over
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.model.errors import HeldByRun, Refused
@@ -32,6 +33,7 @@ def check_may_run(state: State, link: MirrorLink) -> None:
     name = link.mirror.name
     mirror = state.mirrors.get(name)
     run = state.active_run(name)
+    pending_fence = state.pending_fences.get(name)
     if mirror is None:
         raise Refused(f"mirror {name}", ["it has been deleted"])
     # Until a failover takes over, the data plane keeps the lag small.
@@ -42,9 +44,8 @@ def check_may_run(state: State, link: MirrorLink) -> None:
             [f"{format_held_by(run, find_conductor_status(state, run))}; it copies the rest itself"],
         )
     if mirror.desired is not DesiredState.STARTED:
-        verb = {DesiredState.PAUSED: "resume", DesiredState.STOPPED: "start"}[mirror.desired]
-        raise Refused(f"mirror {name}", [f"it is {mirror.desired}: `mirrorbook mirror {verb} {name}` lets it run"])
-    pending_fence = state.pending_fences.get(name)
+        reason = explain_not_copied(mirror, has_failed_over=has_failed_over(pending_fence))
+        raise Refused(f"mirror {name}", [reason])
     if run is None and pending_fence is not None and pending_fence.action is FenceAction.LIFT:
         # Nobody can write there until the fence is lifted.
         problem = f"cluster {pending_fence.cluster} still has the fence of run {pending_fence.run}, which was given up"

@@ -132,6 +132,21 @@ def explain_refusals(command: MirrorCommand, context: CommandContext) -> Iterato
         yield f"{context.copier} still runs its data plane: end that first"
 
 
+def explain_not_copied(mirror: Mirror, *, has_failed_over: bool) -> str:
+    """Why no data plane may copy a mirror that is not STARTED, and what to do."""
+    name = mirror.name
+    if mirror.desired is DesiredState.PAUSED:
+        return f"it is PAUSED: `mirrorbook mirror resume {name}` lets it run"
+    if mirror.failback_run:
+        return f"it was the way home of mirror {get_base_name(name)}: the next failback of that one makes it anew"
+    if has_failed_over:
+        return (
+            f"a failover has moved applications to {mirror.destination}: nothing is copied until a failback; when"
+            f" {mirror.source} is well, `mirrorbook failback plan {name}`"
+        )
+    return f"it is STOPPED: `mirrorbook mirror start {name}` lets it run"
+
+
 def find_moved_log_ends(
     statuses: Iterable[PartitionStatus], ends: Mapping[Partition, Offset], destination: ClusterName
 ) -> Iterator[str]:

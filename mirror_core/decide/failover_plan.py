@@ -20,6 +20,7 @@ from mirror_core.decide.failover_scope import (
 )
 from mirror_core.decide.failure_remedies import BAD_COPY_KINDS, REMEDIES
 from mirror_core.decide.fence_limits import explain_unfenceable_source
+from mirror_core.decide.fence_state import has_failed_over
 from mirror_core.decide.forecast_accuracy import build_forecast
 from mirror_core.decide.loss_bound import NOT_MIRRORED_FIGURE, find_uncopied
 from mirror_core.decide.mirror_snapshot import (
@@ -222,7 +223,13 @@ def _list_reasons(snapshot: MirrorSnapshot) -> Iterator[str]:
             f"; if applications are home: `mirrorbook failback resume {get_base_name(mirror.name)}` does the rest"
         )
         hint = resume_hint if mirror.failback_run else ""
-        yield f"mirror {mirror.name} is stopped: it was failed over already, or never started{hint}"
+        if has_failed_over(snapshot.pending_fence):
+            reason = f"a failover has moved its applications to {mirror.destination}"
+        elif mirror.failback_run:
+            reason = "it was failed over already, or never started"
+        else:
+            reason = f"`mirrorbook mirror start {mirror.name}` lets it run"
+        yield f"mirror {mirror.name} is stopped: {reason}{hint}"
     if mirror.is_preparing and snapshot.mode is RunMode.PLANNED:
         yield (
             f"failback {mirror.failback_run} has not made all of mirror {mirror.name}, which does not know yet what "

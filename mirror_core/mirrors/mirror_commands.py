@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +14,7 @@ from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.mirror_topology import explain_circles
 from mirror_core.kafka.acl_requests import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets, list_offsets
 from mirror_core.kafka.topic_existence import find_existing_topics
 from mirror_core.mirrors.control import CommandPreview, ExtraChecks, retry_until_owned, take_control
@@ -23,9 +24,10 @@ from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.errors import BadRequest, MirrorError, Unreachable
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.pending_fence import FenceAction
+from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Run
 from mirror_core.model.sync_state import SyncCategory
+from mirror_core.model.text import format_count
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.rights.acl_rules import format_acl_command
 from mirror_core.state.lease import make_owner_name, release_at_end, take_over_lease
@@ -284,11 +286,8 @@ def _list_standing_denials(link: MirrorLink, state: State, lost_cluster: Cluster
                 f" {current_acls.configured}`. Write `kafka` there until they are gone"
             )
         current = frozenset[Acl]() if isinstance(current_acls, AuthorizerOff) else current_acls.entries
-        for entry in entries:
-            if entry.cluster == cluster_name and entry.acl in current:
-                bootstrap = cluster.control["bootstrap.servers"]
-                remove_command = format_acl_command(entry.acl, bootstrap=bootstrap, remove=True)
-                yield f"cluster {cluster_name}: {entry.acl}: fail back, or remove it yourself: {remove_command}"
+        denied = [entry.acl for entry in entries if entry.cluster == cluster_name and entry.acl in current]
+        yield from _format_denials(name, cluster, denied, pending_fence)
         if (
             unapplied
             and unapplied.cluster == cluster_name
@@ -298,6 +297,22 @@ def _list_standing_denials(link: MirrorLink, state: State, lost_cluster: Cluster
                 f"cluster {cluster_name} is not fenced yet: failover {unapplied.run} moved its applications away, and"
                 f" nobody would keep it from taking writes. `mirrorbook mirror watch {name} --once` fences it"
             )
+
+
+def _format_denials(
+    name: MirrorName, cluster: ClusterConfig, denied: Collection[Acl], pending_fence: PendingFence | None
+) -> Iterator[str]:
+    """What keeps applications away from the cluster of a failover is not offered for removal by hand."""
+    if denied and pending_fence and has_failed_over(pending_fence) and pending_fence.cluster == cluster.name:
+        yield (
+            f"cluster {cluster.name} keeps {format_count(len(denied), 'denial')} since failover {pending_fence.run}:"
+            " without them applications could write on both sides, so remove none by hand. When"
+            f" {cluster.name} is well: `mirrorbook failback plan {name}`"
+        )
+        return
+    for acl in denied:
+        remove_command = format_acl_command(acl, bootstrap=cluster.control["bootstrap.servers"], remove=True)
+        yield f"cluster {cluster.name}: {acl}: fail back, or remove it yourself: {remove_command}"
 
 
 def list_closed_clusters(state: State, mirror: MirrorName, lost_cluster: ClusterName | None = None) -> Iterator[str]:

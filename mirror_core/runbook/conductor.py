@@ -265,6 +265,9 @@ class Conductor(ABC, Generic[PlanChoice]):
     @abstractmethod
     def _format_no_way_back(self) -> str: ...
 
+    @abstractmethod
+    def _format_next_after_end(self) -> str: ...
+
     def _decide_at_begin(
         self, state: State, choice: PlanChoice | None, holding_run: Run | None, *, silent: bool
     ) -> PlanDecision:
@@ -418,7 +421,9 @@ class Conductor(ABC, Generic[PlanChoice]):
             raise LostOwnership(f"run {run_id} is conducted by {run.conducted_by} now, who ends it: nothing is aborted")
         if run.state is RunState.SUPERSEDED:
             raise Refused(f"run {run_id}: abort", [run.note])
-        if run.state is RunState.DONE or is_past_no_return(state, run):
+        if run.state is RunState.DONE:
+            raise Refused(f"run {run_id}: abort", [f"the {run.plan.kind} is complete: {self._format_next_after_end()}"])
+        if is_past_no_return(state, run):
             no_return_step = find_no_return_step(self.KIND, run.plan.mode)
             raise Refused(f"run {run_id}: abort", [f"step {no_return_step} has begun: {self._format_no_way_back()}"])
         return run

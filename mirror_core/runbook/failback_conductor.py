@@ -116,6 +116,9 @@ class Failback(Conductor[AllowedStrategies]):
             "failover home is approved"
         )
 
+    def _format_next_after_end(self) -> str:
+        return f"applications are on {self.link.source.name}, and only a failover moves them again"
+
     def _abort(self, writer: StateWriter, journal: Journal) -> Run:
         return journal.end(RunState.ABORTED)
 

@@ -225,6 +225,9 @@ class Failover(Conductor[RunMode]):
             f"run, then `mirrorbook failback plan {self.link.mirror.name}`"
         )
 
+    def _format_next_after_end(self) -> str:
+        return f"only a failback leads back: `mirrorbook failback plan {self.link.mirror.name}`"
+
     def _abort(self, writer: StateWriter, journal: Journal) -> Run:
         """A silent source gets a pending lift."""
         run, mirror = journal.run, self.link.mirror

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from mirror_core.decide.command_rules import (
     CommandContext,
     MirrorCommand,
     explain_failback_hold,
+    explain_not_copied,
     explain_refusals,
     find_moved_log_ends,
     format_held_by,
@@ -236,3 +239,19 @@ def test_denials_among_what_is_withdrawn_are_counted() -> None:
     line, _ = replace(deletion(), copied=(denial, COPIED[1])).format_effects(MIRROR)
     assert "2 access rights copied to " in line
     assert "1 of them denials" in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "has_failed_over", "command"),
+    [
+        ({"desired": DesiredState.PAUSED}, False, "mirrorbook mirror resume m"),
+        ({"desired": DesiredState.STOPPED}, False, "mirrorbook mirror start m"),
+        ({"desired": DesiredState.STOPPED}, True, "mirrorbook failback plan m"),
+        ({"desired": DesiredState.STOPPED, "failback_run": "m-failback-1"}, True, ""),
+    ],
+)
+def test_whoever_may_not_copy_is_told_what_would_be_taken(
+    changes: dict[str, Any], has_failed_over: bool, command: str
+) -> None:
+    reason = explain_not_copied(replace(MIRROR, **changes), has_failed_over=has_failed_over)
+    assert re.findall(r"`([^`]*)`", reason) == ([command] if command else [])
