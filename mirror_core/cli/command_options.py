@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import termios
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final
@@ -13,10 +13,11 @@ import typer
 
 from mirror_core.cli import completion
 from mirror_core.cli.output import wrap_line
+from mirror_core.decide.fence_state import format_time
 from mirror_core.kafka.config import Config, find_config, load_config
 from mirror_core.model.errors import Indeterminate, Refused
 from mirror_core.model.json_documents import JsonDocument, format_json
-from mirror_core.model.text import escape_invisible, escape_invisible_lines
+from mirror_core.model.text import escape_invisible, escape_invisible_lines, format_shell_command
 from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
 from mirror_core.state.state_records import State
 
@@ -53,7 +54,27 @@ def load_configuration(path: Path | None) -> Config:
 
 
 def find_mirror(path: Path | None, name: str) -> tuple[MirrorLink, State]:
-    return find_mirror_link(load_configuration(path), name)
+    """A cluster that is dead keeps the state: then the way to open the source behind an open run's fence is named."""
+    config = load_configuration(path)
+    try:
+        return find_mirror_link(config, name)
+    except Indeterminate as error:
+        for line in _list_unfence_commands(config, name):
+            error.add_note(line)
+        raise
+
+
+def _list_unfence_commands(config: Config, name: str) -> Iterator[str]:
+    """By files of runs that have not ended, in the usual folder."""
+    from mirror_core.evidence.fence_file import find_open_fences  # late: needed in an emergency only
+
+    for file, fence in find_open_fences((config.path.parent / "evidence").absolute(), name):
+        command = format_shell_command("mirrorbook", "cluster", "unfence", fence.cluster, "--from", str(file))
+        yield (
+            f"{fence.destination} keeps the state of {name}. Run {fence.run} put a fence on {fence.cluster}"
+            f" at {format_time(fence.written_ms)}: if {fence.destination} is dead and was not promoted, this opens"
+            f" {fence.cluster} again:\n    {command}"
+        )
 
 
 def check_runner(runner: str) -> None:

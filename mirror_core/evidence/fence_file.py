@@ -91,6 +91,19 @@ def find_overlapping_files(path: Path, fence: FenceFile) -> Iterator[tuple[Path,
             yield other, other_fence
 
 
+def find_open_fences(folder: Path, mirror: str) -> Iterator[tuple[Path, FenceFile]]:
+    """Fences of the mirror's runs that have not ended and were not lifted, by their files in the evidence folder."""
+    for path in sorted(folder.glob("run-*/unfence-*.json")):
+        if (path.parent / HEAD_FILE).exists():
+            continue
+        try:
+            fence = read_fence_file(path)
+        except BadRequest:
+            continue
+        if fence.mirror == mirror and fence.lifted_ms is None:
+            yield path, fence
+
+
 def read_fence_file(path: Path) -> FenceFile:
     try:
         if not path.is_file():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from mirror_core.evidence.fence_file import (
     FenceFile,
     decode_fence_file,
     fence_file_path,
+    find_open_fences,
     find_overlapping_files,
     mark_lifted,
     read_fence_file,
@@ -22,6 +24,7 @@ from mirror_core.evidence.fence_file import (
 )
 from mirror_core.model.acl import Resource
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.names import MirrorName
 from mirror_core.rights.acl_rules import build_denial
 from tests.support.fence_files import FENCE
 
@@ -145,3 +148,12 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none", tmp_path / "fifo", tmp_path / "loop", Path("/dev/zero"), Path("a\0b")):
         with pytest.raises(BadRequest):
             read_fence_file(path)
+
+
+def test_only_fences_of_this_mirrors_open_runs_are_named(tmp_path: Path) -> None:
+    for number, fence in enumerate((FENCE, replace(FENCE, mirror=MirrorName("n")), replace(FENCE, lifted_ms=8), FENCE)):
+        write_fence_file(fence_file_path(tmp_path / f"run-{number}", "r"), fence, "advice")
+    (tmp_path / "run-3" / "head.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "run-4").mkdir()
+    (tmp_path / "run-4" / "unfence-r.json").write_text("garbage", encoding="utf-8")
+    assert list(find_open_fences(tmp_path, "m")) == [(tmp_path / "run-0" / "unfence-r.json", FENCE)]
