@@ -347,11 +347,15 @@ def create(
         warn_foreign_source(checked.source, loaded.cluster(source).ruling),
         warn_foreign_destination(checked.destination, loaded.cluster(destination).ruling),
     )
-    for line in chain(*rules, creation.describe_copy_estimate(make_mirror_link(loaded, checked))):
+    preview = creation.preview_copy(make_mirror_link(loaded, checked))
+    for line in chain(*rules, preview.lines):
         print_line(line)
+    is_empty = preview.topics == 0
+    if is_empty:
+        print_line(f"warning: no topic of {source} matches {' '.join(checked.topics)} now")
     if dry_run:
         return
-    require_confirmation("Create it?", yes)
+    require_confirmation("Create a mirror that copies nothing yet?" if is_empty else "Create it?", yes)
     creation.create_mirror(loaded, name, **settings)  # type: ignore[arg-type]
     print_line(f"created; `mirrorbook mirror start {name}` lets it run")
 

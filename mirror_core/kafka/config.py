@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache, partial
@@ -108,6 +108,7 @@ ANONYMOUS: Final = "ANONYMOUS"
 """The principal of every unauthenticated client."""
 _USER_PREFIX: Final = "User:"
 _REFERENCE = re.compile(r"\$\{([\w.-]+):([^}]*)\}")
+_BARE_REFERENCE = re.compile(r"\$\{[\w.-]*\}")
 _FILE = re.compile(r"\$\{file:([^}]*)\}")
 _KNOWN_SECTIONS: Final = ("clusters", "mirrors", "evidence", "sets", "expectations")
 _IN_MEMORY_CONFIGS: Final[dict[Path, str]] = {}
@@ -291,6 +292,25 @@ def register_config_text(path: Path, text: str) -> None:
     _IN_MEMORY_CONFIGS[path] = text
 
 
+class _DuplicateKey(yaml.MarkedYAMLError):
+    def __init__(self, key: str, mark: yaml.Mark | None) -> None:
+        super().__init__(problem_mark=mark)
+        self.key = key
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML would let the second of two equal keys win, such as a cluster's name."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = set[str]()
+        for key_node, _ in node.value:
+            if isinstance(key_node, yaml.ScalarNode) and key_node.value != "<<":
+                if key_node.value in keys:
+                    raise _DuplicateKey(key_node.value, key_node.start_mark)
+                keys.add(key_node.value)
+        return super().construct_mapping(node, deep)
+
+
 def load_config(path: Path, *, only_principal: Principal | None = None) -> Config:
     """`only_principal`: the other principal's secrets are not followed and need not exist.
 
@@ -300,13 +320,14 @@ def load_config(path: Path, *, only_principal: Principal | None = None) -> Confi
         text = _IN_MEMORY_CONFIGS.get(path)
         if text is None:
             _check_not_world_writable(path)
-        document = yaml.safe_load(path.read_text(encoding="utf-8") if text is None else text)
+        document = yaml.load(path.read_text(encoding="utf-8") if text is None else text, _UniqueKeyLoader)
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequest(f"{path}: cannot be read: {error}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""
-        raise BadRequest(f"{path}{where}: not valid YAML") from None
+        reason = f"key {error.key!r} occurs twice" if isinstance(error, _DuplicateKey) else "not valid YAML"
+        raise BadRequest(f"{path}{where}: {reason}") from None
     clusters = document.get("clusters") if isinstance(document, dict) else None
     if not isinstance(clusters, dict) or not clusters:
         raise BadRequest(f"{path}: needs a mapping `clusters:` of name to client properties")
@@ -411,6 +432,11 @@ def _parse_properties(path: Path, where: str, section: Mapping[object, object]) 
             value = str(value).lower()
         if not isinstance(value, str | int | float):
             raise BadRequest(f"{where}.{key}: must be a single value")
+        if _BARE_REFERENCE.search(str(value)):
+            raise BadRequest(
+                f"{where}.{key}: a reference is written ${{env:NAME}} or ${{file:PATH:KEY}}, not ${{NAME}}; a value"
+                " that is really written so goes into such a file"
+            )
         properties[str(key)] = f"{where}.{key}", str(value)
     return _FollowedProperties(path, properties)
 

@@ -6,6 +6,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.decide.copy_estimate import (
@@ -94,7 +95,14 @@ def format_gap_limit(destination: ClusterConfig, gaps: GapFilling) -> str:
     )
 
 
-def describe_copy_estimate(link: MirrorLink) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True)
+class CopyPreview:
+    lines: tuple[str, ...]
+    topics: int | None
+    """Topics of the source that the mirror's patterns match now. None: unknown."""
+
+
+def preview_copy(link: MirrorLink) -> CopyPreview:
     """Three requests to each broker of the source."""
     limit_s = TIMEOUTS.estimate_response_s
     try:
@@ -111,9 +119,10 @@ def describe_copy_estimate(link: MirrorLink) -> tuple[str, ...]:
             replica_warnings = warn_few_replicas(link.destination.name, factors, len(destination.brokers()))
             remarks = _format_setting_remarks(link, source, list(topics), partitions)
             auto_creation_warnings = check_auto_creation(destination, sorted(destination.brokers()))
-            return (*format_copy_estimate(estimate), *replica_warnings, *remarks, *auto_creation_warnings)
+            lines = (*format_copy_estimate(estimate), *replica_warnings, *remarks, *auto_creation_warnings)
+            return CopyPreview(lines, len(topics))
     except RemoteFault as error:
-        return (f"to copy: not known now: {error}",)
+        return CopyPreview((f"to copy: not known now: {error}",), None)
 
 
 def _format_setting_remarks(

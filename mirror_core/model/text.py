@@ -81,16 +81,19 @@ def format_bytes(value: float) -> str:
 
 
 def parse_bytes_per_s(text: str) -> int:
-    """Accepts 50MB/s or 50000000. BadRequest lists the forms."""
+    """Accepts 50MB/s, never a number without a unit: 50 was meant as MB. BadRequest lists the forms."""
     match = _RATE_PATTERN.fullmatch(text)
     factor = BYTE_UNITS.get(match[2]) if match else None
     if match is None or factor is None:
         units = ", ".join(unit for unit in BYTE_UNITS if unit)
         raise BadRequest(
-            f"{text!r} is no rate: give a number of bytes per second, with or without a unit ({units}) and with or "
-            "without /s, such as 50MB/s, 1.5GiB or 50000000"
+            f"{text!r} is no rate: give a number with a unit ({units}), with or without /s, such as 50MB/s or 1.5GiB"
         )
     rate = int(Decimal(match[1]) * factor)
     if rate < 1:
         raise BadRequest(f"{text!r}: nothing is read at that rate; `mirrorbook mirror pause` ends copying for now")
+    if not match[2]:
+        raise BadRequest(
+            f"{text!r} has no unit: {text}MB is {format_bytes(rate * 10**6)} a second, {text}B is {rate:,} B"
+        )
     return rate

@@ -74,7 +74,7 @@ class CreateMirror(MirrorOperator):
     timeout = CHANGE_TIMEOUT
 
     def execute(self, context: Context) -> None:
-        from mirror_core.mirrors.creation import create_mirror, describe_copy_estimate, format_gap_limit
+        from mirror_core.mirrors.creation import create_mirror, format_gap_limit, preview_copy
         from mirror_core.mirrors.describe import GAP_TEXTS
         from mirror_core.model.mirror import GapFilling
         from mirror_core.state.mirror_link import find_mirror_link, load_clusters, make_mirror_link
@@ -98,7 +98,7 @@ class CreateMirror(MirrorOperator):
                 self.log.info("gaps are %s", GAP_TEXTS[created.gaps])
                 if limit := format_gap_limit(config.cluster(created.destination), created.gaps):
                     self.log.info(limit)
-                for line in describe_copy_estimate(make_mirror_link(config, created)):
+                for line in preview_copy(make_mirror_link(config, created)).lines:
                     self.log.info(line)
                 for line in warnings:
                     self.log.warning(line)

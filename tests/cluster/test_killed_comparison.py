@@ -64,7 +64,7 @@ def test_what_was_compared_when_it_was_killed_is_not_read_twice(pair: Pair, tmp_
     command = ["parity", mirrored.name, "--runner", "local", "--config", str(mirrored.config.path), "--json"]
     compared, said = tmp_path / "compared", tmp_path / "said"
     compared.touch()
-    out = ["--output", str(tmp_path / "one"), "--throttle", str(rate)]
+    out = ["--output", str(tmp_path / "one"), "--throttle", f"{rate}B"]
     process = Forked(*command, *out, log=said, before=partial(note_chunks, compared))
     try:
         wait_until(

@@ -15,7 +15,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors.broker_checks import AUTO_CREATE_KEY, UNCLEAN_ELECTION_KEY
-from mirror_core.mirrors.creation import describe_copy_estimate
+from mirror_core.mirrors.creation import preview_copy
 from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, ClusterCheck, RightStatus, check_cluster, lacks_heartbeats
 from mirror_core.model.acl import Operation, Permission
 from mirror_core.model.errors import BadRequest, Unreachable
@@ -172,14 +172,14 @@ def test_what_settings_of_the_source_mean_for_a_mirror_is_said_before_it_is_crea
     producer.produce(with_transactions, b"value", b"key")
     producer.commit_transaction(TIMEOUT_S)
     link = new_link(pair, plain, with_transactions, unclean)
-    said = describe_copy_estimate(link)
+    said = preview_copy(link).lines
     (clients,) = [line for line in said if line.startswith("clients: ")]
     assert f"1 compacted topics without transactions ({plain})" in clients
     assert "--gaps hidden" in clients
     (elections,) = [line for line in said if line.startswith("unclean elections: ")]
     assert f"1 topics have unclean.leader.election.enable=true on east ({unclean})" in elections
     hidden = replace(link, mirror=replace(link.mirror, gaps=GapFilling.HIDDEN))
-    assert not [line for line in describe_copy_estimate(hidden) if line.startswith("clients: ")]
+    assert not [line for line in preview_copy(hidden).lines if line.startswith("clients: ")]
 
 
 def test_a_cluster_that_creates_topics_by_itself_and_elects_unclean_leaders_is_told_what_it_means(
@@ -190,7 +190,7 @@ def test_a_cluster_that_creates_topics_by_itself_and_elects_unclean_leaders_is_t
         config = load_config(other.config_path).cluster("west")
         advice = check_cluster(config).advice
         (created,) = [
-            line for line in describe_copy_estimate(new_link(other, new_topic(other.east))) if AUTO_CREATE_KEY in line
+            line for line in preview_copy(new_link(other, new_topic(other.east))).lines if AUTO_CREATE_KEY in line
         ]
     assert [line.split(" is true")[0] for line in advice] == [UNCLEAN_ELECTION_KEY, AUTO_CREATE_KEY]
     assert created == advice[1]

@@ -32,3 +32,24 @@ def test_a_reference_of_another_kind_is_no_password(tmp_path: Path, kind: str) -
     ) as refused:
         load_config(path)
     assert "secret/east" not in str(refused.value), "it may be the secret"
+
+
+@pytest.mark.parametrize("password", ["${EAST_PASSWORD}", "x${east.password}", "${}"])
+def test_a_reference_without_a_kind_is_no_password(tmp_path: Path, password: str) -> None:
+    with pytest.raises(BadRequest, match=r"east[.]sasl[.]password: a reference is written") as refused:
+        load_config(configuration(tmp_path, password))
+    assert password not in str(refused.value), "it may be the secret"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key"),
+    [
+        ("clusters:\n  east: {bootstrap.servers: 'h:1'}\n  east: {bootstrap.servers: 'h:2'}\n", 3, "east"),
+        ("clusters:\n  east:\n    bootstrap.servers: 'h:1'\n    bootstrap.servers: 'h:2'\n", 4, "bootstrap.servers"),
+    ],
+)
+def test_a_key_that_occurs_twice_is_refused_with_its_line(tmp_path: Path, text: str, line: int, key: str) -> None:
+    path = tmp_path / "mirrorbook.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(BadRequest, match=rf"line {line}: key '{key}' occurs twice"):
+        load_config(path)
