@@ -158,11 +158,13 @@ class Replication:
     def _run(self, source: ClusterClient, destination: ClusterClient) -> ReplicationSummary:
         started = time.monotonic()
         check_cluster_ids(self.link, source, destination)
-        planner = Planner(self.link, source, destination)
+        mirror = self.link.mirror.name
+        planner = Planner(self.link, source, destination, hold_ms=self.link.config.deletion_hold_ms(mirror))
         if self.options.receipts is not None and not is_url(self.options.receipts):
             open_local_folder(self.options.receipts).check("receipts", receipt_files.RECEIPTS_ADVICE)
         check_data_principal(self.link)
         with self._lease() as lease, SourceWatch(self.link, lease, self.report_line) as self._watch:
+            planner.read_broker_clock_ms = lambda: lease.read().appended_ms.get(mirror)
             self.counters.set_watch(self._watch)
             if not self.options.until_caught_up:
                 self._watch.prepare(lease)
@@ -344,6 +346,7 @@ class Replication:
         try:
             failures = self._keepalive.run_renewing(lease, lambda: planner.follow_log_start(work.partitions), until_ms)
             self.results.record_failures(lease, failures, planner.unmoved_starts)
+            self.results.record_holds(lease, planner.changed_holds)
         except RemoteFault as error:
             _log.info("log starts could not be read; the next epoch reads them again: %s", error)
 

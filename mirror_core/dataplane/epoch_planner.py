@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
+from mirror_core.decide.deletion_hold import LogStarts, decide_holds
 from mirror_core.decide.fence_state import format_time
 from mirror_core.decide.task_assignment import (
     MAX_EPOCH_S,
@@ -31,7 +32,7 @@ from mirror_core.kafka.topic_existence import describe_denied_error, find_hidden
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.logs import get_logger
-from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
+from mirror_core.model.mirror import FailureKind, HeldDeletion, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import VerifiedEnd
 from mirror_core.model.task_messages import (
@@ -45,7 +46,7 @@ from mirror_core.model.task_messages import (
 from mirror_core.model.timing import TIMEOUTS, now_ms
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.partition_transitions import PartitionEvent, apply_events
-from mirror_core.state.state_records import PartitionRecord, State
+from mirror_core.state.state_records import STATE_TOPIC, PartitionRecord, State
 from mirror_core.sync.mirror_topics import TopicPlacement, create_missing_topics, list_mirror_topics
 
 RETRY_INTERVAL_S: Final = 300.0
@@ -140,6 +141,12 @@ class Planner:
     """Leaders by the last plan's metadata; None: request them."""
     trimmed_early: set[Partition] = field(default_factory=set)
     undecided_topics: list[str] = field(default_factory=list)
+    hold_ms: int = 0
+    read_broker_clock_ms: Callable[[], int | None] = lambda: None
+    """The clock of the destination's brokers: a host's clock that is set ahead would end a hold."""
+    held_deletions: dict[Partition, HeldDeletion] = field(default_factory=dict)
+    changed_holds: Mapping[Partition, HeldDeletion | None] = field(default_factory=dict)
+    """To be recorded. Deletions follow by what an earlier call left here."""
 
     def plan(self, state: State, *, all_ends: bool) -> CopyPlan:
         """Creates missing topics; returns what to copy.
@@ -165,6 +172,7 @@ class Planner:
         self._add_unlisted(recorded, topics, planned, is_only_plan=all_ends)
         self._note_initial_starts(planned)
         copied = [p for p, status in planned.items() if status.state in COPIED_STATES]
+        self.held_deletions = {p: held for p in copied if (held := planned[p].held_deletion) is not None}
         # Reuse the leaders just described unless topics were created: metadata costs more than offsets.
         must_refresh = all_ends or bool(placement.rows)
         self.destination_leaders, self.source_leaders = (None, None) if must_refresh else (placement.ready, topics)
@@ -190,12 +198,12 @@ class Planner:
         )
 
     def follow_log_start(self, partitions: Iterable[Partition]) -> list[PartitionFailure]:
-        """Moves the destination's log starts up to the source's; it must not trim by its own clock.
+        """Moves the destination's log starts up to the source's, after the hold; it must not trim by its own clock.
 
         Returns what somebody else trimmed there, seen twice: a new leader may not know at once how far the old one had
         trimmed.
         """
-        wanted = list(partitions)
+        wanted, self.changed_holds = list(partitions), {}
         if not wanted:
             return []
         # In this order: what was trimmed here was trimmed there before.
@@ -221,9 +229,11 @@ class Planner:
         confirmed, self.trimmed_early = sorted(trimmed_early & self.trimmed_early), trimmed_early
         behind = {p: source_starts[p] for p in sorted(to_move & positions.keys()) if source_starts[p] <= positions[p]}
         self.unmoved_starts = {}
+        levelled = self.held_deletions.keys() & starts.keys() - to_move
+        due = self._apply_hold({p: LogStarts(*starts[p]) for p in behind.keys() | levelled})
         try:
-            if behind:
-                delete_records(self.destination, behind)
+            if due:
+                delete_records(self.destination, due)
         except Unreachable:
             raise
         except RemoteFault as error:  # the others are moved
@@ -231,6 +241,21 @@ class Planner:
         return [
             _make_deletion_failure(self.destination.name, p, source_starts[p], destination_starts[p]) for p in confirmed
         ]
+
+    def _apply_hold(self, starts: Mapping[Partition, LogStarts]) -> Mapping[Partition, Offset]:
+        """The log starts to move now."""
+        clock_ms = self.read_broker_clock_ms() if self.hold_ms and starts else None
+        decisions = decide_holds(self.held_deletions, starts, now_ms=clock_ms, hold_ms=self.hold_ms)
+        self.changed_holds = decisions.changed
+        recorded = {**self.held_deletions, **decisions.changed}  # there may be no plan before the next call
+        self.held_deletions = {p: held for p, held in recorded.items() if held is not None}
+        if self.hold_ms and starts and clock_ms is None:
+            self.unmoved_starts = {
+                min(starts): f"what {self.source.name} has deleted stays on {self.destination.name}: since when it is"
+                f" held is not known, because topic {STATE_TOPIC} there does not store the brokers' time. Set"
+                " message.timestamp.type=LogAppendTime on it"
+            }
+        return decisions.due
 
     def _note_initial_starts(self, planned: dict[Partition, PartitionStatus]) -> None:
         """Records initial log starts in the state topic before the first record is copied, so that later

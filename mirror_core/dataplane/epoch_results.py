@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -11,14 +11,16 @@ from mirror_core.copy.driver_messages import ClaimBoard
 from mirror_core.dataplane.counters import Counters, RetriedWork
 from mirror_core.dataplane.epoch_planner import COPIED_STATES, CopyPlan, mark_aligned, mark_failed
 from mirror_core.dataplane.receipt_writer import ReceiptWriter
+from mirror_core.decide.deletion_hold import format_held_deletions
 from mirror_core.decide.failover_readiness import list_newest_times
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.trimmed_offsets import count_deletions, sum_never_copied
 from mirror_core.model.errors import Indeterminate, MirrorError, PartitionFailed
 from mirror_core.model.logs import get_logger
-from mirror_core.model.mirror import PartitionStatus
+from mirror_core.model.mirror import HeldDeletion, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.task_messages import AlignedPartition, PartitionFailure, TaskReport, TrimmedRange
+from mirror_core.model.text import format_duration_ms
 from mirror_core.model.timing import now_ms
 from mirror_core.state.lease import HeldLease
 from mirror_core.state.mirror_link import MirrorLink
@@ -238,6 +240,20 @@ class EpochResults:
         self.count_states(lease)
         for failure in failures:
             self.report_failure(failure.partition, failure.reason)
+
+    def record_holds(self, lease: HeldLease, changed: Mapping[Partition, HeldDeletion | None]) -> None:
+        """Records since when deletions are held, so that no restart begins a hold anew."""
+        name, statuses = self.link.mirror.name, lease.state.partitions.get(self.link.mirror.name, {})
+        updated = {p: replace(statuses[p], held_deletion=held) for p, held in changed.items() if p in statuses}
+        if not updated:
+            return
+        lease.put(*(PartitionRecord(name, status) for status in updated.values()))
+        if text := format_held_deletions({p: s for p, s in updated.items() if s.state in COPIED_STATES}):
+            hold, mirror = format_duration_ms(self.link.config.deletion_hold_ms(name)), self.link.mirror
+            self.report_line(
+                f"cluster {mirror.source} has deleted records that {mirror.destination} holds for {hold}"
+                f" (`hold_deletions`): {text}"
+            )
 
     def count_states(self, lease: HeldLease) -> None:
         state, name = lease.state, self.link.mirror.name

@@ -113,6 +113,7 @@ def decide_failback(snapshot: FailbackSnapshot) -> PlanDecision:
             bound_facts=tuple(_list_bound_facts(snapshot)),
             warnings=(
                 *_list_warnings(snapshot),
+                *_warn_missing_beginnings(snapshot, strategies),
                 *mirror_topology.warn_sibling_mirrors(
                     snapshot.mirror.source, snapshot.sibling_mirrors, _find_changed_topics(snapshot, strategies)
                 ),
@@ -352,6 +353,26 @@ def _list_warnings(snapshot: FailbackSnapshot) -> Iterator[str]:
                 f"no longer on {snapshot.mirror.source}, to be created and copied as a whole:"
                 f" {join_limited(missing_topics)}"
             )
+
+
+def _warn_missing_beginnings(snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackStrategy]) -> Iterator[str]:
+    """Records that were held, or that the old source's retention has deleted since."""
+    old_source, new_primary = snapshot.old_source, snapshot.new_primary
+    if isinstance(old_source, UnseenCluster) or isinstance(new_primary, UnseenCluster):
+        return
+    later_starts = [
+        f"{p} (from {new_primary.log_starts[p]} on, there from {old_start} on)"
+        for p, old_start in sorted(old_source.log_starts.items())
+        if strategies.get(p.topic) is not FailbackStrategy.RECREATE
+        and new_primary.log_starts.get(p, old_start) < old_start
+    ]
+    if later_starts:
+        yield (
+            f"{snapshot.mirror.destination} has first records that {snapshot.mirror.source} has deleted:"
+            f" {join_limited(later_starts)}. The way home ends at its proof while that is so. --strategy TOPIC=recreate"
+            f" brings them to {snapshot.mirror.source}; kafka-delete-records.sh on {snapshot.mirror.destination} lets"
+            " them go"
+        )
 
 
 def _warn_unheld_grants(snapshot: FailbackSnapshot, old_source: OldSource) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Final
 from mirror_core.decide import clock_skew, failover_scope, fence_limits, trimmed_offsets
 from mirror_core.decide.clock_skew import format_since
 from mirror_core.decide.consistency_groups import list_completeness_figures
+from mirror_core.decide.deletion_hold import format_held_deletions
 from mirror_core.decide.drills import FORECAST_FIGURES
 from mirror_core.decide.failover_scope import find_lost_topics
 from mirror_core.decide.fence_state import format_fence_state as words_of
@@ -319,6 +320,11 @@ def list_plan_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, str]]:
     )
     yield "lag in offsets", str(sum(known_lags)) if len(known_lags) == len(lags) else "unknown"
     yield from failover_scope.list_left_behind_figures(snapshot)
+    if held := format_held_deletions(snapshot.statuses):
+        yield (
+            f"deleted on {snapshot.mirror.source}, still on {snapshot.mirror.destination}",
+            f"{held}. What is held at the promotion stays, and applications can read it",
+        )
     yield FORECAST_FIGURES[snapshot.mode], _format_forecast(snapshot)
     if isinstance(snapshot.destination, DestinationSnapshot):
         ids = {name: topic.id for name, topic in snapshot.destination.topics.items()}

@@ -198,6 +198,10 @@ class Config:
         """Contact for the mirror and its reverse mirror; may be empty."""
         return self.mirrors.get_owner(mirror)
 
+    def deletion_hold_ms(self, mirror: MirrorName) -> int:
+        """How long what the source deletes stays on the destination, at least; 0: deletions are followed at once."""
+        return get_for_mirror(self.mirrors.deletion_holds_ms, mirror, 0)
+
     def resolve_references(self, where: str, text: str) -> str:
         """References may yield secrets. BadRequest for a dangling one."""
         return _REFERENCE.sub(lambda match: _resolve_reference(self.path, where, match), text)

@@ -11,6 +11,7 @@ from typing import Final
 from mirror_core.dataplane.epoch_planner import COPIED_STATES, format_failure_reason
 from mirror_core.decide import clock_skew, gaps_and_resume, trimmed_offsets
 from mirror_core.decide.acl_plan import find_narrowed_acls, format_narrowed_acls
+from mirror_core.decide.deletion_hold import format_hold
 from mirror_core.decide.drills import forecast_standstill
 from mirror_core.decide.fence_state import format_fence_state, format_late_writes, warn_pending_fence
 from mirror_core.decide.group_offset_rules import format_all_uncommitted
@@ -249,6 +250,11 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
         MirrorFact(NOT_MIRRORED_FIGURE, format_uncopied(loss_estimate), not loss_estimate.uncopied),
         MirrorFact("offsets known to be missing", missing, missing in (0, lag)),
         MirrorFact("deleted before they were copied", never_copied or "none", not never_copied),
+        MirrorFact(
+            "deletions held back",
+            format_hold(statuses, link.config.deletion_hold_ms(mirror.name)),
+            not any(status.held_deletion for status in statuses.values()),
+        ),
         MirrorFact(
             "proved equal",
             format_verified_share(proof, positions, _list_topic_ids(statuses.values()), now_ms),

@@ -11,12 +11,13 @@ from mirror_core.model.errors import BadRequest
 from mirror_core.model.hooks import Hook, parse_command_hook, parse_hooks
 from mirror_core.model.name_patterns import compile_name_pattern
 from mirror_core.model.names import MirrorName, get_base_name
-from mirror_core.model.text import format_suggestion
+from mirror_core.model.text import format_suggestion, parse_duration_ms
 
 OWNER_KEY: Final = "owner"
 """Key of a plan figure: whom to call."""
 _MAX_OWNER_LENGTH: Final = 200
-_SECTION_KEYS: Final = frozenset({OWNER_KEY, "switch", "together"})
+_HOLD_KEY: Final = "hold_deletions"
+_SECTION_KEYS: Final = frozenset({_HOLD_KEY, OWNER_KEY, "switch", "together"})
 T = TypeVar("T")
 
 
@@ -27,6 +28,7 @@ class MirrorSections:
     switch_hooks: Mapping[MirrorName, tuple[Hook, ...]] = field(default_factory=dict)
     consistency_groups: Mapping[MirrorName, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     owners: Mapping[MirrorName, str] = field(default_factory=dict)
+    deletion_holds_ms: Mapping[MirrorName, int] = field(default_factory=dict)
 
     def get_owner(self, mirror: MirrorName) -> str:
         return get_for_mirror(self.owners, mirror, "")
@@ -44,7 +46,8 @@ def parse_mirror_sections(path: str, mirrors: object) -> MirrorSections:
     for name, section in mirrors.items():
         if not isinstance(section, dict) or not section or section.keys() - _SECTION_KEYS:
             raise BadRequest(
-                f"{path}: mirrors.{name}: must be a mapping with the keys `owner`, `switch` and `together` only"
+                f"{path}: mirrors.{name}: must be a mapping with the keys `{_HOLD_KEY}`, `owner`, `switch` and"
+                " `together` only"
             )
 
     def parse_each(key: str, parse_value: Callable[[str, object], T]) -> dict[MirrorName, T]:
@@ -58,6 +61,7 @@ def parse_mirror_sections(path: str, mirrors: object) -> MirrorSections:
         switch_hooks=parse_each("switch", parse_hooks),
         consistency_groups=parse_each("together", _parse_topic_groups),
         owners=parse_each(OWNER_KEY, _parse_owner),
+        deletion_holds_ms=parse_each(_HOLD_KEY, _parse_hold_ms),
     )
 
 
@@ -65,6 +69,16 @@ def _parse_owner(location: str, raw: object) -> str:
     if not isinstance(raw, str) or not raw.strip() or not raw.isprintable() or len(raw) > _MAX_OWNER_LENGTH:
         raise BadRequest(f"{location}: must be whom to call, in one line of at most {_MAX_OWNER_LENGTH} characters")
     return raw.strip()
+
+
+def _parse_hold_ms(location: str, raw: object) -> int:
+    duration_ms = parse_duration_ms(str(raw))
+    if duration_ms is None or isinstance(raw, bool):
+        raise BadRequest(
+            f"{location}: {raw!r} must be a whole number with a unit (s, m, h or d), such as 24h; or 0: deletions are"
+            " followed at once"
+        )
+    return duration_ms
 
 
 def _parse_topic_groups(location: str, raw: object) -> tuple[tuple[str, ...], ...]:

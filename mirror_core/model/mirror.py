@@ -110,6 +110,16 @@ class NeverCopied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldDeletion:
+    """Offsets [first, next) that the source has deleted, and that the destination still holds."""
+
+    first: Offset
+    next: Offset
+    since_ms: int
+    """When it was first noticed, by the clock of the destination's brokers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
     partition: Partition
     state: PartitionState
@@ -136,6 +146,7 @@ class PartitionStatus:
     """Source's log start when the copy first reached it. Later deletions before copying count as never
     copied."""
     never_copied: NeverCopied | None = None
+    held_deletion: HeldDeletion | None = None
     filled_gap_offsets: int = 0
     """In steps of `decide.gaps_and_resume`."""
 

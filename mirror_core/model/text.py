@@ -67,6 +67,28 @@ BYTE_UNITS: Final[Mapping[str, int]] = MappingProxyType(
 _RATE_PATTERN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)(?:/s)?")
 
 
+_DURATION_UNITS_MS: Final[Mapping[str, int]] = MappingProxyType(
+    {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000}
+)
+_DURATION_PATTERN: Final = re.compile(r"([0-9]{1,9}) ?([dhms])|0")
+
+
+def parse_duration_ms(text: str) -> int | None:
+    """`24h`, `90 m`, `0`. None: not a duration."""
+    match = _DURATION_PATTERN.fullmatch(text.strip())
+    if match is None:
+        return None
+    return int(match[1]) * _DURATION_UNITS_MS[match[2]] if match[1] else 0
+
+
+def format_duration_ms(duration_ms: int) -> str:
+    """Whole seconds, in the largest unit that divides them."""
+    unit, unit_ms = next(
+        ((unit, unit_ms) for unit, unit_ms in _DURATION_UNITS_MS.items() if duration_ms % unit_ms == 0), ("s", 1_000)
+    )
+    return f"{duration_ms // unit_ms} {unit}"
+
+
 def format_count(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 

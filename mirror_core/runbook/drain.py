@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mirror_core.dataplane.driver import EPOCH_S
 from mirror_core.decide.copy_estimate import count_compared, format_progress
+from mirror_core.decide.deletion_hold import LogStarts, decide_holds
 from mirror_core.decide.failover_scope import FailoverScope, drain_led_again
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.task_assignment import MAX_EPOCH_S
@@ -29,7 +30,7 @@ from mirror_core.model.timing import now_ms
 from mirror_core.runbook.step_context import StepContext
 from mirror_core.runbook.step_records import LeftBehindPartition
 from mirror_core.state.mirror_link import MirrorLink
-from mirror_core.state.state_records import PartitionRecord
+from mirror_core.state.state_records import PartitionRecord, State
 from mirror_core.state.writer import StateWriter
 
 
@@ -72,11 +73,21 @@ def report_drain_progress(
     return before_round
 
 
-def verify_drained(link: MirrorLink, ends: Mapping[Partition, Offset]) -> dict[Partition, Offset]:
+@dataclass(frozen=True, slots=True)
+class DrainedLogs:
+    positions: dict[Partition, Offset]
+    held: dict[Partition, int]
+    """Offsets that the source has deleted, and that stay: their hold is not over."""
+
+
+def verify_drained(link: MirrorLink, ends: Mapping[Partition, Offset], state: State) -> DrainedLogs:
     """Destination log ends, equal to the source's. Raises MirrorError otherwise.
 
-    Also applies source deletions. Nobody else would, and a promoted topic would have the records back.
+    Also applies source deletions whose hold is over. Nobody else would, and a promoted topic would have the records
+    back. A failover is no way round the hold: the rest stays.
     """
+    name = link.mirror.name
+    held = {p: s.held_deletion for p, s in state.partitions.get(name, {}).items() if s.held_deletion is not None}
     with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
         source_ends, source_starts = list_offset_points(source, ends, [OffsetPoint.LOG_END, OffsetPoint.START]).values()
         points = list_offset_points(
@@ -95,10 +106,13 @@ def verify_drained(link: MirrorLink, ends: Mapping[Partition, Offset]) -> dict[P
                 f"mirror {link.mirror.name}: not drained: {join_limited(problems)}. "
                 "Resume the run to go on copying, or abort it"
             )
-        trim_offsets = {p: source_starts[p] for p in ends if starts[p] < source_starts[p]}
-        if trim_offsets:
-            delete_records(destination, trim_offsets)
-    return positions
+        behind = {p: LogStarts(starts[p], source_starts[p]) for p in ends if starts[p] < source_starts[p]}
+        hold_ms = link.config.deletion_hold_ms(name)
+        due = decide_holds(held, behind, now_ms=state.appended_ms.get(name), hold_ms=hold_ms).due
+        if due:
+            delete_records(destination, due)
+    left = {p: both.source - due.get(p, both.destination) for p, both in sorted(behind.items())}
+    return DrainedLogs(positions, {p: offsets for p, offsets in left.items() if offsets > 0})
 
 
 def record_write_deadline(data: StateWriter, lease: Lease, until_ms: int) -> None:
@@ -177,6 +191,11 @@ def read_left_behind(link: MirrorLink, partitions: Collection[Partition]) -> tup
         LeftBehindPartition(topic=p.topic, index=p.index, end=end, high_watermark=end)
         for p, end in sorted(ends.items())
     )
+
+
+def format_held(held: Mapping[Partition, int]) -> StepEvidence:
+    listed = join_limited(f"{p} ({offsets:,})" for p, offsets in held.items())
+    return {"held_deletions": f"{sum(held.values()):,} offset(s) stay: {listed}"} if held else {}
 
 
 def format_left_behind(left_behind: Sequence[LeftBehindPartition]) -> StepEvidence:

@@ -24,6 +24,7 @@ from mirror_core.model.sync_state import SyncCategory
 from mirror_core.model.timing import now_ms
 from mirror_core.parity.check import OnParityProgress
 from mirror_core.runbook.drain import (
+    format_held,
     format_left_behind,
     make_uncompared_refusal,
     read_left_behind,
@@ -283,14 +284,16 @@ class PlannedSteps(PromotionSteps):
             data.put(replace(lease, heartbeat_ms=now_ms()))
         with ClusterClient(self.link.destination) as destination:
             late_commits = deny_offset_commits(self.link.mirror, self.writer, destination)
-        positions = verify_drained(self.link, ends)
+        drained = verify_drained(self.link, ends, self.writer.state)
         left_behind = read_left_behind(self.link, left_partitions)
         self.journal.save_at_end(
-            "drain", DrainResult(positions=PartitionOffsets.from_mapping(positions), left_partitions=left_behind)
+            "drain",
+            DrainResult(positions=PartitionOffsets.from_mapping(drained.positions), left_partitions=left_behind),
         )
         return {
-            "partitions": len(positions),
+            "partitions": len(drained.positions),
             **format_left_behind(left_behind),
+            **format_held(drained.held),
             "copied_ms": now_ms() - started,
             "late_commits": late_commits,
         }

@@ -408,3 +408,16 @@ def test_a_new_primary_that_nothing_can_close_is_no_way_home(view: FailbackSnaps
         replace(bare, fence_command=gate, unfence_command=gate),
     ):
         assert decide_failback(replace(view, new_primary_authorizer=ruling)).reasons == ()
+
+
+def test_first_records_that_the_old_source_has_deleted_are_told_with_the_way_out(view: FailbackSnapshot) -> None:
+    old, new = view.old_source, view.new_primary
+    assert isinstance(old, OldSource)
+    assert isinstance(new, NewPrimary)
+    early, late = dict.fromkeys((A0, A1, B0), Offset(3)), {A0: Offset(3), A1: Offset(2), B0: Offset(5)}
+    held = replace(view, old_source=replace(old, log_starts=late), new_primary=replace(new, log_starts=early))
+    words = "west has first records that east has deleted: "
+    (told,) = [line for line in decide_failback(held).plan.warnings if line.startswith(words)]
+    assert told.startswith(f"{words}b-0 (from 3 on, there from 5 on). ")
+    recreated = replace(held, allowed_strategies=AllowedStrategies(topics={"b": FailbackStrategy.RECREATE}))
+    assert not [line for line in decide_failback(recreated).plan.warnings if line.startswith(words)]

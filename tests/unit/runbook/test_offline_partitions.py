@@ -248,7 +248,7 @@ def test_a_task_of_before_is_outwaited_before_its_place_is_recorded(
     monkeypatch.setattr(planned_steps, "report_drain_progress", lambda *a: None)
     monkeypatch.setattr("mirror_core.state.lease.measure_clock_ahead_ms", lambda cluster, timeout_s: 0)
     monkeypatch.setattr(planned_steps, "deny_offset_commits", lambda *a: 0)
-    monkeypatch.setattr(planned_steps, "verify_drained", lambda link, ends: ends)
+    monkeypatch.setattr(planned_steps, "verify_drained", lambda link, ends, state: drain.DrainedLogs(ends, {}))
     monkeypatch.setattr(time, "sleep", lambda s: events.append("waited" if s > 15 else "too short"))
     monkeypatch.setattr(PlannedSteps, "statuses", lambda self: healthy_view().statuses)
 

@@ -1,0 +1,106 @@
+"""How long the destination keeps what the source has deleted, so that a deletion can be undone.
+
+One by mistake, or by a thief who has the source only. DeleteRecords and retention look alike from outside: a log start
+that has moved. So both are held.
+
+One record a partition: up to where the source had deleted when that was first noticed, and when. What it deletes
+meanwhile waits for the next record. So a deletion follows after one hold at least, and two at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from mirror_core.decide.fence_state import format_time
+from mirror_core.decide.mirror_snapshot import join_limited
+from mirror_core.model.mirror import HeldDeletion, PartitionState, PartitionStatus
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
+from mirror_core.model.text import format_duration_ms
+
+
+class LogStarts(NamedTuple):
+    destination: Offset
+    source: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldDecision:
+    held: HeldDeletion | None
+    """To be recorded where it differs."""
+    move_to: Offset | None = None
+    """The destination's new log start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldDecisions:
+    changed: Mapping[Partition, HeldDeletion | None]
+    """To be recorded."""
+    due: Mapping[Partition, Offset]
+    """New log starts of the destination."""
+
+
+def decide_hold(held: HeldDeletion | None, starts: LogStarts, *, now_ms: int | None, hold_ms: int) -> HoldDecision:
+    """`held`: as recorded. `now_ms`: by the clock of the destination's brokers; unknown: nothing moves.
+
+    Nothing is deleted in the call that first notices it: so it is recorded before. A source's log start that went back
+    (a broker that was killed before it had stored it) takes back what was noticed beyond it.
+    """
+    if starts.source <= starts.destination:
+        return HoldDecision(held=None)
+    if hold_ms <= 0:
+        return HoldDecision(held=None, move_to=starts.source)
+    if held is None or held.next <= starts.destination:
+        if now_ms is None:
+            return HoldDecision(held=None)
+        return HoldDecision(held=HeldDeletion(first=starts.destination, next=starts.source, since_ms=now_ms))
+    held = replace(held, next=min(held.next, starts.source))
+    is_due = now_ms is not None and held.since_ms + hold_ms <= now_ms
+    return HoldDecision(held=held, move_to=held.next if is_due else None)
+
+
+def decide_holds(
+    held_deletions: Mapping[Partition, HeldDeletion],
+    starts: Mapping[Partition, LogStarts],
+    *,
+    now_ms: int | None,
+    hold_ms: int,
+) -> HoldDecisions:
+    """Heartbeats are not held: their topic is kept small on purpose."""
+    decisions = {
+        p: decide_hold(
+            held_deletions.get(p),
+            both,
+            now_ms=now_ms,
+            hold_ms=0 if p.topic.startswith(HEARTBEAT_TOPIC_PREFIX) else hold_ms,
+        )
+        for p, both in starts.items()
+    }
+    return HoldDecisions(
+        changed={p: decision.held for p, decision in decisions.items() if decision.held != held_deletions.get(p)},
+        due={p: decision.move_to for p, decision in decisions.items() if decision.move_to is not None},
+    )
+
+
+def format_held_deletions(statuses: Mapping[Partition, PartitionStatus]) -> str:
+    """Empty: none. Stopped partitions follow nobody."""
+    held = {
+        p: status.held_deletion
+        for p, status in sorted(statuses.items())
+        if status.held_deletion and status.state is not PartitionState.STOPPED
+    }
+    if not held:
+        return ""
+    largest_first = sorted(held, key=lambda p: (held[p].first - held[p].next, p))
+    listed = join_limited(f"{p} [{held[p].first}, {held[p].next})" for p in largest_first)
+    return (
+        f"{sum(deletion.next - deletion.first for deletion in held.values()):,} offset(s) of {len(held)} partition(s),"
+        f" the oldest since {format_time(min(deletion.since_ms for deletion in held.values()))}: {listed}"
+    )
+
+
+def format_hold(statuses: Mapping[Partition, PartitionStatus], hold_ms: int) -> str:
+    if not hold_ms:
+        return "none: deletions are followed at once"
+    return f"for {format_duration_ms(hold_ms)}: {format_held_deletions(statuses) or 'none now'}"
