@@ -147,6 +147,7 @@ def preview_lift(config: Config, cluster: ClusterConfig, fence: FenceFile) -> Li
     )
     warnings = list(_list_active_warnings(cluster, fence))
     state_or_error = _read_destination(config, fence)
+    _check_held_by_others(config, fence, state_or_error)
     if isinstance(current_acls, BrokerAcls) and not fence.command:
         warnings += _list_other_denials(cluster, fence, current_acls)
     if fence.command:
@@ -176,6 +177,7 @@ def lift_by_file(config: Config, cluster: ClusterConfig, fence: FenceFile, path:
     problems: list[str] = []
     with ExitStack() as resources:
         state_or_error = _read_destination(config, fence)
+        _check_held_by_others(config, fence, state_or_error)
         if isinstance(state_or_error, State):
             check_may_lift(state_or_error, fence)
             try:
@@ -220,6 +222,21 @@ def _find_held(
     if isinstance(state_or_error, State):
         states_by_cluster.append((fence.destination, state_or_error))
     return find_held_topics_in(states_by_cluster, fence.cluster_id, (fence.destination, fence.mirror))
+
+
+def _check_held_by_others(config: Config, fence: FenceFile, state_or_error: State | MirrorError) -> None:
+    """Whatever destination and mirror the file names: it may be edited."""
+    if fence.command:  # what others hold stays closed
+        return
+    held_topics = _find_held(config, fence, state_or_error)[0] & set(fence.topics)
+    if held_topics:
+        raise Refused(
+            f"run {fence.run}: its fence on {fence.cluster} is not lifted",
+            [
+                f"a failover that is not {fence.mirror}'s to {fence.destination} keeps"
+                f" {join_limited(sorted(held_topics))} closed: is the file as step `fence` wrote it?"
+            ],
+        )
 
 
 def _build_lift_target(

@@ -21,6 +21,7 @@ from mirror_core.mirrors.fence_manual_commands import lift_by_file, preview_lift
 from mirror_core.model import timing
 from mirror_core.model.errors import LostOwnership, Refused, RemoteFault
 from mirror_core.model.files import Unwritable
+from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import RunKind, RunMode, RunState, StepState
 from mirror_core.runbook import fence_recheck, promotion_steps
 from mirror_core.runbook.failover_conductor import Failover
@@ -271,6 +272,24 @@ def test_what_was_promoted_is_not_unfenced_while_the_destination_answers(pair: P
         preview_lift(mirrored.config, cluster, fence)
     assert denied(pair.east, topic)
     assert read_fence_file(file).lifted_ms is None
+
+
+def test_an_edited_file_lifts_no_fence_of_what_was_promoted(pair: Pair, tmp_path: Path) -> None:
+    """It names the cluster that is asked whether it was promoted: whoever may write the folder chooses another one."""
+    mirrored, topic = copied(pair, tmp_path)
+    run = through(mirrored, "promote")
+    assert mirrored.failover.drive(run).state is RunState.DONE
+    file = tmp_path / f"run-{run}" / f"unfence-{run}.json"
+    cluster, fence = mirrored.config.cluster("east"), read_fence_file(file)
+    for edited in (
+        replace(fence, destination=ClusterName("elsewhere")),
+        replace(fence, mirror=MirrorName("another"), run="another-failover-20260101T000000-0000"),
+    ):
+        with pytest.raises(Refused, match=f"keeps {topic} closed"):
+            preview_lift(mirrored.config, cluster, edited)
+        with pytest.raises(Refused, match=f"keeps {topic} closed"):
+            lift_by_file(mirrored.config, cluster, edited, tmp_path / file.name)
+        assert denied(pair.east, topic), "applications can write on both sides"
 
 
 def test_nobody_is_stopped_when_the_file_cannot_be_written(pair: Pair, tmp_path: Path) -> None:
