@@ -12,11 +12,12 @@ import httpx
 import pytest
 import yaml
 
-from demo.airflow import REPOSITORY, Airflow
+from demo.airflow import Airflow
 from mirrorbook_tools.sandbox.credentials import CONTROL
 from mirrorbook_tools.sandbox.credentials import DATA as DATA_PRINCIPAL
 from tests.support import mirror_sets
 from tests.support.browser import browser, found_by_axe
+from tests.support.celery_airflow import make_airflow
 from tests.support.kafka_clients import Pair, new_topic, produce
 from tests.support.mirrored_topics import Mirrored, new_mirror
 from tests.support.waiting import wait_until
@@ -43,7 +44,7 @@ IDENTITY = {"connection_id": "west", "conn_type": "kafka_cluster"}
 def airflow(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     """An Airflow that knows both clusters and has read the DAGs."""
     settings = {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer"}
-    found = Airflow(tmp_path_factory.mktemp("airflow"), dags=REPOSITORY / "dags", settings=settings)
+    found = make_airflow(tmp_path_factory.mktemp("airflow"), settings)
     found.start()
     try:
         found.wait_healthy()

@@ -13,7 +13,7 @@ import yaml
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from demo.airflow import REPOSITORY, Airflow, AirflowFailed
+from demo.airflow import Airflow, AirflowFailed
 from mirror_core.decide.approval_rules import make_approval
 from mirror_core.decide.audit_log_check import RunConclusion
 from mirror_core.evidence.signed_bundle import verify_bundle
@@ -23,6 +23,7 @@ from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.state.approvals import find_approvals, record_approval
 from mirrorbook_tools.sandbox.credentials import CONTROL, DATA
 from tests.support.browser import browser
+from tests.support.celery_airflow import make_airflow
 from tests.support.cli_process import Forked, mirrorbook
 from tests.support.failback_runs import go_home
 from tests.support.kafka_clients import Pair, grant, new_topic, produce, read_all
@@ -68,7 +69,7 @@ def runbook(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,other:admin",
         "AIRFLOW__MIRRORBOOK__APPROVERS": "admin",
     }
-    airflow = Airflow(tmp_path_factory.mktemp("airflow"), dags=REPOSITORY / "dags", settings=settings)
+    airflow = make_airflow(tmp_path_factory.mktemp("airflow"), settings)
     airflow.start()
     try:
         airflow.wait_healthy()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from demo.airflow import REPOSITORY, Airflow, AirflowFailed
+from demo.airflow import Airflow, AirflowFailed
 from mirror_core.decide.audit_log_check import RunConclusion
 from mirror_core.evidence.signed_bundle import verify_bundle
 from mirror_core.mirrors import mirror_commands
@@ -17,6 +17,7 @@ from mirror_core.model.mirror import DesiredState
 from mirror_core.model.run import RunMode, RunState
 from mirrorbook_tools.sandbox.credentials import CONTROL, DATA
 from tests.support.broker_faults import killed
+from tests.support.celery_airflow import make_airflow
 from tests.support.failover_runs import denied
 from tests.support.kafka_clients import Pair, produce, read_all
 from tests.support.mirror_sets import at_home, mirrored, moved, runs_of, topic_of
@@ -62,7 +63,7 @@ def airflow(pair: Pair, told: Path) -> Iterator[Airflow]:
         "AIRFLOW__MIRRORBOOK__DATA_PLANE": "watch",
         "PYTHONPATH": str(told.parent),
     }
-    made = Airflow(told.parent / "airflow", dags=REPOSITORY / "dags", settings=settings)
+    made = make_airflow(told.parent / "airflow", settings)
     made.start()
     try:
         made.wait_healthy()

@@ -70,6 +70,15 @@ NIGHTLY: Final = (
         most_failures=ALL,
     ),
     Stage(
+        name="deployed",
+        folders=("tests/dag",),
+        together=TOGETHER,
+        marks="drill and dag and not (timed or flaky)",
+        lanes=1,
+        env={"MIRRORBOOK_AIRFLOW": "celery"},
+        most_failures=ALL,
+    ),
+    Stage(
         name="timed",
         folders=("tests/unit", *EVERYWHERE),
         together=TOGETHER,
