@@ -211,7 +211,7 @@ def test_transactions_are_seen_with_their_first_offsets_until_they_are_copied(pa
         with StateWriter(link.destination, make_data_id(mirrored.name)) as state:
             assert lookout.newest_observation is not None
             state.put(lookout.newest_observation)
-        hidden = f"2 offset(s) of {topic}-0, {topic}-1: transactions tx-{topic}"
+        hidden = f"2 offsets of {topic}-0, {topic}-1: transactions tx-{topic}"
         assert described(mirrored)["hidden by open transactions"] == hidden
         writer.commit_transaction(TIMEOUT_S)
         over = wait_until(

@@ -196,7 +196,7 @@ def test_what_a_base_installation_lacks_is_named_with_how_to_get_it() -> None:
     done = bare("replicate", "orders")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "error: this needs py4j, which is not installed: install your Mirrorbook wheel with [spark], "
+        "error: this needs pyspark, which is not installed: install your Mirrorbook wheel with [spark], "
         "or give --runner local, which needs no Spark\n"
     )
 

@@ -33,6 +33,7 @@ def test_heartbeats_of_the_end_of_a_look_are_not_of_the_future(
     monkeypatch.setattr(describe, "measure_clock_ahead_ms", lambda cluster, timeout_s: None)
     monkeypatch.setattr(describe, "time", SimpleNamespace(monotonic=lambda: passed[0]))
     sides = [SimpleNamespace(name=name, control={}) for name in (MIRROR.source, MIRROR.destination)]
-    link: Any = SimpleNamespace(mirror=MIRROR, source=sides[0], destination=sides[1])
+    config = SimpleNamespace(deletion_hold_ms=lambda mirror: 0)
+    link: Any = SimpleNamespace(mirror=MIRROR, source=sides[0], destination=sides[1], config=config)
     seen = describe.describe_mirror(link, State(mirrors={MIRROR.name: MIRROR}), began)
     assert clock in str(seen.facts["clock"])
