@@ -109,7 +109,10 @@ class TopicConflicts:
         names = {view.name for view in views}
         self._recorded_by_mirrors: dict[str, list[tuple[MirrorName, str]]] = {}
         for mirror, statuses in state.partitions.items() if names else ():
-            ids = dict.fromkeys((s.partition.topic, s.destination_topic_id) for s in statuses.values())
+            # Without an id nothing was copied: the topic that is there was never the mirror's.
+            ids = dict.fromkeys(
+                (s.partition.topic, s.destination_topic_id) for s in statuses.values() if s.destination_topic_id
+            )
             for topic, topic_id in ids:
                 if topic in names:
                     self._recorded_by_mirrors.setdefault(topic, []).append((mirror, topic_id))
