@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache, partial
@@ -70,6 +70,8 @@ _COMMON_NAMES: Final = (
     "socket.timeout.ms",
 )
 """Candidates for suggestions."""
+SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _SECURITY_PREFIXES: Final = ("ssl.", "sasl.", "https.", "enable.ssl.", "enable.sasl.")
 _INVALID_PROPERTY: Final = "mirrorbook.stops.here"
 """Unknown to librdkafka, so that no client is ever created."""
@@ -145,7 +147,7 @@ class ClusterConfig:
         if principal in self.users:
             return self.users[principal]
         properties = self.properties(principal)
-        protocol = properties.get("security.protocol", "PLAINTEXT").upper()
+        protocol = get_security_protocol(properties)
         if "SASL" in protocol:
             return properties.get("sasl.username")
         certificate = properties.get("ssl.certificate.location")
@@ -403,6 +405,10 @@ def _parse_cluster(path: Path, name: str, section: object, only_principal: Princ
     check_property_names(where, data_properties)
     if not (data_properties if only_data else control).get("bootstrap.servers"):
         raise BadRequest(f"{where}: bootstrap.servers is missing")
+    if not only_data:
+        check_connection_properties(where, control)
+    if not only_control and data_overrides:
+        check_connection_properties(f"{where}.data", data_properties)
     if data_user is None and not data_overrides.keys() & _LOGIN_PROPERTIES:
         data_user = control_user  # same login as the control principal
     users = {Principal.CONTROL: control_user, Principal.DATA: data_user}
@@ -414,6 +420,30 @@ def _parse_cluster(path: Path, name: str, section: object, only_principal: Princ
         ruling,
         has_data_login=not (only_control and overrides),
     )
+
+
+def check_connection_properties(where: str, properties: Mapping[str, str]) -> None:
+    """Here, so that a mistake is one of the file, and not of a cluster that does not answer."""
+    parse_addresses(properties["bootstrap.servers"], f"{where}.bootstrap.servers")
+    protocol = get_security_protocol(properties)
+    if protocol not in SECURITY_PROTOCOLS:
+        raise BadRequest(f"{where}.security.protocol: {_explain_choice(protocol, SECURITY_PROTOCOLS)}")
+    mechanism = get_sasl_mechanism(properties)
+    if protocol.startswith("SASL") and mechanism not in SASL_MECHANISMS:
+        raise BadRequest(f"{where}.sasl.mechanism: {_explain_choice(mechanism, SASL_MECHANISMS)}")
+
+
+def _explain_choice(value: str, choices: Sequence[str]) -> str:
+    given = f"{value!r} is none of" if value else "missing: give one of"
+    return f"{given} {', '.join(choices)}{format_suggestion(value, choices)}"
+
+
+def get_security_protocol(properties: Mapping[str, str]) -> str:
+    return properties.get("security.protocol", "PLAINTEXT").upper()
+
+
+def get_sasl_mechanism(properties: Mapping[str, str]) -> str:
+    return properties.get("sasl.mechanism", properties.get("sasl.mechanisms", "")).upper()
 
 
 _LOGIN_PROPERTIES: Final = frozenset({"security.protocol", "sasl.username", "ssl.certificate.location"})

@@ -25,11 +25,17 @@ from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 
 from mirror_core.kafka import scram
 from mirror_core.kafka.codec import AnyResponse, Request, Response, decode, encode
-from mirror_core.kafka.config import ClusterConfig, Principal
+from mirror_core.kafka.config import (
+    ClusterConfig,
+    Principal,
+    check_connection_properties,
+    get_sasl_mechanism,
+    get_security_protocol,
+)
 from mirror_core.kafka.progress_timeout import local_processing, report_progress
 from mirror_core.kafka.sockets import Buffer, connect, push, receive, to_frame, wait_readable
 from mirror_core.kafka.tls import get_tls_context
-from mirror_core.model.errors import AuthenticationFailed, BadRequest, ConnectionRejected, RemoteFault, Unreachable
+from mirror_core.model.errors import AuthenticationFailed, ConnectionRejected, RemoteFault, Unreachable
 from mirror_core.model.text import format_address
 
 CLIENT_ID = "mirrorbook"
@@ -69,9 +75,8 @@ class Connection:
         self._receive_s = timeout_s
         self._ids = itertools.count(1)
         properties = cluster.properties(principal)
-        protocol = properties.get("security.protocol", "PLAINTEXT").upper()
-        if protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
-            raise BadRequest(f"cluster {cluster.name}: security.protocol {protocol!r} is not supported")
+        check_connection_properties(f"cluster {cluster.name}", properties)
+        protocol = get_security_protocol(properties)
         # With TLS 1.3 a broker refuses clients without certificate after the handshake.
         self._tls_hint, self._has_received = "", False
         tls = None
@@ -114,16 +119,12 @@ class Connection:
             ) from None
 
     def _authenticate(self, cluster: ClusterConfig, properties: dict[str, str]) -> None:
-        mechanism = properties.get("sasl.mechanism", properties.get("sasl.mechanisms", "")).upper()
+        mechanism = get_sasl_mechanism(properties)
         user, password = properties.get("sasl.username", ""), properties.get("sasl.password", "")
         if mechanism == "PLAIN":
             exchange = scram.exchange_plain(user, password)
-        elif mechanism in scram.MECHANISMS:
-            exchange = scram.exchange_scram(mechanism, user, password)
         else:
-            raise BadRequest(
-                f"cluster {cluster.name}: sasl.mechanism {mechanism!r} is not PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
-            )
+            exchange = scram.exchange_scram(mechanism, user, password)
         self._renew_at, began_at = math.inf, time.monotonic()
         handshake = self.call(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse)
         if handshake.error_code is not ErrorCode.none:

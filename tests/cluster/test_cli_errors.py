@@ -76,9 +76,8 @@ def test_a_property_that_no_client_knows_is_named(desk: Desk, unchanged: None) -
 @pytest.mark.parametrize("servers", ["localhost", "localhost:kafka", ":9092", "127.0.0.1:99999"])
 def test_bootstrap_servers_that_are_no_addresses_are_named(desk: Desk, unchanged: None, servers: str) -> None:
     desk.change("east", bootstrap_servers=servers)
-    assert desk.create("--topics", "t-x") == Said(
-        2, "", f"error: cluster east: bootstrap.servers: {servers!r} is not host:port\n"
-    )
+    refused = Said(2, "", f"error: {desk.config}: clusters.east.bootstrap.servers: {servers!r} is not host:port\n")
+    assert (desk.create("--topics", "t-x"), desk.run("mirror", "list")) == (refused, refused)
 
 
 @pytest.mark.parametrize("servers", ["::1:9092", "[::1:9092", "::1]:9092", "[]:9092"])
@@ -88,7 +87,8 @@ def test_an_ipv6_address_without_brackets_is_named(desk: Desk, unchanged: None, 
     said = desk.create("--topics", "t-x")
     assert (said.code, said.out) == (2, "")
     assert said.err == (
-        f"error: cluster east: bootstrap.servers: {servers!r}: write an IPv6 address in brackets, such as [::1]:9092\n"
+        f"error: {desk.config}: clusters.east.bootstrap.servers: {servers!r}: write an IPv6 address in brackets, "
+        "such as [::1]:9092\n"
     )
 
 

@@ -23,6 +23,7 @@ clusters:
   west:
     bootstrap.servers: "near:9092"
     security.protocol: SASL_SSL
+    sasl.mechanism: PLAIN
     sasl.username: control
     sasl.password: "${{file:control.properties:west}}"
     ssl.key.password: "{key}"
@@ -56,6 +57,7 @@ def test_secrets_of_the_control_principal_are_not_looked_for(folder: Path) -> No
     expected = {
         "bootstrap.servers": "near:9092",
         "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
         "sasl.username": "data",
         "sasl.password": "of-data",
         "ssl.key.password": "shared",

@@ -53,3 +53,26 @@ def test_a_key_that_occurs_twice_is_refused_with_its_line(tmp_path: Path, text: 
     path.write_text(text, encoding="utf-8")
     with pytest.raises(BadRequest, match=rf"line {line}: key '{key}' occurs twice"):
         load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("properties", "refusal"),
+    [
+        ("bootstrap.servers: east1", "bootstrap.servers: 'east1' is not host:port"),
+        ("bootstrap.servers: 'h:1', security.protocol: SASL_SLL", "security.protocol: .* is SASL_SSL meant"),
+        ("bootstrap.servers: 'h:1', security.protocol: SASL_SSL", "sasl.mechanism: missing: give one of PLAIN"),
+        (
+            "bootstrap.servers: 'h:1', security.protocol: SASL_SSL, sasl.mechanism: SCRAM-SHA-1",
+            "sasl.mechanism: 'SCRAM-SHA-1' is none of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
+        ),
+        (
+            "bootstrap.servers: 'h:1', data: {security.protocol: SASL_SSL, sasl.mechanism: GSSAPI}",
+            "data.sasl.mechanism: 'GSSAPI' is none of",
+        ),
+    ],
+)
+def test_a_wrong_address_or_login_is_a_mistake_of_the_file(tmp_path: Path, properties: str, refusal: str) -> None:
+    path = tmp_path / "mirrorbook.yaml"
+    path.write_text(f"clusters: {{east: {{{properties}}}}}\n", encoding="utf-8")
+    with pytest.raises(BadRequest, match=rf"clusters\.east\.{refusal}"):
+        load_config(path)
