@@ -19,10 +19,10 @@ from mirror_core.cli.command_options import (
     load_configuration,
     print_facts,
     print_json,
-    print_table,
     require_confirmation,
 )
 from mirror_core.cli.output import print_line
+from mirror_core.cli.tables import print_table
 from mirror_core.decide.fence_state import format_time
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.evidence.fence_file import FenceFile, read_fence_file

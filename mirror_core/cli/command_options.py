@@ -7,17 +7,17 @@ import termios
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from mirror_core.cli import completion
-from mirror_core.cli.output import wrap_line
+from mirror_core.cli.output import print_line
 from mirror_core.decide.fence_state import format_time
 from mirror_core.kafka.config import Config, find_config, load_config
 from mirror_core.model.errors import Indeterminate, Refused
 from mirror_core.model.json_documents import JsonDocument, format_json
-from mirror_core.model.text import escape_invisible, escape_invisible_lines, format_shell_command
+from mirror_core.model.text import format_shell_command
 from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
 from mirror_core.state.state_records import State
 
@@ -113,37 +113,13 @@ def print_json(document: JsonDocument) -> None:
     typer.echo(format_json(document))
 
 
-_MAX_NAME_WIDTH: Final = 100
-"""Longer names may wrap: else no other column would fit."""
-_FILE_WIDTH: Final = 160
-"""Table width in files and pipes, and the maximum on a narrow terminal."""
-
-
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    from rich.console import Console  # late: slow to import
-    from rich.table import Table
-    from rich.text import Text
-
-    # `Text` is taken as it is: in a plain string `[/b]` would be markup.
-    table = Table(title=Text(escape_invisible(title)), title_justify="left")
-    cells = [[Text("" if cell is None else escape_invisible_lines(str(cell))) for cell in row] for row in rows]
-    # The first column is copied into the next command: the others wrap first.
-    name_width = max((row[0].cell_len for row in cells), default=0)
-    for number, column in enumerate(columns):
-        width = min(max(name_width, len(column)), _MAX_NAME_WIDTH) if number == 0 else None
-        table.add_column(Text(column), width=width, overflow="fold")
-    for row in cells:
-        table.add_row(*row)
-    console = Console(width=None if sys.stdout.isatty() else _FILE_WIDTH)
-    # Rich would cut columns off; a terminal wraps longer lines.
-    needed = console.measure(table, options=console.options.update(width=_FILE_WIDTH)).minimum
-    console.width = max(console.width, min(needed, _FILE_WIDTH))
-    console.print(table)
+def format_value(value: object) -> object:
+    return "unknown" if value is None else value
 
 
 def print_facts(facts: Mapping[str, object]) -> None:
     for key, value in facts.items():
-        typer.echo(wrap_line(f"{key}: {'unknown' if value is None else value}", indent="  "))
+        print_line(f"{key}: {format_value(value)}", indent="  ")
 
 
 def refuse_incomplete_list(noun: str, reasons: Sequence[str]) -> None:

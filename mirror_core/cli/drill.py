@@ -15,11 +15,11 @@ from mirror_core.cli.command_options import (
     load_configuration,
     print_facts,
     print_json,
-    print_table,
 )
 from mirror_core.cli.output import format_block, print_line, print_line_or_continue
 from mirror_core.cli.run_commands import EvidenceOption, find_operator
 from mirror_core.cli.runs import choose_evidence_folder, find_report, format_time
+from mirror_core.cli.tables import print_table
 from mirror_core.decide.drills import DrillSummary
 from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.run import RunMode

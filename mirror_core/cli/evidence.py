@@ -15,9 +15,9 @@ from mirror_core.cli.command_options import (
     find_mirror,
     print_facts,
     print_json,
-    print_table,
 )
 from mirror_core.cli.run_commands import CompareRunner, EvidenceOption, MasterOption, RunnerOption, make_services
+from mirror_core.cli.tables import print_table
 from mirror_core.decide.audit_log_check import AuditFlaw, RunConclusion
 from mirror_core.decide.drills import MAX_KEPT_RUNS
 from mirror_core.evidence.signed_bundle import BundleVerification, PublicKey, verify_bundle

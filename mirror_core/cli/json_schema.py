@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from mirror_core.cli.lazy_group import list_lazy_commands, load_command
-from mirror_core.cli.output import print_line
+from mirror_core.cli.output import print_document
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.json_documents import format_json, get_printed_documents
 from mirror_core.model.json_schemas import build_schema
@@ -23,14 +23,16 @@ def json_schema_command(
 ) -> None:
     """Print the JSON Schema of what a command prints with --json."""
     if not command:
-        print_line(format_json({name: make_schema(name, json_command) for name, json_command in list_json_commands()}))
+        print_document(
+            format_json({name: make_schema(name, json_command) for name, json_command in list_json_commands()})
+        )
         return
     wanted_command = " ".join(command)
     candidates = dict(list_json_commands(command[0]) if command[0] in list_lazy_commands() else list_json_commands())
     if wanted_command not in candidates:
         known_commands = ", ".join(candidates) or "none of this name; `mirrorbook json-schema` prints all"
         raise BadRequest(f"json-schema: no command {wanted_command!r} has --json; these have: {known_commands}")
-    print_line(format_json(make_schema(wanted_command, candidates[wanted_command])))
+    print_document(format_json(make_schema(wanted_command, candidates[wanted_command])))
 
 
 def make_schema(name: str, command: Any) -> dict[str, Any]:

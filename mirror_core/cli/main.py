@@ -14,6 +14,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from mirror_core.cli.lazy_group import LazyGroup, register_commands
+from mirror_core.cli.output import print_line
 from mirror_core.model import logs
 from mirror_core.model.errors import BadRequest, MirrorError, format_error_location
 from mirror_core.model.gc_tuning import reduce_gc_frequency
@@ -106,9 +107,9 @@ def _extract_debug(arguments: list[str]) -> tuple[list[str], bool]:
 def _fail(error: Exception, text: str, code: int, debug: bool) -> NoReturn:
     if debug:
         typer.echo(escape_invisible_lines("".join(traceback.format_exception(error))), err=True)
-    typer.echo(escape_invisible_lines(f"error: {text}"), err=True)
+    print_line(f"error: {text}", err=True)
     for note in getattr(error, "__notes__", ()):
-        typer.echo(escape_invisible_lines(note), err=True)
+        print_line(note, err=True)
     sys.exit(code)
 
 

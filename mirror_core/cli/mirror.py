@@ -27,15 +27,15 @@ from mirror_core.cli.command_options import (
     load_configuration,
     print_facts,
     print_json,
-    print_table,
     refuse_incomplete_list,
     require_confirmation,
 )
 from mirror_core.cli.confirm import UndoableYesOption, confirm_command
 from mirror_core.cli.mirror_headline import list_headline
 from mirror_core.cli.mirror_watch import fence, watch
-from mirror_core.cli.output import print_line, wrap_line
+from mirror_core.cli.output import print_document, print_line
 from mirror_core.cli.parity import EXIT_CODES
+from mirror_core.cli.tables import print_table
 from mirror_core.decide.command_rules import MirrorCommand
 from mirror_core.decide.failure_remedies import RecoveryAction
 from mirror_core.decide.fence_limits import warn_foreign_destination, warn_foreign_source
@@ -175,7 +175,7 @@ def describe(
     print_facts({name: description.facts[name] for name in names})
     rows = description.rows if show_all else list_partitions_not_normal(description)
     if not show_all:
-        print_line(wrap_line(_format_normal_partitions(description, len(rows))))
+        print_line(_format_normal_partitions(description, len(rows)))
     if rows or show_all:
         _print_partitions(rows)
     seeding = [r for r in description.rows if r.missing_offsets]
@@ -227,7 +227,7 @@ def runbook(name: NameArgument, config: ConfigOption = None) -> None:
     Asks the destination's state topic and nobody else, so it can be had when the source is dead, too.
     """
     link, state = find_mirror(config, name)
-    print_line(render_runbook(collect_runbook(link, state, now_ms())).rstrip())
+    print_document(render_runbook(collect_runbook(link, state, now_ms())).rstrip())
 
 
 @prints_json(CheckDocument)

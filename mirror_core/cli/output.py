@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 import textwrap
 import threading
@@ -14,50 +15,89 @@ import typer
 
 from mirror_core.model.text import escape_invisible, escape_invisible_lines
 
-
-def print_line(text: str, *, err: bool = False) -> None:
-    typer.echo(escape_invisible_lines(text), err=err)
-
-
-LINE_WIDTH: Final = 80
-"""A serial console, a jump host and a phone show no more."""
+MAX_LINE_WIDTH: Final = 80
+"""Longer lines are hard to read, and a serial console, a jump host and a phone show no more."""
 
 
-def format_block(rows: Iterable[tuple[str, str]], indent: int = 2) -> list[str]:
+def print_line(text: str, *, err: bool = False, indent: str | None = None) -> None:
+    """Wrapped at words on a terminal, whole in files and pipes. `indent`: of all lines but the first."""
+    typer.echo(fit_lines(text, sys.stderr if err else sys.stdout, indent), err=err)
+
+
+def print_document(text: str) -> None:
+    """Markdown or JSON: no line is wrapped."""
+    typer.echo(escape_invisible_lines(text))
+
+
+def fit_lines(text: str, stream: TextIO, indent: str | None = None) -> str:
+    text = escape_invisible_lines(text)
+    if not stream.isatty():
+        return text
+    return "\n".join(line for whole in text.split("\n") for line in _fit_line(whole, indent))
+
+
+_MARGIN: Final = re.compile(r" *(?:- )?")
+
+
+def _fit_line(line: str, indent: str | None) -> list[str]:
+    if len(line) <= get_line_width():
+        return [line]
+    margin = _MARGIN.match(line)
+    first_indent = margin[0] if margin else ""
+    return list_wrapped_lines(
+        line[len(first_indent) :],
+        first_indent=first_indent,
+        indent=" " * len(first_indent) if indent is None else indent,
+    )
+
+
+def get_terminal_width() -> int:
+    return shutil.get_terminal_size().columns
+
+
+def get_line_width() -> int:
+    return min(MAX_LINE_WIDTH, get_terminal_width()) if sys.stdout.isatty() else MAX_LINE_WIDTH
+
+
+def format_block(rows: Iterable[tuple[str, str]], indent: int = 2, width: int | None = None) -> list[str]:
     """Labels and wrapped texts in two columns. No word, path or option is broken."""
     labelled = [(f"{label}:", text) for label, text in rows]
     label_width = max((len(label) for label, _ in labelled), default=0)
     return [
         line
         for label, text in labelled
-        for line in _wrap_words(
+        for line in list_wrapped_lines(
             text,
             first_indent=f"{'':{indent}}{label:{label_width}} ",
             indent=" " * (indent + label_width + 1),
+            width=width,
         )
     ]
 
 
-def wrap_line(text: str, indent: str = "") -> str:
-    """At words, on a terminal; whole in files and pipes."""
-    return wrap_text(text, indent) if sys.stdout.isatty() else escape_invisible(text)
-
-
 def wrap_text(text: str, indent: str = "") -> str:
     """`indent`: of all lines but the first."""
-    return "\n".join(_wrap_words(text, indent=indent))
+    return "\n".join(list_wrapped_lines(escape_invisible(text), indent=indent))
 
 
-_UNBROKEN: Final = re.compile(r"`[^`]*`|(?<=[0-9]) (?=[^ ])")
+_UNBROKEN: Final = re.compile(r"`[^`]*`|(?<=[0-9]) (?=[^ ])|^(?:(?:Do|or): )?(?:mirrorbook|kafka-[a-z-]+[.]sh) .*")
 """A command, and a number with its unit."""
 _HARD_SPACE: Final = "\u00a0"
 
 
-def _wrap_words(text: str, *, first_indent: str = "", indent: str = "") -> list[str]:
-    glued = _UNBROKEN.sub(lambda match: match[0].replace(" ", _HARD_SPACE), escape_invisible(text))
+def split_unbroken(text: str) -> list[str]:
+    """At blanks where a line may end."""
+    return _glue_commands(text).split()
+
+
+def _glue_commands(text: str) -> str:
+    return _UNBROKEN.sub(lambda match: match[0].replace(" ", _HARD_SPACE), text)
+
+
+def list_wrapped_lines(text: str, *, first_indent: str = "", indent: str = "", width: int | None = None) -> list[str]:
     lines = textwrap.wrap(
-        glued,
-        LINE_WIDTH,
+        _glue_commands(text),
+        width or get_line_width(),
         initial_indent=first_indent,
         subsequent_indent=indent,
         break_long_words=False,

@@ -20,9 +20,9 @@ from mirror_core.cli.command_options import (
     parse_spark_conf,
     print_facts,
     print_json,
-    print_table,
 )
 from mirror_core.cli.output import print_line
+from mirror_core.cli.tables import print_table
 from mirror_core.decide.parity_result import LEVEL_DIGEST, LEVEL_ENDS, LEVEL_RECORDS
 from mirror_core.evidence.expectations import load_expectations
 from mirror_core.evidence.parity_report import ParityResultDocument, to_parity_document

@@ -14,10 +14,11 @@ import msgspec
 import typer
 
 from mirror_core.cli import completion
-from mirror_core.cli.command_options import ConfigOption, JsonOption, find_mirror, print_facts, print_json, print_table
+from mirror_core.cli.command_options import ConfigOption, JsonOption, find_mirror, print_facts, print_json
 from mirror_core.cli.metrics_server import METRICS_OPTION, parse_address, serve_metrics
 from mirror_core.cli.output import print_line
 from mirror_core.cli.runs import choose_evidence_folder
+from mirror_core.cli.tables import print_table
 from mirror_core.decide.drills import FORECAST_FIGURES
 from mirror_core.decide.failover_readiness import (
     PointWeight,

@@ -17,10 +17,10 @@ from mirror_core.cli.command_options import (
     find_mirror,
     print_facts,
     print_json,
-    print_table,
 )
 from mirror_core.cli.output import print_line
 from mirror_core.cli.parity import MAX_LISTED, make_parity_check, make_proof_tasks
+from mirror_core.cli.tables import print_table
 from mirror_core.decide.parity_result import LEVEL_RECORDS
 from mirror_core.mirrors.receipt_maintenance import RebuildResult, first_open_day
 from mirror_core.mirrors.receipt_maintenance import compact_receipts as compact_receipts

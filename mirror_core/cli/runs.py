@@ -23,12 +23,12 @@ from mirror_core.cli.command_options import (
     load_configuration,
     print_facts,
     print_json,
-    print_table,
     refuse_incomplete_list,
 )
-from mirror_core.cli.output import print_line, wrap_line
+from mirror_core.cli.output import print_line
 from mirror_core.cli.plan_costs import print_costs
 from mirror_core.cli.run_result import print_run_result
+from mirror_core.cli.tables import print_table
 from mirror_core.decide import forecast_accuracy
 from mirror_core.decide.forecast_accuracy import ForecastComparison
 from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
@@ -394,7 +394,7 @@ def print_plan(plan: Plan, mirror: Mirror, reasons: tuple[str, ...], *, as_json:
     print_costs(plan, mirror)
     for title, lines in (("warning", plan.warnings), ("unknown", plan.unknown)):
         for line in lines:
-            print_line(wrap_line(f"{title}: {line}"))
+            print_line(f"{title}: {line}", indent="  ")
     print_table("What is known now", ("what", "value"), list(figures.items()))
     for title, figures_by_name in (("partition", plan.partitions), ("consumer group", plan.groups)):
         if figures_by_name:
@@ -403,8 +403,8 @@ def print_plan(plan: Plan, mirror: Mirror, reasons: tuple[str, ...], *, as_json:
         print_table("Rights given at promotion", ("right",), [(right,) for right in plan.rights])
     if plan.strategies:
         print_table("Strategies", ("topic", "strategy"), list(plan.strategies.items()))
-    rows = [(n, s.name, s.action, "yes" if s.reversible else "no") for n, s in enumerate(plan.steps, start=1)]
-    print_table("Steps", ("", "step", "what is done", "abort possible"), rows)
+    rows = [(f"{n}. {s.name}", s.action, "yes" if s.reversible else "no") for n, s in enumerate(plan.steps, start=1)]
+    print_table("Steps", ("step", "what is done", "abort possible"), rows)
     no_return_step = next((s.name for s in plan.steps if not s.reversible), None)
     if no_return_step:
         print_line(f"point of no return: {no_return_step}")

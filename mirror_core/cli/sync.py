@@ -15,11 +15,11 @@ from mirror_core.cli.command_options import (
     NameArgument,
     find_mirror,
     print_json,
-    print_table,
     require_confirmation,
 )
 from mirror_core.cli.confirm import UndoableYesOption
 from mirror_core.cli.output import print_line
+from mirror_core.cli.tables import print_table
 from mirror_core.decide.command_rules import MirrorCommand
 from mirror_core.mirrors import mirror_commands
 from mirror_core.model.errors import BadRequest, Refused

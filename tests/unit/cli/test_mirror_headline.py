@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mirror_core.cli.mirror_headline import list_headline
-from mirror_core.cli.output import LINE_WIDTH, wrap_text
+from mirror_core.cli.output import MAX_LINE_WIDTH, wrap_text
 from mirror_core.decide.process_liveness import ConductorState
 from mirror_core.decide.run_status import OpenRunFence
 from mirror_core.decide.steps import WriteLocation
@@ -57,7 +57,7 @@ def test_every_headline_fits_and_breaks_no_command(
     run = None if kind is None else replace(HELD, kind=kind, fence=fence)
     name = None if cluster is None else ClusterName(cluster)
     lines = lines_of(WriteAccess(writes=WriteLocation(writes), cluster=name, action=action, run=run))
-    assert max(map(len, lines)) <= LINE_WIDTH
+    assert max(map(len, lines)) <= MAX_LINE_WIDTH
     assert sum(line.startswith("Do: ") for line in lines) == 1
     commands = [line for line in lines if "mirrorbook " in line]
     assert all(line[4:].startswith("mirrorbook ") and "orders" in line for line in commands)

@@ -10,11 +10,14 @@ import select
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 
-from mirror_core.cli.command_options import print_facts, print_json, print_table
+from mirror_core.cli.command_options import print_facts, print_json
 from mirror_core.cli.output import print_line
+from mirror_core.cli.tables import print_table
 from mirror_core.model.json_documents import JsonDocument
 
 NAMES = ("a[/b]", "[red]c", "\x1b[2Jd", "e\u202ef", "\x9bg", ":smile:", "[link=https://evil.example]h")
@@ -127,6 +130,7 @@ threads = [threading.Thread(target=say, args=(n,)) for n in range(8)]
 
 ASK = """
 from mirror_core.cli.command_options import require_confirmation
+from mirror_core.cli.tables import print_table
 input("Run plan? ")
 require_confirmation("Fence now?", False)
 """
@@ -154,20 +158,84 @@ def test_what_was_typed_before_a_question_is_no_answer_to_it() -> None:
     assert b"cancelled" in err
 
 
-def test_a_terminal_that_is_narrow_loses_no_column_and_no_word(
+def show_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int, *table: Any
+) -> list[str]:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    print_table(*table)
+    return click.unstyle(capsys.readouterr().out).splitlines()
+
+
+PARTITION_COLUMNS = ("partition", "state", "position", "source end", "lag", "proved", "LMO", "kind", "reason")
+TOPIC = "team-payments.orders.customer-events.v2-11"
+PARTITION = (TOPIC, "FAILED", 1_234_567, "unknown", None, 7, "", "diverged", "offset 7 differs, as in __mirrorbook_x")
+
+
+def test_a_narrow_terminal_folds_a_table_and_loses_no_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = show_table(monkeypatch, capsys, 80, "Partitions", PARTITION_COLUMNS, [PARTITION])
+    assert lines == [
+        "Partitions",
+        TOPIC,
+        "  state:      FAILED",
+        "  position:   1,234,567",
+        "  source end: unknown",
+        "  proved:     7",
+        "  kind:       diverged",
+        "  reason:     offset 7 differs, as in __mirrorbook_x",
+        "",
+    ]
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120, 200])
+def test_a_table_breaks_no_command_and_no_name_and_fits(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
+) -> None:
+    command = "`mirrorbook failover resume orders`"
+    remedy = f"a process that has ended conducts it, and nobody can write meanwhile: {command} goes on"
+    rows = [("refusal", TOPIC, remedy), ("warning", "t-0", "a long sentence of a warning " * 4)]
+    lines = show_table(monkeypatch, capsys, columns, "Points", ("weight", "what", "what to do"), rows)
+    text = "\n".join(lines)
+    assert command in text
+    assert TOPIC in text
+    assert max(map(len, lines)) <= columns
+    assert not any(line.endswith(" ") for line in lines)
+
+
+def test_sentences_are_a_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = show_table(monkeypatch, capsys, 80, "Also", ("what",), [("words of a sentence " * 6,)])
+    assert [line[:2] for line in lines] == ["Al", "- ", "  ", ""]
+    right = "ALLOW WRITE on TOPIC prefixed 'orders' for User:CN=orders-app,OU=payments,O=example,C=de from *"
+    lines = show_table(monkeypatch, capsys, 80, "Rights", ("right",), [(right,)])
+    assert " ".join(line.strip("- ") for line in lines[1:]).strip() == right
+    assert any("User:CN=orders-app,OU=payments,O=example,C=de" in line for line in lines)
+
+
+def test_a_table_in_a_pipe_is_one_line_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table("Partitions", PARTITION_COLUMNS, [PARTITION, ("t-0", *PARTITION[1:])])
+    title, header, *rows = capsys.readouterr().out.splitlines()
+    assert (title, header.split()) == (
+        "Partitions",
+        ["partition", "state", "position", "source", "end", "proved", "kind", "reason"],
+    )
+    assert [row.split()[:5] for row in rows] == [[name, "FAILED", "1234567", "unknown", "7"] for name in (TOPIC, "t-0")]
+    print_table("Runs", PARTITION_COLUMNS, [])
+    assert capsys.readouterr().out == "Runs: none\n"
+
+
+def test_a_terminal_breaks_no_command_and_no_word_of_a_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
-    name, topic = "User:CN=orders-app,OU=payments,O=example,C=de", "team-payments.orders.customer-events.v2-11"
-    print_table("Rights given at promotion", ["right"], [[f"ALLOW WRITE on TOPIC prefixed 'orders' for {name} from *"]])
-    figures = ("FAILED", *["1234567"] * 5, "diverged", "offset 1234567 differs, as in topic __mirrorbook_active")
-    columns = ("state", "position", "source end", "lag", "proved", "LMO", "kind", "reason")
-    print_table("Partitions", ["partition", *columns], [[topic, *figures]])
-    out = capsys.readouterr().out
-    assert f"{name} from *" in out
-    assert topic in out
-    assert out.count("1234567") == 6
-    assert all(word in out for word in (*" ".join(columns).split(), "diverged", "differs,"))
-    assert "…" not in out
-    assert {line[-1] for line in out.splitlines() if line[0] in "│┃┏┡└"} == set("│┃┓┩┘")
+    command = "mirrorbook cluster unfence east --from /var/lib/mirrorbook/evidence/run-x/unfence-east.json"
+    print_line(
+        f"  - nobody conducts it, and east is fenced: `mirrorbook failover resume orders` goes on\n    {command}"
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        "  - nobody conducts it, and east is fenced: `mirrorbook failover resume orders`",
+        "    goes on",
+        f"    {command}",
+    ]
