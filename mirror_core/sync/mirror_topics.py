@@ -407,11 +407,21 @@ def sync_configs(
         wanted = keep_raised_limit(wanted, destination_configs[name].effective)
         changes[name] = diff_configs(_keep_known(known_keys, wanted), destination_configs[name].overrides)
     outcome = _apply_or_validate(destination, changes, dry_run=dry_run)
+    staged = {
+        name: _list_staged_settings(
+            source_configs[name].overrides,
+            destination_configs[name].overrides,
+            topics[name].replication_factor,
+            known_keys,
+        )
+        for name in both
+    }
+    unstageable = _apply_or_validate(destination, staged, dry_run=True)
     for name in both:
         overrides, before = source_configs[name].overrides, destination_configs[name].overrides
         rows += to_change_rows(name, changes[name], overrides, before, outcome.get(name, {}), dry_run=dry_run)
         rows += _to_waiting_rows(
-            name, source_configs[name], destination_configs[name], topics[name].replication_factor, known_keys
+            name, source_configs[name], destination_configs[name], staged[name], known_keys, unstageable.get(name, {})
         )
         recorded = state.topic_settings.get((link.mirror.name, name))
         if recorded is None or dict(recorded.overrides) != dict(overrides):
@@ -482,10 +492,26 @@ def list_known_settings(client: ClusterClient, topics: Iterable[str]) -> frozens
     return frozenset(key for configs in described.values() for key in configs.effective)
 
 
+def _list_staged_settings(
+    source: Mapping[str, str], destination: Mapping[str, str], factor: int, known_keys: frozenset[str]
+) -> dict[str, str]:
+    """Those that the mirror holds, as promotion will set them."""
+    final = _keep_known(known_keys, build_promotion_configs(source, factor))
+    return {
+        key: final[key]
+        for key in source
+        if key in MIRROR_HELD_KEYS & final.keys() and destination.get(key) != source[key]
+    }
+
+
 def _to_waiting_rows(
-    topic: str, source: TopicConfigs, destination: TopicConfigs, factor: int, known_keys: frozenset[str]
+    topic: str,
+    source: TopicConfigs,
+    destination: TopicConfigs,
+    staged: Mapping[str, str],
+    known_keys: frozenset[str],
+    refused: Mapping[str, RemoteFault],
 ) -> list[DriftRow]:
-    final = build_promotion_configs(source.overrides, factor)
     rows = []
     for key, value in sorted(source.overrides.items()):
         destination_value = destination.overrides.get(key, "")
@@ -493,8 +519,10 @@ def _to_waiting_rows(
             action, reason = SyncAction.KEEP, "belongs to the cluster: never copied"
         elif known_keys and key not in known_keys:
             action, reason = SyncAction.SKIP, UNKNOWN_SETTING
-        elif key in MIRROR_HELD_KEYS and destination_value != value:
-            action, reason = SyncAction.STAGE, f"set to {final[key]} at promotion"
+        elif key in staged and isinstance(refused.get(key), SettingRefused):
+            action, reason = SyncAction.SKIP, f"a promotion cannot set {staged[key]}: {refused[key]}"
+        elif key in staged:
+            action, reason = SyncAction.STAGE, f"set to {staged[key]} at promotion"
         else:
             continue
         rows.append(

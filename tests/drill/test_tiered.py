@@ -13,16 +13,19 @@ from mirror_core.decide.topic_settings import NEVER_COPIED_KEYS
 from mirror_core.kafka.empty_fetch import REMOTE_STORAGE_HINT, REQUIRED_EMPTY_FETCHES
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.log_reader import LogReader
-from mirror_core.kafka.topics import delete_records, describe_configs
+from mirror_core.kafka.topics import NewTopic, create_topics, delete_records, describe_configs
 from mirror_core.model.errors import Refused, Unreachable
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.sync_state import SyncAction, SyncCategory
+from mirror_core.sync.mirror_sync import sync_mirror
 from mirrorbook_tools.logdir.stopped_broker import hold_stopped_broker, parse_targets, plan_broker_truncation
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from tests.cluster.links import new_link, record, writer_of
 from tests.drill.one_task import one_task
 from tests.support import log_shapes
 from tests.support.cluster_admin import as_admin
 from tests.support.failback_runs import failback_of, failed_over, go_home
-from tests.support.kafka_clients import TIMEOUT_S, Pair, produce, read_all
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.support.log_shapes import CODECS, FOREVER, new_producer
 from tests.support.mirrored_topics import Mirrored, new_mirror
 from tests.support.tiered_source import Answer, await_tiered, limited, tiered_source, tiered_topic, unanswering
@@ -176,3 +179,29 @@ def test_a_log_of_which_a_part_may_be_in_remote_storage_is_not_cut(tiered: Pair)
         assert len(refused.value.reasons) == 2
     finally:
         tiered.east.start()
+
+
+def test_what_a_promotion_cannot_set_is_named_by_each_sync_before_it(tiered: Pair) -> None:
+    """A topic in remote storage is never compacted, and keeps nothing for less time than its local log does."""
+    topics = [
+        new_topic(tiered.west, cleanup_policy="compact", retention_ms="1000", message_timestamp_type="LogAppendTime"),
+        new_topic(tiered.west, retention_ms="3600000"),
+    ]
+    local = {"remote.storage.enable": "true", "local.retention.ms": "60000"}
+    with as_admin(tiered.east) as client:
+        create_topics(client, [NewTopic(name=t, partitions=1, replication_factor=1, configs=local) for t in topics])
+    link = new_link(tiered, *topics, source="west", destination="east")
+    with writer_of(link) as writer:
+        sync_mirror(link, writer, only=frozenset({SyncCategory.TOPICS}))
+        record(link, topics)
+    with writer_of(link) as writer:
+        for _ in range(2):
+            rows = {
+                (r.subject, r.action): r for r in sync_mirror(link, writer, only=frozenset({SyncCategory.CONFIGS})).rows
+            }
+            for key, value in (("cleanup.policy", "compact"), ("retention.ms", "1000")):
+                row = rows[f"{topics[0]}: {key}", SyncAction.SKIP]
+                assert row.reason.startswith(f"a promotion cannot set {value}: "), row
+                assert (f"{topics[0]}: {key}", SyncAction.STAGE) not in rows
+            for index, key in ((0, "message.timestamp.type"), (1, "retention.ms")):
+                assert rows[f"{topics[index]}: {key}", SyncAction.STAGE].done
