@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import termios
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, TypeVar
 
 import typer
 
@@ -77,6 +77,10 @@ def _list_unfence_commands(config: Config, name: str) -> Iterator[str]:
         )
 
 
+CANCELLED: Final = "cancelled"
+UNCHANGED: Final = "nothing was changed"
+
+
 def check_runner(runner: str) -> None:
     if runner not in ("spark", "local"):
         raise typer.BadParameter("must be spark or local", param_hint="--runner")
@@ -87,8 +91,8 @@ def require_confirmation(question: str, yes: bool) -> None:
     if yes:
         return
     _prepare_terminal()
-    if not typer.confirm(question, default=False):
-        raise Refused("not done", ["cancelled"])
+    if not _ask(lambda: typer.confirm(question, default=False)):
+        raise Refused(CANCELLED, [UNCHANGED])
 
 
 def require_typed_name(name: str, yes: bool) -> None:
@@ -97,8 +101,24 @@ def require_typed_name(name: str, yes: bool) -> None:
         return
     _prepare_terminal()
     question = f"Type {name} to go on; anything else leaves all as it is"
-    if typer.prompt(question, default="", show_default=False).strip() != name:
-        raise Refused("not done", ["cancelled"])
+    if _ask(lambda: typer.prompt(question, default="", show_default=False).strip()) != name:
+        raise Refused(CANCELLED, [UNCHANGED])
+
+
+def explain_no_agreement(refusal: Refused) -> str:
+    return CANCELLED if refusal.summary == CANCELLED else "; ".join(refusal.reasons)
+
+
+Reply = TypeVar("Reply")
+
+
+def _ask(prompt: Callable[[], Reply]) -> Reply | None:
+    """None after Ctrl-C or Ctrl-D: a no."""
+    try:
+        return prompt()
+    except typer.Abort:
+        print_line("", err=True)
+        return None
 
 
 def _prepare_terminal() -> None:

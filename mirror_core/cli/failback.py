@@ -14,6 +14,7 @@ from mirror_core.cli.command_options import (
     NameArgument,
     SparkConfOption,
     YesOption,
+    explain_no_agreement,
     find_mirror,
     require_confirmation,
 )
@@ -219,7 +220,7 @@ def _confirm_saved(failback: Failback, run: Run, *, agreed_by: str, take_over: b
         require_confirmation(f"Discard them on {source} now? There is no way back", False)
     except Refused as error:
         advice = f"run {run.id} waits: `mirrorbook failback resume {name}` asks again, `... abort ...` gives it up"
-        raise Refused(f"failback of {name}", [f"{'; '.join(error.reasons)}. {advice}"]) from None
+        raise Refused(f"failback of {name}", [f"{explain_no_agreement(error)}. {advice}"]) from None
     if not take_over:
         failback.refuse_conducted(run.id, f"failback of {name}")
     return failback.started_by

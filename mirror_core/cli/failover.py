@@ -12,6 +12,7 @@ import typer
 
 from mirror_core.cli import completion
 from mirror_core.cli.command_options import (
+    CANCELLED,
     ConfigOption,
     DryRunOption,
     JsonOption,
@@ -219,7 +220,7 @@ def _prove_and_confirm_set(name: str, set_failover: SetFailover, attempt: str) -
         advice = (
             f"{attempt} waits: `mirrorbook failover run-set {name}` asks again, `failover abort` of each gives it up"
         )
-        raise Refused(f"failover of set {name}", [f"cancelled. {advice}"]) from None
+        raise Refused(f"failover of set {name}", [f"{CANCELLED}. {advice}"]) from None
 
 
 def _make_set_failover(
@@ -407,8 +408,13 @@ def abort(
     """Before promotion: lift the fence and let the mirror go on. Afterwards only a failback leads back. Refused while
     somebody conducts the run."""
     link, begun_before = find_run(Failover, config, name, run_id)
-    question = f"Abort run {begun_before.id} and let applications write on {link.source.name} again?"
-    failover = make_conductor(Failover, link, quiet=as_json)
+    failover, source = make_conductor(Failover, link, quiet=as_json), link.source.name
+    effect = (
+        f" and let applications write on {source} again?"
+        if failover.has_disturbed(begun_before)
+        else f"? Applications go on writing on {source}"
+    )
+    question = f"Abort run {begun_before.id}{effect}"
     abort_run(failover, begun_before, question, take_over=take_over, yes=yes, as_json=as_json)
 
 

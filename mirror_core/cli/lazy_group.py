@@ -116,8 +116,9 @@ class LazyGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            typer.echo("interrupted: what had been begun may be half done", err=True)
+        except KeyboardInterrupt as interrupt:
+            for note in getattr(interrupt, "__notes__", ("interrupted: what was done before stays",)):
+                typer.echo(note, err=True)
             raise  # typer exits with 130
 
 

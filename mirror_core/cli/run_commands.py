@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from mirror_core.cli import completion
-from mirror_core.cli.command_options import find_mirror, parse_spark_conf, require_confirmation
+from mirror_core.cli.command_options import explain_no_agreement, find_mirror, parse_spark_conf, require_confirmation
 from mirror_core.cli.output import print_line, print_line_or_continue
 from mirror_core.cli.plan_costs import confirm_costs
 from mirror_core.cli.runs import (
@@ -217,7 +217,7 @@ def prove_and_confirm(conductor: Conductor[Any], run: Run, *, take_over: bool = 
             f"run {run.id} waits: `mirrorbook {conductor.KIND} resume {mirror.name}` fences, `... abort ...` gives"
             " it up"
         )
-        raise Refused(title, [f"{'; '.join(error.reasons)}. {advice}"]) from None
+        raise Refused(title, [f"{explain_no_agreement(error)}. {advice}"]) from None
     if not take_over:  # steps that are done take the run from nobody
         conductor.refuse_conducted(run.id, title)
     return conductor.started_by
@@ -280,8 +280,9 @@ def status_on_failure(conductor: Conductor[Any], run: Run) -> Iterator[None]:
         yield
     except LostOwnership:
         raise
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         print_status_lines(read_run_outcome(conductor.link, run))
+        interrupt.add_note(f"interrupted: run {run.id} is saved; above is how to go on")
         raise
     except Exception as error:
         for line in read_run_outcome(conductor.link, run):

@@ -365,7 +365,7 @@ def print_run(
     facts: dict[str, object] = {
         "run": run.id,
         "kind": f"{run.plan.kind} of mirror {run.plan.mirror}, {run.plan.mode}",
-        "state": run.state,
+        "state": _format_run_state(run, conductor_status),
         "plan hash": shorten_hash(run.plan_hash),
         "begun": f"{format_time(run.started_ms)} by {run.started_by}",
         "approved by": run.approved_by or "nobody",
@@ -379,6 +379,12 @@ def print_run(
     if evidence:
         evidence_rows = [(s.step, key, value) for s in steps for key, value in s.evidence.items()]
         print_table("Evidence", ("step", "what", "value"), evidence_rows)
+
+
+def _format_run_state(run: Run, conductor_status: ConductorStatus | None) -> str:
+    """RUNNING would say that a process is at work."""
+    is_left = conductor_status and conductor_status.state in (ConductorState.RELEASED, ConductorState.SILENT)
+    return f"{run.state}, but waiting: no process conducts it" if is_left else run.state
 
 
 def print_plan(plan: Plan, mirror: Mirror, reasons: tuple[str, ...], *, as_json: bool) -> None:

@@ -56,7 +56,7 @@ class ConductorStatus:
             case ConductorState.ALIVE:
                 return f"conducted by {self.by} on {self.host} (process {self.pid}), seen {_format_ago(self.age_s)}"
             case ConductorState.RELEASED:
-                return f"nobody conducts it: {self.by} let go of it {_format_ago(self.age_s)}"
+                return f"nobody conducts it: {self.by} stopped {_format_ago(self.age_s)}"
             case ConductorState.SILENT if self.has_ended:
                 last_seen = f"was last seen {_format_ago(self.age_s)}, and its process has ended"
                 return f"nobody conducts it: {self.by} on {self.host} {last_seen}"

@@ -193,9 +193,11 @@ def _format_old_source(situation: RunSituation) -> Iterator[str]:
 
 def _format_failed_back(situation: RunSituation) -> Iterator[str]:
     mirror = situation.mirror
-    yield f"Applications write on {mirror.source} again, and {mirror.destination} mirrors it."
-    if not situation.is_copying:
-        yield f"Next: `mirrorbook supervise {mirror.name}`, or DAG mirror_replicate: nobody copies {mirror.name} now."
+    if situation.is_copying:
+        yield f"Applications write on {mirror.source} again, and {mirror.destination} mirrors it."
+    else:
+        yield f"Applications write on {mirror.source} again. {mirror.destination} is NOT being updated."
+        yield f"Next: `mirrorbook supervise {mirror.name}`, or DAG mirror_replicate, copies {mirror.name} again."
     if situation.failed_partitions:
         yield (
             f"{len(situation.failed_partitions)} partition(s) FAILED: `mirrorbook mirror describe {mirror.name}` names"
@@ -227,10 +229,7 @@ def _format_unfinished(situation: RunSituation) -> Iterator[str]:
     run, mirror = situation.run, situation.mirror
     verb = f"mirrorbook {run.plan.kind}"
     progress = find_run_progress(run, situation.steps)
-    newest_step = max(situation.steps, key=lambda record: record.started_ms, default=None)
-    failed = newest_step is not None and newest_step.state is StepState.FAILED
-    step_text = f"step {progress.step}" if progress.step else "its first step"
-    yield f"Run {run.id} has not ended: {step_text} {'failed' if failed else 'is its place now'}."
+    yield f"Run {run.id} has not ended: {_format_place(situation)}."
     yield _format_run_writers(situation, progress.writes)
     has_conductor = situation.conductor.state is ConductorState.ALIVE
     if has_conductor:
@@ -254,6 +253,17 @@ def _format_unfinished(situation: RunSituation) -> Iterator[str]:
         yield f"If {mirror.source} is lost: `{verb} run {mirror.name} --mode unplanned` goes on from here."
     if situation.is_past_no_return:
         yield f"There is no abort: {find_no_return_step(run.plan.kind, run.plan.mode)} has begun."
+
+
+def _format_place(situation: RunSituation) -> str:
+    newest_step = max(situation.steps, key=lambda record: record.started_ms, default=None)
+    if newest_step is not None and newest_step.state is StepState.FAILED:
+        return f"step {newest_step.step} failed"
+    has_stopped = situation.conductor.state in (ConductorState.RELEASED, ConductorState.SILENT)
+    verb = "it stopped" if has_stopped else "it is"
+    if newest_step is None:
+        return f"{verb} before its first step"
+    return f"{verb} {'after' if newest_step.state is StepState.DONE else 'in'} step {newest_step.step}"
 
 
 def _format_run_writers(situation: RunSituation, writes: WriteLocation) -> str:

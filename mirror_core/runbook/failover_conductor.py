@@ -231,12 +231,14 @@ class Failover(Conductor[RunMode]):
     def _abort(self, writer: StateWriter, journal: Journal) -> Run:
         """A silent source gets a pending lift."""
         run, mirror = journal.run, self.link.mirror
+        was_fenced = has_disturbed_applications(writer.state, run, mirror.source)
         note = lift_fence_or_record(self.link, writer, run)
         with ClusterClient(self.link.destination) as destination:
             lift_all_denials(mirror, writer, destination)
         writer.put(*self._list_restored_records(writer.state, run))
         self._release_lease(writer, run.id)
-        self._print_line(f"aborted: {note or 'the fence is lifted'}; the mirror goes on")
+        undone = "the fence is lifted" if was_fenced else f"writes on {mirror.source} were never stopped"
+        self._print_line(f"aborted: {note or undone}; copying goes on")
         return journal.end(RunState.ABORTED, note)
 
     def _list_restored_records(self, state: State, run: Run) -> list[StateRecord]:

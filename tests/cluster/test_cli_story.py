@@ -215,7 +215,7 @@ def test_a_failover_and_a_failback_by_commands(desk: Desk) -> None:
         desk.run("failback", "run", name, "--plan-hash", plan["hash"], *local)
     )
     assert desk.traces() == before
-    assert f"nobody copies {name} now" in done(desk.run("failback", "run", name, *local))
+    assert f"copies {name} again" in done(desk.run("failback", "run", name, *local))
     back = document(desk.run("failback", "status", name, "--json"))
     assert set(back) == RUN
     assert [(s["step"], s["state"]) for s in back["steps"]] == [

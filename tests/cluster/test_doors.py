@@ -195,7 +195,7 @@ def test_on_a_terminal_a_person_is_asked_and_a_no_changes_nothing(
     before = desk.traces()
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     said = desk.run(*typed)
-    assert (said.code, said.err) == (3, "error: not done:\n  - cancelled\n")
+    assert (said.code, said.err) == (3, "error: cancelled:\n  - nothing was changed\n")
     assert desk.traces() == before
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     assert desk.run(*typed).code == 0

@@ -226,7 +226,7 @@ def interrupted() -> None:
 def test_an_interrupt_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LazyGroup, "lazy_commands", {"mirror": LazyCommand(__name__, "interrupted", "")})
     assert ended(["mirror"], monkeypatch) == 130
-    assert capsys.readouterr().err == "interrupted: what had been begun may be half done\n"
+    assert capsys.readouterr().err == "interrupted: what was done before stays\n"
 
 
 def endless() -> None:

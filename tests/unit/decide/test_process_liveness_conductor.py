@@ -42,7 +42,7 @@ def test_whoever_was_heard_of_just_now_conducts_it_and_nobody_goes_on_with_it() 
 @pytest.mark.parametrize(
     ("beat", "age_ms", "ended", "words"),
     [
-        (replace(BEAT, released=True), 60_000, False, "nobody conducts it: me let go of it 63 s ago"),
+        (replace(BEAT, released=True), 60_000, False, "nobody conducts it: me stopped 63 s ago"),
         (
             BEAT,
             600_000,
@@ -50,7 +50,7 @@ def test_whoever_was_heard_of_just_now_conducts_it_and_nobody_goes_on_with_it() 
             "me on desk was not heard of for 10 min by this machine's clock; `resume` watches for a sign of life",
         ),
         (BEAT, 0, True, "nobody conducts it: me on desk was last seen 3 s ago, and its process has ended"),
-        (replace(BEAT, released=True), 0, True, "nobody conducts it: me let go of it 3 s ago"),
+        (replace(BEAT, released=True), 0, True, "nobody conducts it: me stopped 3 s ago"),
     ],
 )
 def test_a_run_that_nobody_conducts_is_gone_on_with(beat: RunHeartbeat, age_ms: int, ended: bool, words: str) -> None:

@@ -66,7 +66,12 @@ def test_a_run_that_stopped_anywhere_says_who_writes_and_how_to_go_on(
     order = list_step_names(kind, mode)
     past = order.index(step) >= order.index(find_no_return_step(kind, mode))
     text = said(a_run(kind, mode, RunState.RUNNING), upto(kind, mode, step, state), turned=past)
-    assert f"step {step} {'failed' if state is StepState.FAILED else 'is its place now'}" in text
+    place = {
+        StepState.FAILED: f"step {step} failed",
+        StepState.DONE: f"it is after step {step}",
+        StepState.STARTED: f"it is in step {step}",
+    }
+    assert f"has not ended: {place[state]}." in text
     assert f"`mirrorbook {kind} resume m` goes on" in text
     assert (f"`mirrorbook {kind} abort m`" in text) is not past
     assert ("There is no abort" in text) is past
@@ -211,8 +216,9 @@ def test_an_abort_that_was_cut_short_is_finished_by_resume_alone() -> None:
 def test_home_again_is_said_with_who_copies() -> None:
     run = a_run(RunKind.FAILBACK, RunMode.PLANNED, RunState.DONE)
     assert "Applications write on east again, and west mirrors it." in said(run)
-    assert "nobody copies m now" in said(run, copying=False)
-    assert "nobody copies" not in said(run)
+    assert "west is NOT being updated. Next: `mirrorbook supervise m`" in said(run, copying=False)
+    assert "mirrors it" not in said(run, copying=False)
+    assert "NOT" not in said(run)
 
 
 def test_a_destination_that_is_silent_leaves_the_way_to_open_the_source() -> None:

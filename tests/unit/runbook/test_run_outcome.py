@@ -91,7 +91,7 @@ def test_what_was_refused_for_a_run_that_holds_the_mirror_names_that_one(monkeyp
 def test_a_run_that_was_begun_has_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
     answers(monkeypatch, State(), a_state(MIRROR, a_run("m-failback-1", RunKind.FAILBACK, RunState.DONE, 10)))
     lines = read_mirror_status(HERE, "m-failback-1")
-    assert lines[0] == "Applications write on east again, and west mirrors it."
+    assert lines[0] == "Applications write on east again. west is NOT being updated."
 
 
 def test_a_failback_whose_way_home_was_rejected_says_where_applications_write(monkeypatch: pytest.MonkeyPatch) -> None:
