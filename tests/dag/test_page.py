@@ -193,11 +193,11 @@ def test_a_run_is_shown_with_its_reports_which_open_and_nothing_else_does(
     with browser(airflow, "viewer", tmp_path) as page:
         page.goto(f"{airflow.url}/mirrorbook/mirrors/{mirror.name}")
         expect(page.locator("#cards")).to_contain_text("FAILOVER UNDER WAY")
-        expect(page.locator(f"#sum-{run}")).to_contain_text("standstill not begun")
+        expect(page.locator(f"#sum-{run}")).to_contain_text("without writes: not begun")
         engine.run_steps(run, ["prove", "fence"])
-        expect(page.locator(f"#sum-{run}")).to_contain_text(re.compile(r"standstill [0-9.]+ s so far"))
+        expect(page.locator(f"#sum-{run}")).to_contain_text(re.compile(r"without writes: [0-9.]+ s so far"))
         engine.drive(run)
-        expect(page.locator(f"#sum-{run}")).to_contain_text(re.compile(r"DONE, .*standstill [0-9.]+ s$"))
+        expect(page.locator(f"#sum-{run}")).to_contain_text(re.compile(r"DONE, .*without writes: [0-9.]+ s$"))
         expect(page.locator("#partitions")).to_contain_text("STOPPED")
 
         page.locator(f"#files-{run}").click()

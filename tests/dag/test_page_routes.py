@@ -129,6 +129,49 @@ def test_what_brokers_say_is_on_the_page(site: Site) -> None:
     assert f"mirrorbook mirror describe {name}" in site.body(f"/mirrors/{name}/runbook")
 
 
+def record_question(mirror: str, *, answered: bool = False, ended: bool = False) -> str:
+    """As a task that asks leaves it in Airflow's database. Returns the id of its DAG run."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.hitl import HITLDetail
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.sdk.timezone import utcnow
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+    from sqlalchemy import insert
+    from uuid6 import uuid7
+
+    run, task = f"manual__{secrets.token_hex(4)}", uuid7()
+    with create_session() as database:
+        state = DagRunState.SUCCESS if ended else DagRunState.RUNNING
+        kind, by = DagRunType.MANUAL, DagRunTriggeredByType.UI
+        database.add(
+            DagRun(
+                FAILOVER, run, run_type=kind, state=state, run_after=utcnow(), triggered_by=by, conf={"mirror": mirror}
+            )
+        )
+        database.flush()
+        database.execute(
+            insert(TaskInstance.__table__).values(
+                id=task, dag_id=FAILOVER, run_id=run, task_id="approve", map_index=-1, pool="default_pool", pool_slots=1
+            )
+        )
+        answered_at = utcnow() if answered else None
+        asks = {"options": ["Approve"], "subject": f"Fail over mirror {mirror}?", "params": {}, "params_input": {}}
+        database.add(HITLDetail(ti_id=task, responded_at=answered_at, **asks))
+    return run
+
+
+def test_a_question_that_waits_is_on_its_mirrors_page_only_until_it_is_answered(site: Site) -> None:
+    name = site.mirrored.name
+    record_question("another"), record_question(name, answered=True), record_question(name, ended=True)
+    assert "waits for your approval" not in site.body(f"/mirrors/{name}")
+    run = record_question(name)
+    (link,) = re.findall(r'<a id="answer-1" href="([^"]*)">', site.body(f"/mirrors/{name}"))
+    assert link == f"/dags/{FAILOVER}/runs/{run}/required_actions?response_received=false"
+    assert f"Fail over mirror {name}?" in site.body(f"/mirrors/{name}")
+
+
 def test_a_viewer_sees_and_cannot_act(site: Site) -> None:
     name = site.mirrored.name
     assert 'class="button" href' not in site.body(f"/mirrors/{name}")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mirrorbook_airflow.page.buttons import list_mirror_buttons
 from mirrorbook_airflow.page.mirror_state import ClusterSnapshot, MirrorAssessment, MirrorSample, MirrorView
+from mirrorbook_airflow.page.pending_approvals import PendingApproval
 from mirrorbook_airflow.page.rendering import render
 from mirrorbook_airflow.page.report_files import NewestReports
 from mirrorbook_airflow.page.rows import MirrorPageContent, make_mirror_page
@@ -123,9 +126,11 @@ def page(
     return make_mirror_page(MIRROR, one or told(), known, judgement, NOW, number)
 
 
-def shown(view: MirrorPageContent, reports: NewestReports | None = None) -> str:
+def shown(
+    view: MirrorPageContent, reports: NewestReports | None = None, pending: Sequence[PendingApproval] = ()
+) -> str:
     buttons = list(list_mirror_buttons({}, None, None, UNKNOWN_CONDUCTOR))
-    beside = {"actions": buttons, "reports": reports, "sets": [], "trouble": "", "past": ""}
+    beside = {"actions": buttons, "reports": reports, "sets": [], "trouble": "", "past": "", "pending": pending}
     return render("mirror", view=view, **beside, base="", root="/mirrorbook")
 
 

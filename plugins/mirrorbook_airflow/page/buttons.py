@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import shorten
 from types import MappingProxyType
 from typing import Final
 
@@ -50,7 +51,7 @@ def list_mirror_buttons(
     """The user's rights first, then the core's reasons. `assessment`: None when outdated."""
     for dag, label in MIRROR_BUTTON_LABELS.items():
         yield ActionButton(
-            dag, label, denied.get(dag, "") or "; ".join(_list_refusals(dag, assessment, run, conductor))
+            dag, label, denied.get(dag, "") or _format_refusals(_list_refusals(dag, assessment, run, conductor))
         )
 
 
@@ -63,6 +64,17 @@ def list_set_buttons(
         runs = [run for run in active_runs if not (dag == FAILOVER_SET_UNPLANNED and _is_planned(run))]
         reasons = [*unknown_mirrors, *(f"{run.plan.mirror}: {run.plan.kind} {run.id} is under way" for run in runs)]
         yield ActionButton(dag, label, denied.get(dag, "") or "; ".join(reasons))
+
+
+MAX_REFUSAL_LENGTH: Final = 160
+
+
+def _format_refusals(reasons: Sequence[str]) -> str:
+    """The first; the first card has all of them."""
+    if not reasons:
+        return ""
+    first = shorten(reasons[0], MAX_REFUSAL_LENGTH, placeholder=" …")
+    return first if len(reasons) == 1 else f"{first} (and {len(reasons) - 1:,} more)"
 
 
 def _list_refusals(

@@ -11,10 +11,17 @@ from mirror_core.decide import drills
 from mirror_core.decide.clock_skew import UNKNOWN_TIME_TEXT, format_ago, format_since
 from mirror_core.decide.drills import FORECAST_FIGURES
 from mirror_core.decide.failover_readiness import UnplannedForecast, format_read_again
-from mirror_core.decide.loss_bound import format_behind
+from mirror_core.decide.fence_state import format_time
+from mirror_core.decide.loss_bound import LossBound, format_behind
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.run import Run, RunMode
-from mirrorbook_airflow.page.mirror_state import ClusterSnapshot, MirrorAssessment, MirrorView, is_loss_current
+from mirrorbook_airflow.page.mirror_state import (
+    ClusterSnapshot,
+    IdleReverseMirror,
+    MirrorAssessment,
+    MirrorView,
+    is_loss_current,
+)
 from mirrorbook_airflow.page.number_format import UNKNOWN, Age, compute_age
 from mirrorbook_airflow.page.runs import RunView
 
@@ -51,7 +58,10 @@ def make_readiness_card(
     if current_assessment is None or current_assessment.decision is None:
         reason = f"looked at {compute_assessment_age(assessment, now_ms)}" if assessment else "not looked at yet"
         return AnswerCard(
-            title, "UNKNOWN", "unknown", (current_assessment.error if current_assessment else reason, states)
+            title,
+            "UNKNOWN" if assessment else "LOOKING …",
+            "unknown",
+            (current_assessment.error if current_assessment else reason, states),
         )
     run, decision = cluster.state.active_run(mirror.name), current_assessment.decision
     points = (f"{point.text}: {point.remedy}" if point.remedy else point.text for point in current_assessment.points)
@@ -72,6 +82,16 @@ def make_readiness_card(
     if notes:
         return AnswerCard(title, f"READY, {len(notes)} warning(s)", "warn", (*notes, *rest))
     return AnswerCard(title, "READY", "good", rest)
+
+
+def make_idle_cards(idle: IdleReverseMirror) -> tuple[AnswerCard, AnswerCard]:
+    """Instead of those of readiness and loss: nobody waits for a mirror that has nothing to copy."""
+    since = "" if idle.since_ms is None else f" since {format_time(idle.since_ms)}"
+    lines = (f"reverse mirror of {idle.forward}, idle{since}: the next failback of {idle.forward} begins it again",)
+    return (
+        AnswerCard("Can it fail over now", "IDLE", "unknown", lines),
+        AnswerCard("Loss if the source died now", "none: it is idle", "unknown", ()),
+    )
 
 
 def explain_outdated(assessment: MirrorAssessment, cluster: ClusterSnapshot, mirror: Mirror) -> str:
@@ -116,7 +136,15 @@ def make_loss_card(snapshot: MirrorView | None, mirror: Mirror) -> AnswerCard:
     if missing is None:
         return AnswerCard(title, UNKNOWN, "unknown", (loss.text, behind, heartbeat))
     tone = "good" if is_loss_current(loss) and not missing else "warn"
-    return AnswerCard(title, f"at least {missing:,} offsets", tone, (loss.text, behind, heartbeat))
+    return AnswerCard(title, _format_loss(loss, int(missing)), tone, (loss.text, behind, heartbeat))
+
+
+def _format_loss(loss: LossBound, missing: int) -> str:
+    if missing:
+        return f"at least {missing:,} offsets"
+    if loss.unknown_partitions or loss.observed_s is None:
+        return "no offset that is known"
+    return f"at most the last {loss.observed_s:,.1f} s"
 
 
 def make_time_card(

@@ -12,7 +12,7 @@ from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
 from mirror_core.mirrors.describe import MirrorDescription
 from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.mirror import DesiredState, Mirror
-from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.names import ClusterName, MirrorName, format_reverse_name
 from mirror_core.model.run import Run
 from mirror_core.model.sync_state import DriftRow
 from mirror_core.model.timing import MAX_FRESH_AGE_S
@@ -35,6 +35,14 @@ class ClusterSnapshot:
         if self.unreachable_reason or now_ms - self.at_ms > MAX_FRESH_AGE_S * 1000:
             return ConductorStatus(state=ConductorState.UNKNOWN, unknown_because="the state could not be read just now")
         return find_conductor_status(self.state, run, now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class IdleReverseMirror:
+    """Left by a failback that is done. The next failback begins it again."""
+
+    forward: MirrorName
+    since_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,26 @@ class ClusterSnapshots:
         """Only by the state of its destination: other clusters' records of it are not trusted."""
         recorded = ((c, m, told) for c, told in self.clusters.items() for m in told.state.mirrors.values())
         return sorted(((m, told) for c, m, told in recorded if m.destination == c), key=lambda row: row[0].name)
+
+    def find_idle_reverse(self, mirror: Mirror) -> IdleReverseMirror | None:
+        """None unless its forward mirror is known to be in use, and no run holds either."""
+        forward = next(
+            (
+                m
+                for m, _ in self.mirrors
+                if format_reverse_name(m.name) == mirror.name
+                and (m.source, m.destination) == (mirror.destination, mirror.source)
+                and m.desired is not DesiredState.STOPPED
+            ),
+            None,
+        )
+        if forward is None or mirror.desired is not DesiredState.STOPPED:
+            return None
+        names = (mirror.name, forward.name)
+        runs = [run for c in self.clusters.values() for run in c.state.runs.values() if run.plan.mirror in names]
+        if any(run.ended_ms is None for run in runs):
+            return None
+        return IdleReverseMirror(forward.name, max((run.ended_ms or 0 for run in runs), default=None))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirror_core.decide.loss_bound import LossBound
 from mirror_core.model.mirror import DesiredState, Lease, Mirror, PartitionState, is_lease_fresh
@@ -14,9 +14,16 @@ from mirrorbook_airflow.page.cards import (
     compute_group_sync_age,
     format_last_drills,
     make_comparison_card,
+    make_idle_cards,
     make_readiness_card,
 )
-from mirrorbook_airflow.page.mirror_state import ClusterSnapshot, ClusterSnapshots, MirrorAssessment, MirrorView
+from mirrorbook_airflow.page.mirror_state import (
+    ClusterSnapshot,
+    ClusterSnapshots,
+    IdleReverseMirror,
+    MirrorAssessment,
+    MirrorView,
+)
 from mirrorbook_airflow.page.number_format import UNKNOWN, Age, compute_age, format_counts
 
 
@@ -57,11 +64,19 @@ def list_overviews(
     assessments: Mapping[MirrorName, MirrorAssessment | None],
     now_ms: int,
 ) -> list[MirrorOverview]:
-    """All mirrors that are known, by name."""
-    return [
+    """All mirrors that are known, by name, idle ones last."""
+    rows = [
         _make_overview(mirror, cluster, views.get(mirror.name), assessments.get(mirror.name), now_ms)
         for mirror, cluster in clusters.mirrors
     ]
+    idle = {mirror.name: found for mirror, _ in clusters.mirrors if (found := clusters.find_idle_reverse(mirror))}
+    in_use = [row for row in rows if row.name not in idle]
+    return in_use + [_mark_idle(row, idle[row.name]) for row in rows if row.name in idle]
+
+
+def _mark_idle(row: MirrorOverview, idle: IdleReverseMirror) -> MirrorOverview:
+    readiness, loss = make_idle_cards(idle)
+    return replace(row, readiness=readiness, loss_bound=loss.value, known_loss=None, behind="idle", lag=None)
 
 
 def _make_overview(

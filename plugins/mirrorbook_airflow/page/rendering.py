@@ -28,6 +28,8 @@ def _format_code(text: str) -> Markup:
     return Markup("").join(Markup("<code>{}</code>").format(part) if n % 2 else part for n, part in enumerate(parts))
 
 
+SHOWN_CARD_LINES: Final = 4
+"""The rest is folded: nothing of a card is cut off."""
 _ENVIRONMENT: Final = jinja2.Environment(
     loader=jinja2.PackageLoader("mirrorbook_airflow.page", "templates"),
     autoescape=True,
@@ -37,7 +39,7 @@ _ENVIRONMENT: Final = jinja2.Environment(
     lstrip_blocks=True,
 )
 _ENVIRONMENT.filters.update(when=_format_time, number=format_number, code=_format_code)
-_ENVIRONMENT.globals.update(plot_width=PLOT_WIDTH, plot_height=PLOT_HEIGHT)
+_ENVIRONMENT.globals.update(plot_width=PLOT_WIDTH, plot_height=PLOT_HEIGHT, card_lines=SHOWN_CARD_LINES)
 
 
 def render(template: str, **values: object) -> str:

@@ -24,6 +24,7 @@ from mirrorbook_airflow.page.buttons import MIRROR_BUTTON_LABELS, SET_BUTTON_LAB
 from mirrorbook_airflow.page.mirror_state import ClusterSnapshots
 from mirrorbook_airflow.page.number_format import compute_age
 from mirrorbook_airflow.page.overview import list_overviews
+from mirrorbook_airflow.page.pending_approvals import list_pending_approvals
 from mirrorbook_airflow.page.poller import ClusterPoller
 from mirrorbook_airflow.page.remote_reports import RemoteReports, ReportsUnreachable, ReportTooLarge, redact_location
 from mirrorbook_airflow.page.rendering import render
@@ -172,7 +173,8 @@ def _render_mirror(name: str, page: int, topics: int, user: Any, base: str) -> s
     )
     mirror_view = history.prepend_to(mirror_view) if mirror_view and history else mirror_view
     recorded_mirror, at_ms = cluster.state.mirrors[mirror_name], now_ms()
-    view = make_mirror_page(recorded_mirror, cluster, mirror_view, assessment, at_ms, page, topics)
+    idle = clusters.find_idle_reverse(recorded_mirror)
+    view = make_mirror_page(recorded_mirror, cluster, mirror_view, assessment, at_ms, page, topics, idle)
     run = cluster.state.active_run(mirror_name)
     conductor = cluster.find_conductor_status(run, at_ms) if run else UNKNOWN_CONDUCTOR
     buttons = list(
@@ -186,7 +188,8 @@ def _render_mirror(name: str, page: int, topics: int, user: Any, base: str) -> s
     sets = [mirror_set.name for mirror_set in clusters.sets or () if name in mirror_set.mirrors]
     trouble = {"trouble": clusters.error, "past": history.error if history else ""}
     panels = {"reports": _report_poller.get_newest(name), "sets": sets, **trouble}
-    return render("mirror", view=view, actions=buttons, **panels, base=base, root=f"{base}{PREFIX}")
+    pending = list_pending_approvals(name, sets)
+    return render("mirror", view=view, actions=buttons, pending=pending, **panels, base=base, root=f"{base}{PREFIX}")
 
 
 def _render_runbook(name: str, base: str) -> str:

@@ -21,13 +21,14 @@ from mirrorbook_airflow.page.cards import (
     explain_outdated,
     format_last_drills,
     make_comparison_card,
+    make_idle_cards,
     make_loss_card,
     make_readiness_card,
     make_time_card,
     select_current,
 )
 from mirrorbook_airflow.page.forecast_panel import ForecastView, list_forecast_views
-from mirrorbook_airflow.page.mirror_state import ClusterSnapshot, MirrorAssessment, MirrorView
+from mirrorbook_airflow.page.mirror_state import ClusterSnapshot, IdleReverseMirror, MirrorAssessment, MirrorView
 from mirrorbook_airflow.page.number_format import UNKNOWN, Age, compute_age, format_counts, format_number
 from mirrorbook_airflow.page.prometheus_history import Plot, compute_rates, make_plot
 from mirrorbook_airflow.page.runs import RunView, list_run_views
@@ -73,6 +74,7 @@ def make_mirror_page(
     now_ms: int,
     page: int = 1,
     topics_page: int = 1,
+    idle: IdleReverseMirror | None = None,
 ) -> MirrorPageContent:
     """Figures that are too old are unknown, and an alarm says so.
 
@@ -94,8 +96,16 @@ def make_mirror_page(
         assessment_age=compute_assessment_age(assessment, now_ms),
         alarms=(*_list_alarms(cluster, view, age, now_ms), *_list_unattended_alarms(cluster, mirror, now_ms)),
         cards=(
-            make_readiness_card(assessment, cluster, view, mirror, format_counts(row.state for row in rows), now_ms),
-            make_loss_card(fresh, mirror),
+            *(
+                make_idle_cards(idle)
+                if idle
+                else (
+                    make_readiness_card(
+                        assessment, cluster, view, mirror, format_counts(row.state for row in rows), now_ms
+                    ),
+                    make_loss_card(fresh, mirror),
+                )
+            ),
             make_time_card(current_assessment, runs, format_last_drills(cluster, mirror, now_ms)),
             make_comparison_card(fresh, cluster, mirror, now_ms),
         ),

@@ -85,7 +85,7 @@ def _make_view(run: Run, steps: tuple[StepRecord, ...], conductor: str, now_ms: 
 def format_standstill(run: Run, steps: tuple[StepRecord, ...], now_ms: int) -> str:
     """Seconds without writes: final where the run has ended, until now otherwise."""
     if run.plan.kind is RunKind.FAILBACK:
-        return f"that of the failover of {format_reverse_name(run.plan.mirror)}"
+        return f"see failover {format_reverse_name(run.plan.mirror)}"
     if (outage := measure_outage(run, steps)) is not None:
         return format_outage_briefly(outage, run.plan.mode)
     standstill_steps = list_standstill_steps(run.plan.kind, run.plan.mode)

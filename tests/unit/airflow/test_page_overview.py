@@ -14,9 +14,9 @@ from mirrorbook_airflow.page.rendering import render
 from mirrorbook_airflow.page.rows import make_mirror_page
 from msgspec import structs
 
-from mirror_core.model.mirror import DesiredState, GroupSyncTime, Lease
+from mirror_core.model.mirror import DesiredState, GroupSyncTime, Lease, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.model.run import RunMode
+from mirror_core.model.run import RunKind, RunMode, RunState
 from tests.support.page_views import HOSTILE, MIRROR, NAME, NOW, judged, page, plan, row, run, seen, told
 from tests.support.waiting import wait_until
 
@@ -37,7 +37,7 @@ def line(
         (judged(warnings=("late", "old")), "READY, 2 warning(s)", "warn", "late"),
         (judged("2 partitions FAILED", "late"), "NOT READY", "bad", "2 partitions FAILED"),
         (judged(at_ms=NOW - 121_000), "UNKNOWN", "unknown", "looked at 121.0 s ago"),
-        (None, "UNKNOWN", "unknown", "not looked at yet"),
+        (None, "LOOKING …", "unknown", "not looked at yet"),
         (
             MirrorAssessment(NOW, None, None, "cluster east: no broker answered"),
             "UNKNOWN",
@@ -52,6 +52,37 @@ def test_it_says_whether_each_could_fail_over_now_and_what_is_first_against_it(
     ready = line(seen(row(0)), judgement).readiness
     assert (ready.value, ready.tone) == (value, tone)
     assert ready.lines[0].startswith(first)
+
+
+BACK = replace(
+    MIRROR,
+    name=MirrorName("orders-back"),
+    source=MIRROR.destination,
+    destination=MIRROR.source,
+    desired=DesiredState.STOPPED,
+)
+
+
+def list_both(back: Mirror, *east_records: object) -> list[MirrorOverview]:
+    clusters = {ClusterName("west"): told(), ClusterName("east"): told(back, *east_records)}
+    return list_overviews(ClusterSnapshots(NOW, clusters, {}), {}, {back.name: judged("it was never started")}, NOW)
+
+
+def test_a_reverse_mirror_that_is_idle_is_grey_and_last_and_loses_nothing() -> None:
+    aaa = replace(BACK, name=MirrorName("aaa-back"))
+    assert [row.readiness.value for row in list_both(aaa)] == ["NOT READY", "LOOKING …"], "of no mirror that is known"
+    home = replace(run(kind=RunKind.FAILBACK, ended_ms=NOW), state=RunState.DONE)
+    forward, back = list_both(BACK, home)
+    assert (forward.name, back.name) == ("orders", "orders-back")
+    assert (back.readiness.value, back.readiness.tone) == ("IDLE", "unknown")
+    assert "idle since 1970-01-12" in back.readiness.lines[0]
+    assert (back.loss_bound, back.known_loss, back.behind) == ("none: it is idle", None, "idle")
+
+
+@pytest.mark.parametrize("back", [BACK, replace(BACK, desired=DesiredState.STARTED)])
+def test_a_reverse_mirror_in_use_is_not_idle(back: Mirror) -> None:
+    records = () if back.desired is DesiredState.STARTED else (run(kind=RunKind.FAILBACK),)
+    assert list_both(back, *records)[1].readiness.value != "IDLE"
 
 
 def test_it_says_how_old_a_judgement_is() -> None:

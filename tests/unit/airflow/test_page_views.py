@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from mirrorbook_airflow.page.buttons import FAILBACK, FAILOVER, MIRROR_BUTTON_LABELS, UNPLANNED, list_mirror_buttons
 from mirrorbook_airflow.page.mirror_state import MirrorAssessment
+from mirrorbook_airflow.page.pending_approvals import PendingApproval
 from mirrorbook_airflow.page.prometheus_history import MAX_POINTS, compute_rates, make_plot
 from mirrorbook_airflow.page.rendering import render
 from mirrorbook_airflow.page.rows import select_valid
@@ -168,6 +169,23 @@ def test_the_frame_of_a_page_holds_its_body_as_markup_and_its_title_as_text() ->
     assert "\u202e" not in text
 
 
+def test_a_card_shows_the_first_lines_and_folds_the_rest_whole() -> None:
+    warnings = tuple(f"warning {number} " + "of many words " * 20 for number in range(7))
+    html = shown(page(seen(row(0)), judged(warnings=warnings)))
+    first, _, folded = html.partition("and 5 more</summary>")
+    assert all(warning.strip() in first for warning in warnings[:4])
+    assert all(warning.strip() in folded for warning in warnings[4:])
+    assert "max-height" not in STATIC["page.css"][0].read_text(encoding="utf-8")
+
+
+def test_a_question_of_airflow_about_the_mirror_is_a_banner() -> None:
+    question = PendingApproval("mirror_failover", "Fail over <orders>?", NOW, "/dags/mirror_failover/runs/r/asked")
+    html = shown(page(seen(row(0))), pending=[question])
+    assert 'href="/dags/mirror_failover/runs/r/asked">DAG mirror_failover waits for your approval</a>' in html
+    assert "Fail over &lt;orders&gt;?" in html
+    assert "waits for your approval" not in shown(page(seen(row(0))))
+
+
 def test_an_old_judgement_is_not_readiness() -> None:
     assert page(seen(row(0)), judged()).cards[0].value == "READY"
     assert page(seen(row(0)), judged(at_ms=NOW - 121_000)).cards[0].value == "UNKNOWN"
@@ -212,12 +230,19 @@ def test_readiness_says_what_an_unplanned_failover_would_be_and_of_each_group_wh
     assert "without the source: unknown" in said(None)[0]
 
 
-@pytest.mark.parametrize(("age_ms", "lag", "tone"), [(1_000, 0, "good"), (1_000, 5, "warn"), (11_000, 0, "warn")])
-def test_no_known_loss_is_good_only_while_the_source_is_seen(age_ms: int, lag: int, tone: str) -> None:
+@pytest.mark.parametrize(
+    ("age_ms", "lag", "tone", "value"),
+    [
+        (1_000, 0, "good", "at most the last 1.0 s"),
+        (1_000, 5, "warn", "at least 5 offsets"),
+        (11_000, 0, "warn", "at most the last 11.0 s"),
+    ],
+)
+def test_no_known_loss_is_good_only_while_the_source_is_seen(age_ms: int, lag: int, tone: str, value: str) -> None:
     card = page(seen(row(0, lag=lag), seen_ms=NOW - age_ms)).cards[1]
 
     assert card.tone == tone
-    assert card.value == f"at least {lag} offsets"
+    assert card.value == value
 
 
 def test_of_nothing_mirrored_no_loss_is_known() -> None:
@@ -391,8 +416,8 @@ def test_a_button_is_grey_by_the_users_rights_or_by_the_cores_reasons() -> None:
 
 def test_a_failover_without_the_source_is_grey_with_the_reason_why_it_would_be_refused() -> None:
     refused = replace(judged(), unplanned=UnplannedForecast(refused=("west is silent", "it is stopped")))
-    assert grey(assessment=refused, run=None)[UNPLANNED] == "west is silent; it is stopped"
-    assert grey(assessment=refused, run=run())[UNPLANNED] == "west is silent; it is stopped", (
+    assert grey(assessment=refused, run=None)[UNPLANNED] == "west is silent (and 1 more)"
+    assert grey(assessment=refused, run=run())[UNPLANNED] == "west is silent (and 1 more)", (
         "nor would it go on from there"
     )
     for other in (
