@@ -169,6 +169,7 @@ class Planner:
                     partition, retries.get(partition, recorded.get(partition)), description, placement
                 )
         self._skip_disputed(recorded, planned)
+        self._refuse_written_newcomers(recorded, planned, all_ends=all_ends)
         self._add_unlisted(recorded, topics, planned, is_only_plan=all_ends)
         self._note_initial_starts(planned)
         copied = [p for p, status in planned.items() if status.state in COPIED_STATES]
@@ -308,6 +309,31 @@ class Planner:
             if topic_ids.unreachable_brokers:
                 self._report_undecided(client, {p.topic for p in disputed if p not in planned}, topic_ids)
 
+    def _refuse_written_newcomers(
+        self,
+        recorded: Mapping[Partition, PartitionStatus],
+        planned: dict[Partition, PartitionStatus],
+        *,
+        all_ends: bool,
+    ) -> None:
+        """New partitions of recorded topics must be empty: their first record is copied after they are recorded.
+
+        Those whose end is unknown wait for the next plan.
+        """
+        known_partitions = {p: status for p, status in recorded.items() if status.destination_topic_id}
+        topics = {p.topic for p in known_partitions}
+        newcomers = [
+            p
+            for p, status in planned.items()
+            if p.topic in topics and p not in known_partitions and status.state in COPIED_STATES
+        ]
+        fetch_ends = list_offsets if all_ends else _fetch_known_offsets
+        ends = fetch_ends(self.destination, newcomers, OffsetPoint.LOG_END) if newcomers else {}
+        for partition in newcomers:
+            status, end = planned.pop(partition), ends.get(partition)
+            if end is not None:
+                planned[partition] = _fail_written(status, self.destination.name, end) if end else status
+
     def _add_unlisted(
         self,
         recorded: Mapping[Partition, PartitionStatus],
@@ -399,6 +425,16 @@ def _find_changed(
 
 def _fail_status(status: PartitionStatus, reason: str, kind: FailureKind) -> PartitionStatus:
     return mark_failed(status, PartitionFailure(partition=status.partition, reason=reason, offset=None, kind=kind))
+
+
+def _fail_written(status: PartitionStatus, cluster: str, end: Offset) -> PartitionStatus:
+    reason = (
+        f"cluster {cluster}, {status.partition}: its log ended at offset {end} before this mirror copied anything to"
+        " it: somebody else made this partition and wrote to it. Find who may ALTER and WRITE the topic"
+        " (mirrorbook cluster check)"
+    )
+    failure = PartitionFailure(partition=status.partition, reason=reason, offset=Offset(0), kind=FailureKind.FOREIGN)
+    return mark_failed(status, failure)
 
 
 def _make_deletion_failure(

@@ -20,12 +20,12 @@ from mirror_core.dataplane.epoch_planner import Planner
 from mirror_core.decide.failure_remedies import RecoveryAction
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.topics import delete_topic
+from mirror_core.kafka.topics import create_partitions, delete_records, delete_topic
 from mirror_core.mirrors import partition_recovery
 from mirror_core.mirrors.recovery_plan import plan_recovery
 from mirror_core.model.errors import Refused, RemoteFault
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
-from mirror_core.model.names import ClusterName, Partition
+from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.parity import salvage
 from mirror_core.state.lease import acquire_lease
 from mirror_core.state.writer import StateWriter, make_control_id, make_data_id
@@ -33,7 +33,7 @@ from mirror_core.wire.batch import HEADER_SIZE, split_batches
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.desk import Desk, Said
 from tests.support.cluster_admin import alter_topic
-from tests.support.kafka_clients import TIMEOUT_S, admin_client, new_topic, produce, read_all
+from tests.support.kafka_clients import TIMEOUT_S, Record, admin_client, new_topic, produce, read_all
 from tests.support.mirrored_topics import Mirrored, replicate
 from tests.support.waiting import wait_until
 
@@ -128,6 +128,45 @@ def test_a_foreign_record_is_recopied_after_its_price_was_shown_and_only_when_as
     assert topic not in topics_of(desk.pair.west)
     assert mirrored.statuses == {}
     equal_again(desk, mirrored, topic)
+
+
+def test_a_new_partition_that_somebody_wrote_to_is_never_taken_for_the_copy(
+    desk: Desk,
+) -> None:
+    """Also where the source has nothing below its end, so that no comparison shows it: nothing is deleted there."""
+    pair = desk.pair
+    cases = ("empty", "all deleted", "below the first record", "other records", "nobody wrote")
+    topics = {case: new_topic(pair.east) for case in cases}
+    for topic in topics.values():
+        produce(pair.east, topic, 20)
+    mirrored = desk.started(*topics.values())
+    mirrored.copy()
+    foreign = dict[str, list[Record]]()
+    with as_admin(pair.west) as west, as_admin(pair.east) as east:
+        for side in (west, east):
+            create_partitions(side, dict.fromkeys(topics.values(), 2))
+        for case, topic in topics.items():
+            new = Partition(topic, 1)
+            foreign[case] = produce(pair.west, topic, 5, partition=1) if case != "nobody wrote" else []
+            if case != "empty":
+                produce(pair.east, topic, 5, partition=1)
+            if case in ("all deleted", "below the first record"):
+                delete_records(east, {new: Offset(5)})
+            if case in ("below the first record", "other records"):
+                produce(pair.east, topic, 3, partition=1)
+    written = {case: Partition(topic, 1) for case, topic in topics.items() if case != "nobody wrote"}
+    assert set(replicate(mirrored.link).failed) == set(written.values())
+    for case, partition in written.items():
+        status = mirrored.statuses[partition]
+        assert (status.state, status.kind, status.failed_at) == (PartitionState.FAILED, FailureKind.FOREIGN, 0), case
+        assert "ended at offset 5 before this mirror copied anything to it" in str(status.reason)
+        assert [r for r in read_all(pair.west, partition.topic) if r.partition == 1] == foreign[case], case
+    assert read_all(pair.west, topics["nobody wrote"]) == read_all(pair.east, topics["nobody wrote"])
+    other = topics["other records"]
+    said = recover(desk, mirrored, "--action", "recopy", "--topics", other, "--yes")
+    assert said.code == 0, said
+    assert set(replicate(mirrored.link).failed) == set(written.values()) - {Partition(other, 1)}
+    assert read_all(pair.east, other) == read_all(pair.west, other)
 
 
 def test_partitions_that_only_the_destination_has_are_shown_and_saved_before_a_recopy_deletes_them(
