@@ -20,7 +20,8 @@ from mirror_core.cli.output import format_block, print_line, print_line_or_conti
 from mirror_core.cli.run_commands import EvidenceOption, find_operator
 from mirror_core.cli.runs import choose_evidence_folder, find_report, format_time
 from mirror_core.cli.tables import print_table
-from mirror_core.decide.drills import DrillSummary
+from mirror_core.decide.drills import FORECAST_KEYS, DrillSummary
+from mirror_core.model.figures import FigureKey, format_value
 from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.run import RunMode
 from mirror_core.model.text import format_count
@@ -69,13 +70,16 @@ def run(
             "compared equal": outcome.compared,
             "read again by a group": outcome.group.untried
             or f"{outcome.group.repeated}, and {outcome.group.skipped} skipped",
-            "predicted for the group": outcome.group.predicted,
+            "predicted for the group, at most": format_value(FigureKey.READ_AGAIN_MOST, outcome.group.predicted_most),
         }
     )
     rows = (
         ("applications write on", f"{link.mirror.source}, as before: a drill moves nobody"),
         ("lost", format_count(outcome.lost, "record") if outcome.lost else "nothing"),
-        (seconds, f"{_format_seconds(drilled.measured_s)} (predicted: {drilled.predicted})"),
+        (
+            seconds,
+            f"{_format_seconds(drilled.measured_s)} (predicted: {_format_predicted(drilled)})",
+        ),
         ("report", "not on this machine" if report is None else str(report)),
     )
     for line in ("", *format_block(rows, indent=0)):
@@ -97,7 +101,7 @@ def list_drills(name: NameArgument, config: ConfigOption = None, as_json: JsonOp
             drilled.mode,
             format_time(drilled.at_ms),
             drilled.text,
-            drilled.predicted,
+            _format_predicted(drilled),
             "-" if drilled.measured_s is None else f"{drilled.measured_s:.1f}",
         )
         for drilled in past_drills
@@ -121,6 +125,10 @@ def clean(name: NameArgument, evidence: EvidenceOption = None, config: ConfigOpt
 
 def _make_services(path: Path, evidence: Path | None) -> Services:
     return local_services(path, evidence_dir=choose_evidence_folder(path, evidence))
+
+
+def _format_predicted(drilled: DrillSummary) -> str:
+    return format_value(FORECAST_KEYS[drilled.mode], drilled.predicted_s)
 
 
 def _format_seconds(measured: float | None) -> str:

@@ -19,7 +19,6 @@ from mirror_core.cli.metrics_server import METRICS_OPTION, parse_address, serve_
 from mirror_core.cli.output import print_line
 from mirror_core.cli.runs import choose_evidence_folder
 from mirror_core.cli.tables import print_table
-from mirror_core.decide.drills import FORECAST_FIGURES
 from mirror_core.decide.failover_readiness import (
     PointWeight,
     Readiness,
@@ -31,9 +30,9 @@ from mirror_core.decide.steps import WriteLocation
 from mirror_core.kafka.config import Config, Principal, find_config, load_config
 from mirror_core.mirrors.readiness_metrics import ReadinessCollector
 from mirror_core.model.errors import BadRequest, MirrorError, Refused, format_error_location
+from mirror_core.model.figures import Figure, FigureKey, list_figure_rows, to_figure_documents
 from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.names import DRILL_PREFIX, ClusterName
-from mirror_core.model.run import RunMode
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.readiness_report import assess_readiness
 from mirror_core.runbook.run_services import Services, local_services
@@ -43,7 +42,15 @@ from mirror_core.state.state_records import State
 
 LOOK_INTERVAL_S: Final = 30.0
 PARALLEL_MIRRORS: Final = 4
-SHOWN_FIGURES: Final = (FORECAST_FIGURES[RunMode.PLANNED], "lag in offsets", "proved equal before", "data plane")
+SHOWN_FIGURES: Final = (
+    FigureKey.WITHOUT_WRITES_S,
+    FigureKey.FORECAST_BASIS,
+    FigureKey.LAG_OFFSETS,
+    FigureKey.PROVED_OFFSETS,
+    FigureKey.ALL_OFFSETS,
+    FigureKey.LEASE_OWNER,
+    FigureKey.LEASE_HEARTBEAT_S,
+)
 
 
 class HoldingRunDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,8 +71,8 @@ class ReadinessDocument(JsonDocument, frozen=True, kw_only=True):
     ready: bool
     run: HoldingRunDocument | None
     points: tuple[ReadinessPoint, ...]
-    figures: Mapping[str, str]
-    """Figures of a planned failover's plan, as text."""
+    figures: Mapping[FigureKey, Figure]
+    """Figures of a planned failover's plan."""
     unplanned: UnplannedForecast
     """If the source died now."""
 
@@ -108,7 +115,7 @@ def readiness_command(
 
 def _print_readiness(readiness: Readiness) -> None:
     print_facts(
-        {figure: readiness.figures.get(figure) for figure in SHOWN_FIGURES}
+        dict(list_figure_rows({key: readiness.figures.get(key) for key in SHOWN_FIGURES}))
         | {"ready": "yes" if readiness.is_ready else "no"}
     )
     if readiness.points:
@@ -134,7 +141,7 @@ def _to_document(readiness: Readiness) -> ReadinessDocument:
         ready=readiness.is_ready,
         run=run_document,
         points=readiness.points,
-        figures=readiness.figures,
+        figures=to_figure_documents(readiness.figures),
         unplanned=readiness.unplanned,
     )
 

@@ -31,6 +31,7 @@ from mirror_core.decide.certificate_coverage import check_as_copied
 from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.steps import list_undisturbed_steps
 from mirror_core.model.errors import LostOwnership, Refused
+from mirror_core.model.figures import format_figures
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.run import Approval, Run, RunMode, RunState, shorten_hash
 from mirror_core.model.text import escape_invisible
@@ -206,7 +207,7 @@ def prove_and_confirm(conductor: Conductor[Any], run: Run, *, take_over: bool = 
     mirror, undisturbed_steps = conductor.link.mirror, list_undisturbed_steps(run.plan.kind, run.plan.mode)
     title = f"{conductor.KIND} of {mirror.name}"
     for record in conductor.run_steps(run.id, undisturbed_steps):
-        evidence_text = ", ".join(f"{name} {value}" for name, value in record.evidence.items())
+        evidence_text = format_figures(record.evidence)
         print_line_or_continue(f"{record.step}: {evidence_text}", err=as_json)
     try:
         require_confirmation(

@@ -33,8 +33,8 @@ from mirror_core.decide import forecast_accuracy
 from mirror_core.decide.forecast_accuracy import ForecastComparison
 from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
 from mirror_core.decide.run_result import RunResult
-from mirror_core.model.config_sections import OWNER_KEY
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
+from mirror_core.model.figures import Figure, FigureKey, format_figures, list_figure_rows, to_figure_documents
 from mirror_core.model.forecast import PlanForecast
 from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.mirror import Mirror
@@ -67,11 +67,11 @@ class PlanDocument(JsonDocument, frozen=True, kw_only=True):
     hash: str
     """Twelve hexadecimal digits."""
     steps: tuple[PlanStep, ...]
-    figures: Mapping[str, str]
-    """Lag, records read again, predicted seconds... As text; may be `unknown`."""
-    partitions: Mapping[str, str]
+    figures: Mapping[FigureKey, Figure]
+    """Lag, loss, predicted seconds..."""
+    partitions: Mapping[str, Mapping[FigureKey, Figure]]
     """Figures by partition, the most important first; not all of many."""
-    groups: Mapping[str, str]
+    groups: Mapping[str, Mapping[FigureKey, Figure]]
     """Figures by consumer group."""
     rights: tuple[str, ...] | None
     """What promotion would grant, the first of many; null: unknown."""
@@ -171,9 +171,9 @@ def to_plan_document(plan: Plan, reasons: tuple[str, ...]) -> PlanDocument:
         mode=plan.mode,
         hash=plan.hash,
         steps=plan.steps,
-        figures=plan.figures,
-        partitions=plan.partitions,
-        groups=plan.groups,
+        figures=to_figure_documents(plan.figures),
+        partitions={name: to_figure_documents(figures) for name, figures in plan.partitions.items()},
+        groups={name: to_figure_documents(figures) for name, figures in plan.groups.items()},
         rights=None if plan.rights is UNSET else plan.rights,
         bound={fact.name: fact.value for fact in plan.bound_facts},
         strategies=plan.strategies,
@@ -377,7 +377,7 @@ def print_run(
     rows = [(s.step, s.state, s.attempt, _format_step_seconds(s), s.error) for s in steps]
     print_table("Steps", ("step", "state", "attempts", "seconds", "error"), rows)
     if evidence:
-        evidence_rows = [(s.step, key, value) for s in steps for key, value in s.evidence.items()]
+        evidence_rows = [(s.step, *row) for s in steps for row in list_figure_rows(s.evidence)]
         print_table("Evidence", ("step", "what", "value"), evidence_rows)
 
 
@@ -393,7 +393,7 @@ def print_plan(plan: Plan, mirror: Mirror, reasons: tuple[str, ...], *, as_json:
         print_json(to_plan_document(plan, reasons))
         return
     figures = dict(plan.figures)
-    owner = {OWNER_KEY: figures.pop(OWNER_KEY)} if OWNER_KEY in figures else {}
+    owner = {"owner": figures.pop(FigureKey.OWNER)} if FigureKey.OWNER in figures else {}
     print_facts({"plan": f"{plan.kind} of mirror {plan.mirror}, {plan.mode}", "hash": plan.hash, **owner})
     if reasons:
         return
@@ -401,10 +401,10 @@ def print_plan(plan: Plan, mirror: Mirror, reasons: tuple[str, ...], *, as_json:
     for title, lines in (("warning", plan.warnings), ("unknown", plan.unknown)):
         for line in lines:
             print_line(f"{title}: {line}", indent="  ")
-    print_table("What is known now", ("what", "value"), list(figures.items()))
+    print_table("What is known now", ("what", "value"), list(list_figure_rows(figures)))
     for title, figures_by_name in (("partition", plan.partitions), ("consumer group", plan.groups)):
         if figures_by_name:
-            print_table(f"By {title}", (title, "now"), list(figures_by_name.items()))
+            print_table(f"By {title}", (title, "now"), [(n, format_figures(f)) for n, f in figures_by_name.items()])
     if plan.rights:
         print_table("Rights given at promotion", ("right",), [(right,) for right in plan.rights])
     if plan.strategies:

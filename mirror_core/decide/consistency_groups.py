@@ -8,20 +8,17 @@ anything.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Final
 
 from mirror_core.decide.loss_bound import find_uncopied
 from mirror_core.decide.mirror_snapshot import DestinationSnapshot, MirrorSnapshot, find_without_copy, join_limited
+from mirror_core.model.figures import FigureItems, FigureKey
 from mirror_core.model.forecast import UncopiedReason
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.name_patterns import compile_name_pattern
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
 from mirror_core.model.source_observation import SourceObservation
-
-COMPLETE_FIGURE: Final = "complete up to"
 
 TopicPatternGroups = Sequence[tuple[str, ...]]
 
@@ -32,19 +29,27 @@ class ConsistencyGroup:
     complete_up_to_ms: int | None
     """Everything acknowledged before this moment is there, of every partition. None: unknown."""
     limiting_partitions: tuple[Partition, ...]
-    unknown_because: str = ""
+    limit: str
+    """Partitions, with the reasons for those that have no copy; `no_topic`; or `topic_list`: its age."""
 
 
-def list_completeness_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, str]]:
+def list_completeness_figures(snapshot: MirrorSnapshot) -> FigureItems:
     destination = snapshot.destination
     positions = destination.positions if isinstance(destination, DestinationSnapshot) else {}
     uncopied_reasons = find_uncopied(
         snapshot.statuses, snapshot.source_observation, snapshot.unmirrored, find_without_copy(snapshot)
     )
-    for group in find_consistency_groups(
-        snapshot.consistency_groups, snapshot.statuses, snapshot.source_observation, positions, uncopied_reasons
-    ):
-        yield f"{COMPLETE_FIGURE}, {group.name}", format_consistency_group(group)
+    yield from list_group_completeness(
+        find_consistency_groups(
+            snapshot.consistency_groups, snapshot.statuses, snapshot.source_observation, positions, uncopied_reasons
+        )
+    )
+
+
+def list_group_completeness(groups: Iterable[ConsistencyGroup]) -> FigureItems:
+    by_name = {group.name: group for group in groups}
+    yield FigureKey.COMPLETE_UP_TO_MS, {name: group.complete_up_to_ms for name, group in by_name.items()}
+    yield FigureKey.COMPLETE_LIMITED_BY, {name: group.limit for name, group in by_name.items()}
 
 
 def find_consistency_groups(
@@ -75,24 +80,20 @@ def find_consistency_groups(
             name=name,
             complete_up_to_ms=complete_up_to_ms,
             limiting_partitions=limiting,
-            unknown_because=(
-                "" if complete_up_to_ms is not None else _explain_unknown(group_partitions, unknown, uncopied_reasons)
-            ),
+            limit=_find_limit(group_partitions, limiting, uncopied_reasons),
         )
 
 
-def _explain_unknown(
+def _find_limit(
     group_partitions: Collection[Partition],
-    unknown: Collection[Partition],
+    limiting: Collection[Partition],
     uncopied_reasons: Mapping[Partition, UncopiedReason],
 ) -> str:
     if not group_partitions:
-        return "the mirror has no such topic"
-    if not unknown:
-        return "when the source's topics were listed is not known, so others may match"
-    uncopied_first = sorted(unknown, key=lambda p: (p not in uncopied_reasons, p))
+        return "no_topic"
+    uncopied_first = sorted(limiting, key=lambda p: (p not in uncopied_reasons, p))
     names = (f"{p} ({uncopied_reasons[p]})" if p in uncopied_reasons else str(p) for p in uncopied_first)
-    return f"of {join_limited(names)}"
+    return join_limited(names) or "topic_list"
 
 
 def _list_complete_times(
@@ -106,15 +107,3 @@ def _list_complete_times(
             yield partition, observed.at_ms
         elif position is not None and partition in earlier_times and partition not in uncopied_reasons:
             yield partition, earlier_times[partition]
-
-
-def format_consistency_group(group: ConsistencyGroup) -> str:
-    if group.complete_up_to_ms is None:
-        return f"unknown: {group.unknown_because}"
-    time_text = datetime.fromtimestamp(group.complete_up_to_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
-    limit_text = (
-        f"the last is {join_limited(group.limiting_partitions[:3])}"
-        if group.limiting_partitions
-        else "the source's topics were listed then"
-    )
-    return f"{time_text.removesuffix('+00:00')} UTC; {limit_text}"

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from mirror_core.decide.fence_state import format_time
-from mirror_core.decide.mirror_snapshot import join_limited
+from mirror_core.model.figures import FigureItems, FigureKey, format_figures
 from mirror_core.model.mirror import HeldDeletion, PartitionState, PartitionStatus
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
 from mirror_core.model.text import format_duration_ms
@@ -83,21 +82,24 @@ def decide_holds(
     )
 
 
-def format_held_deletions(statuses: Mapping[Partition, PartitionStatus]) -> str:
+def list_held_figures(statuses: Mapping[Partition, PartitionStatus]) -> FigureItems:
     """Empty: none. Stopped partitions follow nobody."""
     held = {
         p: status.held_deletion
         for p, status in sorted(statuses.items())
         if status.held_deletion and status.state is not PartitionState.STOPPED
     }
-    if not held:
-        return ""
-    largest_first = sorted(held, key=lambda p: (held[p].first - held[p].next, p))
-    listed = join_limited(f"{p} [{held[p].first}, {held[p].next})" for p in largest_first)
-    return (
-        f"{sum(deletion.next - deletion.first for deletion in held.values()):,} offset(s) of {len(held)} partition(s),"
-        f" the oldest since {format_time(min(deletion.since_ms for deletion in held.values()))}: {listed}"
-    )
+    if held:
+        largest_first = sorted(held, key=lambda p: (held[p].first - held[p].next, p))
+        yield FigureKey.HELD_OFFSETS, sum(deletion.next - deletion.first for deletion in held.values())
+        yield FigureKey.HELD_PARTITIONS, len(held)
+        yield FigureKey.HELD_SINCE_MS, min(deletion.since_ms for deletion in held.values())
+        yield FigureKey.HELD_RANGES, tuple(f"{p} [{held[p].first}, {held[p].next})" for p in largest_first)
+
+
+def format_held_deletions(statuses: Mapping[Partition, PartitionStatus]) -> str:
+    held_figures = dict(list_held_figures(statuses))
+    return format_figures(held_figures) if held_figures else ""
 
 
 def format_hold(statuses: Mapping[Partition, PartitionStatus], hold_ms: int) -> str:

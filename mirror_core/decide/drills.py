@@ -11,6 +11,7 @@ from mirror_core.decide.mirror_snapshot import StandstillForecast
 from mirror_core.decide.steps import measure_standstill_s, measure_step_s
 from mirror_core.model.acl import AclPurpose, LedgerEntry
 from mirror_core.model.errors import MirrorError, Refused, Unreachable
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import (
     DRILL_PREFIX,
@@ -27,9 +28,9 @@ from mirror_core.model.run import AIRFLOW_CONDUCTOR_PREFIX, Plan, Run, RunKind, 
 MAX_KEPT_RUNS: Final = 20
 """Drill runs per mirror that a state topic keeps."""
 NOT_EQUAL_TEXT: Final = "promoted, and not seen to be equal"
-FORECAST_FIGURES: Final = {
-    RunMode.PLANNED: "seconds without writes, predicted",
-    RunMode.UNPLANNED: "seconds from first step to promotion, predicted",
+FORECAST_KEYS: Final = {
+    RunMode.PLANNED: FigureKey.WITHOUT_WRITES_S,
+    RunMode.UNPLANNED: FigureKey.FIRST_STEP_TO_PROMOTION_S,
 }
 
 
@@ -41,8 +42,8 @@ class DrillSummary:
     mode: RunMode
     at_ms: int
     state: RunState
-    predicted: str
-    """Seconds without writes, in the plan's words."""
+    predicted_s: float | None
+    """By the plan. None: unknown."""
     measured_s: float | None
     """From the first to the last of the steps during which applications could write nowhere; None: it did not get so
     far."""
@@ -59,8 +60,8 @@ class DrillSummary:
 class GroupReadResult:
     """What a group met that went on reading on the promoted side, in records."""
 
-    predicted: str
-    """By the plan, in its words."""
+    predicted_most: int | None
+    """By the plan. None: unknown."""
     repeated: int | None
     """Done on the source already, and handled again. None: it was not tried, `untried` says why."""
     skipped: int | None
@@ -69,14 +70,14 @@ class GroupReadResult:
 
 
 def compare_group_reads(
-    predicted: str,
+    predicted_most: int | None,
     committed: Mapping[Partition, Offset],
     ends: Mapping[Partition, Offset],
     offsets_read: Mapping[Partition, Collection[Offset]],
 ) -> GroupReadResult:
     repeated = sum(offset < committed[p] for p, offsets in offsets_read.items() for offset in offsets)
     skipped = sum(len(set(range(committed[p], ends[p])) - set(offsets_read.get(p, ()))) for p in committed)
-    return GroupReadResult(predicted, repeated, skipped)
+    return GroupReadResult(predicted_most, repeated, skipped)
 
 
 def to_drill_name(mirror: str) -> MirrorName:
@@ -149,7 +150,7 @@ def summarize_drill(run: Run, steps: Iterable[StepRecord]) -> DrillSummary:
         mode=run.plan.mode,
         at_ms=run.started_ms,
         state=run.state,
-        predicted=run.plan.figures.get(FORECAST_FIGURES[run.plan.mode], "unknown"),
+        predicted_s=run.plan.predicted_s,
         measured_s=measure_standstill_s(run, steps),
         outcome=run.note if run.state is RunState.DONE else "",
     )

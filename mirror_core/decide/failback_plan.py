@@ -14,12 +14,11 @@ from mirror_core.decide.failover_plan import UNSEEN_CLUSTER, PlanDecision, diges
 from mirror_core.decide.fence_limits import explain_no_failback
 from mirror_core.decide.fence_state import (
     count_offsets,
+    find_fence_state,
     find_late_ranges,
-    format_fence_state,
     has_failed_over,
     warn_pending_fence,
 )
-from mirror_core.decide.loss_bound import NOT_MIRRORED_FIGURE
 from mirror_core.decide.mirror_snapshot import MAX_LISTED, ClusterTopic, UnseenCluster, join_limited
 from mirror_core.decide.mirror_topology import MirrorCircle, build_reverse_mirror, explain_circles
 from mirror_core.decide.steps import plan_steps
@@ -35,7 +34,8 @@ from mirror_core.decide.truncation import (
     find_wider_topics,
 )
 from mirror_core.model.acl import Acl, Operation
-from mirror_core.model.config_sections import KAFKA_AUTHORIZER, OWNER_KEY, AuthorizerConfig
+from mirror_core.model.config_sections import KAFKA_AUTHORIZER, AuthorizerConfig
+from mirror_core.model.figures import FigureItems, FigureKey, Figures
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition, format_reverse_name
 from mirror_core.model.pending_fence import PendingFence
@@ -412,24 +412,32 @@ def _list_unknowns(snapshot: FailbackSnapshot) -> Iterator[str]:
         yield f"everything on {snapshot.mirror.destination}"
 
 
-def _list_figures(snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackStrategy]) -> Iterator[tuple[str, str]]:
+def _list_figures(snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackStrategy]) -> FigureItems:
     if snapshot.owner:
-        yield OWNER_KEY, snapshot.owner
-    if snapshot.pending_fence is not None:
-        late_offsets = count_offsets(find_late_ranges(snapshot.pending_fence, snapshot.statuses))
-        yield (
-            "fence on the old source",
-            "; ".join(
-                (*format_fence_state(snapshot.pending_fence), f"{late_offsets} offset(s) were accepted before it stood")
-            ),
-        )
-    discarded = _count_discarded(snapshot)
-    yield "partitions", str(len(snapshot.statuses))
-    yield "offsets to discard", "unknown" if discarded is None else str(discarded)
+        yield FigureKey.OWNER, snapshot.owner
+    if fence := snapshot.pending_fence:
+        yield FigureKey.FENCE_STATE, find_fence_state(fence)
+        yield FigureKey.FENCE_SINCE_MS, fence.since_ms if fence.applied_at_ms is None else fence.applied_at_ms
+        if fence.by_command:
+            yield FigureKey.FENCE_BY_COMMAND, True
+        if fence.problem:
+            yield FigureKey.FENCE_PROBLEM, fence.problem
+        late_offsets = count_offsets(find_late_ranges(fence, snapshot.statuses))
+        yield FigureKey.ACCEPTED_BEFORE_FENCE_OFFSETS, late_offsets
+    yield FigureKey.PARTITIONS, len(snapshot.statuses)
+    yield FigureKey.DISCARDED_OFFSETS, _count_discarded(snapshot)
     if isinstance(snapshot.old_source, OldSource):
-        yield NOT_MIRRORED_FIGURE, _format_unmirrored(snapshot, snapshot.old_source)
+        unmirrored = {
+            str(p): end - start
+            for p, (start, end) in _find_tails(snapshot, snapshot.old_source).items()
+            if p not in snapshot.statuses
+        }
+        yield FigureKey.NOT_MIRRORED_PARTITIONS, len(unmirrored)
+        if unmirrored:
+            yield FigureKey.NOT_MIRRORED_OFFSETS, sum(unmirrored.values())
+            yield FigureKey.NOT_MIRRORED_SIZES, dict(list(unmirrored.items())[:MAX_LISTED])
     if isinstance(snapshot.old_source, UnseenCluster) or isinstance(snapshot.new_primary, UnseenCluster):
-        yield "offsets to copy", "unknown"
+        yield FigureKey.OFFSETS_TO_COPY, None
         return
     offsets_to_copy: int = sum(end for p, end in snapshot.new_primary.log_ends.items() if p not in snapshot.statuses)
     for partition, status in snapshot.statuses.items():
@@ -444,7 +452,7 @@ def _list_figures(snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackS
             else min(snapshot.old_source.log_ends.get(partition, Offset(0)), find_truncation_point(status))
         )
         offsets_to_copy += max(0, end - kept_end)
-    yield "offsets to copy", str(offsets_to_copy)
+    yield FigureKey.OFFSETS_TO_COPY, offsets_to_copy
     yield from estimate_costs(
         snapshot.statuses,
         _ClusterLogs(snapshot.old_source),
@@ -454,20 +462,17 @@ def _list_figures(snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackS
     )
 
 
-def _format_unmirrored(snapshot: FailbackSnapshot, old_source: OldSource) -> str:
-    unmirrored = {
-        p: end - start for p, (start, end) in _find_tails(snapshot, old_source).items() if p not in snapshot.statuses
-    }
-    if not unmirrored:
-        return "none"
-    text = join_limited(f"{p} ({offsets:,} offset(s))" for p, offsets in unmirrored.items())
-    return f"{len(unmirrored)} partition(s), {sum(unmirrored.values()):,} offset(s): {text}"
-
-
-def _list_tail_figures(snapshot: FailbackSnapshot) -> Iterator[tuple[str, str]]:
+def _list_tail_figures(snapshot: FailbackSnapshot) -> Iterator[tuple[str, Figures]]:
     if isinstance(snapshot.old_source, OldSource):
         for partition, (start, end) in list(_find_tails(snapshot, snapshot.old_source).items())[:MAX_LISTED]:
-            yield str(partition), f"{end - start} offset(s) discarded, [{start}, {end})"
+            yield (
+                str(partition),
+                {
+                    FigureKey.DISCARDED_OFFSETS: end - start,
+                    FigureKey.DISCARDED_FROM: start,
+                    FigureKey.DISCARDED_BEFORE: end,
+                },
+            )
 
 
 def _count_discarded(snapshot: FailbackSnapshot) -> int | None:

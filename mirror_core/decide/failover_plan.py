@@ -22,7 +22,7 @@ from mirror_core.decide.failure_remedies import BAD_COPY_KINDS, REMEDIES
 from mirror_core.decide.fence_limits import explain_unfenceable_source
 from mirror_core.decide.fence_state import has_failed_over
 from mirror_core.decide.forecast_accuracy import build_forecast
-from mirror_core.decide.loss_bound import NOT_MIRRORED_FIGURE, find_uncopied
+from mirror_core.decide.loss_bound import find_uncopied
 from mirror_core.decide.mirror_snapshot import (
     MAX_LISTED,
     DestinationSnapshot,
@@ -166,7 +166,7 @@ def _list_bound_facts(snapshot: MirrorSnapshot) -> Iterator[PlanFact]:
     yield PlanFact("left out", digest_items(sorted(find_lost_topics(snapshot))), FactLifetime.UNTIL_PROMOTION)
     if lost_partitions := find_uncopied(snapshot.statuses, snapshot.source_observation):
         yield PlanFact(
-            NOT_MIRRORED_FIGURE,
+            "not mirrored",
             digest_items(f"{partition} ({lost_partitions[partition]})" for partition in sorted(lost_partitions)),
         )
     if snapshot.continues_run is not None:

@@ -33,6 +33,14 @@ from mirror_core.decide.mirror_snapshot import (
 from mirror_core.decide.process_liveness import WatcherStatus
 from mirror_core.decide.run_status import RunProgress
 from mirror_core.decide.verification import read_verified
+from mirror_core.model.figures import (
+    UNKNOWN_TEXT,
+    Figure,
+    FigureKey,
+    Figures,
+    format_figure_documents,
+    to_figure_documents,
+)
 from mirror_core.model.forecast import PlanForecast
 from mirror_core.model.mirror import (
     DesiredState,
@@ -46,8 +54,6 @@ from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity_verdict import MirrorVerification, VerifiedEnd
 from mirror_core.model.run import Run
 from mirror_core.model.sync_state import WRITING_ACTIONS, DriftRow, SyncAction
-
-UNKNOWN_TEXT: Final = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +76,8 @@ class UnplannedForecast:
     """Why it could not be run; empty: it could."""
     warnings: tuple[str, ...] = ()
     """As its plan has them."""
-    figures: Mapping[str, str] = field(default_factory=dict)
-    """As text: among them the loss bound and the ages that it is based on."""
+    figures: Mapping[FigureKey, Figure] = field(default_factory=dict)
+    """Among them the loss bound and the ages that it is based on."""
     missing: int | None = None
     """Offsets known to be missing, by the data plane's last observation of the source: what a plan has once the source
     is dead. The source may have acknowledged more since then. None: unknown of every partition."""
@@ -111,11 +117,16 @@ def list_forecast_facts(forecast: UnplannedForecast) -> dict[str, str]:
     behind_text = UNKNOWN_TEXT if forecast.behind_s is None else f"{forecast.behind_s:.1f}"
     return {
         "without the source": "would be refused" if forecast.refused else "could be failed over",
-        "loss, if the source died now": forecast.figures.get("loss", UNKNOWN_TEXT),
+        "loss, if the source died now": _format_loss(forecast),
         "not on the destination yet": missing_text,
         "seconds behind": behind_text,
         "read again": format_read_again(forecast),
     }
+
+
+def _format_loss(forecast: UnplannedForecast) -> str:
+    shown_keys = (FigureKey.LOST_OFFSETS, FigureKey.LOST_UNKNOWN_PARTITIONS, FigureKey.SOURCE_SEEN_S)
+    return format_figure_documents({key: forecast.figures[key] for key in shown_keys if key in forecast.figures})
 
 
 def format_read_again(forecast: UnplannedForecast) -> str:
@@ -157,7 +168,7 @@ def forecast_unplanned(
     return UnplannedForecast(
         refused=decision.reasons,
         warnings=decision.plan.warnings,
-        figures=decision.plan.figures,
+        figures=to_figure_documents(decision.plan.figures),
         missing=sum(known_missing) if known_missing or snapshot.is_drained else None,
         unknown_partitions=len(counted) - len(known_missing),
         observed_s=find_oldest(
@@ -344,7 +355,7 @@ class Readiness:
     is_conducted: bool | None = None
     watcher: WatcherStatus | None = None
     points: tuple[ReadinessPoint, ...]
-    figures: Mapping[str, str]
+    figures: Figures
     predicted_s: float | None = None
     """Seconds without writes in a planned failover, from an earlier run or drill. None: unknown."""
     newest_ms: Mapping[FreshnessKind, int | None] = field(default_factory=dict)

@@ -27,6 +27,7 @@ from mirror_core.decide.mirror_snapshot import (
     select_healthy,
 )
 from mirror_core.model.config_sections import WriteBarrier
+from mirror_core.model.figures import FigureItems, FigureKey
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunMode
@@ -114,18 +115,14 @@ def warn_left_behind(snapshot: MirrorSnapshot) -> Iterator[str]:
     )
 
 
-def list_left_behind_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, str]]:
+def list_left_behind_figures(snapshot: MirrorSnapshot) -> FigureItems:
     if left_partitions := list_left_behind(snapshot):
         missing = _list_missing(snapshot, left_partitions)
         known_counts = [count for count in missing if count is not None]
-        unknown_text = f" (unknown of {len(missing) - len(known_counts)})" if len(known_counts) < len(missing) else ""
-        missing_text = (
-            f"at least {sum(known_counts)} offset(s) missing" if known_counts else "how much is missing is unknown"
-        )
-        yield (
-            LEFT_BEHIND_FACT,
-            f"{len(left_partitions)} partition(s); {missing_text}{unknown_text if known_counts else ''}",
-        )
+        yield FigureKey.LEFT_BEHIND_PARTITIONS, len(left_partitions)
+        yield FigureKey.LEFT_BEHIND_OFFSETS, sum(known_counts) if known_counts else None
+        if len(known_counts) < len(missing):
+            yield FigureKey.LEFT_BEHIND_UNKNOWN_PARTITIONS, len(missing) - len(known_counts)
 
 
 def forecast_left_behind_loss(snapshot: MirrorSnapshot, counted: Collection[Partition]) -> tuple[int | None, bool]:

@@ -13,9 +13,8 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
-from typing import Final
 
-from mirror_core.decide.clock_skew import UNKNOWN_TIME_TEXT, compute_age_s, format_ago, format_since
+from mirror_core.decide.clock_skew import UNKNOWN_TIME_TEXT, compute_age_s, format_ago
 from mirror_core.decide.mirror_snapshot import (
     MAX_LISTED,
     DestinationSnapshot,
@@ -26,6 +25,7 @@ from mirror_core.decide.mirror_snapshot import (
     join_limited,
     list_failed,
 )
+from mirror_core.model.figures import FigureItems, FigureKey
 from mirror_core.model.forecast import PartitionLoss, TransactionArrival, TransactionLoss, UncopiedReason
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
@@ -258,38 +258,55 @@ def find_oldest(ages: list[float | None]) -> float | None:
     return max(known, default=None) if len(known) == len(ages) else None
 
 
-NOT_MIRRORED_FIGURE: Final = "not mirrored"
-LISTED_FIGURE: Final = "topics of the source last listed"
-CUT_FIGURE: Final = "transactions cut in half"
-IN_DOUBT_FIGURE: Final = "transactions in doubt"
-
-
 def can_lose(snapshot: MirrorSnapshot) -> bool:
     return not snapshot.is_drained and (
         isinstance(snapshot.source, UnseenCluster) or snapshot.mode is RunMode.UNPLANNED
     )
 
 
-def list_loss_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, str]]:
-    if snapshot.is_drained:
-        exceptions = ", but for what FAILED partitions miss" if list_failed(snapshot) else ""
-        drained_bound = compute_snapshot_loss(snapshot)
-        exceptions += ", and for what has no copy" if drained_bound.uncopied else ""
-        yield "loss", f"none{exceptions}: the source was fenced and drained before it died"
-        yield NOT_MIRRORED_FIGURE, format_uncopied(drained_bound)
-    if not can_lose(snapshot):
+def list_loss_figures(snapshot: MirrorSnapshot) -> FigureItems:
+    """Of a drained source only what FAILED partitions lack, and what has no copy."""
+    if not snapshot.is_drained and not can_lose(snapshot):
         return
     bound = compute_snapshot_loss(snapshot)
-    yield "loss", bound.text
-    yield NOT_MIRRORED_FIGURE, format_uncopied(bound)
-    yield "source last looked at", format_observed(bound)
-    yield LISTED_FIGURE, format_listed(bound)
-    yield "newest heartbeats on the destination", format_heartbeats(bound.heartbeats, snapshot.now_ms)
-    apart = [partition_loss for partition_loss in bound.partitions.values() if partition_loss.is_outside_bound]
-    if apart:
-        missing = sum(partition_loss.missing or 0 for partition_loss in apart)
-        yield "of the loss, FAILED or without a leader", f"{missing} offset(s) of {len(apart)} partition(s)"
-    yield CUT_FIGURE, _format_cut_count(bound, snapshot.source_observation, snapshot.now_ms)
+    losses = bound.partitions
+    yield FigureKey.DRAINED, snapshot.is_drained
+    if snapshot.is_drained:
+        losses = {p: losses[p] for p in {*list_failed(snapshot), *bound.uncopied}}
+    yield FigureKey.LOST_OFFSETS, _sum_missing(losses.values())
+    if unknown := sum(partition_loss.missing is None for partition_loss in losses.values()):
+        yield FigureKey.LOST_UNKNOWN_PARTITIONS, unknown
+    yield from list_uncopied_figures(bound)
+    if snapshot.is_drained:
+        return
+    yield FigureKey.SOURCE_SEEN_S, bound.observed_s
+    yield FigureKey.TOPICS_LISTED_S, bound.topics_listed_s
+    beats = bound.heartbeats
+    yield FigureKey.HEARTBEAT_AGES_S, {str(b.partition): compute_age_s(snapshot.now_ms, b.at_ms) for b in beats}
+    yield FigureKey.HEARTBEAT_NUMBERS, {str(beat.partition): beat.number for beat in beats}
+    if apart := [partition_loss for partition_loss in losses.values() if partition_loss.is_outside_bound]:
+        yield FigureKey.OUTSIDE_BOUND_PARTITIONS, len(apart)
+        yield FigureKey.OUTSIDE_BOUND_OFFSETS, _sum_missing(apart)
+    yield from _list_cut_figures(bound, snapshot.source_observation, snapshot.now_ms)
+
+
+def _sum_missing(losses: Collection[PartitionLoss]) -> int | None:
+    """At least so many. None: unknown of all."""
+    known = [partition_loss.missing for partition_loss in losses if partition_loss.missing is not None]
+    return sum(known) if known or not losses else None
+
+
+def list_uncopied_figures(bound: LossBound) -> FigureItems:
+    rows = sorted(bound.uncopied.items(), key=lambda row: (-(row[1].missing or 0), row[0]))
+    if not rows:
+        yield FigureKey.NOT_MIRRORED_PARTITIONS, None if bound.topics_listed_s is None else 0
+        return
+    yield FigureKey.NOT_MIRRORED_PARTITIONS, len(rows)
+    yield FigureKey.NOT_MIRRORED_OFFSETS, _sum_missing([partition_loss for _, partition_loss in rows])
+    if unknown := sum(partition_loss.missing is None for _, partition_loss in rows):
+        yield FigureKey.NOT_MIRRORED_UNKNOWN_PARTITIONS, unknown
+    yield FigureKey.NOT_MIRRORED_SIZES, {str(p): loss.missing for p, loss in rows[:MAX_LISTED]}
+    yield FigureKey.NOT_MIRRORED_REASONS, {str(p): loss.uncopied_reason for p, loss in rows[:MAX_LISTED]}
 
 
 def list_transaction_figures(
@@ -297,31 +314,29 @@ def list_transaction_figures(
     observation: SourceObservation | None,
     ends: Mapping[Partition, Offset],
     now_ms: int,
-) -> Iterator[tuple[str, str]]:
+) -> FigureItems:
     """What became of the observed transactions after the copy has ended. `ends`: last mirrored offsets."""
     bound = compute_loss(statuses, observation, ends, (), now_ms=now_ms)
-    yield CUT_FIGURE, _format_cut_count(bound, observation, now_ms)
+    yield from _list_cut_figures(bound, observation, now_ms)
     if observation is None or observation.transactions_ms is None:
-        yield IN_DOUBT_FIGURE, "unknown"
+        yield FigureKey.DOUBTFUL_TRANSACTIONS, None
         return
-    doubtful = [_format_doubt(t) for t in bound.transactions if t.arrival is not TransactionArrival.ABSENT]
-    unlisted = [f"{bound.unlisted_transactions} that were too many to be noted"] if bound.unlisted_transactions else []
+    doubtful = [t for t in bound.transactions if t.arrival is not TransactionArrival.ABSENT]
+    yield FigureKey.DOUBTFUL_TRANSACTIONS, {t.id: t.arrival for t in doubtful[:MAX_LISTED]}
+    yield FigureKey.TRANSACTIONS_COPIED_TO, {t.id: join_limited(t.copied) for t in doubtful[:MAX_LISTED] if t.copied}
     yield (
-        IN_DOUBT_FIGURE,
-        (
-            f"{join_limited([*doubtful, *unlisted]) or 'none'}; later ones of {len(bound.open_transactional_ids)} id(s)"
-            " that were busy then"
-        ),
+        FigureKey.TRANSACTIONS_MISSING_IN,
+        {t.id: join_limited(t.not_copied) for t in doubtful[:MAX_LISTED] if t.not_copied},
     )
+    if bound.unlisted_transactions:
+        yield FigureKey.UNLISTED_TRANSACTIONS, bound.unlisted_transactions
+    yield FigureKey.OPEN_TRANSACTIONAL_IDS, len(bound.open_transactional_ids)
 
 
-def _format_cut_count(bound: LossBound, observation: SourceObservation | None, now_ms: int) -> str:
-    if observation is None or observation.transactions_ms is None:
-        return "unknown"
-    return (
-        f"{len(bound.cut_transactions)}, of those seen {format_since(now_ms, observation.transactions_ms)}; of later"
-        " ones it is not known"
-    )
+def _list_cut_figures(bound: LossBound, observation: SourceObservation | None, now_ms: int) -> FigureItems:
+    seen_ms = observation.transactions_ms if observation else None
+    yield FigureKey.CUT_TRANSACTIONS, None if seen_ms is None else len(bound.cut_transactions)
+    yield FigureKey.TRANSACTIONS_SEEN_S, None if seen_ms is None else compute_age_s(now_ms, seen_ms)
 
 
 def format_uncopied(bound: LossBound) -> str:
@@ -382,6 +397,15 @@ def list_loss_warnings(snapshot: MirrorSnapshot) -> Iterator[str]:
             f"transactions of these ids were open when last seen: {open_text}. Others that began since may be cut, "
             "too: they have no name here"
         )
+
+
+def list_partition_loss_figures(partition_loss: PartitionLoss) -> FigureItems:
+    if partition_loss.uncopied_reason is None:
+        yield FigureKey.POSITION, partition_loss.position
+    else:
+        yield FigureKey.UNCOPIED_REASON, partition_loss.uncopied_reason
+    yield FigureKey.MISSING_OFFSETS, partition_loss.missing
+    yield FigureKey.END_SEEN_S, partition_loss.age_s
 
 
 def format_partition_loss(partition_loss: PartitionLoss) -> str:

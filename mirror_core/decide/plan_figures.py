@@ -8,20 +8,20 @@ from heapq import nsmallest
 from typing import Final
 
 from mirror_core.decide import clock_skew, failover_scope, fence_limits, trimmed_offsets
-from mirror_core.decide.clock_skew import format_since
+from mirror_core.decide.clock_skew import compute_age_s
 from mirror_core.decide.consistency_groups import list_completeness_figures
-from mirror_core.decide.deletion_hold import format_held_deletions
-from mirror_core.decide.drills import FORECAST_FIGURES
+from mirror_core.decide.deletion_hold import list_held_figures
+from mirror_core.decide.drills import FORECAST_KEYS
 from mirror_core.decide.failover_scope import find_lost_topics
 from mirror_core.decide.fence_state import format_fence_state as words_of
 from mirror_core.decide.fence_state import warn_pending_fence
-from mirror_core.decide.group_offset_rules import RESET_POLICY_TEXT, format_all_uncommitted
+from mirror_core.decide.group_offset_rules import format_all_uncommitted
 from mirror_core.decide.loss_bound import (
     can_lose,
     compute_snapshot_loss,
-    format_partition_loss,
     list_loss_figures,
     list_loss_warnings,
+    list_partition_loss_figures,
     warn_uncopied,
 )
 from mirror_core.decide.mirror_snapshot import (
@@ -37,9 +37,9 @@ from mirror_core.decide.mirror_snapshot import (
     list_lags,
     list_uncommitted,
 )
-from mirror_core.decide.verification import find_differences, format_differences
-from mirror_core.decide.verification import format_verified_share as in_words_of_proof
-from mirror_core.model.config_sections import OWNER_KEY, AuthorizerKind
+from mirror_core.decide.verification import find_differences, format_differences, list_proof_figures
+from mirror_core.model.config_sections import AuthorizerKind
+from mirror_core.model.figures import FigureItems, FigureKey, Figures, FigureValue
 from mirror_core.model.mirror import Lease, PartitionState, PartitionStatus, is_lease_fresh
 from mirror_core.model.names import Partition
 from mirror_core.model.parity_verdict import UNREADABLE_KIND_PREFIX
@@ -307,56 +307,42 @@ def list_plan_unknowns(snapshot: MirrorSnapshot) -> Iterator[str]:
         yield f"everything on {snapshot.mirror.destination}: positions, groups"
 
 
-def list_plan_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, str]]:
+def list_plan_figures(snapshot: MirrorSnapshot) -> FigureItems:
     if snapshot.owner:
-        yield OWNER_KEY, snapshot.owner
+        yield FigureKey.OWNER, snapshot.owner
     left_partitions = frozenset(failover_scope.list_left_behind(snapshot))
     lags = [lag for partition, lag in list_lags(snapshot) if partition not in left_partitions]
-    known_lags = [lag for lag in lags if lag is not None]
-    yield "partitions", str(len(snapshot.statuses))
-    yield (
-        "rights given at promotion",
-        "unknown" if snapshot.promotion_grants is None else str(len(snapshot.promotion_grants)),
-    )
-    yield "lag in offsets", str(sum(known_lags)) if len(known_lags) == len(lags) else "unknown"
+    yield FigureKey.PARTITIONS, len(snapshot.statuses)
+    yield FigureKey.RIGHTS_GIVEN, None if snapshot.promotion_grants is None else len(snapshot.promotion_grants)
+    yield FigureKey.LAG_OFFSETS, None if None in lags else sum(lag or 0 for lag in lags)
     yield from failover_scope.list_left_behind_figures(snapshot)
-    if held := format_held_deletions(snapshot.statuses):
-        yield (
-            f"deleted on {snapshot.mirror.source}, still on {snapshot.mirror.destination}",
-            f"{held}. What is held at the promotion stays, and applications can read it",
-        )
-    yield FORECAST_FIGURES[snapshot.mode], _format_forecast(snapshot)
+    yield from list_held_figures(snapshot.statuses)
+    forecast = snapshot.forecast
+    yield FORECAST_KEYS[snapshot.mode], forecast.seconds if forecast else None
+    if forecast:
+        yield FigureKey.FORECAST_BASIS, forecast.basis
     if isinstance(snapshot.destination, DestinationSnapshot):
         ids = {name: topic.id for name, topic in snapshot.destination.topics.items()}
-        yield (
-            "proved equal before",
-            in_words_of_proof(snapshot.verification, snapshot.destination.positions, ids, snapshot.now_ms),
-        )
+        yield from list_proof_figures(snapshot.verification, snapshot.destination.positions, ids, snapshot.now_ms)
     if isinstance(snapshot.source, UnseenCluster):
-        yield "source", snapshot.source.reason
+        yield FigureKey.SOURCE_PROBLEM, snapshot.source.reason
     yield from list_loss_figures(snapshot)
     if can_lose(snapshot):
         yield from list_completeness_figures(snapshot)
     if isinstance(snapshot.destination, UnseenCluster):
-        yield "destination", snapshot.destination.reason
-    for name, text in snapshot.hooks.items():
-        yield f"switch hook {name}", text
+        yield FigureKey.DESTINATION_PROBLEM, snapshot.destination.reason
+    if snapshot.hooks:
+        yield FigureKey.SWITCH_HOOKS, dict(snapshot.hooks)
     if snapshot.lease is not None:
-        state = "released" if snapshot.lease.released else "held"
-        yield (
-            "data plane",
-            (
-                f"lease {state} by {snapshot.lease.owner}, last heartbeat"
-                f" {format_since(snapshot.now_ms, snapshot.lease.heartbeat_ms)}"
-            ),
-        )
-    if isinstance(snapshot.source, SourceSnapshot):
-        unread_groups = len(set(snapshot.source.groups) - set(snapshot.source.committed))
-        if unread_groups:
-            yield "groups not looked at in time", str(unread_groups)
+        yield FigureKey.LEASE_OWNER, snapshot.lease.owner
+        yield FigureKey.LEASE_RELEASED, snapshot.lease.released
+        yield FigureKey.LEASE_HEARTBEAT_S, compute_age_s(snapshot.now_ms, snapshot.lease.heartbeat_ms)
+    source = snapshot.source
+    if isinstance(source, SourceSnapshot) and (unread_groups := len(set(source.groups) - set(source.committed))):
+        yield FigureKey.UNREAD_GROUPS, unread_groups
 
 
-def list_partition_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, str]]:
+def list_partition_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, Figures]]:
     left_partitions = frozenset(failover_scope.list_left_behind(snapshot))
     losses = compute_snapshot_loss(snapshot).partitions if left_partitions or can_lose(snapshot) else {}
     lags = {**(dict.fromkeys(losses) if can_lose(snapshot) else {}), **dict(list_lags(snapshot))}
@@ -366,66 +352,48 @@ def list_partition_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, str]
         return missing is not None, -(missing or 0), partition
 
     for partition in nsmallest(MAX_LISTED, lags, key=rank):  # of tens of thousands: no key for each is kept
-        if partition not in snapshot.statuses:
-            yield str(partition), format_partition_loss(losses[partition])
-            continue
-        lag = lags[partition]
-        text = f"{snapshot.statuses[partition].state}, lag {'unknown' if lag is None else lag}"
-        offline_note = (
-            f"; no leader on {snapshot.mirror.source}, {failover_scope.LEFT_BEHIND_FACT}"
-            if partition in left_partitions
-            else ""
-        )
-        shows_loss = can_lose(snapshot) or partition in left_partitions
-        yield (
-            str(partition),
-            text + offline_note + (f"; {format_partition_loss(losses[partition])}" if shows_loss else ""),
-        )
+        figures: dict[FigureKey, FigureValue] = {}
+        if partition in snapshot.statuses:
+            figures |= {FigureKey.STATE: snapshot.statuses[partition].state, FigureKey.LAG_OFFSETS: lags[partition]}
+        if partition in left_partitions:
+            figures[FigureKey.LEFT_BEHIND] = True
+        if can_lose(snapshot) or partition in left_partitions:
+            figures |= list_partition_loss_figures(losses[partition])
+        yield str(partition), figures
 
 
-def _format_forecast(snapshot: MirrorSnapshot) -> str:
-    forecast = snapshot.forecast
-    return (
-        "unknown (no earlier run, and no drill)" if forecast is None else f"{forecast.seconds:.1f} ({forecast.basis})"
-    )
-
-
-def list_group_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, str]]:
+def list_group_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, Figures]]:
     missing_counts = Counter(
         uncommitted.group for uncommitted in list_uncommitted(snapshot) if uncommitted.destination_offset is None
     )
-    if isinstance(snapshot.source, UnseenCluster) or snapshot.mode is RunMode.UNPLANNED:
-        if isinstance(snapshot.destination, DestinationSnapshot):
-            synced, committed = _format_sync_age(snapshot), snapshot.destination.committed
-            for group in sorted(committed.keys() | missing_counts.keys())[:MAX_LISTED]:
-                offsets = committed.get(group, {})
-                behind = sum(max(0, snapshot.destination.positions.get(p, o) - o) for p, o in offsets.items())
-                repeats = [f"0 to {behind} record(s) read again"] if offsets else []
-                yield group, "; ".join([*repeats, *_format_missing_offsets(missing_counts[group]), synced])
-        return
+
+    def list_missing(group: str) -> Figures:
+        return {FigureKey.WITHOUT_OFFSET_PARTITIONS: missing_counts[group]} if missing_counts[group] else {}
+
     destination = snapshot.destination
+    if isinstance(snapshot.source, UnseenCluster) or snapshot.mode is RunMode.UNPLANNED:
+        if not isinstance(destination, DestinationSnapshot):
+            return
+        # One age for all groups: their offsets are synced together.
+        synced_s = compute_age_s(snapshot.now_ms, snapshot.groups.synced_ms) if snapshot.groups else None
+        for group in sorted(destination.committed.keys() | missing_counts.keys())[:MAX_LISTED]:
+            offsets = destination.committed.get(group, {})
+            behind = sum(max(0, destination.positions.get(p, o) - o) for p, o in offsets.items())
+            repeats: Figures = {FigureKey.READ_AGAIN_MOST: behind} if offsets else {}
+            yield group, {**repeats, **list_missing(group), FigureKey.GROUPS_SYNCED_S: synced_s}
+        return
     known_offsets = (
         {} if isinstance(destination, UnseenCluster) or destination.groups_unknown else destination.committed
     )
     is_partly_known = isinstance(destination, UnseenCluster) or destination.groups_unknown or destination.groups_unread
     for group, offsets in sorted(snapshot.source.committed.items())[:MAX_LISTED]:
-        if is_partly_known and group not in known_offsets:
-            yield group, f"what {snapshot.mirror.destination} has of it is not known; 0 read again after the final sync"
-            continue
-        destination_offsets = known_offsets.get(group, {})
-        repeated = sum(max(0, o - destination_offsets[p]) for p, o in offsets.items() if p in destination_offsets)
-        absent = sum(p not in destination_offsets for p in offsets)
-        missing = f", {absent} partition(s) not synced yet" if absent else ""
-        text = f"{repeated} record(s) would be read again as of the last sync{missing}; 0 after the final sync"
-        yield group, "; ".join([text, *_format_missing_offsets(missing_counts[group])])
-
-
-def _format_missing_offsets(count: int) -> list[str]:
-    return [f"no offset, {count} time(s): starts there {RESET_POLICY_TEXT}"] if count else []
-
-
-def _format_sync_age(snapshot: MirrorSnapshot) -> str:
-    """One age for all groups: their offsets are synced together."""
-    if snapshot.groups is None:
-        return "when it was synced last is unknown"
-    return f"as committed {format_since(snapshot.now_ms, snapshot.groups.synced_ms)}"
+        figures: dict[FigureKey, FigureValue] = {FigureKey.READ_AGAIN_OFFSETS: None}
+        if group in known_offsets or not is_partly_known:
+            synced = known_offsets.get(group, {})
+            figures[FigureKey.READ_AGAIN_OFFSETS] = sum(
+                max(0, o - synced[p]) for p, o in offsets.items() if p in synced
+            )
+            if absent := sum(p not in synced for p in offsets):
+                figures[FigureKey.NOT_SYNCED_PARTITIONS] = absent
+            figures |= list_missing(group)
+        yield group, {**figures, FigureKey.READ_AGAIN_AFTER_SYNC: 0}

@@ -16,32 +16,16 @@ from typing import Final
 
 from mirror_core.decide.mirror_snapshot import ClusterTopic, join_limited
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.figures import FigureItems, FigureKey
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
 from mirror_core.model.run import FailbackStrategy
-from mirror_core.model.text import format_bytes
 from mirror_core.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader
 
 TRUNCATING_STRATEGIES: Final = frozenset({FailbackStrategy.OFFLINE, FailbackStrategy.REPLICA})
 MAX_COSTED_TOPICS: Final = 20
+COSTED_STRATEGIES: Final = (FailbackStrategy.RECREATE, FailbackStrategy.OFFLINE, FailbackStrategy.REPLICA)
 _NO_TOPICS: Final[Mapping[str, ClusterTopic]] = MappingProxyType({})
-
-
-_RISKS: Final[Mapping[FailbackStrategy, str]] = MappingProxyType(
-    {
-        FailbackStrategy.RECREATE: (
-            "no broker stops; until it is copied anew there is no second copy of the topic; a new topic "
-            "id, and all committed offsets of the topic there are gone"
-        ),
-        FailbackStrategy.OFFLINE: (
-            "one broker, or a few, stopped by you (some 10 s each), hands on files, with a backup; one "
-            "replica meanwhile, the others are filled again"
-        ),
-        FailbackStrategy.REPLICA: (
-            "one broker is stopped by you (some 5 s) and an unclean election takes place; one replica for a while"
-        ),
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +224,9 @@ def estimate_costs(
     new: Mapping[Partition, LogExtent],
     replicas: Mapping[str, int],
     strategies: Mapping[str, FailbackStrategy],
-) -> Iterator[tuple[str, str]]:
+) -> FigureItems:
+    by_link: dict[str, int | None] = {}
+    by_disk: dict[str, int | None] = {}
     divergent = [t for t, s in strategies.items() if s is not FailbackStrategy.NONE]
     new_sizes = _sum_by_topic((p.topic, log.size) for p, log in new.items())
     old_sizes = _sum_by_topic((p.topic, log.size) for p, log in old.items())
@@ -250,7 +236,7 @@ def estimate_costs(
         if p in statuses
     )
     for topic in sorted(divergent, key=lambda t: -(new_sizes.get(t) or 0))[:MAX_COSTED_TOPICS]:
-        for strategy, risk in _RISKS.items():
+        for strategy in COSTED_STRATEGIES:
             link_bytes = (new_sizes if strategy is FailbackStrategy.RECREATE else tail_sizes).get(topic)
             replica_count = replicas.get(topic, 1)
             refilled_replicas = {
@@ -264,13 +250,12 @@ def estimate_costs(
                 if link_bytes is None or kept_bytes is None
                 else link_bytes * replica_count + kept_bytes * refilled_replicas
             )
-            yield (
-                f"{topic} by {strategy}",
-                (
-                    f"about {_format_bytes(link_bytes)} over the link, {_format_bytes(disk_bytes)} written to disks"
-                    f" there; {risk}"
-                ),
-            )
+            by_link[f"{topic} by {strategy}"] = link_bytes
+            by_disk[f"{topic} by {strategy}"] = disk_bytes
+    if by_link:
+        yield FigureKey.LINK_BYTES, by_link
+        yield FigureKey.DISK_BYTES, by_disk
+        yield FigureKey.STRATEGY_RISKS, {strategy: strategy for strategy in COSTED_STRATEGIES}
 
 
 def _estimate_bytes_from(log: LogExtent, start: Offset) -> int | None:
@@ -285,10 +270,6 @@ def _sum_by_topic(sizes: Iterable[tuple[str, int | None]]) -> dict[str, int | No
         total = totals.get(topic, 0)
         totals[topic] = None if size is None or total is None else total + size
     return totals
-
-
-def _format_bytes(size: int | None) -> str:
-    return "an unknown number of bytes" if size is None else format_bytes(size)
 
 
 NO_OPEN_TRANSACTIONS: Final[Mapping[int, Offset]] = MappingProxyType({})

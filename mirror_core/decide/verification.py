@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from mirror_core.decide.clock_skew import MAX_CLOCK_SKEW_MS, UNKNOWN_TIME_TEXT
+from mirror_core.decide.clock_skew import MAX_CLOCK_SKEW_MS, UNKNOWN_TIME_TEXT, compute_age_s
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.parity_result import NOTHING_COMPARED, NOTHING_HELD
+from mirror_core.model.figures import FigureItems, FigureKey
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity_verdict import (
     KnownDifference,
@@ -156,28 +157,19 @@ def confirm_basis(basis: VerificationBasis, later: LaterBounds) -> VerificationB
     return replace(basis, valid=valid, unconfirmed={**basis.unconfirmed, **unconfirmed})
 
 
-def format_verified_share(
+def list_proof_figures(
     verification: MirrorVerification | None,
     positions: Mapping[Partition, Offset],
     topic_ids: Mapping[str, str],
     now_ms: int,
-) -> str:
+) -> FigureItems:
     verified = read_verified(verification, topic_ids)
     ends = {p: min(verified[p].end, end) if p in verified else 0 for p, end in positions.items()}
-    total, verified_offsets = sum(positions.values()), sum(ends.values())
-    if not verified_offsets:
-        return f"none of {total} offsets"
-    ages = [now_ms - verified[p].at_ms for p, end in ends.items() if end]
-    if min(ages) < -MAX_CLOCK_SKEW_MS:
-        return f"{verified_offsets} of {total} offsets, compared {UNKNOWN_TIME_TEXT}"
-    return f"{verified_offsets} of {total} offsets, compared {_format_age_range(max(0, min(ages)), max(0, max(ages)))}"
-
-
-def _format_age_range(least_ms: int, most_ms: int) -> str:
-    if most_ms < 60_000:
-        return "less than a minute ago"
-    least, most = f"{least_ms / 60_000:.0f}", f"{most_ms / 60_000:.0f}"
-    return f"{most} minute(s) ago" if least == most else f"between {least} and {most} minutes ago"
+    yield FigureKey.PROVED_OFFSETS, sum(ends.values())
+    yield FigureKey.ALL_OFFSETS, sum(positions.values())
+    if times_ms := [verified[p].at_ms for p, end in ends.items() if end]:
+        yield FigureKey.NEWEST_PROOF_S, compute_age_s(now_ms, max(times_ms))
+        yield FigureKey.OLDEST_PROOF_S, compute_age_s(now_ms, min(times_ms))
 
 
 def summarize_compared(basis: VerificationBasis, ends: Mapping[Partition, Offset]) -> dict[str, str]:

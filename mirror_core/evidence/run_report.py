@@ -19,24 +19,31 @@ import msgspec
 
 from mirror_core.decide import certificate_coverage
 from mirror_core.decide.audit_log_check import BOTH_EMPTY_VERDICT, NONE_TEXT, NOT_COMPARED_KEY
-from mirror_core.decide.consistency_groups import COMPLETE_FIGURE
 from mirror_core.decide.fence_state import format_time
 from mirror_core.decide.forecast_accuracy import format_counted, format_error, format_forecast, list_forecast_rows
-from mirror_core.decide.loss_bound import CUT_FIGURE, IN_DOUBT_FIGURE, NOT_MIRRORED_FIGURE
 from mirror_core.decide.run_result import format_outage, format_outage_briefly, measure_outage
 from mirror_core.decide.set_schedule import RunPhase, measure_set_standstill_s
 from mirror_core.decide.steps import RUN_STEPS, find_no_return_step, list_standstill_steps
 from mirror_core.evidence.html_templates import load_template
 from mirror_core.evidence.timeline import TIMELINE_WIDTH, build_timeline, parse_entries
 from mirror_core.model.config_sections import MirrorSet
+from mirror_core.model.figures import UNKNOWN_TEXT, FigureKey, Figures, format_figures, list_figure_rows
 from mirror_core.model.files import report_write_errors
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Partition, format_reverse_name
 from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.run import Run, RunKind, RunMode, StepEvidence, StepRecord, StepState
 
-UNKNOWN_TEXT: Final = "unknown"
 NO_PROOF: Final[StepEvidence] = MappingProxyType({})
+
+
+_CUT_KEYS: Final = (
+    FigureKey.NOT_MIRRORED_PARTITIONS,
+    FigureKey.NOT_MIRRORED_SIZES,
+    FigureKey.COMPLETE_UP_TO_MS,
+    FigureKey.CUT_TRANSACTIONS,
+    FigureKey.DOUBTFUL_TRANSACTIONS,
+)
 
 
 def find_loss_answer(run: Run, steps: Sequence[StepRecord]) -> str:
@@ -62,7 +69,7 @@ def answer_questions(
             yield "What was lost", f"{outcome.lost_offsets:,} offset(s)"
             yield "How do we know", outcome.lost_basis
         else:
-            yield "What was lost", run.plan.figures.get("loss", UNKNOWN_TEXT)
+            yield "What was lost", _format_forecast_loss(run.plan.figures)
             yield "How do we know", "by what was last seen of the source before the approval"
         yield from _describe_cut(steps)
         yield "What was compared with the source before", _describe_earlier_comparison(steps)
@@ -91,6 +98,11 @@ def answer_questions(
         "How do we know",
         basis if not_compared == NONE_TEXT else f"{basis}; promoted as they were, and not compared: {not_compared}",
     )
+
+
+def _format_forecast_loss(figures: Figures) -> str:
+    keys = (FigureKey.LOST_OFFSETS, FigureKey.LOST_UNKNOWN_PARTITIONS, FigureKey.DRAINED, FigureKey.SOURCE_SEEN_S)
+    return format_figures({key: figures[key] for key in keys if key in figures})
 
 
 def _describe_outcome(run: Run, steps: Sequence[StepRecord], source: str, destination: str) -> str:
@@ -122,9 +134,8 @@ def _describe_times(run: Run, steps: Sequence[StepRecord], source: str) -> str:
 
 def _describe_cut(steps: Sequence[StepRecord]) -> Iterator[tuple[str, str]]:
     evidence = next((s.evidence for s in steps if s.step == "record_lmo" and s.state is StepState.DONE), {})
-    for key, value in evidence.items():
-        if key.startswith(COMPLETE_FIGURE) or key in (NOT_MIRRORED_FIGURE, CUT_FIGURE, IN_DOUBT_FIGURE):
-            yield key.capitalize(), str(value)
+    for label, text in list_figure_rows({key: evidence[key] for key in _CUT_KEYS if key in evidence}):
+        yield label.capitalize(), text
 
 
 def _describe_earlier_comparison(steps: Sequence[StepRecord]) -> str:
@@ -229,11 +240,12 @@ def _render_page(
     plan = run.plan
     approved = [
         *((fact.name, fact.value) for fact in plan.bound_facts),
-        *((name, value) for part in (plan.figures, plan.partitions, plan.groups) for name, value in part.items()),
+        *list_figure_rows(plan.figures),
+        *((name, format_figures(figures)) for part in (plan.partitions, plan.groups) for name, figures in part.items()),
         *(("right given at promotion", right) for right in plan.rights or ()),
         *((f"topic {topic}", f"strategy {strategy}") for topic, strategy in plan.strategies.items()),
     ]
-    stream = load_template("run.html.j2", when=_format_time_ms).stream(
+    stream = load_template("run.html.j2", when=_format_time_ms, figure_rows=list_figure_rows).stream(
         run=run,
         plan=plan,
         steps=steps,

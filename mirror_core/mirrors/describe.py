@@ -16,8 +16,6 @@ from mirror_core.decide.drills import forecast_standstill
 from mirror_core.decide.fence_state import format_fence_state, format_late_writes, warn_pending_fence
 from mirror_core.decide.group_offset_rules import format_all_uncommitted
 from mirror_core.decide.loss_bound import (
-    LISTED_FIGURE,
-    NOT_MIRRORED_FIGURE,
     LossBound,
     compute_loss,
     format_heartbeats,
@@ -29,7 +27,7 @@ from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.run_result import format_outage_briefly, measure_outage
 from mirror_core.decide.run_status import find_run_progress, format_stalled_alarms
 from mirror_core.decide.topic_settings import is_compacted
-from mirror_core.decide.verification import find_differences, format_differences, format_verified_share, read_verified
+from mirror_core.decide.verification import find_differences, format_differences, list_proof_figures, read_verified
 from mirror_core.evidence.runbook_page import PastRunLine, RunbookContent
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
@@ -41,6 +39,7 @@ from mirror_core.kafka.topic_existence import check_presence, describe_denied_er
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors.fence_stray_denials import describe_stray_denials
 from mirror_core.model.errors import ConnectionRejected, RemoteFault, Unreachable
+from mirror_core.model.figures import Figure, FigureKey, format_figures, to_figure_documents
 from mirror_core.model.json_documents import JsonDocument
 from mirror_core.model.mirror import (
     DesiredState,
@@ -147,6 +146,8 @@ class MirrorDescription(JsonDocument, frozen=True, kw_only=True):
     """Texts, but `lag` and `offsets known to be missing` are offsets; null: unknown."""
     not_normal: tuple[str, ...]
     """Names of the facts that are not as on a quiet day."""
+    figures: Mapping[FigureKey, Figure]
+    """How much is proved equal."""
     silent: tuple[str, ...]
     """Clusters whose offsets could not be read."""
     copying: bool
@@ -223,6 +224,7 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
     unsynced = join_limited(groups_left.unsupported_groups) if groups_left else "unknown"
     gap_warning = gaps_and_resume.format_gap_limit_warning(statuses.values())
     missing = None if loss_estimate.unknown_partitions or not rows else max(loss_estimate.known_missing, lag or 0)
+    proof_figures = dict(list_proof_figures(proof, positions, _list_topic_ids(statuses.values()), now_ms))
     alarms = tuple(watcher.format_alarms())
     is_started = mirror.desired is DesiredState.STARTED
     facts = (
@@ -246,8 +248,10 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
         MirrorFact("lag", lag, lag == 0 if lag is not None else bool(problems)),
         MirrorFact("hidden by open transactions", hidden, is_nothing_hidden),
         MirrorFact("source last looked at", format_observed(loss_estimate), not at_source.is_silent),
-        MirrorFact(LISTED_FIGURE, format_listed(loss_estimate), loss_estimate.topics_listed_s is not None),
-        MirrorFact(NOT_MIRRORED_FIGURE, format_uncopied(loss_estimate), not loss_estimate.uncopied),
+        MirrorFact(
+            "topics of the source last listed", format_listed(loss_estimate), loss_estimate.topics_listed_s is not None
+        ),
+        MirrorFact("not mirrored", format_uncopied(loss_estimate), not loss_estimate.uncopied),
         MirrorFact("offsets known to be missing", missing, missing in (0, lag)),
         MirrorFact("deleted before they were copied", never_copied or "none", not never_copied),
         MirrorFact(
@@ -257,7 +261,7 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
         ),
         MirrorFact(
             "proved equal",
-            format_verified_share(proof, positions, _list_topic_ids(statuses.values()), now_ms),
+            format_figures(proof_figures),
             proof is not None,
         ),
         MirrorFact("known to differ", differences or "none", not differences),
@@ -284,6 +288,7 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
         MirrorFact("security of the destination", link.destination.control.get("security.protocol", "PLAINTEXT")),
     )
     description = MirrorDescription(
+        figures=to_figure_documents(proof_figures),
         facts={fact.name: fact.value for fact in facts},
         not_normal=tuple(fact.name for fact in facts if not fact.is_normal),
         silent=tuple(

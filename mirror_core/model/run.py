@@ -11,12 +11,13 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType
 
+from mirror_core.model.figures import Figures, FigureValue
 from mirror_core.model.forecast import ForecastOutcome, PlanForecast
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName
 
-StepEvidence = Mapping[str, str | int | float | bool | None]
-"""For people: flat, without secrets, never read back. Later steps use checkpoints."""
+StepEvidence = Mapping[str, FigureValue]
+"""Without secrets. Later steps use checkpoints."""
 AIRFLOW_CONDUCTOR_PREFIX: Final = "airflow "
 """Prefix of a conductor that is a DAG run; others are commands."""
 SHOWN_HASH_DIGITS: Final = 12
@@ -95,10 +96,10 @@ class Plan:
     bound_facts: tuple[PlanFact, ...]
     warnings: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    figures: Mapping[str, str] = field(default_factory=dict)
-    """Not hashed. `unknown` is a value."""
-    partitions: Mapping[str, str] = field(default_factory=dict)
-    groups: Mapping[str, str] = field(default_factory=dict)
+    figures: Figures = field(default_factory=dict)
+    """Not hashed, nor are those of `partitions` and `groups`."""
+    partitions: Mapping[str, Figures] = field(default_factory=dict)
+    groups: Mapping[str, Figures] = field(default_factory=dict)
     strategies: Mapping[str, FailbackStrategy] = field(default_factory=dict)
     discarded: int | None = None
     """Offsets only on the old source, salvaged and then given up."""
@@ -106,6 +107,16 @@ class Plan:
     """Not hashed. Unset: a failback."""
     rights: tuple[str, ...] | UnsetType = UNSET
     """First rights that promotion grants. Not hashed."""
+
+    @property
+    def predicted_s(self) -> float | None:
+        """Planned: without writes; unplanned: from the first step to promotion. None: unknown."""
+        return self.forecast.seconds if isinstance(self.forecast, PlanForecast) else None
+
+    def predict_read_again(self, group: str) -> int | None:
+        """Offsets at most. None: unknown."""
+        forecast = self.forecast.reread_offsets if isinstance(self.forecast, PlanForecast) else {}
+        return forecast[group][1] if group in forecast else None
 
     @property
     def hash(self) -> str:

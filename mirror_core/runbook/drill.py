@@ -88,7 +88,7 @@ class DrillGroup:
         """Resume on the destination. Raises if records were skipped."""
         link = self.link
         run = read_cluster_state(link.config, link.destination.name).runs[run_id]
-        predicted = run.plan.groups.get(self.name, "unknown")
+        predicted = run.plan.predict_read_again(self.name)
         if self.skip_reason:
             return GroupReadResult(predicted, None, None, self.skip_reason)
         with ClusterClient(link.destination) as client:

@@ -115,7 +115,7 @@ class PromotionSteps(StepContext):
             for _ in range(MAX_PROBES):
                 if probe.began.age_s > TIMEOUTS.promotion_probe_max_age_s:
                     probe = self._probe_before_promotion()
-                    fence_evidence |= self._fence_answering_source(probe)
+                    fence_evidence = {**fence_evidence, **self._fence_answering_source(probe)}
                 self.journal.save_checkpoint("promote", PromotionCheck(source_state=probe.text, rights_given=True))
                 if probe.began.age_s <= TIMEOUTS.promotion_probe_max_age_s:
                     return
@@ -129,7 +129,7 @@ class PromotionSteps(StepContext):
         evidence = self._grant_rights(before_grant)
         return {**evidence, PROBE_EVIDENCE_KEY: probe.text, **fence_evidence}
 
-    def _fence_answering_source(self, probe: PromotionProbe) -> dict[str, str | int | float | bool | None]:
+    def _fence_answering_source(self, probe: PromotionProbe) -> StepEvidence:
         return {} if probe.is_fenced or not probe.has_answered else {**self.ensure_fenced()}
 
     @abstractmethod

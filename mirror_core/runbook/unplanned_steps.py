@@ -10,15 +10,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from mirror_core.decide.consistency_groups import COMPLETE_FIGURE, find_consistency_groups, format_consistency_group
+from mirror_core.decide.consistency_groups import find_consistency_groups, list_group_completeness
 from mirror_core.decide.forecast_accuracy import add_uncopied, count_lost_unplanned
 from mirror_core.decide.loss_bound import (
-    CUT_FIGURE,
-    NOT_MIRRORED_FIGURE,
     compute_loss,
     find_uncopied,
-    format_uncopied,
     list_transaction_figures,
+    list_uncopied_figures,
 )
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.quiescence_check import format_unreplicated_remedies, has_confirmed_all
@@ -30,6 +28,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.mirrors.incremental_verification import add_differences, read_basis
 from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.errors import MirrorError, Refused
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.names import NO_OFFSETS, Offset, Partition, PartitionOffsets
 from mirror_core.model.parity_verdict import ParityResult
 from mirror_core.model.pending_fence import FenceAction, PendingFence
@@ -170,14 +169,11 @@ class UnplannedSteps(PromotionSteps):
         observation, statuses = state.source_observations.get(name), self.statuses()
         return {
             **evidence,
-            NOT_MIRRORED_FIGURE: format_uncopied(compute_loss(statuses, observation, ends, (), now_ms=now_ms())),
-            **{
-                f"{COMPLETE_FIGURE}, {item.name}": format_consistency_group(item)
-                for item in find_consistency_groups(groups, statuses, observation, ends)
-            },
+            **dict(list_uncopied_figures(compute_loss(statuses, observation, ends, (), now_ms=now_ms()))),
+            **dict(list_group_completeness(find_consistency_groups(groups, statuses, observation, ends))),
             **dict(
                 list_transaction_figures(statuses, observation, ends, now_ms())
-                if CUT_FIGURE in self.journal.run.plan.figures
+                if FigureKey.CUT_TRANSACTIONS in self.journal.run.plan.figures
                 else ()
             ),
             **summarize_compared(verification, ends),

@@ -5,21 +5,14 @@ The verdict: from both clusters' logs, the producer's acknowledgements and what 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, takewhile
-from typing import Final
+from typing import Any
 
 from mirror_core.model.errors import Indeterminate
+from mirror_core.model.figures import FigureKey
 from mirrorbook_tools.demo.logs import Entry, Event, value_of
-
-LOOK_ROUNDED_MS: Final = 50
-"""A plan tells the age of the last look at the source in tenths of a second."""
-_WORDS: Final = re.compile(
-    r"at least ([\d,]+) offset\(s\), and whatever was acknowledged "
-    r"in the ([\d.]+) s since the source was last looked at(?:; topics .*)?"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +25,13 @@ class Bound:
     """When the source was last looked at, no later than this is true: what was acknowledged after it may be missing."""
 
 
-def bound_of(loss: str, asked_ms: int) -> Bound:
-    """The plan's figure `loss` as numbers. `asked_ms`: when it was asked for, by the wall clock. Indeterminate when the
-    plan cannot bound the loss."""
-    found = _WORDS.fullmatch(loss)
-    if found is None:
-        raise Indeterminate(f"the plan does not bound what may be lost, so nothing can be judged by it: {loss}")
-    age_ms = round(float(found[2]) * 1000)
-    return Bound(int(found[1].replace(",", "")), asked_ms - age_ms - LOOK_ROUNDED_MS)
+def bound_of(figures: Mapping[str, Any], asked_ms: int) -> Bound:
+    """By the figures of a plan. `asked_ms`: when it was asked for, by the wall clock. Indeterminate when the plan
+    cannot bound the loss."""
+    known, age_s = (figures[key]["value"] for key in (FigureKey.LOST_OFFSETS, FigureKey.SOURCE_SEEN_S))
+    if known is None or age_s is None or FigureKey.LOST_UNKNOWN_PARTITIONS in figures:
+        raise Indeterminate("the plan does not bound what may be lost, so nothing can be judged by it")
+    return Bound(known, asked_ms - round(age_s * 1000))
 
 
 def covered(acknowledged: Sequence[Event], west: Iterable[Entry], bound: Bound, source: str = "east") -> frozenset[int]:

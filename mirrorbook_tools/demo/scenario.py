@@ -55,7 +55,7 @@ class Story:
         plan = self._commands.document("failover", "plan", MIRROR, "--mode", "unplanned")
         for line in in_short(plan):
             self._screen.say(line)
-        bound = bound_of(plan["figures"]["loss"], asked_ms)
+        bound = bound_of(plan["figures"], asked_ms)
         approved = ("--mode", "unplanned", "--plan-hash", plan["hash"], "--yes")
         run = self._commands.document("failover", "run", MIRROR, *approved)
         if run["state"] != "DONE":
@@ -89,6 +89,10 @@ def in_short(plan: Mapping[str, Any]) -> list[str]:
     turning = next((step["name"] for step in plan["steps"] if not step["reversible"]), None)
     return [
         f"the plan, hash {plan['hash']}: {len(plan['steps'])} steps, no way back but a failback from {turning} on",
-        f"the plan says it loses {plan['figures']['loss']}",
-        *(f"the plan says of group {group}: {words}" for group, words in plan["groups"].items()),
+        f"the plan says it loses at least {plan['figures']['lost_offsets']['text']}, and what east took since it was"
+        f" seen {plan['figures']['source_seen_s']['text']}",
+        *(
+            f"the plan says of group {group}: {figures['read_again_most']['text']} read again at most"
+            for group, figures in plan["groups"].items()
+        ),
     ]

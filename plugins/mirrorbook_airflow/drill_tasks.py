@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mirror_core.decide.drills import summarize_failed_drills
+from mirror_core.decide.drills import FORECAST_KEYS, summarize_failed_drills
 from mirror_core.model.errors import LostOwnership, MirrorError
+from mirror_core.model.figures import FigureKey, format_value
 from mirror_core.model.run import RunMode
 from mirror_core.model.text import escape_invisible_lines
 from mirrorbook_airflow.errors import airflow_errors
@@ -58,18 +59,22 @@ class DrillMirror(MirrorOperator):
         drill = outcome.drilled
         measured = "not measured" if drill.measured_s is None else f"{drill.measured_s:.1f}"
         group = outcome.group
+        predicted, group_predicted = (
+            format_value(FORECAST_KEYS[drill.mode], drill.predicted_s),
+            format_value(FigureKey.READ_AGAIN_MOST, group.predicted_most),
+        )
         read_again = group.untried or f"{group.repeated} record(s) read again, {group.skipped} skipped"
         self.log.info(
-            "%s: %s s without writes, predicted were %s; lost %s", drill.mode, measured, drill.predicted, outcome.lost
+            "%s: %s s without writes, predicted were %s; lost %s", drill.mode, measured, predicted, outcome.lost
         )
-        self.log.info("its group: %s; predicted: %s", escape_invisible_lines(read_again), group.predicted)
+        self.log.info("its group: %s; predicted: %s", escape_invisible_lines(read_again), group_predicted)
         return {
             "run": drill.run,
             "measured": measured,
-            "predicted": drill.predicted,
+            "predicted": predicted,
             "lost": str(outcome.lost),
             "group": read_again,
-            "group_predicted": group.predicted,
+            "group_predicted": group_predicted,
         }
 
     def log_line(self, line: str) -> None:

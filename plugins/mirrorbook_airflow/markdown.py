@@ -7,13 +7,13 @@ makes links of whatever looks like one. Names of groups and principals are anybo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 from urllib.parse import quote
 
-from mirror_core.decide.drills import FORECAST_FIGURES
+from mirror_core.decide.drills import FORECAST_KEYS
 from mirror_core.decide.steps import list_standstill_steps
-from mirror_core.model.config_sections import OWNER_KEY
+from mirror_core.model.figures import FigureKey, Figures, format_figures, format_value, list_figure_rows
 from mirror_core.model.run import Plan, Run, RunKind, StepEvidence, StepRecord, shorten_hash
 from mirror_core.model.text import escape_invisible
 
@@ -45,15 +45,15 @@ def format_set_plans(name: str, order: str, joint_hash: str, plans: Sequence[Pla
 def format_plan(plan: Plan, share: int = 1) -> str:
     """`share`: number of plans on the page."""
     verb, figures = "Fail over" if plan.kind is RunKind.FAILOVER else "Fail back", dict(plan.figures)
-    owner = figures.pop(OWNER_KEY, "")
+    owner = figures.pop(FigureKey.OWNER, None)
     parts = [
         f"**{verb} mirror {_format_code(plan.mirror)}**, {plan.mode}. Plan **{shorten_hash(plan.hash)}**: approving "
         "approves exactly this; when the state it was made from has changed, it is not run. Rejecting it leaves "
         "everything as it is.",
-        f"Owner: {_escape_text(owner)}" if owner else "",
+        f"Owner: {_escape_text(str(owner))}" if owner else "",
         *_format_bullets("Warnings", plan.warnings),
         *_format_bullets("Not known", plan.unknown),
-        _format_table(("what it costs, by what is known", "now"), _escape_rows(figures.items())),
+        _format_table(("what it costs, by what is known", "now"), _escape_rows(list_figure_rows(figures))),
         _format_table(("step", "what is done", ""), _list_step_rows(plan)),
     ]
     if plan.strategies:
@@ -61,14 +61,10 @@ def format_plan(plan: Plan, share: int = 1) -> str:
             _format_table(("topic", "strategy"), _escape_rows(sorted(plan.strategies.items())), MAX_PARTITIONS)
         )
     parts.append(
-        _format_table(
-            ("partition", "state"), _escape_rows(plan.partitions.items()), max(MIN_TABLE_ROWS, MAX_PARTITIONS // share)
-        )
+        _format_table(("partition", "state"), _list_rows(plan.partitions), max(MIN_TABLE_ROWS, MAX_PARTITIONS // share))
     )
     parts.append(
-        _format_table(
-            ("consumer group", "progress"), _escape_rows(plan.groups.items()), max(MIN_TABLE_ROWS, MAX_GROUPS // share)
-        )
+        _format_table(("consumer group", "progress"), _list_rows(plan.groups), max(MIN_TABLE_ROWS, MAX_GROUPS // share))
     )
     parts.append(
         _format_table(("right given at promotion",), _escape_rows((r,) for r in plan.rights or ()), MAX_GROUPS // share)
@@ -105,12 +101,12 @@ def _format_comparison(run: Run, evidence: StepEvidence, root: str) -> str:
     )
     page = f"{root}/runs/{quote(run.id, safe='')}/files/prove/index.html"
     report = f"; [its report]({page})" if "report" in shown else ""
-    forecast_figure = FORECAST_FIGURES[run.plan.mode]
+    predicted = format_value(FORECAST_KEYS[run.plan.mode], run.plan.predicted_s)
     lines = [
         f"**Mirror {_format_code(run.plan.mirror)}**, compared while applications write: "
         f"**{shown.get('verdict', UNKNOWN)}**. {amount} now{earlier}{report}.",
         f"- Left to compare while they stand still: {shown.get('left_for_the_gate', UNKNOWN)}",
-        f"- Seconds without writes, predicted: {_escape_text(run.plan.figures.get(forecast_figure, UNKNOWN))}",
+        f"- Seconds without writes, predicted: {_escape_text(predicted)}",
     ]
     return f"{lines[0]}\n\n{lines[1]}\n{lines[2]}"
 
@@ -166,6 +162,10 @@ def _format_table(head: Sequence[str], rows: Iterable[Sequence[str]], limit: int
 
 def _escape_rows(rows: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
     return ([_escape_text(cell) for cell in row] for row in rows)
+
+
+def _list_rows(figures_by_name: Mapping[str, Figures]) -> Iterator[Sequence[str]]:
+    return _escape_rows((name, format_figures(figures)) for name, figures in figures_by_name.items())
 
 
 def _format_row(cells: Iterable[str]) -> str:

@@ -27,6 +27,7 @@ from mirror_core.decide.steps import (
 )
 from mirror_core.decide.truncation import AllowedStrategies
 from mirror_core.model.errors import LostOwnership, Refused
+from mirror_core.model.figures import list_figure_rows
 from mirror_core.model.names import MirrorName, format_reverse_name
 from mirror_core.model.run import AIRFLOW_CONDUCTOR_PREFIX, RunKind, RunMode
 from mirror_core.model.text import escape_invisible, escape_invisible_lines
@@ -200,8 +201,8 @@ class RunSteps(RunOperator):
                 context["ti"].xcom_push(key=LOST_OWNERSHIP_KEY, value=True)
                 raise
         for record in records:
-            for name, value in record.evidence.items():
-                self.log.info("%s: %s: %s", record.step, name, escape_invisible(str(value)))
+            for label, text in list_figure_rows(record.evidence):
+                self.log.info("%s: %s: %s", record.step, label, escape_invisible(text))
         with airflow_errors():
             check_as_copied((run, records))
         done = {"run": run, "attempts": {record.step: record.attempt for record in records}}

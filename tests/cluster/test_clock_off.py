@@ -19,6 +19,7 @@ from mirror_core.kafka.topics import BROKER_TIME_CONFIGS, alter_configs, describ
 from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.mirrors.preflight import check_cluster
 from mirror_core.model.errors import Refused
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.names import ACTIVE_TOPIC, Partition, get_heartbeat_topic
 from mirror_core.model.run import Plan, RunMode, RunState
 from mirror_core.model.run_checkpoints import RecordedApproval
@@ -150,9 +151,9 @@ def test_a_data_plane_whose_clock_jumps_goes_on(pair: Pair, tmp_path: Path, cloc
 
 def silence_s(plan: Plan) -> float:
     """Since the source was last looked at, as the plan's bound says it."""
-    found = re.search(r"in the ([\d.]+) s since the source was last looked at", plan.figures["loss"])
-    assert found is not None, plan.figures["loss"]
-    return float(found[1])
+    seconds = plan.figures[FigureKey.SOURCE_SEEN_S]
+    assert isinstance(seconds, float)
+    return seconds
 
 
 def test_topics_of_an_older_version_get_the_brokers_time(pair: Pair, tmp_path: Path) -> None:

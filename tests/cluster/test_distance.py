@@ -19,6 +19,7 @@ from mirror_core.kafka.config import load_config
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.mirrors.creation import format_gap_limit
 from mirror_core.model.errors import StateNotWritten
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.mirror import GapFilling, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.parity_verdict import ParityVerdict
@@ -71,7 +72,7 @@ def test_a_plan_waits_for_a_side_that_goes_on_answering(
     monkeypatch.setattr(snapshot_reader, "TIMEOUTS", replace(TIMEOUTS, plan_cluster_idle_s=patience(1.0)))
     with distant.is_far(distant.pair.east, 1000 * patience(0.4)):
         plan = mirrored.failover.plan(RunMode.PLANNED)
-    assert plan.figures["lag in offsets"] == "0", plan.figures.get("source")
+    assert plan.figures[FigureKey.LAG_OFFSETS] == 0, plan.figures.get(FigureKey.SOURCE_PROBLEM)
 
 
 LONG = pytest.mark.slow

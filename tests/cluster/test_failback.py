@@ -16,6 +16,7 @@ from mirror_core.kafka.topics import delete_topic, describe_configs
 from mirror_core.mirrors import mirror_commands
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.errors import Refused
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
 from mirror_core.model.names import ClusterName, Partition, format_reverse_name
 from mirror_core.model.run import FailbackStrategy, RunMode, RunState
@@ -47,8 +48,8 @@ def test_twice_around_without_a_tail(pair: Pair, tmp_path: Path) -> None:
     failback = failback_of(mirrored)
     plan = failback.plan()
     assert plan.strategies == {topic: "none"}
-    assert plan.figures["offsets to discard"] == "0"
-    assert plan.figures["offsets to copy"] == "60"
+    assert plan.figures[FigureKey.DISCARDED_OFFSETS] == 0
+    assert plan.figures[FigureKey.OFFSETS_TO_COPY] == 60
 
     run = failback.begin(plan.hash)
     assert failback.drive(run.id).state is RunState.RUNNING
@@ -161,8 +162,8 @@ def test_a_divergent_tail_is_salvaged_and_the_topic_copied_anew(pair: Pair, tmp_
         failback.begin(failback.plan(nothing).hash, nothing)
     plan = failback.plan()
     assert plan.strategies == {topic: "recreate"}
-    assert plan.figures["offsets to discard"] == "7"
-    assert plan.partitions[f"{Partition(topic, 0)}"] == "5 offset(s) discarded, [30, 35)"
+    assert plan.figures[FigureKey.DISCARDED_OFFSETS] == 7
+    assert list(plan.partitions[f"{Partition(topic, 0)}"].values()) == [5, 30, 35]
 
     run = failback.begin(plan.hash)
     failback.drive(run.id)

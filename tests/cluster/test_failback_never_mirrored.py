@@ -14,6 +14,7 @@ from confluent_kafka.admin import NewPartitions
 from mirror_core.decide.truncation import AllowedStrategies
 from mirror_core.kafka.topics import NewTopic, create_topics
 from mirror_core.model.errors import Refused
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.names import Partition
 from mirror_core.model.run import FailbackStrategy, RunState
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
@@ -80,8 +81,9 @@ def test_partitions_that_no_plan_has_recorded_are_salvaged_before_their_topic_is
     plan = failback.plan()
     assert plan.strategies == dict.fromkeys(topics, "recreate")
     assert plan.discarded == 17
-    assert plan.partitions[f"{widened}-4"] == "5 offset(s) discarded, [0, 5)"
-    assert plan.figures["not mirrored"].startswith("3 partition(s), 15 offset(s): ")
+    assert list(plan.partitions[f"{widened}-4"].values()) == [5, 0, 5]
+    assert plan.figures[FigureKey.NOT_MIRRORED_PARTITIONS] == 3
+    assert plan.figures[FigureKey.NOT_MIRRORED_OFFSETS] == 15
     run = failback.begin(plan.hash)
     failback.run_step(run.id, "salvage")
     saved = saved_in(tmp_path / f"run-{run.id}" / "salvage")

@@ -20,6 +20,7 @@ from mirror_core.mirrors import fence_watcher
 from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.model.acl import Permission
 from mirror_core.model.errors import LostOwnership
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.pending_fence import FenceAction
 from mirror_core.model.run import RunMode, RunState
@@ -330,7 +331,7 @@ def test_a_failback_and_a_watcher_at_the_same_time(pair: Pair, tmp_path: Path) -
     topic = app_topic(pair)
     mirrored = stands(pair, tmp_path, topic)
     failback = Failback(mirrored.link, mirrored.services, started_by="test")
-    assert "its fence stands since" in failback.plan().figures["fence on the old source"]
+    assert failback.plan().figures[FigureKey.FENCE_STATE] == "applied"
     with watching(mirrored) as watched:
         wait_until(lambda: watched.told, timeout_s=TIMEOUT_S, why="it looks")
         run = failback.begin(failback.plan().hash)

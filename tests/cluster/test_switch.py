@@ -6,6 +6,7 @@ import json
 import secrets
 import signal
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from mirror_core.kafka.config import load_config
 from mirror_core.kafka.fetch_link import FetchLink, fetch_once
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import MirrorError, Unreachable
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, MirrorName, Partition
 from mirror_core.model.run import RunKind, RunMode, RunState, StepState
 from mirror_core.model.timing import TIMEOUTS
@@ -161,7 +163,9 @@ def test_a_failover_announces_calls_its_hooks_and_goes_on_without_those_that_fai
     )
     failover = mirrored.failover
     plan = failover.plan(RunMode.PLANNED)
-    assert plan.figures["switch hook gateway"].startswith("HTTP POST to 127.0.0.1")
+    hooks = plan.figures[FigureKey.SWITCH_HOOKS]
+    assert isinstance(hooks, Mapping)
+    assert str(hooks["gateway"]).startswith("HTTP POST to 127.0.0.1")
     run = failover.drive(failover.begin(plan.hash).id)
 
     assert run.state is RunState.DONE

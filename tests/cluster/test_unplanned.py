@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,8 @@ from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.model.errors import MirrorError, Refused
+from mirror_core.model.figures import FigureKey
+from mirror_core.model.forecast import UncopiedReason
 from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Partition
 from mirror_core.model.pending_fence import FenceAction
@@ -228,7 +231,7 @@ def test_a_planned_run_whose_source_dies_before_the_comparison_becomes_an_unplan
             failover.drive(planned.id)
         plan = failover.decide(RunMode.UNPLANNED).plan
         assert [w for w in plan.warnings if f"run {planned.id} ends" in w]
-        assert (plan.figures["loss"].startswith("none")) is ("drain" in reached)
+        assert plan.figures[FigureKey.DRAINED] is ("drain" in reached)
         run = begin(failover)
         before = mirrored.state.runs[planned.id]
         assert (run.continues, before.state) == (planned.id, RunState.SUPERSEDED)
@@ -394,16 +397,21 @@ def test_partitions_and_topics_younger_than_the_last_plan_are_counted_and_named(
             run = begin(mirrored.failover)
             assert mirrored.failover.drive(run.id).state is RunState.DONE
     words = f"5 partition(s), {sum(written.values())} offset(s): {topic}-3 (not mirrored yet: 700 offset(s)), "
-    named = [described, plan.figures["not mirrored"], evidence_of(mirrored, run, "record_lmo")["not mirrored"]]
-    assert [str(one).startswith(words) for one in named] == [True] * 3, named
-    assert all(str(partition) in str(named[1]) for partition in (*written, Partition(later, 0)))
-    assert plan.figures["loss"].startswith("at least ")
-    assert sum(written.values()) <= int(plan.figures["loss"].split()[2].replace(",", "")) < sum(written.values()) + 100
+    assert str(described).startswith(words)
+    recorded = evidence_of(mirrored, run, "record_lmo")
+    for figures in (plan.figures, recorded):
+        assert figures[FigureKey.NOT_MIRRORED_PARTITIONS] == 5
+        assert figures[FigureKey.NOT_MIRRORED_OFFSETS] == sum(written.values())
+        sizes = figures[FigureKey.NOT_MIRRORED_SIZES]
+        assert isinstance(sizes, Mapping)
+        assert sizes.keys() >= {str(partition) for partition in (*written, Partition(later, 0))}
+    lost = plan.figures[FigureKey.LOST_OFFSETS]
+    assert isinstance(lost, int)
+    assert sum(written.values()) <= lost < sum(written.values()) + 100
     assert any("HAS NO COPY" in line and f"{topic}-3" in line for line in plan.warnings)
-    key = "complete up to, all topics together"
-    for complete in (plan.figures[key], evidence_of(mirrored, run, "record_lmo")[key]):
-        assert str(complete).startswith("unknown: of "), complete
-        assert f"{topic}-3 (not mirrored yet)" in str(complete)
+    for figures in (plan.figures, recorded):
+        assert figures[FigureKey.COMPLETE_UP_TO_MS] == {"all topics together": None}
+        assert f"{topic}-3 (not mirrored yet)" in str(figures[FigureKey.COMPLETE_LIMITED_BY])
     unplanned = json.loads(told.stdout)["unplanned"]
     assert unplanned["missing"] >= sum(written.values())
     assert unplanned["behind_s"] is None
@@ -454,10 +462,9 @@ def test_a_topic_that_was_deleted_and_made_anew_before_the_source_died_counts_as
         wait_until(observed, timeout_s=TIMEOUT_S, why="the data plane observes the new one")
         with killed(pair.east):
             plan = mirrored.failover.plan(RunMode.UNPLANNED)
-    assert plan.figures["not mirrored"] == (
-        f"1 partition(s), 20 offset(s): {topic}-0 (created anew on the source: 20 offset(s))"
-    )
-    assert plan.figures["complete up to, all topics together"] == f"unknown: of {topic}-0 (created anew on the source)"
+    assert plan.figures[FigureKey.NOT_MIRRORED_SIZES] == {f"{topic}-0": 20}
+    assert plan.figures[FigureKey.NOT_MIRRORED_REASONS] == {f"{topic}-0": UncopiedReason.RECREATED}
+    assert plan.figures[FigureKey.COMPLETE_UP_TO_MS] == {"all topics together": None}
 
 
 def test_a_topic_without_a_copy_forbids_a_planned_failover_and_is_lost_as_a_whole_by_an_unplanned_one(
@@ -486,12 +493,14 @@ def test_a_topic_without_a_copy_forbids_a_planned_failover_and_is_lost_as_a_whol
         decision = mirrored.failover.decide(RunMode.UNPLANNED)
         plan = decision.plan
         assert decision.reasons == ()
-        assert plan.figures["not mirrored"] == f"1 partition(s), 30 offset(s): {never}-0 (no copy: 30 offset(s))"
-        assert plan.figures["loss"].startswith("at least 30 offset(s), 30 of them in 1 partition(s) that have no copy")
+        assert plan.figures[FigureKey.LOST_OFFSETS] == 30
+        assert plan.figures[FigureKey.NOT_MIRRORED_SIZES] == {f"{never}-0": 30}
+        assert plan.figures[FigureKey.NOT_MIRRORED_REASONS] == {f"{never}-0": UncopiedReason.NO_COPY}
         assert any(
             line.startswith(f"topic {never} was never created on west: it is left out") for line in plan.warnings
         )
         run = begin(mirrored.failover)
         assert mirrored.failover.drive(run.id).state is RunState.DONE
     assert len([r for r in read_all(pair.west, well) if r.value != b"x"]) == 10
-    assert evidence_of(mirrored, run, "record_lmo")["not mirrored"] == plan.figures["not mirrored"]
+    recorded = evidence_of(mirrored, run, "record_lmo")
+    assert recorded[FigureKey.NOT_MIRRORED_SIZES] == plan.figures[FigureKey.NOT_MIRRORED_SIZES]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from mirror_core.decide.truncation import AllowedStrategies
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.transactions import list_open_transactions
 from mirror_core.mirrors import mirror_commands
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import FailbackStrategy, Plan, RunMode, RunState
 from mirror_core.runbook.failback_conductor import Failback
@@ -37,7 +37,6 @@ from tests.support.topic_equality import assert_equal, assert_same_offsets
 from tests.support.waiting import wait_until
 
 TAIL: Final = 60
-BOUND: Final = re.compile(r"position (\d+), (\d+) offset\(s\) known to be missing, .* last seen ([0-9.]+) s ago")
 Dead = Callable[[SandboxCluster], AbstractContextManager[None]]
 """Killed as a whole, and started again at the end of the block."""
 
@@ -167,14 +166,16 @@ def places(cluster: SandboxCluster, topics: Collection[str]) -> dict[Place, byte
 def assert_bound(plan: Plan, missing: list[Acked], lmos: dict[Partition, Offset], asked: float) -> None:
     """What is missing lies behind the copy, and either is counted as known, or was acknowledged since the last look."""
     for partition, lmo in lmos.items():
-        words = plan.partitions[str(partition)]
-        said = BOUND.search(words)
-        assert said, words
-        position, known, age = int(said[1]), int(said[2]), float(said[3])
-        assert position <= lmo, f"{partition}: {words}; it ends at {lmo}"
+        row = plan.partitions[str(partition)]
+        position, known = row[FigureKey.POSITION], row[FigureKey.MISSING_OFFSETS]
+        age = row[FigureKey.END_SEEN_S]
+        assert isinstance(position, int)
+        assert isinstance(known, int)
+        assert isinstance(age, float)
+        assert position <= lmo, f"{partition}: {row}; it ends at {lmo}"
         since = [r for r in missing if Partition(r.topic, r.partition) == partition and r.offset >= position + known]
         early = [r for r in since if r.at < asked - age - 0.1]
-        assert not early, f"{partition}: {words}; also missing: {early[:3]}"
+        assert not early, f"{partition}: {row}; also missing: {early[:3]}"
 
 
 @about_data()
@@ -185,9 +186,9 @@ def assert_repeats(plan: Plan, group: Group, offsets: dict[Partition, int], lmos
         mine = [offset for _, index, offset in group.handled if index == partition.index]
         assert offsets[partition] <= min(max(mine) + 1, lmos[partition]), f"{group.name} skips records of {partition}"
         again += sum(offsets[partition] <= offset < lmos[partition] for offset in mine)
-    said = re.match(r"0 to (\d+) record\(s\) read again; ", plan.groups[group.name])
-    assert said, plan.groups[group.name]
-    assert again <= int(said[1]), f"{group.name}: {again} repeated, but {plan.groups[group.name]}"
+    most = plan.groups[group.name][FigureKey.READ_AGAIN_MOST]
+    assert isinstance(most, int)
+    assert again <= most, f"{group.name}: {again} repeated, but {plan.groups[group.name]}"
     return again
 
 
@@ -234,7 +235,8 @@ def give_up(
     assert_bound(plan, missing, lmos, asked)
     offsets = {group.name: group.offsets_on(west) for group in drill.groups}
     again = {group.name: assert_repeats(plan, group, offsets[group.name], lmos) for group in drill.groups}
-    print(f"{len(drill.acked)} acknowledged, {len(missing)} missing: {plan.figures['loss']}; repeated: {again}")
+    lost = plan.figures[FigureKey.LOST_OFFSETS]
+    print(f"{len(drill.acked)} acknowledged, {len(missing)} missing: at least {lost}; repeated: {again}")
     return GivenUp(missing, offsets)
 
 

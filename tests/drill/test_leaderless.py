@@ -11,6 +11,7 @@ import pytest
 from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.mirrors.incremental_verification import compare_and_record
 from mirror_core.model.errors import Refused
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange, ParityResult, ParityVerdict
 from mirror_core.model.run import RunMode, RunState
@@ -98,7 +99,7 @@ def test_it_is_left_behind_by_a_word_fenced_and_saved_on_the_way_home(three: Pai
     assert any(f"{lone} [{COPIED}, {COPIED + TAIL})" in alarm for alarm in found.alarms), found
     failback = failback_of(mirrored)
     plan = failback.plan()
-    assert plan.figures["offsets to discard"] == str(TAIL)
+    assert plan.figures[FigureKey.DISCARDED_OFFSETS] == TAIL
     home = failback.begin(plan.hash)
     assert failback.drive(home.id).state is RunState.RUNNING
     [salvaged] = [step for step in failback.read_status(home.id)[1] if step.step == "salvage"]

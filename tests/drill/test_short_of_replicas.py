@@ -15,6 +15,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets
 from mirror_core.kafka.topics import alter_configs
 from mirror_core.mirrors import mirror_commands
 from mirror_core.model.errors import MirrorError, Refused
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Run, RunState
@@ -135,7 +136,7 @@ def test_it_is_left_behind_by_a_word_and_comes_home_whole(three: Pair, mirrored:
     produce(three.west, topic, 5)
     failback = failback_of(mirrored)
     plan = failback.plan()
-    assert plan.figures["offsets to discard"] == "10", "as if none of them were on west: that is always safe"
+    assert plan.figures[FigureKey.DISCARDED_OFFSETS] == 10, "as if none of them were on west: that is always safe"
     home = failback.begin(plan.hash)
     assert failback.drive(home.id).state is RunState.RUNNING
     go_home(failback, home.id)

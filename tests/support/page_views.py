@@ -15,6 +15,7 @@ from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.loss_bound import compute_loss
 from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR
 from mirror_core.mirrors.describe import CLOCK_NOT_BEHIND, MirrorDescription, PartitionDescription
+from mirror_core.model.figures import FigureKey, to_figure_documents
 from mirror_core.model.mirror import (
     DesiredState,
     Mirror,
@@ -101,10 +102,10 @@ def seen(
         "offsets known to be missing": sum(r.lag or 0 for r in rows) if rows and not bound.unknown_partitions else None,
         "trouble": trouble,
         "clock": clock,
-        "proved equal": "none of 100 offsets",
         "known to differ": "none",
     }
-    described = MirrorDescription(facts=facts, not_normal=(), silent=(), copying=True, rows=rows)
+    proof = to_figure_documents({FigureKey.PROVED_OFFSETS: 0, FigureKey.ALL_OFFSETS: 100})
+    described = MirrorDescription(figures=proof, facts=facts, not_normal=(), silent=(), copying=True, rows=rows)
     return MirrorView(at_ms, described, bound, (MirrorSample(at_ms, 7, 7, 100),))
 
 

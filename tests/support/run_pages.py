@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import (
@@ -23,9 +24,9 @@ PLAN = Plan(
     mode=RunMode.PLANNED,
     steps=(PlanStep(name="fence", action="deny"),),
     bound_facts=(PlanFact("source", "E"), PlanFact("groups", "none")),
-    figures={"lag in offsets": "5"},
-    partitions={"a-0": "lag 5"},
-    groups={"g": "3 records"},
+    figures={FigureKey.LAG_OFFSETS: 5},
+    partitions={"a-0": {FigureKey.LAG_OFFSETS: 5}},
+    groups={"g": {FigureKey.READ_AGAIN_MOST: 3}},
     strategies={"a": FailbackStrategy.RECREATE},
 )
 

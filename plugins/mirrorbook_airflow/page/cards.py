@@ -9,10 +9,10 @@ from typing import Final
 
 from mirror_core.decide import drills
 from mirror_core.decide.clock_skew import UNKNOWN_TIME_TEXT, format_ago, format_since
-from mirror_core.decide.drills import FORECAST_FIGURES
 from mirror_core.decide.failover_readiness import UnplannedForecast, format_read_again
 from mirror_core.decide.fence_state import format_time
 from mirror_core.decide.loss_bound import LossBound, format_behind
+from mirror_core.model.figures import FigureKey, find_definition, format_value
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.run import Run, RunMode
 from mirrorbook_airflow.page.mirror_state import (
@@ -151,10 +151,10 @@ def make_time_card(
     assessment: MirrorAssessment | None, runs: Sequence[RunView], drill_lines: Sequence[str]
 ) -> AnswerCard:
     """`drill_lines`: from `format_last_drills`."""
-    figures = assessment.decision.plan.figures if assessment and assessment.decision else {}
-    predicted = figures.get(FORECAST_FIGURES[RunMode.PLANNED], UNKNOWN)
+    predicted_s = assessment.decision.plan.predicted_s if assessment and assessment.decision else None
     last = next((f"last run: {r.kind} {r.id}, {r.state}, standstill {r.standstill}" for r in runs), "no run yet")
-    tone = "unknown" if predicted.startswith(UNKNOWN) else "good"
+    tone = "unknown" if predicted_s is None else "good"
+    predicted = format_value(FigureKey.WITHOUT_WRITES_S, predicted_s)
     lines = [f"last drill: {line}" for line in drill_lines] or ["no drill yet"]
     return AnswerCard("Time without writes", predicted, tone, (last, *lines))
 
@@ -177,13 +177,17 @@ def _format_drill(cluster: ClusterSnapshot, run: Run, now_ms: int) -> str:
 def make_comparison_card(
     snapshot: MirrorView | None, cluster: ClusterSnapshot, mirror: Mirror, now_ms: int
 ) -> AnswerCard:
-    proved = str(snapshot.description.facts["proved equal"]) if snapshot and snapshot.description else UNKNOWN
-    differs = str(snapshot.description.facts["known to differ"]) if snapshot and snapshot.description else "none"
-    tone = "unknown" if proved == UNKNOWN else "warn" if proved.startswith("none") else "good"
-    if differs != "none":
+    description = snapshot.description if snapshot else None
+    figures = description.figures if description else {}
+    proved_keys = (FigureKey.PROVED_OFFSETS, FigureKey.ALL_OFFSETS)
+    proved = " of ".join(figures[key].text for key in proved_keys) if figures else UNKNOWN
+    ages = [f"{find_definition(key).label}: {figures[key].text}" for key in figures if key not in proved_keys]
+    if description and "known to differ" in description.not_normal:
+        differs = description.facts["known to differ"]
         return AnswerCard("Proved equal", f"the copy differs in {differs}", "bad", (proved,))
+    tone = "unknown" if not figures else "good" if figures[FigureKey.PROVED_OFFSETS].value else "warn"
     return AnswerCard(
-        "Proved equal", proved, tone, (f"groups synced {compute_group_sync_age(cluster, mirror, now_ms)}",)
+        "Proved equal", proved, tone, (*ages, f"groups synced {compute_group_sync_age(cluster, mirror, now_ms)}")
     )
 
 

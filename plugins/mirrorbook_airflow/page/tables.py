@@ -9,6 +9,7 @@ from typing import Final, Generic, TypeVar
 from mirror_core.decide.failover_readiness import GroupReadAgain, format_group_read_again
 from mirror_core.decide.loss_bound import find_oldest
 from mirror_core.mirrors.describe import PartitionDescription
+from mirror_core.model.figures import Figures, format_figures
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.sync_state import DriftRow, SyncAction
 from mirrorbook_airflow.page.mirror_state import MirrorView
@@ -115,7 +116,9 @@ def make_topic_table(
     )
 
 
-def make_group_table(progress: Mapping[str, str], read_again: Mapping[str, GroupReadAgain]) -> TablePage[GroupTableRow]:
+def make_group_table(
+    progress: Mapping[str, Figures], read_again: Mapping[str, GroupReadAgain]
+) -> TablePage[GroupTableRow]:
     """Unknown first, then the most."""
 
     def worst(group: str) -> tuple[bool, int, str]:
@@ -124,7 +127,8 @@ def make_group_table(progress: Mapping[str, str], read_again: Mapping[str, Group
 
     table_page = _select_page(sorted(progress, key=worst), 1)
     rows = [
-        GroupTableRow(name, progress[name], format_group_read_again(read_again.get(name))) for name in table_page.rows
+        GroupTableRow(name, format_figures(progress[name]), format_group_read_again(read_again.get(name)))
+        for name in table_page.rows
     ]
     return TablePage(rows, table_page.total, table_page.page, table_page.pages)
 

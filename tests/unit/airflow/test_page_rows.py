@@ -15,6 +15,7 @@ from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.failover_readiness import GroupReadAgain, UnplannedForecast
 from mirror_core.decide.loss_bound import compute_loss
 from mirror_core.mirrors.describe import PartitionDescription
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.source_observation import ObservedTopic, SourceObservation
@@ -178,7 +179,7 @@ def test_each_partition_and_topic_says_how_much_of_it_was_proved_equal() -> None
 
 
 def judgement(groups: dict[str, GroupReadAgain], *drift: DriftRow) -> MirrorAssessment:
-    made = plan(groups=dict.fromkeys(groups, "0 after the final sync"))
+    made = plan(groups={group: {FigureKey.READ_AGAIN_AFTER_SYNC: 0} for group in groups})
     unplanned = UnplannedForecast(refused=(), groups=groups)
     return MirrorAssessment(NOW, PlanDecision(made, ()), drift, unplanned=unplanned)
 

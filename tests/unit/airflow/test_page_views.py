@@ -20,6 +20,7 @@ from mirror_core.decide.clock_skew import format_clock_behind
 from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.failover_readiness import GroupReadAgain, UnplannedForecast
 from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR, WATCHER_STEP
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.forecast import ForecastOutcome, PlanForecast
 from mirror_core.model.mirror import (
     DesiredState,
@@ -212,7 +213,10 @@ def test_readiness_says_what_an_unplanned_failover_would_be_and_of_each_group_wh
     def said(unplanned: UnplannedForecast | None, *reasons: str) -> tuple[tuple[str, ...], list[list[str]]]:
         one = judged(*reasons)
         assert one.decision is not None
-        decision = replace(one.decision, plan=plan(groups={"g": "0 after the final sync", "new": "not synced"}))
+        decision = replace(
+            one.decision,
+            plan=plan(groups={"g": {FigureKey.READ_AGAIN_AFTER_SYNC: 0}, "new": {FigureKey.READ_AGAIN_OFFSETS: None}}),
+        )
         view = page(seen(row(0)), replace(one, decision=decision, unplanned=unplanned))
         return view.cards[0].lines, [cells for cells in Page(shown(view)).rows if cells[0] in ("g", "new")]
 
@@ -221,8 +225,12 @@ def test_readiness_says_what_an_unplanned_failover_would_be_and_of_each_group_wh
     words = "at most 1,204 offset(s), by 1 group(s); unknown of 1 group(s)"
     assert f"without the source: possible; read again: {words}" in lines
     assert rows == [
-        ["new", "not synced", "unknown"],
-        ["g", "0 after the final sync", "at most 1,204 offset(s); by what it has committed on the source: 12"],
+        ["new", "read again as of the last sync: unknown", "unknown"],
+        [
+            "g",
+            "read again after the final sync: 0 offsets",
+            "at most 1,204 offset(s); by what it has committed on the source: 12",
+        ],
     ]
     lines, rows = said(UnplannedForecast(refused=("west is silent", "it is stopped")))
     assert "without the source: refused: west is silent; it is stopped" in lines
@@ -262,7 +270,7 @@ def test_names_of_others_are_text_and_cannot_hide() -> None:
         ),
     )
     judgement = MirrorAssessment(
-        NOW, PlanDecision(plan(groups={HOSTILE: HOSTILE}, warnings=(HOSTILE,)), (HOSTILE,)), drift
+        NOW, PlanDecision(plan(groups={HOSTILE: {FigureKey.OWNER: HOSTILE}}, warnings=(HOSTILE,)), (HOSTILE,)), drift
     )
 
     text = shown(page(seen(*hostile), judgement))

@@ -12,8 +12,9 @@ import pytest
 from markdown_it import MarkdownIt
 from mirrorbook_airflow.markdown import MAX_PARTITIONS, PROVE_STEP, format_comparisons, format_plan
 
-from mirror_core.decide.drills import FORECAST_FIGURES
 from mirror_core.decide.steps import list_step_names
+from mirror_core.model.figures import FigureKey
+from mirror_core.model.forecast import PlanForecast
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import (
@@ -42,11 +43,9 @@ def plan(**changes: object) -> Plan:
         "bound_facts": (PlanFact("mirror", "STARTED"),),
         "warnings": ("west has no authorizer",),
         "unknown": ("everything on east",),
-        "figures": {
-            "lag in offsets": "12",
-        },
-        "partitions": {"orders-0": "MIRRORING, lag 12"},
-        "groups": {"shop|eu": "3 record(s) read again"},
+        "figures": {FigureKey.LAG_OFFSETS: 12},
+        "partitions": {"orders-0": {FigureKey.LAG_OFFSETS: 12}},
+        "groups": {"shop|eu": {FigureKey.READ_AGAIN_MOST: 3}},
     }
     return Plan(**{**fields, **changes})  # type: ignore[arg-type]  # a test's shorthand for some of the fields
 
@@ -57,21 +56,21 @@ def test_it_shows_hash_steps_warnings_unknowns_and_figures() -> None:
     assert f"**{plan().hash[:12]}**" in text
     assert "- west has no authorizer" in text
     assert "- everything on east" in text
-    assert "| lag in offsets | 12 |" in text
-    assert "| orders-0 | MIRRORING, lag 12 |" in text
+    assert "| lag | 12 offsets |" in text
+    assert "| orders-0 | lag: 12 offsets |" in text
 
 
 def test_what_it_costs_stands_before_what_is_done_and_it_is_said_what_a_no_does() -> None:
     text = format_plan(plan())
 
-    places = [text.index(words) for words in ("Rejecting it leaves", "**Warnings**", "| lag in offsets", "| fence |")]
+    places = [text.index(words) for words in ("Rejecting it leaves", "**Warnings**", "| lag |", "| fence |")]
     assert places == sorted(places)
 
 
 RUN = Run(
     id="orders-failover-1",
     plan_hash="p",
-    plan=plan(figures={FORECAST_FIGURES[RunMode.PLANNED]: "4.2 (last run)"}),
+    plan=plan(forecast=PlanForecast(seconds=4.2, lost_offsets=None)),
     state=RunState.RUNNING,
     started_by="ann",
     conducted_by="ann",
@@ -100,7 +99,7 @@ def test_who_is_asked_whether_applications_may_be_stopped_reads_what_was_proved_
     page = "/air/mirrorbook/runs/orders-failover-1/files/prove/index.html"
     assert f" now, and 5000000 by earlier comparisons; [its report]({page})." in text
     assert "- Left to compare while they stand still: 27 offsets, about 0.1 s" in text
-    assert r"- Seconds without writes, predicted: 4\.2 (last run)" in text
+    assert r"- Seconds without writes, predicted: 4\.2 s" in text
     assert "**Reject** gives the run up" in text
     assert "worker" not in text
     assert PROVE_STEP in list_step_names(RunKind.FAILOVER)
@@ -130,9 +129,7 @@ def test_of_the_way_home_it_is_said_that_a_no_leaves_the_failback_open() -> None
 @pytest.mark.parametrize("name", ["[approve](https://evil.example)", "a\n\n**Reject** does nothing", "<b>x</b>"])
 def test_a_proof_in_strange_words_becomes_nothing_but_text(name: str) -> None:
     reader = MarkdownIt("gfm-like", {"html": True})
-    page = reader.render(
-        proved(dict.fromkeys(FOUND, name), replace(RUN, plan=plan(figures={FORECAST_FIGURES[RunMode.PLANNED]: name})))
-    )
+    page = reader.render(proved(dict.fromkeys(FOUND, name)))
     assert page.count("<a ") == 1, "that of the report"
     assert page.count("<strong>Reject</strong>") == 1
     assert "<b>" not in page
@@ -147,11 +144,11 @@ def test_only_the_point_of_no_return_is_marked() -> None:
 def test_names_cannot_break_the_table() -> None:
     text = format_plan(plan())
 
-    assert r"| shop\|eu | 3 record(s) read again |" in text
+    assert r"| shop\|eu | read again at most: 3 offsets |" in text
 
 
 def test_a_plan_of_many_partitions_is_cut_and_says_so() -> None:
-    partitions = {f"t-{index}": "MIRRORING, lag 0" for index in range(500)}
+    partitions = {f"t-{index}": {FigureKey.LAG_OFFSETS: 0} for index in range(500)}
 
     text = format_plan(plan(partitions=partitions, warnings=tuple(f"w{n}" for n in range(40))))
 
@@ -186,7 +183,8 @@ TAG = re.compile(r"<(/?)([a-z0-9]+)[^>]*>")
 
 
 def named(name: str) -> str:
-    return format_plan(plan(warnings=(name,), unknown=(f"group {name}",), figures={name: name}, groups={name: name}))
+    hooks = {FigureKey.OWNER: name, FigureKey.SWITCH_HOOKS: {name: name}}
+    return format_plan(plan(warnings=(name,), unknown=(f"group {name}",), figures=hooks, groups={name: hooks}))
 
 
 def tags(page: str) -> list[str]:

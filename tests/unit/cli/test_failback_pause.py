@@ -177,7 +177,7 @@ def test_what_was_proved_does_not_stand_in_what_a_machine_reads(
 ) -> None:
     go_on(Stage(), as_json=True)
     said = capsys.readouterr()
-    assert "prove: records 7" in said.err
+    assert "prove: records: 7" in said.err
     assert said.out == ""
 
 

@@ -13,8 +13,8 @@ from mirror_core.cli.runs import print_plan
 from mirror_core.decide import failback_plan, failover_plan
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot
 from mirror_core.kafka.config import load_config
-from mirror_core.model.config_sections import OWNER_KEY
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Plan
 from mirror_core.state.mirror_link import MirrorLink
@@ -58,13 +58,13 @@ def test_a_plan_names_the_owner_first_and_its_hash_does_not_depend_on_it(
     there = [failover_plan.decide_failover(view).plan for view in (failed_over, replace(failed_over, owner=WHO))]
     back = [failback_plan.decide_failback(view).plan for view in (came_back, replace(came_back, owner=WHO))]
     for nobody, somebody in (there, back):
-        assert next(iter(somebody.figures.items())) == (OWNER_KEY, WHO)
-        assert OWNER_KEY not in nobody.figures
+        assert next(iter(somebody.figures.items())) == (FigureKey.OWNER, WHO)
+        assert FigureKey.OWNER not in nobody.figures
         assert somebody.hash == nobody.hash
 
 
 def owned(plan: Plan) -> Plan:
-    return replace(plan, figures={OWNER_KEY: WHO, **plan.figures})
+    return replace(plan, figures={FigureKey.OWNER: WHO, **plan.figures})
 
 
 def test_the_plans_head_says_it_once(capsys: pytest.CaptureFixture[str]) -> None:

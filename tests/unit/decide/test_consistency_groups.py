@@ -10,11 +10,12 @@ import pytest
 
 from mirror_core.dataplane.recovery_point import MAX_OBSERVATIONS, RecoveryPoints
 from mirror_core.dataplane.source_monitor import ObservedSource
-from mirror_core.decide.consistency_groups import find_consistency_groups, format_consistency_group
+from mirror_core.decide.consistency_groups import find_consistency_groups
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot
 from mirror_core.decide.plan_figures import list_plan_figures
 from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, MirrorName, Offset, Partition
 from mirror_core.model.run import RunMode
 from mirror_core.model.source_observation import ObservedEnd, ObservedTopic, SourceObservation
@@ -55,7 +56,7 @@ def test_what_was_never_whole_or_has_no_position_is_unknown_for_all_that_belong_
     assert upto({A0: Offset(100), A1: Offset(50)}) == [None]
     (never,) = find_consistency_groups((), STATUSES, None, ALL_THERE)
     assert never.complete_up_to_ms is None
-    assert format_consistency_group(never) == "unknown: of a-0, a-1, b-0"
+    assert never.limit == "a-0, a-1, b-0"
     unseen = {**STATUSES, Partition("c", 0): status(Partition("c", 0))}
     assert [one.complete_up_to_ms for one in find_consistency_groups((), unseen, SIGHTING, ALL_THERE)] == [None]
 
@@ -64,7 +65,7 @@ def test_only_topics_that_belong_together_wait_for_each_other() -> None:
     positions = {**ALL_THERE, B0: Offset(9)}
     assert upto(positions, ("a",), ("b", "a"), (".*",)) == [98_000, None, None]
     (nothing,) = find_consistency_groups((("x.*",),), STATUSES, SIGHTING, positions)
-    assert format_consistency_group(nothing) == "unknown: the mirror has no such topic"
+    assert nothing.limit == "no_topic"
 
 
 def test_heartbeats_are_nobodys_topic() -> None:
@@ -76,16 +77,11 @@ def test_heartbeats_are_nobodys_topic() -> None:
 def test_a_plan_without_the_source_says_it(view: MirrorSnapshot) -> None:
     here = replace(DESTINATION, positions={**ALL_THERE, A1: Offset(20)})
     lost = replace(view, source_observation=SIGHTING, destination=here, consistency_groups=(("a", "b.*"),))
-    assert dict(list_plan_figures(lost))["complete up to, topics a, b.* together"] == (
-        "1970-01-01 00:01:33.000 UTC; the last is a-1"
-    )
-    drained = replace(lost, is_drained=True)
-    assert not [name for name, _ in list_plan_figures(drained) if name.startswith("complete")], "nothing is missing"
-    assert not [
-        n
-        for n, _ in list_plan_figures(replace(view, is_drained=True, mode=RunMode.PLANNED))
-        if n.startswith("complete")
-    ]
+    figures = dict(list_plan_figures(lost))
+    assert figures[FigureKey.COMPLETE_UP_TO_MS] == {"topics a, b.* together": 93_000}
+    assert figures[FigureKey.COMPLETE_LIMITED_BY] == {"topics a, b.* together": "a-1"}
+    for drained in (replace(lost, is_drained=True), replace(view, is_drained=True, mode=RunMode.PLANNED)):
+        assert FigureKey.COMPLETE_UP_TO_MS not in dict(list_plan_figures(drained)), "nothing is missing"
 
 
 # -- the looks --------------------------------------------------------------------------------------------------------

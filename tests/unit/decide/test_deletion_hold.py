@@ -17,9 +17,11 @@ from mirror_core.decide.deletion_hold import (
     decide_holds,
     format_held_deletions,
     format_hold,
+    list_held_figures,
 )
 from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.mirror import HeldDeletion, PartitionState
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, MirrorName, Offset, Partition
 from tests.support.trimmed_partitions import status
@@ -125,12 +127,13 @@ def test_people_are_told_how_much_is_held_and_since_when() -> None:
             (3, PartitionState.STOPPED, held(0, 99)),
         )
     }
-    text = format_held_deletions(statuses)
-    assert text == (
-        "1,005 offset(s) of 2 partition(s), the oldest since 1970-01-01 01:00:00 UTC: orders-1 [10, 1010), orders-0"
-        " [0, 5)"
-    )
-    assert format_hold(statuses, HOLD_MS) == f"for 1 d: {text}"
+    assert dict(list_held_figures(statuses)) == {
+        FigureKey.HELD_OFFSETS: 1_005,
+        FigureKey.HELD_PARTITIONS: 2,
+        FigureKey.HELD_SINCE_MS: HOUR_MS,
+        FigureKey.HELD_RANGES: ("orders-1 [10, 1010)", "orders-0 [0, 5)"),
+    }
+    assert format_hold(statuses, HOLD_MS) == f"for 1 d: {format_held_deletions(statuses)}"
     assert format_hold({}, 36 * HOUR_MS) == "for 36 h: none now"
     assert format_hold({}, 0) == "none: deletions are followed at once"
 

@@ -42,27 +42,27 @@ def span(start: int, end: int) -> list[Offset]:
 
 
 def test_a_group_that_goes_on_where_it_was_repeats_and_skips_nothing() -> None:
-    found = compare_group_reads("0", places(a=5, b=7), places(a=9, b=7), {A: span(5, 9), B: []})
-    assert found == GroupReadResult("0", repeated=0, skipped=0)
+    found = compare_group_reads(0, places(a=5, b=7), places(a=9, b=7), {A: span(5, 9), B: []})
+    assert found == GroupReadResult(0, repeated=0, skipped=0)
 
 
 def test_what_was_done_already_and_is_read_again_is_counted() -> None:
-    found = compare_group_reads("", places(a=5, b=7), places(a=9, b=7), {A: span(2, 9), B: span(0, 7)})
+    found = compare_group_reads(None, places(a=5, b=7), places(a=9, b=7), {A: span(2, 9), B: span(0, 7)})
     assert (found.repeated, found.skipped) == (3 + 7, 0)
 
 
 def test_what_was_not_done_and_is_not_read_is_skipped_be_it_at_the_start_or_in_the_middle() -> None:
-    found = compare_group_reads("", places(a=5, b=0), places(a=9, b=4), {A: span(7, 9), B: [Offset(0), Offset(3)]})
+    found = compare_group_reads(None, places(a=5, b=0), places(a=9, b=4), {A: span(7, 9), B: [Offset(0), Offset(3)]})
     assert (found.repeated, found.skipped) == (0, 2 + 2)
 
 
 def test_a_partition_that_was_not_read_at_all_is_skipped_whole() -> None:
-    assert compare_group_reads("", places(a=5, b=0), places(a=9, b=4), {}).skipped == 4 + 4
+    assert compare_group_reads(None, places(a=5, b=0), places(a=9, b=4), {}).skipped == 4 + 4
 
 
 def test_what_the_promoted_side_does_not_have_is_lost_and_not_skipped() -> None:
-    assert compare_group_reads("", places(a=9), places(a=6), {A: span(4, 6)}) == GroupReadResult(
-        "", repeated=2, skipped=0
+    assert compare_group_reads(None, places(a=9), places(a=6), {A: span(4, 6)}) == GroupReadResult(
+        None, repeated=2, skipped=0
     )
 
 

@@ -18,6 +18,7 @@ from mirror_core.decide.mirror_snapshot import ClusterTopic, UnseenCluster
 from mirror_core.decide.truncation import AllowedStrategies, find_divergent_tails
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.config_sections import AuthorizerConfig, AuthorizerKind
+from mirror_core.model.figures import FigureKey, Figures
 from mirror_core.model.hooks import Hook, HookCommand
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
@@ -34,6 +35,14 @@ def old_of(view: FailbackSnapshot) -> OldSource:
     return view.old_source
 
 
+def discarded(start: int, end: int) -> Figures:
+    return {
+        FigureKey.DISCARDED_OFFSETS: end - start,
+        FigureKey.DISCARDED_FROM: start,
+        FigureKey.DISCARDED_BEFORE: end,
+    }
+
+
 def reasons_of(view: FailbackSnapshot) -> str:
     return "\n".join(decide_failback(view).reasons)
 
@@ -42,11 +51,11 @@ def test_a_topic_is_recreated_only_when_one_of_its_partitions_has_a_tail(view: F
     decision = decide_failback(view)
     assert decision.reasons == ()
     assert decision.plan.strategies == {"a": "recreate", "b": "none"}
-    assert decision.plan.figures["offsets to discard"] == "3"
-    assert decision.plan.partitions["a-1"] == "3 offset(s) discarded, [20, 23)"
+    assert decision.plan.figures[FigureKey.DISCARDED_OFFSETS] == 3
+    assert decision.plan.partitions["a-1"] == discarded(20, 23)
     assert decision.plan.discarded == 3
     # All of a, and the two that b lacks.
-    assert decision.plan.figures["offsets to copy"] == str(50 + 20 + 2)
+    assert decision.plan.figures[FigureKey.OFFSETS_TO_COPY] == 50 + 20 + 2
 
 
 def test_what_would_be_discarded_is_part_of_what_is_approved(view: FailbackSnapshot) -> None:
@@ -245,7 +254,7 @@ def test_from_the_alignment_on_there_is_no_way_back(view: FailbackSnapshot) -> N
 
 def test_nothing_is_known_of_what_an_unseen_source_has(view: FailbackSnapshot) -> None:
     plan = decide_failback(replace(view, old_source=UnseenCluster("dead"))).plan
-    assert (plan.discarded, plan.figures["offsets to discard"], plan.strategies) == (None, "unknown", {})
+    assert (plan.discarded, plan.figures[FigureKey.DISCARDED_OFFSETS], plan.strategies) == (None, None, {})
 
 
 def test_a_thousand_tails_are_counted_and_not_all_listed(view: FailbackSnapshot) -> None:
@@ -299,21 +308,21 @@ def test_without_strategy_only_what_diverged_is_named(view: FailbackSnapshot) ->
 
 def test_the_plan_says_what_is_salvaged_copied_and_unknown(view: FailbackSnapshot) -> None:
     plan = decide_failback(view).plan
-    assert (plan.figures["partitions"], plan.discarded, plan.unknown) == ("3", 3, ())
+    assert (plan.figures[FigureKey.PARTITIONS], plan.discarded, plan.unknown) == (3, 3, ())
     assert "a-1 on east: offsets 20 to 22 are salvaged, then discarded" in plan.warnings
     old = replace(old_of(view), topics={"b": ClusterTopic(id=OLD, partitions=1)}, log_ends={B0: Offset(9)})
     gone = decide_failback(replace(view, old_source=old)).plan
     # All of a, which is gone there; of b all as well, since its tail makes it anew.
-    assert gone.figures["offsets to copy"] == str(50 + 20 + 6)
+    assert gone.figures[FigureKey.OFFSETS_TO_COPY] == 50 + 20 + 6
     assert any(w.endswith("to be created and copied as a whole: a") for w in gone.warnings)
     ahead = replace(old_of(view), log_ends={A0: Offset(10), A1: Offset(20), B0: Offset(5)})
-    assert decide_failback(replace(view, old_source=ahead)).plan.figures["offsets to copy"] == str(40 + 0 + 1)
+    assert decide_failback(replace(view, old_source=ahead)).plan.figures[FigureKey.OFFSETS_TO_COPY] == 40 + 0 + 1
     unseen_old = decide_failback(replace(view, old_source=UnseenCluster("dead"))).plan
     unseen_new = decide_failback(replace(view, new_primary=UnseenCluster("dead"))).plan
     assert unseen_old.unknown == ("everything on east: log ends, divergent tails",)
     assert unseen_new.unknown == ("everything on west",)
     assert unseen_new.discarded == 3
-    assert {p.figures["offsets to copy"] for p in (unseen_old, unseen_new)} == {"unknown"}
+    assert [p.figures[FigureKey.OFFSETS_TO_COPY] for p in (unseen_old, unseen_new)] == [None, None]
 
 
 def test_a_run_of_the_reverse_mirror_that_nobody_could_look_for_forbids_it(view: FailbackSnapshot) -> None:
@@ -386,8 +395,9 @@ def test_partitions_that_no_plan_has_recorded_are_named_counted_and_bound(view: 
     full = replace(wide, old_source=replace(old_of(wide), log_ends={**old_of(view).log_ends, b1: Offset(7)}))
     plan = decide_failback(full).plan
     assert plan.hash != decide_failback(wide).plan.hash
-    assert (plan.discarded, plan.partitions["b-1"]) == (3 + 7, "7 offset(s) discarded, [0, 7)")
-    assert plan.figures["not mirrored"] == "1 partition(s), 7 offset(s): b-1 (7 offset(s))"
+    assert (plan.discarded, plan.partitions["b-1"]) == (3 + 7, discarded(0, 7))
+    assert plan.figures[FigureKey.NOT_MIRRORED_PARTITIONS] == 1
+    assert plan.figures[FigureKey.NOT_MIRRORED_SIZES] == {"b-1": 7}
     assert any(w.startswith("b-1 on east: offsets 0 to 6 are salvaged, then discarded") for w in plan.warnings)
 
 

@@ -18,6 +18,7 @@ from mirror_core.decide.mirror_snapshot import (
 )
 from mirror_core.decide.steps import list_step_names
 from mirror_core.model.config_sections import KAFKA_AUTHORIZER
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.run import PlanFact, RunKind, RunMode
@@ -33,17 +34,26 @@ def test_a_healthy_mirror_may_fail_over(view: MirrorSnapshot) -> None:
     assert decision.plan.warnings == ()
     assert tuple(s.name for s in decision.plan.steps) == list_step_names(RunKind.FAILOVER)
     assert [s.name for s in decision.plan.steps if not s.reversible] == ["promote", "switch", "canary", "report"]
-    assert decision.plan.figures["lag in offsets"] == "5"
-    assert decision.plan.partitions["orders-1"] == "MIRRORING, lag 5"
-    assert decision.plan.groups["g"].startswith("3 record(s)")
+    assert decision.plan.figures[FigureKey.LAG_OFFSETS] == 5
+    assert decision.plan.partitions["orders-1"] == {
+        FigureKey.STATE: PartitionState.MIRRORING,
+        FigureKey.LAG_OFFSETS: 5,
+    }
+    assert decision.plan.groups["g"][FigureKey.READ_AGAIN_OFFSETS] == 3
 
 
 def test_a_dead_source_forbids_a_planned_failover_but_not_its_plan(view: MirrorSnapshot) -> None:
     decision = decide_failover(replace(view, source=UnseenCluster("refused")))
     assert "east could not be read" in decision.reasons[0]
-    assert decision.plan.figures["lag in offsets"] == "unknown"
-    assert decision.plan.partitions["orders-0"] == "MIRRORING, lag unknown; position 10, loss unknown"
-    assert decision.plan.groups["g"].startswith("0 to 5 record(s) read again")
+    assert decision.plan.figures[FigureKey.LAG_OFFSETS] is None
+    assert decision.plan.partitions["orders-0"] == {
+        FigureKey.STATE: PartitionState.MIRRORING,
+        FigureKey.LAG_OFFSETS: None,
+        FigureKey.POSITION: 10,
+        FigureKey.MISSING_OFFSETS: None,
+        FigureKey.END_SEEN_S: None,
+    }
+    assert decision.plan.groups["g"][FigureKey.READ_AGAIN_MOST] == 5
     assert decision.plan.unknown
 
 

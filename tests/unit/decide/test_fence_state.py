@@ -31,6 +31,7 @@ from mirror_core.decide.mirror_snapshot import MirrorSnapshot, UnseenCluster
 from mirror_core.mirrors.fence_manual_commands import MAX_NAMES_PER_LINE, format_fence_commands, format_manual_lift
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permission, Resource
 from mirror_core.model.config_sections import AuthorizerKind, WriteBarrier
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import NO_OFFSETS, ClusterName, MirrorName, Offset, Partition, PartitionOffsets
 from mirror_core.model.pending_fence import PendingFence
@@ -349,10 +350,11 @@ def test_a_failbacks_plan_says_since_when_the_fence_stands_and_what_slipped_in()
         active_runs=(),
         pending_fence=replace(STANDS, problem="hm"),
     )
-    assert failback(view).plan.figures["fence on the old source"] == (
-        "east: its fence stands since 1970-01-01 00:00:02 UTC; hm; 3 offset(s) were accepted before it stood"
-    )
-    assert "fence on the old source" not in failback(replace(view, pending_fence=None)).plan.figures
+    figures = failback(view).plan.figures
+    assert (figures[FigureKey.FENCE_STATE], figures[FigureKey.FENCE_SINCE_MS]) == (FenceState.APPLIED, 2_000)
+    assert figures[FigureKey.FENCE_PROBLEM] == "hm"
+    assert figures[FigureKey.ACCEPTED_BEFORE_FENCE_OFFSETS] == 3
+    assert FigureKey.FENCE_STATE not in failback(replace(view, pending_fence=None)).plan.figures
 
 
 def test_a_failovers_plan_warns_of_what_an_abort_still_owes() -> None:

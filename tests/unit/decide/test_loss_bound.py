@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -9,10 +10,6 @@ import pytest
 from mirror_core.decide.failover_plan import decide_failover
 from mirror_core.decide.failover_scope import find_lost_topics
 from mirror_core.decide.loss_bound import (
-    CUT_FIGURE,
-    IN_DOUBT_FIGURE,
-    LISTED_FIGURE,
-    NOT_MIRRORED_FIGURE,
     compute_snapshot_loss,
     format_behind,
     format_partition_loss,
@@ -21,6 +18,7 @@ from mirror_core.decide.loss_bound import (
 )
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot, UnseenCluster
 from mirror_core.decide.plan_figures import list_plan_figures
+from mirror_core.model.figures import FigureKey, Figures
 from mirror_core.model.forecast import PlanForecast, TransactionArrival, UncopiedReason
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition
@@ -35,6 +33,13 @@ from tests.support import loss_views
 from tests.support.loss_views import A0, A1, B0, DESTINATION, SIGHTING, M, status
 
 view = loss_views.view
+ALL_TOPICS = "all topics together"
+
+
+def limit_of(figures: Figures) -> str:
+    limits = figures[FigureKey.COMPLETE_LIMITED_BY]
+    assert isinstance(limits, Mapping)
+    return str(limits[ALL_TOPICS])
 
 
 def test_the_three_clocks(view: MirrorSnapshot) -> None:
@@ -94,12 +99,13 @@ def test_ages_by_a_clock_that_is_behind_are_unknown_and_never_0(view: MirrorSnap
     assert format_behind(loss) == "unknown of b-0"
     assert "when that was is unknown" in loss.text
     figures = dict(list_loss_figures(slow))
-    assert figures["source last looked at"] == "at an unknown time (clocks differ)"
-    assert figures["transactions cut in half"].startswith("0, of those seen at an unknown time (clocks differ); ")
-    beats = dict(list_loss_figures(replace(slow, now_ms=97_700)))["newest heartbeats on the destination"]
-    assert beats == "partition 0: number 7, of unknown age (clocks differ), partition 1: number 7, 0.0 s old"
+    assert figures[FigureKey.SOURCE_SEEN_S] is None
+    assert (figures[FigureKey.CUT_TRANSACTIONS], figures[FigureKey.TRANSACTIONS_SEEN_S]) == (0, None)
+    beats = dict(list_loss_figures(replace(slow, now_ms=97_700)))
+    assert beats[FigureKey.HEARTBEAT_AGES_S] == {"0": None, "1": 0.0}
+    assert beats[FigureKey.HEARTBEAT_NUMBERS] == {"0": 7, "1": 7}
     assert format_partition_loss(loss.partitions[A0]).endswith("its end last seen at an unknown time (clocks differ)")
-    assert dict(list_loss_figures(replace(slow, source_observation=None)))["source last looked at"] == "never"
+    assert dict(list_loss_figures(replace(slow, source_observation=None)))[FigureKey.SOURCE_SEEN_S] is None
 
 
 def test_what_is_not_known_is_said_and_not_taken_for_nothing(view: MirrorSnapshot) -> None:
@@ -207,28 +213,28 @@ def test_a_run_says_what_became_of_transactions_where_the_copy_has_ended(view: M
     at_the_plan = dict(
         list_transaction_figures(view.statuses, seen, {A0: Offset(93), A1: Offset(20), B0: Offset(11)}, 106_000)
     )
-    assert at_the_plan[CUT_FIGURE] == "1, of those seen 6.0 s ago; of later ones it is not known"
-    assert at_the_plan[IN_DOUBT_FIGURE].startswith(
-        "transaction 'tx' (Ongoing when last seen), if it was committed, is cut in"
-    )
+    assert (at_the_plan[FigureKey.CUT_TRANSACTIONS], at_the_plan[FigureKey.TRANSACTIONS_SEEN_S]) == (1, 6.0)
+    assert at_the_plan[FigureKey.DOUBTFUL_TRANSACTIONS] == {"tx": TransactionArrival.PARTIAL}
+    assert at_the_plan[FigureKey.TRANSACTIONS_COPIED_TO] == {"tx": "a-0"}
+    assert at_the_plan[FigureKey.TRANSACTIONS_MISSING_IN] == {"tx": "a-1"}
     later = dict(
         list_transaction_figures(view.statuses, seen, {A0: Offset(93), A1: Offset(30), B0: Offset(11)}, 106_000)
     )
-    assert later[CUT_FIGURE].startswith("0, of those seen 6.0 s ago")
-    assert later[IN_DOUBT_FIGURE].startswith(
-        "transaction 'tx' (Ongoing when last seen) has begun on a-0, a-1; whether its end"
-    )
+    assert (later[FigureKey.CUT_TRANSACTIONS], later[FigureKey.TRANSACTIONS_SEEN_S]) == (0, 6.0)
+    assert later[FigureKey.DOUBTFUL_TRANSACTIONS] == {"tx": TransactionArrival.MAYBE_PARTIAL}
+    assert later[FigureKey.TRANSACTIONS_COPIED_TO] == {"tx": "a-0, a-1"}
     assert dict(list_transaction_figures(view.statuses, None, {}, 106_000)) == {
-        CUT_FIGURE: "unknown",
-        IN_DOUBT_FIGURE: "unknown",
+        FigureKey.CUT_TRANSACTIONS: None,
+        FigureKey.TRANSACTIONS_SEEN_S: None,
+        FigureKey.DOUBTFUL_TRANSACTIONS: None,
     }
     many = dict(
         list_transaction_figures(
             view.statuses, replace(seen, transactions=(whole,), unlisted_transactions=500), {}, 106_000
         )
     )
-    assert many[IN_DOUBT_FIGURE].startswith("transaction 'whole' (Over"), "positions are not known"
-    assert "500 that were too many to be noted; later ones of 0 id(s) that were busy then" in many[IN_DOUBT_FIGURE]
+    assert many[FigureKey.DOUBTFUL_TRANSACTIONS] == {"whole": TransactionArrival.UNKNOWN}, "positions are not known"
+    assert (many[FigureKey.UNLISTED_TRANSACTIONS], many[FigureKey.OPEN_TRANSACTIONAL_IDS]) == (500, 0)
 
 
 # -- what is on the source and not recorded, or has no copy ------------------------------------------------------------
@@ -257,15 +263,22 @@ def test_partitions_that_no_plan_knew_count_with_their_whole_log_and_are_named(v
     )
     assert format_behind(loss).startswith("unknown of ")
     plan = decide_failover(lost).plan
-    assert plan.figures[NOT_MIRRORED_FIGURE] == (
-        "4 partition(s), 507 offset(s), and what 1 of them hold is unknown: a-2 (not mirrored yet: 300 offset(s)), a-3 "
-        "(not mirrored yet: 200 offset(s)), new-0 (not mirrored yet: 7 offset(s)), new-1 (not mirrored yet: unknown)"
+    assert (plan.figures[FigureKey.LOST_OFFSETS], plan.figures[FigureKey.LOST_UNKNOWN_PARTITIONS]) == (544, 1)
+    assert plan.figures[FigureKey.NOT_MIRRORED_PARTITIONS] == 4
+    assert plan.figures[FigureKey.NOT_MIRRORED_OFFSETS] == 507
+    assert plan.figures[FigureKey.NOT_MIRRORED_UNKNOWN_PARTITIONS] == 1
+    assert plan.figures[FigureKey.NOT_MIRRORED_SIZES] == {"a-2": 300, "a-3": 200, "new-0": 7, "new-1": None}
+    assert plan.figures[FigureKey.NOT_MIRRORED_REASONS] == dict.fromkeys(
+        ("a-2", "a-3", "new-0", "new-1"), UncopiedReason.NOT_MIRRORED
     )
     assert any("HAS NO COPY of these partitions of east" in line and "a-2" in line for line in plan.warnings[:2])
-    assert (
-        plan.partitions["a-2"] == "not mirrored yet, all of it is missing, 300 offset(s), its end last seen 4.0 s ago"
-    )
-    assert plan.figures["complete up to, all topics together"].startswith("unknown: of a-2 (not mirrored yet), ")
+    assert plan.partitions["a-2"] == {
+        FigureKey.UNCOPIED_REASON: UncopiedReason.NOT_MIRRORED,
+        FigureKey.MISSING_OFFSETS: 300,
+        FigureKey.END_SEEN_S: 4.0,
+    }
+    assert plan.figures[FigureKey.COMPLETE_UP_TO_MS] == {ALL_TOPICS: None}
+    assert limit_of(plan.figures).startswith("a-2 (not mirrored yet), ")
     assert isinstance(plan.forecast, PlanForecast)
     assert plan.forecast.lost_offsets == 544
 
@@ -291,9 +304,9 @@ def test_a_topic_that_was_deleted_and_made_anew_counts_as_a_whole_whatever_the_o
     loss = compute_snapshot_loss(lost)
     assert {p: (one.missing, one.position) for p, one in loss.uncopied.items()} == {A0: (50, None), A1: (5, None)}
     assert {one.uncopied_reason for one in loss.uncopied.values()} == {UncopiedReason.RECREATED}
-    assert dict(list_plan_figures(lost))["complete up to, all topics together"].startswith(
-        "unknown: of a-0 (created anew"
-    )
+    figures = dict(list_plan_figures(lost))
+    assert figures[FigureKey.COMPLETE_UP_TO_MS] == {ALL_TOPICS: None}
+    assert limit_of(figures).startswith("a-0 (created anew on the source)")
     recorded = {p: replace(s, source_topic_id="another") if p.topic == "a" else s for p, s in view.statuses.items()}
     copied = compute_snapshot_loss(replace(lost, statuses=recorded))
     assert not copied.uncopied, "the mirror has taken it up since"
@@ -308,25 +321,25 @@ def test_of_an_empty_log_nothing_is_missing(view: MirrorSnapshot) -> None:
         destination=replace(DESTINATION, positions={A0: Offset(100), A1: Offset(50), B0: Offset(11)}),
     )
     figures = dict(list_plan_figures(whole))
-    assert figures["complete up to, all topics together"].startswith("1970-01-01 00:01:38")
-    assert figures[NOT_MIRRORED_FIGURE].startswith("2 partition(s), 0 offset(s): new-0 ")
+    assert figures[FigureKey.COMPLETE_UP_TO_MS] == {ALL_TOPICS: 98_000}
+    assert figures[FigureKey.NOT_MIRRORED_PARTITIONS] == 2
+    assert figures[FigureKey.NOT_MIRRORED_SIZES] == {"new-0": 0, "new-1": 0}
 
 
 def test_topics_are_known_as_of_when_they_were_listed(view: MirrorSnapshot) -> None:
     whole = replace(DESTINATION, positions={A0: Offset(100), A1: Offset(50), B0: Offset(11)})
     old = replace(view, destination=whole, source_observation=replace(SIGHTING, listed_ms=80_000))
     figures = dict(list_plan_figures(old))
-    assert figures["loss"].endswith("; topics that were created in the 24.0 s since all were listed are not in this")
-    assert figures[LISTED_FIGURE] == "24.0 s ago"
-    assert figures["complete up to, all topics together"] == (
-        "1970-01-01 00:01:20.000 UTC; the source's topics were listed then"
-    )
+    assert figures[FigureKey.TOPICS_LISTED_S] == 24.0
+    assert figures[FigureKey.COMPLETE_UP_TO_MS] == {ALL_TOPICS: 80_000}
+    assert limit_of(figures) == "topic_list"
     assert format_behind(compute_snapshot_loss(old)).startswith("24.0 s: all topics of the source were listed then")
     never = replace(old, source_observation=replace(SIGHTING, listed_ms=None))
     figures = dict(list_plan_figures(never))
-    assert figures["loss"].endswith("are not in this: when they were listed is unknown")
-    assert figures[NOT_MIRRORED_FIGURE] == "unknown: when the source's topics were listed is not known"
-    assert figures["complete up to, all topics together"].startswith("unknown: when the source's topics were listed")
+    assert figures[FigureKey.TOPICS_LISTED_S] is None
+    assert figures[FigureKey.NOT_MIRRORED_PARTITIONS] is None
+    assert figures[FigureKey.COMPLETE_UP_TO_MS] == {ALL_TOPICS: None}
+    assert limit_of(figures) == "topic_list"
 
 
 def test_what_a_look_at_the_living_source_finds_is_named_though_the_data_plane_has_not_seen_it(

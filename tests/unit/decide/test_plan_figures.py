@@ -25,6 +25,7 @@ from mirror_core.decide.plan_figures import (
 )
 from mirror_core.model.acl import Acl
 from mirror_core.model.config_sections import AuthorizerConfig, AuthorizerKind
+from mirror_core.model.figures import FigureKey, Figures
 from mirror_core.model.mirror import (
     GroupSyncTime,
     Lease,
@@ -48,7 +49,7 @@ from tests.support.plan_views import A0, A1, B0, DESTINATION, LEASE, SOURCE, WRI
 view = plan_views.view
 
 
-def shown(view: MirrorSnapshot) -> dict[str, str]:
+def shown(view: MirrorSnapshot) -> Figures:
     return dict(list_plan_figures(view))
 
 
@@ -58,29 +59,29 @@ def warned(view: MirrorSnapshot) -> str:
 
 def test_a_healthy_mirror_is_shown_in_numbers_and_warns_of_nothing(view: MirrorSnapshot) -> None:
     assert shown(view) == {
-        "partitions": "3",
-        "rights given at promotion": "1",
-        "lag in offsets": "37",
-        "seconds without writes, predicted": "unknown (no earlier run, and no drill)",
-        "proved equal before": "none of 123 offsets",
-        "data plane": "lease held by host-7, last heartbeat 3.0 s ago",
+        FigureKey.PARTITIONS: 3,
+        FigureKey.RIGHTS_GIVEN: 1,
+        FigureKey.LAG_OFFSETS: 37,
+        FigureKey.WITHOUT_WRITES_S: None,
+        FigureKey.PROVED_OFFSETS: 0,
+        FigureKey.ALL_OFFSETS: 123,
+        FigureKey.LEASE_OWNER: "host-7",
+        FigureKey.LEASE_RELEASED: False,
+        FigureKey.LEASE_HEARTBEAT_S: 3.0,
     }
     assert warned(view) == ""
     assert list(list_plan_unknowns(view)) == []
-    assert (
-        shown(replace(view, forecast=StandstillForecast(2.14, "last drill")))["seconds without writes, predicted"]
-        == "2.1 (last drill)"
-    )
+    drilled = shown(replace(view, forecast=StandstillForecast(2.14, "last drill")))
+    assert (drilled[FigureKey.WITHOUT_WRITES_S], drilled[FigureKey.FORECAST_BASIS]) == (2.14, "last drill")
 
 
 def test_one_unknown_lag_makes_the_sum_unknown_and_is_listed_first(view: MirrorSnapshot) -> None:
     partial = replace(view, source=replace(SOURCE, stable_ends={A0: Offset(100), A1: Offset(50)}))
     assert list(list_lags(partial)) == [(A0, 7), (A1, 30), (B0, None)]
-    assert shown(partial)["lag in offsets"] == "unknown"
+    assert shown(partial)[FigureKey.LAG_OFFSETS] is None
     assert list(list_partition_figures(partial)) == [
-        ("b-0", "MIRRORING, lag unknown"),
-        ("a-1", "MIRRORING, lag 30"),
-        ("a-0", "MIRRORING, lag 7"),
+        (name, {FigureKey.STATE: PartitionState.MIRRORING, FigureKey.LAG_OFFSETS: lag})
+        for name, lag in (("b-0", None), ("a-1", 30), ("a-0", 7))
     ]
     lost = replace(view, destination=replace(DESTINATION, positions={A0: Offset(93)}))
     assert [lag for _, lag in list_lags(lost)] == [7, None, None]
@@ -106,17 +107,16 @@ def test_equal_lags_are_listed_by_name_and_only_the_first_of_many(view: MirrorSn
     assert [name for name, _ in listed] == [str(p) for p in many[:MAX_LISTED]]
 
 
+def synced(again: int | None) -> Figures:
+    return {FigureKey.READ_AGAIN_OFFSETS: again, FigureKey.READ_AGAIN_AFTER_SYNC: 0}
+
+
 def test_each_group_is_told_what_it_would_read_again(view: MirrorSnapshot) -> None:
-    assert dict(list_group_figures(view)) == {
-        "g": "32 record(s) would be read again as of the last sync; 0 after the final sync",
-        # The destination's is later.
-        "h": "0 record(s) would be read again as of the last sync; 0 after the final sync",
-    }
+    assert dict(list_group_figures(view)) == {"g": synced(32), "h": synced(0)}, "the destination's of h is later"
     behind = replace(view, destination=replace(DESTINATION, committed={"g": {A0: Offset(88)}}))
-    again = "record(s) would be read again as of the last sync"
     assert dict(list_group_figures(behind)) == {
-        "g": f"2 {again}, 1 partition(s) not synced yet; 0 after the final sync",
-        "h": f"0 {again}, 1 partition(s) not synced yet; 0 after the final sync",
+        "g": {**synced(2), FigureKey.NOT_SYNCED_PARTITIONS: 1},
+        "h": {**synced(0), FigureKey.NOT_SYNCED_PARTITIONS: 1},
     }
 
 
@@ -124,9 +124,8 @@ def test_each_group_is_told_what_it_would_read_again(view: MirrorSnapshot) -> No
 def test_groups_that_could_not_be_asked_are_not_told_to_have_nothing(
     view: MirrorSnapshot, destination: DestinationSnapshot | UnseenCluster
 ) -> None:
-    unseen = "what west has of it is not known; 0 read again after the final sync"
     blind = replace(view, destination=destination)
-    assert dict(list_group_figures(blind)) == {"g": unseen, "h": unseen}
+    assert dict(list_group_figures(blind)) == {"g": synced(None), "h": synced(None)}
     assert any("did not report their groups" in words for words in list_plan_warnings(blind)) is isinstance(
         destination, DestinationSnapshot
     )
@@ -140,23 +139,23 @@ def test_a_group_that_there_was_no_time_to_ask_about_is_not_told_to_have_nothing
     partly = replace(DESTINATION, committed={"g": DESTINATION.committed["g"]}, groups_unread=1)
     told = dict(list_group_figures(replace(view, destination=partly)))
     assert told["g"] == dict(list_group_figures(view))["g"]
-    assert told["h"] == "what west has of it is not known; 0 read again after the final sync"
+    assert told["h"] == synced(None)
 
 
 def test_with_a_dead_source_a_group_may_read_again_what_lies_behind_its_offset(view: MirrorSnapshot) -> None:
     dead = replace(view, source=UnseenCluster("refused"))
-    unknown = "0 to 5 record(s) read again; when it was synced last is unknown"
+    unknown: Figures = {FigureKey.READ_AGAIN_MOST: 5, FigureKey.GROUPS_SYNCED_S: None}
     assert dict(list_group_figures(dead)) == {"g": unknown, "h": unknown}
     seen = GroupSyncTime(mirror=view.mirror.name, synced_ms=101_500, followed=True)
-    synced = "0 to 5 record(s) read again; as committed 1.5 s ago"
-    assert dict(list_group_figures(replace(dead, groups=seen))) == {"g": synced, "h": synced}
+    known: Figures = {FigureKey.READ_AGAIN_MOST: 5, FigureKey.GROUPS_SYNCED_S: 1.5}
+    assert dict(list_group_figures(replace(dead, groups=seen))) == {"g": known, "h": known}
     answering = replace(view, mode=RunMode.UNPLANNED, groups=seen)
-    assert dict(list_group_figures(answering))["g"] == synced, (
+    assert dict(list_group_figures(answering))["g"] == known, (
         "an unplanned failover makes no final sync with the source"
     )
     # An offset of a partition that is not there now, or behind its log, adds nothing.
     odd = replace(DESTINATION, committed={"g": {Partition("x", 0): Offset(7), A0: Offset(99), A1: Offset(19)}})
-    assert dict(list_group_figures(replace(dead, destination=odd)))["g"].startswith("0 to 1 record(s) read again")
+    assert dict(list_group_figures(replace(dead, destination=odd)))["g"][FigureKey.READ_AGAIN_MOST] == 1
     assert dict(list_group_figures(replace(dead, destination=UnseenCluster("too")))) == {}
 
 
@@ -192,10 +191,7 @@ def test_what_was_left_of_groups_at_the_last_look_is_named_without_the_source(vi
     assert f"g {A0}: refused by the destination (x), lost: no answer" in uncommitted
     assert f"h {A0} (stays at 9): somebody has committed 9" in uncommitted
     told = dict(list_group_figures(replace(dead, groups_left=LEFT)))
-    starts = "no offset, 1 time(s): starts there where auto.offset.reset says"
-    assert told["g"].startswith(starts)
-    assert told["lost"].startswith(starts)
-    assert starts not in told["h"]
+    assert [told[group].get(FigureKey.WITHOUT_OFFSET_PARTITIONS) for group in ("g", "lost", "h")] == [1, 1, None]
 
 
 def test_what_is_on_the_destination_by_now_is_not_left(view: MirrorSnapshot) -> None:
@@ -230,23 +226,23 @@ def test_many_groups_are_shown_in_part(view: MirrorSnapshot) -> None:
 
 
 def test_groups_there_was_no_time_for_are_counted(view: MirrorSnapshot) -> None:
-    assert "groups not looked at in time" not in shown(view)
+    assert FigureKey.UNREAD_GROUPS not in shown(view)
     late = replace(view, source=replace(SOURCE, groups=("g", "h", "i", "k")))
-    assert shown(late)["groups not looked at in time"] == "2"
+    assert shown(late)[FigureKey.UNREAD_GROUPS] == 2
 
 
 def test_a_side_that_is_not_seen_says_why_in_the_figures_and_what_is_unknown_without_a_reason(
     view: MirrorSnapshot,
 ) -> None:
     dead = replace(view, source=UnseenCluster("refused after 3 s"))
-    assert shown(dead)["source"] == "refused after 3 s"
-    assert shown(dead)["loss"].startswith("unknown")
+    assert shown(dead)[FigureKey.SOURCE_PROBLEM] == "refused after 3 s"
+    assert shown(dead)[FigureKey.LOST_OFFSETS] is None
     assert list(list_plan_unknowns(dead)) == ["everything on east: log ends, lag, groups, open transactions, loss"]
-    assert "destination" not in shown(dead)
+    assert FigureKey.DESTINATION_PROBLEM not in shown(dead)
     blind = replace(view, destination=UnseenCluster("timed out"))
-    assert shown(blind)["destination"] == "timed out"
+    assert shown(blind)[FigureKey.DESTINATION_PROBLEM] == "timed out"
     assert list(list_plan_unknowns(blind)) == ["everything on west: positions, groups"]
-    assert {"source", "loss"}.isdisjoint(shown(blind))
+    assert {FigureKey.SOURCE_PROBLEM, FigureKey.LOST_OFFSETS}.isdisjoint(shown(blind))
 
 
 @pytest.mark.parametrize(
@@ -278,11 +274,12 @@ def test_what_copying_waits_for_is_warned_of_where_writers_would_wait_for_it(
 
 
 def test_the_lease_is_shown_as_it_is(view: MirrorSnapshot) -> None:
-    assert "data plane" not in shown(replace(view, lease=None))
-    released = replace(view, lease=replace(LEASE, released=True), now_ms=99_000)
-    assert shown(released)["data plane"] == "lease released by host-7, last heartbeat 0.0 s ago", "what NTP leaves"
-    unknown = shown(replace(view, lease=LEASE, now_ms=LEASE.heartbeat_ms - 2_000))["data plane"]
-    assert unknown == "lease held by host-7, last heartbeat at an unknown time (clocks differ)"
+    assert FigureKey.LEASE_OWNER not in shown(replace(view, lease=None))
+    released = shown(replace(view, lease=replace(LEASE, released=True), now_ms=99_000))
+    assert (released[FigureKey.LEASE_OWNER], released[FigureKey.LEASE_RELEASED]) == ("host-7", True)
+    assert released[FigureKey.LEASE_HEARTBEAT_S] == 0.0, "what NTP leaves"
+    unknown = shown(replace(view, lease=LEASE, now_ms=LEASE.heartbeat_ms - 2_000))
+    assert (unknown[FigureKey.LEASE_RELEASED], unknown[FigureKey.LEASE_HEARTBEAT_S]) == (False, None)
 
 
 def test_what_a_person_should_know_before_approving(view: MirrorSnapshot) -> None:
@@ -355,9 +352,9 @@ def test_a_long_list_is_cut_after_ten() -> None:
 @pytest.mark.parametrize("mode", RunMode)
 def test_hooks_are_shown_and_those_that_would_fail_are_warned_of(view: MirrorSnapshot, mode: RunMode) -> None:
     hooked = replace(view, mode=mode, hooks={"dns": "command point-dns"}, hook_problems=("hook dns: no program",))
-    assert shown(hooked)["switch hook dns"] == "command point-dns"
+    assert shown(hooked)[FigureKey.SWITCH_HOOKS] == {"dns": "command point-dns"}
     assert "hook dns: no program: it would fail, and the run go on without it" in warned(hooked)
-    assert "switch hook" not in str(shown(view))
+    assert FigureKey.SWITCH_HOOKS not in shown(view)
 
 
 def test_without_the_source_the_plan_says_what_would_be_lost_by_three_clocks(view: MirrorSnapshot) -> None:
@@ -383,15 +380,18 @@ def test_without_the_source_the_plan_says_what_would_be_lost_by_three_clocks(vie
         view, source=UnseenCluster("dead"), source_observation=seen, destination=replace(DESTINATION, heartbeats=beats)
     )
     told = shown(dead)
-    assert told["loss"].startswith("at least 37 offset(s), and whatever was acknowledged in the 2.0 s since")
-    assert told["source last looked at"] == "2.0 s ago"
-    assert told["newest heartbeats on the destination"] == (
-        "partition 0: number 9, 2.5 s old, partition 1: number 9, 2.5 s old"
-    )
-    assert told["transactions cut in half"].startswith("1, of those seen 2.0 s ago")
-    assert dict(list_partition_figures(dead))["a-0"] == (
-        "MIRRORING, lag unknown; position 93, 7 offset(s) known to be missing, its end last seen 2.0 s ago"
-    )
+    assert (told[FigureKey.LOST_OFFSETS], told[FigureKey.SOURCE_SEEN_S]) == (37, 2.0)
+    assert FigureKey.LOST_UNKNOWN_PARTITIONS not in told
+    assert told[FigureKey.HEARTBEAT_AGES_S] == {"0": 2.5, "1": 2.499}
+    assert told[FigureKey.HEARTBEAT_NUMBERS] == {"0": 9, "1": 9}
+    assert (told[FigureKey.CUT_TRANSACTIONS], told[FigureKey.TRANSACTIONS_SEEN_S]) == (1, 2.0)
+    assert dict(list_partition_figures(dead))["a-0"] == {
+        FigureKey.STATE: PartitionState.MIRRORING,
+        FigureKey.LAG_OFFSETS: None,
+        FigureKey.POSITION: 93,
+        FigureKey.MISSING_OFFSETS: 7,
+        FigureKey.END_SEEN_S: 2.0,
+    }
     assert [name for name, _ in list_partition_figures(dead)] == ["a-1", "a-0", "b-0"], "what misses most comes first"
     words = warned(dead)
     assert (
@@ -401,14 +401,13 @@ def test_without_the_source_the_plan_says_what_would_be_lost_by_three_clocks(vie
     assert "no heartbeat" not in words
     assert "no heartbeat of east has arrived on west" in warned(replace(dead, destination=DESTINATION))
     unplanned = replace(dead, source=SOURCE, mode=RunMode.UNPLANNED)
-    assert shown(unplanned)["loss"] == told["loss"], "an answering source is only looked at"
-    assert "loss" not in shown(replace(unplanned, mode=RunMode.PLANNED))
+    assert shown(unplanned)[FigureKey.LOST_OFFSETS] == 37, "an answering source is only looked at"
+    assert FigureKey.LOST_OFFSETS not in shown(replace(unplanned, mode=RunMode.PLANNED))
     drained = replace(dead, is_drained=True)
-    assert shown(drained)["loss"].startswith("none")
-    assert "FAILED" not in shown(drained)["loss"]
+    assert (shown(drained)[FigureKey.LOST_OFFSETS], shown(drained)[FigureKey.DRAINED]) == (0, True)
     bad = {**drained.statuses, A1: replace(status(A1, PartitionState.FAILED), reason="damaged")}
-    assert shown(replace(drained, statuses=bad))["loss"].startswith("none, but for what FAILED partitions miss")
-    assert "source last looked at" not in shown(drained)
+    assert shown(replace(drained, statuses=bad))[FigureKey.LOST_OFFSETS] == 30, "what FAILED partitions miss"
+    assert FigureKey.SOURCE_SEEN_S not in shown(drained)
     assert "cut in half" not in warned(drained)
 
 
@@ -448,7 +447,7 @@ def test_a_right_that_the_source_does_not_grant_now_is_named_before_it_is_given(
 
 
 def test_rights_are_unknown_where_nothing_is_known_of_the_destination(view: MirrorSnapshot) -> None:
-    assert shown(replace(view, promotion_grants=None))["rights given at promotion"] == "unknown"
+    assert shown(replace(view, promotion_grants=None))[FigureKey.RIGHTS_GIVEN] is None
 
 
 def test_users_that_only_the_source_knows_are_named_with_what_makes_them(view: MirrorSnapshot) -> None:

@@ -17,6 +17,7 @@ from mirror_core.decide.truncation import (
     select_created,
 )
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition, get_heartbeat_topic
 from mirror_core.model.run import FailbackStrategy
@@ -129,18 +130,18 @@ def test_each_way_is_costed_for_each_divergent_topic() -> None:
     found = dict(
         estimate_costs(STATUSES, old, new, {"a": 3}, choose_strategies(STATUSES, TOPICS, ENDS, AllowedStrategies()))
     )
-    assert list(found) == ["a by recreate", "a by offline", "a by replica"]
-    assert found["a by recreate"].startswith("about 4.0 kB over the link, 12.0 kB written to disks there; no broker")
     # Half of the one log, and as much of the other, whose start has moved.
-    assert found["a by offline"].startswith("about 2.0 kB over the link, 12.6 kB written to disks there; ")
-    assert found["a by replica"].startswith("about 2.0 kB over the link, 15.9 kB written to disks there; ")
+    assert found[FigureKey.LINK_BYTES] == {"a by recreate": 4_000, "a by offline": 2_000, "a by replica": 2_000}
+    assert found[FigureKey.DISK_BYTES] == {"a by recreate": 12_000, "a by offline": 12_600, "a by replica": 15_900}
+    assert found[FigureKey.STRATEGY_RISKS] == {way: way for way in ("recreate", "offline", "replica")}
 
 
 def test_a_cost_that_is_not_known_is_called_so() -> None:
     statuses = {**STATUSES, B0: replace(STATUSES[B0], differs_at=Offset(2))}
     new = {B0: LogExtent(Offset(0), Offset(5))}
     found = dict(estimate_costs(statuses, {}, new, {}, {"b": FailbackStrategy.RECREATE}))
-    assert found["b by recreate"].startswith("about an unknown number of bytes over the link, an unknown number")
+    assert found[FigureKey.LINK_BYTES] == dict.fromkeys(("b by recreate", "b by offline", "b by replica"))
+    assert found[FigureKey.DISK_BYTES] == dict.fromkeys(("b by recreate", "b by offline", "b by replica"))
 
 
 def test_only_topics_that_came_as_a_whole_or_in_part_come_home() -> None:

@@ -18,6 +18,7 @@ from mirror_core.decide.failover_readiness import (
 from mirror_core.decide.loss_bound import compute_snapshot_loss
 from mirror_core.decide.mirror_snapshot import ClusterTopic, MirrorSnapshot, SourceSnapshot, UnseenCluster
 from mirror_core.decide.process_liveness import CONDUCTOR_STEP
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.mirror import DesiredState, GroupSyncTime
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode
@@ -79,14 +80,14 @@ def test_it_costs_what_a_plan_would_count_and_what_the_source_has_taken_since(se
     assert found.missing_now == 10 + 40 + 0, "newer than what the data plane has seen"
     assert found.groups == {"g": GroupReadAgain(most=5, now=2), "h": GroupReadAgain(most=6, now=None)}
     assert found.read_again_most == 11
-    assert found.figures["loss"].startswith("at least 37 offset(s), and whatever was acknowledged in the 6.0 s")
+    assert (found.figures[FigureKey.LOST_OFFSETS].value, found.figures[FigureKey.SOURCE_SEEN_S].value) == (37, 6.0)
     assert not any("loses nothing" in line for line in found.warnings), "the source is dead, as far as this goes"
 
 
 def test_facts_of_it_have_the_bound_and_say_unknown(seen: MirrorSnapshot) -> None:
     said = list_forecast_facts(judged(seen))
     assert said["without the source"] == "could be failed over"
-    assert said["loss, if the source died now"].startswith("at least 37 offset(s)")
+    assert said["loss, if the source died now"].startswith("loss, at least: 37 offsets")
     assert said["not on the destination yet"] == "50 offset(s) by what the source shows now"
     assert said["seconds behind"] == "unknown", "nobody saw a-0 whole"
     assert said["read again"] == "at most 11 offset(s), by 2 group(s)"
@@ -236,7 +237,7 @@ def test_by_a_clock_that_is_behind_no_age_is_known(seen: MirrorSnapshot) -> None
 def test_behind_a_fence_that_was_drained_only_what_has_failed_is_missing(seen: MirrorSnapshot) -> None:
     drained = judged(seen, is_drained=True, continues_run="run")
     assert (drained.missing, drained.unknown_partitions) == (0, 0)
-    assert drained.figures["loss"].startswith("none")
+    assert drained.figures[FigureKey.LOST_OFFSETS].value == 0
     broken = replace(seen, statuses={**seen.statuses, A1: status(A1, "gone")})
     assert judged(broken, is_drained=True, continues_run="run").missing == 30
 

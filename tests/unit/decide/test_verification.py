@@ -28,11 +28,12 @@ from mirror_core.decide.verification import (
     confirm_basis,
     find_differences,
     format_differences,
-    format_verified_share,
+    list_proof_figures,
     summarize_compared,
     update_verification,
 )
 from mirror_core.mirrors import partition_recovery
+from mirror_core.model.figures import FigureKey, Figures, FigureValue
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity_verdict import (
@@ -221,18 +222,16 @@ def test_how_much_is_proved_is_said_with_its_age() -> None:
         MIRROR, {A0: VerifiedEnd(40, 5, 60_000, 40), B0: VerifiedEnd(9, 7, 600_000, 9)}, IDS
     )
     ends = {A0: Offset(50), A1: Offset(10), B0: Offset(5)}
-    assert format_verified_share(proof, ends, IDS, 660_000) == "45 of 65 offsets, compared between 1 and 10 minutes ago"
-    assert format_verified_share(proof, ends, {}, 660_000) == "none of 65 offsets"
-    assert (
-        format_verified_share(proof, ends, IDS, 500_000)
-        == "45 of 65 offsets, compared at an unknown time (clocks differ)"
-    )
-    assert format_verified_share(proof, ends, IDS, 599_500) == "45 of 65 offsets, compared between 0 and 9 minutes ago"
-    assert format_verified_share(proof, {B0: Offset(5)}, IDS, 720_000) == "5 of 5 offsets, compared 2 minute(s) ago"
-    assert (
-        format_verified_share(proof, {B0: Offset(5)}, IDS, 659_999) == "5 of 5 offsets, compared less than a minute ago"
-    )
-    assert format_verified_share(None, ends, IDS, 660_000) == "none of 65 offsets"
+
+    def proved(now_ms: int) -> tuple[FigureValue, ...]:
+        return tuple(dict(list_proof_figures(proof, ends, IDS, now_ms)).values())
+
+    assert proved(660_000) == (45, 65, 60.0, 600.0)
+    assert proved(500_000) == (45, 65, None, 440.0), "clocks differ"
+    assert proved(599_500) == (45, 65, 0.0, 539.5)
+    none: Figures = {FigureKey.PROVED_OFFSETS: 0, FigureKey.ALL_OFFSETS: 65}
+    assert dict(list_proof_figures(proof, ends, {}, 660_000)) == none
+    assert dict(list_proof_figures(None, ends, IDS, 660_000)) == none
 
 
 def test_a_partition_that_had_failed_is_proved_anew() -> None:

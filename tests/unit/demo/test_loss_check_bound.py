@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.decide.loss_bound import compute_loss
 from mirror_core.model.errors import Indeterminate
+from mirror_core.model.figures import FigureKey
 from mirrorbook_tools.demo.logs import Entry, Event, value_of
 from mirrorbook_tools.demo.loss_check import Bound, as_written, bound_of, covered, judge
 from mirrorbook_tools.demo.summary import StoryResult, next_steps, verdict_lines
@@ -138,26 +138,24 @@ def test_nothing_acknowledged_is_no_verdict() -> None:
     assert verdict_lines(found)[-1].startswith("INDETERMINATE: ")
 
 
-def test_the_plan_says_it_in_these_words() -> None:
-    words = "at least 1,204 offset(s), and whatever was acknowledged in the 14.2 s since the source was last looked at"
+def figures_of(lost: int, seen_s: float | None) -> dict[str, object]:
+    return {FigureKey.LOST_OFFSETS: {"value": lost}, FigureKey.SOURCE_SEEN_S: {"value": seen_s}}
 
-    assert bound_of(words, 1_000_000) == Bound(1204, 985_750)
-    listed = "; topics that were created in the 6.1 s since all were listed are not in this"
-    assert bound_of(words + listed, 1_000_000) == Bound(1204, 985_750)
+
+def test_the_plan_bounds_the_loss_by_two_figures() -> None:
+    assert bound_of(figures_of(1_204, 14.2), 1_000_000) == Bound(1_204, 985_800)
 
 
 @pytest.mark.parametrize("sighted", [False, True])
 def test_a_plan_that_cannot_bound_the_loss_gives_no_verdict(sighted: bool) -> None:
-    unknown = replace(
-        compute_loss({}, None, {}, (), now_ms=0), known_missing=3, observed_s=None if not sighted else 2.0
-    )
-    words = unknown.text
-
+    figures = figures_of(3, 2.0 if sighted else None)
     if sighted:
-        assert bound_of(words, 10_000) == Bound(3, 7_950)
+        assert bound_of(figures, 10_000) == Bound(3, 8_000)
+        with pytest.raises(Indeterminate, match="does not bound"):
+            bound_of({**figures, FigureKey.LOST_UNKNOWN_PARTITIONS: {"value": 1}}, 10_000)
     else:
         with pytest.raises(Indeterminate, match="does not bound"):
-            bound_of(words, 10_000)
+            bound_of(figures, 10_000)
 
 
 def test_clusters_that_are_kept_come_with_the_line_that_stops_them() -> None:

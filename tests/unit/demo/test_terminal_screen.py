@@ -18,8 +18,8 @@ LONG = "mirrorbook mirror create orders --source east --destination west --topic
 PLAN = {
     "hash": "304d61cbac78",
     "steps": [{"name": "settle", "reversible": True}, {"name": "promote", "reversible": False}],
-    "figures": {"loss": "at least 6 offset(s), and whatever was acknowledged in the 10.2 s since"},
-    "groups": {"orders-shop": "0 to 12 record(s) read again; as committed 1.2 s ago"},
+    "figures": {"lost_offsets": {"text": "6 offsets"}, "source_seen_s": {"text": "10.2 s ago"}},
+    "groups": {"orders-shop": {"read_again_most": {"text": "12 offsets"}}},
 }
 
 

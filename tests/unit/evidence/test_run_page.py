@@ -10,6 +10,7 @@ import pytest
 
 from mirror_core.evidence import run_report
 from mirror_core.evidence.run_report import compute_clocks, write_run_report
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.forecast import ForecastOutcome, PlanForecast
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
@@ -94,9 +95,9 @@ def test_the_page_tells_the_run_step_by_step(tmp_path: Path) -> None:
     assert page.rows[-6:] == [
         ["source", "E"],
         ["groups", "none"],
-        ["lag in offsets", "5"],
-        ["a-0", "lag 5"],
-        ["g", "3 records"],
+        ["lag", "5 offsets"],
+        ["a-0", "lag: 5 offsets"],
+        ["g", "read again at most: 3 offsets"],
         ["topic a", "strategy recreate"],
     ]
     assert "begun by ann at 2026-09-21 14:13:20.123 UTC" in (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -117,20 +118,20 @@ def test_first_of_all_it_says_what_was_lost_and_how_that_is_known(tmp_path: Path
         assert page_of(tmp_path, RUN, doubtful).facts[2] == "unknown"
     failed = [*STEPS[:3], step("parity", 6, 7, evidence=gate, state=StepState.FAILED)]
     assert page_of(tmp_path, RUN, failed).facts[2] == "unknown"
-    given_up = replace(PLAN, mode=RunMode.UNPLANNED, figures={"loss": "at least 3 offsets"})
-    assert page_of(tmp_path, replace(RUN, plan=given_up), []).facts[2] == "at least 3 offsets"
+    given_up = replace(PLAN, mode=RunMode.UNPLANNED, figures={FigureKey.LOST_OFFSETS: 3})
+    assert page_of(tmp_path, replace(RUN, plan=given_up), []).facts[2] == "loss, at least: 3 offsets"
     assert page_of(tmp_path, replace(RUN, plan=replace(given_up, figures={})), []).facts[2] == "unknown"
 
 
 def test_a_loss_that_was_counted_stands_in_place_of_the_forecast(tmp_path: Path) -> None:
-    plan = replace(PLAN, mode=RunMode.UNPLANNED, figures={"loss": "at least 3 offsets"})
+    plan = replace(PLAN, mode=RunMode.UNPLANNED, figures={FigureKey.LOST_OFFSETS: 3})
     counted = ForecastOutcome(
         lost_offsets=1204, lost_basis="by the old source's ends", reread_offsets={}, reread_basis=""
     )
     page = page_of(tmp_path, replace(RUN, plan=plan, forecast_outcome=counted), [])
     assert page.facts[2:4] == ["1,204 offset(s)", "by the old source's ends"]
     unseen = page_of(tmp_path, replace(RUN, plan=plan, forecast_outcome=replace(counted, lost_offsets=None)), [])
-    assert unseen.facts[2] == "at least 3 offsets"
+    assert unseen.facts[2] == "loss, at least: 3 offsets"
 
 
 def test_what_a_run_reached_is_said_and_not_what_was_meant(tmp_path: Path) -> None:

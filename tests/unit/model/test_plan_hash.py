@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import (
     FactLifetime,
@@ -66,8 +67,8 @@ def test_each_thing_that_was_approved_changes_it(other: Plan) -> None:
 @pytest.mark.parametrize(
     "same",
     [
-        replace(PLAN, figures={"lag in offsets": "5"}),
-        replace(PLAN, partitions={"a-0": "lag 5"}, groups={"g": "3 records"}),
+        replace(PLAN, figures={FigureKey.LAG_OFFSETS: 5}),
+        replace(PLAN, partitions={"a-0": {FigureKey.LAG_OFFSETS: 5}}, groups={"g": {FigureKey.READ_AGAIN_MOST: 3}}),
         replace(PLAN, warnings=("no data plane",)),
         replace(PLAN, discarded=7),
         replace(PLAN, bound_facts=(GROUPS, SOURCE)),

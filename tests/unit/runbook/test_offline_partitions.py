@@ -18,6 +18,7 @@ from mirror_core.decide.forecast_accuracy import count_lost_planned
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot
 from mirror_core.kafka.log_offsets import OffsetPoint
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import Offset, Partition, PartitionOffsets
 from mirror_core.model.parity_verdict import ParityVerdict
@@ -63,9 +64,11 @@ def test_by_the_word_it_is_left_behind_and_the_plan_says_what_that_means(left: M
     plan = decision.plan
     [told] = [line for line in plan.warnings if "left behind" in line]
     assert "orders-1 (position 15, 7 offset(s) known to be missing, its end last seen 1.5 s ago)" in told
-    assert plan.partitions["orders-1"].startswith("MIRRORING, lag unknown; no leader on east, left behind; position 15")
-    assert plan.figures[LEFT_BEHIND_FACT] == "1 partition(s); at least 7 offset(s) missing"
-    assert plan.figures["lag in offsets"] == "0", "of all that is drained"
+    row = plan.partitions["orders-1"]
+    assert (row[FigureKey.LAG_OFFSETS], row[FigureKey.LEFT_BEHIND], row[FigureKey.POSITION]) == (None, True, 15)
+    assert plan.figures[FigureKey.LEFT_BEHIND_PARTITIONS] == 1
+    assert plan.figures[FigureKey.LEFT_BEHIND_OFFSETS] == 7
+    assert plan.figures[FigureKey.LAG_OFFSETS] == 0, "of all that is drained"
     assert (plan.forecast.lost_offsets, plan.forecast.lost_is_minimum) == (7, True)  # type: ignore[union-attr]
     assert (
         PlanFact(LEFT_BEHIND_FACT, next(f.value for f in plan.bound_facts if f.name == LEFT_BEHIND_FACT))
@@ -76,7 +79,8 @@ def test_by_the_word_it_is_left_behind_and_the_plan_says_what_that_means(left: M
 def test_what_is_not_known_of_it_is_said_to_be_unknown(left: MirrorSnapshot) -> None:
     plan = decide_failover(replace(left, source_observation=None)).plan
     assert any("orders-1 (position 15, loss unknown)" in line for line in plan.warnings)
-    assert plan.figures[LEFT_BEHIND_FACT] == "1 partition(s); how much is missing is unknown"
+    assert plan.figures[FigureKey.LEFT_BEHIND_PARTITIONS] == 1
+    assert plan.figures[FigureKey.LEFT_BEHIND_OFFSETS] is None
     assert (plan.forecast.lost_offsets, plan.forecast.lost_is_minimum) == (None, True)  # type: ignore[union-attr]
 
 

@@ -1,0 +1,327 @@
+"""Figures of plans and steps: typed values under stable keys; labels, units and texts come from one table.
+
+A value says nothing in words: None is unknown, never zero. `unknown` and `none` are written here only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from mirror_core.model.text import format_bytes, format_count
+
+K = TypeVar("K", bound=str)
+FigureScalar = bool | int | float | str | None
+FigureValue = bool | int | float | str | tuple[str, ...] | Mapping[str, FigureScalar] | None
+"""A tuple: names. A mapping: by name, as of a partition or a hook. None: unknown."""
+
+UNKNOWN_TEXT: Final = "unknown"
+MAX_LISTED_NAMES: Final = 10
+
+
+class FigureKey(StrEnum):
+    OWNER = "owner"
+    PARTITIONS = "partitions"
+    RIGHTS_GIVEN = "rights_given"
+    LAG_OFFSETS = "lag_offsets"
+    LEFT_BEHIND_PARTITIONS = "left_behind_partitions"
+    LEFT_BEHIND_OFFSETS = "left_behind_offsets"
+    LEFT_BEHIND_UNKNOWN_PARTITIONS = "left_behind_unknown_partitions"
+    HELD_OFFSETS = "held_offsets"
+    HELD_PARTITIONS = "held_partitions"
+    HELD_SINCE_MS = "held_since_ms"
+    HELD_RANGES = "held_ranges"
+    WITHOUT_WRITES_S = "without_writes_s"
+    FIRST_STEP_TO_PROMOTION_S = "first_step_to_promotion_s"
+    FORECAST_BASIS = "forecast_basis"
+    PROVED_OFFSETS = "proved_offsets"
+    ALL_OFFSETS = "all_offsets"
+    NEWEST_PROOF_S = "newest_proof_s"
+    OLDEST_PROOF_S = "oldest_proof_s"
+    SOURCE_PROBLEM = "source_problem"
+    DESTINATION_PROBLEM = "destination_problem"
+    DRAINED = "drained"
+    LOST_OFFSETS = "lost_offsets"
+    LOST_UNKNOWN_PARTITIONS = "lost_unknown_partitions"
+    SOURCE_SEEN_S = "source_seen_s"
+    TOPICS_LISTED_S = "topics_listed_s"
+    NOT_MIRRORED_PARTITIONS = "not_mirrored_partitions"
+    NOT_MIRRORED_OFFSETS = "not_mirrored_offsets"
+    NOT_MIRRORED_UNKNOWN_PARTITIONS = "not_mirrored_unknown_partitions"
+    NOT_MIRRORED_SIZES = "not_mirrored_sizes"
+    NOT_MIRRORED_REASONS = "not_mirrored_reasons"
+    HEARTBEAT_AGES_S = "heartbeat_ages_s"
+    HEARTBEAT_NUMBERS = "heartbeat_numbers"
+    OUTSIDE_BOUND_PARTITIONS = "outside_bound_partitions"
+    OUTSIDE_BOUND_OFFSETS = "outside_bound_offsets"
+    CUT_TRANSACTIONS = "cut_transactions"
+    TRANSACTIONS_SEEN_S = "transactions_seen_s"
+    DOUBTFUL_TRANSACTIONS = "doubtful_transactions"
+    TRANSACTIONS_COPIED_TO = "transactions_copied_to"
+    TRANSACTIONS_MISSING_IN = "transactions_missing_in"
+    UNLISTED_TRANSACTIONS = "unlisted_transactions"
+    OPEN_TRANSACTIONAL_IDS = "open_transactional_ids"
+    COMPLETE_UP_TO_MS = "complete_up_to_ms"
+    COMPLETE_LIMITED_BY = "complete_limited_by"
+    SWITCH_HOOKS = "switch_hooks"
+    LEASE_OWNER = "lease_owner"
+    LEASE_RELEASED = "lease_released"
+    LEASE_HEARTBEAT_S = "lease_heartbeat_s"
+    UNREAD_GROUPS = "unread_groups"
+    STATE = "state"
+    LEFT_BEHIND = "left_behind"
+    UNCOPIED_REASON = "uncopied_reason"
+    POSITION = "position"
+    MISSING_OFFSETS = "missing_offsets"
+    END_SEEN_S = "end_seen_s"
+    READ_AGAIN_MOST = "read_again_most"
+    READ_AGAIN_OFFSETS = "read_again_offsets"
+    READ_AGAIN_AFTER_SYNC = "read_again_after_sync"
+    NOT_SYNCED_PARTITIONS = "not_synced_partitions"
+    WITHOUT_OFFSET_PARTITIONS = "without_offset_partitions"
+    GROUPS_SYNCED_S = "groups_synced_s"
+    FENCE_STATE = "fence_state"
+    FENCE_SINCE_MS = "fence_since_ms"
+    FENCE_BY_COMMAND = "fence_by_command"
+    FENCE_PROBLEM = "fence_problem"
+    ACCEPTED_BEFORE_FENCE_OFFSETS = "accepted_before_fence_offsets"
+    DISCARDED_OFFSETS = "discarded_offsets"
+    DISCARDED_FROM = "discarded_from"
+    DISCARDED_BEFORE = "discarded_before"
+    OFFSETS_TO_COPY = "offsets_to_copy"
+    LINK_BYTES = "link_bytes"
+    DISK_BYTES = "disk_bytes"
+    STRATEGY_RISKS = "strategy_risks"
+
+    @classmethod
+    def _missing_(cls, value: object) -> FigureKey:
+        """A key of a newer version: what was recorded stays readable."""
+        member = str.__new__(cls, str(value))
+        member._name_, member._value_ = str(value).upper(), str(value)
+        return member
+
+
+class Unit(StrEnum):
+    """Of a number; else the kind of text."""
+
+    OFFSETS = "offsets"
+    PARTITIONS = "partitions"
+    NUMBER = "number"
+    SECONDS = "seconds"
+    AGE = "seconds ago"
+    TIME = "milliseconds since 1970"
+    BYTES = "bytes"
+    OFFSET = "offset"
+    YES_NO = "yes or no"
+    TEXT = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class FigureDefinition:
+    label: str
+    unit: Unit
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Of values that are codes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A figure as JSON shows it."""
+
+    value: FigureValue
+    """Null: unknown. A list: names; an object: by name."""
+    unit: Unit
+    text: str
+    """As people read it."""
+
+
+Figures = Mapping[FigureKey, FigureValue]
+"""In the order in which people read them."""
+FigureItems = Iterator[tuple[FigureKey, FigureValue]]
+
+_FENCE_TEXTS: Final = {
+    "pending": "pending; until it is in place, applications may write there",
+    "applied": "stands",
+    "watched": "cannot be fenced; it is only watched",
+    "lifting": "waits to be removed, since its run was aborted",
+}
+_LIMIT_TEXTS: Final = {
+    "no_topic": "the mirror has no such topic",
+    "topic_list": "the time when the source's topics were listed",
+}
+_RISK_TEXTS: Final = {
+    "recreate": "no broker stops; until it is copied anew there is no second copy of the topic; a new topic id, and all"
+    " committed offsets of the topic there are gone",
+    "offline": "one broker, or a few, stopped by you (some 10 s each), hands on files, with a backup; one replica"
+    " meanwhile, the others are filled again",
+    "replica": "one broker is stopped by you (some 5 s) and an unclean election takes place; one replica for a while",
+}
+_K, _U = FigureKey, Unit
+FIGURES: Final[Mapping[FigureKey, FigureDefinition]] = MappingProxyType(
+    {
+        key: FigureDefinition(label, unit, *texts)
+        for key, unit, label, *texts in (
+            (_K.OWNER, _U.TEXT, "owner"),
+            (_K.PARTITIONS, _U.NUMBER, "partitions"),
+            (_K.RIGHTS_GIVEN, _U.NUMBER, "rights given at promotion"),
+            (_K.LAG_OFFSETS, _U.OFFSETS, "lag"),
+            (_K.LEFT_BEHIND_PARTITIONS, _U.NUMBER, "partitions left behind"),
+            (_K.LEFT_BEHIND_OFFSETS, _U.OFFSETS, "left behind, missing at least"),
+            (_K.LEFT_BEHIND_UNKNOWN_PARTITIONS, _U.PARTITIONS, "left behind, unknown of"),
+            (
+                _K.HELD_OFFSETS,
+                _U.OFFSETS,
+                "deleted on the source, readable on the destination",
+            ),
+            (_K.HELD_PARTITIONS, _U.NUMBER, "partitions of these"),
+            (_K.HELD_SINCE_MS, _U.TIME, "the oldest since"),
+            (_K.HELD_RANGES, _U.TEXT, "their offsets"),
+            (_K.WITHOUT_WRITES_S, _U.SECONDS, "without writes, predicted"),
+            (_K.FIRST_STEP_TO_PROMOTION_S, _U.SECONDS, "first step to promotion, predicted"),
+            (_K.FORECAST_BASIS, _U.TEXT, "predicted by"),
+            (_K.PROVED_OFFSETS, _U.OFFSETS, "proved equal before"),
+            (_K.ALL_OFFSETS, _U.OFFSETS, "of all"),
+            (_K.NEWEST_PROOF_S, _U.AGE, "newest comparison"),
+            (_K.OLDEST_PROOF_S, _U.AGE, "oldest comparison"),
+            (_K.SOURCE_PROBLEM, _U.TEXT, "source"),
+            (_K.DESTINATION_PROBLEM, _U.TEXT, "destination"),
+            (_K.DRAINED, _U.YES_NO, "fenced and drained before the source died"),
+            (_K.LOST_OFFSETS, _U.OFFSETS, "loss, at least"),
+            (_K.LOST_UNKNOWN_PARTITIONS, _U.PARTITIONS, "loss unknown of"),
+            (_K.SOURCE_SEEN_S, _U.AGE, "source last looked at (what it acknowledged since is lost, too)"),
+            (_K.TOPICS_LISTED_S, _U.AGE, "topics of the source last listed (later ones are not counted)"),
+            (_K.NOT_MIRRORED_PARTITIONS, _U.NUMBER, "partitions without a copy"),
+            (_K.NOT_MIRRORED_OFFSETS, _U.OFFSETS, "without a copy, at least"),
+            (_K.NOT_MIRRORED_UNKNOWN_PARTITIONS, _U.PARTITIONS, "without a copy, size unknown of"),
+            (_K.NOT_MIRRORED_SIZES, _U.OFFSETS, "without a copy"),
+            (_K.NOT_MIRRORED_REASONS, _U.TEXT, "why without a copy"),
+            (_K.HEARTBEAT_AGES_S, _U.AGE, "newest heartbeats on the destination, by partition"),
+            (_K.HEARTBEAT_NUMBERS, _U.NUMBER, "numbers of these heartbeats"),
+            (_K.OUTSIDE_BOUND_PARTITIONS, _U.NUMBER, "partitions FAILED or without a leader"),
+            (_K.OUTSIDE_BOUND_OFFSETS, _U.OFFSETS, "of the loss, FAILED or without a leader"),
+            (_K.CUT_TRANSACTIONS, _U.NUMBER, "transactions cut in half, of those seen"),
+            (_K.TRANSACTIONS_SEEN_S, _U.AGE, "transactions last seen (later ones are unknown)"),
+            (_K.DOUBTFUL_TRANSACTIONS, _U.TEXT, "transactions in doubt"),
+            (_K.TRANSACTIONS_COPIED_TO, _U.TEXT, "partitions that have of them at least the beginning"),
+            (_K.TRANSACTIONS_MISSING_IN, _U.TEXT, "partitions that have nothing of them"),
+            (_K.UNLISTED_TRANSACTIONS, _U.NUMBER, "transactions in doubt that were too many to be noted"),
+            (_K.OPEN_TRANSACTIONAL_IDS, _U.NUMBER, "transactional ids that were busy then"),
+            (_K.COMPLETE_UP_TO_MS, _U.TIME, "complete up to"),
+            (_K.COMPLETE_LIMITED_BY, _U.TEXT, "limited by", _LIMIT_TEXTS),
+            (_K.SWITCH_HOOKS, _U.TEXT, "switch hooks"),
+            (_K.LEASE_OWNER, _U.TEXT, "data plane"),
+            (_K.LEASE_RELEASED, _U.YES_NO, "its lease is released"),
+            (_K.LEASE_HEARTBEAT_S, _U.AGE, "its last heartbeat"),
+            (_K.UNREAD_GROUPS, _U.NUMBER, "groups not looked at in time"),
+            (_K.STATE, _U.TEXT, "state"),
+            (_K.LEFT_BEHIND, _U.YES_NO, "no leader on the source, left behind"),
+            (_K.UNCOPIED_REASON, _U.TEXT, "no copy because"),
+            (_K.POSITION, _U.OFFSET, "position"),
+            (_K.MISSING_OFFSETS, _U.OFFSETS, "missing at least"),
+            (_K.END_SEEN_S, _U.AGE, "its end last seen"),
+            (_K.READ_AGAIN_MOST, _U.OFFSETS, "read again at most"),
+            (_K.READ_AGAIN_OFFSETS, _U.OFFSETS, "read again as of the last sync"),
+            (_K.READ_AGAIN_AFTER_SYNC, _U.OFFSETS, "read again after the final sync"),
+            (_K.NOT_SYNCED_PARTITIONS, _U.NUMBER, "partitions not synced yet"),
+            (
+                _K.WITHOUT_OFFSET_PARTITIONS,
+                _U.NUMBER,
+                "partitions without an offset (auto.offset.reset rules)",
+            ),
+            (_K.GROUPS_SYNCED_S, _U.AGE, "as committed"),
+            (_K.FENCE_STATE, _U.TEXT, "fence on the old source", _FENCE_TEXTS),
+            (_K.FENCE_SINCE_MS, _U.TIME, "fence since"),
+            (_K.FENCE_BY_COMMAND, _U.YES_NO, "closed by fence_command, which no broker can show"),
+            (_K.FENCE_PROBLEM, _U.TEXT, "fence, problem"),
+            (_K.ACCEPTED_BEFORE_FENCE_OFFSETS, _U.OFFSETS, "accepted before the fence stood"),
+            (_K.DISCARDED_OFFSETS, _U.OFFSETS, "salvaged, then discarded"),
+            (_K.DISCARDED_FROM, _U.OFFSET, "from offset"),
+            (_K.DISCARDED_BEFORE, _U.OFFSET, "to before offset"),
+            (_K.OFFSETS_TO_COPY, _U.OFFSETS, "to copy"),
+            (_K.LINK_BYTES, _U.BYTES, "about so much over the link"),
+            (_K.DISK_BYTES, _U.BYTES, "about so much written to disks"),
+            (_K.STRATEGY_RISKS, _U.TEXT, "risk", _RISK_TEXTS),
+        )
+    }
+)
+
+
+def _to_iso(at_ms: float) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="milliseconds")
+
+
+def _format_age(seconds: float) -> str:
+    for unit, unit_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:,.0f} {unit} ago"
+    return f"{seconds:.1f} s ago"
+
+
+_FORMATS: Final[Mapping[Unit, Callable[[float], str]]] = MappingProxyType(
+    {
+        Unit.OFFSETS: lambda count: format_count(int(count), "offset"),
+        Unit.PARTITIONS: lambda count: format_count(int(count), "partition"),
+        Unit.NUMBER: lambda count: f"{count:,}",
+        Unit.SECONDS: lambda seconds: f"{seconds:,.1f} s",
+        Unit.AGE: _format_age,
+        Unit.TIME: lambda at_ms: f"{_to_iso(at_ms)} UTC",
+        Unit.BYTES: format_bytes,
+    }
+)
+
+
+def find_definition(key: str) -> FigureDefinition:
+    """Also of a key that only a newer version knows."""
+    return FIGURES.get(FigureKey(key)) or FigureDefinition(key.replace("_", " "), Unit.TEXT)
+
+
+def format_value(key: str, value: FigureValue) -> str:
+    """The only place where a figure becomes text."""
+    definition = find_definition(key)
+    if value is None:
+        return UNKNOWN_TEXT
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return _FORMATS[definition.unit](value) if definition.unit in _FORMATS else str(value)
+    if isinstance(value, str):
+        return definition.texts.get(value, value)
+    if isinstance(value, Mapping):
+        texts = [f"{name}: {format_value(key, item)}" for name, item in value.items()]
+    else:
+        texts = [format_value(key, item) for item in value]
+    more_text = f" and {len(texts) - MAX_LISTED_NAMES} more" if len(texts) > MAX_LISTED_NAMES else ""
+    return ", ".join(texts[:MAX_LISTED_NAMES]) + more_text if texts else "none"
+
+
+def list_figure_rows(figures: Mapping[K, FigureValue]) -> Iterator[tuple[str, str]]:
+    """(label, text); a mapping has a row for each name."""
+    for key, value in figures.items():
+        label = find_definition(key).label
+        if isinstance(value, Mapping) and value:
+            listed = list(value.items())[:MAX_LISTED_NAMES]
+            yield from ((f"{label}, {name}", format_value(key, item)) for name, item in listed)
+            if len(value) > len(listed):
+                yield label, f"{len(value) - len(listed):,} more"
+        else:
+            yield label, format_value(key, value)
+
+
+def format_figures(figures: Mapping[K, FigureValue]) -> str:
+    """In one line."""
+    return "; ".join(f"{label}: {text}" for label, text in list_figure_rows(figures)) or UNKNOWN_TEXT
+
+
+def format_figure_documents(documents: Mapping[FigureKey, Figure]) -> str:
+    return format_figures({key: figure.value for key, figure in documents.items()})
+
+
+def to_figure_documents(figures: Figures) -> dict[FigureKey, Figure]:
+    return {
+        key: Figure(value=value, unit=find_definition(key).unit, text=format_value(key, value))
+        for key, value in figures.items()
+    }
