@@ -265,7 +265,7 @@ def can_lose(snapshot: MirrorSnapshot) -> bool:
 
 
 def list_loss_figures(snapshot: MirrorSnapshot) -> FigureItems:
-    """Of a drained source only what FAILED partitions lack, and what has no copy."""
+    """For a drained source: only what FAILED partitions lack, and what has no copy."""
     if not snapshot.is_drained and not can_lose(snapshot):
         return
     bound = compute_snapshot_loss(snapshot)

@@ -106,7 +106,7 @@ class FigureKey(StrEnum):
 
 
 class Unit(StrEnum):
-    """Of a number; else the kind of text."""
+    """A number's unit, or the kind of text."""
 
     OFFSETS = "offsets"
     PARTITIONS = "partitions"
@@ -125,7 +125,7 @@ class FigureDefinition:
     label: str
     unit: Unit
     texts: Mapping[str, str] = field(default_factory=dict)
-    """Of values that are codes."""
+    """Texts for values that are codes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
