@@ -25,6 +25,7 @@ from mirror_core.decide.run_result import format_outage, format_outage_briefly, 
 from mirror_core.decide.set_schedule import RunPhase, measure_set_standstill_s
 from mirror_core.decide.steps import RUN_STEPS, find_no_return_step, list_standstill_steps
 from mirror_core.evidence.html_templates import load_template
+from mirror_core.evidence.run_headline import make_headline
 from mirror_core.evidence.timeline import TIMELINE_WIDTH, build_timeline, parse_entries
 from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.figures import UNKNOWN_TEXT, FigureKey, Figures, format_figures, list_figure_rows
@@ -245,7 +246,9 @@ def _render_page(
         *(("right given at promotion", right) for right in plan.rights or ()),
         *((f"topic {topic}", f"strategy {strategy}") for topic, strategy in plan.strategies.items()),
     ]
+    answers = dict(answer_questions(run, steps, *sides, proof))
     stream = load_template("run.html.j2", when=_format_time_ms, figure_rows=list_figure_rows).stream(
+        headline=make_headline(run, steps, answers.get("What was lost", UNKNOWN_TEXT), proof),
         run=run,
         plan=plan,
         steps=steps,
@@ -255,7 +258,7 @@ def _render_page(
         approved_in_all=len(approved),
         clocks=compute_clocks(run, steps),
         back=format_reverse_name(plan.mirror),
-        answers=list(answer_questions(run, steps, *sides, proof)),
+        answers=list(answers.items()),
         forecast=[
             (row.subject, row.item, format_forecast(row), format_counted(row), format_error(row), row.basis)
             for row in list_forecast_rows(run, steps)[:MAX_TABLE_ROWS]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from mirror_core.model.run import (
     Run,
     RunKind,
     RunMode,
+    RunState,
     StepEvidence,
     StepRecord,
     StepState,
@@ -70,6 +72,7 @@ STEPS = [
 def test_the_page_tells_the_run_step_by_step(tmp_path: Path) -> None:
     page = page_of(tmp_path, RUN, STEPS)
     assert page.facts == [
+        *("unknown", "6.5 s", "unknown", "unknown"),
         "applications were moved from east to west",
         "begun 2026-09-21 14:13:20 UTC, promoted 2026-09-21 14:13:29 UTC after 6.5 s without writes",
         "unknown",
@@ -106,21 +109,21 @@ def test_the_page_tells_the_run_step_by_step(tmp_path: Path) -> None:
 def test_first_of_all_it_says_what_was_lost_and_how_that_is_known(tmp_path: Path) -> None:
     gate = {"verdict": "passed", "records_in_all": 120, "records_since_proof": 20, "partitions": 2}
     proved = [*STEPS[:3], step("parity", 6, 7, evidence=gate), *STEPS[3:]]
-    assert page_of(tmp_path, RUN, proved).facts[2:4] == [
+    assert page_of(tmp_path, RUN, proved).facts[6:8] == [
         "nothing", "120 records of 2 partitions compared equal, the last 20 of them behind the fence",
     ]  # fmt: skip
     in_part = {**gate, "not_compared": "1 partition(s): a-1"}
-    lost, known = page_of(tmp_path, RUN, [*STEPS[:3], step("parity", 6, 7, evidence=in_part), *STEPS[3:]]).facts[2:4]
+    lost, known = page_of(tmp_path, RUN, [*STEPS[:3], step("parity", 6, 7, evidence=in_part), *STEPS[3:]]).facts[6:8]
     assert lost == "unknown; nothing of what was compared"
     assert known.endswith("behind the fence; promoted as they were, and not compared: 1 partition(s): a-1")
     for changed in ({"records_in_all": 0}, {"verdict": "indeterminate"}):
         doubtful = [*STEPS[:3], step("parity", 6, 7, evidence={**gate, **changed}), *STEPS[3:]]
-        assert page_of(tmp_path, RUN, doubtful).facts[2] == "unknown"
+        assert page_of(tmp_path, RUN, doubtful).facts[6] == "unknown"
     failed = [*STEPS[:3], step("parity", 6, 7, evidence=gate, state=StepState.FAILED)]
-    assert page_of(tmp_path, RUN, failed).facts[2] == "unknown"
+    assert page_of(tmp_path, RUN, failed).facts[6] == "unknown"
     given_up = replace(PLAN, mode=RunMode.UNPLANNED, figures={FigureKey.LOST_OFFSETS: 3})
-    assert page_of(tmp_path, replace(RUN, plan=given_up), []).facts[2] == "loss, at least: 3 offsets"
-    assert page_of(tmp_path, replace(RUN, plan=replace(given_up, figures={})), []).facts[2] == "unknown"
+    assert page_of(tmp_path, replace(RUN, plan=given_up), []).facts[6] == "loss, at least: 3 offsets"
+    assert page_of(tmp_path, replace(RUN, plan=replace(given_up, figures={})), []).facts[6] == "unknown"
 
 
 def test_a_loss_that_was_counted_stands_in_place_of_the_forecast(tmp_path: Path) -> None:
@@ -129,24 +132,59 @@ def test_a_loss_that_was_counted_stands_in_place_of_the_forecast(tmp_path: Path)
         lost_offsets=1204, lost_basis="by the old source's ends", reread_offsets={}, reread_basis=""
     )
     page = page_of(tmp_path, replace(RUN, plan=plan, forecast_outcome=counted), [])
-    assert page.facts[2:4] == ["1,204 offset(s)", "by the old source's ends"]
+    assert page.facts[6:8] == ["1,204 offset(s)", "by the old source's ends"]
     unseen = page_of(tmp_path, replace(RUN, plan=plan, forecast_outcome=replace(counted, lost_offsets=None)), [])
-    assert unseen.facts[2] == "loss, at least: 3 offsets"
+    assert unseen.facts[6] == "loss, at least: 3 offsets"
 
 
 def test_what_a_run_reached_is_said_and_not_what_was_meant(tmp_path: Path) -> None:
-    fenced = page_of(tmp_path, RUN, STEPS[:2]).facts
+    fenced = page_of(tmp_path, RUN, STEPS[:2]).facts[4:]
     assert fenced[:2] == ["nothing was moved from east to west", "begun 2026-09-21 14:13:20 UTC"]
     lost = replace(RUN, plan=replace(PLAN, mode=RunMode.UNPLANNED))
     assert (
-        page_of(tmp_path, lost, [step("promote", 1, 2)]).facts[0]
+        page_of(tmp_path, lost, [step("promote", 1, 2)]).facts[4]
         == "applications were moved from east to west, without east"
     )
     home = replace(RUN, plan=replace(PLAN, kind=RunKind.FAILBACK, steps=(PlanStep(name="salvage", action=""),)))
-    done = page_of(tmp_path, home, [step("salvage", 0, 1, evidence={"records": 7})]).facts
+    done = page_of(tmp_path, home, [step("salvage", 0, 1, evidence={"records": 7})]).facts[4:]
     assert done[0] == "applications and records have come from west home to east"
     assert done[2] == "7 record(s) that only the old source had"
-    assert page_of(tmp_path, home, [step("salvage", 0, None)]).facts[0] == "on the way from west home to east"
+    assert page_of(tmp_path, home, [step("salvage", 0, None)]).facts[4] == "on the way from west home to east"
+
+
+def headline_of(folder: Path, run: Run, steps: list[StepRecord]) -> list[str]:
+    page = page_of(folder, run, steps)
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    (verdict,) = re.findall(r'<p class="verdict (.*)</p>', text)
+    return [verdict, *page.facts[:4]]
+
+
+def test_the_page_begins_with_a_verdict_and_four_figures(tmp_path: Path) -> None:
+    gate = {"verdict": "passed", "records_in_all": 66_092, "records_since_proof": 20, "partitions": 2}
+    steps = [*STEPS[:3], step("parity", 6, 7, evidence=gate), STEPS[3]]
+    reread = ForecastOutcome(lost_offsets=0, lost_basis="", reread_offsets={"g": 900, "h": 125}, reread_basis="asked")
+    assert headline_of(tmp_path, replace(RUN, forecast_outcome=reread), steps) == [
+        'good">Failover of m, planned: done',
+        *("nothing", "6.5 s", "1,025 offsets by consumer groups", "66,092 records"),
+    ]
+    unknown = replace(reread, reread_offsets={"g": None})
+    assert headline_of(tmp_path, replace(RUN, forecast_outcome=unknown), steps)[3] == "unknown"
+    assert headline_of(tmp_path, RUN, STEPS)[0] == 'bad">Failover of m, planned: step canary FAILED'
+    assert headline_of(tmp_path, RUN, STEPS[:2])[0] == 'warn">Failover of m, planned: not ended'
+    given_up = replace(RUN, state=RunState.ABORTED)
+    assert headline_of(tmp_path, given_up, STEPS[:1])[0] == 'warn">Failover of m, planned: ABORTED'
+    home = replace(RUN, plan=replace(PLAN, kind=RunKind.FAILBACK))
+    saved = headline_of(tmp_path, home, [step("salvage", 0, 1, evidence={"records": 4_640})])
+    assert saved[1:3] == ["4,640 records", "see failover m-back"]
+
+
+def test_what_is_behind_the_first_screen_is_folded(tmp_path: Path) -> None:
+    page_of(tmp_path, RUN, STEPS)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    first, _, folded = text.partition("<details")
+    assert 'class="figures"' in first
+    assert folded.count("<table>") == text.count("<table>") == 5
+    assert text.count("<details") == text.count("</details>")
 
 
 def test_forecast_and_count_stand_side_by_side(tmp_path: Path) -> None:
@@ -158,7 +196,7 @@ def test_forecast_and_count_stand_side_by_side(tmp_path: Path) -> None:
     )
     run = replace(RUN, plan=replace(PLAN, forecast=told), forecast_outcome=counted)
     page = page_of(tmp_path, run, STEPS)
-    at = page.rows.index(["what", "of", "foretold", "counted", "error", "how it is known"])
+    at = page.rows.index(["what", "of", "predicted", "measured", "error", "how it is known"])
     assert page.rows[at + 1] == [
         "seconds without writes",
         "",
@@ -172,14 +210,15 @@ def test_forecast_and_count_stand_side_by_side(tmp_path: Path) -> None:
     assert ["offsets read again", "g", "0", "30", "+30", "asked"] in page.rows
     document = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
     assert document["forecast"][0]["error"] == 1.5
-    assert "Foretold and counted" not in page_of(tmp_path, RUN, STEPS).headings
+    assert "Predicted and measured" in page.text
+    assert "Predicted and measured" not in page_of(tmp_path, RUN, STEPS).text
 
 
 def test_of_a_source_that_is_lost_the_page_says_what_was_ever_compared_with_it(tmp_path: Path) -> None:
     lost = replace(RUN, plan=replace(PLAN, mode=RunMode.UNPLANNED))
 
     def proved(evidence: StepEvidence, state: StepState = StepState.DONE) -> str:
-        return page_of(tmp_path, lost, [step("record_lmo", 1, 2, evidence=evidence, state=state)]).facts[4]
+        return page_of(tmp_path, lost, [step("record_lmo", 1, 2, evidence=evidence, state=state)]).facts[8]
 
     some = {"compared_before": "90 of 100 offsets", "never_compared": "orders-0 [90, 100)", "receipts": "7 files"}
     known = "90 of 100 offsets were compared equal with the source while it answered"
@@ -196,7 +235,7 @@ def test_of_a_source_that_is_lost_the_page_says_what_certificates_prove(tmp_path
 
     def told(**seen: str) -> list[str]:
         path = write_run_report(tmp_path, lost, [], {}, {}, sides=SIDES, chronicle=(), proof=seen)
-        return Page(path.read_text(encoding="utf-8")).facts[5:7]
+        return Page(path.read_text(encoding="utf-8")).facts[9:11]
 
     some = {"certificates": "indeterminate", "proved_by_certificates": "80 of 100 offsets", "not_as_copied": "none"}
     some |= {"not_proved": "a-0: 20 of 100 offsets, [80, 100)", "not_proved_because": "lost", "to_prove_more": "type"}
