@@ -25,6 +25,7 @@ import pyarrow as pa
 import yaml
 
 from mirror_core.decide.user_expectations import UserExpectation, UserExpectations, parse_expectations
+from mirror_core.evidence.html_templates import load_template
 from mirror_core.evidence.suites import TIER, Expectation, Suite, TableExpectations, list_columns
 from mirror_core.kafka.config import Config
 from mirror_core.model.errors import BadRequest
@@ -61,6 +62,8 @@ class ExpectationResult:
 class TableJudgement:
     held: tuple[ExpectationResult, ...]
     docs: str = ""
+    validation_page: str = ""
+    """Relative to the folder of the Data Docs."""
 
     @property
     def success(self) -> bool:
@@ -98,10 +101,15 @@ def judge_tables(tables: Sequence[tuple[TableExpectations, pa.Table]], docs: Pat
             )
             for demands, table in tables
         ]
-    if docs is not None:
-        _remove_external_links(docs)
-    page = str(docs / "index.html") if docs else ""
-    return tuple(TableJudgement(held=table_results, docs=page) for table_results in results)
+    pages = {} if docs is None else _finish_docs(docs, [str(demands.suite.table_kind) for demands, _ in tables])
+    return tuple(
+        TableJudgement(
+            held=table_results,
+            docs=str(docs / _DOCS_INDEX) if docs else "",
+            validation_page=pages.get(str(demands.suite.table_kind), ""),
+        )
+        for (demands, _), table_results in zip(tables, results, strict=True)
+    )
 
 
 def evaluate_specimen(demands: TableExpectations) -> tuple[ExpectationResult, ...]:
@@ -250,6 +258,18 @@ def _find_error(info: Any) -> str:
     is_single = "raised_exception" in (info or {})
     errors = [info] if is_single else list((info or {}).values())
     return next((str(error["exception_message"]) for error in errors if error.get("exception_message")), "")
+
+
+_DOCS_INDEX: Final = "index.html"
+
+
+def _finish_docs(docs: Path, table_kinds: Sequence[str]) -> dict[str, str]:
+    """Pages of the newest validations. Replaces their index, which shows nothing without scripts from elsewhere."""
+    _remove_external_links(docs)
+    found = {kind: sorted((docs / "validations" / kind).rglob("*.html")) for kind in table_kinds}
+    pages = {kind: paths[-1].relative_to(docs).as_posix() for kind, paths in found.items() if paths}
+    (docs / _DOCS_INDEX).write_text(load_template("data_docs.html.j2").render(pages=pages), encoding="utf-8")
+    return pages
 
 
 def _remove_external_links(folder: Path) -> None:

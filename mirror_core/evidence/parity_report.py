@@ -113,6 +113,8 @@ class ParityPartitionLine:
     records: int
     differing: int
     unread: int
+    held_from: int = 0
+    """Lower offsets were removed by retention on both sides."""
 
 
 def warm_up() -> None:
@@ -237,6 +239,7 @@ def _to_partition_lines(result: ParityResult, rows: Sequence[ParityRow], level: 
                 sum(count_sample(row, level) for row in partition_rows),
                 sum(row.differing for row in partition_rows),
                 sum(1 for row in partition_rows if row.error),
+                result.first_held_offsets.get(partition, 0),
             )
         )
     return sorted(lines, key=lambda line: (not line.differing, not line.unread, line.name))
@@ -249,6 +252,10 @@ def _render(
         **document,
         lines=lines[:MAX_LISTED_ROWS],
         more_lines=max(0, len(lines) - MAX_LISTED_ROWS),
+        proved_offsets=sum(max(0, line.proven - line.held_from) for line in lines),
+        held_offsets=sum(max(0, max(line.end, line.proven) - line.held_from) for line in lines),
+        differing=sum(line.differing for line in lines),
+        unread=sum(line.unread for line in lines),
         shown=MAX_LISTED_ROWS,
         judged=judged,
         agree=agree,

@@ -19,6 +19,7 @@ from mirror_core.evidence.expectations import TableJudgement, judge_table, judge
 from mirror_core.evidence.suites import PARITY, READINESS, SYNC, Suite, TableExpectations
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.parity_verdict import ParityVerdict
+from tests.support.html_pages import Page
 
 FINE: Mapping[str, Any] = {
     "topic": "orders",
@@ -275,6 +276,11 @@ def test_the_data_docs_load_nothing_from_elsewhere_and_show_names_of_others_as_t
     pages = list((tmp_path / "docs").rglob("*.html"))
     assert {"readiness.html", "sync.html", "index.html"} <= {page.name for page in pages}
     assert Path(ready.docs) in pages
+    index = Page(Path(ready.docs).read_text(encoding="utf-8"))
+    assert index.links == [ready.validation_page, synced.validation_page]
+    for kind, link in zip(("readiness", "sync"), index.links, strict=True):
+        assert link.startswith(f"validations/{kind}/")
+        assert (tmp_path / "docs" / link) in pages
     for page in pages:
         text = page.read_text(encoding="utf-8")
         loaded = re.findall(r"<(?:script|link|img|source|iframe)\b[^>]*(?:https?:)?//[^>]*>|url\([^)]*//[^)]*\)", text)

@@ -199,12 +199,22 @@ def test_the_page_lists_partitions_the_worst_first(tmp_path: Path) -> None:
     assert page.rows[-6:] == [
         ["Partition", "From", "To", "Proven equal up to", "Records", "Result"],
         ["0-0", "0", "7", "0", "0", "1 difference(s)"],
-        ["c-0", "0", "9000", "4", "9,000", "5 difference(s)"],
+        ["c-0", "0", "9,000", "4", "9,000", "5 difference(s)"],
         ["a-1", "0", "14", "0", "0", "2 part(s) not compared"],
         ["a-0", "3", "30", "30", "27", "equal"],
         ["b-0", "5", "5", "0", "0", "empty"],
     ]
-    assert page.facts[:3] == ["1,234,567", "1", "2"]
+    assert page.facts[:6] == ["1,234,567", "34 of 9,056 offsets", "6", "2", "1", "2"]
+
+
+def test_where_nothing_is_new_the_page_says_what_was_proved_before(tmp_path: Path) -> None:
+    result = replace(EQUAL, records=0, verified_ends={A0: Offset(56_401)}, first_held_offsets={A0: Offset(401)})
+    page = Page(report(tmp_path, result, [ends(A0, 56_401, 56_401), ends(B0, 5, 5)]))
+    assert page.rows[-2:] == [
+        ["a-0", "56,401", "56,401", "56,401", "0", "nothing new; proved up to 56,401 before"],
+        ["b-0", "5", "5", "0", "0", "empty"],
+    ]
+    assert page.facts[:2] == ["0", "56,000 of 56,005 offsets"]
 
 
 def test_a_long_list_is_cut_and_says_where_the_rest_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
