@@ -12,7 +12,7 @@ from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -28,7 +28,7 @@ from mirror_core.model.files import report_write_errors, sync_path, sync_tree
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange, SalvagedPartition, SalvageMatch
 from mirror_core.parity.keyed_digest import digest_in_memory
-from mirror_core.wire.batch import LOG_APPEND_TIME
+from mirror_core.parity.record_table import RECORD_COLUMNS, RecordColumn, build_batches, build_ddl, build_schema
 from mirror_core.wire.records import Record
 
 _TOMBSTONE: Final = b""
@@ -75,35 +75,14 @@ def _digest_value(record: Record) -> bytes:
     return _TOMBSTONE if record.value is None else digest_in_memory(record.value)
 
 
-_HEADER: Final[tuple[pa.Field[Any], ...]] = (
-    pa.field("name", pa.binary(), nullable=False),  # binary: header names need not be UTF-8
-    pa.field("value", pa.binary()),
-)
-_COLUMNS: Final[tuple[pa.Field[Any], ...]] = (
-    pa.field("topic", pa.string(), nullable=False),
-    pa.field("partition", pa.int32(), nullable=False),
-    pa.field("offset", pa.int64(), nullable=False),
-    pa.field("timestamp_ms", pa.int64(), nullable=False),
-    pa.field("timestamp_type", pa.string(), nullable=False),
-    pa.field("key", pa.binary()),
-    pa.field("value", pa.binary()),
-    pa.field("headers", pa.list_(pa.struct(_HEADER)), nullable=False),
-    pa.field("match", pa.string()),  # null where no other cluster was compared
-)
-SCHEMA: Final = pa.schema(_COLUMNS)
-DDL: Final = (
-    "topic string not null, partition int not null, offset bigint not null, timestamp_ms bigint not null, "
-    "timestamp_type string not null, key binary, value binary, "
-    "headers array<struct<name: binary not null, value: binary>> not null, match string"
-)
+_MATCH: Final = RecordColumn(pa.field("match", pa.string()), "string", lambda p, h, r: None)
+"""Null where no other cluster was compared."""
+SCHEMA: Final = build_schema([*RECORD_COLUMNS, _MATCH])
+DDL: Final = build_ddl([*RECORD_COLUMNS, _MATCH])
 MANIFEST: Final = "_salvage.json"
 NOT_WRITABLE_ADVICE: Final = "nothing was deleted: make room and rights there, or give another folder"
 MAX_LISTED_OFFSETS: Final = 5
-_ROWS_PER_BATCH: Final = 2000
-_BYTES_PER_BATCH: Final = 16 << 20
 _NAME_CHARACTERS: Final = 200
-_HEADER_BYTES: Final = 300
-"""A header in memory, besides name and value."""
 WriteRecords = Callable[[Sequence["SalvageTask"], Path], None]
 
 
@@ -194,35 +173,10 @@ def read_record_batches(task: SalvageTask) -> Iterator[pa.RecordBatch]:
     config = load_config(Path(task.config_path), only_principal=Principal.DATA)
     wanted = task.range
     matches = _find_matches(config, task)
-    rows: list[dict[str, Any]] = []
-    size = 0
+    match = replace(_MATCH, read=lambda p, h, r: matches.find_match(r).value) if matches is not None else _MATCH
     with LogReader(config.cluster(task.cluster)) as reader:
-        for header, record in reader.records(wanted.partition, wanted.start, wanted.end):
-            rows.append(
-                {
-                    "topic": wanted.partition.topic,
-                    "partition": wanted.partition.index,
-                    "offset": record.offset,
-                    "timestamp_ms": record.timestamp_ms,
-                    "timestamp_type": "LogAppendTime" if header.attributes & LOG_APPEND_TIME else "CreateTime",
-                    "key": record.key,
-                    "value": record.value,
-                    "headers": [{"name": name, "value": value} for name, value in record.headers],
-                    "match": None if matches is None else matches.find_match(record).value,
-                }
-            )
-            size += estimate_row_bytes(record)
-            if len(rows) >= _ROWS_PER_BATCH or size >= _BYTES_PER_BATCH:
-                yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
-                rows, size = [], 0
-    if rows:
-        yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
-
-
-def estimate_row_bytes(record: Record) -> int:
-    """In memory. Many headers take far more than their bytes."""
-    headers = sum(_HEADER_BYTES + len(name) + len(value or b"") for name, value in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + headers
+        records = reader.records(wanted.partition, wanted.start, wanted.end)
+        yield from build_batches(wanted.partition, records, [*RECORD_COLUMNS, match])
 
 
 def _find_matches(config: Config, task: SalvageTask) -> TailMatches | None:

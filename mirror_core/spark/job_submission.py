@@ -16,10 +16,12 @@ from py4j.protocol import Py4JError
 from pyspark import RDD, SparkConf, SparkContext, StatusTracker
 from pyspark.errors import PySparkException
 from pyspark.serializers import NoOpSerializer
+from pyspark.sql import DataFrame, SparkSession
 
 from mirror_core.model.errors import RemoteFault
 from mirror_core.spark.copy_executor import TaskFunction, run_task
 from mirror_core.spark.session import parse_local_master
+from mirror_core.spark.table_executor import PAYLOAD_COLUMN, to_row
 
 SLOT_TIMEOUT_S: Final = 60.0
 """YARN and Kubernetes need half a minute to start executors."""
@@ -165,7 +167,13 @@ def distribute_payloads(context: SparkContext, payloads: Sequence[bytes]) -> RDD
     for payload in payloads:
         java_payloads.add(payload)
     java_context: Any = context._jsc
-    return RDD(java_context.parallelize(java_payloads, len(payloads)), context, NoOpSerializer())
+    return RDD(java_context.parallelize(java_payloads, max(1, len(payloads))), context, NoOpSerializer())
+
+
+def create_payload_frame(spark: SparkSession, payloads: Sequence[bytes]) -> DataFrame:
+    """One row in each partition."""
+    rows = distribute_payloads(spark.sparkContext, payloads).map(to_row)
+    return spark.createDataFrame(rows, f"{PAYLOAD_COLUMN} binary")
 
 
 def run_each(

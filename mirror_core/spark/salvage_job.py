@@ -12,9 +12,9 @@ from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.model.parity_verdict import ParityRange, SalvagedPartition
 from mirror_core.parity.salvage import DDL, SalvageTask, salvage_records, write_locally
-from mirror_core.spark.job_submission import distribute_payloads, require_task_slot
-from mirror_core.spark.salvage_executor import PAYLOAD_COLUMN, read_task_records, to_row
+from mirror_core.spark.job_submission import create_payload_frame, require_task_slot
 from mirror_core.spark.session import NO_CONF, format_job_error, get_spark_session
+from mirror_core.spark.table_executor import read_salvage
 
 if TYPE_CHECKING:
     from pyspark.sql.pandas._typing import ArrowMapIterFunction
@@ -60,10 +60,7 @@ class SparkSalvage:
         payloads = tuple(msgspec.json.encode(task) for task in tasks)
         try:
             spark = get_spark_session(SALVAGE_APP, self._master, self._cores, self._conf)
-            tasks_table = spark.createDataFrame(
-                distribute_payloads(spark.sparkContext, payloads).map(to_row), f"{PAYLOAD_COLUMN} binary"
-            )
-            rows = tasks_table.mapInArrow(cast("ArrowMapIterFunction", read_task_records), DDL)
+            rows = create_payload_frame(spark, payloads).mapInArrow(cast("ArrowMapIterFunction", read_salvage), DDL)
             with require_task_slot(spark.sparkContext, f"Spark, salvage of cluster {tasks[0].cluster}"):
                 rows.write.mode("append").option("compression", "zstd").parquet(folder.resolve().as_uri())
         except (PySparkException, Py4JError, OSError) as error:

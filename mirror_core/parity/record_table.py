@@ -1,0 +1,300 @@
+"""A topic's records as a table: which offsets to read, and Arrow batches of them.
+
+Options are those of Spark's Kafka source, where it has them. Offsets are fixed once, when a table is planned: reading
+it twice gives the same records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import Principal, load_config
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offset_points
+from mirror_core.kafka.log_reader import LogReader, LogTrimmed
+from mirror_core.kafka.topic_existence import find_existing_topics
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.wire.batch import LOG_APPEND_TIME, BatchHeader
+from mirror_core.wire.records import Record
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+MAX_ROWS_PER_BATCH: Final = 2_000
+MAX_BYTES_PER_BATCH: Final = 4 << 20
+"""A batch is a copy in Spark's JVM, too."""
+HEADER_BYTES: Final = 300
+"""A header in memory, besides name and value."""
+
+_HEADER: Final = pa.struct(
+    [
+        pa.field("name", pa.binary(), nullable=False),  # binary: header names need not be UTF-8
+        pa.field("value", pa.binary()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordColumn:
+    field: pa.Field[Any]
+    ddl: str
+    read: Callable[[Partition, BatchHeader, Record], object]
+
+
+def compute_content_digest(header: BatchHeader, record: Record) -> bytes:
+    """SHA-256 of timestamp, timestamp type, key, value and headers, in that order: 32 bytes.
+
+    Numbers are big-endian int64; bytes and lists have their length before them, and null has length -1.
+    """
+    digest = hashlib.sha256(struct.pack(">qq", record.timestamp_ms, bool(header.attributes & LOG_APPEND_TIME)))
+    for part in (record.key, record.value):
+        _digest_bytes(digest.update, part)
+    digest.update(struct.pack(">q", len(record.headers)))
+    for name, value in record.headers:
+        _digest_bytes(digest.update, name)
+        _digest_bytes(digest.update, value)
+    return digest.digest()
+
+
+def _digest_bytes(update: Callable[[bytes], object], data: bytes | None) -> None:
+    update(struct.pack(">q", -1 if data is None else len(data)))
+    update(data or b"")
+
+
+RECORD_COLUMNS: Final = (
+    RecordColumn(pa.field("topic", pa.string(), nullable=False), "string not null", lambda p, h, r: p.topic),
+    RecordColumn(pa.field("partition", pa.int32(), nullable=False), "int not null", lambda p, h, r: p.index),
+    RecordColumn(pa.field("offset", pa.int64(), nullable=False), "bigint not null", lambda p, h, r: r.offset),
+    RecordColumn(
+        pa.field("timestamp_ms", pa.int64(), nullable=False), "bigint not null", lambda p, h, r: r.timestamp_ms
+    ),
+    RecordColumn(
+        pa.field("timestamp_type", pa.string(), nullable=False),
+        "string not null",
+        lambda p, h, r: "LogAppendTime" if h.attributes & LOG_APPEND_TIME else "CreateTime",
+    ),
+    RecordColumn(pa.field("key", pa.binary()), "binary", lambda p, h, r: r.key),
+    RecordColumn(pa.field("value", pa.binary()), "binary", lambda p, h, r: r.value),
+    RecordColumn(
+        pa.field("headers", pa.list_(_HEADER), nullable=False),
+        "array<struct<name: binary not null, value: binary>> not null",
+        lambda p, h, r: [{"name": name, "value": value} for name, value in r.headers],
+    ),
+)
+DIGEST_COLUMN: Final = RecordColumn(
+    pa.field("digest", pa.binary(), nullable=False), "binary not null", lambda p, h, r: compute_content_digest(h, r)
+)
+COLUMNS: Final[Mapping[str, RecordColumn]] = {column.field.name: column for column in (*RECORD_COLUMNS, DIGEST_COLUMN)}
+
+
+def build_schema(columns: Sequence[RecordColumn]) -> pa.Schema:
+    return pa.schema([column.field for column in columns])
+
+
+def build_ddl(columns: Sequence[RecordColumn]) -> str:
+    """In Spark's words."""
+    return ", ".join(f"{column.field.name} {column.ddl}" for column in columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRange:
+    """Offsets [start, end)."""
+
+    partition: Partition
+    start: Offset
+    end: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordTable:
+    """Which records, in which columns. Holds no secret."""
+
+    config_path: str
+    """Where it is read."""
+    cluster: ClusterName
+    columns: tuple[str, ...]
+    ranges: tuple[LogRange, ...]
+    """Spark reads each in a task of its own."""
+
+    def list_columns(self) -> list[RecordColumn]:
+        return [COLUMNS[name] for name in self.columns]
+
+
+class RecordTableOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=str.lower, kw_only=True):
+    """Text as users give it."""
+
+    config: str
+    """Path of mirrorbook.yaml where the table is planned."""
+    cluster: str
+    subscribe: str = ""
+    """Topics, comma-separated."""
+    assign: str = ""
+    """JSON: partitions by topic, instead of `subscribe`."""
+    startingOffsets: str = EARLIEST
+    """`earliest`, or JSON: first offsets by topic and partition. Partitions that it leaves out: earliest."""
+    endingOffsets: str = LATEST
+    """`latest` (the last stable offset), or JSON: next offsets after the last ones."""
+    minPartitions: str = "1"
+    """At least so many ranges, where there are as many offsets."""
+    columns: str = ",".join(column.field.name for column in RECORD_COLUMNS)
+    executorsConfig: str = ""
+    """Path of mirrorbook.yaml where tasks run; empty: the same."""
+
+
+def parse_options(options: Mapping[str, str]) -> RecordTableOptions:
+    """Names in any case. Raises BadRequest."""
+    given = {name.lower(): value for name, value in options.items()}
+    known = {name.lower(): name for name in RecordTableOptions.__struct_fields__}
+    if foreign := sorted(set(given) - set(known)):
+        advice = (
+            ": addresses and credentials come from the file that `config` names"
+            if any(name.startswith("kafka.") for name in foreign)
+            else ""
+        )
+        raise BadRequest(f"unknown option {', '.join(foreign)}{advice}. Known: {', '.join(known.values())}")
+    if missing := [name for name in ("config", "cluster") if not given.get(name)]:
+        raise BadRequest(f"option {', '.join(missing)} is missing")
+    parsed = msgspec.convert(given, RecordTableOptions)
+    if bool(parsed.subscribe) == bool(parsed.assign):
+        raise BadRequest("give either option subscribe (topics) or option assign (partitions)")
+    if not (parsed.minPartitions.isdecimal() and int(parsed.minPartitions)):
+        raise BadRequest(f"option minPartitions is {parsed.minPartitions!r}, which is no number above 0")
+    columns = _split(parsed.columns)
+    if not columns or len(set(columns)) < len(columns) or not set(columns) <= set(COLUMNS):
+        raise BadRequest(f"option columns is {parsed.columns!r}: name some of {', '.join(COLUMNS)}, each once")
+    return parsed
+
+
+def plan_record_table(options: RecordTableOptions) -> RecordTable:
+    """Asks the cluster, as its data principal.
+
+    Raises BadRequest for offsets that are not in the log and for absent topics.
+    """
+    config = load_config(Path(options.config), only_principal=Principal.DATA)
+    cluster = config.cluster(ClusterName(options.cluster))
+    assigned = _parse_assignment(options.assign) if options.assign else None
+    with ClusterClient(cluster, Principal.DATA) as client:
+        topics = _split(options.subscribe) if assigned is None else tuple(sorted({p.topic for p in assigned}))
+        found = find_existing_topics(client, topics)
+        if absent := [topic for topic in topics if topic not in found]:
+            raise BadRequest(f"cluster {cluster.name} has no topic {', '.join(absent)}")
+        existing = [Partition(topic, index) for topic in topics for index in sorted(found[topic].partitions)]
+        partitions = existing if assigned is None else sorted(assigned)
+        if unknown := [str(partition) for partition in partitions if partition not in set(existing)]:
+            raise BadRequest(f"cluster {cluster.name} has no partition {', '.join(unknown)}")
+        starts, ends = list_offset_points(client, partitions, [OffsetPoint.START, OffsetPoint.STABLE_END]).values()
+    chosen_starts = _parse_offsets("startingOffsets", options.startingOffsets, EARLIEST, starts)
+    chosen_ends = _parse_offsets("endingOffsets", options.endingOffsets, LATEST, ends)
+    for partition in partitions:
+        first, end = chosen_starts[partition], chosen_ends[partition]
+        if first < starts[partition] or end > ends[partition] or first > end:
+            raise BadRequest(
+                f"cluster {cluster.name}, {partition}: offsets {first} to {end} were asked for, and {starts[partition]}"
+                f" to {ends[partition]} can be read"
+            )
+    whole = [
+        LogRange(partition=partition, start=chosen_starts[partition], end=chosen_ends[partition])
+        for partition in partitions
+        if chosen_starts[partition] < chosen_ends[partition]
+    ]
+    return RecordTable(
+        config_path=str(Path(options.executorsConfig or options.config).absolute()),
+        cluster=cluster.name,
+        columns=_split(options.columns),
+        ranges=tuple(split_ranges(whole, int(options.minPartitions))),
+    )
+
+
+def split_ranges(ranges: Sequence[LogRange], at_least: int) -> Iterator[LogRange]:
+    """In pieces of about as many offsets each."""
+    total = sum(wanted.end - wanted.start for wanted in ranges)
+    size = max(1, total // at_least)
+    for wanted in ranges:
+        length = wanted.end - wanted.start
+        count = 1 if at_least <= len(ranges) else -(-length // size)
+        cuts = [Offset(wanted.start + length * number // count) for number in range(count + 1)]
+        for start, end in itertools.pairwise(cuts):
+            yield replace(wanted, start=start, end=end)
+
+
+def read_record_table(table: RecordTable) -> Iterator[pa.RecordBatch]:
+    """Committed records, without the hidden ones that fill gaps.
+
+    Raises LogTrimmed when the log's start passed a range while it was read.
+    """
+    config = load_config(Path(table.config_path), only_principal=Principal.DATA)
+    with LogReader(config.cluster(table.cluster)) as reader:
+        for wanted in table.ranges:
+            yield from build_batches(
+                wanted.partition, reader.records(wanted.partition, wanted.start, wanted.end), table.list_columns()
+            )
+            if (log_start := reader.log_start(wanted.partition)) > wanted.start:
+                raise LogTrimmed(f"cluster {table.cluster}, {wanted.partition}, offset {wanted.start}", log_start)
+
+
+def build_batches(
+    partition: Partition, records: Iterator[tuple[BatchHeader, Record]], columns: Sequence[RecordColumn]
+) -> Iterator[pa.RecordBatch]:
+    """At most a few thousand rows or some megabytes each; a larger record has a batch of its own."""
+    schema = build_schema(columns)
+    rows: list[list[object]] = [[] for _ in columns]
+    count = size = 0
+    for header, record in records:
+        for values, column in zip(rows, columns, strict=True):
+            values.append(column.read(partition, header, record))
+        count, size = count + 1, size + estimate_row_bytes(record)
+        if count >= MAX_ROWS_PER_BATCH or size >= MAX_BYTES_PER_BATCH:
+            yield _to_batch(rows, schema)
+            rows, count, size = [[] for _ in columns], 0, 0
+    if count:
+        yield _to_batch(rows, schema)
+
+
+def _to_batch(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.RecordBatch:
+    arrays = [pa.array(values, type=field.type) for values, field in zip(rows, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def estimate_row_bytes(record: Record) -> int:
+    """In memory. Many headers take far more than their bytes."""
+    headers = sum(HEADER_BYTES + len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers
+
+
+def _split(names: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in names.split(",") if name.strip())
+
+
+def _parse_assignment(text: str) -> list[Partition]:
+    try:
+        assigned = msgspec.json.decode(text, type=dict[str, list[int]])
+    except msgspec.DecodeError as error:
+        raise BadRequest(f'option assign is no JSON such as {{"orders": [0, 1]}}: {error}') from None
+    return [Partition(topic, index) for topic, indexes in assigned.items() for index in dict.fromkeys(indexes)]
+
+
+def _parse_offsets(
+    option: str, text: str, default: str, default_offsets: Mapping[Partition, Offset]
+) -> dict[Partition, Offset]:
+    if text == default:
+        return dict(default_offsets)
+    shape = f'option {option} is {default} or JSON such as {{"orders": {{"0": 100}}}}'
+    try:
+        given = msgspec.json.decode(text, type=dict[str, dict[int, int]])
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"{shape}: {error}") from None
+    offsets = {Partition(topic, index): value for topic, values in given.items() for index, value in values.items()}
+    if foreign := [str(partition) for partition in offsets if partition not in default_offsets]:
+        raise BadRequest(f"option {option} names {', '.join(foreign)}, which is not read")
+    if any(offset < 0 for offset in offsets.values()):
+        raise BadRequest(f"{shape}: an offset is negative")
+    return {**default_offsets, **{partition: Offset(offset) for partition, offset in offsets.items()}}

@@ -1,0 +1,70 @@
+"""A topic's records as a DataFrame: `spark.read.format("mirrorbook")` on Spark 4, `read_records` on every version.
+
+Exact records by offset range: committed ones only, without what fills gaps. Offsets are fixed when the DataFrame is
+made, so two actions on it see the same records. Options: `parity.record_table.RecordTableOptions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from mirror_core.parity.record_table import RecordTable, build_ddl, parse_options, plan_record_table
+from mirror_core.spark.job_submission import create_payload_frame
+from mirror_core.spark.table_executor import read_table, read_table_payload
+
+if TYPE_CHECKING:
+    from pyspark.sql.pandas._typing import ArrowMapIterFunction
+
+try:
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+except ImportError:  # Spark 3.5
+    has_data_sources = False
+else:
+    has_data_sources = True
+
+    class MirrorbookDataSource(DataSource):
+        """`spark.dataSource.register(MirrorbookDataSource)`, then format "mirrorbook"."""
+
+        @classmethod
+        def name(cls) -> str:
+            return "mirrorbook"
+
+        def __init__(self, options: dict[str, str]) -> None:
+            super().__init__(options)
+            self.table = plan_record_table(parse_options(options))
+
+        def schema(self) -> str:
+            return build_ddl(self.table.list_columns())
+
+        def reader(self, schema: object) -> DataSourceReader:
+            return RecordTableReader(self.table)
+
+    class RecordTableReader(DataSourceReader):
+        def __init__(self, table: RecordTable) -> None:
+            self.table = table
+
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(payload) for payload in encode_tasks(self.table)]
+
+        def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+            # Without partitions Spark calls this once, with None.
+            return read_table_payload(cast("bytes", partition.value)) if partition is not None else iter(())
+
+
+def read_records(spark: SparkSession, **options: str) -> DataFrame:
+    """Also on Spark 3.5. Raises BadRequest, and errors of the cluster."""
+    table = plan_record_table(parse_options(options))
+    return create_payload_frame(spark, encode_tasks(table)).mapInArrow(
+        cast("ArrowMapIterFunction", read_table), build_ddl(table.list_columns())
+    )
+
+
+def encode_tasks(table: RecordTable) -> list[bytes]:
+    """One for each range. No secrets: Spark shows them."""
+    return [msgspec.json.encode(replace(table, ranges=(wanted,))) for wanted in table.ranges]
