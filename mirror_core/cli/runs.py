@@ -36,7 +36,7 @@ from mirror_core.decide.run_result import RunResult
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.figures import Figure, FigureKey, format_figures, list_figure_rows, to_figure_documents
 from mirror_core.model.forecast import PlanForecast
-from mirror_core.model.json_documents import JsonDocument, prints_json
+from mirror_core.model.json_documents import JsonDocument, MessageDocument, prints_json, to_message_documents
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.run import (
     FailbackStrategy,
@@ -84,7 +84,7 @@ class PlanDocument(JsonDocument, frozen=True, kw_only=True):
     forecast: PlanForecast | None
     """What it costs, in numbers; null: a failback."""
     warnings: tuple[str, ...]
-    unknown: tuple[str, ...]
+    unknown: tuple[MessageDocument, ...]
     """What could not be read, and why."""
     refused: tuple[str, ...]
     """Why it may not run. Empty for a run's own plan."""
@@ -180,7 +180,7 @@ def to_plan_document(plan: Plan, reasons: tuple[str, ...]) -> PlanDocument:
         discarded=plan.discarded,
         forecast=plan.forecast if isinstance(plan.forecast, PlanForecast) else None,
         warnings=plan.warnings,
-        unknown=plan.unknown,
+        unknown=to_message_documents(plan.unknown),
         refused=reasons,
     )
 

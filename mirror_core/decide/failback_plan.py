@@ -36,6 +36,7 @@ from mirror_core.decide.truncation import (
 from mirror_core.model.acl import Acl, Operation
 from mirror_core.model.config_sections import KAFKA_AUTHORIZER, AuthorizerConfig
 from mirror_core.model.figures import FigureItems, FigureKey, Figures
+from mirror_core.model.messages import Message
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition, format_reverse_name
 from mirror_core.model.pending_fence import PendingFence
@@ -98,7 +99,7 @@ class FailbackSnapshot:
     sibling_mirrors: tuple[tuple[Mirror, frozenset[str]], ...] = ()
     silent_clusters: tuple[str, ...] = ()
     circles: tuple[MirrorCircle, ...] = ()
-    unchecked_circles: tuple[str, ...] = ()
+    unchecked_circles: tuple[Message, ...] = ()
 
 
 def decide_failback(snapshot: FailbackSnapshot) -> PlanDecision:
@@ -399,17 +400,14 @@ def _find_changed_topics(
     )
 
 
-def _list_unknowns(snapshot: FailbackSnapshot) -> Iterator[str]:
+def _list_unknowns(snapshot: FailbackSnapshot) -> Iterator[Message]:
     yield from snapshot.unchecked_circles
     if snapshot.silent_clusters:
-        yield (
-            f"{join_limited(snapshot.silent_clusters)}: no answer, so whether a mirror carries these topics there from "
-            f"{snapshot.mirror.source}, and what becomes of it"
-        )
+        yield Message("sibling_mirrors_unknown", snapshot.mirror.source, clusters=snapshot.silent_clusters)
     if isinstance(snapshot.old_source, UnseenCluster):
-        yield f"everything on {snapshot.mirror.source}: log ends, divergent tails"
+        yield Message("old_source_facts_unknown", snapshot.mirror.source)
     if isinstance(snapshot.new_primary, UnseenCluster):
-        yield f"everything on {snapshot.mirror.destination}"
+        yield Message("new_primary_facts_unknown", snapshot.mirror.destination)
 
 
 def _list_figures(snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackStrategy]) -> FigureItems:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -16,6 +16,7 @@ from mirror_core.model.pending_fence import PendingFence
 from mirror_core.model.run import RunMode
 from mirror_core.model.source_observation import Heartbeat, SourceObservation
 from mirror_core.model.sync_state import UncommittedGroupOffset, UnsyncedGroups
+from mirror_core.model.text import join_limited as join_limited
 
 MAX_LISTED: Final = 200
 
@@ -188,9 +189,3 @@ def list_uncommitted(snapshot: MirrorSnapshot) -> list[UncommittedGroupOffset]:
             else item.group not in committed_partitions
         )
     ]
-
-
-def join_limited(items: Iterable[object], limit: int = 10) -> str:
-    texts = [str(item) for item in items]
-    more_text = f" and {len(texts) - limit} more" if len(texts) > limit else ""
-    return ", ".join(texts[:limit]) + more_text

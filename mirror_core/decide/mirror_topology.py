@@ -110,10 +110,6 @@ def explain_topic_circle(mirror: Mirror, topic: str, circle: MirrorCircle) -> st
     )
 
 
-def format_circle_doubt(cluster: ClusterName, reason: str) -> str:
-    return f"cluster {cluster} could not be asked whether a mirror brings these topics back over it: {reason}"
-
-
 _NEVER_COPIED_KINDS: Final = frozenset({FailureKind.OCCUPIED, FailureKind.CIRCLE})
 
 

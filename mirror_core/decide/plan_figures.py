@@ -40,6 +40,7 @@ from mirror_core.decide.mirror_snapshot import (
 from mirror_core.decide.verification import find_differences, format_differences, list_proof_figures
 from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.figures import FigureItems, FigureKey, Figures, FigureValue
+from mirror_core.model.messages import Message
 from mirror_core.model.mirror import Lease, PartitionState, PartitionStatus, is_lease_fresh
 from mirror_core.model.names import Partition
 from mirror_core.model.parity_verdict import UNREADABLE_KIND_PREFIX
@@ -299,12 +300,12 @@ def _warn_unplanned(snapshot: MirrorSnapshot) -> Iterator[str]:
 _ALIGNING: Final = PartitionState.LOG_ALIGNMENT
 
 
-def list_plan_unknowns(snapshot: MirrorSnapshot) -> Iterator[str]:
+def list_plan_unknowns(snapshot: MirrorSnapshot) -> Iterator[Message]:
     # No error text here: it goes into the plan's hash, and must read the same when nothing has changed.
     if isinstance(snapshot.source, UnseenCluster) or snapshot.mode is RunMode.UNPLANNED:
-        yield f"everything on {snapshot.mirror.source}: log ends, lag, groups, open transactions, loss"
+        yield Message("source_facts_unknown", snapshot.mirror.source)
     if isinstance(snapshot.destination, UnseenCluster):
-        yield f"everything on {snapshot.mirror.destination}: positions, groups"
+        yield Message("destination_facts_unknown", snapshot.mirror.destination)
 
 
 def list_plan_figures(snapshot: MirrorSnapshot) -> FigureItems:

@@ -204,8 +204,8 @@ def create_mirror(
         circles = search_circles(link, ())
         if reasons := tuple(explain_circles(mirror, circles.circles)):
             raise Refused(f"mirror {name}", reasons)
-        for line in circles.doubts:
-            warn(line)
+        for doubt in circles.doubts:
+            warn(str(doubt))
         placement = _check_topics(link, _check_name_is_free(config, mirror), source_client, destination_client)
         for line in warn_refused_settings(destination, placement.refused_settings):
             warn(line)

@@ -374,7 +374,7 @@ class _CircleCheck:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        return self._findings.doubts if self._findings else ()
+        return tuple(map(str, self._findings.doubts)) if self._findings else ()
 
     def __call__(self, state: State) -> Iterator[str]:
         link = self._link

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
 import msgspec
+
+from mirror_core.model.messages import Message, MessageValue
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -15,6 +17,20 @@ _DOCUMENTS_ATTRIBUTE: Final = "__documents__"
 
 class JsonDocument(msgspec.Struct, frozen=True, kw_only=True):
     """No field has a default, so every key is always present."""
+
+
+class MessageDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A reason, a warning, or what is not known. Decide by `code` and `values`; `text` is for people."""
+
+    code: str
+    subject: str
+    """Name of the mirror, cluster, topic, partition or group that it is about."""
+    values: Mapping[str, MessageValue]
+    text: str
+
+
+def to_message_documents(messages: Iterable[Message]) -> tuple[MessageDocument, ...]:
+    return tuple(MessageDocument(code=m.code, subject=m.subject, values=m.values, text=str(m)) for m in messages)
 
 
 def prints_json(*documents: type[JsonDocument]) -> Callable[[Command], Command]:

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from mirror_core.model.figures import Figures, FigureValue
 from mirror_core.model.forecast import ForecastOutcome, PlanForecast
+from mirror_core.model.messages import Message
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName
 
@@ -95,7 +96,7 @@ class Plan:
     steps: tuple[PlanStep, ...]
     bound_facts: tuple[PlanFact, ...]
     warnings: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
+    unknown: tuple[Message, ...] = ()
     figures: Figures = field(default_factory=dict)
     """Not hashed, nor are those of `partitions` and `groups`."""
     partitions: Mapping[str, Figures] = field(default_factory=dict)
@@ -128,7 +129,7 @@ class Plan:
             "steps": [[s.name, s.action, s.reversible] for s in self.steps],
             "bound": sorted([f.name, f.value, f.lifetime] for f in self.bound_facts),
             "strategies": dict(sorted(self.strategies.items())),
-            "unknown": sorted(self.unknown),
+            "unknown": sorted(([m.code, m.subject, dict(m.values)] for m in self.unknown), key=json.dumps),
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -93,6 +93,12 @@ def format_count(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def join_limited(items: Iterable[object], limit: int = 10) -> str:
+    texts = [str(item) for item in items]
+    more_text = f" and {len(texts) - limit} more" if len(texts) > limit else ""
+    return ", ".join(texts[:limit]) + more_text
+
+
 def format_bytes(value: float) -> str:
     """Decimal units, such as 1.5 MB."""
     for unit in ("B", "kB", "MB", "GB"):

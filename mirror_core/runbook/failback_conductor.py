@@ -16,7 +16,7 @@ from mirror_core.decide.acl_plan import find_granted_acls
 from mirror_core.decide.failback_plan import FailbackSnapshot, NewPrimary, OldSource, UnmirroredTopic
 from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.mirror_snapshot import ClusterTopic, UnseenCluster
-from mirror_core.decide.mirror_topology import build_reverse_mirror, format_circle_doubt
+from mirror_core.decide.mirror_topology import build_reverse_mirror
 from mirror_core.decide.steps import StepNeed, find_no_return_step, list_steps_needing
 from mirror_core.decide.topic_settings import is_compacted
 from mirror_core.decide.truncation import TRUNCATING_STRATEGIES, AllowedStrategies, select_created
@@ -29,6 +29,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_available_offsets, l
 from mirror_core.kafka.log_snapshot import fetch_log_sizes
 from mirror_core.kafka.topic_existence import describe_denied_error, find_existing_topics
 from mirror_core.kafka.topics import describe_configs
+from mirror_core.model.messages import Message
 from mirror_core.model.mirror import Mirror, PartitionStatus
 from mirror_core.model.names import Offset, Partition, format_reverse_name
 from mirror_core.model.run import Run, RunKind, RunState, StepEvidence, StepState
@@ -179,7 +180,7 @@ class Failback(Conductor[AllowedStrategies]):
                 sibling_mirrors=tuple(sorted(siblings, key=lambda sibling: sibling[0].name)),
                 circles=() if isinstance(circle_findings, UnseenCluster) else circle_findings.circles,
                 unchecked_circles=(
-                    (format_circle_doubt(mirror.destination, circle_findings.reason),)
+                    (Message("circles_unknown", mirror.destination, reason=circle_findings.reason),)
                     if isinstance(circle_findings, UnseenCluster)
                     else circle_findings.doubts
                 ),

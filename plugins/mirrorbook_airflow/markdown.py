@@ -143,10 +143,10 @@ def _list_step_rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
         )
 
 
-def _format_bullets(title: str, lines: Sequence[str]) -> Iterator[str]:
+def _format_bullets(title: str, lines: Sequence[object]) -> Iterator[str]:
     if lines:
         more = [f"... and {len(lines) - MAX_LINES} more"] if len(lines) > MAX_LINES else []
-        yield "\n".join([f"**{title}**", "", *(f"- {_escape_text(line)}" for line in [*lines[:MAX_LINES], *more])])
+        yield "\n".join([f"**{title}**", "", *(f"- {_escape_text(str(line))}" for line in [*lines[:MAX_LINES], *more])])
 
 
 def _format_table(head: Sequence[str], rows: Iterable[Sequence[str]], limit: int = MAX_PARTITIONS) -> str:

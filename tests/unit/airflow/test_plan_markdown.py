@@ -15,6 +15,7 @@ from mirrorbook_airflow.markdown import MAX_PARTITIONS, PROVE_STEP, format_compa
 from mirror_core.decide.steps import list_step_names
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.forecast import PlanForecast
+from mirror_core.model.messages import Message
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import (
@@ -42,7 +43,7 @@ def plan(**changes: object) -> Plan:
         ),
         "bound_facts": (PlanFact("mirror", "STARTED"),),
         "warnings": ("west has no authorizer",),
-        "unknown": ("everything on east",),
+        "unknown": (Message("source_facts_unknown", "east"),),
         "figures": {FigureKey.LAG_OFFSETS: 12},
         "partitions": {"orders-0": {FigureKey.LAG_OFFSETS: 12}},
         "groups": {"shop|eu": {FigureKey.READ_AGAIN_MOST: 3}},
@@ -184,7 +185,7 @@ TAG = re.compile(r"<(/?)([a-z0-9]+)[^>]*>")
 
 def named(name: str) -> str:
     hooks = {FigureKey.OWNER: name, FigureKey.SWITCH_HOOKS: {name: name}}
-    return format_plan(plan(warnings=(name,), unknown=(f"group {name}",), figures=hooks, groups={name: hooks}))
+    return format_plan(plan(warnings=(name,), unknown=(Message("group", name),), figures=hooks, groups={name: hooks}))
 
 
 def tags(page: str) -> list[str]:

@@ -20,6 +20,7 @@ from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.config_sections import AuthorizerConfig, AuthorizerKind
 from mirror_core.model.figures import FigureKey, Figures
 from mirror_core.model.hooks import Hook, HookCommand
+from mirror_core.model.messages import Message
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.pending_fence import FenceAction
@@ -319,8 +320,8 @@ def test_the_plan_says_what_is_salvaged_copied_and_unknown(view: FailbackSnapsho
     assert decide_failback(replace(view, old_source=ahead)).plan.figures[FigureKey.OFFSETS_TO_COPY] == 40 + 0 + 1
     unseen_old = decide_failback(replace(view, old_source=UnseenCluster("dead"))).plan
     unseen_new = decide_failback(replace(view, new_primary=UnseenCluster("dead"))).plan
-    assert unseen_old.unknown == ("everything on east: log ends, divergent tails",)
-    assert unseen_new.unknown == ("everything on west",)
+    assert unseen_old.unknown == (Message("old_source_facts_unknown", "east"),)
+    assert unseen_new.unknown == (Message("new_primary_facts_unknown", "west"),)
     assert unseen_new.discarded == 3
     assert [p.figures[FigureKey.OFFSETS_TO_COPY] for p in (unseen_old, unseen_new)] == [None, None]
 

@@ -32,6 +32,7 @@ from mirror_core.decide.run_status import RunProgress, find_run_progress
 from mirror_core.decide.steps import WriteLocation
 from mirror_core.mirrors.readiness_metrics import ReadinessCollector
 from mirror_core.model.errors import Indeterminate
+from mirror_core.model.messages import Message
 from mirror_core.model.mirror import DesiredState, GroupSyncTime, PartitionState
 from mirror_core.model.names import MirrorName
 from mirror_core.model.parity_verdict import MirrorVerification, VerifiedEnd
@@ -58,7 +59,7 @@ def plan(kind: RunKind = RunKind.FAILOVER, mode: RunMode = RunMode.PLANNED) -> P
         steps=(),
         bound_facts=(),
         warnings=("dear",),
-        unknown=("everything on east",),
+        unknown=(Message("all of east"),),
     )
 
 
@@ -67,7 +68,7 @@ def test_refusals_make_it_not_ready_and_warnings_do_not() -> None:
     assert [(p.weight, p.text) for p in points] == [
         (PointWeight.REFUSAL, "the destination is silent"),
         (PointWeight.WARNING, "dear"),
-        (PointWeight.WARNING, "not known: everything on east"),
+        (PointWeight.WARNING, "not known: all of east"),
     ]
     found = Readiness(mirror=MIRROR, run_progress=None, points=points, figures={}, unplanned=REFUSED, at_ms=1)
     assert not found.is_ready

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mirror_core.model.figures import FigureKey
+from mirror_core.model.messages import Message
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import (
     FactLifetime,
@@ -28,7 +29,7 @@ PLAN = Plan(
     mode=RunMode.PLANNED,
     steps=(FENCE, PROMOTE),
     bound_facts=(SOURCE, GROUPS),
-    unknown=("lag of a-0", "lag of a-1"),
+    unknown=(Message("lag", "a-0", known=1), Message("lag", "a-1")),
     strategies={"a": FailbackStrategy.NONE, "b": FailbackStrategy.RECREATE},
 )
 
@@ -55,7 +56,9 @@ def test_it_is_a_whole_sha_256_of_which_people_see_twelve_digits() -> None:
         replace(PLAN, bound_facts=(replace(SOURCE, value="F"), GROUPS)),
         replace(PLAN, bound_facts=(replace(SOURCE, lifetime=FactLifetime.UNTIL_BEGUN), GROUPS)),
         replace(PLAN, unknown=()),
-        replace(PLAN, unknown=("lag of a-0", "lag of a-2")),
+        replace(PLAN, unknown=(Message("lag", "a-0", known=1), Message("lag", "a-2"))),
+        replace(PLAN, unknown=(Message("lag", "a-0", known=2), Message("lag", "a-1"))),
+        replace(PLAN, unknown=(Message("end", "a-0", known=1), Message("lag", "a-1"))),
         replace(PLAN, strategies={"a": FailbackStrategy.NONE, "b": FailbackStrategy.NONE}),
         replace(PLAN, strategies={"b": FailbackStrategy.RECREATE}),
     ],
@@ -72,7 +75,7 @@ def test_each_thing_that_was_approved_changes_it(other: Plan) -> None:
         replace(PLAN, warnings=("no data plane",)),
         replace(PLAN, discarded=7),
         replace(PLAN, bound_facts=(GROUPS, SOURCE)),
-        replace(PLAN, unknown=("lag of a-1", "lag of a-0")),
+        replace(PLAN, unknown=(Message("lag", "a-1"), Message("lag", "a-0", known=1))),
         replace(PLAN, strategies={"b": FailbackStrategy.RECREATE, "a": FailbackStrategy.NONE}),
     ],
 )

@@ -1,0 +1,86 @@
+"""What a rule found, as data: a code, what it is about, and values. `messages.toml` has the sentences.
+
+Rules make a `Message`; whoever shows one takes its text by `str`. No code reads meaning out of a text.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final
+
+from mirror_core.model.text import format_count, format_shell_command, join_limited
+
+if TYPE_CHECKING:
+    import jinja2
+
+CATALOGUE_FILE: Final = "messages.toml"
+
+MessageValue = str | int | float | bool | tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Message:
+    code: str
+    """A stable word. The catalogue has its sentence."""
+    subject: str
+    """Name of the mirror, cluster, topic, partition or group that it is about."""
+    values: Mapping[str, MessageValue] = field(hash=False)
+
+    def __init__(self, code: str, subject: object = "", /, **values: object) -> None:
+        object.__setattr__(self, "code", code)
+        object.__setattr__(self, "subject", str(subject))
+        object.__setattr__(self, "values", {name: _to_plain_value(value) for name, value in values.items()})
+
+    def __str__(self) -> str:
+        return format_message(self)
+
+
+def _to_plain_value(value: object) -> MessageValue:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Iterable) and not isinstance(value, str) and not hasattr(value, "_fields"):
+        return tuple(str(item) for item in value)
+    return str(value)
+
+
+def format_message(message: Message) -> str:
+    """The catalogue's sentence. One that cannot be rendered still shows its code and values."""
+    try:
+        return render_message(message)
+    except Exception:  # noqa: BLE001 - a sentence must not stop a failover
+        values = (f"{name}={value}" for name, value in message.values.items())
+        return " ".join(filter(None, (message.code, message.subject, *values)))
+
+
+def render_message(message: Message) -> str:
+    """KeyError: no such code. UndefinedError: a value is missing."""
+    return compile_template(message.code).render({**message.values, "subject": message.subject})
+
+
+@cache
+def load_catalogue() -> dict[str, str]:
+    """Template source by code, in one line each."""
+    content = tomllib.loads(files("mirror_core.model").joinpath(CATALOGUE_FILE).read_text(encoding="utf-8"))
+    return {code: " ".join(source.split()) for sentences in content.values() for code, source in sentences.items()}
+
+
+@cache
+def compile_template(code: str) -> jinja2.Template:
+    return create_environment().from_string(load_catalogue()[code])
+
+
+@cache
+def create_environment() -> jinja2.Environment:
+    import jinja2  # most commands show no message, and are done in the time that this import takes
+
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
+    environment.filters.update(count=format_count, limited=join_limited, shell=_format_argv)
+    return environment
+
+
+def _format_argv(argv: Iterable[str]) -> str:
+    return format_shell_command(*argv)

@@ -1,0 +1,109 @@
+"""The catalogue of sentences: each code is used, each use has its values, and one file shows them all."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import jinja2.meta
+import msgspec
+import pytest
+
+from mirror_core.model.messages import Message, create_environment, load_catalogue, render_message
+from mirror_core.model.names import Partition
+from tests.unit.model.message_examples import EXAMPLES, SUBJECT_EXAMPLES
+
+ROOT: Final = Path(__file__).parents[3]
+GOLDEN: Final = Path(__file__).with_name("messages_golden.txt")
+WRITE_GOLDEN: Final = "MIRRORBOOK_WRITE_GOLDEN"
+_CONDITION: Final = re.compile(r"{%-? (?:el)?if (.+?) -?%}")
+
+
+def find_uses() -> Iterator[tuple[str, str, frozenset[str]]]:
+    """Each `Message("code", subject, name=value)` of the product: where, code, names of its values."""
+    for folder in ("mirror_core", "mirrorbook_tools", "plugins"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            text = path.read_text(encoding="utf-8")
+            if "Message(" not in text:
+                continue
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Message":
+                    where = f"{path.relative_to(ROOT)}:{node.lineno}"
+                    code = node.args[0]
+                    assert isinstance(code, ast.Constant), f"{where}: a code is a literal, so that it can be searched"
+                    assert isinstance(code.value, str), where
+                    assert all(keyword.arg for keyword in node.keywords), f"{where}: name each value"
+                    yield where, code.value, frozenset(str(keyword.arg) for keyword in node.keywords)
+
+
+USES: Final = tuple(find_uses())
+
+
+def find_variables(code: str) -> frozenset[str]:
+    syntax_tree = create_environment().parse(load_catalogue()[code])
+    return frozenset(jinja2.meta.find_undeclared_variables(syntax_tree)) - {"subject"}
+
+
+def build_example(code: str, **changes: object) -> Message:
+    own = SUBJECT_EXAMPLES.get(code, "orders")
+    return Message(code, own, **{name: EXAMPLES[name] for name in find_variables(code)} | changes)
+
+
+def list_sentences(code: str) -> list[str]:
+    """With all values; and with none of those that a sentence can do without."""
+    conditions = {name for found in _CONDITION.findall(load_catalogue()[code]) for name in re.findall(r"\w+", found)}
+    optional = {name: type(EXAMPLES[name])() for name in conditions & find_variables(code)}
+    return list(dict.fromkeys(render_message(build_example(code, **changes)) for changes in ({}, optional)))
+
+
+def test_each_code_of_the_catalogue_is_used_and_each_used_one_is_there() -> None:
+    assert {code for _, code, _ in USES} == load_catalogue().keys()
+
+
+@pytest.mark.parametrize(("where", "code", "names"), USES, ids=[f"{code} {where}" for where, code, _ in USES])
+def test_a_rule_gives_each_value_that_its_sentence_needs(where: str, code: str, names: frozenset[str]) -> None:
+    assert find_variables(code) <= names, where
+
+
+def test_the_catalogues_sentences_are_those_of_the_golden_file() -> None:
+    """The one place where a copy editor sees what he changed."""
+    lines = [f"{code}:\n" + "".join(f"  {text}\n" for text in list_sentences(code)) for code in load_catalogue()]
+    if os.environ.get(WRITE_GOLDEN):
+        GOLDEN.write_text("".join(lines), encoding="utf-8")
+    assert "".join(lines) == GOLDEN.read_text(encoding="utf-8"), f"{WRITE_GOLDEN}=1 writes it"
+
+
+def test_a_sentence_has_no_doubled_blank_and_no_open_bracket() -> None:
+    for code in load_catalogue():
+        for text in list_sentences(code):
+            assert text == " ".join(text.split()), code
+            assert all(text.count(left) == text.count(right) for left, right in ("()", "[]", "{}")), code
+            assert text.count("`") % 2 == 0, code
+
+
+def test_a_value_is_plain_and_survives_json() -> None:
+    message = Message(
+        "any", Partition("a", 0), count=3, seconds=0.5, partitions=[Partition("a", 1)], reason=None, yes=True
+    )
+    assert message.subject == "a-0"
+    assert message.values == {"count": 3, "seconds": 0.5, "partitions": ("a-1",), "reason": None, "yes": True}
+    assert msgspec.json.decode(msgspec.json.encode(message), type=Message) == message
+    assert len({message, Message("any", "a-0")}) == 2
+
+
+def test_a_message_without_a_sentence_still_says_what_it_knows() -> None:
+    """One that another version wrote, or a value that is missing, must not stop a failover."""
+    assert str(Message("from_the_future", "orders", offsets=3)) == "from_the_future orders offsets=3"
+    code = next(code for code in load_catalogue() if find_variables(code))
+    assert str(Message(code, "orders")) == f"{code} orders"
+    with pytest.raises(jinja2.UndefinedError):
+        render_message(Message(code, "orders"))
+
+
+def test_names_in_a_command_are_quoted_for_the_shell() -> None:
+    template = create_environment().from_string("{{ ['mirrorbook', 'guard', name] | shell }}")
+    assert template.render(name="a b; rm") == "mirrorbook guard 'a b; rm'"
