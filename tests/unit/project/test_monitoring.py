@@ -150,11 +150,37 @@ def test_a_panel_speaks_of_metrics_that_exist_and_says_what_it_shows(panel: dict
 
 def test_the_dashboard_can_be_imported_anywhere() -> None:
     assert "id" not in DASHBOARD, "an id belongs to one Grafana"
-    assert [v["name"] for v in DASHBOARD["templating"]["list"]] == ["datasource", "mirror"]
+    assert [v["name"] for v in DASHBOARD["templating"]["list"]] == ["datasource", "mirror", "docs"]
     asked = re.fullmatch(r"label_values\((\w+), (\w+)\)", DASHBOARD["templating"]["list"][1]["definition"])
     assert asked
     assert asked[2] in _LABELS[asked[1]]
     assert len({panel["id"] for panel in PANELS}) == len(PANELS)
+
+
+def test_the_first_row_answers_its_title() -> None:
+    assert PANELS[0]["title"] == "Can I fail over now, and what would be lost?"
+    top = [panel for panel in GRAPHS if panel["gridPos"]["y"] == 1]
+    names = [{s.name for e in expressions(p) for s in selectors(e.replace("$mirror", "m"))} for p in top]
+    assert names == [
+        {"mirrorbook_ready"},
+        {"mirrorbook_unplanned_loss_offsets"},
+        {"mirrorbook_lag_seconds"},
+        {"mirrorbook_standing_fence"},
+        {"mirrorbook_known_timestamp_seconds", "mirrorbook_readiness_known_timestamp_seconds"},
+        {"mirrorbook_partitions"},
+    ]
+
+
+@pytest.mark.parametrize("panel", GRAPHS, ids=lambda panel: panel["title"])
+def test_a_panel_links_to_a_page_on_call(panel: dict[str, Any]) -> None:
+    (link,) = panel["links"]
+    assert link["url"].startswith("${docs}/")
+    assert (ROOT / link["url"].removeprefix("${docs}/")).is_file()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_names_a_command(rule: dict[str, Any]) -> None:
+    assert "`mirrorbook " in " ".join(rule["annotations"]["description"].split())
 
 
 def test_no_two_panels_lie_on_each_other() -> None:
