@@ -27,7 +27,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, describe_producers, list_
 from mirror_core.kafka.transactions import OpenTransaction, list_open_transactions
 from mirror_core.model.errors import MirrorError, RemoteFault, Unreachable
 from mirror_core.model.logs import get_logger
-from mirror_core.model.mirror import PartitionStatus
+from mirror_core.model.mirror import FailureKind, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.source_observation import (
     TRANSACTION_OVER,
@@ -130,6 +130,12 @@ class ObservedSource:
             partition.topic, recorded_status
         ) in ("", recorded_status.source_topic_id)
 
+    def _is_deleted(self, partition: Partition) -> bool:
+        """Known from a plan, which asks every broker."""
+        status = self.recorded.get(partition)
+        is_gone = status is not None and status.kind is FailureKind.GONE
+        return is_gone and not self._find_changed_id(partition.topic, status)
+
     def _find_changed_id(self, topic: str, status: PartitionStatus | None) -> str:
         topic_id = self.topic_ids.get(topic, "")
         return "" if status is not None and topic_id == status.source_topic_id else topic_id
@@ -141,7 +147,7 @@ class ObservedSource:
             offsets = sum(max(0, ends[p] - known_ends[p].end) for p in partitions)
             self.append_rate.add_growth(self.at_ms, at_ms, offsets)
         self.at_ms = at_ms
-        self.offline = frozenset(offline)
+        self.offline = frozenset(p for p in offline if not self._is_deleted(p))
         observed = {p: ObservedEnd(end, at_ms) for p, end in ends.items()}
         self.observed_ends |= observed
         copies = {p for p, status in self.recorded.items() if self._is_copy(p, status)}

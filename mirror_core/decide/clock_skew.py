@@ -38,9 +38,29 @@ def to_owner_clock_ms(now_ms: int, ahead_ms: int | None, lease: Lease | None, ap
     """
     if ahead_ms is None:
         return now_ms
-    own_skew_ms = ahead_ms if abs(ahead_ms) > MAX_CLOCK_SKEW_MS else 0
-    owner_skew_ms = 0 if lease is None or appended_ms is None else lease.heartbeat_ms - appended_ms
-    return now_ms - own_skew_ms + (0 if -_MAX_IN_FLIGHT_MS < owner_skew_ms <= MAX_CLOCK_SKEW_MS else owner_skew_ms)
+    return to_broker_clock_ms(now_ms, ahead_ms) + compute_writer_ahead_ms(
+        lease.heartbeat_ms if lease else None, appended_ms
+    )
+
+
+def to_broker_clock_ms(now_ms: int, ahead_ms: int | None) -> int:
+    """`now_ms`: this machine's clock, which is ahead of the brokers' by `ahead_ms`; None: unknown."""
+    return now_ms if ahead_ms is None or abs(ahead_ms) <= MAX_CLOCK_SKEW_MS else now_ms - ahead_ms
+
+
+def compute_writer_ahead_ms(written_ms: int | None, appended_ms: int | None) -> int:
+    """How far a record's writer is ahead of the brokers' clock, by the times that both gave the record."""
+    ahead_ms = 0 if written_ms is None or appended_ms is None else written_ms - appended_ms
+    return 0 if -_MAX_IN_FLIGHT_MS < ahead_ms <= MAX_CLOCK_SKEW_MS else ahead_ms
+
+
+def compute_observer_ahead_ms(observed_ms: int | None, appended_ms: int | None) -> int:
+    """As `compute_writer_ahead_ms`, and never too little, however long the record was in flight.
+
+    An observed time less this is not later than it was by the brokers' clock.
+    """
+    ahead_ms = compute_writer_ahead_ms(observed_ms, appended_ms)
+    return ahead_ms + _MAX_IN_FLIGHT_MS if ahead_ms else 0
 
 
 def compute_writers_end_ms(now_ms: int, ahead_ms: int | None, lease: Lease, appended_ms: int | None) -> int:

@@ -15,7 +15,7 @@ from mirror_core.decide.loss_bound import find_uncopied
 from mirror_core.decide.mirror_snapshot import DestinationSnapshot, MirrorSnapshot, find_without_copy, join_limited
 from mirror_core.model.figures import FigureItems, FigureKey
 from mirror_core.model.forecast import UncopiedReason
-from mirror_core.model.mirror import PartitionStatus
+from mirror_core.model.mirror import FailureKind, PartitionStatus
 from mirror_core.model.name_patterns import compile_name_pattern
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
 from mirror_core.model.source_observation import SourceObservation
@@ -42,13 +42,19 @@ def list_completeness_figures(snapshot: MirrorSnapshot) -> FigureItems:
     yield from list_group_completeness(
         find_consistency_groups(
             snapshot.consistency_groups, snapshot.statuses, snapshot.source_observation, positions, uncopied_reasons
-        )
+        ),
+        snapshot.observer_ahead_ms,
     )
 
 
-def list_group_completeness(groups: Iterable[ConsistencyGroup]) -> FigureItems:
+def list_group_completeness(groups: Iterable[ConsistencyGroup], observer_ahead_ms: int) -> FigureItems:
+    """By the brokers' clock: people look for records of that time."""
     by_name = {group.name: group for group in groups}
-    yield FigureKey.COMPLETE_UP_TO_MS, {name: group.complete_up_to_ms for name, group in by_name.items()}
+    times = {name: group.complete_up_to_ms for name, group in by_name.items()}
+    yield (
+        FigureKey.COMPLETE_UP_TO_MS,
+        {name: None if at_ms is None else at_ms - observer_ahead_ms for name, at_ms in times.items()},
+    )
     yield FigureKey.COMPLETE_LIMITED_BY, {name: group.limit for name, group in by_name.items()}
 
 
@@ -60,7 +66,10 @@ def find_consistency_groups(
     uncopied_reasons: Mapping[Partition, UncopiedReason] | None = None,
 ) -> Iterator[ConsistencyGroup]:
     uncopied_reasons = find_uncopied(statuses, observation) if uncopied_reasons is None else uncopied_reasons
-    complete_times = dict(_list_complete_times(observation, positions, uncopied_reasons)) if observation else {}
+    deleted = {p for p, status in statuses.items() if status.kind is FailureKind.GONE}
+    complete_times = (
+        dict(_list_complete_times(observation, positions, uncopied_reasons, deleted)) if observation else {}
+    )
     listed_ms = observation.listed_ms if observation else None
     partitions = statuses.keys() | uncopied_reasons.keys()
     topics = sorted({p.topic for p in partitions if not p.topic.startswith(HEARTBEAT_TOPIC_PREFIX)})
@@ -97,13 +106,20 @@ def _find_limit(
 
 
 def _list_complete_times(
-    observation: SourceObservation, positions: Mapping[Partition, Offset], uncopied_reasons: Collection[Partition]
+    observation: SourceObservation,
+    positions: Mapping[Partition, Offset],
+    uncopied_reasons: Collection[Partition],
+    deleted: Collection[Partition],
 ) -> Iterator[tuple[Partition, int]]:
-    """A position beyond an observed end contains what was there at that time. An empty log lacks nothing."""
+    """A position beyond an observed end contains what was there at that time. An empty log lacks nothing.
+
+    Nothing is written to a deleted topic: its copy stays complete.
+    """
     earlier_times, starts = dict(observation.get_recovery_points()), dict(observation.get_starts())
     for partition, observed in observation.get_ends():
         position = starts.get(partition) if partition in uncopied_reasons else positions.get(partition)
         if position is not None and position >= observed.end:
-            yield partition, observed.at_ms
+            is_final = partition in deleted and partition not in uncopied_reasons
+            yield partition, observation.at_ms if is_final else observed.at_ms
         elif position is not None and partition in earlier_times and partition not in uncopied_reasons:
             yield partition, earlier_times[partition]

@@ -380,8 +380,8 @@ def list_loss_warnings(snapshot: MirrorSnapshot) -> Iterator[str]:
     for partition, partition_loss in bound.partitions.items():
         if partition_loss.is_offline and not partition_loss.is_failed:
             yield (
-                f"nobody led {partition} on {snapshot.mirror.source} when it was last looked at; its end was last seen "
-                f"{_format_last_seen(partition_loss)}"
+                f"{snapshot.mirror.source} named no leader for {partition} when it was last looked at, or had just"
+                f" deleted it; its end was last seen {_format_last_seen(partition_loss)}"
             )
     doubtful = [t for t in bound.transactions if t.arrival is not TransactionArrival.ABSENT]
     for transaction in doubtful[:MAX_LISTED]:

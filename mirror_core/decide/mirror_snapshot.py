@@ -118,6 +118,8 @@ class MirrorSnapshot:
     pending_fence: PendingFence | None = None
     is_drained: bool = False
     source_observation: SourceObservation | None = None
+    observer_ahead_ms: int = 0
+    """How far the observation's times are ahead of the brokers' clock."""
     verification: MirrorVerification | None = None
     unknown_scram_users: tuple[str, ...] = ()
     groups: GroupSyncTime | None = None

@@ -25,7 +25,7 @@ from mirror_core.decide.acl_plan import (
     plan_promotion_grants,
     predict_synced_ledger,
 )
-from mirror_core.decide.clock_skew import to_owner_clock_ms
+from mirror_core.decide.clock_skew import compute_observer_ahead_ms, to_owner_clock_ms
 from mirror_core.decide.drills import forecast_standstill
 from mirror_core.decide.fence_limits import format_stray_warning
 from mirror_core.decide.filters import build_group_filter, build_topic_filter
@@ -194,7 +194,7 @@ def take_snapshot(
         query.await_result(deadline)
     clock_results = {name: item.await_result(deadline) for name, item in clocks.items()}
     clocks_ahead_ms = {name: offset_ms for name, offset_ms in clock_results.items() if isinstance(offset_ms, int)}
-    lease = state.leases.get(mirror.name)
+    lease, observation = state.leases.get(mirror.name), state.source_observations.get(mirror.name)
     active_run = state.active_run(mirror.name)
     rights = compute_promotion_rights(link, state, mode, source_view, destination_view)
     source_topics = source_view.topics if isinstance(source_view, SourceSnapshot) else {}
@@ -224,7 +224,10 @@ def take_snapshot(
         fence_command_problems=tuple(find_command_problems(link)),
         source_authorizer=link.source.ruling,
         destination_authorizer=link.destination.ruling,
-        source_observation=state.source_observations.get(mirror.name),
+        source_observation=observation,
+        observer_ahead_ms=compute_observer_ahead_ms(
+            observation.at_ms if observation else None, state.observation_appended_ms.get(mirror.name)
+        ),
         verification=state.verifications.get(mirror.name),
         groups=state.groups.get(mirror.name),
         groups_left=state.uncommitted_groups.get(mirror.name),

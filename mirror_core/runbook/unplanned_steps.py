@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from mirror_core.decide.clock_skew import compute_observer_ahead_ms, compute_writer_ahead_ms, to_broker_clock_ms
 from mirror_core.decide.consistency_groups import find_consistency_groups, list_group_completeness
 from mirror_core.decide.forecast_accuracy import add_uncopied, count_lost_unplanned
 from mirror_core.decide.loss_bound import (
@@ -25,6 +26,7 @@ from mirror_core.decide.source_probe import format_ways_on_unfenced, needs_confi
 from mirror_core.decide.verification import summarize_compared
 from mirror_core.evidence import receipt_index
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.mirrors.incremental_verification import add_differences, read_basis
 from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.errors import MirrorError, Refused
@@ -56,6 +58,7 @@ from mirror_core.runbook.step_records import (
     read_output,
 )
 from mirror_core.state.journal import make_checkpoint
+from mirror_core.state.lease import CLOCK_TIMEOUT_S
 from mirror_core.state.no_return import SourceReturned, is_past_no_return
 from mirror_core.state.state_records import StateRecord, Tombstone
 from mirror_core.sync.fence_acls import build_denials, to_fence_entries
@@ -167,12 +170,19 @@ class UnplannedSteps(PromotionSteps):
         state, name = self.writer.state, self.link.mirror.name
         groups = self.link.config.consistency_groups(name)
         observation, statuses = state.source_observations.get(name), self.statuses()
+        ahead_ms = measure_clock_ahead_ms(self.link.destination, timeout_s=CLOCK_TIMEOUT_S)
+        observed = observation.at_ms if observation else None, state.observation_appended_ms.get(name)
+        observer_now_ms = to_broker_clock_ms(now_ms(), ahead_ms) + compute_writer_ahead_ms(*observed)
         return {
             **evidence,
-            **dict(list_uncopied_figures(compute_loss(statuses, observation, ends, (), now_ms=now_ms()))),
-            **dict(list_group_completeness(find_consistency_groups(groups, statuses, observation, ends))),
+            **dict(list_uncopied_figures(compute_loss(statuses, observation, ends, (), now_ms=observer_now_ms))),
             **dict(
-                list_transaction_figures(statuses, observation, ends, now_ms())
+                list_group_completeness(
+                    find_consistency_groups(groups, statuses, observation, ends), compute_observer_ahead_ms(*observed)
+                )
+            ),
+            **dict(
+                list_transaction_figures(statuses, observation, ends, observer_now_ms)
                 if FigureKey.CUT_TRANSACTIONS in self.journal.run.plan.figures
                 else ()
             ),

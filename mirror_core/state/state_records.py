@@ -118,6 +118,8 @@ class State:
 
     Not for leases that this process wrote, or where the topic stores writers' times.
     """
+    observation_appended_ms: dict[MirrorName, int] = field(default_factory=dict)
+    """As `appended_ms`, for source observations."""
     unreadable: dict[str, str] = field(default_factory=dict)
     """By key, with the reason."""
     _pieces: dict[str, dict[int, bytes]] = field(default_factory=dict)
@@ -189,6 +191,8 @@ class State:
             self._store(record)
             if isinstance(record, Lease):
                 self.appended_ms.pop(record.mirror, None)
+            if isinstance(record, SourceObservation):
+                self.observation_appended_ms.pop(record.mirror, None)
 
     def to_rows(self, record: StateRecord | Tombstone) -> Iterator[tuple[str, bytes | None]]:
         """To write; replaces the current record."""

@@ -79,6 +79,7 @@ _MAX_PAUSE_S: Final = 0.5
 _NO_HIGH_WATERMARK: Final = ErrorCode.offset_not_available.name.upper()
 """A new leader with too few in-sync replicas (KIP-207)."""
 _LEASE_PREFIX: Final = "lease/"
+_OBSERVATION_PREFIX: Final = "source_observation/"
 _BATCH_KIND: Final = "batch"
 """In place of a key: that of its records is not known."""
 _NO_TOPIC_ID: Final = "0" * 32
@@ -343,7 +344,7 @@ def _fetch_records(link: FetchLink, wanted: FetchPosition, *, is_waiting: bool) 
 def _apply_records(fetched: FetchedPartition, state: State, position: int, *, dense: bool = False) -> int:
     """Returns the next offset. `dense`: LogChanged where compaction removed a record."""
     new_rows: list[tuple[str, bytes | None]] = []
-    leases: dict[MirrorName, int | None] = {}
+    leases, observations = dict[MirrorName, int | None](), dict[MirrorName, int | None]()
     for header, batch, visible in filter_committed(fetched, position):
         if dense and (header.base_offset != position or not is_dense(header)):
             raise LogChanged
@@ -357,15 +358,15 @@ def _apply_records(fetched: FetchedPartition, state: State, position: int, *, de
             rows = []
             state.unreadable[f"{_BATCH_KIND}/{header.base_offset}"] = f"{error}: somebody else wrote it?"
         appended_ms = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
-        leases |= {
-            MirrorName(key[len(_LEASE_PREFIX) :]): appended_ms for key, _ in rows if key.startswith(_LEASE_PREFIX)
-        }
+        for prefix, batch_times in ((_LEASE_PREFIX, leases), (_OBSERVATION_PREFIX, observations)):
+            batch_times |= {MirrorName(key[len(prefix) :]): appended_ms for key, _ in rows if key.startswith(prefix)}
         new_rows += rows
         position = header.next_offset
     for key, value in drop_replaced_rows(new_rows):
         state.apply(key, value)
-    for mirror, at_ms in leases.items():
-        state.appended_ms.pop(mirror, None)
-        if at_ms is not None:
-            state.appended_ms[mirror] = at_ms
+    for new_times, times in ((leases, state.appended_ms), (observations, state.observation_appended_ms)):
+        for mirror, at_ms in new_times.items():
+            times.pop(mirror, None)
+            if at_ms is not None:
+                times[mirror] = at_ms
     return position

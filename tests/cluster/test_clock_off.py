@@ -37,6 +37,7 @@ from tests.support.failover_runs import app_topic, begin
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.support.mirrored_topics import new_mirror
 from tests.support.replicate_process import at_work
+from tests.support.unplanned_runs import begin as begin_unplanned
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -147,6 +148,34 @@ def test_a_data_plane_whose_clock_jumps_goes_on(pair: Pair, tmp_path: Path, cloc
         wait_until(lambda: len(beats(mirrored)) > heard + 3, timeout_s=TIMEOUT_S, why="it beats on")
     clock.hours = 0
     assert read_all(pair.west, topic) == sorted(sent)
+
+
+@pytest.mark.parametrize("hours", [2, -2])
+def test_what_a_data_plane_with_a_wrong_clock_has_seen_is_dated_by_the_brokers_clock(
+    pair: Pair, tmp_path: Path, clock: ShiftedClock, hours: int
+) -> None:
+    """People look for the records of that time, on a machine whose clock is right."""
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    clock.hours = hours
+    with driving(mirrored):
+        beating(mirrored, 2)
+        wait_until(lambda: mirrored.name in mirrored.state.source_observations, timeout_s=TIMEOUT_S, why="it looks")
+    clock.hours = 0
+    with killed(pair.east):
+        run = begin_unplanned(mirrored.failover)
+        clock.hours = -hours  # and on a third machine
+        assert mirrored.failover.drive(run.id).state is RunState.DONE
+        clock.hours = 0
+    evidence = next(s.evidence for s in mirrored.failover.read_status(run.id)[1] if s.step == "record_lmo")
+    for figures in (run.plan.figures, evidence):
+        times = figures[FigureKey.COMPLETE_UP_TO_MS]
+        assert isinstance(times, dict)
+        assert 0 < now_ms() - times["all topics together"] < HOUR_S * 1_000, times
+    seconds = evidence[FigureKey.TRANSACTIONS_SEEN_S]
+    assert isinstance(seconds, float | int)
+    assert seconds < HOUR_S
 
 
 def silence_s(plan: Plan) -> float:

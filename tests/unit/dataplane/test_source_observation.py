@@ -11,7 +11,7 @@ import pytest
 from mirror_core.dataplane.heartbeat_writer import HeartbeatWriter, find_fencing_run
 from mirror_core.dataplane.source_monitor import MAX_LISTED_TRANSACTIONS, ObservedSource, TransactionKey
 from mirror_core.kafka.config import ClusterConfig, Config
-from mirror_core.model.mirror import DesiredState, Mirror
+from mirror_core.model.mirror import DesiredState, FailureKind, Mirror
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import Plan, RunKind, RunMode, RunState, StepRecord, StepState
 from mirror_core.model.source_observation import (
@@ -74,6 +74,19 @@ def test_a_partition_that_nobody_ever_led_is_told_without_an_end(memory: Observe
     found = memory.to_observation()
     assert set(dict(found.get_ends())) == {A0}
     assert set(found.get_offline_partitions()) == {A1}
+
+
+def test_a_topic_that_was_deleted_is_without_a_leader_only_until_that_is_certain(memory: ObservedSource) -> None:
+    """Brokers tell no leader of either. An alert for it would never end."""
+    memory.set_recorded({p: status(p) for p in (A0, B0)})
+    memory.update_ends(1_000, offsets(a0=10), [B0])
+    assert set(memory.to_observation().get_offline_partitions()) == {B0}
+    memory.set_recorded({A0: status(A0), B0: replace(status(B0, "deleted"), kind=FailureKind.GONE)})
+    memory.update_ends(2_000, offsets(a0=10), [B0])
+    assert not set(memory.to_observation().get_offline_partitions())
+    memory.topic_ids["b"] = "another topic"
+    memory.update_ends(3_000, offsets(a0=10), [B0])
+    assert set(memory.to_observation().get_offline_partitions()) == {B0}, "made anew, without a leader"
 
 
 def key(name: str = "tx", started_ms: int = 100) -> TransactionKey:

@@ -10,12 +10,14 @@ import pytest
 
 from mirror_core.dataplane.recovery_point import MAX_OBSERVATIONS, RecoveryPoints
 from mirror_core.dataplane.source_monitor import ObservedSource
+from mirror_core.decide.clock_skew import compute_observer_ahead_ms
 from mirror_core.decide.consistency_groups import find_consistency_groups
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot
 from mirror_core.decide.plan_figures import list_plan_figures
 from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.figures import FigureKey
+from mirror_core.model.mirror import FailureKind, PartitionStatus
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, MirrorName, Offset, Partition
 from mirror_core.model.run import RunMode
 from mirror_core.model.source_observation import ObservedEnd, ObservedTopic, SourceObservation
@@ -35,6 +37,7 @@ SIGHTING = SourceObservation(
 )
 STATUSES = {p: status(p) for p in (A0, A1, B0)}
 ALL_THERE = offsets(a0=100, a1=50, b0=10)
+HOUR_MS = 3_600_000
 
 
 def upto(positions: Mapping[Partition, Offset], *groups: tuple[str, ...]) -> list[int | None]:
@@ -68,6 +71,26 @@ def test_only_topics_that_belong_together_wait_for_each_other() -> None:
     assert nothing.limit == "no_topic"
 
 
+def test_a_topic_that_the_source_has_deleted_lacks_nothing_if_all_of_it_was_copied() -> None:
+    """Its end is never seen again: without this, the time would be that of the deletion for ever."""
+    old = ObservedTopic(topic="c", ends=(5, 5), ages_ms=(60_000, 60_000))
+    whole, behind = Partition("c", 0), Partition("c", 1)
+    gone = {p: replace(status(p, "deleted"), kind=FailureKind.GONE) for p in (whole, behind)}
+    sighting = replace(SIGHTING, topics=(*SIGHTING.topics, old))
+
+    def find(statuses: Mapping[Partition, PartitionStatus], position: int) -> int | None:
+        positions = {**ALL_THERE, whole: Offset(5), behind: Offset(position)}
+        (one,) = find_consistency_groups((), {**STATUSES, **statuses}, sighting, positions)
+        return one.complete_up_to_ms
+
+    assert find(gone, 5) == 98_000
+    assert find(gone, 4) is None, "its last records were not copied"
+    assert find({p: status(p, "diverged") for p in gone}, 5) == 40_000
+    anew = replace(sighting, topics=(*SIGHTING.topics, replace(old, id="another")))
+    (one,) = find_consistency_groups((), {**STATUSES, **gone}, anew, {**ALL_THERE, whole: Offset(5), behind: Offset(5)})
+    assert one.complete_up_to_ms is None, "another one has its name by now"
+
+
 def test_heartbeats_are_nobodys_topic() -> None:
     beat = Partition(f"{HEARTBEAT_TOPIC_PREFIX}m", 0)
     (one,) = find_consistency_groups((), {**STATUSES, beat: status(beat)}, SIGHTING, ALL_THERE)
@@ -80,6 +103,12 @@ def test_a_plan_without_the_source_says_it(view: MirrorSnapshot) -> None:
     figures = dict(list_plan_figures(lost))
     assert figures[FigureKey.COMPLETE_UP_TO_MS] == {"topics a, b.* together": 93_000}
     assert figures[FigureKey.COMPLETE_LIMITED_BY] == {"topics a, b.* together": "a-1"}
+    ahead = compute_observer_ahead_ms(100_000, 100_000 - 2 * HOUR_MS + 400)  # of an observation that took a while
+    figures = dict(list_plan_figures(replace(lost, observer_ahead_ms=ahead)))
+    assert figures[FigureKey.COMPLETE_UP_TO_MS] == {"topics a, b.* together": 93_000 - 2 * HOUR_MS - 9_600}, (
+        "by the brokers' clock, and not too late"
+    )
+    assert [compute_observer_ahead_ms(100_000, appended) for appended in (99_000, 109_000, None)] == [0, 0, 0]
     for drained in (replace(lost, is_drained=True), replace(view, is_drained=True, mode=RunMode.PLANNED)):
         assert FigureKey.COMPLETE_UP_TO_MS not in dict(list_plan_figures(drained)), "nothing is missing"
 

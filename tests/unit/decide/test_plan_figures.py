@@ -398,7 +398,7 @@ def test_without_the_source_the_plan_says_what_would_be_lost_by_three_clocks(vie
     assert (
         "transaction 'tx' (Ongoing when last seen), if it was committed, is cut in half: a-0 have it, a-1 do" in words
     )
-    assert "nobody led b-0 on east" in words
+    assert "east named no leader for b-0" in words
     assert "no heartbeat" not in words
     assert "no heartbeat of east has arrived on west" in warned(replace(dead, destination=DESTINATION))
     unplanned = replace(dead, source=SOURCE, mode=RunMode.UNPLANNED)
