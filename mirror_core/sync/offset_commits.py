@@ -78,6 +78,10 @@ class OffsetCommitter:
         self._check_ownership()
         return {**responses, **self._control.commit(wanted, epochs)}
 
+    @property
+    def is_in_run(self) -> bool:
+        return self._check_ownership is None
+
     def close(self) -> None:
         self._client.close()
 
@@ -90,7 +94,13 @@ class OffsetCommitter:
         self.close()
 
 
+UNANSWERED: Final = "unanswered"
+"""In place of an error name."""
+
+
 def format_refusal(code: str) -> str:
+    if code == UNANSWERED:
+        return "no coordinator on the destination took the commit in time"
     return f"refused by the destination ({code})"
 
 
@@ -177,7 +187,7 @@ class OwnCommittedOffsets:
 def commit_until_answered(
     commits: OffsetCommitter, wanted: Mapping[str, OffsetsToCommit], client: ClusterClient
 ) -> dict[str, dict[Partition, str]]:
-    """Retried until the client's timeout."""
+    """Retried until the client's timeout. Then `UNANSWERED`, or in a run Unreachable: a resumed step tries again."""
     codes: dict[str, dict[Partition, str]] = {group: {} for group in wanted}
     remaining = {group: dict(offsets) for group, offsets in wanted.items() if offsets}
     deadline = time.monotonic() + client.timeout_s
@@ -189,7 +199,13 @@ def commit_until_answered(
             }
         remaining = {group: offsets for group, offsets in remaining.items() if offsets}
         if remaining and time.monotonic() > deadline:
-            raise Unreachable(f"cluster {client.name}, group {min(remaining)}: no coordinator took the commit in time")
+            if commits.is_in_run:
+                raise Unreachable(
+                    f"cluster {client.name}, group {min(remaining)}: no coordinator took the commit in time"
+                )
+            for group, offsets in remaining.items():
+                codes[group] |= dict.fromkeys(offsets, UNANSWERED)
+            break
         if remaining:
             time.sleep(_RETRY_INTERVAL_S)
     return codes

@@ -17,9 +17,12 @@ from mirror_core.kafka.consumer_groups import (
     CommittedOffset,
     ConsumerGroup,
     FetchedGroupOffsets,
+    GroupOffsetsClient,
+    OffsetsToCommit,
     fetch_group_offsets,
     list_groups,
 )
+from mirror_core.kafka.leader_epochs import LogPosition
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.errors import Refused, RemoteFault
 from mirror_core.model.mirror import GroupSyncTime
@@ -293,6 +296,36 @@ def test_a_group_whose_offsets_the_destination_does_not_tell_holds_up_no_other(
         f"cluster west, group {ill}: no coordinator answered",
     )
     assert [one.group for one in left] == [ill]
+
+
+def test_a_group_whose_commit_no_coordinator_takes_holds_up_no_other(
+    pair: Pair, link: MirrorLink, group: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where its partition of the offsets topic has no leader: such a group is not even listed."""
+    ill = f"{group}-ill"
+    link = replace(link, mirror=replace(link.mirror, groups=(f"{group}.*",)))
+    for name in (ill, group):
+        commit(link, "source", name, topic, 4)
+    commit_all = GroupOffsetsClient.commit
+
+    def commit_without_one(
+        client: GroupOffsetsClient, offsets: Mapping[str, OffsetsToCommit], epochs: Mapping[LogPosition, int]
+    ) -> dict[str, dict[Partition, str]]:
+        return commit_all(client, {name: row for name, row in offsets.items() if name != ill}, epochs)
+
+    monkeypatch.setattr(GroupOffsetsClient, "commit", commit_without_one)
+    defaults = ClusterClient.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "timeout_s", 3.0)
+    with writer_of(link) as writer:
+        rows = {row.subject: row for row in sync_mirror(link, writer, only=GROUPS).rows}
+        left = writer.state.uncommitted_groups[link.mirror.name].uncommitted
+        own = [record.group for record in writer.state.group_offsets[link.mirror.name].values()]
+        assert own == [group], "what was committed is known to be the mirror's own"
+    assert rows[f"{group} {topic}-0"].done
+    reason = "no coordinator on the destination took the commit in time"
+    assert (rows[f"{ill} {topic}-0"].action, rows[f"{ill} {topic}-0"].reason) == (SyncAction.SKIP, reason)
+    assert [(one.group, one.partition, one.reason) for one in left] == [(ill, f"{topic}-0", reason)]
 
 
 def test_an_offset_of_an_open_transaction_waits(pair: Pair, link: MirrorLink, group: str, topic: str) -> None:
