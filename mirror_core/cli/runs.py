@@ -33,6 +33,7 @@ from mirror_core.decide import forecast_accuracy
 from mirror_core.decide.forecast_accuracy import ForecastComparison
 from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
 from mirror_core.decide.run_result import RunResult
+from mirror_core.decide.steps import measure_step_s
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.figures import Figure, FigureKey, format_figures, list_figure_rows, to_figure_documents
 from mirror_core.model.forecast import PlanForecast
@@ -423,7 +424,8 @@ def format_time(ms: int) -> str:
 def _format_step_seconds(step: StepRecord) -> str:
     """Age alone does not tell whether a step still runs: its conductor may be dead."""
     if step.ended_ms is not None:
-        return f"{(step.ended_ms - step.started_ms) / 1000:.1f}"
+        seconds = measure_step_s(step)
+        return "unknown (a clock was set back)" if seconds is None else f"{seconds:.1f}"
     return f"{max(0, now_ms() - step.started_ms) / 1000:.0f}, not ended" if step.state is StepState.STARTED else ""
 
 

@@ -19,7 +19,7 @@ from mirror_core.decide.drills import is_drill_mirror
 from mirror_core.decide.fence_state import FenceState, format_time
 from mirror_core.decide.fence_state import find_fence_state as debt_standing
 from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR, ConductorState, ConductorStatus
-from mirror_core.decide.steps import RUN_STEPS, WriteLocation, find_no_return_step
+from mirror_core.decide.steps import RUN_STEPS, WriteLocation, find_no_return_step, list_step_names
 from mirror_core.model.errors import Indeterminate
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus
 from mirror_core.model.names import MirrorName, format_reverse_name, get_base_name
@@ -43,22 +43,28 @@ class RunProgress:
 def find_run_progress(run: Run, steps: Iterable[StepRecord]) -> RunProgress:
     """Indeterminate if another version wrote a step that this one does not know."""
     rows = RUN_STEPS[run.plan.kind, run.plan.mode]
-    newest = max(steps, key=lambda record: record.started_ms, default=None)
+    newest = _find_newest_step(run, steps)
     if newest is None:
         return RunProgress("", rows[0].writes, run.started_ms)
-    step_names = [row.name for row in rows]
-    if newest.step not in step_names:
-        raise Indeterminate(
-            f"run {run.id} has begun step {newest.step!r}, which this version of Mirrorbook does not know: use the "
-            "version that began the run"
-        )
-    position = step_names.index(newest.step)
+    position = list_step_names(run.plan.kind, run.plan.mode).index(newest.step)
     is_past_step = (
         newest.state is StepState.DONE and rows[position].writes is WriteLocation.NOWHERE and position + 1 < len(rows)
     )
     return RunProgress(
         newest.step, rows[position + 1 if is_past_step else position].writes, newest.ended_ms or newest.started_ms
     )
+
+
+def _find_newest_step(run: Run, steps: Iterable[StepRecord]) -> StepRecord | None:
+    """By the order of steps: the clocks of two machines may differ, and one may be set back."""
+    step_names = list_step_names(run.plan.kind, run.plan.mode)
+    by_name = {record.step: record for record in steps}
+    if unknown := sorted(by_name.keys() - set(step_names)):
+        raise Indeterminate(
+            f"run {run.id} has begun step {unknown[0]!r}, which this version of Mirrorbook does not know: use the "
+            "version that began the run"
+        )
+    return next((by_name[name] for name in reversed(step_names) if name in by_name), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +262,7 @@ def _format_unfinished(situation: RunSituation) -> Iterator[str]:
 
 
 def _format_place(situation: RunSituation) -> str:
-    newest_step = max(situation.steps, key=lambda record: record.started_ms, default=None)
+    newest_step = _find_newest_step(situation.run, situation.steps)
     if newest_step is not None and newest_step.state is StepState.FAILED:
         return f"step {newest_step.step} failed"
     has_stopped = situation.conductor.state in (ConductorState.RELEASED, ConductorState.SILENT)

@@ -274,18 +274,24 @@ def list_standstill_steps(kind: RunKind, mode: RunMode = RunMode.PLANNED) -> tup
 
 
 def measure_standstill_s(run: Run, steps: Iterable[StepRecord]) -> float | None:
-    """Seconds from the first attempt of the first such step to the end of the last, waits included. None:
-    did not get so far.
+    """Seconds from the first attempt of the first such step to the end of the last, waits included.
+
+    None: it did not get so far, or a clock was set back meanwhile.
     """
     standstill_steps, records = list_standstill_steps(run.plan.kind, run.plan.mode), {step.step: step for step in steps}
     if not standstill_steps or standstill_steps[0] not in records or standstill_steps[-1] not in records:
         return None
     ended_ms = records[standstill_steps[-1]].ended_ms
-    return None if ended_ms is None else (ended_ms - records[standstill_steps[0]].first_attempt_ms) / 1000
+    return measure_duration_s(records[standstill_steps[0]].first_attempt_ms, ended_ms)
 
 
 def measure_step_s(step: StepRecord) -> float | None:
-    return None if step.ended_ms is None else (step.ended_ms - step.started_ms) / 1000
+    return measure_duration_s(step.started_ms, step.ended_ms)
+
+
+def measure_duration_s(started_ms: int, ended_ms: int | None) -> float | None:
+    """Unknown before its end, and where the end's clock is behind that of the beginning."""
+    return None if ended_ms is None or ended_ms < started_ms else (ended_ms - started_ms) / 1000
 
 
 def list_undisturbed_steps(kind: RunKind, mode: RunMode = RunMode.PLANNED) -> tuple[str, ...]:

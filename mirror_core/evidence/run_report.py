@@ -23,7 +23,13 @@ from mirror_core.decide.fence_state import format_time
 from mirror_core.decide.forecast_accuracy import format_counted, format_error, format_forecast, list_forecast_rows
 from mirror_core.decide.run_result import format_outage, format_outage_briefly, measure_outage
 from mirror_core.decide.set_schedule import RunPhase, measure_set_standstill_s
-from mirror_core.decide.steps import RUN_STEPS, find_no_return_step, list_standstill_steps
+from mirror_core.decide.steps import (
+    RUN_STEPS,
+    find_no_return_step,
+    list_standstill_steps,
+    measure_duration_s,
+    measure_step_s,
+)
 from mirror_core.evidence.html_templates import load_template
 from mirror_core.evidence.run_headline import make_headline
 from mirror_core.evidence.timeline import TIMELINE_WIDTH, build_timeline, parse_entries
@@ -220,9 +226,9 @@ def compute_clocks(run: Run, steps: Sequence[StepRecord]) -> dict[str, float | N
         return dict.fromkeys(("conductor", "first_step_to_promotion", "write_block_upper", "working", "waiting"))
     outage = measure_outage(run, steps)
     block = None if outage is None else outage.promotion_s
-    working = sum(((s.ended_ms or s.started_ms) - s.started_ms) / 1000 for s in inside)
+    working = sum(measure_step_s(s) or 0.0 for s in inside)
     return {
-        "conductor": (last_step.ended_ms - run.started_ms) / 1000,
+        "conductor": measure_duration_s(run.started_ms, last_step.ended_ms),
         "first_step_to_promotion": block,
         "write_block_upper": None if outage is None else outage.at_most_s,
         "working": round(working, 3),

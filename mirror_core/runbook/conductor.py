@@ -29,7 +29,7 @@ from mirror_core.decide.approval_rules import (
 )
 from mirror_core.decide.drills import is_drill_mirror
 from mirror_core.decide.failover_plan import PlanDecision
-from mirror_core.decide.steps import find_no_return_step, list_step_names
+from mirror_core.decide.steps import find_no_return_step, list_step_names, measure_step_s
 from mirror_core.kafka.connection_pool import CONNECTION_POOL
 from mirror_core.mirrors.control import retry_until_owned
 from mirror_core.model.audit_log import AuditEntryKind
@@ -402,7 +402,8 @@ class Conductor(ABC, Generic[PlanChoice]):
             action = self._act(writer, journal, name)
             self._print_line(f"{name} ...")
             record = journal.perform(name, action)
-            self._print_line(f"{name} done in {((record.ended_ms or 0) - record.started_ms) / 1000:.1f} s")
+            seconds = measure_step_s(record)
+            self._print_line(f"{name} done" if seconds is None else f"{name} done in {seconds:.1f} s")
         if journal.next_step() is None:
             self._write_evidence(writer, self._finish(writer, journal))
         return record

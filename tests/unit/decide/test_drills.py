@@ -131,6 +131,7 @@ def test_seconds_are_foretold_by_the_same_kind_of_run_and_of_conductor() -> None
     drill = replace(runs[0], plan=replace(runs[0].plan, mirror=to_drill_name("m")))
     assert told([drill, *runs[1:]], "ben@laptop") == "0.1 (last drill)", "what a drill took by command, before Airflow"
     assert told(runs[3:], "ben@laptop") == "unknown"
+    assert told([finished(-72_000)], None) == "unknown", "its clock was set back by two hours"
 
 
 def test_of_two_drills_each_outcome_is_named_and_one_that_failed_makes_red() -> None:

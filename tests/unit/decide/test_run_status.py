@@ -8,7 +8,13 @@ from dataclasses import replace
 import pytest
 
 from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
-from mirror_core.decide.run_status import RunSituation, format_newer_run, format_run_status, format_unknown_status
+from mirror_core.decide.run_status import (
+    RunSituation,
+    find_run_progress,
+    format_newer_run,
+    format_run_status,
+    format_unknown_status,
+)
 from mirror_core.decide.steps import RUN_STEPS, WriteLocation, find_no_return_step, list_step_names
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import ClusterName, MirrorName
@@ -57,6 +63,25 @@ def said(
         run=run, steps=steps, mirror=MIRROR, pending_fence=debt, is_past_no_return=turned, is_copying=copying
     )
     return " ".join(format_run_status(ended))
+
+
+@pytest.mark.parametrize(("kind", "mode", "last", "state"), PLACES)
+def test_a_clock_that_was_set_back_between_two_steps_changes_no_word(
+    kind: RunKind, mode: RunMode, last: str, state: StepState
+) -> None:
+    """Or another machine, whose clock is behind, went on with the run."""
+    run, steps = a_run(kind, mode, RunState.RUNNING), upto(kind, mode, last, state)
+    hour_ms = 3_600_000
+    late = [
+        replace(
+            step,
+            started_ms=step.started_ms - number * hour_ms,
+            ended_ms=None if step.ended_ms is None else step.ended_ms - number * hour_ms,
+        )
+        for number, step in enumerate(steps)
+    ]
+    assert said(run, late) == said(run, steps)
+    assert find_run_progress(run, late).step == last
 
 
 @pytest.mark.parametrize(("kind", "mode", "step", "state"), PLACES)
