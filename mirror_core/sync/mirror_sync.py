@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from mirror_core.decide.clock_skew import to_owner_clock_ms
 from mirror_core.decide.command_rules import format_held_by
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
+from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.model.errors import HeldByRun, Refused
 from mirror_core.model.json_documents import JsonDocument
 from mirror_core.model.logs import get_logger
@@ -16,6 +18,7 @@ from mirror_core.model.mirror import FailureKind, GroupSyncTime
 from mirror_core.model.sync_state import WRITING_ACTIONS, DriftRow, SyncAction, SyncCategory
 from mirror_core.model.timing import MAX_FRESH_AGE_S, now_ms
 from mirror_core.state.journal import JournalLog
+from mirror_core.state.lease import CLOCK_TIMEOUT_S
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.run_heartbeat import find_conductor_status
 from mirror_core.state.state_records import State, StateRecord, Tombstone
@@ -132,10 +135,11 @@ def _run_sync(
                 groups,
             )
         if SyncCategory.GROUPS in only and (syncable_topics or not stopped):
-            began_ms = now_ms()
             if log is None:
                 rows += sync_groups(link, state, source, destination, syncable_topics, None).rows
             else:
+                # A run owns the lease: its clock is this one.
+                began_ms = now_ms() if run_id else _read_owner_clock_ms(link, log.state)
                 check_ownership = None if run_id else partial(_check_still_owned, link, frozenset(ready))
                 with OffsetCommitter(destination, check_ownership) as commits:
                     is_followed = run_id is None and _has_live_follower(link, log.state, began_ms)
@@ -166,6 +170,13 @@ def _check_still_owned(link: MirrorLink, topics: frozenset[str]) -> None:
     stopped = topics & list_stopped_topics(link, state)
     if stopped:
         raise Refused(f"mirror {name}: sync", [f"topic {topic} was stopped meanwhile" for topic in sorted(stopped)])
+
+
+def _read_owner_clock_ms(link: MirrorLink, state: State) -> int:
+    """The follower's times are by the data plane's clock."""
+    name = link.mirror.name
+    ahead_ms = measure_clock_ahead_ms(link.destination, timeout_s=CLOCK_TIMEOUT_S)
+    return to_owner_clock_ms(now_ms(), ahead_ms, state.leases.get(name), state.appended_ms.get(name))
 
 
 def _has_live_follower(link: MirrorLink, state: State, now_at_ms: int) -> bool:

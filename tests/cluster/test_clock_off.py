@@ -16,6 +16,7 @@ from mirror_core.decide.approval_rules import ApprovalPolicy, make_approval
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.heartbeat_topic import HeartbeatProducer, ensure_heartbeat_topic
 from mirror_core.kafka.topics import BROKER_TIME_CONFIGS, alter_configs, describe_configs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.mirrors.preflight import check_cluster
 from mirror_core.model.errors import Refused
@@ -24,6 +25,7 @@ from mirror_core.model.names import ACTIVE_TOPIC, Partition, get_heartbeat_topic
 from mirror_core.model.run import Plan, RunMode, RunState
 from mirror_core.model.run_checkpoints import RecordedApproval
 from mirror_core.model.source_observation import Heartbeat
+from mirror_core.model.sync_state import SyncCategory
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.state.approvals import record_approval
@@ -176,6 +178,22 @@ def test_what_a_data_plane_with_a_wrong_clock_has_seen_is_dated_by_the_brokers_c
     seconds = evidence[FigureKey.TRANSACTIONS_SEEN_S]
     assert isinstance(seconds, float | int)
     assert seconds < HOUR_S
+
+
+@pytest.mark.parametrize("hours", [2, -2])
+def test_a_sync_on_a_machine_whose_clock_is_off_is_dated_by_the_data_planes_clock(
+    pair: Pair, tmp_path: Path, clock: ShiftedClock, hours: int
+) -> None:
+    """What it records is compared with the follower's time: is there one that commits what is newer?"""
+    topic = app_topic(pair)
+    produce(pair.east, topic, 5)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    before_ms = now_ms()
+    clock.hours = hours
+    mirror_commands.run_sync(mirrored.link, only=frozenset({SyncCategory.GROUPS}))
+    clock.hours = 0
+    assert abs(mirrored.state.groups[mirrored.name].synced_ms - before_ms) < HOUR_S * 1_000
 
 
 def silence_s(plan: Plan) -> float:
