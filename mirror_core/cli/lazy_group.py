@@ -28,69 +28,124 @@ class LazyCommand:
     attribute: str
     help: str
     """In the list of commands. A test compares it with the command's own."""
+    panel: str = "Other commands"
+    example: str = ""
+
+
+EMERGENCY: Final = "Emergency and recovery"
+EVERY_DAY: Final = "Mirrors and copying"
+CHECKS: Final = "Checks and evidence"
 
 
 COMMANDS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
     {
-        "cluster": LazyCommand("mirror_core.cli.cluster", "cluster_app", "The clusters of mirrorbook.yaml."),
-        "mirror": LazyCommand("mirror_core.cli.mirror", "mirror_app", "One-way links between two clusters."),
-        "replicate": LazyCommand(
-            "mirror_core.cli.replicate",
-            "replicate_command",
-            "Create missing mirror topics and copy. Runs on until SIGTERM, or until caught up.",
+        "failover": LazyCommand(
+            "mirror_core.cli.failover",
+            "failover_app",
+            "Move applications to a mirror's destination.",
+            EMERGENCY,
+            "mirrorbook failover plan orders --mode unplanned",
         ),
-        "supervise": LazyCommand(
-            "mirror_core.cli.supervise",
-            "supervise_command",
-            "Keep `mirrorbook replicate NAME` running: start it again whenever it ends, until told to stop (SIGTERM, "
-            "Ctrl-C).",
-        ),
-        "sync": LazyCommand(
-            "mirror_core.cli.sync",
-            "sync_command",
-            "Bring topics, their settings, access rights and groups' offsets in line; print what differed.",
-        ),
-        "parity": LazyCommand(
-            "mirror_core.cli.parity",
-            "parity_command",
-            "Compare both clusters, offset by offset. Exit code 0 passed, 1 failed, 4 indeterminate.",
-        ),
-        "receipts": LazyCommand(
-            "mirror_core.cli.receipts", "receipts_app", "What vouches for a copy: put together, or stored anew."
+        "failback": LazyCommand(
+            "mirror_core.cli.failback",
+            "failback_app",
+            "Bring applications home after a failover.",
+            EMERGENCY,
+            "mirrorbook failback plan orders",
         ),
         "readiness": LazyCommand(
             "mirror_core.cli.readiness",
             "readiness_command",
             "Could it be failed over now? What speaks against it, and what to do. Changes nothing. Exit code 3: not "
             "ready.",
-        ),
-        "failover": LazyCommand(
-            "mirror_core.cli.failover", "failover_app", "Move applications to a mirror's destination."
-        ),
-        "failback": LazyCommand(
-            "mirror_core.cli.failback", "failback_app", "Bring applications home after a failover."
+            EMERGENCY,
+            "mirrorbook readiness orders",
         ),
         "drill": LazyCommand(
             "mirror_core.cli.drill",
             "drill_app",
             "A failover that nobody notices: the same steps, on a topic of their own.",
+            EMERGENCY,
+            "mirrorbook drill run orders",
+        ),
+        "runs": LazyCommand(
+            "mirror_core.cli.runs",
+            "runs_app",
+            "Runs of failover and failback: journal and evidence.",
+            EMERGENCY,
+            "mirrorbook runs list",
         ),
         "guard": LazyCommand(
             "mirror_core.cli.broker_start_check",
             "guard_command",
             "May this cluster open to applications? Asked before its brokers start. Exit code 0 yes, 3 no, 4 nobody "
             "knows.",
+            EMERGENCY,
+            "mirrorbook guard orders --cluster east",
+        ),
+        "cluster": LazyCommand(
+            "mirror_core.cli.cluster",
+            "cluster_app",
+            "The clusters of mirrorbook.yaml.",
+            EVERY_DAY,
+            "mirrorbook cluster check east",
+        ),
+        "mirror": LazyCommand(
+            "mirror_core.cli.mirror",
+            "mirror_app",
+            "One-way links between two clusters.",
+            EVERY_DAY,
+            "mirrorbook mirror describe orders",
+        ),
+        "replicate": LazyCommand(
+            "mirror_core.cli.replicate",
+            "replicate_command",
+            "Create missing mirror topics and copy. Runs on until SIGTERM, or until caught up.",
+            EVERY_DAY,
+            "mirrorbook replicate orders --runner local",
+        ),
+        "supervise": LazyCommand(
+            "mirror_core.cli.supervise",
+            "supervise_command",
+            "Keep `mirrorbook replicate NAME` running: start it again whenever it ends, until told to stop (SIGTERM, "
+            "Ctrl-C).",
+            EVERY_DAY,
+            "mirrorbook supervise orders",
+        ),
+        "sync": LazyCommand(
+            "mirror_core.cli.sync",
+            "sync_command",
+            "Bring topics, their settings, access rights and groups' offsets in line; print what differed.",
+            EVERY_DAY,
+            "mirrorbook sync orders --dry-run",
+        ),
+        "parity": LazyCommand(
+            "mirror_core.cli.parity",
+            "parity_command",
+            "Compare both clusters, offset by offset. Exit code 0 passed, 1 failed, 4 indeterminate.",
+            CHECKS,
+            "mirrorbook parity orders --runner local",
+        ),
+        "receipts": LazyCommand(
+            "mirror_core.cli.receipts",
+            "receipts_app",
+            "What vouches for a copy: put together, or stored anew.",
+            CHECKS,
+            "mirrorbook receipts compact orders",
         ),
         "evidence": LazyCommand(
             "mirror_core.cli.evidence",
             "evidence_app",
             "What a run has left: written as a bundle, and verified offline.",
+            CHECKS,
+            "mirrorbook evidence verify evidence/run-ID",
         ),
-        "runs": LazyCommand("mirror_core.cli.runs", "runs_app", "Runs of failover and failback: journal and evidence."),
         "json-schema": LazyCommand(
             "mirror_core.cli.json_schema",
             "json_schema_command",
             "Print the JSON Schema of what a command prints with --json.",
+            CHECKS,
+            "mirrorbook json-schema mirror describe",
         ),
     }
 )
@@ -103,7 +158,12 @@ class LazyGroup(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         for name, lazy_command in find_installed_commands().items():
-            self.commands.setdefault(name, TyperCommand(name, help=lazy_command.help, callback=_fail_if_called))
+            self.commands.setdefault(
+                name,
+                TyperCommand(
+                    name, help=lazy_command.help, callback=_fail_if_called, rich_help_panel=lazy_command.panel
+                ),
+            )
         return super().list_commands(ctx)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -145,7 +205,7 @@ def list_lazy_commands() -> Mapping[str, LazyCommand]:
 
 def register_commands(app: typer.Typer) -> None:
     for name, lazy_command in COMMANDS.items():
-        app.command(name, help=lazy_command.help)(_fail_if_called)
+        app.command(name, help=lazy_command.help, rich_help_panel=lazy_command.panel)(_fail_if_called)
 
 
 def load_command(name: str, lazy_command: LazyCommand) -> Any:
@@ -157,7 +217,19 @@ def load_command(name: str, lazy_command: LazyCommand) -> Any:
         single_app.command(name)(attribute_value)
         command = typer.main.get_command(single_app)
     command.name = name
+    if lazy_command.example:
+        command.epilog = f"Example: {lazy_command.example}"
+    _hide_flag_types(command)
     return command
+
+
+def _hide_flag_types(command: Any) -> None:
+    """Help says of a flag only its name and meaning."""
+    for parameter in command.params:
+        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+            parameter.metavar = ""
+    for subcommand in getattr(command, "commands", {}).values():
+        _hide_flag_types(subcommand)
 
 
 def _fail_if_called() -> None:

@@ -35,6 +35,7 @@ PACKAGE_EXTRAS: Final = MappingProxyType(
 
 app = typer.Typer(
     help="Disaster recovery for Apache Kafka: an exact second cluster, and a runbook to move to it and home again.",
+    epilog="Exit codes: 0 done, 1 failed, 2 bad request, 3 refused, 4 not known, 5 taken over by another process.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     cls=LazyGroup,

@@ -66,7 +66,7 @@ def next_steps(folder: Path, config: Path, sandbox: Path, stop: str, *, kept: bo
         f"$ {stop}",
     ]
     return [
-        f"The run's report, receipts and all logs are in {folder}; remove it when you like.",
+        f"The run's report and all logs are in {folder}; remove it when you like.",
         *(home if kept else []),
         "Next: docs/try.md has the same by hand, your own clusters, and `make demo`, which tells the longer story in a "
         "checkout: Airflow, Spark, a failback with what only the old source had saved to files, and the way home.",

@@ -54,6 +54,16 @@ def test_added_commands_are_listed_with_ours(tmp_path: Path) -> None:
     assert "failover" in done.stdout
 
 
+def test_commands_are_grouped_those_of_an_emergency_first_and_flags_have_no_type(tmp_path: Path) -> None:
+    text = run_with(tmp_path, "greeting:COMMANDS", "--help").stdout
+    panels = ["Emergency and recovery", "Mirrors and copying", "Checks and evidence", "Other commands"]
+    assert sorted(panels, key=text.index) == panels
+    assert text.index("Other commands") < text.index("Say hello.")
+    options = run_with(tmp_path / "again", "greeting:COMMANDS", "failover", "run", "--help").stdout
+    (flag,) = (line for line in options.splitlines() if "--dry-run" in line)
+    assert "<bool>" not in flag
+
+
 def test_a_command_of_ours_stays_ours(tmp_path: Path) -> None:
     done = run_with(tmp_path, "greeting:COMMANDS", "mirror", "--help")
     assert "create" in done.stdout

@@ -12,7 +12,7 @@ from typer._click.exceptions import UsageError  # Typer has a Click of its own
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from mirror_core.cli.lazy_group import list_lazy_commands, load_command
+from mirror_core.cli.lazy_group import COMMANDS, list_lazy_commands, load_command
 from mirror_core.cli.main import app
 from tests.support.doc_pages import ROOT, commands
 from tests.support.typed_lines import parse
@@ -62,6 +62,14 @@ def test_each_line_that_is_shown_can_be_typed(page: Path) -> None:
         except UsageError as error:
             if not _LEFT_OUT.search(error.format_message()):
                 raise
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_each_command_ends_with_an_example_that_can_be_typed(name: str) -> None:
+    program, command, *_ = COMMANDS[name].example.split()
+    assert (program, command) == ("mirrorbook", name)
+    parse(COMMANDS[name].example.removeprefix("mirrorbook "))
+    assert load_command(name, COMMANDS[name]).epilog == f"Example: {COMMANDS[name].example}"
 
 
 @pytest.mark.parametrize(
