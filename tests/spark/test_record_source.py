@@ -11,7 +11,6 @@ import pytest
 from confluent_kafka import TopicPartition
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from mirror_core.model.errors import BadRequest
 from mirror_core.parity.record_table import COLUMNS, build_ddl, build_schema
@@ -125,8 +124,8 @@ def test_neither_plan_nor_error_shows_a_password(spark: SparkSession, pair: Pair
     assert "hunter2" not in str(caught.value)
 
 
-def test_spark_and_arrow_are_told_of_the_same_columns() -> None:
+def test_spark_and_arrow_are_told_of_the_same_columns(spark: SparkSession) -> None:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     columns = [*COLUMNS.values()]
-    assert from_arrow_schema(build_schema(columns)) == StructType.fromDDL(build_ddl(columns))
+    assert from_arrow_schema(build_schema(columns)) == spark.createDataFrame([], build_ddl(columns)).schema
