@@ -1,7 +1,7 @@
 """How long the destination keeps what the source has deleted, so that a deletion can be undone.
 
 One by mistake, or by a thief who has the source only. DeleteRecords and retention look alike from outside: a log start
-that has moved. So both are held.
+that has moved. So both are held. So is the compaction of a topic that the source begins to compact.
 
 One record a partition: up to where the source had deleted when that was first noticed, and when. What it deletes
 meanwhile waits for the next record. So a deletion follows after one hold at least, and two at most.
@@ -16,6 +16,7 @@ from typing import NamedTuple
 from mirror_core.model.figures import FigureItems, FigureKey, format_figures
 from mirror_core.model.mirror import HeldDeletion, PartitionState, PartitionStatus
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
+from mirror_core.model.sync_state import TopicSettings
 from mirror_core.model.text import format_duration_ms
 
 
@@ -80,6 +81,17 @@ def decide_holds(
         changed={p: decision.held for p, decision in decisions.items() if decision.held != held_deletions.get(p)},
         due={p: decision.move_to for p, decision in decisions.items() if decision.move_to is not None},
     )
+
+
+def find_compaction_start(recorded: TopicSettings | None, *, is_compacted: bool, now_ms: int) -> int | None:
+    """When the source was first seen to clean the topic by key, which deletes records as well. None: it does not."""
+    if not is_compacted:
+        return None
+    return now_ms if recorded is None or recorded.compacted_since_ms is None else recorded.compacted_since_ms
+
+
+def is_compaction_held(since_ms: int | None, *, now_ms: int, hold_ms: int) -> bool:
+    return since_ms is not None and now_ms < since_ms + hold_ms
 
 
 def list_held_figures(statuses: Mapping[Partition, PartitionStatus]) -> FigureItems:

@@ -89,6 +89,8 @@ class TopicSettings:
     mirror: MirrorName
     topic: str
     overrides: Mapping[str, str]
+    compacted_since_ms: int | None = None
+    """When the source was first seen to clean it by key. None: it does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

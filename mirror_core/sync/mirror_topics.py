@@ -20,7 +20,6 @@ from mirror_core.decide.topic_settings import (
     choose_replication_factor,
     diff_configs,
     find_harmful_refusals,
-    is_compacted,
     keep_raised_limit,
     list_lower_limits,
     search_accepted,
@@ -38,13 +37,13 @@ from mirror_core.kafka.topics import (
     validate_topics,
 )
 from mirror_core.model.errors import MissingPermission, RemoteFault, SettingRefused
-from mirror_core.model.mirror import FailureKind, GapFilling, PartitionState
+from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory, TopicSettings
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import STATE_TOPIC as STATE_TOPIC
 from mirror_core.state.state_records import State
 from mirror_core.sync.circle_search import refuse_topics_in_circles
-from mirror_core.sync.topic_compaction import find_lagging_topics
+from mirror_core.sync.topic_compaction import COMPACTION_HELD, choose_compaction, find_lagging_topics
 from mirror_core.sync.topic_errors import (
     TopicConflicts,
     check_recreated,
@@ -379,13 +378,15 @@ def sync_configs(
         describe_visible_configs(side, topics, len(topics)) for side in (source, destination)
     )
     known_keys = list_known_settings(destination, topics)
-    cleaned = {
-        name for name in set(source_configs) & set(destination_configs) if is_compacted(source_configs[name].effective)
-    }
-    if link.mirror.gaps is GapFilling.HIDDEN:
-        cleaned.clear()
-    new = {name: topics[name] for name in cleaned if not is_compacted(destination_configs[name].effective)}
-    cleaned -= find_lagging_topics(source, destination, new, 0.0 if dry_run else _CATCH_UP_S)
+    both = sorted(set(source_configs) & set(destination_configs))
+    wait_s, configs = 0.0 if dry_run else _CATCH_UP_S, {n: (source_configs[n], destination_configs[n]) for n in both}
+    compaction = choose_compaction(
+        link,
+        state,
+        configs,
+        lambda new: find_lagging_topics(source, destination, {name: topics[name] for name in new}, wait_s),
+    )
+    cleaned = compaction.cleaned
     new_settings, changes = list[TopicSettings](), dict[str, Mapping[str, str | None]]()
     rows = [
         DriftRow(
@@ -398,11 +399,13 @@ def sync_configs(
         )
         for name, error in sorted({**hidden_destination, **hidden}.items())
     ]
-    both = sorted(set(source_configs) & set(destination_configs))
     for name in both:
         factor = topics[name].replication_factor
         wanted = build_wanted_configs(
-            source_configs[name].overrides, source_configs[name].effective, factor, is_cleaned=name in cleaned
+            source_configs[name].overrides,
+            source_configs[name].effective,
+            factor,
+            is_cleaned=name in cleaned,
         )
         wanted = keep_raised_limit(wanted, destination_configs[name].effective)
         changes[name] = diff_configs(_keep_known(known_keys, wanted), destination_configs[name].overrides)
@@ -420,12 +423,13 @@ def sync_configs(
     for name in both:
         overrides, before = source_configs[name].overrides, destination_configs[name].overrides
         rows += to_change_rows(name, changes[name], overrides, before, outcome.get(name, {}), dry_run=dry_run)
-        rows += _to_waiting_rows(
-            name, source_configs[name], destination_configs[name], staged[name], known_keys, unstageable.get(name, {})
+        refused, is_held = unstageable.get(name, {}), name in compaction.held
+        rows += _to_waiting_rows(name, *configs[name], staged[name], known_keys, refused, is_held=is_held)
+        settings = TopicSettings(
+            mirror=link.mirror.name, topic=name, overrides=overrides, compacted_since_ms=compaction.since_ms[name]
         )
-        recorded = state.topic_settings.get((link.mirror.name, name))
-        if recorded is None or dict(recorded.overrides) != dict(overrides):
-            new_settings.append(TopicSettings(mirror=link.mirror.name, topic=name, overrides=dict(overrides)))
+        if settings != state.topic_settings.get((link.mirror.name, name)):
+            new_settings.append(settings)
     return rows, new_settings
 
 
@@ -511,7 +515,10 @@ def _to_waiting_rows(
     staged: Mapping[str, str],
     known_keys: frozenset[str],
     refused: Mapping[str, RemoteFault],
+    *,
+    is_held: bool,
 ) -> list[DriftRow]:
+    """`is_held`: its compaction."""
     rows = []
     for key, value in sorted(source.overrides.items()):
         destination_value = destination.overrides.get(key, "")
@@ -523,6 +530,8 @@ def _to_waiting_rows(
             action, reason = SyncAction.SKIP, f"a promotion cannot set {staged[key]}: {refused[key]}"
         elif key in staged:
             action, reason = SyncAction.STAGE, f"set to {staged[key]} at promotion"
+            if is_held and key == "cleanup.policy":
+                reason = COMPACTION_HELD
         else:
             continue
         rows.append(

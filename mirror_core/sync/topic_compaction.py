@@ -1,28 +1,67 @@
 """Decides when a mirror topic of a compacted source may be compacted, too.
 
 A compacted topic refuses records without a key, which the source may hold from before, and seeding writes. So a mirror
-topic is compacted once it has caught up, until it meets such a record.
+topic is compacted once it has caught up and deletions need not be held, until it meets such a record.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final
 
+from mirror_core.decide.deletion_hold import find_compaction_start, is_compaction_held
 from mirror_core.decide.topic_settings import MIRROR_CONFIGS, compute_raised_limit, is_compacted
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets
-from mirror_core.kafka.topics import alter_configs, describe_configs
+from mirror_core.kafka.topics import TopicConfigs, alter_configs, describe_configs
 from mirror_core.model.errors import RemoteFault, SettingRefused, Unreachable
-from mirror_core.model.mirror import FailureKind
+from mirror_core.model.mirror import FailureKind, GapFilling
 from mirror_core.model.names import Partition
 from mirror_core.model.task_messages import PartitionFailure
+from mirror_core.model.timing import now_ms
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.state_records import State
 
 _POLL_INTERVAL_S: Final = 0.05
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
+
+
+COMPACTION_HELD: Final = "cleaning would delete records: not before the hold of deletions is over, or at promotion"
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionChoice:
+    since_ms: Mapping[str, int | None]
+    """By topic, since when the source is seen to compact it."""
+    cleaned: Set[str]
+    """Compacted on the destination, too."""
+    held: Set[str]
+
+
+def choose_compaction(
+    link: MirrorLink,
+    state: State,
+    configs: Mapping[str, tuple[TopicConfigs, TopicConfigs]],
+    find_lagging: Callable[[Set[str]], Set[str]],
+) -> CompactionChoice:
+    """`configs`: of the source and the destination. `find_lagging`: of topics that would be compacted from now on."""
+    name, at_ms = link.mirror.name, now_ms()
+    hold_ms = link.config.deletion_hold_ms(name)
+    since_ms = {
+        topic: find_compaction_start(
+            state.topic_settings.get((name, topic)), is_compacted=is_compacted(source.effective), now_ms=at_ms
+        )
+        for topic, (source, _) in configs.items()
+    }
+    if link.mirror.gaps is GapFilling.HIDDEN:
+        return CompactionChoice(since_ms, frozenset(), frozenset())
+    compacted = {topic for topic, since in since_ms.items() if since is not None}
+    new = {topic for topic in compacted if not is_compacted(configs[topic][1].effective)}
+    held = {topic for topic in new if is_compaction_held(since_ms[topic], now_ms=at_ms, hold_ms=hold_ms)}
+    return CompactionChoice(since_ms, compacted - held - find_lagging(new - held), held)
 
 
 def find_lagging_topics(

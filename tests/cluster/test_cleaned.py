@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,14 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.sync_state import WRITING_ACTIONS, SyncAction, SyncCategory
 from mirror_core.sync.mirror_sync import sync_mirror
+from mirror_core.sync.topic_compaction import COMPACTION_HELD
 from mirror_core.wire.batch import CONTROL, BatchHeader, split_batches
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.links import writer_of
-from tests.support import log_shapes
+from tests.cluster.test_deletion_hold import DAY_MS, with_hold
+from tests.support import log_shapes, parity_topics
 from tests.support.cluster_admin import as_admin, broker_setting
+from tests.support.compacted_comparisons import keyed
 from tests.support.compacted_topics import assert_compacted
 from tests.support.data_errors import about_data
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
@@ -217,6 +221,30 @@ def test_a_leader_that_lost_its_memory_of_cleaned_markers_is_no_foreign_writer(p
     send(log_shapes.new_producer(pair.west), topic, [Row(key=b"k1")])
     assert set(replicate(link).failed) == {Partition(topic, 0)}
     assert mirrored.statuses[Partition(topic, 0)].kind is FailureKind.FOREIGN
+
+
+def test_a_compaction_that_the_source_begins_waits_for_the_hold(pair: Pair, tmp_path: Path) -> None:
+    """A thief of a right to change settings would have the copy cleaned, too, of what the hold keeps."""
+    topic = compacted_topic(pair, cleanup_policy="delete")
+    mirrored = with_hold(new_mirror(pair, tmp_path, topic))
+    for version in range(2):
+        parity_topics.send(pair.east, topic, keyed(20, version))
+    mirrored.copy()
+    sync_settings(mirrored)
+    sent = read_all(pair.west, topic)
+    set_policy(pair.east, topic, "compact")
+    for _ in range(2):
+        assert ("cleanup.policy", SyncAction.STAGE, COMPACTION_HELD) in sync_settings(mirrored)
+        assert policy(pair, topic) == "delete"
+    mirrored.copy()
+    assert read_all(pair.west, topic) == sent
+
+    recorded = mirrored.state.topic_settings[mirrored.name, topic]
+    assert recorded.compacted_since_ms is not None
+    with writer_of(mirrored.link) as writer:
+        writer.put(replace(recorded, compacted_since_ms=recorded.compacted_since_ms - DAY_MS))
+    sync_settings(mirrored)
+    assert policy(pair, topic) == "compact,delete"
 
 
 def test_tombstones_stay_as_long_as_the_sources_brokers_say_not_the_destinations(pair: Pair, tmp_path: Path) -> None:

@@ -15,8 +15,10 @@ from mirror_core.decide.deletion_hold import (
     LogStarts,
     decide_hold,
     decide_holds,
+    find_compaction_start,
     format_held_deletions,
     format_hold,
+    is_compaction_held,
     list_held_figures,
 )
 from mirror_core.kafka.config import load_config
@@ -24,6 +26,7 @@ from mirror_core.model.errors import BadRequest
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.mirror import HeldDeletion, PartitionState
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, MirrorName, Offset, Partition
+from mirror_core.model.sync_state import TopicSettings
 from tests.support.trimmed_partitions import status
 
 HOUR_MS = 3_600_000
@@ -154,3 +157,17 @@ def test_the_file_says_how_long_also_for_the_way_home(tmp_path: Path) -> None:
 @pytest.mark.parametrize("recorded", [None, held(3, 9)])
 def test_logs_that_begin_together_hold_nothing(recorded: HeldDeletion | None) -> None:
     assert decide(recorded, 9, 9, HOLD_MS) == HoldDecision(held=None)
+
+
+def test_a_compaction_is_held_from_when_it_was_first_seen() -> None:
+    settings = TopicSettings(mirror=MirrorName("m"), topic="t", overrides={})
+    assert find_compaction_start(None, is_compacted=False, now_ms=7) is None
+    assert find_compaction_start(None, is_compacted=True, now_ms=7) == 7
+    assert find_compaction_start(settings, is_compacted=True, now_ms=7) == 7
+    seen = replace(settings, compacted_since_ms=3)
+    assert find_compaction_start(seen, is_compacted=True, now_ms=7) == 3
+    assert find_compaction_start(seen, is_compacted=False, now_ms=7) is None
+    assert not is_compaction_held(None, now_ms=7, hold_ms=10)
+    assert not is_compaction_held(3, now_ms=3, hold_ms=0)
+    assert is_compaction_held(3, now_ms=12, hold_ms=10)
+    assert not is_compaction_held(3, now_ms=13, hold_ms=10)
