@@ -98,10 +98,11 @@ class PublicKey:
         from cryptography.exceptions import InvalidSignature
 
         try:
-            self._key.verify(base64.b64decode(signature, validate=True), content.encode())
+            decoded = base64.b64decode(signature, validate=True)
+            self._key.verify(decoded, content.encode())
         except (InvalidSignature, binascii.Error, ValueError):
             return False
-        return True
+        return base64.b64encode(decoded).decode() == signature  # the last digits hold bits that decoding drops
 
 
 def compute_key_id(raw: bytes) -> str:
