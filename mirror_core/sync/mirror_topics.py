@@ -426,7 +426,7 @@ def sync_configs(
         refused, is_held = unstageable.get(name, {}), name in compaction.held
         rows += _to_waiting_rows(name, *configs[name], staged[name], known_keys, refused, is_held=is_held)
         settings = TopicSettings(
-            mirror=link.mirror.name, topic=name, overrides=overrides, compacted_since_ms=compaction.since_ms[name]
+            mirror=link.mirror.name, topic=name, overrides=dict(overrides), compacted_since_ms=compaction.since_ms[name]
         )
         if settings != state.topic_settings.get((link.mirror.name, name)):
             new_settings.append(settings)
