@@ -5,7 +5,7 @@ JSON of plans and runs, stable as in docs/operate/commands.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -38,6 +38,7 @@ from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.figures import Figure, FigureKey, format_figures, list_figure_rows, to_figure_documents
 from mirror_core.model.forecast import PlanForecast
 from mirror_core.model.json_documents import JsonDocument, MessageDocument, prints_json, to_message_documents
+from mirror_core.model.messages import Message
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.run import (
     FailbackStrategy,
@@ -87,7 +88,7 @@ class PlanDocument(JsonDocument, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
     unknown: tuple[MessageDocument, ...]
     """What could not be read, and why."""
-    refused: tuple[str, ...]
+    refused: tuple[MessageDocument, ...]
     """Why it may not run. Empty for a run's own plan."""
 
 
@@ -165,7 +166,7 @@ class ForecastDocument(JsonDocument, frozen=True, kw_only=True):
     runs: tuple[ForecastRun, ...]
 
 
-def to_plan_document(plan: Plan, reasons: tuple[str, ...]) -> PlanDocument:
+def to_plan_document(plan: Plan, reasons: Iterable[Message]) -> PlanDocument:
     return PlanDocument(
         kind=plan.kind,
         mirror=plan.mirror,
@@ -182,7 +183,7 @@ def to_plan_document(plan: Plan, reasons: tuple[str, ...]) -> PlanDocument:
         forecast=plan.forecast if isinstance(plan.forecast, PlanForecast) else None,
         warnings=plan.warnings,
         unknown=to_message_documents(plan.unknown),
-        refused=reasons,
+        refused=to_message_documents(reasons),
     )
 
 
@@ -388,7 +389,7 @@ def _format_run_state(run: Run, conductor_status: ConductorStatus | None) -> str
     return f"{run.state}, but waiting: no process conducts it" if is_left else run.state
 
 
-def print_plan(plan: Plan, mirror: Mirror, reasons: tuple[str, ...], *, as_json: bool) -> None:
+def print_plan(plan: Plan, mirror: Mirror, reasons: Collection[Message], *, as_json: bool) -> None:
     """A refused plan is only named here: its reasons are the error that the command ends with."""
     if as_json:
         print_json(to_plan_document(plan, reasons))

@@ -186,32 +186,27 @@ def _list_bound_facts(snapshot: FailbackSnapshot) -> Iterator[PlanFact]:
         yield PlanFact("fenced", str(snapshot.old_source.fenced))
 
 
-def _list_reasons(snapshot: FailbackSnapshot) -> Iterator[str]:
+def _list_reasons(snapshot: FailbackSnapshot) -> Iterator[Message]:
     mirror = snapshot.mirror
     for run in snapshot.active_runs:
-        yield f"run {run} is under way: resume or abort it first"
+        yield Message("run_under_way", mirror.name, run=run)
     if snapshot.reverse_unknown is not None:
-        yield (
-            f"whether a run holds mirror {format_reverse_name(mirror.name)} is not known:"
-            f" {snapshot.reverse_unknown.reason}"
-        )
+        yield Message("reverse_run_unknown", format_reverse_name(mirror.name), reason=snapshot.reverse_unknown.reason)
     if not snapshot.statuses:
-        yield f"mirror {mirror.name} has mirrored nothing: there is nothing to come home from"
+        yield Message("nothing_to_fail_back", mirror.name)
     not_stopped = sorted(p for p, s in snapshot.statuses.items() if s.state is not PartitionState.STOPPED)
     if not_stopped:
-        yield f"not failed over (not STOPPED): {join_limited(not_stopped)}"
+        yield Message("not_failed_over", mirror.name, partitions=not_stopped)
     elif not snapshot.active_runs and not has_failed_over(snapshot.pending_fence):
-        mirror_name = mirror.name
-        advice = (
-            f". `mirrorbook mirror start {mirror_name}` copies on; `mirrorbook failover run {mirror_name}` moves them"
-        )
-        yield (
-            f"no failover has ended this mirror, it was stopped: applications never left {mirror.source}"
-            f"{'' if mirror.failback_run else advice}"
+        yield Message(
+            "stopped_without_failover",
+            mirror.name,
+            source=mirror.source,
+            may_start=not mirror.failback_run,
         )
     if isinstance(snapshot.old_source, OldSource):
         old_source = snapshot.old_source
-        yield from explain_objections(
+        objections = explain_objections(
             snapshot.statuses,
             old_source.topics,
             _ClusterLogs(old_source),
@@ -220,9 +215,9 @@ def _list_reasons(snapshot: FailbackSnapshot) -> Iterator[str]:
             old_source.compacted,
             _get_new_topics(snapshot),
         )
+        yield from (Message("strategy_impossible", mirror.name, reason=objection) for objection in objections)
         yield from (
-            f"cluster {mirror.source}: {missing}, which the control principal lacks; `mirrorbook cluster check "
-            f"{mirror.source}` names the grants"
+            Message("failback_rights_lacking", mirror.source, rights=missing)
             for missing in find_lacking_rights(
                 _choose_strategies(snapshot), old_source.cluster_rights, old_source.topic_rights
             )
@@ -232,47 +227,36 @@ def _list_reasons(snapshot: FailbackSnapshot) -> Iterator[str]:
         (mirror.destination, mirror.destination_id, snapshot.new_primary),
     ):
         if isinstance(cluster, UnseenCluster):
-            yield f"cluster {name} could not be read: {cluster.reason}"
+            yield Message("cluster_unseen", name, reason=cluster.reason)
         elif cluster.cluster_id != recorded_id:
-            yield (
-                f"cluster {name} is {cluster.cluster_id}, the mirror was made with {recorded_id}: correct"
-                " mirrorbook.yaml"
-            )
+            yield Message("cluster_replaced", name, cluster_id=cluster.cluster_id, recorded_id=recorded_id)
         else:
-            yield from (
-                f"cluster {name}: writers cannot be kept from mirror topics: {problem}"
-                for problem in cluster.demotion_problems
-            )
+            yield from (Message("demotion_impossible", name, reason=problem) for problem in cluster.demotion_problems)
     yield from explain_no_failback(mirror, snapshot.new_primary_authorizer)
-    yield from explain_circles(build_reverse_mirror(mirror), snapshot.circles)
+    circle_lines = explain_circles(build_reverse_mirror(mirror), snapshot.circles)
+    yield from (Message("mirror_circle", mirror.name, reason=line) for line in circle_lines)
     if isinstance(snapshot.new_primary, NewPrimary):
         yield from _list_new_primary_reasons(snapshot, snapshot.new_primary)
 
 
-def _list_new_primary_reasons(snapshot: FailbackSnapshot, new_primary: NewPrimary) -> Iterator[str]:
+def _list_new_primary_reasons(snapshot: FailbackSnapshot, new_primary: NewPrimary) -> Iterator[Message]:
     name = snapshot.mirror.destination
     recorded_ids: dict[str, set[str]] = {}
     for partition, status in snapshot.statuses.items():
         if status.destination_topic_id:  # otherwise it could not be added there
             recorded_ids.setdefault(partition.topic, set()).add(status.destination_topic_id)
     for topic in _find_conflicting_topics(snapshot, new_primary):
-        yield (
-            f"topic {topic} on {name} is not the mirror's, which never made it there, and {snapshot.mirror.source} has"
-            " one of the same name: what one of them holds has to go elsewhere, and that topic be deleted"
-        )
+        yield Message("topic_on_both_sides", topic, destination=name, source=snapshot.mirror.source)
     for topic, ids in sorted(recorded_ids.items()):
         if topic not in new_primary.topics:
-            yield f"topic {topic} is gone from {name}: nothing could be brought home"
+            yield Message("failback_topic_gone", topic, destination=name)
         elif ids != {new_primary.topics[topic].id}:
-            yield f"topic {topic} was created anew on {name}: its offsets are not those of the mirror any more"
+            yield Message("failback_topic_recreated", topic, destination=name)
     truncated = sorted(
         p for p, s in snapshot.statuses.items() if s.lmo is not None and new_primary.log_ends.get(p, s.lmo) < s.lmo
     )
     if truncated:
-        yield (
-            f"{name} has lost records since the failover: it ends before the last mirrored offset in"
-            f" {join_limited(truncated)}"
-        )
+        yield Message("new_primary_truncated", name, partitions=truncated)
 
 
 def _find_conflicting_topics(snapshot: FailbackSnapshot, new_primary: NewPrimary) -> list[str]:

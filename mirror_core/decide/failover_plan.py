@@ -26,13 +26,13 @@ from mirror_core.decide.loss_bound import find_uncopied
 from mirror_core.decide.mirror_snapshot import (
     MAX_LISTED,
     DestinationSnapshot,
+    HiddenTopics,
     MirrorSnapshot,
     SourceSnapshot,
     UnseenCluster,
     find_without_copy,
     find_write_barrier,
     is_healthy,
-    join_limited,
     list_failed,
     list_lags,
     select_healthy,
@@ -46,8 +46,9 @@ from mirror_core.decide.plan_figures import (
 )
 from mirror_core.decide.steps import plan_steps
 from mirror_core.model.config_sections import AuthorizerConfig
+from mirror_core.model.messages import Message
 from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState, PartitionStatus
-from mirror_core.model.names import Partition, get_base_name
+from mirror_core.model.names import ClusterName, Partition, get_base_name
 from mirror_core.model.run import FactLifetime, Plan, PlanFact, RunKind, RunMode
 
 
@@ -56,7 +57,7 @@ class PlanDecision:
     """A plan, and the reasons why it may not run; none: it may."""
 
     plan: Plan
-    reasons: tuple[str, ...]
+    reasons: tuple[Message, ...]
     scope: FailoverScope = EMPTY_SCOPE
     source_seen: bool = True
 
@@ -97,7 +98,7 @@ def list_bound_facts(snapshot: MirrorSnapshot) -> tuple[PlanFact, ...]:
     return tuple(_list_bound_facts(snapshot))
 
 
-def list_new_reasons(snapshot: MirrorSnapshot, *, source_seen: bool) -> tuple[str, ...]:
+def list_new_reasons(snapshot: MirrorSnapshot, *, source_seen: bool) -> tuple[Message, ...]:
     """Reasons that may arise during a run and stop it, checked before the fence and before promotion.
 
     The run itself holding and stopping the mirror is none, nor is a source that died.
@@ -214,38 +215,37 @@ def digest_items(items: Iterable[str]) -> str:
     return f"{count}: {', '.join(first)}{', ...' if count > MAX_DIGEST_ITEMS else ''} ({fingerprint.hexdigest()[:16]})"
 
 
-def _list_reasons(snapshot: MirrorSnapshot) -> Iterator[str]:
+def _list_reasons(snapshot: MirrorSnapshot) -> Iterator[Message]:
     mirror = snapshot.mirror
     if snapshot.active_run:
-        yield f"run {snapshot.active_run} holds this mirror: resume or abort it first"
+        yield Message("mirror_held_by_run", mirror.name, run=snapshot.active_run)
     if mirror.desired is DesiredState.STOPPED:
-        resume_hint = (
-            f"; if applications are home: `mirrorbook failback resume {get_base_name(mirror.name)}` does the rest"
+        yield Message(
+            "mirror_stopped",
+            mirror.name,
+            destination=mirror.destination,
+            failed_over=has_failed_over(snapshot.pending_fence),
+            failback_of=get_base_name(mirror.name) if mirror.failback_run else "",
         )
-        hint = resume_hint if mirror.failback_run else ""
-        if has_failed_over(snapshot.pending_fence):
-            reason = f"a failover has moved its applications to {mirror.destination}"
-        elif mirror.failback_run:
-            reason = "it was failed over already, or never started"
-        else:
-            reason = f"`mirrorbook mirror start {mirror.name}` lets it run"
-        yield f"mirror {mirror.name} is stopped: {reason}{hint}"
     if mirror.is_preparing and snapshot.mode is RunMode.PLANNED:
-        yield (
-            f"failback {mirror.failback_run} has not made all of mirror {mirror.name}, which does not know yet what "
-            f"rights were withdrawn on {mirror.source}: `mirrorbook failback resume {get_base_name(mirror.name)}` first"
+        yield Message(
+            "reverse_mirror_unfinished",
+            mirror.name,
+            run=mirror.failback_run,
+            source=mirror.source,
+            failback_of=get_base_name(mirror.name),
         )
     if not snapshot.statuses:
-        yield "nothing is mirrored yet: no partition is recorded; run `mirrorbook replicate` first"
+        yield Message("nothing_mirrored", mirror.name)
     unready = [p for p, s in sorted(snapshot.statuses.items()) if s.state in _UNREADY_STATES]
     if unready and snapshot.mode is RunMode.PLANNED:
-        yield f"initial copy not finished: {join_limited(unready)}; wait for the data plane to align them"
+        yield Message("initial_copy_unfinished", mirror.name, partitions=unready)
     if snapshot.mode is RunMode.PLANNED:
         yield from _list_uncopied_reasons(snapshot)
     yield from _list_cluster_reasons(snapshot)
 
 
-def _list_uncopied_reasons(snapshot: MirrorSnapshot) -> Iterator[str]:
+def _list_uncopied_reasons(snapshot: MirrorSnapshot) -> Iterator[Message]:
     source, mirror = snapshot.source, snapshot.mirror
     by_topic: dict[str, list[Partition]] = {}
     for partition in sorted(find_without_copy(snapshot)):
@@ -257,37 +257,36 @@ def _list_uncopied_reasons(snapshot: MirrorSnapshot) -> Iterator[str]:
     for topic, lacking in by_topic.items():
         remedy = REMEDIES[(status := snapshot.statuses[lacking[0]]).kind or FailureKind.OTHER]
         is_whole_topic = len(lacking) == sum(p.topic == topic for p in snapshot.statuses)
-        subject = (
-            f"topic {topic} has" if is_whole_topic else f"{join_limited(lacking)} {'have' if lacking[1:] else 'has'}"
-        )
-        yield (
-            f"{subject} no copy on {mirror.destination}, so all its records would be lost: {status.reason or 'FAILED'}."
-            f" First: {remedy.first_step}; then `mirrorbook mirror recover {mirror.name} --topics {topic} --action"
-            f" {remedy.actions[0]}`"
+        yield Message(
+            "topic_without_copy",
+            topic,
+            partitions=() if is_whole_topic else lacking,
+            destination=mirror.destination,
+            reason=status.reason or "FAILED",
+            first_step=remedy.first_step,
+            mirror=mirror.name,
+            action=remedy.actions[0],
         )
 
 
-def _list_cluster_reasons(snapshot: MirrorSnapshot) -> Iterator[str]:
+def _list_cluster_reasons(snapshot: MirrorSnapshot) -> Iterator[Message]:
     yield from _list_destination_reasons(snapshot)
     yield from _list_source_reasons(snapshot)
 
 
-def _list_destination_reasons(snapshot: MirrorSnapshot) -> Iterator[str]:
+def _list_destination_reasons(snapshot: MirrorSnapshot) -> Iterator[Message]:
     if isinstance(snapshot.destination, UnseenCluster):
-        yield f"destination {snapshot.mirror.destination} could not be read: {snapshot.destination.reason}"
+        yield Message("destination_unseen", snapshot.mirror.destination, reason=snapshot.destination.reason)
     else:
         yield from _check_destination(snapshot, snapshot.destination)
 
 
-def _list_source_reasons(snapshot: MirrorSnapshot) -> Iterator[str]:
+def _list_source_reasons(snapshot: MirrorSnapshot) -> Iterator[Message]:
     mirror = snapshot.mirror
     if snapshot.mode is RunMode.UNPLANNED:
         return  # nothing that the source says, or does not say, forbids it
     if isinstance(snapshot.source, UnseenCluster):
-        yield (
-            f"source {mirror.source} could not be read, hence neither fenced nor drained: {snapshot.source.reason}. If"
-            f" it is lost: `mirrorbook failover run {mirror.name} --mode unplanned`"
-        )
+        yield Message("source_unseen", mirror.source, reason=snapshot.source.reason, mirror=mirror.name)
     else:
         yield from _check_source(snapshot, snapshot.source)
 
@@ -295,64 +294,65 @@ def _list_source_reasons(snapshot: MirrorSnapshot) -> Iterator[str]:
 _UNREADY_STATES: Final = frozenset({PartitionState.UNKNOWN, PartitionState.LOG_ALIGNMENT})
 
 
-def _check_destination(snapshot: MirrorSnapshot, destination: DestinationSnapshot) -> Iterator[str]:
+def _check_destination(snapshot: MirrorSnapshot, destination: DestinationSnapshot) -> Iterator[Message]:
     if destination.cluster_id != snapshot.mirror.destination_id:
-        yield (
-            f"destination {snapshot.mirror.destination} is cluster {destination.cluster_id}, the mirror was made"
-            f" towards {snapshot.mirror.destination_id}: correct mirrorbook.yaml"
+        yield Message(
+            "destination_replaced",
+            snapshot.mirror.destination,
+            cluster_id=destination.cluster_id,
+            recorded_id=snapshot.mirror.destination_id,
         )
     if destination.hidden.topics and snapshot.mode is RunMode.PLANNED:
-        yield destination.hidden.reason
+        yield _refuse_hidden(snapshot.mirror.destination, destination.hidden)
     if snapshot.mode is RunMode.PLANNED and (
         leaderless := set(destination.offline_partitions) & set(select_healthy(snapshot.statuses))
     ):
-        yield f"{snapshot.mirror.destination}: no leader for {join_limited(sorted(leaderless))}: restore their brokers"
+        yield Message("destination_offline", snapshot.mirror.destination, partitions=sorted(leaderless))
     if snapshot.mode is RunMode.UNPLANNED:
         if snapshot.statuses and len(find_lost_topics(snapshot)) == len({p.topic for p in snapshot.statuses}):
-            yield destination.hidden.reason or (
-                f"none of the mirror's topics is on {snapshot.mirror.destination} any more: there is nothing to promote"
+            yield (
+                _refuse_hidden(snapshot.mirror.destination, destination.hidden)
+                if destination.hidden.reason
+                else Message("nothing_to_promote", snapshot.mirror.destination)
             )
         return  # what is lost is left out, and said
     for topic, ids in _collect_topic_ids(snapshot, lambda s: s.destination_topic_id):
         if topic in destination.hidden.topics:
             continue
         if topic not in destination.topics:
-            yield f"topic {topic} is gone from {snapshot.mirror.destination}: exclude it, or recover it"
+            yield Message("mirror_topic_gone", topic, destination=snapshot.mirror.destination)
         elif ids != {destination.topics[topic].id}:
-            yield f"topic {topic} was recreated on {snapshot.mirror.destination}: recover it first"
+            yield Message("topic_recreated", topic, cluster=snapshot.mirror.destination)
 
 
-def _check_source(snapshot: MirrorSnapshot, source: SourceSnapshot) -> Iterator[str]:
+def _refuse_hidden(cluster: ClusterName, hidden: HiddenTopics) -> Message:
+    return Message("topics_hidden", cluster, topics=sorted(hidden.topics), reason=hidden.reason)
+
+
+def _check_source(snapshot: MirrorSnapshot, source: SourceSnapshot) -> Iterator[Message]:
     name = snapshot.mirror.source
     yield from explain_unfenceable_source(snapshot)
     if source.cluster_id != snapshot.mirror.source_id:
-        yield (
-            f"source {name} is cluster {source.cluster_id}, the mirror was made from {snapshot.mirror.source_id}: "
-            "correct mirrorbook.yaml"
-        )
+        yield Message("source_replaced", name, cluster_id=source.cluster_id, recorded_id=snapshot.mirror.source_id)
     if source.fence_side_effects:
-        yield f"the fence would shut out more than writers on {name}: {source.fence_side_effects}"
+        yield Message("fence_too_wide", name, reason=source.fence_side_effects)
     if source.hidden.topics:
-        yield source.hidden.reason
+        yield _refuse_hidden(name, source.hidden)
     for topic, description in sorted(source.topics.items()):
         missing = [i for i in range(description.partitions) if Partition(topic, i) not in snapshot.statuses]
         if missing:
-            yield (
-                f"topic {topic} on {name}: partition(s) {join_limited(missing)} are not mirrored yet: "
-                "wait for the data plane to take them up, or exclude the topic"
-            )
+            yield Message("partitions_not_mirrored", topic, source=name, indexes=missing)
     for topic, ids in _collect_topic_ids(snapshot, lambda s: s.source_topic_id):
         if topic in source.topics and ids != {source.topics[topic].id}:
-            yield f"topic {topic} was recreated on {name}: recover it first"
+            yield Message("topic_recreated", topic, cluster=name)
     yield from explain_offline_refusals(snapshot)
     if isinstance(snapshot.destination, DestinationSnapshot):
         for partition, lag in list_lags(snapshot):
             if (
                 lag is not None and lag < 0 and partition not in snapshot.left_behind
             ):  # that one is neither drained nor compared
-                yield (
-                    f"{partition}: {snapshot.mirror.destination} is {-lag} offset(s) ahead of what {name} can show: "
-                    "a foreign write there, or data lost on the source"
+                yield Message(
+                    "destination_ahead", partition, destination=snapshot.mirror.destination, source=name, offsets=-lag
                 )
 
 

@@ -28,6 +28,7 @@ from mirror_core.decide.mirror_snapshot import (
 )
 from mirror_core.model.config_sections import WriteBarrier
 from mirror_core.model.figures import FigureItems, FigureKey
+from mirror_core.model.messages import Message
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunMode
@@ -49,56 +50,41 @@ def list_left_behind(snapshot: MirrorSnapshot) -> tuple[Partition, ...]:
     return tuple(p for p in list_offline_partitions(snapshot) if p in snapshot.left_behind)
 
 
-def explain_offline_refusals(snapshot: MirrorSnapshot) -> Iterator[str]:
+def explain_offline_refusals(snapshot: MirrorSnapshot) -> Iterator[Message]:
     offline, left_partitions, name = (
         list_offline_partitions(snapshot),
         list_left_behind(snapshot),
         snapshot.mirror.source,
     )
     if not_left := [p for p in offline if p not in snapshot.left_behind]:
-        hint = (
-            ""
-            if any(_explain_unsafe(snapshot, offline))
-            else f", leave them behind (`mirrorbook failover run {snapshot.mirror.name} --leave-behind`)"
-        )
-        yield (
-            f"{name}: no leader for {join_limited(not_left)}, so the rest cannot be copied: restore their"
-            f" brokers{hint}, or use --mode unplanned"
+        yield Message(
+            "source_offline",
+            name,
+            partitions=not_left,
+            mirror=snapshot.mirror.name,
+            may_leave_behind=not any(_explain_unsafe(snapshot, offline)),
         )
     if left_partitions:
         yield from _explain_unsafe(snapshot, left_partitions)
 
 
-def _explain_unsafe(snapshot: MirrorSnapshot, offline: Collection[Partition]) -> Iterator[str]:
+def _explain_unsafe(snapshot: MirrorSnapshot, offline: Collection[Partition]) -> Iterator[Message]:
     mirror, destination, source = snapshot.mirror, snapshot.destination, snapshot.source
-    listed = join_limited(offline)
     if mirror.failback_run:
-        yield (
-            f"{listed} cannot be left behind on the way home: {mirror.destination} is the source again afterwards, and "
-            f"nothing would save what only {mirror.source} has"
-        )
+        yield Message("left_behind_on_failback", mirror.source, partitions=offline, destination=mirror.destination)
     if find_write_barrier(snapshot) is WriteBarrier.NONE:
-        yield (
-            f"{listed} cannot be left behind: nothing fences {mirror.source}, so applications could write there, too, "
-            "as soon as there is a leader"
-        )
+        yield Message("left_behind_unfenced", mirror.source, partitions=offline)
     mirrored = [
         p for p in select_healthy(snapshot.statuses) if isinstance(source, SourceSnapshot) and p.topic in source.topics
     ]
     if set(mirrored) <= set(offline):
-        yield (
-            f"{mirror.source} has no leader for any partition that is mirrored well: nothing is left to be moved by a "
-            "planned failover"
-        )
+        yield Message("source_all_offline", mirror.source)
     if (
         isinstance(destination, DestinationSnapshot) and snapshot.active_run is None
     ):  # a run waits for them, in its drain
         unknown = [p for p in offline if p not in destination.positions and p not in destination.offline_partitions]
         if unknown:
-            yield (
-                f"{join_limited(unknown)} cannot be left behind: how far {mirror.destination} holds them is not known,"
-                " since a broker there does not answer"
-            )
+            yield Message("left_behind_position_unknown", mirror.destination, partitions=unknown)
 
 
 def warn_left_behind(snapshot: MirrorSnapshot) -> Iterator[str]:

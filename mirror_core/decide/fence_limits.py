@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot, join_limited
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, LiftedDenial, Resource
 from mirror_core.model.config_sections import AuthorizerConfig, AuthorizerKind
+from mirror_core.model.messages import Message
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import DRILL_PREFIX, ClusterName, MirrorName, get_both_directions
 from mirror_core.model.run import RunMode
@@ -23,7 +24,7 @@ from mirror_core.rights.ledger_rules import find_forgery_reason
 _FOREIGN_TEXT = "has an authorizer that is not Kafka's (`authorizer: foreign`)"
 
 
-def explain_unfenceable_source(snapshot: MirrorSnapshot) -> Iterator[str]:
+def explain_unfenceable_source(snapshot: MirrorSnapshot) -> Iterator[Message]:
     """Why a planned failover is refused: nothing can fence its source. A drill needs no fence."""
     if (
         snapshot.source_authorizer.is_foreign
@@ -31,19 +32,12 @@ def explain_unfenceable_source(snapshot: MirrorSnapshot) -> Iterator[str]:
         and not snapshot.mirror.name.startswith(DRILL_PREFIX)
     ):
         is_stopped = snapshot.mirror.desired is DesiredState.STOPPED
-        yield _format_unfenceable(snapshot.mirror.source) + ("" if is_stopped else ". If it is lost: --mode unplanned")
+        yield Message("source_unfenceable", snapshot.mirror.source, stopped=is_stopped)
 
 
-def explain_no_failback(mirror: Mirror, new_primary: AuthorizerConfig) -> Iterator[str]:
+def explain_no_failback(mirror: Mirror, new_primary: AuthorizerConfig) -> Iterator[Message]:
     if new_primary.is_foreign and new_primary.fence_command is None and not mirror.name.startswith(DRILL_PREFIX):
-        yield f"{_format_unfenceable(mirror.destination)}, and the way home ends with a planned failover away from it"
-
-
-def _format_unfenceable(cluster: ClusterName) -> str:
-    return (
-        f"{cluster} {_FOREIGN_TEXT} and no fence_command: nobody could keep applications from writing there. Give it "
-        "fence_command and unfence_command in mirrorbook.yaml"
-    )
+        yield Message("new_primary_unfenceable", mirror.destination)
 
 
 def warn_foreign_source(name: ClusterName, ruling: AuthorizerConfig) -> Iterator[str]:

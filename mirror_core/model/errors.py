@@ -27,9 +27,9 @@ class Refused(MirrorError):
 
     exit_code = 3
 
-    def __init__(self, summary: str, reasons: Iterable[str]) -> None:
+    def __init__(self, summary: str, reasons: Iterable[object]) -> None:
         self.summary = summary
-        self.reasons = tuple(reasons)
+        self.reasons = tuple(map(str, reasons))
         super().__init__(summary + ":" + "".join(f"\n  - {reason}" for reason in self.reasons))
 
 

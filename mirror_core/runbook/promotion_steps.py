@@ -148,7 +148,7 @@ class PromotionSteps(StepContext):
                 f"run {self.journal.run_id}: {step_name}: {snapshot.source.reason}; resume the run when {name} answers."
                 f" If it is lost: `mirrorbook failover run {self.link.mirror.name} --mode unplanned` goes on from here"
             )
-        reasons += list_new_reasons(snapshot, source_seen=is_source_seen or source_needed)
+        reasons += tuple(map(str, list_new_reasons(snapshot, source_seen=is_source_seen or source_needed)))
         if reasons:
             raise Refused(
                 f"run {self.journal.run_id}: {step_name}, since the approved plan ({shorten_hash(approved.hash)}) is no"

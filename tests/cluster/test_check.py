@@ -91,4 +91,4 @@ def test_a_mirror_is_checked_by_our_rules_and_by_what_its_owner_expects(pair: Pa
     expecting()
     ahead = run(config, "mirror", "check", name, "--json")
     assert ahead.exit_code == 1
-    assert "1 offset(s) ahead of what east can show" in asked(ahead)["unmet"]["readiness", ""][1]
+    assert "1 offset ahead of what east can show" in asked(ahead)["unmet"]["readiness", ""][1]

@@ -211,7 +211,7 @@ def test_a_failback_is_refused_while_another_mirror_would_take_what_comes_home_a
     other = started(config, "east", "west", f"{there}.*|{back}both-.*")
     new_topic(pair.west, prefix=back + "both-")
     [reason] = failback_of(mirrored).decide().reasons
-    assert f"it would close a circle with {other.mirror.name}, back to cluster west" in reason
+    assert f"it would close a circle with {other.mirror.name}, back to cluster west" in str(reason)
     mirror_commands.stop_mirror(other)
     mirror_commands.stop_mirror(beside)
 

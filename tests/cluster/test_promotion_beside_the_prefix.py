@@ -44,7 +44,7 @@ def test_what_can_be_promoted_is_and_nobody_is_locked_out_on_both_sides(desk: De
         )
     failover = mirrored.failover
     (reason,) = failover.decide(RunMode.PLANNED).reasons
-    assert reason.startswith(f"topic {beside.topic} has no copy on west")
+    assert (reason.code, reason.subject) == ("topic_without_copy", beside.topic)
     run = failover.begin(failover.plan(RunMode.UNPLANNED).hash, RunMode.UNPLANNED)
     assert failover.drive(run.id).state is RunState.DONE
     assert beside.topic in str([s.evidence for s in mirrored.state.steps_of(run)])

@@ -197,9 +197,8 @@ def test_a_compacted_topic_with_a_tail_comes_home(pair: Pair, tmp_path: Path) ->
     send(new_producer(pair.east), topic, versions[2])
     send(new_producer(pair.west), topic, versions[3][:5])
     failback = failback_of(mirrored)
-    assert (
-        "compaction may have taken records below"
-        in failback.decide(AllowedStrategies(FailbackStrategy.OFFLINE)).reasons[0]
+    assert "compaction may have taken records below" in str(
+        failback.decide(AllowedStrategies(FailbackStrategy.OFFLINE)).reasons[0]
     )
     run = failback.begin(failback.plan().hash)
     failback.drive(run.id)
@@ -226,7 +225,7 @@ def test_logs_that_begin_behind_the_last_mirrored_offset(pair: Pair, tmp_path: P
         delete_records(west, {Partition(plain, 0): Offset(35), Partition(tailed, 0): Offset(35)})
         delete_records(east, {Partition(tailed, 0): Offset(26)})
     failback, offline = failback_of(mirrored), AllowedStrategies(FailbackStrategy.OFFLINE)
-    assert f"the log of {tailed}-0 on east begins at or behind" in failback.decide(offline).reasons[0]
+    assert f"the log of {tailed}-0 on east begins at or behind" in str(failback.decide(offline).reasons[0])
     plan = failback.plan()
     assert plan.strategies == {plain: "none", tailed: "recreate"}
     run = failback.begin(plan.hash)

@@ -81,7 +81,7 @@ def source_of(view: MirrorSnapshot) -> SourceSnapshot:
 
 
 def reasons_of(view: MirrorSnapshot) -> str:
-    return "\n".join(decide_failover(view).reasons)
+    return "\n".join(map(str, decide_failover(view).reasons))
 
 
 NOT_KAFKAS = AuthorizerConfig(authorizer=AuthorizerKind.FOREIGN)

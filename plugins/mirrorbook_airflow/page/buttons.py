@@ -86,7 +86,7 @@ def _list_refusals(
     if assessment is None:
         return ()
     if dag == FAILOVER and assessment.decision is not None:
-        return assessment.decision.reasons
+        return tuple(map(str, assessment.decision.reasons))
     if dag == UNPLANNED and assessment.unplanned is not None:
         return assessment.unplanned.refused
     return assessment.failback_refusals if dag == FAILBACK else ()

@@ -63,20 +63,21 @@ def make_readiness_card(
             "unknown",
             (current_assessment.error if current_assessment else reason, states),
         )
+    reasons = tuple(map(str, current_assessment.decision.reasons))
     run, decision = cluster.state.active_run(mirror.name), current_assessment.decision
     points = (f"{point.text}: {point.remedy}" if point.remedy else point.text for point in current_assessment.points)
     notes = (*decision.plan.warnings, *(f"not known: {line}" for line in decision.plan.unknown), *points)
     rest = (_format_unplanned(current_assessment.unplanned), states)
     if run is not None:
-        return AnswerCard(title, f"{run.plan.kind.upper()} UNDER WAY", "warn", (*decision.reasons, *notes, *rest))
+        return AnswerCard(title, f"{run.plan.kind.upper()} UNDER WAY", "warn", (*reasons, *notes, *rest))
     if change := explain_outdated(current_assessment, cluster, mirror):
         return AnswerCard(title, "UNKNOWN", "unknown", (change, states))
-    if decision.reasons and current_assessment.is_only_unplanned:
+    if reasons and current_assessment.is_only_unplanned:
         if reason := cluster.unreachable_reason or _explain_stale(cluster, snapshot, now_ms):
-            return AnswerCard(title, "UNKNOWN", "unknown", (reason, *decision.reasons, states))
-        return AnswerCard(title, "ONLY WITHOUT THE SOURCE", "warn", (rest[0], *decision.reasons, *notes, states))
-    if decision.reasons:
-        return AnswerCard(title, "NOT READY", "bad", (*decision.reasons, *notes, *rest))
+            return AnswerCard(title, "UNKNOWN", "unknown", (reason, *reasons, states))
+        return AnswerCard(title, "ONLY WITHOUT THE SOURCE", "warn", (rest[0], *reasons, *notes, states))
+    if reasons:
+        return AnswerCard(title, "NOT READY", "bad", (*reasons, *notes, *rest))
     if problem := _explain_stale(cluster, snapshot, now_ms) or explain_incomplete_snapshot(cluster, snapshot):
         return AnswerCard(title, "UNKNOWN", "unknown", (problem, states))
     if notes:

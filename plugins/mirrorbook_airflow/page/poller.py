@@ -219,7 +219,8 @@ class ClusterPoller:
 
     def _list_failback_refusals(self, mirror: MirrorName) -> tuple[str, ...]:
         link, _ = self._find_link(mirror)
-        return Failback(link, make_services(link.config.path, (), ""), started_by="the DR page").decide().reasons
+        failback = Failback(link, make_services(link.config.path, (), ""), started_by="the DR page")
+        return tuple(map(str, failback.decide().reasons))
 
     def _get_slot(self, mirror: MirrorName) -> threading.Semaphore:
         mirrors = (t.links[mirror].mirror for t in self._cluster_snapshots.values() if mirror in t.links)

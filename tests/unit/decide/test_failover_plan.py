@@ -19,6 +19,7 @@ from mirror_core.decide.mirror_snapshot import (
 from mirror_core.decide.steps import list_step_names
 from mirror_core.model.config_sections import KAFKA_AUTHORIZER
 from mirror_core.model.figures import FigureKey
+from mirror_core.model.messages import Message
 from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.run import PlanFact, RunKind, RunMode
@@ -44,7 +45,7 @@ def test_a_healthy_mirror_may_fail_over(view: MirrorSnapshot) -> None:
 
 def test_a_dead_source_forbids_a_planned_failover_but_not_its_plan(view: MirrorSnapshot) -> None:
     decision = decide_failover(replace(view, source=UnseenCluster("refused")))
-    assert "east could not be read" in decision.reasons[0]
+    assert decision.reasons == (Message("source_unseen", "east", reason="refused", mirror="m"),)
     assert decision.plan.figures[FigureKey.LAG_OFFSETS] is None
     assert decision.plan.partitions["orders-0"] == {
         FigureKey.STATE: PartitionState.MIRRORING,
@@ -97,18 +98,22 @@ def test_topics_that_the_destination_lost_are_left_out_of_an_unplanned_failover(
     assert not [w for w in warnings if "is gone" in w]
 
 
+def hidden_from_us(cluster: str, topic: str) -> Message:
+    return Message("topics_hidden", cluster, topics=[topic], reason=f"mirror may not DESCRIBE {topic}")
+
+
 def test_a_topic_that_may_not_be_seen_is_none_that_is_gone(view: MirrorSnapshot) -> None:
     """Taken for gone it would be promoted as it is, without its last records, or left out."""
     hidden, destination = HiddenTopics(frozenset({"orders"}), "mirror may not DESCRIBE orders"), view.destination
     assert isinstance(destination, DestinationSnapshot)
     here = replace(view, source=replace(source_of(view), topics={}, stable_ends={}, hidden=hidden))
-    assert decide_failover(here).reasons == ("mirror may not DESCRIBE orders",)
+    assert decide_failover(here).reasons == (hidden_from_us("east", "orders"),)
     assert decide_failover(here).scope.drained == (P0, P1)
     assert "no longer exists" not in "".join(decide_failover(here).plan.warnings)
     assert decide_failover(replace(here, mode=RunMode.UNPLANNED)).reasons == ()
     there = replace(view, destination=replace(destination, topics={}, positions={}, hidden=hidden))
     decision = decide_failover(there)
-    assert (decision.reasons, decision.scope.topic_names) == (("mirror may not DESCRIBE orders",), ("orders",))
+    assert (decision.reasons, decision.scope.topic_names) == ((hidden_from_us("west", "orders"),), ("orders",))
 
 
 def test_a_fence_that_would_shut_readers_out_is_not_put_up(view: MirrorSnapshot) -> None:
@@ -140,10 +145,10 @@ def test_a_topic_that_is_hidden_over_there_does_not_keep_the_others_from_an_unpl
         "mirror may not DESCRIBE paid. Left out, and nobody gets any rights on them by this: paid"
     ]
     assert not any("gone from" in line for line in decision.plan.warnings)
-    assert decide_failover(replace(unplanned, mode=RunMode.PLANNED)).reasons == ("mirror may not DESCRIBE paid",)
+    assert decide_failover(replace(unplanned, mode=RunMode.PLANNED)).reasons == (hidden_from_us("west", "paid"),)
     none = replace(there, topics={}, hidden=HiddenTopics(frozenset({"orders"}), "mirror may not DESCRIBE orders"))
     assert decide_failover(replace(unplanned, statuses=view.statuses, destination=none)).reasons == (
-        "mirror may not DESCRIBE orders",
+        hidden_from_us("west", "orders"),
     )
 
 
@@ -209,9 +214,9 @@ def test_a_topic_without_a_copy_forbids_a_planned_failover_and_the_reason_has_th
     )
     decision = decide_failover(here)
     (reason,) = decision.reasons
-    assert reason.startswith("topic paid has no copy on west, so all its records would be lost: west says no. First: ")
-    assert remedy in reason
-    assert "`mirrorbook mirror recover m --topics paid --action " in reason
+    assert (reason.code, reason.subject, reason.values["reason"]) == ("topic_without_copy", "paid", "west says no")
+    assert remedy in str(reason)
+    assert "`mirrorbook mirror recover m --topics paid --action " in str(reason)
     assert not any("without their newer records" in line for line in decision.plan.warnings)
     assert decide_failover(replace(here, source=source)).reasons == (), "it is not on the source any more"
     assert decide_failover(
@@ -241,8 +246,8 @@ def test_a_topic_that_is_not_mirrored_yet_forbids(view: MirrorSnapshot) -> None:
 
 def test_new_partitions_of_a_mirrored_topic_forbid(view: MirrorSnapshot) -> None:
     topics = {"orders": ClusterTopic(id=SRC, partitions=3)}
-    text = reasons_of(replace(view, source=replace(source_of(view), topics=topics)))
-    assert "partition(s) 2 are not mirrored yet" in text
+    wider = decide_failover(replace(view, source=replace(source_of(view), topics=topics)))
+    assert wider.reasons == (Message("partitions_not_mirrored", "orders", source="east", indexes=[2]),)
 
 
 def test_recreated_topics_forbid(view: MirrorSnapshot) -> None:
@@ -254,7 +259,9 @@ def test_recreated_topics_forbid(view: MirrorSnapshot) -> None:
 
 def test_a_destination_ahead_of_its_source_forbids(view: MirrorSnapshot) -> None:
     source = replace(source_of(view), stable_ends={P0: Offset(9), P1: Offset(20)})
-    assert "orders-0: west is 1 offset(s) ahead" in reasons_of(replace(view, source=source))
+    assert Message("destination_ahead", P0, destination="west", source="east", offsets=1) in (
+        decide_failover(replace(view, source=source)).reasons
+    )
 
 
 def test_another_cluster_behind_the_name_forbids(view: MirrorSnapshot) -> None:

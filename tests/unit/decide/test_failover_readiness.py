@@ -64,7 +64,7 @@ def plan(kind: RunKind = RunKind.FAILOVER, mode: RunMode = RunMode.PLANNED) -> P
 
 
 def test_refusals_make_it_not_ready_and_warnings_do_not() -> None:
-    points = tuple(list_plan_points(PlanDecision(plan(), ("the destination is silent",))))
+    points = tuple(list_plan_points(PlanDecision(plan(), (Message("the destination is silent"),))))
     assert [(p.weight, p.text) for p in points] == [
         (PointWeight.REFUSAL, "the destination is silent"),
         (PointWeight.WARNING, "dear"),

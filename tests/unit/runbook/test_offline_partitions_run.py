@@ -188,7 +188,7 @@ def test_a_destination_that_is_ahead_of_what_came_back_promotes_it_as_it_is(left
     )
     assert list_new_reasons(back, source_seen=True) == ()
     [reason] = list_new_reasons(replace(back, left_behind=frozenset()), source_seen=True)
-    assert "west is 3 offset(s) ahead" in reason
+    assert (reason.code, reason.values["offsets"]) == ("destination_ahead", 3)
 
 
 @pytest.mark.parametrize("kind", FailureKind)
