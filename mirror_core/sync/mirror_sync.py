@@ -135,8 +135,9 @@ def _run_sync(
                 groups,
             )
         if SyncCategory.GROUPS in only and (syncable_topics or not stopped):
+            uncopied = matching_topics.keys() - syncable_topics.keys() - stopped
             if log is None:
-                rows += sync_groups(link, state, source, destination, syncable_topics, None).rows
+                rows += sync_groups(link, state, source, destination, syncable_topics, None, uncopied=uncopied).rows
             else:
                 # A run owns the lease: its clock is this one.
                 began_ms = now_ms() if run_id else _read_owner_clock_ms(link, log.state)
@@ -144,7 +145,14 @@ def _run_sync(
                 with OffsetCommitter(destination, check_ownership) as commits:
                     is_followed = run_id is None and _has_live_follower(link, log.state, began_ms)
                     synced = sync_groups(
-                        link, log.state, source, destination, syncable_topics, commits, is_followed=is_followed
+                        link,
+                        log.state,
+                        source,
+                        destination,
+                        syncable_topics,
+                        commits,
+                        uncopied=uncopied,
+                        is_followed=is_followed,
                     )
                 rows += synced.rows
                 _record_group_sync(link, log, began_ms, synced.records)

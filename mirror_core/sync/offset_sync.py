@@ -66,9 +66,12 @@ def sync_groups(
     topics: Collection[str],
     commits: OffsetCommitter | None,
     *,
+    uncopied: Collection[str] = (),
     is_followed: bool = False,
 ) -> OffsetSyncResult:
     """Commit offsets, clamped to the destination's logs; without `commits`, only compare.
+
+    `uncopied`: the mirror's other topics, which have no copy that offsets could be committed to.
 
     Each group in scope has a row. A fault of one group is its row's reason; an unreachable cluster raises.
     """
@@ -115,6 +118,11 @@ def sync_groups(
         if isinstance(error, Unreachable):
             raise error
         offsets = before.offsets.get(name, _NO_OFFSETS)
+        left_topics = {p.topic for p in fetched.offsets[name].committed if p.topic in uncopied}
+        if left_topics:
+            decisions.skip_uncopied(name, left_topics)
+            if not (committed or open_partitions):
+                continue
         if group_commits := decisions.decide_group(
             name, destination_groups.get(name), committed, open_partitions, logs, offsets, recreated, error
         ):
@@ -186,6 +194,10 @@ class _GroupDecisions:
         self._uncommitted_by_subject[subject] = UncommittedGroupOffset(
             group=group, partition=name, reason=reason, destination_offset=committed_offset
         )
+
+    def skip_uncopied(self, group: str, topics: Collection[str]) -> None:
+        text = join_limited(sorted(topics))
+        self.rows.append(_to_skip_row(group, f"its offsets of topics that are not copied stay behind: {text}"))
 
     def decide_group(
         self,

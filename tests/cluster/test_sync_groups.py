@@ -23,7 +23,7 @@ from mirror_core.kafka.consumer_groups import (
     list_groups,
 )
 from mirror_core.kafka.leader_epochs import LogPosition
-from mirror_core.kafka.topics import delete_records
+from mirror_core.kafka.topics import delete_records, delete_topics
 from mirror_core.model.errors import Refused, RemoteFault
 from mirror_core.model.mirror import GroupSyncTime
 from mirror_core.model.names import Offset, Partition
@@ -36,10 +36,12 @@ from mirror_core.sync.mirror_sync import SyncReport, sync_mirror
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.links import writer_of
 from tests.support import synced_groups
+from tests.support.cluster_admin import as_admin
 from tests.support.group_commits import commit_offsets, fetch_offsets
-from tests.support.kafka_clients import Pair, new_topic
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce
 from tests.support.memory_state import run_of
 from tests.support.synced_groups import commit, consumer, made_anew
+from tests.support.synced_topics import put_topic
 from tests.support.waiting import wait_until
 
 group = synced_groups.group
@@ -257,6 +259,24 @@ def test_offsets_of_a_topic_that_was_made_anew_are_not_brought_into_the_old_ones
     assert committed(link, group, topic) == CommittedOffset(Offset(3), 0, "")
     with ClusterClient(link.destination) as west:
         assert len(west.metadata([topic]).topics[topic].partitions) == 1
+
+
+def test_offsets_of_a_topic_without_a_copy_are_named_and_stay_behind(
+    pair: Pair, link: MirrorLink, group: str, topic: str
+) -> None:
+    """The mirror topic was deleted on the destination, and somebody else's is in its place."""
+    commit(link, "source", group, topic, 3)
+    synced(link)
+    with as_admin(pair.west) as west:
+        delete_topics(west, [topic])
+        wait_until(lambda: not west.metadata([topic]).topics, timeout_s=TIMEOUT_S, why=f"{topic} is gone")
+    put_topic(pair, topic, 1)
+    produce(pair.west, topic, 5)
+    commit(link, "source", group, topic, 4)
+    assert [(row.subject, row.action, row.reason) for row in synced(link)] == [
+        (group, SyncAction.SKIP, f"its offsets of topics that are not copied stay behind: {topic}")
+    ]
+    assert committed(link, group, topic) is None
 
 
 def test_every_group_in_scope_is_accounted_for(pair: Pair, link: MirrorLink, group: str, topic: str) -> None:
