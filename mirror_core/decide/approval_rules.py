@@ -211,6 +211,14 @@ def _is_same_approval(approval: Approval, other: Approval) -> bool:
     return has_same_id or (approval.id, approval.name, approval.at_ms) == (other.id, other.name, other.at_ms)
 
 
+def _is_same_person(approval: Approval, other: Approval) -> bool:
+    """Some auth managers make two users of one person who signs in as `Ann` and as `ann`."""
+    return any(
+        one.strip().casefold() == another.strip().casefold()
+        for one, another in ((approval.id, other.id), (approval.name, other.name))
+    )
+
+
 def explain_source_answers_again(
     source: str,
     command: str,
@@ -273,7 +281,7 @@ def explain_short_hash(plan_hash: str, current: str) -> tuple[str, ...]:
 
 
 def _list_missing_approvals(approvals: Sequence[Approval], people: int) -> Iterator[str]:
-    repeated_names = {b.name for a, b in combinations(approvals, 2) if a.id == b.id or a.name == b.name}
+    repeated_names = {b.name for a, b in combinations(approvals, 2) if _is_same_person(a, b)}
     for name in sorted(repeated_names):
         yield f"{name} has approved it already: the next approval must be another person's"
     if len(approvals) < people:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import msgspec
 
+from mirror_core.decide.approval_rules import APPROVAL_VALIDITY_S
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.errors import Unreachable
@@ -65,7 +67,14 @@ def record_plan(cluster: ClusterConfig, state: State, mirror: MirrorName, plan: 
 
 
 def record_approval(cluster: ClusterConfig, mirror: MirrorName, approval: RecordedApproval) -> None:
-    """Replaces the task's earlier answer."""
+    """Replaces the task's earlier answer.
+
+    An answer that is newer than the brokers' clock, by the clock of an API server, would be valid for too long.
+    """
+    answer = approval.approval
+    if answer.at_ms is not None and answer.at_ms > (now := read_approval_time_ms(cluster)):
+        answer = replace(answer, at_ms=now, until_ms=now + round(APPROVAL_VALIDITY_S * 1000))
+        approval = replace(approval, approval=answer)
     _write(cluster, [make_checkpoint(mirror, _format_step(f"{approval.question}/{approval.task}"), approval)])
 
 

@@ -28,7 +28,7 @@ from mirror_core.model.source_observation import Heartbeat
 from mirror_core.model.sync_state import SyncCategory
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.failover_conductor import Failover
-from mirror_core.state.approvals import record_approval
+from mirror_core.state.approvals import find_approvals, record_approval
 from mirror_core.state.state_records import STATE_TOPIC
 from mirror_core.wire.batch import NO_TIMESTAMP
 from tests.support.broker_faults import killed
@@ -233,6 +233,22 @@ def test_heartbeats_go_on_where_the_clock_is_refused_and_the_topic_may_not_be_ch
 
     wait_until(write, timeout_s=TIMEOUT_S, why="one is taken after the first was refused")
     assert read_all(pair.east, topic)[-1].timestamp_ms == NO_TIMESTAMP
+
+
+def test_an_answer_from_ahead_of_the_brokers_clock_is_valid_for_no_longer_than_another(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Airflow's API server, whose clock is two hours ahead, says when it was given."""
+    mirrored = new_mirror(pair, tmp_path, new_topic(pair.east))
+    given = make_approval("a", "ann", "Ann", now_ms() + 2 * HOUR_S * 1000)
+    recorded = RecordedApproval(question="mirror_failover/r1", task="approve", approval=given, approves="0" * 64)
+    record_approval(mirrored.link.destination, mirrored.name, recorded)
+    (found,) = find_approvals(mirrored.state, mirrored.name, recorded.question)
+    soon_ms = now_ms() + 60_000
+    assert found.approval.at_ms is not None
+    assert found.approval.at_ms < soon_ms
+    assert found.approval.until_ms == found.approval.at_ms + HOUR_S * 1000
+    assert found.approval.approval_id == given.approval_id, "a task that reads its answer again has the same approval"
 
 
 @pytest.mark.parametrize(("hours", "age_s", "is_valid"), [(2, 60, True), (-2, 60, True), (-2, 2 * HOUR_S, False)])

@@ -59,6 +59,8 @@ RUN = Run(
         ((ANN, ANN), 2, "ann has approved it already: the next approval must be another person's"),
         ((ANN, Approval(id="1", name="ann2", at_ms=None)), 2, "ann2 has approved it already"),
         ((ANN, Approval(id="9", name="ann", at_ms=None)), 2, "ann has approved it already"),
+        ((ANN, Approval(id="9", name=" Ann", at_ms=None)), 2, " Ann has approved it already"),
+        ((replace(ANN, id="ann"), Approval(id="ANN", name="Ann B.", at_ms=None)), 2, "Ann B. has approved it already"),
     ],
 )
 def test_two_approvals_are_those_of_two_people(approvals: tuple[Approval, ...], people: int, said: str) -> None:
