@@ -94,5 +94,6 @@ def in_short(plan: Mapping[str, Any]) -> list[str]:
         *(
             f"the plan says of group {group}: {figures['read_again_most']['text']} read again at most"
             for group, figures in plan["groups"].items()
+            if "read_again_most" in figures
         ),
     ]
