@@ -12,13 +12,12 @@ import msgspec
 
 from mirror_core.decide import certificate_coverage
 from mirror_core.model.audit_log import FIRST_LINE_HASH, AuditEntry, AuditEntryKind, hash_line
+from mirror_core.model.figures import FigureKey, format_value, list_values
 from mirror_core.model.parity_verdict import ParityVerdict
-from mirror_core.model.run import Plan, RunKind, RunMode, RunState, StepRecord, StepState, is_hash_of
+from mirror_core.model.run import Plan, RunKind, RunMode, RunState, StepEvidence, StepRecord, StepState, is_hash_of
 
-NOT_COMPARED_KEY: Final = "not_compared"
-BOTH_EMPTY_VERDICT: Final = "neither side held a record"
+BOTH_EMPTY_VERDICT: Final = "both_empty"
 """Verdict of step parity when both logs were empty and had equal bounds."""
-NONE_TEXT: Final = "none"
 
 
 class RunConclusion(StrEnum):
@@ -64,12 +63,12 @@ def conclude_run(entries: Sequence[AuditEntry], plan: Plan) -> tuple[RunConclusi
     if plan.kind is RunKind.FAILBACK:
         return RunConclusion.FAILED_BACK, ""
     if plan.mode is RunMode.UNPLANNED:
-        compared_before = _get_step_evidence(entries, "record_lmo").get("compared_before")
-        compared_text = f"; {compared_before} had been compared before" if compared_before else ""
+        recorded = _get_step_evidence(entries, "record_lmo")
+        compared_text = f"; {format_compared(recorded)} had been compared before" if _has_compared(recorded) else ""
         report_evidence = _get_step_evidence(entries, "report")
         certificate_text = (
             f"; certificates: {certificate_coverage.format_coverage(report_evidence)}"
-            if certificate_coverage.VERDICT_KEY in report_evidence
+            if FigureKey.CERTIFICATES in report_evidence
             else ""
         )
         return (
@@ -83,9 +82,18 @@ def conclude_run(entries: Sequence[AuditEntry], plan: Plan) -> tuple[RunConclusi
         return RunConclusion.UNVERIFIED, "step parity says nothing of a comparison that passed"
     if not _to_count(gate.get("records_in_all")) or not _to_count(gate.get("partitions")):
         return RunConclusion.UNVERIFIED, "nothing was compared: the sample is empty"
-    if (not_compared := gate.get(NOT_COMPARED_KEY, NONE_TEXT)) != NONE_TEXT:
-        return RunConclusion.UNVERIFIED, f"promoted as they were, and not compared: {not_compared}"
+    if not_compared := list_values(gate, FigureKey.NOT_COMPARED):
+        return RunConclusion.UNVERIFIED, f"promoted as they were, and not compared: {', '.join(not_compared)}"
     return RunConclusion.VERIFIED, ""
+
+
+def format_compared(evidence: StepEvidence) -> str:
+    keys = (FigureKey.COMPARED_BEFORE_OFFSETS, FigureKey.MIRRORED_OFFSETS)
+    return " of ".join(format_value(key, evidence.get(key)) for key in keys)
+
+
+def _has_compared(evidence: StepEvidence) -> bool:
+    return evidence.get(FigureKey.COMPARED_BEFORE_OFFSETS) is not None
 
 
 def find_audit_flaws(entries: Sequence[AuditEntry], plan: Plan, plan_sha256: str) -> Iterator[AuditFlaw]:

@@ -14,22 +14,12 @@ from typing import Final
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.parity_result import ParityRow
 from mirror_core.model.errors import MirrorError
+from mirror_core.model.figures import UNKNOWN_TEXT, FigureKey, format_value, limit_names, list_values
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityResult, ParityVerdict
 from mirror_core.model.run import StepEvidence, StepRecord
 
-NONE_TEXT: Final = "none"
-UNKNOWN_TEXT: Final = "unknown"
-VERDICT_KEY: Final = "certificates"
-CERTIFIED_KEY: Final = "proved_by_certificates"
-UNCERTIFIED_KEY: Final = "not_proved"
-REASONS_KEY: Final = "not_proved_because"
-MISMATCHES_KEY: Final = "not_as_copied"
-FOLDER_KEY: Final = "certificates_read_from"
-REPORT_KEY: Final = "certificates_report"
-COMMAND_KEY: Final = "to_prove_more"
 MAX_LISTED_REASONS: Final = 5
-
 _NO_REASONS: Final[Mapping[Partition, str]] = MappingProxyType({})
 
 OffsetSpans = tuple[tuple[Offset, Offset], ...]
@@ -100,29 +90,29 @@ def build_coverage_evidence(
     failed = result.verdict is ParityVerdict.FAILED
     verdict = ParityVerdict.FAILED if failed else ParityVerdict.PASSED if passed else ParityVerdict.INDETERMINATE
     return {
-        VERDICT_KEY: verdict.value,
-        CERTIFIED_KEY: f"{certified_offsets} of {held_offsets} offsets",
-        UNCERTIFIED_KEY: join_limited([*_format_uncertified(incomplete), *_format_unseen(uncompared, without_lmo)])
-        or NONE_TEXT,
-        REASONS_KEY: NONE_TEXT
+        FigureKey.CERTIFICATES: verdict.value,
+        FigureKey.CERTIFIED_OFFSETS: certified_offsets,
+        FigureKey.CERTIFIABLE_OFFSETS: held_offsets,
+        FigureKey.NOT_PROVED: limit_names([*_format_uncertified(incomplete), *_format_unseen(uncompared, without_lmo)]),
+        FigureKey.NOT_PROVED_BECAUSE: ()
         if passed
-        else _join_first([*result.reasons, *(f"{p} {reason}" for p, reason in left_out.items())]) or NONE_TEXT,
-        MISMATCHES_KEY: _join_first(_format_mismatches(result, altered)) or NONE_TEXT,
+        else limit_names([*result.reasons, *(f"{p} {reason}" for p, reason in left_out.items())], MAX_LISTED_REASONS),
+        FigureKey.NOT_AS_COPIED: limit_names(_format_mismatches(result, altered), MAX_LISTED_REASONS),
     }
 
 
 def build_unknown_evidence(reason: str) -> StepEvidence:
     return {
-        VERDICT_KEY: ParityVerdict.INDETERMINATE.value,
-        CERTIFIED_KEY: UNKNOWN_TEXT,
-        UNCERTIFIED_KEY: UNKNOWN_TEXT,
-        REASONS_KEY: reason,
-        MISMATCHES_KEY: NONE_TEXT,
+        FigureKey.CERTIFICATES: ParityVerdict.INDETERMINATE.value,
+        FigureKey.CERTIFIED_OFFSETS: None,
+        FigureKey.NOT_PROVED: None,
+        FigureKey.NOT_PROVED_BECAUSE: (reason,),
+        FigureKey.NOT_AS_COPIED: (),
     }
 
 
 def is_as_copied(steps: Iterable[StepRecord]) -> bool:
-    return read_coverage_evidence(steps).get(MISMATCHES_KEY, NONE_TEXT) == NONE_TEXT
+    return not list_values(read_coverage_evidence(steps), FigureKey.NOT_AS_COPIED)
 
 
 def _format_uncertified(coverage: Mapping[Partition, PartitionCoverage]) -> Iterator[str]:
@@ -141,18 +131,12 @@ def _format_mismatches(result: ParityResult, altered: Sequence[str]) -> Iterator
     yield from (f"certificate {path} is not as it was written" for path in altered)
 
 
-def _join_first(lines: Iterable[str]) -> str:
-    listed = list(lines)
-    more_text = f"; and {len(listed) - MAX_LISTED_REASONS} more" if len(listed) > MAX_LISTED_REASONS else ""
-    return "; ".join(listed[:MAX_LISTED_REASONS]) + more_text
-
-
 def is_fully_certified(evidence: StepEvidence) -> bool:
-    return evidence.get(VERDICT_KEY) == ParityVerdict.PASSED
+    return evidence.get(FigureKey.CERTIFICATES) == ParityVerdict.PASSED
 
 
 def read_coverage_evidence(steps: Iterable[StepRecord]) -> StepEvidence:
-    return next((s.evidence for s in steps if s.step == "report" and VERDICT_KEY in s.evidence), {})
+    return next((s.evidence for s in steps if s.step == "report" and FigureKey.CERTIFICATES in s.evidence), {})
 
 
 class CopyMismatch(MirrorError):
@@ -163,14 +147,15 @@ def check_as_copied(*runs: tuple[str, Iterable[StepRecord]]) -> None:
     """NotAsCopied if a run's report shows a mismatch: it must not count as success."""
     evidence_by_run = {run: read_coverage_evidence(steps) for run, steps in runs}
     mismatching = {
-        run: evidence
+        run: mismatches
         for run, evidence in evidence_by_run.items()
-        if evidence.get(MISMATCHES_KEY, NONE_TEXT) != NONE_TEXT
+        if (mismatches := list_values(evidence, FigureKey.NOT_AS_COPIED))
     }
     if mismatching:
         details = (
-            f"run {run}: {evidence[MISMATCHES_KEY]}. All differences: {evidence.get(REPORT_KEY)}"
-            for run, evidence in mismatching.items()
+            f"run {run}: {'; '.join(mismatches)}. All differences:"
+            f" {evidence_by_run[run].get(FigureKey.CERTIFICATES_REPORT)}"
+            for run, mismatches in mismatching.items()
         )
         raise CopyMismatch(
             f"{'; '.join(details)}. The run is done and applications write, but what was promoted is not what its "
@@ -181,14 +166,21 @@ def check_as_copied(*runs: tuple[str, Iterable[StepRecord]]) -> None:
 def format_coverage(evidence: StepEvidence) -> str:
     if not evidence:
         return UNKNOWN_TEXT
-    certified_text, uncertified_text, reasons_text = (
-        evidence.get(name, UNKNOWN_TEXT) for name in (CERTIFIED_KEY, UNCERTIFIED_KEY, REASONS_KEY)
-    )
-    mismatches = evidence.get(MISMATCHES_KEY, NONE_TEXT)
-    if mismatches != NONE_TEXT:
-        return f"NOT AS IT WAS COPIED: {mismatches}. {certified_text} are as they were copied"
+    shown = {key: format_value(key, evidence.get(key)) for key in _COVERAGE_KEYS}
+    certified_text = f"{shown[FigureKey.CERTIFIED_OFFSETS]} of {shown[FigureKey.CERTIFIABLE_OFFSETS]}"
+    if mismatches := list_values(evidence, FigureKey.NOT_AS_COPIED):
+        return f"NOT AS IT WAS COPIED: {'; '.join(mismatches)}. {certified_text} are as they were copied"
     if is_fully_certified(evidence):
         return f"{certified_text} are as they were copied"
-    if certified_text == UNKNOWN_TEXT:
+    reasons_text = shown[FigureKey.NOT_PROVED_BECAUSE]
+    if evidence.get(FigureKey.CERTIFIED_OFFSETS) is None:
         return f"{UNKNOWN_TEXT}: {reasons_text}"
-    return f"{certified_text} are as they were copied; not proved: {uncertified_text} ({reasons_text})"
+    return f"{certified_text} are as they were copied; not proved: {shown[FigureKey.NOT_PROVED]} ({reasons_text})"
+
+
+_COVERAGE_KEYS: Final = (
+    FigureKey.CERTIFIED_OFFSETS,
+    FigureKey.CERTIFIABLE_OFFSETS,
+    FigureKey.NOT_PROVED,
+    FigureKey.NOT_PROVED_BECAUSE,
+)

@@ -21,6 +21,7 @@ from mirror_core.decide.fence_state import find_fence_state as debt_standing
 from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR, ConductorState, ConductorStatus
 from mirror_core.decide.steps import RUN_STEPS, WriteLocation, find_no_return_step, list_step_names
 from mirror_core.model.errors import Indeterminate
+from mirror_core.model.figures import FigureKey, list_values
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus
 from mirror_core.model.names import MirrorName, format_reverse_name, get_base_name
 from mirror_core.model.pending_fence import PendingFence
@@ -165,10 +166,11 @@ def _format_failed_over(situation: RunSituation) -> Iterator[str]:
     yield f"Applications write on {mirror.destination}: point those there that don't follow by themselves."
     if certificates := certificate_coverage.read_coverage_evidence(situation.steps):
         yield f"Certificates of what {mirror.destination} holds: {certificate_coverage.format_coverage(certificates)}."
-        if command := certificates.get(certificate_coverage.COMMAND_KEY):
+        if command := certificates.get(FigureKey.TO_PROVE_MORE):
             yield f"To prove more: `{command}`."
     yield from _format_old_source(situation)
-    if hooks := _get_evidence(situation, "switch", "hooks that failed"):
+    switch_step = next((s for s in situation.steps if s.step == "switch"), None)
+    if hooks := ", ".join(list_values(switch_step.evidence, FigureKey.FAILED_HOOKS) if switch_step else ()):
         yield f"Hooks that failed: {hooks}. `mirrorbook runs show {situation.run.id}` says how to call them by hand."
     if mirror.failback_run:
         yield f"Next: `mirrorbook failback resume {get_base_name(name)}` protects {mirror.destination} again."
@@ -334,11 +336,6 @@ def _format_abort_effect(situation: RunSituation, writes: WriteLocation) -> str:
     if situation.run.plan.kind is RunKind.FAILOVER and writes is WriteLocation.NOWHERE:
         return f"lets applications write on {situation.mirror.source} again"
     return "gives it up, and nothing changes"
-
-
-def _get_evidence(situation: RunSituation, step: str, key: str) -> str:
-    value = next((s.evidence.get(key) for s in situation.steps if s.step == step), None)
-    return "" if value in (None, "none") else str(value)
 
 
 def format_unknown_status(mirror: Mirror) -> tuple[str, ...]:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mirror_core.decide.clock_skew import MAX_CLOCK_SKEW_MS, UNKNOWN_TIME_TEXT, compute_age_s
-from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.parity_result import NOTHING_COMPARED, NOTHING_HELD
-from mirror_core.model.figures import FigureItems, FigureKey
+from mirror_core.model.figures import FigureItems, FigureKey, limit_names
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity_verdict import (
     KnownDifference,
@@ -19,6 +18,7 @@ from mirror_core.model.parity_verdict import (
     ParityResult,
     VerifiedEnd,
 )
+from mirror_core.model.run import StepEvidence
 
 RECHECKED_OFFSETS: Final = 1000
 MAX_LISTED_DIFFERENCES: Final = 10
@@ -172,7 +172,7 @@ def list_proof_figures(
         yield FigureKey.OLDEST_PROOF_S, compute_age_s(now_ms, min(times_ms))
 
 
-def summarize_compared(basis: VerificationBasis, ends: Mapping[Partition, Offset]) -> dict[str, str]:
+def summarize_compared(basis: VerificationBasis, ends: Mapping[Partition, Offset]) -> StepEvidence:
     confirmed_ends = {p: min(basis.valid[p].end, end) if p in basis.valid else 0 for p, end in ends.items()}
     compared_ends = {
         p: min(basis.unconfirmed[p].end, end) if p in basis.unconfirmed else confirmed_ends[p]
@@ -181,9 +181,10 @@ def summarize_compared(basis: VerificationBasis, ends: Mapping[Partition, Offset
     unconfirmed = [f"{p} [0, {compared_ends[p]})" for p in sorted(ends) if p in basis.unconfirmed and compared_ends[p]]
     never_compared = [f"{p} [{compared_ends[p]}, {end})" for p, end in sorted(ends.items()) if compared_ends[p] < end]
     return {
-        "compared_before": f"{sum(confirmed_ends.values())} of {sum(ends.values())} offsets",
-        "compared_and_not_confirmed": join_limited(unconfirmed) or "none",
-        "never_compared": join_limited(never_compared) or "none",
+        FigureKey.COMPARED_BEFORE_OFFSETS: sum(confirmed_ends.values()),
+        FigureKey.MIRRORED_OFFSETS: sum(ends.values()),
+        FigureKey.COMPARED_NOT_CONFIRMED: limit_names(unconfirmed),
+        FigureKey.NEVER_COMPARED: limit_names(never_compared),
     }
 
 

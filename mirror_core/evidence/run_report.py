@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from mirror_core.decide import certificate_coverage
-from mirror_core.decide.audit_log_check import BOTH_EMPTY_VERDICT, NONE_TEXT, NOT_COMPARED_KEY
+from mirror_core.decide.audit_log_check import BOTH_EMPTY_VERDICT, format_compared
 from mirror_core.decide.fence_state import format_time
 from mirror_core.decide.forecast_accuracy import format_counted, format_error, format_forecast, list_forecast_rows
 from mirror_core.decide.run_result import format_outage, format_outage_briefly, measure_outage
@@ -34,7 +34,7 @@ from mirror_core.evidence.html_templates import load_template
 from mirror_core.evidence.run_headline import make_headline
 from mirror_core.evidence.timeline import TIMELINE_WIDTH, build_timeline, parse_entries
 from mirror_core.model.config_sections import MirrorSet
-from mirror_core.model.figures import UNKNOWN_TEXT, FigureKey, Figures, format_figures, list_figure_rows
+from mirror_core.model.figures import UNKNOWN_TEXT, FigureKey, Figures, format_figures, list_figure_rows, list_values
 from mirror_core.model.files import report_write_errors
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Partition, format_reverse_name
@@ -44,6 +44,7 @@ from mirror_core.model.run import Run, RunKind, RunMode, StepEvidence, StepRecor
 NO_PROOF: Final[StepEvidence] = MappingProxyType({})
 
 
+_UNPROVED_KEYS: Final = (FigureKey.COMPARED_NOT_CONFIRMED, FigureKey.NEVER_COMPARED)
 _CUT_KEYS: Final = (
     FigureKey.NOT_MIRRORED_PARTITIONS,
     FigureKey.NOT_MIRRORED_SIZES,
@@ -82,12 +83,12 @@ def answer_questions(
         yield "What was compared with the source before", _describe_earlier_comparison(steps)
         evidence = proof or certificate_coverage.read_coverage_evidence(steps)
         yield "What certificates prove of it", certificate_coverage.format_coverage(evidence)
-        if command := evidence.get(certificate_coverage.COMMAND_KEY):
+        if command := evidence.get(FigureKey.TO_PROVE_MORE):
             yield "To prove more", str(command)
         return
     gate = next((s for s in steps if s.step == "parity" and s.state is StepState.DONE), None)
     evidence = gate.evidence if gate else {}
-    if evidence.get("verdict") == BOTH_EMPTY_VERDICT and evidence.get(NOT_COMPARED_KEY, NONE_TEXT) == NONE_TEXT:
+    if evidence.get("verdict") == BOTH_EMPTY_VERDICT and not list_values(evidence, FigureKey.NOT_COMPARED):
         yield "What was lost", "nothing"
         yield "How do we know", "neither side held a record, and their logs began and ended at the same offsets"
         return
@@ -95,15 +96,15 @@ def answer_questions(
         yield "What was lost", UNKNOWN_TEXT
         yield "How do we know", "we don't: nothing was compared"
         return
-    not_compared = evidence.get(NOT_COMPARED_KEY, NONE_TEXT)
-    yield "What was lost", "nothing" if not_compared == NONE_TEXT else f"{UNKNOWN_TEXT}; nothing of what was compared"
+    not_compared = ", ".join(list_values(evidence, FigureKey.NOT_COMPARED))
+    yield "What was lost", f"{UNKNOWN_TEXT}; nothing of what was compared" if not_compared else "nothing"
     basis = (
         f"{evidence.get('records_in_all')} records of {evidence.get('partitions')} partitions compared equal, the last "
         f"{evidence.get('records_since_proof')} of them behind the fence"
     )
     yield (
         "How do we know",
-        basis if not_compared == NONE_TEXT else f"{basis}; promoted as they were, and not compared: {not_compared}",
+        f"{basis}; promoted as they were, and not compared: {not_compared}" if not_compared else basis,
     )
 
 
@@ -147,16 +148,11 @@ def _describe_cut(steps: Sequence[StepRecord]) -> Iterator[tuple[str, str]]:
 
 def _describe_earlier_comparison(steps: Sequence[StepRecord]) -> str:
     evidence = next((s.evidence for s in steps if s.step == "record_lmo" and s.state is StepState.DONE), {})
-    compared = evidence.get("compared_before")
-    if compared is None:
+    if evidence.get(FigureKey.COMPARED_BEFORE_OFFSETS) is None:
         return UNKNOWN_TEXT
-    text = f"{compared} were compared equal with the source while it answered"
-    unconfirmed, never_compared = (
-        evidence.get(key, "none") for key in ("compared_and_not_confirmed", "never_compared")
-    )
-    if unconfirmed != "none":
-        text += f"; compared, and nobody says now whether it still holds: {unconfirmed}"
-    return text if never_compared == "none" else f"{text}; never compared: {never_compared}"
+    rest = {key: evidence[key] for key in _UNPROVED_KEYS if list_values(evidence, key)}
+    text = f"{format_compared(evidence)} were compared equal with the source while it answered"
+    return f"{text}; {format_figures(rest)}" if rest else text
 
 
 RUN_SCHEMA: Final = "mirrorbook/run/2"

@@ -5,12 +5,12 @@ A value says nothing in words: None is unknown, never zero. `unknown` and `none`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from mirror_core.model.text import format_bytes, format_count
 
@@ -21,6 +21,7 @@ FigureValue = bool | int | float | str | tuple[str, ...] | Mapping[str, FigureSc
 
 UNKNOWN_TEXT: Final = "unknown"
 MAX_LISTED_NAMES: Final = 10
+MAX_RECORDED_NAMES: Final = 200
 
 
 class FigureKey(StrEnum):
@@ -96,6 +97,22 @@ class FigureKey(StrEnum):
     LINK_BYTES = "link_bytes"
     DISK_BYTES = "disk_bytes"
     STRATEGY_RISKS = "strategy_risks"
+    VERDICT = "verdict"
+    NOT_COMPARED = "not_compared"
+    COMPARED_BEFORE_OFFSETS = "compared_before_offsets"
+    MIRRORED_OFFSETS = "mirrored_offsets"
+    COMPARED_NOT_CONFIRMED = "compared_and_not_confirmed"
+    NEVER_COMPARED = "never_compared"
+    CERTIFICATES = "certificates"
+    CERTIFIED_OFFSETS = "certified_offsets"
+    CERTIFIABLE_OFFSETS = "certifiable_offsets"
+    NOT_PROVED = "not_proved"
+    NOT_PROVED_BECAUSE = "not_proved_because"
+    NOT_AS_COPIED = "not_as_copied"
+    CERTIFICATES_READ_FROM = "certificates_read_from"
+    CERTIFICATES_REPORT = "certificates_report"
+    TO_PROVE_MORE = "to_prove_more"
+    FAILED_HOOKS = "failed_hooks"
 
     @classmethod
     def _missing_(cls, value: object) -> FigureKey:
@@ -152,6 +169,10 @@ _FENCE_TEXTS: Final = {
 _LIMIT_TEXTS: Final = {
     "no_topic": "the mirror has no such topic",
     "topic_list": "the time when the source's topics were listed",
+}
+_VERDICT_TEXTS: Final = {
+    "both_empty": "neither side held a record",
+    "nothing_mirrored": "nothing mirrored yet",
 }
 _RISK_TEXTS: Final = {
     "recreate": "no broker stops; until it is copied anew there is no second copy of the topic; a new topic id, and all"
@@ -245,6 +266,22 @@ FIGURES: Final[Mapping[FigureKey, FigureDefinition]] = MappingProxyType(
             (_K.LINK_BYTES, _U.BYTES, "about so much over the link"),
             (_K.DISK_BYTES, _U.BYTES, "about so much written to disks"),
             (_K.STRATEGY_RISKS, _U.TEXT, "risk", _RISK_TEXTS),
+            (_K.VERDICT, _U.TEXT, "verdict", _VERDICT_TEXTS),
+            (_K.NOT_COMPARED, _U.TEXT, "promoted as they were, and not compared"),
+            (_K.COMPARED_BEFORE_OFFSETS, _U.OFFSETS, "compared equal before"),
+            (_K.MIRRORED_OFFSETS, _U.OFFSETS, "of all that was mirrored"),
+            (_K.COMPARED_NOT_CONFIRMED, _U.TEXT, "compared, and nobody says now whether it still holds"),
+            (_K.NEVER_COMPARED, _U.TEXT, "never compared"),
+            (_K.CERTIFICATES, _U.TEXT, "certificates"),
+            (_K.CERTIFIED_OFFSETS, _U.OFFSETS, "proved by certificates"),
+            (_K.CERTIFIABLE_OFFSETS, _U.OFFSETS, "of all that the destination holds"),
+            (_K.NOT_PROVED, _U.TEXT, "not proved"),
+            (_K.NOT_PROVED_BECAUSE, _U.TEXT, "not proved because"),
+            (_K.NOT_AS_COPIED, _U.TEXT, "not as it was copied"),
+            (_K.CERTIFICATES_READ_FROM, _U.TEXT, "certificates read from"),
+            (_K.CERTIFICATES_REPORT, _U.TEXT, "certificates' report"),
+            (_K.TO_PROVE_MORE, _U.TEXT, "to prove more"),
+            (_K.FAILED_HOOKS, _U.TEXT, "hooks that failed"),
         )
     }
 )
@@ -318,6 +355,18 @@ def format_figures(figures: Mapping[K, FigureValue]) -> str:
 
 def format_figure_documents(documents: Mapping[FigureKey, Figure]) -> str:
     return format_figures({key: figure.value for key, figure in documents.items()})
+
+
+def limit_names(names: Iterable[object], limit: int = MAX_RECORDED_NAMES) -> tuple[str, ...]:
+    """For a record: of many the first, and how many more there are."""
+    texts = [str(name) for name in names]
+    return (*texts[:limit], *([f"and {len(texts) - limit:,} more"] if len(texts) > limit else []))
+
+
+def list_values(figures: Mapping[K, FigureValue], key: FigureKey) -> tuple[str, ...]:
+    """Names of a figure, none of one that is absent. Anything else but names is one name: never taken for none."""
+    value = figures.get(cast("K", key), ())
+    return tuple(map(str, value)) if isinstance(value, tuple | list) else (format_value(key, value),)
 
 
 def to_figure_documents(figures: Figures) -> dict[FigureKey, Figure]:

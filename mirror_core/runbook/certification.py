@@ -22,6 +22,7 @@ from mirror_core.decide.parity_result import ParityRow
 from mirror_core.evidence.file_store import Folder, is_url
 from mirror_core.evidence.receipt_index import ReceiptHeads, find_newest_location, list_receipt_files
 from mirror_core.model.errors import MirrorError
+from mirror_core.model.figures import FigureKey, FigureValue
 from mirror_core.model.files import Unwritable, report_write_errors
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.parity_verdict import ParityResult
@@ -71,12 +72,12 @@ def certify_destination(
         return certificate_coverage.build_unknown_evidence("no certificate was stored")
     location = find_newest_location(heads)
     if not location:
-        retry_command = {certificate_coverage.COMMAND_KEY: _format_parity_command(link, "DIR|URL")}
+        retry_command: StepEvidence = {FigureKey.TO_PROVE_MORE: _format_parity_command(link, "DIR|URL")}
         reason = "the newest certificates are at a URL with a password, which is not recorded"
         return {**certificate_coverage.build_unknown_evidence(reason), **retry_command}
-    further_evidence = {
-        certificate_coverage.FOLDER_KEY: _format_location(location),
-        certificate_coverage.COMMAND_KEY: _format_parity_command(link, location),
+    further_evidence: dict[str, FigureValue] = {
+        FigureKey.CERTIFICATES_READ_FROM: _format_location(location),
+        FigureKey.TO_PROVE_MORE: _format_parity_command(link, location),
     }
     if waiting_mirror is not None:
         reason = f"mirror {waiting_mirror} of its set may be waiting for this run, so nothing was compared"
@@ -90,7 +91,7 @@ def certify_destination(
         }
     print_line(
         f"comparing {link.destination.name} with the certificates in"
-        f" {further_evidence[certificate_coverage.FOLDER_KEY]}, {CERTIFICATION_LIMIT_S:.0f} s at most"
+        f" {further_evidence[FigureKey.CERTIFICATES_READ_FROM]}, {CERTIFICATION_LIMIT_S:.0f} s at most"
     )
     statuses = state.partitions.get(name, {})
     last_mirrored_offsets = {p: status.lmo for p, status in statuses.items() if status.lmo is not None}
@@ -126,8 +127,8 @@ def certify_destination(
         without_lmo=sorted(statuses.keys() - last_mirrored_offsets.keys()),
     )
     if certificate_coverage.is_fully_certified(coverage):
-        del further_evidence[certificate_coverage.COMMAND_KEY]
-    return {**coverage, certificate_coverage.REPORT_KEY: result.report, **further_evidence}
+        del further_evidence[FigureKey.TO_PROVE_MORE]
+    return {**coverage, FigureKey.CERTIFICATES_REPORT: result.report, **further_evidence}
 
 
 class DeadlineRunner:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from mirror_core.decide.audit_log_check import NONE_TEXT, NOT_COMPARED_KEY
 from mirror_core.decide.failover_scope import find_scope_changes
 from mirror_core.decide.forecast_accuracy import add_left_behind, count_lost_planned, format_unseen_source
 from mirror_core.decide.mirror_snapshot import join_limited, select_healthy
@@ -16,6 +15,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.mirrors.incremental_verification import add_differences, compare_unverified
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.errors import Refused, RemoteFault
+from mirror_core.model.figures import FigureKey, limit_names
 from mirror_core.model.names import Offset, Partition, PartitionOffsets
 from mirror_core.model.parity_verdict import ParityRange, ParityResult
 from mirror_core.model.pending_fence import FenceAction, PendingFence
@@ -96,7 +96,7 @@ class PlannedSteps(PromotionSteps):
         ranges = self._list_mirrored_ranges()
         if not ranges:
             self.journal.save_checkpoint("prove", ProveResult(ends=PartitionOffsets(), records=0))
-            return {"verdict": "nothing mirrored yet", "records": 0}
+            return {"verdict": "nothing_mirrored", "records": 0}
         first_round = self._compare_once(ranges, self.services.parity, "prove")
         rounds: list[CompareRound] = []
         try:
@@ -332,13 +332,12 @@ class PlannedSteps(PromotionSteps):
             "records_since_proof": result.records,
             "records_in_all": result.records + proof.records,
             "partitions": len(ends),
-            NOT_COMPARED_KEY: self._format_not_compared(),
+            FigureKey.NOT_COMPARED: self._list_not_compared(),
             "report": result.report,
         }
 
-    def _format_not_compared(self) -> str:
-        uncompared = sorted(set(self.scope.promoted) - set(self.scope.drained))
-        return f"{len(uncompared)} partition(s): {join_limited(uncompared)}" if uncompared else NONE_TEXT
+    def _list_not_compared(self) -> tuple[str, ...]:
+        return limit_names(sorted(set(self.scope.promoted) - set(self.scope.drained)))
 
     @property
     def positions(self) -> dict[Partition, Offset]:

@@ -15,9 +15,10 @@ from typing import Final
 import msgspec
 
 from mirror_core.decide.hook_retries import HookOutcome, compute_retry_pause_s
-from mirror_core.decide.mirror_snapshot import UnseenCluster, join_limited
+from mirror_core.decide.mirror_snapshot import UnseenCluster
 from mirror_core.kafka.config import Config
 from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.figures import FigureKey, FigureValue, limit_names
 from mirror_core.model.hooks import HOOK_VARIABLE_PREFIX, AssetEvent, Hook, HookCommand, HookRequest, format_asset_uri
 from mirror_core.model.logs import get_logger
 from mirror_core.model.names import ClusterName, get_base_name
@@ -163,7 +164,7 @@ def _format_evidence(
     calls: tuple[HookCall, ...],
     mode: RunMode,
     announced: Mapping[ClusterName, ActiveCluster | UnseenCluster],
-) -> Iterator[tuple[str, str | int]]:
+) -> Iterator[tuple[str, FigureValue]]:
     yield "active cluster", active.active
     yield "generation", active.generation
     for cluster, reply in announced.items():
@@ -172,7 +173,7 @@ def _format_evidence(
         times = f"called {call.tries} time(s) in {call.seconds:.1f} s"
         yield f"hook {call.hook}", f"failed, {times}: {call.problem}" if call.problem else f"done, {times}"
     failed = [call.hook for call in calls if call.problem]
-    yield "hooks that failed", join_limited(failed) or "none"
+    yield FigureKey.FAILED_HOOKS, limit_names(failed)
     if failed:
         arguments = hook_arguments(active, mode)
         environment = " ".join(f"{HOOK_VARIABLE_PREFIX}{name.upper()}={value}" for name, value in arguments.items())

@@ -92,7 +92,7 @@ def format_comparisons(compared_runs: Iterable[tuple[Run, Sequence[StepRecord]]]
 
 
 def _format_comparison(run: Run, evidence: StepEvidence, root: str) -> str:
-    shown = {name: _escape_text(str(value)) for name, value in evidence.items()}
+    shown = {name: _escape_text(format_value(name, value)) for name, value in evidence.items()}
     amount = f"{shown.get('records', UNKNOWN)} record(s)"
     if "partitions" in shown:
         amount += f" of {shown['partitions']} partition(s)"

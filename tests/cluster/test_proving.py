@@ -307,8 +307,8 @@ def test_a_run_without_its_source_says_which_part_of_what_it_promotes_was_ever_c
         run = begin(mirrored.failover)
         assert mirrored.failover.drive(run.id).state is RunState.DONE
     evidence = mirrored.state.steps[run.id, "record_lmo"].evidence
-    assert evidence["compared_before"] == "200 of 220 offsets"
-    assert evidence["never_compared"] == f"{topic}-0 [100, 110), {topic}-1 [100, 110)"
+    assert (evidence["compared_before_offsets"], evidence["mirrored_offsets"]) == (200, 220)
+    assert evidence["never_compared"] == (f"{topic}-0 [100, 110)", f"{topic}-1 [100, 110)")
     assert evidence["receipts"] == "none were stored"
     [page] = mirrored.evidence.rglob("report.html")
     assert "200 of 220 offsets were compared equal with the source while it answered" in page.read_text()

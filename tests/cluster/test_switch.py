@@ -172,7 +172,7 @@ def test_a_failover_announces_calls_its_hooks_and_goes_on_without_those_that_fai
     assert told.read_text() == f"{run.id} west planned\n"
     steps = {s.step: s for s in failover.read_status(run.id)[1]}
     shown = steps["switch"].evidence
-    assert shown["hooks that failed"] == "fails, gateway, dags"
+    assert shown["failed_hooks"] == ("fails", "gateway", "dags")
     assert "exit code 7" in str(shown["hook fails"])
     assert f"MIRRORBOOK_RUN={run.id}" in str(shown["call them by hand"])
     for cluster in ("east", "west"):

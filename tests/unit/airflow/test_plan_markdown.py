@@ -108,7 +108,7 @@ def test_who_is_asked_whether_applications_may_be_stopped_reads_what_was_proved_
 
 def test_what_a_proof_does_not_say_is_unknown_or_left_out_and_has_no_link() -> None:
     assert "**unknown**. unknown record(s) now.\n" in proved({})
-    assert "**nothing mirrored yet**. 0 record(s) now.\n" in proved({"verdict": "nothing mirrored yet", "records": 0})
+    assert "**nothing mirrored yet**. 0 record(s) now.\n" in proved({"verdict": "nothing_mirrored", "records": 0})
     assert "**unknown**" in proved(FOUND, step="fence"), "another step's evidence is no proof"
 
 

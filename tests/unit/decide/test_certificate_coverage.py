@@ -13,17 +13,13 @@ import pytest
 
 from mirror_core.decide import certificate_coverage
 from mirror_core.decide.certificate_coverage import (
-    CERTIFIED_KEY,
-    MISMATCHES_KEY,
-    REASONS_KEY,
-    UNCERTIFIED_KEY,
-    VERDICT_KEY,
     CopyMismatch,
     build_coverage_evidence,
     check_as_copied,
     compute_coverage,
 )
 from mirror_core.decide.parity_result import LEVEL_DIGEST, NOTHING_COMPARED, ParityRow
+from mirror_core.model.figures import FigureKey, FigureValue, list_values
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity_verdict import ParityFinding, ParityResult, ParityVerdict
 from mirror_core.model.run import RunState, StepEvidence, StepRecord, StepState
@@ -39,6 +35,10 @@ ONE, TWO, THREE = (Partition("orders", index) for index in range(3))
 PASSED = ParityResult(verdict=ParityVerdict.PASSED, records=10, chunks=1)
 SHORT = replace(PASSED, verdict=ParityVerdict.INDETERMINATE, reasons=("no receipt vouches for it",))
 EMPTY = replace(SHORT, records=0, reasons=(NOTHING_COMPARED,))
+
+
+def certified(evidence: StepEvidence) -> tuple[FigureValue, FigureValue]:
+    return evidence[FigureKey.CERTIFIED_OFFSETS], evidence[FigureKey.CERTIFIABLE_OFFSETS]
 
 
 def row(
@@ -86,32 +86,37 @@ def test_offsets_are_proved_where_a_certificate_was_compared_equal_and_nowhere_e
 def test_all_of_it_is_proved_only_if_nothing_is_left_over() -> None:
     whole = compute_coverage(logs((ONE, 0, 10)), [row(ONE, 0, 10)])
     seen = build_coverage_evidence(whole, PASSED)
-    assert (seen[VERDICT_KEY], seen[CERTIFIED_KEY], seen[UNCERTIFIED_KEY], seen[REASONS_KEY]) == (
+    assert (
+        seen[FigureKey.CERTIFICATES],
+        certified(seen),
+        seen[FigureKey.NOT_PROVED],
+        seen[FigureKey.NOT_PROVED_BECAUSE],
+    ) == (
         "passed",
-        "10 of 10 offsets",
-        "none",
-        "none",
+        (10, 10),
+        (),
+        (),
     )
     part = compute_coverage(logs((ONE, 0, 10), (TWO, 0, 10)), [row(ONE, 0, 10)])
     for result in (PASSED, SHORT):
         seen = build_coverage_evidence(part, result)
-        assert (seen[VERDICT_KEY], seen[CERTIFIED_KEY]) == ("indeterminate", "10 of 20 offsets")
-        assert seen[UNCERTIFIED_KEY] == "orders-1: 10 of 10 offsets, [0, 10)"
+        assert (seen[FigureKey.CERTIFICATES], certified(seen)) == ("indeterminate", (10, 20))
+        assert seen[FigureKey.NOT_PROVED] == ("orders-1: 10 of 10 offsets, [0, 10)",)
     seen = build_coverage_evidence(whole, PASSED, without_lmo=[TWO])
-    assert (seen[VERDICT_KEY], seen[UNCERTIFIED_KEY]) == (
+    assert (seen[FigureKey.CERTIFICATES], seen[FigureKey.NOT_PROVED]) == (
         "indeterminate",
-        "orders-1: its last mirrored offset is not known",
+        ("orders-1: its last mirrored offset is not known",),
     )
 
 
 def test_without_a_certificate_nothing_is_proved() -> None:
     seen = build_coverage_evidence(compute_coverage(logs((ONE, 0, 10)), []), EMPTY)
-    assert (seen[VERDICT_KEY], seen[CERTIFIED_KEY], seen[REASONS_KEY]) == (
+    assert (seen[FigureKey.CERTIFICATES], certified(seen), seen[FigureKey.NOT_PROVED_BECAUSE]) == (
         "indeterminate",
-        "0 of 10 offsets",
-        NOTHING_COMPARED,
+        (0, 10),
+        (NOTHING_COMPARED,),
     )
-    assert build_coverage_evidence({}, PASSED)[VERDICT_KEY] == "indeterminate", (
+    assert build_coverage_evidence({}, PASSED)[FigureKey.CERTIFICATES] == "indeterminate", (
         "of an empty mirror nothing is proved either"
     )
     never = certificate_coverage.build_unknown_evidence("no certificate was stored")
@@ -125,14 +130,14 @@ def test_a_log_or_a_certificate_that_was_altered_is_said_first_and_is_no_success
     failed = replace(PASSED, verdict=ParityVerdict.FAILED, findings=(finding,))
     held = compute_coverage(logs((ONE, 0, 10), (TWO, 0, 10)), [row(ONE, 0, 10, dst_digest="b"), row(TWO, 0, 10)])
     seen = build_coverage_evidence(held, failed)
-    assert (seen[VERDICT_KEY], seen[CERTIFIED_KEY]) == ("failed", "10 of 20 offsets")
+    assert (seen[FigureKey.CERTIFICATES], certified(seen)) == ("failed", (10, 20))
     assert certificate_coverage.format_coverage(seen).startswith(
         "NOT AS IT WAS COPIED: orders-0: [0, 10) is not what was copied."
     )
     with pytest.raises(CopyMismatch, match=r"run r: orders-0: \[0, 10\) is not what was copied"):
         check_as_copied(("q", [reported(build_coverage_evidence(held, SHORT))]), ("r", [reported(seen)]))
     seen = build_coverage_evidence(held, replace(failed, findings=()), altered=["date=d/epoch-1.parquet"])
-    assert seen[MISMATCHES_KEY] == "certificate date=d/epoch-1.parquet is not as it was written"
+    assert seen[FigureKey.NOT_AS_COPIED] == ("certificate date=d/epoch-1.parquet is not as it was written",)
 
 
 def test_of_many_reasons_the_first_are_said_and_how_many_there_are() -> None:
@@ -140,7 +145,7 @@ def test_of_many_reasons_the_first_are_said_and_how_many_there_are() -> None:
     seen = build_coverage_evidence(
         compute_coverage(logs((ONE, 0, 10)), []), many, left_out={ONE: "[0, 1): below the log's start"}
     )
-    assert str(seen[REASONS_KEY]).endswith("reason 4; and 5 more")
+    assert list_values(seen, FigureKey.NOT_PROVED_BECAUSE)[-2:] == ("reason 4", "and 5 more")
 
 
 def reported(seen: StepEvidence) -> StepRecord:
@@ -196,11 +201,12 @@ def test_a_defect_while_reading_proves_nothing_and_is_named() -> None:
 def test_a_set_of_which_another_mirror_failed_names_what_is_not_as_it_was_copied() -> None:
     bad = {
         **certificate_coverage.build_unknown_evidence("x"),
-        CERTIFIED_KEY: "9 of 10 offsets",
-        MISMATCHES_KEY: "orders-0: [3, 4) is another",
+        FigureKey.CERTIFIED_OFFSETS: 9,
+        FigureKey.CERTIFIABLE_OFFSETS: 10,
+        FigureKey.NOT_AS_COPIED: ("orders-0: [3, 4) is another",),
     }
     told = [MemberRun(replace(RUN, state=RunState.DONE), (reported(seen),)).outcome for seen in (bad, {})]
     assert told == [
-        "m: done, NOT AS IT WAS COPIED: orders-0: [3, 4) is another. 9 of 10 offsets are as they were copied",
+        "m: done, NOT AS IT WAS COPIED: orders-0: [3, 4) is another. 9 offsets of 10 offsets are as they were copied",
         "m: done",
     ]

@@ -14,12 +14,12 @@ import msgspec
 import pytest
 
 from mirror_core.decide import certificate_coverage
-from mirror_core.decide.certificate_coverage import CERTIFIED_KEY, REASONS_KEY, UNCERTIFIED_KEY, VERDICT_KEY
 from mirror_core.decide.parity_result import ParityRow
 from mirror_core.evidence.certificates import Coverage
 from mirror_core.evidence.receipt_index import add_file, find_newest_location
 from mirror_core.kafka.reassignment import TopicIds
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.figures import FigureKey, FigureValue
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity_verdict import ALTERED_KIND, ParityResult
@@ -42,6 +42,10 @@ ONE, TWO = (Partition("orders", index) for index in range(2))
 ID = "d" * 32
 FILE = ReceiptFileEntry("e.parquet", "a" * 64, 1, stored=True)
 SECRET = "ftp://mirror:S3cret@store/receipts"
+
+
+def certified(evidence: StepEvidence) -> tuple[FigureValue, FigureValue]:
+    return evidence[FigureKey.CERTIFIED_OFFSETS], evidence[FigureKey.CERTIFIABLE_OFFSETS]
 
 
 def piece(first: int, behind: int) -> ReceiptPiece:
@@ -107,8 +111,8 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
 
 def test_all_is_proved_where_certificates_reach_the_last_mirrored_offset(world: World) -> None:
     seen = world.certify(whole(10), {ONE: 10})
-    assert (seen[VERDICT_KEY], seen[CERTIFIED_KEY], seen[UNCERTIFIED_KEY]) == ("passed", "10 of 10 offsets", "none")
-    assert certificate_coverage.COMMAND_KEY not in seen
+    assert (seen[FigureKey.CERTIFICATES], certified(seen), seen[FigureKey.NOT_PROVED]) == ("passed", (10, 10), ())
+    assert FigureKey.TO_PROVE_MORE not in seen
 
 
 @pytest.mark.parametrize(
@@ -131,8 +135,8 @@ def test_nothing_is_proved_of_a_topic_that_may_have_been_made_anew_meanwhile(
     else:
         world.heard = TopicIds({ONE.topic: frozenset(heard)}, ())
     seen = world.certify(whole(10), {ONE: 10})
-    assert (seen[VERDICT_KEY], seen[CERTIFIED_KEY]) == ("indeterminate", "0 of 10 offsets")
-    assert why in str(seen[REASONS_KEY])
+    assert (seen[FigureKey.CERTIFICATES], certified(seen)) == ("indeterminate", (0, 10))
+    assert why in str(seen[FigureKey.NOT_PROVED_BECAUSE])
 
 
 @pytest.mark.parametrize(("heard", "found"), [(set(), 1), ({"e" * 32}, 0)])
@@ -146,7 +150,7 @@ def test_what_was_altered_is_told_unless_that_was_another_topic(
     monkeypatch.setattr(certification, "DeadlineRunner", lambda deadline: DeadlineRunner(deadline, altered))
     world.heard = TopicIds({ONE.topic: frozenset(heard)}, (3,))
     seen = world.certify(whole(10), {ONE: 10})
-    assert (len(world.kept), seen[CERTIFIED_KEY]) == (found, "0 of 10 offsets")
+    assert (len(world.kept), certified(seen)) == (found, (0, 10))
 
 
 def test_what_was_altered_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,15 +169,15 @@ def test_what_was_altered_is_kept(world: World, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_partition_that_is_gone_from_the_destination_is_not_proved(world: World) -> None:
     seen = world.certify(whole(10, left_out={TWO: "the destination does not hold it any more"}), {ONE: 10, TWO: 1000})
-    assert (seen[VERDICT_KEY], seen[UNCERTIFIED_KEY]) == ("indeterminate", "orders-1: all of it")
-    assert "does not hold it any more" in str(seen[REASONS_KEY])
-    assert certificate_coverage.COMMAND_KEY in seen
+    assert (seen[FigureKey.CERTIFICATES], seen[FigureKey.NOT_PROVED]) == ("indeterminate", ("orders-1: all of it",))
+    assert "does not hold it any more" in str(seen[FigureKey.NOT_PROVED_BECAUSE])
+    assert FigureKey.TO_PROVE_MORE in seen
 
 
 def test_a_log_that_ends_before_its_last_mirrored_offset_is_not_proved_up_to_there(world: World) -> None:
     seen = world.certify(whole(900), {ONE: 1000})
-    assert (seen[VERDICT_KEY], seen[CERTIFIED_KEY]) == ("indeterminate", "900 of 1000 offsets")
-    assert seen[UNCERTIFIED_KEY] == "orders-0: 100 of 1000 offsets, [900, 1000)"
+    assert (seen[FigureKey.CERTIFICATES], certified(seen)) == ("indeterminate", (900, 1000))
+    assert seen[FigureKey.NOT_PROVED] == ("orders-0: 100 of 1000 offsets, [900, 1000)",)
 
 
 def test_a_configuration_that_was_changed_meanwhile_fails_no_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,13 +186,16 @@ def test_a_configuration_that_was_changed_meanwhile_fails_no_run(world: World, m
 
     monkeypatch.setattr(certificate_check, "load_config", broken)
     seen = world.certify(whole(10), {ONE: 10})
-    assert (seen[VERDICT_KEY], seen[REASONS_KEY]) == ("indeterminate", "mirrorbook.yaml: unknown key")
+    assert (seen[FigureKey.CERTIFICATES], seen[FigureKey.NOT_PROVED_BECAUSE]) == (
+        "indeterminate",
+        ("mirrorbook.yaml: unknown key",),
+    )
 
 
 def test_so_many_certificates_that_they_would_hold_up_the_run_are_left_to_a_person(world: World) -> None:
     seen = world.certify(whole(10), {ONE: 10}, file=FILE._replace(pieces=certification.MAX_CERTIFICATES + 1))
-    assert "more than can be read within a minute" in str(seen[REASONS_KEY])
-    assert str(seen[certificate_coverage.COMMAND_KEY]).endswith("--receipts /r")
+    assert "more than can be read within a minute" in str(seen[FigureKey.NOT_PROVED_BECAUSE])
+    assert str(seen[FigureKey.TO_PROVE_MORE]).endswith("--receipts /r")
 
 
 def test_a_password_in_a_url_is_neither_remembered_nor_shown(world: World) -> None:
@@ -203,7 +210,7 @@ def test_a_password_in_a_url_is_neither_remembered_nor_shown(world: World) -> No
     )
     seen = world.certify(whole(10), {ONE: 10}, where=SECRET)
     assert "S3cret" not in f"{seen}{world.said}"
-    assert "a URL with a password" in str(seen[REASONS_KEY])
+    assert "a URL with a password" in str(seen[FigureKey.NOT_PROVED_BECAUSE])
 
 
 @pytest.mark.parametrize(
@@ -237,7 +244,7 @@ def test_of_what_was_not_read_in_time_each_partition_says_so_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "seen", [{VERDICT_KEY: "passed"}, {VERDICT_KEY: "failed", certificate_coverage.MISMATCHES_KEY: "x"}, {}]
+    "seen", [{FigureKey.CERTIFICATES: "passed"}, {FigureKey.CERTIFICATES: "failed", FigureKey.NOT_AS_COPIED: "x"}, {}]
 )
 def test_evidence_that_somebody_has_edited_is_no_traceback(seen: StepEvidence) -> None:
     assert certificate_coverage.format_coverage(seen)

@@ -16,10 +16,11 @@ from mirror_core.decide.run_status import (
     format_unknown_status,
 )
 from mirror_core.decide.steps import RUN_STEPS, WriteLocation, find_no_return_step, list_step_names
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.pending_fence import FenceAction, PendingFence
-from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
+from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, StepState
 from tests.support.mirror_views import MIRROR, RUN
 
 OWED = PendingFence(mirror=MIRROR.name, cluster=MIRROR.source, action=FenceAction.APPLY, run=RUN.id, since_ms=1)
@@ -165,17 +166,24 @@ def test_after_a_failover_it_is_said_whether_the_old_source_is_closed(debt: Pend
 
 def test_hooks_that_failed_are_named_at_the_end() -> None:
     run, steps = a_run(*PLANNED, RunState.DONE), upto(*PLANNED, "switch", StepState.DONE)
-    failed = [replace(step, evidence={"hooks that failed": "dns"}) for step in steps]
+    failed = [replace(step, evidence={FigureKey.FAILED_HOOKS: ("dns",)}) for step in steps]
     assert f"Hooks that failed: dns. `mirrorbook runs show {run.id}`" in said(run, failed)
-    assert "Hooks" not in said(run, [replace(step, evidence={"hooks that failed": "none"}) for step in steps])
+    assert "Hooks" not in said(run, [replace(step, evidence={FigureKey.FAILED_HOOKS: ()}) for step in steps])
 
 
 def test_what_certificates_prove_is_said_at_the_end_of_a_run_without_its_source() -> None:
     lost = (RunKind.FAILOVER, RunMode.UNPLANNED)
     run, steps = a_run(*lost, RunState.DONE), upto(*lost, "report", StepState.DONE)
     assert "Certificates" not in said(run, steps)
-    seen = {"certificates": "failed", "proved_by_certificates": "0 of 9 offsets", "not_as_copied": "a-0: altered"}
-    seen |= {"not_proved": "a-0", "not_proved_because": "none", "to_prove_more": "mirrorbook parity m"}
+    seen: StepEvidence = {
+        FigureKey.CERTIFICATES: "failed",
+        FigureKey.CERTIFIED_OFFSETS: 0,
+        FigureKey.CERTIFIABLE_OFFSETS: 9,
+        FigureKey.NOT_AS_COPIED: ("a-0: altered",),
+        FigureKey.NOT_PROVED: ("a-0",),
+        FigureKey.NOT_PROVED_BECAUSE: (),
+        FigureKey.TO_PROVE_MORE: "mirrorbook parity m",
+    }
     text = said(run, [replace(step, evidence=seen) if step.step == "report" else step for step in steps])
     assert "Certificates of what west holds: NOT AS IT WAS COPIED: a-0: altered." in text
     assert "To prove more: `mirrorbook parity m`." in text

@@ -475,12 +475,14 @@ def test_differences_are_said_with_their_age() -> None:
 def test_what_was_compared_and_nobody_leads_now_is_not_called_never_compared() -> None:
     known = VerificationBasis({A0: VerifiedEnd(90, 4, 1, 9)}, EPOCHS, IDS, unconfirmed={B0: VerifiedEnd(70, 4, 2, 9)})
     assert summarize_compared(known, {A0: Offset(100), B0: Offset(80)}) == {
-        "compared_before": "90 of 180 offsets",
-        "compared_and_not_confirmed": f"{B0} [0, 70)",
-        "never_compared": f"{A0} [90, 100), {B0} [70, 80)",
+        FigureKey.COMPARED_BEFORE_OFFSETS: 90,
+        FigureKey.MIRRORED_OFFSETS: 180,
+        FigureKey.COMPARED_NOT_CONFIRMED: (f"{B0} [0, 70)",),
+        FigureKey.NEVER_COMPARED: (f"{A0} [90, 100)", f"{B0} [70, 80)"),
     }
     assert summarize_compared(known, {A0: Offset(50)}) == {
-        "compared_before": "50 of 50 offsets",
-        "compared_and_not_confirmed": "none",
-        "never_compared": "none",
+        FigureKey.COMPARED_BEFORE_OFFSETS: 50,
+        FigureKey.MIRRORED_OFFSETS: 50,
+        FigureKey.COMPARED_NOT_CONFIRMED: (),
+        FigureKey.NEVER_COMPARED: (),
     }

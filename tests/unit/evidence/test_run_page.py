@@ -113,10 +113,10 @@ def test_first_of_all_it_says_what_was_lost_and_how_that_is_known(tmp_path: Path
     assert page_of(tmp_path, RUN, proved).facts[6:8] == [
         "nothing", "120 records of 2 partitions compared equal, the last 20 of them behind the fence",
     ]  # fmt: skip
-    in_part = {**gate, "not_compared": "1 partition(s): a-1"}
+    in_part = {**gate, "not_compared": ("a-1",)}
     lost, known = page_of(tmp_path, RUN, [*STEPS[:3], step("parity", 6, 7, evidence=in_part), *STEPS[3:]]).facts[6:8]
     assert lost == "unknown; nothing of what was compared"
-    assert known.endswith("behind the fence; promoted as they were, and not compared: 1 partition(s): a-1")
+    assert known.endswith("behind the fence; promoted as they were, and not compared: a-1")
     for changed in ({"records_in_all": 0}, {"verdict": "indeterminate"}):
         doubtful = [*STEPS[:3], step("parity", 6, 7, evidence={**gate, **changed}), *STEPS[3:]]
         assert page_of(tmp_path, RUN, doubtful).facts[6] == "unknown"
@@ -221,11 +221,16 @@ def test_of_a_source_that_is_lost_the_page_says_what_was_ever_compared_with_it(t
     def proved(evidence: StepEvidence, state: StepState = StepState.DONE) -> str:
         return page_of(tmp_path, lost, [step("record_lmo", 1, 2, evidence=evidence, state=state)]).facts[8]
 
-    some = {"compared_before": "90 of 100 offsets", "never_compared": "orders-0 [90, 100)", "receipts": "7 files"}
-    known = "90 of 100 offsets were compared equal with the source while it answered"
+    some: StepEvidence = {
+        FigureKey.COMPARED_BEFORE_OFFSETS: 90,
+        FigureKey.MIRRORED_OFFSETS: 100,
+        FigureKey.NEVER_COMPARED: ("orders-0 [90, 100)",),
+        "receipts": "7 files",
+    }
+    known = "90 offsets of 100 offsets were compared equal with the source while it answered"
     assert proved(some) == f"{known}; never compared: orders-0 [90, 100)"
-    assert proved({**some, "never_compared": "none"}) == known
-    unsaid = {"compared_and_not_confirmed": "orders-1 [0, 50)", "never_compared": "none"}
+    assert proved({**some, FigureKey.NEVER_COMPARED: ()}) == known
+    unsaid: StepEvidence = {FigureKey.COMPARED_NOT_CONFIRMED: ("orders-1 [0, 50)",), FigureKey.NEVER_COMPARED: ()}
     words = "compared, and nobody says now whether it still holds: orders-1 [0, 50)"
     assert proved({**some, **unsaid}) == f"{known}; {words}"
     assert proved({}) == proved(some, StepState.FAILED) == "unknown"
@@ -234,19 +239,27 @@ def test_of_a_source_that_is_lost_the_page_says_what_was_ever_compared_with_it(t
 def test_of_a_source_that_is_lost_the_page_says_what_certificates_prove(tmp_path: Path) -> None:
     lost = replace(RUN, plan=replace(PLAN, mode=RunMode.UNPLANNED))
 
-    def told(**seen: str) -> list[str]:
+    def told(seen: StepEvidence) -> list[str]:
         path = write_run_report(tmp_path, lost, [], {}, {}, sides=SIDES, chronicle=(), proof=seen)
         return Page(path.read_text(encoding="utf-8")).facts[9:11]
 
-    some = {"certificates": "indeterminate", "proved_by_certificates": "80 of 100 offsets", "not_as_copied": "none"}
-    some |= {"not_proved": "a-0: 20 of 100 offsets, [80, 100)", "not_proved_because": "lost", "to_prove_more": "type"}
-    assert told(**some) == [
-        "80 of 100 offsets are as they were copied; not proved: a-0: 20 of 100 offsets, [80, 100) (lost)", "type",
-    ]  # fmt: skip
-    assert told(**{**some, "not_as_copied": "a-0: altered"})[0].startswith("NOT AS IT WAS COPIED: a-0: altered.")
-    del some["to_prove_more"]
-    assert told(**{**some, "certificates": "passed"})[0] == "80 of 100 offsets are as they were copied"
-    assert told()[0] == "unknown"
+    some: StepEvidence = {
+        FigureKey.CERTIFICATES: "indeterminate",
+        FigureKey.CERTIFIED_OFFSETS: 80,
+        FigureKey.CERTIFIABLE_OFFSETS: 100,
+        FigureKey.NOT_AS_COPIED: (),
+        FigureKey.NOT_PROVED: ("a-0: 20 of 100 offsets, [80, 100)",),
+        FigureKey.NOT_PROVED_BECAUSE: ("lost",),
+    }
+    assert told({**some, FigureKey.TO_PROVE_MORE: "type"}) == [
+        "80 offsets of 100 offsets are as they were copied; not proved: a-0: 20 of 100 offsets, [80, 100) (lost)",
+        "type",
+    ]
+    assert told({**some, FigureKey.NOT_AS_COPIED: ("a-0: altered",)})[0].startswith(
+        "NOT AS IT WAS COPIED: a-0: altered."
+    )
+    assert told({**some, FigureKey.CERTIFICATES: "passed"})[0] == "80 offsets of 100 offsets are as they were copied"
+    assert told({})[0] == "unknown"
 
 
 def test_programs_read_the_same(tmp_path: Path) -> None:

@@ -35,13 +35,14 @@ from mirror_core.state.state_records import State
 from tests.support.evidence_desk import SEEN, Desk, Keys, keys, plan, where
 from tests.support.random_seeds import EXPLORE
 
-LOST: Mapping[str, StepEvidence] = {"record_lmo": {"compared_before": "90 of 100 offsets"}}
+LOST: Mapping[str, StepEvidence] = {"record_lmo": {"compared_before_offsets": 90, "mirrored_offsets": 100}}
 VOUCHED: Mapping[str, StepEvidence] = {
     "report": {
         "certificates": "passed",
-        "proved_by_certificates": "9 of 9 offsets",
-        "not_as_copied": "none",
-        "not_proved_because": "none",
+        "certified_offsets": 9,
+        "certifiable_offsets": 9,
+        "not_as_copied": (),
+        "not_proved_because": (),
     }
 }
 
@@ -270,13 +271,13 @@ def test_only_the_verifiers_own_key_is_believed(desk: Desk, ours: Keys, tmp_path
             RunConclusion.UNVERIFIED,
             "empty",
         ),
-        (plan(), RunState.DONE, {"parity": {**SEEN["parity"], "not_compared": "none"}}, RunConclusion.VERIFIED, ""),
+        (plan(), RunState.DONE, {"parity": {**SEEN["parity"], "not_compared": ()}}, RunConclusion.VERIFIED, ""),
         (
             plan(),
             RunState.DONE,
-            {"parity": {**SEEN["parity"], "not_compared": "1 partition(s): t-1"}},
+            {"parity": {**SEEN["parity"], "not_compared": ("t-1",)}},
             RunConclusion.UNVERIFIED,
-            "promoted as they were, and not compared: 1 partition(s): t-1",
+            "promoted as they were, and not compared: t-1",
         ),
         (plan(mode=RunMode.UNPLANNED), RunState.DONE, SEEN, RunConclusion.UNVERIFIED, "the source was lost"),
         (
@@ -284,14 +285,14 @@ def test_only_the_verifiers_own_key_is_believed(desk: Desk, ours: Keys, tmp_path
             RunState.DONE,
             LOST,
             RunConclusion.UNVERIFIED,
-            "; 90 of 100 offsets had been compared",
+            "; 90 offsets of 100 offsets had been compared",
         ),
         (
             plan(mode=RunMode.UNPLANNED),
             RunState.DONE,
             VOUCHED,
             RunConclusion.UNVERIFIED,
-            "; certificates: 9 of 9 offsets are",
+            "; certificates: 9 offsets of 9 offsets are",
         ),
         (plan(RunKind.FAILBACK), RunState.DONE, SEEN, RunConclusion.FAILED_BACK, ""),
         (plan(), RunState.ABORTED, SEEN, RunConclusion.ABORTED, ""),
