@@ -163,24 +163,22 @@ def check_as_copied(*runs: tuple[str, Iterable[StepRecord]]) -> None:
         )
 
 
+def format_certified(evidence: StepEvidence) -> str:
+    keys = (FigureKey.CERTIFIED_OFFSETS, FigureKey.CERTIFIABLE_OFFSETS)
+    return " of ".join(format_value(key, evidence.get(key)) for key in keys)
+
+
 def format_coverage(evidence: StepEvidence) -> str:
     if not evidence:
         return UNKNOWN_TEXT
-    shown = {key: format_value(key, evidence.get(key)) for key in _COVERAGE_KEYS}
-    certified_text = f"{shown[FigureKey.CERTIFIED_OFFSETS]} of {shown[FigureKey.CERTIFIABLE_OFFSETS]}"
+    certified_text = format_certified(evidence)
     if mismatches := list_values(evidence, FigureKey.NOT_AS_COPIED):
         return f"NOT AS IT WAS COPIED: {'; '.join(mismatches)}. {certified_text} are as they were copied"
     if is_fully_certified(evidence):
         return f"{certified_text} are as they were copied"
-    reasons_text = shown[FigureKey.NOT_PROVED_BECAUSE]
+    uncertified_text, reasons_text = (
+        format_value(key, evidence.get(key)) for key in (FigureKey.NOT_PROVED, FigureKey.NOT_PROVED_BECAUSE)
+    )
     if evidence.get(FigureKey.CERTIFIED_OFFSETS) is None:
         return f"{UNKNOWN_TEXT}: {reasons_text}"
-    return f"{certified_text} are as they were copied; not proved: {shown[FigureKey.NOT_PROVED]} ({reasons_text})"
-
-
-_COVERAGE_KEYS: Final = (
-    FigureKey.CERTIFIED_OFFSETS,
-    FigureKey.CERTIFIABLE_OFFSETS,
-    FigureKey.NOT_PROVED,
-    FigureKey.NOT_PROVED_BECAUSE,
-)
+    return f"{certified_text} are as they were copied; not proved: {uncertified_text} ({reasons_text})"

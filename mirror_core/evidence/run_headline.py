@@ -9,7 +9,7 @@ from enum import StrEnum
 from mirror_core.decide import certificate_coverage
 from mirror_core.decide.run_result import find_saved, format_outage_briefly, measure_outage
 from mirror_core.decide.steps import find_no_return_step
-from mirror_core.model.figures import UNKNOWN_TEXT
+from mirror_core.model.figures import UNKNOWN_TEXT, FigureKey
 from mirror_core.model.names import format_reverse_name
 from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, StepState
@@ -71,8 +71,9 @@ def _format_read_again(run: Run) -> str:
 
 def _format_proved(run: Run, steps: Sequence[StepRecord], proof: StepEvidence) -> str:
     if run.plan.mode is RunMode.UNPLANNED:
-        covered = (proof or certificate_coverage.read_coverage_evidence(steps)).get("proved_by_certificates")
-        return f"by certificates: {covered}" if covered else UNKNOWN_TEXT
+        evidence = proof or certificate_coverage.read_coverage_evidence(steps)
+        is_known = evidence.get(FigureKey.CERTIFIED_OFFSETS) is not None
+        return f"by certificates: {certificate_coverage.format_certified(evidence)}" if is_known else UNKNOWN_TEXT
     gate = next((s.evidence for s in steps if s.step == "parity" and s.state is StepState.DONE), {})
     records = gate.get("records_in_all")
     is_passed = gate.get("verdict") == ParityVerdict.PASSED and isinstance(records, int)

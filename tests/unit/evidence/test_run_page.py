@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mirror_core.evidence import run_report
+from mirror_core.evidence.run_headline import make_headline
 from mirror_core.evidence.run_report import compute_clocks, write_run_report
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.forecast import ForecastOutcome, PlanForecast
@@ -260,6 +261,11 @@ def test_of_a_source_that_is_lost_the_page_says_what_certificates_prove(tmp_path
     )
     assert told({**some, FigureKey.CERTIFICATES: "passed"})[0] == "80 offsets of 100 offsets are as they were copied"
     assert told({})[0] == "unknown"
+    assert make_headline(lost, [], "", some).figures[-1] == (
+        "Proved equal",
+        "by certificates: 80 offsets of 100 offsets",
+    )
+    assert make_headline(lost, [], "", {}).figures[-1] == ("Proved equal", "unknown")
 
 
 def test_programs_read_the_same(tmp_path: Path) -> None:
