@@ -12,7 +12,7 @@ import msgspec
 
 from mirror_core.decide import certificate_coverage
 from mirror_core.model.audit_log import FIRST_LINE_HASH, AuditEntry, AuditEntryKind, hash_line
-from mirror_core.model.figures import FigureKey, format_value, list_values
+from mirror_core.model.figures import FigureKey, format_share, list_values
 from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.run import Plan, RunKind, RunMode, RunState, StepEvidence, StepRecord, StepState, is_hash_of
 
@@ -88,8 +88,7 @@ def conclude_run(entries: Sequence[AuditEntry], plan: Plan) -> tuple[RunConclusi
 
 
 def format_compared(evidence: StepEvidence) -> str:
-    keys = (FigureKey.COMPARED_BEFORE_OFFSETS, FigureKey.MIRRORED_OFFSETS)
-    return " of ".join(format_value(key, evidence.get(key)) for key in keys)
+    return format_share(evidence, FigureKey.COMPARED_BEFORE_OFFSETS, FigureKey.MIRRORED_OFFSETS)
 
 
 def _has_compared(evidence: StepEvidence) -> bool:

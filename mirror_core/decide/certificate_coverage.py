@@ -14,7 +14,7 @@ from typing import Final
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.parity_result import ParityRow
 from mirror_core.model.errors import MirrorError
-from mirror_core.model.figures import UNKNOWN_TEXT, FigureKey, format_value, limit_names, list_values
+from mirror_core.model.figures import UNKNOWN_TEXT, FigureKey, format_share, format_value, limit_names, list_values
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityResult, ParityVerdict
 from mirror_core.model.run import StepEvidence, StepRecord
@@ -164,8 +164,7 @@ def check_as_copied(*runs: tuple[str, Iterable[StepRecord]]) -> None:
 
 
 def format_certified(evidence: StepEvidence) -> str:
-    keys = (FigureKey.CERTIFIED_OFFSETS, FigureKey.CERTIFIABLE_OFFSETS)
-    return " of ".join(format_value(key, evidence.get(key)) for key in keys)
+    return format_share(evidence, FigureKey.CERTIFIED_OFFSETS, FigureKey.CERTIFIABLE_OFFSETS)
 
 
 def format_coverage(evidence: StepEvidence) -> str:

@@ -335,6 +335,12 @@ def format_value(key: str, value: FigureValue) -> str:
     return ", ".join(texts[:MAX_LISTED_NAMES]) + more_text if texts else "none"
 
 
+def format_share(figures: Mapping[K, FigureValue], part: FigureKey, whole: FigureKey) -> str:
+    """As `45 of 65 offsets`."""
+    count, total = (figures.get(cast("K", key)) for key in (part, whole))
+    return f"{count:,} of {format_value(whole, total)}" if isinstance(count, int) else format_value(part, count)
+
+
 def list_figure_rows(figures: Mapping[K, FigureValue]) -> Iterator[tuple[str, str]]:
     """(label, text); a mapping has a row for each name."""
     for key, value in figures.items():

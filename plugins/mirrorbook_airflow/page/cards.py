@@ -12,7 +12,7 @@ from mirror_core.decide.clock_skew import UNKNOWN_TIME_TEXT, format_ago, format_
 from mirror_core.decide.failover_readiness import UnplannedForecast, format_read_again
 from mirror_core.decide.fence_state import format_time
 from mirror_core.decide.loss_bound import LossBound, format_behind
-from mirror_core.model.figures import FigureKey, find_definition, format_value
+from mirror_core.model.figures import FigureKey, find_definition, format_share, format_value
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.run import Run, RunMode
 from mirrorbook_airflow.page.mirror_state import (
@@ -181,7 +181,8 @@ def make_comparison_card(
     description = snapshot.description if snapshot else None
     figures = description.figures if description else {}
     proved_keys = (FigureKey.PROVED_OFFSETS, FigureKey.ALL_OFFSETS)
-    proved = " of ".join(figures[key].text for key in proved_keys) if figures else UNKNOWN
+    values = {key: figure.value for key, figure in figures.items()}
+    proved = format_share(values, *proved_keys) if figures else UNKNOWN
     ages = [f"{find_definition(key).label}: {figures[key].text}" for key in figures if key not in proved_keys]
     if description and "known to differ" in description.not_normal:
         differs = description.facts["known to differ"]

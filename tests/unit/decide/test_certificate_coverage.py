@@ -207,6 +207,6 @@ def test_a_set_of_which_another_mirror_failed_names_what_is_not_as_it_was_copied
     }
     told = [MemberRun(replace(RUN, state=RunState.DONE), (reported(seen),)).outcome for seen in (bad, {})]
     assert told == [
-        "m: done, NOT AS IT WAS COPIED: orders-0: [3, 4) is another. 9 offsets of 10 offsets are as they were copied",
+        "m: done, NOT AS IT WAS COPIED: orders-0: [3, 4) is another. 9 of 10 offsets are as they were copied",
         "m: done",
     ]

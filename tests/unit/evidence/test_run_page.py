@@ -228,7 +228,7 @@ def test_of_a_source_that_is_lost_the_page_says_what_was_ever_compared_with_it(t
         FigureKey.NEVER_COMPARED: ("orders-0 [90, 100)",),
         "receipts": "7 files",
     }
-    known = "90 offsets of 100 offsets were compared equal with the source while it answered"
+    known = "90 of 100 offsets were compared equal with the source while it answered"
     assert proved(some) == f"{known}; never compared: orders-0 [90, 100)"
     assert proved({**some, FigureKey.NEVER_COMPARED: ()}) == known
     unsaid: StepEvidence = {FigureKey.COMPARED_NOT_CONFIRMED: ("orders-1 [0, 50)",), FigureKey.NEVER_COMPARED: ()}
@@ -253,17 +253,17 @@ def test_of_a_source_that_is_lost_the_page_says_what_certificates_prove(tmp_path
         FigureKey.NOT_PROVED_BECAUSE: ("lost",),
     }
     assert told({**some, FigureKey.TO_PROVE_MORE: "type"}) == [
-        "80 offsets of 100 offsets are as they were copied; not proved: a-0: 20 of 100 offsets, [80, 100) (lost)",
+        "80 of 100 offsets are as they were copied; not proved: a-0: 20 of 100 offsets, [80, 100) (lost)",
         "type",
     ]
     assert told({**some, FigureKey.NOT_AS_COPIED: ("a-0: altered",)})[0].startswith(
         "NOT AS IT WAS COPIED: a-0: altered."
     )
-    assert told({**some, FigureKey.CERTIFICATES: "passed"})[0] == "80 offsets of 100 offsets are as they were copied"
+    assert told({**some, FigureKey.CERTIFICATES: "passed"})[0] == "80 of 100 offsets are as they were copied"
     assert told({})[0] == "unknown"
     assert make_headline(lost, [], "", some).figures[-1] == (
         "Proved equal",
-        "by certificates: 80 offsets of 100 offsets",
+        "by certificates: 80 of 100 offsets",
     )
     assert make_headline(lost, [], "", {}).figures[-1] == ("Proved equal", "unknown")
 
