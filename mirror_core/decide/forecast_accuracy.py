@@ -46,6 +46,8 @@ class ForecastComparison:
     at_least: float | None
     at_most: float | None
     counted: float | None
+    unit: str
+    """s, or empty: a count."""
     error: float | None
     """Counted minus the nearest forecast value. None: one of them is unknown."""
     basis: str = ""
@@ -230,11 +232,13 @@ def list_forecast_rows(run: Run, steps: Iterable[StepRecord]) -> tuple[ForecastC
             seconds,
             measure_standstill_s(run, records),
             f"foretold by the {forecast.basis}" if forecast and forecast.basis else "",
+            unit="s",
         )
     ]
     for step in records:
         forecast_s = forecast.steps.get(step.step) if forecast else None
-        forecast_rows.append(_build_row("seconds of step", step.step, forecast_s, forecast_s, measure_step_s(step)))
+        step_s = measure_step_s(step)
+        forecast_rows.append(_build_row("seconds of step", step.step, forecast_s, forecast_s, step_s, unit="s"))
     counted = run.forecast_outcome
     least_lost = forecast.lost_offsets if forecast else None
     most_lost = None if forecast is None or forecast.lost_is_minimum else forecast.lost_offsets
@@ -263,14 +267,27 @@ def list_forecast_rows(run: Run, steps: Iterable[StepRecord]) -> tuple[ForecastC
 
 
 def _build_row(
-    subject: str, item: str, at_least: float | None, at_most: float | None, counted: float | None, basis: str = ""
+    subject: str,
+    item: str,
+    at_least: float | None,
+    at_most: float | None,
+    counted: float | None,
+    basis: str = "",
+    unit: str = "",
 ) -> ForecastComparison:
     error = None
     if at_least is not None and counted is not None:
         nearest = counted if at_most is None else min(counted, at_most)
         error = counted - (at_least if at_most is None else max(at_least, nearest))
     return ForecastComparison(
-        subject=subject, item=item, at_least=at_least, at_most=at_most, counted=counted, error=error, basis=basis
+        subject=subject,
+        item=item,
+        at_least=at_least,
+        at_most=at_most,
+        counted=counted,
+        unit=unit,
+        error=error,
+        basis=basis,
     )
 
 
@@ -311,4 +328,4 @@ def format_error(row: ForecastComparison) -> str:
 
 
 def _format_number(row: ForecastComparison, value: float) -> str:
-    return f"{value:.2f} s" if row.subject.startswith("seconds") else f"{value:,.0f}"
+    return f"{value:.2f} s" if row.unit else f"{value:,.0f}"

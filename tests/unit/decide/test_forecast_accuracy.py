@@ -262,11 +262,13 @@ def test_what_an_older_mirrorbook_foretold_is_unknown_and_of_what_counts_nothing
 
 
 def test_in_words() -> None:
-    def words(what: str, least: float | None, most: float | None, counted: float | None) -> tuple[str, str, str]:
-        row = forecast_accuracy._build_row(what, "", least, most, counted)
+    def words(
+        what: str, least: float | None, most: float | None, counted: float | None, unit: str = ""
+    ) -> tuple[str, str, str]:
+        row = forecast_accuracy._build_row(what, "", least, most, counted, unit=unit)
         return format_forecast(row), format_counted(row), format_error(row)
 
-    assert words(SECONDS_ROWS[RunMode.UNPLANNED], 2.0, 2.0, 2.5) == ("2.00 s", "2.50 s", "+0.50 s")
+    assert words(SECONDS_ROWS[RunMode.UNPLANNED], 2.0, 2.0, 2.5, "s") == ("2.00 s", "2.50 s", "+0.50 s")
     assert words(LOST_ROW, 1204, None, 1200) == ("at least 1,204", "1,200", "-4")
     assert words(READ_AGAIN_ROW, 0, 6, 6) == ("0 to 6", "6", "none")
     assert words(READ_AGAIN_ROW, None, None, None) == ("unknown", "unknown", "unknown")
