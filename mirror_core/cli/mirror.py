@@ -31,6 +31,7 @@ from mirror_core.cli.command_options import (
     require_confirmation,
 )
 from mirror_core.cli.confirm import UndoableYesOption, confirm_command
+from mirror_core.cli.mirror_change import change
 from mirror_core.cli.mirror_headline import list_headline
 from mirror_core.cli.mirror_watch import fence, watch
 from mirror_core.cli.output import print_document, print_line
@@ -296,6 +297,9 @@ mirror_app.command()(runbook)
 mirror_app.command()(check)
 
 
+mirror_app.command()(change)
+
+
 mirror_app.command("list")(list_command)
 
 
@@ -315,6 +319,9 @@ def create(
         list[str] | None, typer.Option("--exclude-topics", help="Exclusion wins; repeat.")
     ] = None,
     groups: Annotated[list[str] | None, typer.Option("--groups", help="Consumer groups to sync; repeat.")] = None,
+    exclude_groups: Annotated[
+        list[str] | None, typer.Option("--exclude-groups", help="Exclusion wins; repeat.")
+    ] = None,
     gaps: Annotated[
         GapFilling | None, typer.Option(help="How gaps in the offsets are filled. Default: as permissions allow.")
     ] = None,
@@ -330,6 +337,7 @@ def create(
         "topics": topics or [],
         "exclude_topics": exclude_topics or [],
         "groups": groups or [".*"],
+        "exclude_groups": exclude_groups or [],
         "gaps": gaps,
     }
     warnings = list[str]()

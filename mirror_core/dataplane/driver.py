@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
@@ -118,6 +118,7 @@ class ReplicationOptions:
 @dataclass(slots=True)
 class _RunningEpoch:
     epoch: CopyEpoch
+    partitions: Set[Partition]
     tasks: Future[tuple[TaskReport, ...]]
 
 
@@ -141,6 +142,9 @@ class Replication:
         self.results = EpochResults(link, self.counters, report_line)
         self._length = EpochLength(options.epoch_s, report_line)
         self._running: list[_RunningEpoch] = []
+        self._leaving: set[Partition] = set()
+        self._written_until_ms: dict[Partition, int] = {}
+        """Until when the tasks that were given it may append. Wall clock."""
         self._epoch_number = 0
         self._failures_in_row = 0
         self._has_copied = False
@@ -159,12 +163,14 @@ class Replication:
         started = time.monotonic()
         check_cluster_ids(self.link, source, destination)
         mirror = self.link.mirror.name
-        planner = Planner(self.link, source, destination, hold_ms=self.link.config.deletion_hold_ms(mirror))
+        hold_ms = self.link.config.deletion_hold_ms(mirror)
+        planner = Planner(self.link, source, destination, hold_ms=hold_ms, leaving=self._leaving)
         if self.options.receipts is not None and not is_url(self.options.receipts):
             open_local_folder(self.options.receipts).check("receipts", receipt_files.RECEIPTS_ADVICE)
         check_data_principal(self.link)
         with self._lease() as lease, SourceWatch(self.link, lease, self.report_line) as self._watch:
             planner.read_broker_clock_ms = lambda: lease.read().appended_ms.get(mirror)
+            planner.may_be_written = partial(self._may_be_written, lease)
             self.counters.set_watch(self._watch)
             if not self.options.until_caught_up:
                 self._watch.prepare(lease)
@@ -361,11 +367,17 @@ class Replication:
         self.results.apply_plan(work, newest_epoch=self._epoch_number)
         return work
 
+    def _may_be_written(self, lease: HeldLease, partition: Partition) -> bool:
+        """By a task of ours, or of an owner before us."""
+        until_ms = max(lease.old_writers_until_ms, self._written_until_ms.get(partition, 0))
+        return now_ms() <= until_ms or any(partition in running.partitions for running in list(self._running))
+
     def _submit(
         self, lease: HeldLease, work: CopyPlan, ends: dict[Partition, Offset] | None, start_ms: int, stop_ms: int
     ) -> None:
         partitions = work.partitions if ends is None else {p: work.partitions[p] for p in ends}
-        lags = {p: work.lags.get(p, 0) for p in partitions if p not in self.results.summary.failed}
+        left = self.results.summary.failed.keys() | self._leaving
+        lags = {p: work.lags.get(p, 0) for p in partitions if p not in left}
         if not lags:
             return
         lease.renew(writers_until_ms=stop_ms + _STOP_MARGIN_MS)
@@ -385,7 +397,8 @@ class Replication:
             for p in lags
         }
         assignments = build_assignments(self.link, epoch, assigned_partitions, lags, self.runner.slots)
-        self._running.append(_RunningEpoch(epoch, self.runner.submit(assignments)))
+        self._written_until_ms.update(dict.fromkeys(lags, stop_ms + _STOP_MARGIN_MS))
+        self._running.append(_RunningEpoch(epoch, lags.keys(), self.runner.submit(assignments)))
 
     # -- reports -------------------------------------------------------------------------------------------------
 

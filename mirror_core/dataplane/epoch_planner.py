@@ -17,6 +17,7 @@ from typing import Final
 
 from mirror_core.decide.deletion_hold import LogStarts, decide_holds
 from mirror_core.decide.fence_state import format_time
+from mirror_core.decide.mirror_change import ENDED_STATES, list_leaving_topics
 from mirror_core.decide.task_assignment import (
     MAX_EPOCH_S,
     assign_partitions,
@@ -28,7 +29,7 @@ from mirror_core.decide.trimmed_offsets import find_counted_end
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets, list_offsets
 from mirror_core.kafka.reassignment import TopicIds, fetch_topic_ids
-from mirror_core.kafka.topic_existence import describe_denied_error, find_hidden_topics
+from mirror_core.kafka.topic_existence import describe_denied_error, find_existing_topics, find_hidden_topics
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.logs import get_logger
@@ -147,6 +148,10 @@ class Planner:
     held_deletions: dict[Partition, HeldDeletion] = field(default_factory=dict)
     changed_holds: Mapping[Partition, HeldDeletion | None] = field(default_factory=dict)
     """To be recorded. Deletions follow by what an earlier call left here."""
+    leaving: set[Partition] = field(default_factory=set)
+    """Never given to a task again, also where a plan was not recorded."""
+    may_be_written: Callable[[Partition], bool] = lambda partition: True
+    """Whether a task may still append to it."""
 
     def plan(self, state: State, *, all_ends: bool) -> CopyPlan:
         """Creates missing topics; returns what to copy.
@@ -155,12 +160,16 @@ class Planner:
         are left to their tasks, and hold up no others.
         """
         self.undecided_topics = []
-        recorded = state.partitions.get(self.link.mirror.name, {})
+        mirror = self.link.mirror.name
+        if (current := state.mirrors.get(mirror, self.link.mirror)) != self.link.mirror:
+            self.link = replace(self.link, mirror=current)
+        all_recorded = state.partitions.get(mirror, {})
+        leaving_topics = list_leaving_topics(self.link.mirror, all_recorded)
+        leaving = {p: status for p, status in all_recorded.items() if p.topic in leaving_topics}
+        recorded = {p: status for p, status in all_recorded.items() if p not in leaving} if leaving else all_recorded
         topics = list_mirror_topics(self.link, self.source)
         placement = create_missing_topics(self.link, state, self.source, self.destination, topics)
-        retries = select_retries(
-            recorded, COPIED_STATES, now_ms(), is_held=state.active_run(self.link.mirror.name) is not None
-        )
+        retries = select_retries(recorded, COPIED_STATES, now_ms(), is_held=state.active_run(mirror) is not None)
         planned: dict[Partition, PartitionStatus] = {}
         for name, description in topics.items():
             for index in description.partitions:
@@ -187,16 +196,34 @@ class Planner:
             )
             ends = _fetch_known_offsets(self.source, copied, OffsetPoint.STABLE_END, topics=self.source_leaders)
         self._note_source_starts(planned, positions, ends)
+        self.leaving.difference_update(planned)
+        self.leaving.update(leaving)
+        if leaving and state.active_run(mirror) is None:  # a run holds which partitions there are
+            planned |= self._plan_departures(leaving)
         return CopyPlan(
             partitions={p: to_assigned(planned[p]) for p in copied},
             lags={p: end - positions[p] for p, end in ends.items() if p in positions},
             ends=ends,
             changes=tuple(
-                PartitionRecord(self.link.mirror.name, status) for status in _find_changed(recorded, planned)
+                PartitionRecord(self.link.mirror.name, status) for status in _find_changed(all_recorded, planned)
             ),
             failed={p: status.reason or "" for p, status in planned.items() if status.state is PartitionState.FAILED},
             undecided_topics=tuple(self.undecided_topics),
         )
+
+    def _plan_departures(self, leaving: Mapping[Partition, PartitionStatus]) -> dict[Partition, PartitionStatus]:
+        """STOPPING first. STOPPED with an LMO at a later plan, once no task can append."""
+        planned = {
+            p: replace(status, state=apply_events(status.state, PartitionEvent.STOP))
+            for p, status in leaving.items()
+            if status.state not in ENDED_STATES
+        }
+        quiet = {
+            p: status
+            for p, status in leaving.items()
+            if status.state is PartitionState.STOPPING and not self.may_be_written(p)
+        }
+        return {**planned, **stop_departed(self.destination, quiet)}
 
     def follow_log_start(self, partitions: Iterable[Partition]) -> list[PartitionFailure]:
         """Moves the destination's log starts up to the source's, after the hold; it must not trim by its own clock.
@@ -379,6 +406,22 @@ class Planner:
         self.undecided_topics += [
             f"cluster {client.name}, {topic_ids.format_undecided(topic)}" for topic in sorted(topics)
         ]
+
+
+def stop_departed(
+    destination: ClusterClient, stopping: Mapping[Partition, PartitionStatus]
+) -> dict[Partition, PartitionStatus]:
+    """Those whose log end is known, or whose copy is gone."""
+    if not stopping:
+        return {}
+    topics = find_existing_topics(destination, {p.topic for p in stopping})
+    present = {p for p, s in stopping.items() if p.topic in topics and topics[p.topic].id == s.destination_topic_id}
+    ends = _fetch_known_offsets(destination, present, OffsetPoint.LOG_END)
+    return {
+        p: replace(status, state=apply_events(status.state, PartitionEvent.LMO_RECORDED), lmo=ends.get(p))
+        for p, status in stopping.items()
+        if p in ends or p not in present
+    }
 
 
 def _plan_status(

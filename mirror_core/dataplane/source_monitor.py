@@ -27,7 +27,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, describe_producers, list_
 from mirror_core.kafka.transactions import OpenTransaction, list_open_transactions
 from mirror_core.model.errors import MirrorError, RemoteFault, Unreachable
 from mirror_core.model.logs import get_logger
-from mirror_core.model.mirror import FailureKind, PartitionStatus
+from mirror_core.model.mirror import FailureKind, Mirror, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.source_observation import (
     TRANSACTION_OVER,
@@ -257,6 +257,10 @@ class SourceMonitor:
         self.newest_observation = previous
         self.incomplete_since: Mapping[Partition, int] = {}
 
+    def set_mirror(self, mirror: Mirror) -> None:
+        """Its filters may have changed."""
+        self._link = replace(self._link, mirror=mirror)
+
     def set_recorded(self, recorded: Mapping[Partition, PartitionStatus]) -> None:
         self._recorded = dict(recorded)
 
@@ -474,7 +478,9 @@ class SourceWatch:
 
     def apply_plan(self, lease: HeldLease) -> None:
         self.heartbeat_writer.update_runs(lease.state)
-        self.monitor.set_recorded(lease.state.partitions.get(self._link.mirror.name, {}))
+        name = self._link.mirror.name
+        self.monitor.set_mirror(lease.state.mirrors.get(name, self._link.mirror))
+        self.monitor.set_recorded(lease.state.partitions.get(name, {}))
 
     def start(self) -> None:
         self.heartbeat_writer.start()

@@ -29,6 +29,7 @@ class MirrorCommand(StrEnum):
     STOP = "stop"
     RECOVER = "recover"
     WATCH = "watch"
+    CHANGE = "change"
     DELETE = "delete"
 
 
@@ -73,6 +74,11 @@ COMMAND_RULES: Final[Mapping[MirrorCommand, CommandRule]] = MappingProxyType(
             "fences the old source as soon as it answers, and looks "
             "after it; takes down the one that an abort had to leave",
             "`failback`",
+        ),
+        MirrorCommand.CHANGE: CommandRule(
+            "changes which topics and groups it carries; a topic that leaves is released to applications, or kept"
+            " closed",
+            "",
         ),
         MirrorCommand.DELETE: CommandRule(
             "forgets the mirror; its topics stay", "", frozenset({DesiredState.STOPPED}), ": stop it first"
@@ -128,8 +134,23 @@ def explain_refusals(command: MirrorCommand, context: CommandContext) -> Iterato
             f" {context.mirror.source} is lost, `mirrorbook failover run {context.mirror.name} --mode unplanned`"
             " ends it"
         )
+    if command is MirrorCommand.CHANGE:
+        yield from _explain_fixed_filters(context.mirror, has_failed_over=context.has_failed_over)
     if command is MirrorCommand.DELETE and context.copier:
         yield f"{context.copier} still runs its data plane: end that first"
+
+
+def _explain_fixed_filters(mirror: Mirror, *, has_failed_over: bool) -> Iterator[str]:
+    if has_failed_over:
+        yield (
+            f"a failover has moved applications to cluster {mirror.destination}, by these filters: a failback leads"
+            f" back, and then they can be changed; use `mirrorbook failback plan {mirror.name}`"
+        )
+    if mirror.failback_run:
+        yield (
+            f"it is the way home of mirror {get_base_name(mirror.name)}, and carries what that one had carried: change"
+            " that one when applications are home"
+        )
 
 
 def explain_not_copied(mirror: Mirror, *, has_failed_over: bool) -> str:

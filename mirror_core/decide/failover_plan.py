@@ -23,6 +23,7 @@ from mirror_core.decide.fence_limits import explain_unfenceable_source
 from mirror_core.decide.fence_state import has_failed_over
 from mirror_core.decide.forecast_accuracy import build_forecast
 from mirror_core.decide.loss_bound import find_uncopied
+from mirror_core.decide.mirror_change import explain_leaving_refusal
 from mirror_core.decide.mirror_snapshot import (
     MAX_LISTED,
     DestinationSnapshot,
@@ -235,6 +236,7 @@ def _list_reasons(snapshot: MirrorSnapshot) -> Iterator[Message]:
             source=mirror.source,
             failback_of=get_base_name(mirror.name),
         )
+    yield from explain_leaving_refusal(mirror, snapshot.statuses)
     if not snapshot.statuses:
         yield Message("nothing_mirrored", mirror.name)
     unready = [p for p, s in sorted(snapshot.statuses.items()) if s.state in _UNREADY_STATES]

@@ -77,7 +77,7 @@ REMEDIES: Final[Mapping[FailureKind, FailureRemedy]] = MappingProxyType(
         ),
         FailureKind.CIRCLE: FailureRemedy(
             "another mirror would bring the topic back to the cluster that it is read from",
-            "exclude it from one of the two mirrors, or stop the other one",
+            "leave it out of one of the two (`mirrorbook mirror change`), or stop the other one",
             (RecoveryAction.RETRY,),
             is_copy_bad=True,
         ),

@@ -76,7 +76,11 @@ def parse_topic_filter(expressions: Iterable[str]) -> NameFilter:
 
 
 def build_group_filter(mirror: Mirror) -> GroupFilter:
-    return GroupFilter(_compile_patterns("--groups", mirror.groups), drilled=get_drill_group(mirror.name))
+    include, exclude = (
+        _compile_patterns("--groups", mirror.groups),
+        _compile_patterns("--exclude-groups", mirror.exclude_groups),
+    )
+    return GroupFilter(include, exclude, drilled=get_drill_group(mirror.name))
 
 
 def _compile_patterns(option: str, expressions: Iterable[str]) -> tuple[NamePattern, ...]:

@@ -135,6 +135,8 @@ class MirrorSnapshot:
     consistency_groups: tuple[tuple[str, ...], ...] = ()
     unmirrored: tuple[Partition, ...] = ()
     left_behind: frozenset[Partition] = frozenset()
+    closed_topics: tuple[str, ...] = ()
+    """They left the mirror, and nobody may write them."""
     clocks_ahead_ms: Mapping[ClusterName, int] = field(default_factory=dict)
     """This machine's clock minus the cluster's; unknown ones are left out."""
 

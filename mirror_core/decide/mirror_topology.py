@@ -97,8 +97,8 @@ def explain_circles(mirror: Mirror, circles: Iterable[MirrorCircle]) -> Iterator
         chain = " -> ".join(circle.mirrors)
         yield (
             f"it would close a circle with {chain}, back to cluster {mirror.source}: both directions select topic"
-            f" {join_limited(circle.topics)}. Let one of them leave it out (--exclude-topics), or stop the other mirror"
-            " first"
+            f" {join_limited(circle.topics)}. Let one of them leave it out (--exclude-topics, `mirrorbook mirror"
+            " change`), or stop the other mirror first"
         )
 
 
@@ -106,7 +106,8 @@ def explain_topic_circle(mirror: Mirror, topic: str, circle: MirrorCircle) -> st
     chain = " -> ".join(circle.mirrors)
     return (
         f"topic {topic} on cluster {mirror.source} is not copied to {mirror.destination}: mirror {chain} would bring "
-        f"it back to {mirror.source}. Exclude it from one of the two, or stop the other mirror"
+        f"it back to {mirror.source}. Leave it out of one of the two (`mirrorbook mirror change`), or stop the other"
+        " mirror"
     )
 
 

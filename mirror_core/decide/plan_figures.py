@@ -24,6 +24,7 @@ from mirror_core.decide.loss_bound import (
     list_partition_loss_figures,
     warn_uncopied,
 )
+from mirror_core.decide.mirror_change import warn_closed_topics
 from mirror_core.decide.mirror_snapshot import (
     MAX_LISTED,
     NO_HIDDEN_TOPICS,
@@ -65,6 +66,7 @@ def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[str]:
     yield from clock_skew.warn_clock_skew(snapshot)
     yield from _warn_failed_partitions(snapshot)
     yield from failover_scope.warn_left_behind(snapshot)
+    yield from warn_closed_topics(snapshot.mirror, snapshot.closed_topics)
     if never_copied := trimmed_offsets.format_never_copied(snapshot.statuses):
         yield (
             f"{snapshot.mirror.source} deleted offsets before they were copied, and {snapshot.mirror.destination} never"

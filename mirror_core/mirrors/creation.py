@@ -159,6 +159,7 @@ def create_mirror(
     topics: Sequence[str],
     exclude_topics: Sequence[str] = (),
     groups: Sequence[str] = (".*",),
+    exclude_groups: Sequence[str] = (),
     gaps: GapFilling | None = None,
     dry_run: bool = False,
     warn: Callable[[str], None] = lambda line: None,
@@ -194,6 +195,7 @@ def create_mirror(
             topics=tuple(topics),
             exclude_topics=tuple(exclude_topics),
             groups=tuple(groups),
+            exclude_groups=tuple(exclude_groups),
             producer_id=generate_producer_id(),
             gaps=choose_gap_method(destination_config, gaps),
             desired=DesiredState.STOPPED,
@@ -266,9 +268,7 @@ def _check_topics(
     link: MirrorLink, destination_state: State, source: ClusterClient, destination: ClusterClient
 ) -> TopicPlacement:
     matching = list_mirror_topics(link, source)
-    literal = [t for t in link.mirror.topics if _LITERAL_TOPIC.fullmatch(t)]
-    missing = [t for t in literal if t not in matching]
-    if missing:
+    if missing := find_missing_literals(link.mirror, matching):
         raise BadRequest(
             f"unknown topic {missing[0]!r}: cluster {source.name} has none of this name that "
             f"{source.config.user() or 'this principal'} may DESCRIBE (or --exclude-topics takes it out)"
@@ -277,6 +277,11 @@ def _check_topics(
     if placement.refused:
         raise Refused(f"mirror {link.mirror.name}", placement.refused.values())
     return placement
+
+
+def find_missing_literals(mirror: Mirror, matching: Collection[str]) -> list[str]:
+    """Expressions that are plain names, and match no topic."""
+    return [t for t in mirror.topics if _LITERAL_TOPIC.fullmatch(t) and t not in matching]
 
 
 def _check_name_is_free(config: Config, mirror: Mirror) -> State:

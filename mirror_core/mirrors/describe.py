@@ -23,6 +23,7 @@ from mirror_core.decide.loss_bound import (
     format_observed,
     format_uncopied,
 )
+from mirror_core.decide.mirror_change import format_leaving_topics, format_topics_by_access, list_leaving_topics
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.run_result import format_outage_briefly, measure_outage
 from mirror_core.decide.run_status import find_run_progress, format_stalled_alarms
@@ -49,6 +50,7 @@ from mirror_core.model.mirror import (
     NeverCopied,
     PartitionState,
     PartitionStatus,
+    TopicAccess,
     is_lease_fresh,
 )
 from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
@@ -227,6 +229,8 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
     proof_figures = dict(list_proof_figures(proof, positions, _list_topic_ids(statuses.values()), now_ms))
     alarms = tuple(watcher.format_alarms())
     is_started = mirror.desired is DesiredState.STARTED
+    departures = state.departures.get(mirror.name, {}).values()
+    leaving = sorted(list_leaving_topics(mirror, statuses) | {d.topic for d in departures if not d.is_done})
     facts = (
         MirrorFact("mirror", mirror.name),
         MirrorFact("source", f"{mirror.source} ({mirror.source_id})"),
@@ -276,6 +280,10 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
         MirrorFact("topics", " ".join(mirror.topics)),
         MirrorFact("excluded", " ".join(mirror.exclude_topics) or "none"),
         MirrorFact("groups", " ".join(mirror.groups)),
+        MirrorFact("excluded groups", " ".join(mirror.exclude_groups) or "none"),
+        MirrorFact("topics that are leaving", format_leaving_topics(mirror, leaving), not leaving),
+        MirrorFact("topics kept closed", format_topics_by_access(departures, TopicAccess.CLOSED)),
+        MirrorFact("topics released", format_topics_by_access(departures, TopicAccess.RELEASED)),
         MirrorFact("gaps", "; ".join(filter(None, (GAP_TEXTS[mirror.gaps], gap_warning))), not gap_warning),
         MirrorFact("compacted topics", compacted, is_compacted_normal),
         MirrorFact("rights narrowed until promotion", format_narrowed_acls(narrowed), not narrowed),

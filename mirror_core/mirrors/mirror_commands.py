@@ -10,6 +10,7 @@ from typing import Final
 
 from mirror_core.decide.command_rules import MirrorCommand, explain_failback_hold, find_moved_log_ends, is_failback_over
 from mirror_core.decide.fence_state import FenceState, find_fence_state, has_failed_over
+from mirror_core.decide.mirror_change import list_leaving_topics
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.mirror_topology import explain_circles
 from mirror_core.kafka.acl_requests import AuthorizerOff, describe_acls
@@ -19,10 +20,11 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets, list_
 from mirror_core.kafka.topic_existence import find_existing_topics
 from mirror_core.mirrors.control import CommandPreview, ExtraChecks, retry_until_owned, take_control
 from mirror_core.mirrors.control import preview_command as look_at
+from mirror_core.mirrors.departures import finish_departures, to_started, to_stopped
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Permission
 from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.errors import BadRequest, MirrorError, Unreachable
-from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, TopicAccess
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Run
@@ -32,7 +34,6 @@ from mirror_core.model.timing import TIMEOUTS
 from mirror_core.rights.acl_rules import format_acl_command
 from mirror_core.state.lease import make_owner_name, release_at_end, take_over_lease
 from mirror_core.state.mirror_link import MirrorLink
-from mirror_core.state.partition_transitions import PartitionEvent, apply_events
 from mirror_core.state.run_heartbeat import find_conductor_status
 from mirror_core.state.state_records import PartitionRecord, State, Tombstone
 from mirror_core.state.state_topic import read_state
@@ -102,7 +103,9 @@ def plan_deletion(link: MirrorLink, state: State, gone: ClusterName | None, choi
     promoted = any(e.purpose is AclPurpose.PROMOTED for e in entries) or has_failed_over(
         state.pending_fences.get(mirror.name)
     )
+    departures = state.departures.get(mirror.name, {}).values()
     topics = {p.topic for p, s in state.partitions.get(mirror.name, {}).items() if s.destination_topic_id}
+    topics |= {departure.topic for departure in departures if departure.access is TopicAccess.CLOSED}
     synced = frozenset(topic for topic in topics if (mirror.name, topic) in state.topic_settings)
     return DeletionPlan(
         copied=tuple(sorted((e for e in entries if e.purpose is AclPurpose.COPIED), key=lambda e: e.acl)),
@@ -153,9 +156,11 @@ def start_mirror(link: MirrorLink) -> Mirror:
     """A stopped mirror continues if its topics still end at the LMO."""
     name = link.mirror.name
     with take_control(link, MirrorCommand.START, _build_extra_checks(link, MirrorCommand.START)) as writer:
-        stopped = [s for s in writer.state.partitions.get(name, {}).values() if s.state is PartitionState.STOPPED]
+        statuses = writer.state.partitions.get(name, {})
+        leaving = list_leaving_topics(writer.state.mirrors[name], statuses)
+        stopped = [s for p, s in statuses.items() if s.state is PartitionState.STOPPED and p.topic not in leaving]
         mirror = replace(writer.state.mirrors[name], desired=DesiredState.STARTED)
-        writer.put(mirror, *(PartitionRecord(name, _to_started(status)) for status in stopped))
+        writer.put(mirror, *(PartitionRecord(name, to_started(status)) for status in stopped))
         return mirror
 
 
@@ -180,7 +185,11 @@ def throttle_mirror(link: MirrorLink, bytes_per_s: int | None) -> Mirror:
 
 def run_sync(link: MirrorLink, *, only: frozenset[SyncCategory] = mirror_sync.ALL_PARTS) -> mirror_sync.SyncReport:
     with take_control(link, MirrorCommand.SYNC) as writer:
-        return mirror_sync.sync_mirror(link, writer, only=only)
+        current_link = replace(link, mirror=writer.state.mirrors[link.mirror.name])
+        report = mirror_sync.sync_mirror(current_link, writer, only=only)
+        if SyncCategory.TOPICS in only:
+            finish_departures(current_link, writer)
+        return report
 
 
 @retry_until_owned
@@ -199,7 +208,7 @@ def stop_mirror(link: MirrorLink, report: Callable[[str], None] = lambda line: N
                 present = [s.partition for s in ending if s.partition.topic in existing_topics]
                 ends = list_offsets(client, present, OffsetPoint.LOG_END) if present else {}
             # By the control id: a run that began while we waited must not find its partitions STOPPED.
-            writer.put(*(PartitionRecord(name, _to_stopped(status, ends.get(status.partition))) for status in ending))
+            writer.put(*(PartitionRecord(name, to_stopped(status, ends.get(status.partition))) for status in ending))
     return ends
 
 
@@ -229,6 +238,7 @@ def delete_mirror(
             *(Tombstone(offsets) for offsets in state.group_offsets.get(name, {}).values()),
             *(Tombstone(observation) for mirror, observation in state.source_observations.items() if mirror == name),
             *(Tombstone(proof) for mirror, proof in state.verifications.items() if mirror == name),
+            *(Tombstone(departure) for departure in state.departures.get(name, {}).values()),
             *(Tombstone(sign) for sign in state.checkpoints.values() if sign.run == name),
         )
     return remaining
@@ -346,18 +356,10 @@ def find_failback(link: MirrorLink) -> Run | None:
     return next((run for run in runs if is_failback_over(link.mirror.name, run)), None)
 
 
-def _to_stopped(status: PartitionStatus, lmo: Offset | None) -> PartitionStatus:
-    return replace(status, state=apply_events(status.state, PartitionEvent.STOP, PartitionEvent.LMO_RECORDED), lmo=lmo)
-
-
-def _to_started(status: PartitionStatus) -> PartitionStatus:
-    last_event = PartitionEvent.FAIL if status.reason else PartitionEvent.ALIGNED
-    return replace(status, state=apply_events(status.state, PartitionEvent.START, last_event), lmo=None)
-
-
 def _list_strayed(link: MirrorLink, state: State) -> list[str]:
     statuses = state.partitions.get(link.mirror.name, {})
-    stopped = [s for s in statuses.values() if s.state is PartitionState.STOPPED]
+    leaving = list_leaving_topics(state.mirrors[link.mirror.name], statuses)
+    stopped = [s for p, s in statuses.items() if s.state is PartitionState.STOPPED and p.topic not in leaving]
     if not stopped or has_failed_over(state.pending_fences.get(link.mirror.name)):
         return []
     with ClusterClient(link.destination) as client:

@@ -83,6 +83,7 @@ class Mirror:
     exclude_topics: tuple[str, ...] = ()
     """Regular expressions that win. Names with two leading underscores are never mirrored."""
     groups: tuple[str, ...] = (".*",)
+    exclude_groups: tuple[str, ...] = ()
     producer_id: int
     """At least 2**62, so no broker assigns it."""
     desired: DesiredState
@@ -149,6 +150,30 @@ class PartitionStatus:
     held_deletion: HeldDeletion | None = None
     filled_gap_offsets: int = 0
     """In steps of `decide.gaps_and_resume`."""
+
+
+class TopicAccess(StrEnum):
+    """What becomes of a copy whose topic the mirror does not carry any more."""
+
+    CLOSED = "closed"
+    """It keeps a mirror topic's settings, and applications get no right to write."""
+    RELEASED = "released"
+    """As after a failover: it has the source's settings, and applications may write from the LMO on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDeparture:
+    """A topic that has left the mirror, or is leaving. Afterwards its partitions have no record of their own."""
+
+    mirror: MirrorName
+    topic: str
+    access: TopicAccess
+    with_rights: bool = True
+    """Whether a release gives applications the rights that were staged for a promotion."""
+    since_ms: int
+    is_done: bool = False
+    statuses: tuple[PartitionStatus, ...] = ()
+    """STOPPED, with LMOs. Empty before it is done."""
 
 
 ZOMBIE_WRITER_MARGIN_MS: Final = 2_000

@@ -55,7 +55,7 @@ from mirror_core.mirrors.fence_stray_denials import find_stray_denials_on
 from mirror_core.model.acl import Acl
 from mirror_core.model.errors import MirrorError, Unreachable, format_error_location
 from mirror_core.model.logs import get_logger
-from mirror_core.model.mirror import DesiredState, Mirror
+from mirror_core.model.mirror import DesiredState, Mirror, TopicAccess
 from mirror_core.model.names import ClusterName, Offset, Partition, get_heartbeat_topic
 from mirror_core.model.run import RunMode
 from mirror_core.model.timing import TIMEOUTS, now_ms
@@ -158,7 +158,8 @@ def take_snapshot(
     readers out. `conductor`: for the forecast. Destination groups need every broker, so they are read apart: one that
     hangs must not hide the rest.
     """
-    mirror = link.mirror
+    mirror = state.mirrors.get(link.mirror.name, link.mirror)
+    link = replace(link, mirror=mirror)  # its filters may have changed since it was found
     statuses = state.partitions.get(mirror.name, {})
     partitions = tuple(select_healthy(statuses))
     positions_read = threading.Event()
@@ -235,6 +236,9 @@ def take_snapshot(
             (query, len(topics)) for query, topics in sorted(siblings, key=lambda item: item[0].name)
         ),
         owner=link.config.owner(mirror.name),
+        closed_topics=tuple(
+            sorted(d.topic for d in state.departures.get(mirror.name, {}).values() if d.access is TopicAccess.CLOSED)
+        ),
         consistency_groups=link.config.consistency_groups(mirror.name),
         unmirrored=tuple(sorted(p for p in matching if p not in statuses)),
         unknown_scram_users=_list_unknown_principals(

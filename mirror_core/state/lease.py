@@ -208,6 +208,10 @@ class HeldLease:
         """For others to see, with the next renewal."""
 
     @property
+    def old_writers_until_ms(self) -> int:
+        return self._old_writers_until_ms
+
+    @property
     def generation(self) -> int:
         return self.lease.generation
 

@@ -32,6 +32,7 @@ _MIRROR_KINDS: Final = frozenset(
             "verification",
             "receipts",
             "writer",
+            "departure",
         ),
         *("groups", "uncommitted", "committed"),
     )
@@ -44,7 +45,9 @@ SEGMENT_COUNTS: Final[Mapping[str, int]] = MappingProxyType(
             ("mirror", "lease", "pending_fence", "groups", "uncommitted", "source_observation", "verification", "run"),
             1,
         ),
-        **dict.fromkeys(("ledger", "lifted", "step", "audit", "settings", "receipts", "writer", "committed"), 2),
+        **dict.fromkeys(
+            ("ledger", "lifted", "step", "audit", "settings", "receipts", "writer", "committed", "departure"), 2
+        ),
         **dict.fromkeys(("partition", "checkpoint"), 3),
     }
 )

@@ -17,7 +17,7 @@ import msgspec
 from mirror_core.model.acl import LedgerEntry, LiftedDenial
 from mirror_core.model.audit_log import AuditLine
 from mirror_core.model.errors import Indeterminate
-from mirror_core.model.mirror import GroupSyncTime, Lease, Mirror, PartitionStatus
+from mirror_core.model.mirror import GroupSyncTime, Lease, Mirror, PartitionStatus, TopicDeparture
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.parity_verdict import MirrorVerification
 from mirror_core.model.pending_fence import PendingFence
@@ -85,6 +85,7 @@ StateRecord = (
     | ReceiptsHead
     | AuditLine
     | TransactionalIdNumber
+    | TopicDeparture
 )
 
 
@@ -113,6 +114,8 @@ class State:
     """By run and number."""
     id_numbers: dict[MirrorName, dict[str, TransactionalIdNumber]] = field(default_factory=dict)
     """By mirror and role; missing: the id without a number."""
+    departures: dict[MirrorName, dict[str, TopicDeparture]] = field(default_factory=dict)
+    """By mirror and topic."""
     appended_ms: dict[MirrorName, int] = field(default_factory=dict)
     """For a mirror's lease, by the broker's clock.
 
@@ -133,6 +136,7 @@ class State:
         fields["group_offsets"] = {mirror: dict(groups) for mirror, groups in self.group_offsets.items()}
         fields["receipts"] = {mirror: dict(heads) for mirror, heads in self.receipts.items()}
         fields["id_numbers"] = {mirror: dict(numbers) for mirror, numbers in self.id_numbers.items()}
+        fields["departures"] = {mirror: dict(topics) for mirror, topics in self.departures.items()}
         fields["audit_entries"] = {run: dict(lines) for run, lines in self.audit_entries.items()}
         fields["_pieces"] = {key: dict(pieces) for key, pieces in self._pieces.items()}
         return State(**fields)
@@ -260,7 +264,7 @@ class State:
                 self.audit_entries.setdefault(record.run, {})[record.number] = record
             case TopicSettings():
                 self.topic_settings[record.mirror, record.topic] = record
-            case ReceiptsHead() | TransactionalIdNumber() | OwnGroupOffsets():
+            case ReceiptsHead() | TransactionalIdNumber() | OwnGroupOffsets() | TopicDeparture():
                 kind, part = _KEYED_KINDS[type(record)]
                 self._keyed_records(kind).setdefault(record.mirror, {})[getattr(record, part)] = record
             case (
@@ -289,6 +293,7 @@ class State:
             "receipts": self.receipts,
             "writer": self.id_numbers,
             "committed": self.group_offsets,
+            "departure": self.departures,
         }
         return by_kind[kind]
 
@@ -315,7 +320,7 @@ class State:
                 self.audit_entries.get(run, {}).pop(int(number), None)
             case "settings", [mirror, topic]:
                 self.topic_settings.pop((MirrorName(mirror), topic), None)
-            case (("receipts" | "writer" | "committed"), [mirror, part]):
+            case (("receipts" | "writer" | "committed" | "departure"), [mirror, part]):
                 self._keyed_records(kind).get(MirrorName(mirror), {}).pop(part, None)
             case (
                 ("lease" | "pending_fence" | "groups" | "uncommitted" | "source_observation" | "verification"),
@@ -340,6 +345,7 @@ _KEYED_KINDS: Final[Mapping[type, tuple[str, str]]] = MappingProxyType(
         ReceiptsHead: ("receipts", "part"),
         TransactionalIdNumber: ("writer", "role"),
         OwnGroupOffsets: ("committed", "digest"),
+        TopicDeparture: ("departure", "topic"),
     }
 )
 """Kind in the key, and the distinguishing field."""
@@ -369,6 +375,7 @@ _DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = MappingProxyType(
             ("verification", MirrorVerification),
             ("receipts", ReceiptsHead),
             ("writer", TransactionalIdNumber),
+            ("departure", TopicDeparture),
         )
     }
 )
@@ -394,7 +401,7 @@ def format_key(record: StateRecord) -> str:
             return f"audit/{record.run}/{record.number}"
         case TopicSettings():
             return f"settings/{record.mirror}/{record.topic}"
-        case ReceiptsHead() | TransactionalIdNumber() | OwnGroupOffsets():
+        case ReceiptsHead() | TransactionalIdNumber() | OwnGroupOffsets() | TopicDeparture():
             kind, part = _KEYED_KINDS[type(record)]
             return f"{kind}/{record.mirror}/{getattr(record, part)}"
         case Lease() | PendingFence() | GroupSyncTime() | UnsyncedGroups() | SourceObservation() | MirrorVerification():

@@ -74,9 +74,21 @@ def copy_demotions(
         log.put(*entries)
 
 
-def restage_grants(log: JournalLog, mirror: MirrorName, client: ClusterClient, own_principals: Set[str]) -> None:
-    """Applications must be demoted already. A staged right that the source withdraws is forgotten."""
+def restage_grants(
+    log: JournalLog,
+    mirror: MirrorName,
+    client: ClusterClient,
+    own_principals: Set[str],
+    topics: Collection[str] | None = None,
+) -> None:
+    """Applications must be demoted already. A staged right that the source withdraws is forgotten.
+
+    `topics`: only those by the names of these topics. None: all.
+    """
     promoted = list_entries(log, mirror, client.name, AclPurpose.PROMOTED)
+    if topics is not None:
+        wanted_topics = frozenset(topics)
+        promoted = tuple(entry for entry in promoted if _is_on_topics(entry.acl, wanted_topics))
     restaged = [entry for entry in promoted if not find_forgery_reason(entry, own_principals)]
     delete_unshared_entries(log, client, restaged, _to_staged)
 

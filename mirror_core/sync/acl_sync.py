@@ -52,6 +52,7 @@ from mirror_core.sync.acl_ledger import (
     list_entries,
     record_and_create,
     record_entries,
+    restage_grants,
 )
 from mirror_core.sync.acl_rows import to_acl_row, to_forgery_row, to_no_authorizer_row, to_plan_rows, to_unknown_rows
 from mirror_core.sync.principals import build_guards, list_own_principals, list_uncertain_principals
@@ -145,6 +146,7 @@ def apply_promotion(
     topics: Collection[str],
     *,
     ask_source: bool = True,
+    with_rights: bool = True,
     before_change: Callable[[], None] = lambda: None,
     open_cluster: Callable[[Collection[str]], bool] = lambda topics: False,
 ) -> tuple[DriftRow, ...]:
@@ -153,8 +155,8 @@ def apply_promotion(
     Order: settings for the first record; grants (PROMOTED) and FENCE denials for old tasks; removal of demotions, seen
     on every broker; other settings, which keep more until then. A broker that shows a grant knows earlier settings.
 
-    `ask_source`: False when the source is lost. `before_change` runs when grants are allowed. `open_cluster` replaces
-    grants where ACLs do not rule.
+    `ask_source`: False when the source is lost. `with_rights`: False only removes denials. `before_change` runs when
+    grants are allowed. `open_cluster` replaces grants where ACLs do not rule.
     """
     with ClusterClient(link.destination) as client:
         _check_may_grant(client)
@@ -167,7 +169,9 @@ def apply_promotion(
             command_result = "its unfence_command has let applications write" if open_cluster(topics) else ""
             rows.append(to_no_authorizer_row(destination_acls, command_result))
         else:
-            rows += _promote_access(link, log, client, destination_acls, topics, ask_source=ask_source)
+            rows += _promote_access(
+                link, log, client, destination_acls, topics, ask_source=ask_source, with_rights=with_rights
+            )
         return (*rows, *settings.apply_remaining())
 
 
@@ -222,6 +226,30 @@ def demote_topics(
         ]
         rows += [to_acl_row(e.acl, SyncAction.REMOVE, "the fence is not needed any more") for e in fence_entries]
         return tuple(sorted(rows, key=lambda row: row.subject))
+
+
+def close_released_topics(link: MirrorLink, log: JournalLog, topics: Collection[str]) -> tuple[str, ...]:
+    """Make released topics mirror topics again: applications denied, seen on every broker. May be repeated.
+
+    Returns what nothing keeps out. Refused for grants to everybody.
+    """
+    with ClusterClient(link.destination) as client:
+        cluster_acls = describe_acls(client)
+        if isinstance(cluster_acls, AuthorizerOff):
+            return (to_no_authorizer_row(cluster_acls).reason,)
+        own_principals = list_own_principals(link)
+        if reasons := list_undemotable_rights(link, link.destination, cluster_acls, topics):
+            raise Refused(f"cluster {client.name}: applications cannot be kept from writing mirror topics", reasons)
+        denials = build_demotions(cluster_acls.entries, topics, own_principals)
+        recorded = {e.acl for e in list_entries(log, link.mirror.name, client.name, AclPurpose.DEMOTED)}
+        record_and_create(
+            log, link.mirror.name, client, denials - (cluster_acls.entries - recorded), AclPurpose.DEMOTED
+        )
+        wait_until_acls_present(client, denials)
+        restage_grants(log, link.mirror.name, client, own_principals, topics)
+        fence_entries = list_entries(log, link.mirror.name, client.name, AclPurpose.FENCE)
+        delete_unshared_entries(log, client, [e for e in fence_entries if e.acl.name in topics])
+    return ()
 
 
 def list_undemotable_rights(
@@ -284,8 +312,11 @@ def _promote_access(
     topics: Collection[str],
     *,
     ask_source: bool,
+    with_rights: bool,
 ) -> list[DriftRow]:
-    planned = _plan_promotion(link, log.state, topics, client.metadata().topics)
+    planned = _plan_promotion(link, log.state, topics if with_rights else (), client.metadata().topics)
+    if not with_rights:  # those that name no topic, too
+        planned = replace(planned, grants=())
     grants = set(planned.grants)
     # Grants that others had made are not ours to remove at a failback.
     own_grants = grants - (destination_acls.entries - _list_promoted_acls(log.state, client.name))

@@ -360,7 +360,7 @@ def _to_setting_error(
     )
     return SettingRefused(
         f"cluster {destination.name}, {topic}: a copy could lose or change records without an error: {texts}; let "
-        "the cluster accept this setting, or exclude the topic"
+        "the cluster accept this setting, or leave the topic out: `mirrorbook mirror change`"
     )
 
 

@@ -80,10 +80,18 @@ class OffsetFollower:
         now = time.monotonic()
         if now < self._exchanged_at + _EXCHANGE_INTERVAL_S and not self._ownership_requested.is_set():
             return
-        statuses = lease.state.partitions.get(self._link.mirror.name, {}).values()
-        mirrored = [s for s in statuses if s.state is not PartitionState.STOPPED]
+        name = self._link.mirror.name
+        mirror = lease.state.mirrors.get(name, self._link.mirror)
+        if mirror != self._link.mirror:
+            self._link = replace(self._link, mirror=mirror)  # the follower begins anew
+        statuses = lease.state.partitions.get(name, {}).values()
+        mirrored = [s for s in statuses if s.state not in (PartitionState.STOPPING, PartitionState.STOPPED)]
         self._topics = {s.partition.topic: s.source_topic_id for s in mirrored}
-        self.pending_commits.destination_ids = {s.partition.topic: s.destination_topic_id for s in mirrored}
+        left_topics = self.pending_commits.destination_ids.keys() - self._topics.keys()
+        self.pending_commits.destination_ids = {
+            **dict.fromkeys(left_topics, ""),  # no topic has this id: nothing is committed there any more
+            **{s.partition.topic: s.destination_topic_id for s in mirrored},
+        }
         if self._own is None:
             self._own = OwnCommittedOffsets(self._link.mirror.name, lease.state)
         self._own.read(lease.state)
@@ -156,6 +164,7 @@ class OffsetFollower:
             self._commit_without_source(pause)
 
     def _follow(self) -> None:
+        link = self._link
         with ExitStack() as resources:
             source = resources.enter_context(ClusterClient(self._link.source, timeout_s=_SOURCE_TIMEOUT_S))
             rounds = resources.enter_context(self._open_rounds())
@@ -164,13 +173,13 @@ class OffsetFollower:
                 self._followed_until = GroupSyncTime(mirror=self._link.mirror.name, synced_ms=now_ms(), followed=True)
                 self._stop.wait(ACTIVE_GROUP_RETRY_S)
                 return
-            groups = _FollowedGroups(self._link, source)
+            groups = _FollowedGroups(link, source)
             for record in topic.poll(0):  # first: it shows whether we may read at all
                 self._read_record(record, groups)
             self._fetch_all_committed(GroupOffsetsClient(source), groups.followed)
             self._release_checked(source)
             until_s = time.monotonic() + _PARTIAL_READ_S if topic.has_offline_partitions else float("inf")
-            while not self._stop.is_set() and (began := time.monotonic()) < until_s:
+            while not self._stop.is_set() and self._link is link and (began := time.monotonic()) < until_s:
                 for record in topic.poll(_POLL_MS):
                     self._read_record(record, groups)
                 seen_at = topic.read_up_to_s()

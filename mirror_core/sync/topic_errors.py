@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
 
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets, list_offset_points
@@ -12,6 +13,8 @@ from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import State
+
+EXCLUDE_ADVICE: Final = "exclude it (`--exclude-topics`, or `mirrorbook mirror change` of a mirror that there is)"
 
 
 def run_for_each_topic(
@@ -71,7 +74,7 @@ def check_width(destination: ClusterClient, topic: TopicMetadata, width: int) ->
     return (
         (
             f"{_format_topic(destination, topic)} has {len(topic.partitions)} partitions, the source's has {width}:"
-            " keys would go elsewhere; delete the destination's topic, or exclude it"
+            f" keys would go elsewhere; delete the destination's topic, or {EXCLUDE_ADVICE}"
         ),
         FailureKind.OCCUPIED,
     )
@@ -133,7 +136,10 @@ class TopicConflicts:
                     FailureKind.REPLACED,
                 )
             if recorded == topic.id:
-                return f"{topic_text} belongs to mirror {mirror}: exclude it from one of the two", FailureKind.OCCUPIED
+                return (
+                    f"{topic_text} belongs to mirror {mirror}: {EXCLUDE_ADVICE} from one of the two",
+                    FailureKind.OCCUPIED,
+                )
         return None
 
     def _check_contents(self, topic: TopicMetadata) -> tuple[str, FailureKind] | None:
@@ -146,7 +152,7 @@ class TopicConflicts:
             return (
                 (
                     f"{topic_text} already holds {records} records that this mirror did not write "
-                    f"(log ends add up to {ends}): delete or rename it, or exclude it from the mirror"
+                    f"(log ends add up to {ends}): delete or rename it, or {EXCLUDE_ADVICE} from the mirror"
                 ),
                 FailureKind.OCCUPIED,
             )

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mirror_core.decide.approval_rules import explain_not_approved, select_valid_approvals
 from mirror_core.decide.failure_remedies import RecoveryAction
+from mirror_core.decide.mirror_change import FilterChange, format_plan
 from mirror_core.model.errors import BadRequest, Refused
-from mirror_core.model.mirror import DesiredState, Mirror
+from mirror_core.model.mirror import DesiredState, Mirror, TopicAccess
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import RunKind
 from mirror_core.model.text import escape_invisible_lines
@@ -101,6 +102,8 @@ def _plan_change(link: MirrorLink, state: State, context: Context) -> ControlCha
     action = params["action"]
     if action == "recover":
         return _plan_recovery_change(link, context)
+    if action == "change":
+        return _plan_filter_change(link, state, context)
     if action not in _ACTIONS_TO_APPROVE:
         return None
     hashed_values = [action, mirror.name, mirror.source_id, mirror.destination_id]
@@ -259,6 +262,60 @@ def _recover(link: MirrorLink, context: Context, approved: ControlChange | None)
     return "\n".join([*lines, *format_done(plan)])
 
 
+KEEP_PRESENT_FILTER: Final = "as now"
+"""What the form shows for filters that stay."""
+FILTER_TEXTS: Final = MappingProxyType(
+    {
+        "topics": "all topics",
+        "exclude_topics": "topics to leave out",
+        "groups": "all groups",
+        "exclude_groups": "groups to leave out",
+    }
+)
+LEAVING_NOT_CHOSEN: Final = "not chosen"
+LEAVING_CHOICES: Final = MappingProxyType(
+    {LEAVING_NOT_CHOSEN: None, "release": TopicAccess.RELEASED, "keep closed": TopicAccess.CLOSED}
+)
+
+
+def _read_filter_change(params: Mapping[str, Any]) -> FilterChange:
+    def read(name: str) -> tuple[str, ...] | None:
+        patterns = tuple(params[name])
+        return None if patterns == (KEEP_PRESENT_FILTER,) else patterns
+
+    return FilterChange(
+        topics=read("new_topics"),
+        exclude_topics=read("new_exclude_topics"),
+        groups=read("new_groups"),
+        exclude_groups=read("new_exclude_groups"),
+        access=LEAVING_CHOICES[params["leaving_topics"]],
+    )
+
+
+def _plan_filter_change(link: MirrorLink, state: State, context: Context) -> ControlChange | None:
+    from mirror_core.mirrors.mirror_change import prepare_change
+
+    change = _read_filter_change(context["params"])
+    if change.has_filters and change.apply(link.mirror) == link.mirror:
+        return None  # an attempt before this one, whose process was killed, has recorded it
+    plan = prepare_change(link, state, change).plan
+    if plan.refused:
+        raise Refused(f"mirror {link.mirror.name}: change", plan.refused)
+    lines = list(format_plan(plan, link.mirror))
+    return ControlChange(plan.hash, format_action("change", link.mirror.name, plan.hash, lines))
+
+
+def _change(link: MirrorLink, context: Context, approved: ControlChange | None) -> str:
+    from mirror_core.mirrors.mirror_change import change_mirror, finish_change
+
+    if approved is not None:
+        change_mirror(link, _read_filter_change(context["params"]), approved.hash)
+    lines = list[str]()
+    if not finish_change(link, lines.append):
+        lines.append("recorded; the next sync goes on, once the data plane has dropped the topics that leave")
+    return "\n".join([*lines, "changed"])
+
+
 ACTIONS: Final[Mapping[str, Callable[[MirrorLink, Context, ControlChange | None], str]]] = MappingProxyType(
     {
         "pause": _pause,
@@ -266,6 +323,7 @@ ACTIONS: Final[Mapping[str, Callable[[MirrorLink, Context, ControlChange | None]
         "stop": _stop,
         "start": _start,
         "throttle": _throttle,
+        "change": _change,
         "recover": _recover,
         "abort": _abort,
         "leave_behind": _leave_behind,

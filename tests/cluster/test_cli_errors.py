@@ -268,7 +268,8 @@ def test_a_mirror_that_exists_is_not_told_to_delete_its_own_copy(desk: Desk) -> 
         3,
         "",
         f"error: mirror m-never:\n  - destination topic {topic} on cluster west belongs to mirror {mirrored.name}: "
-        "exclude it from one of the two\n",
+        "exclude it (`--exclude-topics`, or `mirrorbook mirror change` of a mirror that there is) from one of the"
+        " two\n",
     )
 
 

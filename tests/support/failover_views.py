@@ -39,7 +39,7 @@ def healthy_view() -> MirrorSnapshot:
             destination=ClusterName("west"),
             source_id="E",
             destination_id="W",
-            topics=("orders",),
+            topics=(".*",),
             producer_id=1 << 62,
             desired=DesiredState.STARTED,
             created_ms=1,

@@ -155,7 +155,7 @@ def test_a_copy_that_has_come_to_the_sources_log_start_counts_from_there(
     )
     east: Any = SimpleNamespace(metadata=lambda names: ClusterMetadata("E", 1, {}, {}, frozenset()))
     link: Any = SimpleNamespace(mirror=MIRROR)
-    state: Any = SimpleNamespace(partitions={NAME: {A: status(start=known)}}, active_run=lambda name: None)
+    state: Any = SimpleNamespace(mirrors={}, partitions={NAME: {A: status(start=known)}}, active_run=lambda name: None)
     work = Planner(link, east, cast("Any", object())).plan(state, all_ends=False)
     assert work.partitions[A].trim_recorded_until == noted
     assert [change.status.source_start for change in work.changes] == [noted]
@@ -180,7 +180,7 @@ def test_log_starts_are_asked_of_whom_the_plan_was_told_to_lead(made: bool, monk
     east: Any = SimpleNamespace(metadata=lambda names: ClusterMetadata("E", 1, {}, {}, frozenset()))
     west: Any = SimpleNamespace()
     link: Any = SimpleNamespace(mirror=MIRROR)
-    state: Any = SimpleNamespace(partitions={NAME: {A: status(start=10)}}, active_run=lambda name: None)
+    state: Any = SimpleNamespace(mirrors={}, partitions={NAME: {A: status(start=10)}}, active_run=lambda name: None)
     planner = Planner(link, east, west)
     planner.follow_log_start(planner.plan(state, all_ends=False).partitions)
     expected = [(west, OffsetPoint.LOG_END, here), (east, OffsetPoint.STABLE_END, there)]

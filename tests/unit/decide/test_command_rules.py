@@ -189,6 +189,7 @@ def test_what_cannot_be_undone_is_never_done_unasked() -> None:
     assert {verb for verb, rule in COMMAND_RULES.items() if not rule.undo_command} == {
         MirrorCommand.STOP,
         MirrorCommand.RECOVER,
+        MirrorCommand.CHANGE,
         MirrorCommand.DELETE,
     }
     assert COMMAND_RULES.keys() == set(MirrorCommand)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 EXAMPLES: Final[Mapping[str, object]] = {
+    "topics": ["billing", "orders"],
     "action": "recopy",
     "cluster": "east",
     "cluster_id": "9f2b",

@@ -158,8 +158,8 @@ def test_a_topic_that_is_not_listed_any_more_is_gone_or_denied_and_then_tried_ag
         "_fetch_known_offsets",
         lambda client, wanted, point, topics=None: dict.fromkeys(wanted, Offset(0)),
     )
-    link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
-    state: Any = SimpleNamespace(partitions={"m": known}, active_run=lambda name: None)
+    link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m", failback_run="r"))
+    state: Any = SimpleNamespace(mirrors={}, partitions={"m": known}, active_run=lambda name: None)
     planner = Planner(link, source, cluster())
     assert not planner.plan(state, all_ends=False).failed, "metadata may lag behind"
     [change] = [c.status for c in planner.plan(state, all_ends=False).changes if c.status.partition.topic == "orders"]

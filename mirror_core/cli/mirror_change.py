@@ -1,0 +1,114 @@
+"""`mirrorbook mirror change`: parse, call, print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from mirror_core.cli.command_options import (
+    ConfigOption,
+    DryRunOption,
+    JsonOption,
+    NameArgument,
+    YesOption,
+    find_mirror,
+    print_json,
+    require_confirmation,
+)
+from mirror_core.cli.output import print_line
+from mirror_core.cli.run_commands import HashOption
+from mirror_core.decide.command_rules import MirrorCommand
+from mirror_core.decide.mirror_change import ChangePlan, FilterChange, explain_wrong_hash, format_plan
+from mirror_core.mirrors.control import preview_command
+from mirror_core.mirrors.mirror_change import change_mirror, finish_change, prepare_change
+from mirror_core.model.errors import BadRequest, Indeterminate, Refused
+from mirror_core.model.json_documents import prints_json
+from mirror_core.model.mirror import TopicAccess
+from mirror_core.model.run import shorten_hash
+
+
+@prints_json(ChangePlan)
+def change(
+    name: NameArgument,
+    topics: Annotated[
+        list[str] | None, typer.Option("--topics", help="All topics from now on: regular expressions; repeat.")
+    ] = None,
+    exclude_topics: Annotated[
+        list[str] | None, typer.Option("--exclude-topics", help='Exclusion wins; repeat. "" excludes none.')
+    ] = None,
+    groups: Annotated[
+        list[str] | None, typer.Option("--groups", help='Consumer groups to sync; repeat. "" is none.')
+    ] = None,
+    exclude_groups: Annotated[
+        list[str] | None, typer.Option("--exclude-groups", help='Exclusion wins; repeat. "" excludes none.')
+    ] = None,
+    release: Annotated[
+        bool,
+        typer.Option("--release", help="Topics that leave become the applications'. Alone: those kept closed before."),
+    ] = False,
+    keep_closed: Annotated[
+        bool, typer.Option("--keep-closed", help="Topics that leave stay as they are, and nobody may write there.")
+    ] = False,
+    withhold_rights: Annotated[
+        bool, typer.Option("--withhold-rights", help="With --release: give applications no rights.")
+    ] = False,
+    plan_hash: HashOption = None,
+    config: ConfigOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Change which topics and groups a mirror carries, while it runs. Without options: finish an earlier change."""
+    if release and keep_closed:
+        raise BadRequest("--release and --keep-closed exclude each other")
+    if withhold_rights and not release:
+        raise BadRequest("--withhold-rights belongs to --release")
+    filters = FilterChange(
+        topics=_to_patterns(topics),
+        exclude_topics=_to_patterns(exclude_topics),
+        groups=_to_patterns(groups),
+        exclude_groups=_to_patterns(exclude_groups),
+        access=TopicAccess.RELEASED if release else TopicAccess.CLOSED if keep_closed else None,
+        with_rights=not withhold_rights,
+    )
+    link, state = find_mirror(config, name)
+    intent = preview_command(link, MirrorCommand.CHANGE)
+    intent.raise_refusal()
+    prepared = prepare_change(link, state, filters)
+    plan = prepared.plan
+    if as_json:
+        print_json(plan)
+    else:
+        print_line(intent.lines[0])
+        for line in format_plan(plan, link.mirror):
+            print_line(f"  {line}")
+    if reasons := (*plan.refused, *explain_wrong_hash(plan, plan_hash)):
+        raise Refused(f"mirror {name}: change", reasons)
+    if dry_run:
+        return
+    require_confirmation(f"Change mirror {name} by plan {shorten_hash(plan.hash)}?", yes or plan_hash is not None)
+    report = partial(print_line, err=as_json)
+    change_mirror(link, filters, plan.hash)
+    if not finish_change(link, report):
+        raise Indeterminate(
+            f"mirror {name}: the change is recorded, and its data plane has not dropped all topics that leave yet. The"
+            f" next sync, or `mirrorbook mirror change {name}`, goes on with it; until then nobody may write there"
+        )
+    if not as_json:
+        for line in _list_results(plan):
+            print_line(line)
+
+
+def _to_patterns(given: list[str] | None) -> tuple[str, ...] | None:
+    return None if given is None else tuple(pattern for pattern in given if pattern)
+
+
+def _list_results(plan: ChangePlan) -> Iterator[str]:
+    yield f"mirror {plan.mirror}: changed"
+    for topic in (*plan.starts, *plan.returns):
+        yield f"{topic}: starts at the data plane's next plan"
+    for topic in plan.stops:
+        yield f"{topic}: {'released' if topic in plan.released else 'kept closed'}"

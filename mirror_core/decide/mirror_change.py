@@ -1,0 +1,314 @@
+"""What another choice of topics and groups means for a mirror: what starts, stops, and goes on.
+
+A topic that leaves is dropped by the data plane first, which records where mirroring ended (LMO). Then it is released,
+or kept closed, and its partitions are the mirror's no longer. It may return if it still ends at that LMO.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mirror_core.decide.filters import build_group_filter, build_topic_filter
+from mirror_core.decide.mirror_snapshot import join_limited
+from mirror_core.model.json_documents import JsonDocument
+from mirror_core.model.messages import Message
+from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus, TopicAccess, TopicDeparture
+from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.run import shorten_hash
+from mirror_core.model.text import format_count
+
+ENDED_STATES: Final = frozenset({PartitionState.STOPPING, PartitionState.STOPPED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterChange:
+    """What an operator asks for. None: as it is."""
+
+    topics: tuple[str, ...] | None = None
+    exclude_topics: tuple[str, ...] | None = None
+    groups: tuple[str, ...] | None = None
+    exclude_groups: tuple[str, ...] | None = None
+    access: TopicAccess | None = None
+    """What becomes of topics that leave. Without another filter: of those that were kept closed."""
+    with_rights: bool = True
+
+    @property
+    def has_filters(self) -> bool:
+        return any(value is not None for value in (self.topics, self.exclude_topics, self.groups, self.exclude_groups))
+
+    def apply(self, mirror: Mirror) -> Mirror:
+        def choose(asked: tuple[str, ...] | None, present: tuple[str, ...]) -> tuple[str, ...]:
+            return present if asked is None else asked
+
+        return replace(
+            mirror,
+            topics=choose(self.topics, mirror.topics),
+            exclude_topics=choose(self.exclude_topics, mirror.exclude_topics),
+            groups=choose(self.groups, mirror.groups),
+            exclude_groups=choose(self.exclude_groups, mirror.exclude_groups),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeInputs:
+    mirror: Mirror
+    statuses: Mapping[Partition, PartitionStatus]
+    departures: Mapping[str, TopicDeparture]
+    source_topics: Collection[str] = ()
+    source_groups: Collection[str] | None = None
+    """None if unknown."""
+    destination_ids: Mapping[str, str]
+    """Ids of the topics that are there now."""
+    destination_ends: Mapping[Partition, Offset]
+    """Log ends of departed topics."""
+    problems: tuple[str, ...] = ()
+    """Why topics that start cannot be copied, and circles."""
+
+
+class ChangePlan(JsonDocument, frozen=True, kw_only=True):
+    """What `mirror change` would do. Groups are null where the source's are not known."""
+
+    mirror: str
+    hash: str
+    topics: tuple[str, ...]
+    exclude_topics: tuple[str, ...]
+    groups: tuple[str, ...]
+    exclude_groups: tuple[str, ...]
+    starts: tuple[str, ...]
+    """Topics to be created, or adopted."""
+    returns: tuple[str, ...]
+    """Topics that were carried before, and go on from their LMO."""
+    stops: tuple[str, ...]
+    released: tuple[str, ...]
+    """Topics that applications get, of those that stop or that were kept closed."""
+    kept_closed: tuple[str, ...]
+    """Topics that nobody gets, after this change."""
+    kept: tuple[str, ...]
+    unfinished: tuple[str, ...]
+    """Topics that an earlier change has left half way: this one finishes them."""
+    group_starts: tuple[str, ...] | None
+    group_stops: tuple[str, ...] | None
+    with_rights: bool
+    refused: tuple[str, ...]
+
+
+def list_leaving_topics(mirror: Mirror, statuses: Mapping[Partition, PartitionStatus]) -> frozenset[str]:
+    """Recorded topics that the mirror does not carry any more. A way home keeps what it was made for."""
+    if mirror.failback_run:
+        return frozenset()
+    carried = build_topic_filter(mirror)
+    return frozenset(topic for topic in {p.topic for p in statuses} if topic not in carried)
+
+
+def explain_leaving_refusal(mirror: Mirror, statuses: Mapping[Partition, PartitionStatus]) -> Iterator[Message]:
+    """Why no run may begin while topics leave."""
+    if leaving := sorted(list_leaving_topics(mirror, statuses)):
+        yield Message("topics_leaving", mirror.name, topics=leaving, source=mirror.source)
+
+
+def plan_change(change: FilterChange, inputs: ChangeInputs) -> ChangePlan:
+    mirror = inputs.mirror
+    changed = change.apply(mirror)
+    recorded = {p.topic for p in inputs.statuses}
+    leaving_now = list_leaving_topics(mirror, inputs.statuses)
+    was_carried, carried = build_topic_filter(mirror), build_topic_filter(changed)
+    # A topic that another one stands in the way of was never copied: nothing of it is left.
+    copied = {p.topic for p, s in inputs.statuses.items() if s.destination_topic_id}
+    stops = sorted(topic for topic in recorded - leaving_now if topic not in carried)
+    closed = sorted(topic for topic, departure in inputs.departures.items() if departure.access is TopicAccess.CLOSED)
+    matching = {topic for topic in inputs.source_topics if topic in carried and topic not in was_carried}
+    returns = sorted(topic for topic in inputs.departures if topic in carried and inputs.departures[topic].is_done)
+    new = sorted(matching - recorded - set(returns)) if change.has_filters else []
+    reopened = [topic for topic in closed if not change.has_filters and inputs.departures[topic].is_done]
+    is_release = change.access is TopicAccess.RELEASED
+    released = sorted({t for t in stops if t in copied} | set(reopened)) if is_release else []
+    group_starts, group_stops = _compare_groups(mirror, changed, inputs.source_groups)
+    unfinished = sorted(
+        leaving_now | {topic for topic, departure in inputs.departures.items() if not departure.is_done}
+    )
+    kept_closed = sorted((set(closed) | {t for t in stops if t in copied}) - set(released) - set(returns))
+    plan = ChangePlan(
+        mirror=mirror.name,
+        hash="",
+        topics=changed.topics,
+        exclude_topics=changed.exclude_topics,
+        groups=changed.groups,
+        exclude_groups=changed.exclude_groups,
+        starts=tuple(new),
+        returns=tuple(returns),
+        stops=tuple(stops),
+        released=tuple(released),
+        kept_closed=tuple(kept_closed),
+        kept=tuple(sorted(recorded - leaving_now - set(stops))),
+        unfinished=tuple(unfinished),
+        group_starts=group_starts,
+        group_stops=group_stops,
+        with_rights=change.with_rights,
+        refused=(),
+    )
+    reasons = tuple(_list_refusals(change, changed, inputs, plan))
+    return replace_plan(plan, hash=_hash_plan(plan, inputs), refused=reasons)
+
+
+def replace_plan(plan: ChangePlan, **changes: object) -> ChangePlan:
+    from msgspec import structs
+
+    return structs.replace(plan, **changes)
+
+
+def _compare_groups(
+    mirror: Mirror, changed: Mirror, groups: Collection[str] | None
+) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
+    if groups is None:
+        return None, None
+    before, after = build_group_filter(mirror), build_group_filter(changed)
+    starts = sorted(group for group in groups if group in after and group not in before)
+    stops = sorted(group for group in groups if group in before and group not in after)
+    return tuple(starts), tuple(stops)
+
+
+def _hash_plan(plan: ChangePlan, inputs: ChangeInputs) -> str:
+    """Not over offsets, which always move, nor over what is kept."""
+    mirror = inputs.mirror
+    content = [
+        [mirror.name, mirror.source_id, mirror.destination_id],
+        [mirror.topics, mirror.exclude_topics, mirror.groups, mirror.exclude_groups],
+        [plan.topics, plan.exclude_topics, plan.groups, plan.exclude_groups],
+        [plan.starts, plan.returns, plan.stops, plan.released, plan.kept_closed, plan.unfinished],
+        plan.with_rights,
+        sorted((topic, inputs.destination_ids.get(topic, "")) for topic in {*plan.stops, *plan.returns}),
+    ]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _list_refusals(change: FilterChange, changed: Mirror, inputs: ChangeInputs, plan: ChangePlan) -> Iterator[str]:
+    mirror = inputs.mirror
+    if plan.unfinished:
+        if change.has_filters:
+            yield (
+                f"an earlier change is not finished: {join_limited(plan.unfinished)} still"
+                f" {'leaves' if len(plan.unfinished) == 1 else 'leave'}. `mirrorbook mirror change {mirror.name}`"
+                " finishes it"
+            )
+        return
+    if changed == mirror and not plan.released:
+        yield "this changes nothing: its filters are these already"
+    if not changed.topics:
+        yield "no topics are left: `mirrorbook mirror stop` ends a mirror"
+    leaving_copies = sorted({*plan.stops} & {p.topic for p, s in inputs.statuses.items() if s.destination_topic_id})
+    if leaving_copies and change.access is None:
+        yield (
+            f"{join_limited(leaving_copies)} {'leaves' if len(leaving_copies) == 1 else 'leave'}: say what becomes of"
+            " the copy, --release (applications may write it) or --keep-closed (nobody may)"
+        )
+    for topic in plan.returns:
+        yield from explain_changed_copy(
+            inputs.departures[topic], inputs.destination_ids.get(topic), inputs.destination_ends, mirror.destination
+        )
+    yield from inputs.problems
+
+
+def explain_changed_copy(
+    departure: TopicDeparture, topic_id: str | None, ends: Mapping[Partition, Offset], destination: ClusterName
+) -> Iterator[str]:
+    """Why a departed topic is not exactly what was mirrored."""
+    location = f"cluster {destination}, topic {departure.topic}"
+    if topic_id not in {status.destination_topic_id for status in departure.statuses}:
+        yield (
+            f"{location}: the copy that left the mirror is gone or was replaced. Delete it there, and delete the mirror"
+            " and create it anew; or let the mirror leave the topic out"
+        )
+        return
+    for status in departure.statuses:
+        end = ends.get(status.partition)
+        if status.lmo is None or end is None:
+            yield f"cluster {destination}, {status.partition}: whether it still ends where mirroring ended is not known"
+        elif end != status.lmo:
+            yield (
+                f"cluster {destination}, {status.partition}: mirroring ended at {status.lmo}, it ends at {end} now:"
+                " others have written there, so it is the applications' topic. Let the mirror leave it out"
+            )
+
+
+def explain_wrong_hash(plan: ChangePlan, plan_hash: str | None) -> Iterator[str]:
+    if plan_hash not in (None, plan.hash):
+        yield (
+            f"the plan {shorten_hash(plan_hash or '')} is out of date, the current one is {shorten_hash(plan.hash)}:"
+            " review it"
+        )
+
+
+def format_plan(plan: ChangePlan, mirror: Mirror) -> Iterator[str]:
+    destination = mirror.destination
+    rows: tuple[tuple[str, Collection[str] | None], ...] = (
+        (f"start, created on {destination} or adopted if empty there", plan.starts),
+        ("return, and go on from where mirroring ended", plan.returns),
+        ("stop", plan.stops),
+        (f"of these or closed before, released on {destination}", plan.released),
+        (f"kept closed on {destination}: nobody may write, and no failover promotes them", plan.kept_closed),
+        ("finish an earlier change", plan.unfinished),
+        ("groups that start", plan.group_starts),
+        ("groups that stop; what was committed for them stays", plan.group_stops),
+    )
+    yield f"topics {' '.join(plan.topics)}, excluded {' '.join(plan.exclude_topics) or 'none'}"
+    yield f"groups {' '.join(plan.groups) or 'none'}, excluded {' '.join(plan.exclude_groups) or 'none'}"
+    for text, names in rows:
+        if names is None:
+            yield f"{text}: not known now"
+        elif names:
+            yield f"{text}: {format_count(len(names), 'group' if 'group' in text else 'topic')}: {join_limited(names)}"
+    if plan.released:
+        rights = "the rights that were staged for a failover" if plan.with_rights else "no rights: grant them by hand"
+        yield f"released means: the source's settings, and {rights}. Applications may write from the LMO on"
+    yield f"kept as {'it is' if len(plan.kept) == 1 else 'they are'}: {format_count(len(plan.kept), 'topic')}"
+    yield f"plan {plan.hash}"
+
+
+def build_departures(change: FilterChange, plan: ChangePlan, inputs: ChangeInputs, now_ms: int) -> list[TopicDeparture]:
+    """For topics that stop, and for closed ones that are released."""
+    access = change.access or TopicAccess.CLOSED
+    departures = [
+        TopicDeparture(
+            mirror=inputs.mirror.name, topic=topic, access=access, with_rights=change.with_rights, since_ms=now_ms
+        )
+        for topic in plan.stops
+    ]
+    departures += [
+        replace(inputs.departures[topic], access=access, with_rights=change.with_rights, is_done=False)
+        for topic in plan.released
+        if topic not in plan.stops
+    ]
+    return departures
+
+
+def list_finished_topics(
+    mirror: Mirror, statuses: Mapping[Partition, PartitionStatus], departures: Iterable[TopicDeparture]
+) -> frozenset[str]:
+    """Leaving topics that no task can write any more, and departed ones that are yet to be released."""
+    leaving = list_leaving_topics(mirror, statuses)
+    written = {p.topic for p, status in statuses.items() if status.state is not PartitionState.STOPPED}
+    return (leaving - written) | {d.topic for d in departures if not d.is_done and d.topic not in written}
+
+
+def format_topics_by_access(departures: Iterable[TopicDeparture], access: TopicAccess) -> str:
+    topics = sorted(departure.topic for departure in departures if departure.is_done and departure.access is access)
+    return join_limited(topics) if topics else "none"
+
+
+def format_leaving_topics(mirror: Mirror, topics: Collection[str]) -> str:
+    if not topics:
+        return "none"
+    return f"{join_limited(topics)}: the next sync, or `mirrorbook mirror change {mirror.name}`, finishes that"
+
+
+def warn_closed_topics(mirror: Mirror, topics: Collection[str]) -> Iterator[str]:
+    if topics:
+        yield (
+            f"{join_limited(sorted(topics))} left the mirror and {'is' if len(topics) == 1 else 'are'} kept closed on"
+            f" {mirror.destination}: not promoted, since nothing was copied there any more. Applications of"
+            f" {'it' if len(topics) == 1 else 'them'} stay on {mirror.source}"
+        )

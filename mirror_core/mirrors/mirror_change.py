@@ -1,0 +1,235 @@
+"""Changes which topics and groups a mirror carries, while it runs.
+
+The new filters and what becomes of topics that leave are one transaction. Whatever comes after it is found again by its
+record: the data plane drops the topics at its next plan, then they are released. A process that dies between two acts
+leaves the rest to the next `mirror change`, or the next sync.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mirror_core.dataplane.epoch_planner import stop_departed
+from mirror_core.decide.command_rules import MirrorCommand
+from mirror_core.decide.filters import build_group_filter, build_topic_filter
+from mirror_core.decide.mirror_change import (
+    ENDED_STATES,
+    ChangeInputs,
+    ChangePlan,
+    FilterChange,
+    build_departures,
+    explain_changed_copy,
+    explain_wrong_hash,
+    plan_change,
+)
+from mirror_core.decide.mirror_topology import explain_circles
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
+from mirror_core.kafka.consumer_groups import list_groups
+from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets
+from mirror_core.mirrors.control import retry_until_owned, take_control
+from mirror_core.mirrors.creation import find_missing_literals
+from mirror_core.mirrors.departures import finish_departures, list_open_departures, to_started
+from mirror_core.model.errors import BadRequest, MirrorError, Refused
+from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus, TopicAccess, TopicDeparture
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.timing import now_ms
+from mirror_core.state.lease import CLOCK_TIMEOUT_S, find_live_lease, make_owner_name, release_at_end, take_over_lease
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.partition_transitions import PartitionEvent, apply_events
+from mirror_core.state.state_records import PartitionRecord, State, StateRecord, Tombstone
+from mirror_core.state.state_topic import read_complete_state
+from mirror_core.state.writer import StateWriter
+from mirror_core.sync.acl_sync import close_released_topics
+from mirror_core.sync.circle_search import search_circles
+from mirror_core.sync.mirror_topics import create_missing_topics, list_mirror_topics, sync_configs
+
+FINISH_TIMEOUT_S: Final = 180.0
+"""Two long epochs of a data plane that compares logs."""
+_POLL_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedChange:
+    inputs: ChangeInputs
+    plan: ChangePlan
+
+
+def prepare_change(link: MirrorLink, state: State, change: FilterChange) -> PreparedChange:
+    """Reads both sides; changes nothing. The source is not needed to finish an earlier change, or to release."""
+    mirror = state.mirrors[link.mirror.name]
+    changed = change.apply(mirror)
+    build_group_filter(changed)  # report a bad expression now
+    departures = state.departures.get(mirror.name, {})
+    statuses = state.partitions.get(mirror.name, {})
+    source_topics, groups, problems = frozenset[str](), None, tuple[str, ...]()
+    if change.has_filters:
+        source_topics, groups, problems = _look_at_source(replace(link, mirror=changed), mirror, state)
+    with ClusterClient(link.destination) as client:
+        topics = client.metadata({p.topic for p in statuses} | departures.keys()).topics
+        departed = [s.partition for d in departures.values() for s in d.statuses if s.partition.topic in topics]
+        ends = list_known_offsets(client, departed, OffsetPoint.LOG_END) if departed else {}
+    inputs = ChangeInputs(
+        mirror=mirror,
+        statuses=statuses,
+        departures=departures,
+        source_topics=source_topics,
+        source_groups=groups,
+        destination_ids={name: topic.id for name, topic in topics.items()},
+        destination_ends=ends,
+        problems=problems,
+    )
+    return PreparedChange(inputs=inputs, plan=plan_change(change, inputs))
+
+
+def _look_at_source(
+    link: MirrorLink, before: Mirror, state: State
+) -> tuple[frozenset[str], frozenset[str] | None, tuple[str, ...]]:
+    """By the new filters: topics, groups, and why topics that start cannot be copied."""
+    mirror = link.mirror
+    departed = state.departures.get(mirror.name, {}).keys()
+    recorded = {p.topic for p in state.partitions.get(mirror.name, {})}
+    with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
+        matching = list_mirror_topics(link, source)
+        missing = [t for t in find_missing_literals(mirror, matching) if t not in before.topics]
+        if missing:
+            raise BadRequest(
+                f"unknown topic {missing[0]!r}: cluster {link.source.name} has none of this name that"
+                f" {link.source.user() or 'this principal'} may DESCRIBE (or --exclude-topics takes it out)"
+            )
+        was_carried = build_topic_filter(before)
+        starting = {n: view for n, view in matching.items() if n not in recorded | departed and n not in was_carried}
+        placement = create_missing_topics(link, state, source, destination, starting, dry_run=True)
+        try:
+            groups = frozenset(list_groups(source))
+        except MirrorError:
+            groups = None
+    circles = search_circles(link, recorded)
+    return frozenset(matching), groups, (*placement.refused.values(), *explain_circles(mirror, circles.circles))
+
+
+@retry_until_owned
+def change_mirror(link: MirrorLink, change: FilterChange, plan_hash: str) -> ChangePlan:
+    """Records the change that was planned; `finish_change` goes on with it."""
+    with take_control(link, MirrorCommand.CHANGE) as writer:
+        prepared = prepare_change(link, writer.state, change)
+        inputs, plan = prepared.inputs, prepared.plan
+        if reasons := (*plan.refused, *explain_wrong_hash(plan, plan_hash)):
+            raise Refused(f"mirror {link.mirror.name}: change", reasons)
+        if plan.unfinished:
+            return plan
+        reopened = [inputs.departures[topic] for topic in plan.returns]
+        returning = _take_back(link, writer, reopened)
+        changed = change.apply(inputs.mirror)
+        records: list[StateRecord | Tombstone] = [changed]
+        records += (PartitionRecord(changed.name, status) for status in returning)
+        records += (Tombstone(departure) for departure in reopened)
+        records += build_departures(change, plan, inputs, now_ms())
+        writer.put(*records)
+    return plan
+
+
+def _take_back(link: MirrorLink, writer: StateWriter, departures: list[TopicDeparture]) -> Iterator[PartitionStatus]:
+    """Closes topics that were released, and looks once more that nobody has written there."""
+    if not departures:
+        return iter(())
+    released = [d for d in departures if d.access is TopicAccess.RELEASED]
+    if released:
+        # First: killed from here on, it is a closed topic, and applications are denied sooner or later.
+        writer.put(*(replace(departure, access=TopicAccess.CLOSED) for departure in released))
+        close_released_topics(link, writer, [departure.topic for departure in released])
+        _restore_mirror_settings(link, writer, [departure.topic for departure in released])
+    ids, ends = _read_copies(link, departures)
+    reasons = [
+        line
+        for departure in departures
+        for line in explain_changed_copy(departure, ids.get(departure.topic), ends, link.destination.name)
+    ]
+    if reasons:
+        if released:  # applications were quicker: they get it back
+            writer.put(*(replace(departure, is_done=False) for departure in released))
+            finish_departures(link, writer)
+        raise Refused(f"mirror {link.mirror.name}: change", reasons)
+    is_stopped = writer.state.mirrors[link.mirror.name].desired is DesiredState.STOPPED  # `mirror start` starts them
+    statuses = [status for departure in departures for status in departure.statuses]
+    return iter(statuses if is_stopped else map(to_started, statuses))
+
+
+def _restore_mirror_settings(link: MirrorLink, writer: StateWriter, topics: list[str]) -> None:
+    """Before anything is copied: retention, for one, would delete what is old."""
+    with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
+        present = destination.metadata(topics).topics
+        rows, settings = sync_configs(link, writer.state, source, destination, present, dry_run=False)
+    if settings:
+        writer.put(*settings)
+    if undone := [f"{row.subject}: {row.reason}" for row in rows if row.reason.startswith("left out") and not row.done]:
+        raise Refused(f"mirror {link.mirror.name}: change", undone)
+
+
+def _read_copies(
+    link: MirrorLink, departures: list[TopicDeparture]
+) -> tuple[Mapping[str, str], Mapping[Partition, Offset]]:
+    with ClusterClient(link.destination) as client:
+        topics = client.metadata([departure.topic for departure in departures]).topics
+        partitions = [s.partition for d in departures for s in d.statuses if d.topic in topics]
+        ends = list_known_offsets(client, partitions, OffsetPoint.LOG_END) if partitions else {}
+    return {name: topic.id for name, topic in topics.items()}, ends
+
+
+def finish_change(
+    link: MirrorLink, report: Callable[[str], None] = lambda line: None, *, timeout_s: float = FINISH_TIMEOUT_S
+) -> bool:
+    """Waits until the data plane has dropped topics that leave, and releases them. May be repeated.
+
+    Does it itself where no data plane runs. False when the time was not enough: the next sync goes on.
+    """
+    deadline, is_reported = time.monotonic() + timeout_s, False
+    while True:
+        state = read_complete_state(link.destination)
+        state.require_readable(link.mirror.name)
+        if not list_open_departures(state, link):
+            break
+        if find_live_lease(
+            state, link.mirror.name, measure_clock_ahead_ms(link.destination, timeout_s=CLOCK_TIMEOUT_S)
+        ):
+            if time.monotonic() > deadline:
+                return False
+            if not is_reported:
+                report("waiting until the data plane has dropped what leaves: at its next plans")
+                is_reported = True
+            time.sleep(_POLL_S)
+            continue
+        _stop_leaving(link, report)
+    for line in _finish_owned(link):
+        report(line)
+    return True
+
+
+@retry_until_owned
+def _finish_owned(link: MirrorLink) -> list[str]:
+    with take_control(link, MirrorCommand.CHANGE) as writer:
+        return finish_departures(link, writer)
+
+
+@retry_until_owned
+def _stop_leaving(link: MirrorLink, report: Callable[[str], None]) -> None:
+    """Where no data plane runs: its lease is taken, so that none begins meanwhile."""
+    name = link.mirror.name
+    with take_control(link, MirrorCommand.CHANGE) as writer:
+        if find_live_lease(writer.state, name, measure_clock_ahead_ms(link.destination, timeout_s=CLOCK_TIMEOUT_S)):
+            return
+        with release_at_end(take_over_lease(link.destination, name, make_owner_name())) as lease:
+            lease.wait_for_old_writers(report)
+            statuses = lease.state.partitions.get(name, {})
+            leaving = {p: statuses[p] for p in list_open_departures(lease.state, link)}
+            stopping = {
+                p: s if s.state in ENDED_STATES else replace(s, state=apply_events(s.state, PartitionEvent.STOP))
+                for p, s in leaving.items()
+            }
+            with ClusterClient(link.destination) as client:
+                stopped = stop_departed(client, stopping)
+            # By the control id: a run that began while we waited must not find its partitions STOPPED.
+            writer.put(*(PartitionRecord(name, status) for status in {**stopping, **stopped}.values()))

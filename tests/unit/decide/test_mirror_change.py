@@ -1,0 +1,179 @@
+"""What another choice of topics and groups means, and why it may be refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_core.decide.mirror_change import (
+    ChangeInputs,
+    ChangePlan,
+    FilterChange,
+    build_departures,
+    explain_leaving_refusal,
+    explain_wrong_hash,
+    format_plan,
+    list_finished_topics,
+    list_leaving_topics,
+    plan_change,
+)
+from mirror_core.model.messages import Message
+from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, PartitionStatus, TopicAccess, TopicDeparture
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+
+MIRROR = Mirror(
+    name=MirrorName("m"),
+    source=ClusterName("east"),
+    destination=ClusterName("west"),
+    source_id="e",
+    destination_id="w",
+    topics=("a", "b"),
+    producer_id=1 << 62,
+    desired=DesiredState.STARTED,
+    created_ms=0,
+)
+CLOSED, RELEASED = TopicAccess.CLOSED, TopicAccess.RELEASED
+
+
+def status(topic: str, state: PartitionState = PartitionState.MIRRORING, lmo: int | None = None) -> PartitionStatus:
+    return PartitionStatus(
+        partition=Partition(topic, 0),
+        state=state,
+        source_topic_id=f"source-{topic}",
+        destination_topic_id=f"id-{topic}",
+        lmo=None if lmo is None else Offset(lmo),
+    )
+
+
+def departed(topic: str, access: TopicAccess, lmo: int = 7) -> TopicDeparture:
+    return TopicDeparture(
+        mirror=MIRROR.name,
+        topic=topic,
+        access=access,
+        since_ms=1,
+        is_done=True,
+        statuses=(status(topic, PartitionState.STOPPED, lmo),),
+    )
+
+
+def inputs(*recorded: PartitionStatus, departures: tuple[TopicDeparture, ...] = ()) -> ChangeInputs:
+    topics = {"a", "b", "c"}
+    return ChangeInputs(
+        mirror=MIRROR,
+        statuses={s.partition: s for s in recorded},
+        departures={d.topic: d for d in departures},
+        source_topics=topics,
+        source_groups=("g1", "g2"),
+        destination_ids={topic: f"id-{topic}" for topic in topics},
+        destination_ends={Partition(topic, 0): Offset(7) for topic in topics},
+    )
+
+
+BOTH = inputs(status("a"), status("b"))
+
+
+def planned(change: FilterChange, seen: ChangeInputs = BOTH) -> ChangePlan:
+    return plan_change(change, seen)
+
+
+def test_a_plan_names_what_starts_stops_and_is_kept() -> None:
+    plan = planned(FilterChange(topics=("a", "c"), groups=("g1",), access=CLOSED))
+    assert (plan.starts, plan.stops, plan.kept, plan.kept_closed) == (("c",), ("b",), ("a",), ("b",))
+    assert (plan.group_starts, plan.group_stops) == ((), ("g2",))
+    assert (plan.released, plan.returns, plan.refused) == ((), (), ())
+    assert any("kept closed on west" in line for line in format_plan(plan, MIRROR))
+
+
+def test_what_becomes_of_a_topic_that_leaves_has_to_be_said() -> None:
+    assert "--release" in planned(FilterChange(topics=("a",))).refused[0]
+    assert planned(FilterChange(topics=("a",), access=RELEASED)).released == ("b",)
+
+
+def test_a_topic_that_never_had_a_copy_leaves_without_a_word() -> None:
+    never_copied = replace(status("b", PartitionState.FAILED), destination_topic_id="")
+    plan = planned(FilterChange(topics=("a",)), inputs(status("a"), never_copied))
+    assert (plan.stops, plan.kept_closed, plan.refused) == (("b",), (), ())
+
+
+@pytest.mark.parametrize("change", [FilterChange(topics=("a", "b")), FilterChange(groups=(".*",)), FilterChange()])
+def test_a_change_of_nothing_is_refused(change: FilterChange) -> None:
+    assert planned(change).refused == ("this changes nothing: its filters are these already",)
+
+
+@pytest.mark.parametrize("access", [CLOSED, RELEASED])
+def test_a_departed_topic_returns_only_if_it_still_ends_where_mirroring_ended(access: TopicAccess) -> None:
+    wanted = FilterChange(topics=("a", "b", "c"))
+    seen = inputs(status("a"), status("b"), departures=(departed("c", access),))
+    plan = planned(wanted, seen)
+    assert (plan.returns, plan.starts, plan.refused) == (("c",), (), ())
+    moved = replace(seen, departures={"c": departed("c", access, lmo=6)})
+    assert "mirroring ended at 6, it ends at 7 now" in planned(wanted, moved).refused[0]
+    replaced = replace(seen, destination_ids={**seen.destination_ids, "c": "another"})
+    assert "gone or was replaced" in planned(wanted, replaced).refused[0]
+    unknown = replace(seen, destination_ends={})
+    assert "not known" in planned(wanted, unknown).refused[0]
+
+
+def test_closed_topics_are_released_by_a_release_alone() -> None:
+    seen = inputs(status("a"), status("b"), departures=(departed("c", CLOSED), departed("d", RELEASED)))
+    change = FilterChange(access=RELEASED, with_rights=False)
+    plan = planned(change, seen)
+    assert (plan.released, plan.kept_closed, plan.refused) == (("c",), (), ())
+    [departure] = build_departures(change, plan, seen, 5)
+    assert (departure.topic, departure.access, departure.is_done, departure.with_rights) == (
+        "c",
+        RELEASED,
+        False,
+        False,
+    )
+    assert departure.statuses == (status("c", PartitionState.STOPPED, 7),)
+
+
+def test_an_unfinished_change_is_finished_before_another_one_and_before_any_run() -> None:
+    stopping = inputs(status("a"), status("b"), status("x", PartitionState.STOPPING))
+    assert planned(FilterChange(), stopping).refused == ()
+    assert planned(FilterChange(), stopping).unfinished == ("x",)
+    assert (
+        "an earlier change is not finished: x still leaves" in planned(FilterChange(topics=("a",)), stopping).refused[0]
+    )
+    refusals = list(explain_leaving_refusal(MIRROR, stopping.statuses))
+    assert refusals == [Message("topics_leaving", "m", topics=["x"], source="east")]
+    assert not list(explain_leaving_refusal(MIRROR, BOTH.statuses))
+
+
+def test_the_way_home_carries_what_it_was_made_for() -> None:
+    assert list_leaving_topics(replace(MIRROR, failback_run="r"), {Partition("x", 0): status("x")}) == frozenset()
+
+
+def test_a_topic_is_not_released_while_a_task_may_append() -> None:
+    leaving = {
+        Partition("x", n): replace(status("x", PartitionState.STOPPED), partition=Partition("x", n)) for n in (0, 1)
+    }
+    waiting = TopicDeparture(mirror=MIRROR.name, topic="x", access=RELEASED, since_ms=1)
+    assert list_finished_topics(MIRROR, leaving, [waiting]) == {"x"}
+    leaving[Partition("x", 1)] = replace(leaving[Partition("x", 1)], state=PartitionState.STOPPING)
+    assert list_finished_topics(MIRROR, leaving, [waiting]) == frozenset()
+
+
+def test_a_plan_is_bound_to_its_hash_and_not_to_log_ends() -> None:
+    change = FilterChange(topics=("a",), access=CLOSED)
+    plan = planned(change)
+    assert planned(change, replace(BOTH, destination_ends={})).hash == plan.hash
+    assert not list(explain_wrong_hash(plan, plan.hash))
+    for other in (replace(change, access=RELEASED), replace(change, groups=("g1",))):
+        assert "out of date" in next(explain_wrong_hash(planned(other), plan.hash))
+
+
+@given(st.sets(st.sampled_from("abcdef")), st.sets(st.sampled_from("abcdef"), min_size=1), st.sampled_from(TopicAccess))
+def test_each_recorded_topic_is_kept_or_stops_and_nothing_is_two_things(
+    recorded: set[str], wanted: set[str], access: TopicAccess
+) -> None:
+    seen = replace(inputs(*map(status, sorted(recorded))), mirror=replace(MIRROR, topics=("[a-f]",)))
+    plan = planned(FilterChange(topics=tuple(sorted(wanted)), access=access), seen)
+    assert sorted((*plan.kept, *plan.stops)) == sorted(recorded)
+    assert set(plan.kept) <= wanted
+    assert not wanted & set(plan.stops)
+    assert sorted((*plan.released, *plan.kept_closed)) == sorted(plan.stops)
