@@ -78,6 +78,17 @@ def record_approval(cluster: ClusterConfig, mirror: MirrorName, approval: Record
     _write(cluster, [make_checkpoint(mirror, _format_step(f"{approval.question}/{approval.task}"), approval)])
 
 
+def use_up_approvals(cluster: ClusterConfig, state: State, mirror: MirrorName, question: str) -> None:
+    """Deletes the approvals of what was done, so that it is not done again without asking.
+
+    A run needs no such deletion: it records the approvals that began it.
+    """
+    used = [
+        record for record, approval in _iter_records(state, mirror, RecordedApproval) if approval.question == question
+    ]
+    _write(cluster, map(Tombstone, used))
+
+
 def _format_step(question: str) -> str:
     """Hashed: DAG run names are arbitrary."""
     return f"approval-{hashlib.sha256(question.encode()).hexdigest()[:32]}"

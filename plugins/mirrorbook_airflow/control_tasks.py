@@ -16,7 +16,12 @@ from mirror_core.model.mirror import DesiredState, Mirror, TopicAccess
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import RunKind
 from mirror_core.model.text import escape_invisible_lines
-from mirrorbook_airflow.approvals import format_approvers, make_approval_policy, record_shown_plan
+from mirrorbook_airflow.approvals import (
+    format_approvers,
+    make_approval_policy,
+    make_question_id,
+    record_shown_plan,
+)
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.hooks import get_home_folder
 from mirrorbook_airflow.markdown import format_action, format_recovery
@@ -80,6 +85,8 @@ class ControlMirror(MirrorOperator):
             change = _plan_change(link, state, context)
             people = self._require_approvals(context, link, state, change) if change else ""
             result = ACTIONS[context["params"]["action"]](link, context, change)
+            if change:  # not before: the next attempt of a task whose process was killed goes on by the same approvals
+                self._use_up_approvals(context, link, state)
         result = f"approved by {people}\n{result}" if people else result
         self.log.info("%s", escape_invisible_lines(result))
         return result
@@ -93,6 +100,12 @@ class ControlMirror(MirrorOperator):
         if reasons := explain_not_approved(policy, recorded, change.hash, now):
             raise Refused(f"mirror {self.mirror}: {context['params']['action']}", reasons)
         return format_approvers(select_valid_approvals(policy, recorded))
+
+    def _use_up_approvals(self, context: Context, link: MirrorLink, state: State) -> None:
+        from mirror_core.state.approvals import use_up_approvals
+
+        question = make_question_id(context, self.show_task)
+        use_up_approvals(link.destination, state, MirrorName(self.mirror), question)
 
 
 def _plan_change(link: MirrorLink, state: State, context: Context) -> ControlChange | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from mirror_core.decide.approval_rules import make_approval
 from mirror_core.decide.command_rules import MirrorCommand
 from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
@@ -23,11 +24,13 @@ from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
 from mirror_core.model.names import ClusterName, Offset, Partition, format_reverse_name
 from mirror_core.model.parity_verdict import ParityRange, ParityResult
 from mirror_core.model.run import Run, RunMode, RunState
+from mirror_core.model.run_checkpoints import RecordedApproval
 from mirror_core.model.timing import now_ms
 from mirror_core.parity.check import OnParityProgress
 from mirror_core.runbook.failback_steps import FailbackSteps, load_reverse_link
 from mirror_core.runbook.failover_conductor import Failover
-from mirror_core.state import run_heartbeat
+from mirror_core.state import approvals, run_heartbeat
+from mirror_core.state.mirror_link import find_mirror_link
 from mirror_core.state.state_records import STATE_TOPIC, PartitionRecord
 from mirror_core.state.writer import StateWriter, make_data_id
 from tests.cluster.links import writer_of
@@ -346,3 +349,23 @@ def test_a_failback_is_not_resumed_while_somebody_conducts_the_failover_that_lea
     assert code == 0, words
     assert mirrored.state.runs[run.id].state is RunState.DONE
     assert read_all(pair.east, topic) == sent
+
+
+def test_an_approval_that_was_used_up_is_gone_and_another_question_keeps_its_own(pair: Pair, tmp_path: Path) -> None:
+    """Airflow's tasks use one up as soon as the action is done."""
+    mirrored, _ = mirrored_topic(pair, tmp_path)
+    link, name = mirrored.link, mirrored.name
+
+    def find(question: str) -> list[str]:
+        state = find_mirror_link(link.config, name)[1]
+        return [record.approval.name for record in approvals.find_approvals(state, name, question)]
+
+    questions = ("mirror_control/r1/show", "mirror_control/r2/show")
+    for question in questions:
+        for person in ("ann", "ben"):
+            approval = make_approval(f"{question}/{person}", person, person, now_ms())
+            given = RecordedApproval(question=question, task=person, approves="0" * 64, approval=approval)
+            approvals.record_approval(link.destination, name, given)
+    assert [sorted(find(question)) for question in questions] == [["ann", "ben"]] * 2
+    approvals.use_up_approvals(link.destination, find_mirror_link(link.config, name)[1], name, questions[0])
+    assert [sorted(find(question)) for question in questions] == [[], ["ann", "ben"]]

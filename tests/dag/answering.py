@@ -14,7 +14,7 @@ from mirror_core.model.names import MirrorName
 from mirror_core.model.run_checkpoints import RecordedApproval, ShownPlan
 from mirror_core.state import approvals
 from mirror_core.state.journal import make_checkpoint
-from mirror_core.state.state_records import State
+from mirror_core.state.state_records import State, Tombstone
 
 Answer = dict[str, Any]
 
@@ -75,6 +75,11 @@ def record_in(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     def approval(cluster: object, mirror: MirrorName, given: RecordedApproval) -> None:
         state.put(make_checkpoint(mirror, f"given-{given.question.replace('/', '-')}-{given.task}", given))
 
+    def use_up(cluster: object, before: State, mirror: MirrorName, question: str) -> None:
+        for given in approvals.find_approvals(state, mirror, question):
+            state.put(Tombstone(make_checkpoint(mirror, f"given-{question.replace('/', '-')}-{given.task}", given)))
+
+    monkeypatch.setattr(approvals, "use_up_approvals", use_up, raising=False)
     monkeypatch.setattr(approvals, "record_plan", plan)
     monkeypatch.setattr(approvals, "record_approval", approval)
     monkeypatch.setattr(approvals, "measure_clock_ahead_ms", lambda cluster, timeout_s: None)

@@ -103,7 +103,7 @@ def test_a_run_is_taken_from_whoever_conducts_it_only_by_a_word_of_its_own(
     assert "by a form" in said
     state.put(replace(RUN, state=RunState.ABORTED, ended_ms=1))
     state.put(replace(RUN, id="m-failover-2", state=RunState.RUNNING))
-    with pytest.raises(AirflowFailException, match="task approve was answered about"):
+    with pytest.raises(AirflowFailException, match="1 person has to approve it, and so far nobody did"):
         control(asked=False)
 
 
@@ -132,6 +132,29 @@ def test_what_ends_a_mirror_or_a_run_or_goes_on_with_it_needs_approvals(
         control(people=("ann", "ann"))
     assert not done
     assert control(people=("ann", "ben")) == "approved by ann, ben\ndid"
+    with pytest.raises(AirflowFailException, match="clear approve, and it asks"):
+        control(asked=False)
+    assert done == [action], "an approval is for one time"
+    assert control(people=("ann", "ben")) == "approved by ann, ben\ndid"
+
+
+def test_an_approval_stays_while_its_action_has_not_succeeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next attempt of a task whose process was killed needs nobody."""
+    from mirrorbook_airflow import control_tasks
+
+    state, attempts = State(), list[str]()
+
+    def act(link: object, context: object, approved: object) -> str:
+        attempts.append("stop")
+        if len(attempts) == 1:
+            raise KeyboardInterrupt
+        return "did"
+
+    monkeypatch.setattr(control_tasks, "ACTIONS", {"stop": act})
+    control, _ = _controlled(state, monkeypatch, "stop")
+    with pytest.raises(KeyboardInterrupt):
+        control()
+    assert control(asked=False) == "approved by ann\ndid"
 
 
 def _controlled(state: State, monkeypatch: pytest.MonkeyPatch, action: str) -> tuple[Callable[..., str], Any]:
