@@ -18,7 +18,7 @@ from mirror_core.decide.steps import WriteLocation
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName
 from mirror_core.model.pending_fence import PendingFence
-from mirror_core.model.run import RunKind, RunState
+from mirror_core.model.run import Run, RunKind, RunState
 
 
 class OperatorAction(StrEnum):
@@ -77,7 +77,7 @@ def decide_write_access(situation: AccessSituation) -> WriteAccess:
     mirror, newest = situation.mirror, situation.newest_run
     if newest is not None and newest.run.ended_ms is None:
         return _decide_open_run(newest)
-    if _has_moved_applications(situation):
+    if has_moved_applications(mirror, situation.pending_fence, newest.run if newest else None):
         return WriteAccess(
             writes=WriteLocation.DESTINATION,
             cluster=mirror.destination,
@@ -93,15 +93,12 @@ def decide_write_access(situation: AccessSituation) -> WriteAccess:
     )
 
 
-def _has_moved_applications(situation: AccessSituation) -> bool:
-    if has_failed_over(situation.pending_fence):
-        return True
-    newest = situation.newest_run
-    return (
-        situation.mirror.desired is DesiredState.STOPPED
-        and newest is not None
-        and newest.run.plan.kind is RunKind.FAILOVER
-        and newest.run.state is RunState.DONE
+def has_moved_applications(mirror: Mirror, pending_fence: PendingFence | None, newest_run: Run | None) -> bool:
+    return has_failed_over(pending_fence) or (
+        mirror.desired is DesiredState.STOPPED
+        and newest_run is not None
+        and newest_run.plan.kind is RunKind.FAILOVER
+        and newest_run.state is RunState.DONE
     )
 
 

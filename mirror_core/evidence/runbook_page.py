@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.resources import files
+from typing import Final
 
 import jinja2
 
@@ -13,6 +16,9 @@ from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Partition, format_reverse_name
 from mirror_core.model.run import RunKind, RunMode
 from mirror_core.model.text import escape_invisible, escape_invisible_lines
+
+EMERGENCY_PAGE: Final = "emergency.md"
+"""A copy of the docs' page, which the wheel does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +36,8 @@ class RunbookContent:
     servers: Mapping[str, str]
     hooks: Sequence[str]
     owner: str = ""
+    writes: str
+    """Where applications write, by what is recorded."""
     forecasts: Mapping[RunMode, str]
     runs: Sequence[PastRunLine]
     now_ms: int
@@ -63,10 +71,26 @@ def render_runbook(book: RunbookContent) -> str:
     return environment.get_template("runbook.md.j2").render(
         book=book,
         mirror=book.mirror,
+        emergency=render_emergency(book.mirror),
         planned=list(format_steps_markdown(RunKind.FAILOVER, RunMode.PLANNED, **book.names)),
         unplanned=list(format_steps_markdown(RunKind.FAILOVER, RunMode.UNPLANNED, **book.names)),
         home=list(format_steps_markdown(RunKind.FAILBACK, RunMode.PLANNED, **book.names)),
     )
+
+
+_LINK: Final = re.compile(r"\[([^]]+)\]\(([^)#]*)[^)]*\)")
+_PLACEHOLDER: Final = re.compile(r"\b(?:[Ee]ast|[Ww]est|NAME)\b")
+
+
+def render_emergency(mirror: Mirror) -> str:
+    """The emergency page without its title, with this mirror's names, and names of pages in place of links."""
+    names = {"east": mirror.source, "west": mirror.destination, "name": mirror.name}
+    page = _LINK.sub(lambda link: f"{link[1]} ({link[2]})" if link[2] else link[1], read_emergency_page())
+    return _PLACEHOLDER.sub(lambda word: escape_invisible(names[word[0].lower()]), page.partition("\n")[2].strip())
+
+
+def read_emergency_page() -> str:
+    return files("mirror_core.evidence").joinpath("templates", EMERGENCY_PAGE).read_text(encoding="utf-8")
 
 
 def _format_minute(ms: int) -> str:

@@ -13,7 +13,13 @@ from mirror_core.decide import clock_skew, gaps_and_resume, trimmed_offsets
 from mirror_core.decide.acl_plan import find_narrowed_acls, format_narrowed_acls
 from mirror_core.decide.deletion_hold import format_hold
 from mirror_core.decide.drills import forecast_standstill
-from mirror_core.decide.fence_state import format_fence_state, format_late_writes, warn_pending_fence
+from mirror_core.decide.fence_state import (
+    FenceState,
+    find_fence_state,
+    format_fence_state,
+    format_late_writes,
+    warn_pending_fence,
+)
 from mirror_core.decide.group_offset_rules import format_all_uncommitted
 from mirror_core.decide.loss_bound import (
     LossBound,
@@ -26,9 +32,10 @@ from mirror_core.decide.loss_bound import (
 from mirror_core.decide.mirror_change import format_leaving_topics, format_topics_by_access, list_leaving_topics
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.run_result import format_outage_briefly, measure_outage
-from mirror_core.decide.run_status import find_run_progress, format_stalled_alarms
+from mirror_core.decide.run_status import find_newest_run, find_run_progress, format_stalled_alarms
 from mirror_core.decide.topic_settings import is_compacted
 from mirror_core.decide.verification import find_differences, format_differences, list_proof_figures, read_verified
+from mirror_core.decide.write_access import has_moved_applications
 from mirror_core.evidence.runbook_page import PastRunLine, RunbookContent
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
@@ -58,7 +65,7 @@ from mirror_core.model.parity_verdict import MirrorVerification
 from mirror_core.model.run import Run, RunKind, RunMode
 from mirror_core.model.source_observation import TRANSACTION_OVER, Heartbeat, SourceObservation
 from mirror_core.model.sync_state import UnsyncedGroups
-from mirror_core.model.text import format_bytes, format_count
+from mirror_core.model.text import format_bytes, format_count, format_shell_command
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.run_heartbeat import find_conductor_status
@@ -76,6 +83,7 @@ def collect_runbook(link: MirrorLink, state: State, now_ms: int) -> RunbookConte
         statuses=state.partitions.get(mirror.name, {}),
         servers={side.name: side.control["bootstrap.servers"] for side in (link.source, link.destination)},
         owner=link.config.owner(mirror.name),
+        writes=_format_recorded_writes(link, state),
         hooks=[hook.description for hook in link.config.hooks(mirror.name)],
         forecasts={
             mode: (
@@ -88,6 +96,21 @@ def collect_runbook(link: MirrorLink, state: State, now_ms: int) -> RunbookConte
         runs=list(_list_past_runs(state, mirror.name)),
         now_ms=now_ms,
     )
+
+
+def _format_recorded_writes(link: MirrorLink, state: State) -> str:
+    mirror, newest = link.mirror, find_newest_run(link.mirror.name, state.runs.values())
+    if newest is not None and newest.ended_ms is None:
+        command = format_shell_command("mirrorbook", newest.plan.kind, "status", mirror.name)
+        return f"see run {newest.id}, which is open: `{command}`"
+    pending_fence = state.pending_fences.get(mirror.name)
+    if has_moved_applications(mirror, pending_fence, newest):
+        return mirror.destination
+    if mirror.desired is DesiredState.STOPPED:
+        return "not known: it was stopped, and no failover of it is recorded"
+    if find_fence_state(pending_fence) is FenceState.LIFTING:
+        return f"perhaps nowhere: the fence on {mirror.source} may still be there"
+    return mirror.source
 
 
 def _list_past_runs(state: State, name: str) -> Iterator[PastRunLine]:

