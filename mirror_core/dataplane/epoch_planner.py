@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 from mirror_core.decide.deletion_hold import LogStarts, decide_holds
+from mirror_core.decide.failure_remedies import make_deletion_failure, make_written_failure
 from mirror_core.decide.fence_state import format_time
 from mirror_core.decide.mirror_change import ENDED_STATES, list_leaving_topics
 from mirror_core.decide.task_assignment import (
@@ -267,7 +268,7 @@ class Planner:
         except RemoteFault as error:  # the others are moved
             self.unmoved_starts = {p: str(reason) for p, reason in error.refused.items()}
         return [
-            _make_deletion_failure(self.destination.name, p, source_starts[p], destination_starts[p]) for p in confirmed
+            make_deletion_failure(self.destination.name, p, source_starts[p], destination_starts[p]) for p in confirmed
         ]
 
     def _apply_hold(self, starts: Mapping[Partition, LogStarts]) -> Mapping[Partition, Offset]:
@@ -359,7 +360,8 @@ class Planner:
         for partition in newcomers:
             status, end = planned.pop(partition), ends.get(partition)
             if end is not None:
-                planned[partition] = _fail_written(status, self.destination.name, end) if end else status
+                failure = make_written_failure(self.destination.name, partition, end)
+                planned[partition] = mark_failed(status, failure) if end else status
 
     def _add_unlisted(
         self,
@@ -468,27 +470,6 @@ def _find_changed(
 
 def _fail_status(status: PartitionStatus, reason: str, kind: FailureKind) -> PartitionStatus:
     return mark_failed(status, PartitionFailure(partition=status.partition, reason=reason, offset=None, kind=kind))
-
-
-def _fail_written(status: PartitionStatus, cluster: str, end: Offset) -> PartitionStatus:
-    reason = (
-        f"cluster {cluster}, {status.partition}: its log ended at offset {end} before this mirror copied anything to"
-        " it: somebody else made this partition and wrote to it. Find who may ALTER and WRITE the topic"
-        " (mirrorbook cluster check)"
-    )
-    failure = PartitionFailure(partition=status.partition, reason=reason, offset=Offset(0), kind=FailureKind.FOREIGN)
-    return mark_failed(status, failure)
-
-
-def _make_deletion_failure(
-    cluster: str, partition: Partition, source_start: Offset, destination_start: Offset
-) -> PartitionFailure:
-    reason = (
-        f"cluster {cluster}, {partition}: records below {destination_start} were deleted there, and the source still"
-        f" has those from {source_start} on: by a retention on the mirror topic (retention.ms, retention.bytes), or by"
-        " hand (DeleteRecords)"
-    )
-    return PartitionFailure(partition=partition, reason=reason, offset=source_start, kind=FailureKind.DELETED)
 
 
 def mark_aligned(status: PartitionStatus, alignment: AlignedPartition) -> PartitionStatus:

@@ -13,6 +13,8 @@ from types import MappingProxyType
 from typing import Final
 
 from mirror_core.model.mirror import DesiredState, FailureKind, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.task_messages import PartitionFailure
 
 
 class RecoveryAction(StrEnum):
@@ -191,3 +193,24 @@ def format_remedies_markdown() -> Iterator[str]:
     yield "|---|---|---|---|"
     for kind, remedy in REMEDIES.items():
         yield f"| {kind} | {remedy.happened} | {remedy.first_step} | {' or '.join(remedy.actions)} |"
+
+
+def make_deletion_failure(
+    cluster: str, partition: Partition, source_start: Offset, destination_start: Offset
+) -> PartitionFailure:
+    reason = (
+        f"cluster {cluster}, {partition}: records below {destination_start} were deleted there, and the source still"
+        f" has those from {source_start} on: by a retention on the mirror topic (retention.ms, retention.bytes), or by"
+        " hand (DeleteRecords)"
+    )
+    return PartitionFailure(partition=partition, reason=reason, offset=source_start, kind=FailureKind.DELETED)
+
+
+def make_written_failure(cluster: str, partition: Partition, end: Offset) -> PartitionFailure:
+    """`end`: where the log ended before anything was copied to it."""
+    reason = (
+        f"cluster {cluster}, {partition}: its log ended at offset {end} before this mirror copied anything to"
+        " it: somebody else made this partition and wrote to it. Find who may ALTER and WRITE the topic"
+        " (mirrorbook cluster check)"
+    )
+    return PartitionFailure(partition=partition, reason=reason, offset=Offset(0), kind=FailureKind.FOREIGN)
