@@ -186,7 +186,7 @@ def test_a_command_prints_the_schema_of_one_or_of_all(capsys: pytest.CaptureFixt
         ("failover", "'failover' has --json; these have: failover plan-set, "),
         ("runs prune", "'runs prune' has --json; these have: runs list, runs show, runs forecast"),
         ("guard", "'guard' has --json; these have: none of this name; `mirrorbook json-schema` prints all"),
-        ("statsu", "'statsu' has --json; these have: cluster unfence, "),
+        ("statsu", "'statsu' has --json; these have: failover plan-set, "),
     ],
 )
 def test_a_command_without_json_has_no_schema(words: str, listed: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -225,9 +226,9 @@ def test_who_takes_a_run_over_to_give_it_up_is_told_first_who_conducts_it(
 @pytest.mark.parametrize("take_over", [False, True])
 @pytest.mark.parametrize("of", [failover, failback])
 def test_both_kinds_are_given_up_like_this(of: Any, take_over: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = list[bool]()
+    asked, conductor = list[bool](), SimpleNamespace(has_disturbed=lambda run: False)
     monkeypatch.setattr(of, "find_run", lambda *arguments: (LINK, RUN))
-    monkeypatch.setattr(of, "make_conductor", lambda *arguments, **options: None)
+    monkeypatch.setattr(of, "make_conductor", lambda *arguments, **options: conductor)
     monkeypatch.setattr(of, "abort_run", lambda by, run, question, **options: asked.append(options["take_over"]))
     of.abort("m", take_over=take_over)
     assert asked == [take_over]
