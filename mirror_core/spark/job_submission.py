@@ -167,7 +167,7 @@ def distribute_payloads(context: SparkContext, payloads: Sequence[bytes]) -> RDD
     for payload in payloads:
         java_payloads.add(payload)
     java_context: Any = context._jsc
-    return RDD(java_context.parallelize(java_payloads, max(1, len(payloads))), context, NoOpSerializer())
+    return RDD(java_context.parallelize(java_payloads, len(payloads)), context, NoOpSerializer())
 
 
 def create_payload_frame(spark: SparkSession, payloads: Sequence[bytes]) -> DataFrame:

@@ -52,9 +52,8 @@ else:
         def partitions(self) -> list[InputPartition]:
             return [InputPartition(payload) for payload in encode_tasks(self.table)]
 
-        def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-            # Without partitions Spark calls this once, with None.
-            return read_table_payload(cast("bytes", partition.value)) if partition is not None else iter(())
+        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+            return read_table_payload(cast("bytes", partition.value))
 
 
 def read_records(spark: SparkSession, **options: str) -> DataFrame:
@@ -66,5 +65,6 @@ def read_records(spark: SparkSession, **options: str) -> DataFrame:
 
 
 def encode_tasks(table: RecordTable) -> list[bytes]:
-    """One for each range. No secrets: Spark shows them."""
-    return [msgspec.json.encode(replace(table, ranges=(wanted,))) for wanted in table.ranges]
+    """One for each range, and at least one: Spark cannot plan a table without. No secrets: Spark shows them."""
+    tasks = [replace(table, ranges=(wanted,)) for wanted in table.ranges]
+    return [msgspec.json.encode(task) for task in tasks or [table]]
