@@ -144,6 +144,11 @@ class OwnCommittedOffsets:
             )
             return frozenset(offset for offset in candidates if offset is not None)
 
+    def list_partitions(self) -> dict[str, frozenset[Partition]]:
+        """By group."""
+        with self._lock:
+            return {group: frozenset(offsets) for group, offsets in self._known.items()}
+
     def record_offset(self, group: str, partition: Partition, offset: Offset) -> None:
         """We committed it, or the source has committed the same."""
         with self._lock:

@@ -99,6 +99,7 @@ def sync_groups(
         )
         for name, offsets in sorted(fetched.offsets.items())
     }
+    left_behind = _list_left_behind(link, own_offsets, groups, fetched.offsets, topics)
     logs = _list_log_ranges(
         destination, {partition for committed, _ in source_offsets.values() for partition in committed}
     )
@@ -106,12 +107,11 @@ def sync_groups(
         destination,
         [
             destination_groups[n]
-            for n, (committed, open_partitions_here) in source_offsets.items()
-            if (committed or open_partitions_here)
-            and n in destination_groups
-            and _can_commit_for(destination_groups[n])
+            for n in sorted({*left_behind, *(n for n, asked in source_offsets.items() if any(asked))})
+            if n in destination_groups and _can_commit_for(destination_groups[n])
         ],
     )
+    decisions.mark_left_behind(left_behind, before.offsets)
     to_commit = dict[str, dict[Partition, tuple[Offset, str]]]()
     for name, (committed, open_partitions) in source_offsets.items():
         error = before.faults.get(name)
@@ -152,6 +152,25 @@ def sync_groups(
     if groups_left != state.uncommitted_groups.get(link.mirror.name, UnsyncedGroups(mirror=link.mirror.name)):
         records.append(groups_left)
     return OffsetSyncResult(sorted(decisions.rows, key=lambda row: row.subject), records)
+
+
+def _list_left_behind(
+    link: MirrorLink,
+    own_offsets: OwnCommittedOffsets,
+    groups: Collection[str],
+    source: Mapping[str, CommittedOffsets],
+    topics: Collection[str],
+) -> dict[str, frozenset[Partition]]:
+    """By group: partitions that we committed, and the source has no offset of any more."""
+    wanted, left_behind = build_group_filter(link.mirror), dict[str, frozenset[Partition]]()
+    for group, partitions in own_offsets.list_partitions().items():
+        if group not in wanted or (group in groups and group not in source):
+            continue
+        there = source.get(group, _NO_OFFSETS)
+        gone = {p for p in partitions if p.topic in topics} - there.committed.keys() - there.unstable
+        if gone:
+            left_behind[group] = frozenset(gone)
+    return left_behind
 
 
 def _is_unchanged(refetched: CommittedOffsets | None, before: CommittedOffset, partition: Partition) -> bool:
@@ -198,6 +217,17 @@ class _GroupDecisions:
     def skip_uncopied(self, group: str, topics: Collection[str]) -> None:
         text = join_limited(sorted(topics))
         self.rows.append(_to_skip_row(group, f"its offsets of topics that are not copied stay behind: {text}"))
+
+    def mark_left_behind(
+        self, left_behind: Mapping[str, Collection[Partition]], before: Mapping[str, CommittedOffsets]
+    ) -> None:
+        """Not what others have committed there."""
+        for group, partitions in left_behind.items():
+            committed = before.get(group, _NO_OFFSETS).committed
+            for partition in sorted(committed.keys() & partitions):
+                offset = committed[partition].offset
+                if offset in self._own_offsets.find_known(group, partition):
+                    self.mark_uncommitted(group, partition, _LEFT_BEHIND_TEXT, None, offset)
 
     def decide_group(
         self,
@@ -345,6 +375,10 @@ class _GroupDecisions:
 
 
 _NO_OFFSETS: Final = CommittedOffsets({}, frozenset())
+_LEFT_BEHIND_TEXT: Final = (
+    "the source has no such offset any more (deleted, expired, or hidden from the mirror), and the last one stays on"
+    " the destination: delete it there if nobody should start from it"
+)
 _METADATA_TEXT: Final = "the application's metadata, which is larger than offset.metadata.max.bytes of the destination"
 
 

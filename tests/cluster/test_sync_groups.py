@@ -19,6 +19,7 @@ from mirror_core.kafka.consumer_groups import (
     FetchedGroupOffsets,
     GroupOffsetsClient,
     OffsetsToCommit,
+    delete_group,
     fetch_group_offsets,
     list_groups,
 )
@@ -31,13 +32,14 @@ from mirror_core.model.run import Plan, RunKind, RunMode
 from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
 from mirror_core.model.timing import now_ms
 from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.state_topic import read_state
 from mirror_core.sync import offset_sync
 from mirror_core.sync.mirror_sync import SyncReport, sync_mirror
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.links import writer_of
 from tests.support import synced_groups
 from tests.support.cluster_admin import as_admin
-from tests.support.group_commits import commit_offsets, fetch_offsets
+from tests.support.group_commits import commit_offsets, delete_offset, fetch_offsets
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce
 from tests.support.memory_state import run_of
 from tests.support.synced_groups import commit, consumer, made_anew
@@ -277,6 +279,27 @@ def test_offsets_of_a_topic_without_a_copy_are_named_and_stay_behind(
         (group, SyncAction.SKIP, f"its offsets of topics that are not copied stay behind: {topic}")
     ]
     assert committed(link, group, topic) is None
+
+
+@pytest.mark.parametrize("gone", ["group", "offset"])
+def test_an_offset_that_the_source_has_no_more_stays_and_is_named_until_it_is_deleted(
+    pair: Pair, link: MirrorLink, group: str, topic: str, gone: str
+) -> None:
+    def delete(cluster: SandboxCluster) -> None:
+        with as_admin(cluster) as client:
+            delete_group(client, group) if gone == "group" else delete_offset(client, group, Partition(topic, 0))
+
+    commit(link, "source", group, topic, 4)
+    assert synced(link)[0].done
+    delete(pair.east)
+    (row,) = [row for row in synced(link) if row.subject != group]
+    assert (row.subject, row.action, row.destination) == (f"{group} {topic}-0", SyncAction.SKIP, "4")
+    assert "the source has no such offset any more" in row.reason
+    (left,) = read_state(link.destination).uncommitted_groups[link.mirror.name].uncommitted
+    assert (left.group, left.partition, left.destination_offset) == (group, f"{topic}-0", 4)
+    delete(pair.west)
+    assert [row for row in synced(link) if row.subject != group] == []
+    assert read_state(link.destination).uncommitted_groups[link.mirror.name].uncommitted == ()
 
 
 def test_every_group_in_scope_is_accounted_for(pair: Pair, link: MirrorLink, group: str, topic: str) -> None:
