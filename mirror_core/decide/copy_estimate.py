@@ -12,7 +12,7 @@ from typing import Final
 
 from mirror_core.decide.gaps_and_resume import FILLED_MASK, MAX_MARKED_START
 from mirror_core.decide.mirror_snapshot import join_limited
-from mirror_core.decide.topic_settings import choose_min_insync_replicas, choose_replication_factor
+from mirror_core.decide.topic_settings import MIRROR_HELD_KEYS, choose_min_insync_replicas, choose_replication_factor
 from mirror_core.model.mirror import GapFilling
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange
@@ -172,7 +172,11 @@ def warn_refused_settings(destination: str, refused: Mapping[str, Mapping[str, s
             by_setting.setdefault(key, []).append(topic)
     return [
         f"{destination} refuses {key} of {join_limited(topics, _MAX_NAMED_TOPICS)} ({refused[topics[0]][key]}): copied"
-        " without it, and without it after a failover, too"
+        + (
+            " without the mirror's value"
+            if key in MIRROR_HELD_KEYS
+            else " without it, and without it after a failover, too"
+        )
         for key, topics in sorted(by_setting.items())
     ]
 

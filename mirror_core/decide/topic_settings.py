@@ -172,16 +172,20 @@ def search_accepted(wanted: Mapping[str, str]) -> Generator[dict[str, str], str 
             return None
     refused = dict[str, str]()
     for key in sorted(wanted.keys() - accepted.keys()):
+        reasons = list[str]()
         for value in (wanted[key], *list_lower_limits(key, wanted[key])):
             reason = yield {**accepted, key: value}
             if reason is None:
                 accepted = {**accepted, key: value}
                 break
-            refused.setdefault(key, reason)
+            reasons.append(reason)
+        else:
+            refused[key] = reasons[0]
     return AcceptedSettings(accepted, refused)
 
 
 def list_lower_limits(key: str, value: str | None) -> tuple[str, ...]:
+    """Without the mirror's margin the source's own limit holds: nothing of the source's is left out then."""
     limit = int(value or 0) - BATCH_MARGIN_BYTES if key == "max.message.bytes" else 0
     return (str(limit),) if limit > 0 else ()
 

@@ -338,7 +338,11 @@ def _adopt_topics(
         name: {key: limit for key in topic_refusals for limit in list_lower_limits(key, adopted[name][key])}
         for name, topic_refusals in without.items()
     }
-    try_alter_configs(destination, lower_limits, validate_only=validate_only)
+    unlowered = try_alter_configs(destination, lower_limits, validate_only=validate_only)
+    without = {
+        name: {k: why for k, why in reasons.items() if name in unlowered or k not in lower_limits[name]}
+        for name, reasons in without.items()
+    }
     current = describe_available_configs(destination, without)[0] if without else {}
     faults = dict[str, RemoteFault](denied)
     for name, topic_refusals in without.items():

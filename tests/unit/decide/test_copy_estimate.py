@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.copy_estimate import estimate_copy, format_copy_estimate, warn_few_replicas
+from mirror_core.decide.copy_estimate import (
+    estimate_copy,
+    format_copy_estimate,
+    warn_few_replicas,
+    warn_refused_settings,
+)
 from mirror_core.decide.gaps_and_resume import MAX_MARKED_START, BothLogBounds, ResumePoint, decide_resume_point
 from mirror_core.decide.topic_settings import build_mirroring_configs
 from mirror_core.model.mirror import GapFilling
@@ -106,3 +111,12 @@ def test_topics_whose_records_count_as_copied_on_one_broker_are_named() -> None:
     assert build_mirroring_configs({}, 3)["min.insync.replicas"] == "2"
     assert "(t0, t1, t2, t3, t4 and 3 more)" in warn_few_replicas("west", {f"t{i}": 2 for i in range(8)}, 3)[0]
     assert "have no more than 1 on west" in warn_few_replicas("west", {"orders": 3}, 1)[0]
+
+
+def test_a_setting_that_only_the_mirror_wants_is_not_said_to_be_missing_after_a_failover() -> None:
+    """Promotion sets the source's value instead, and the sync says where that one would be refused."""
+    refused = {"orders": {"flush.ms": "no", "message.timestamp.after.max.ms": "never"}}
+    assert warn_refused_settings("west", refused) == [
+        "west refuses flush.ms of orders (no): copied without it, and without it after a failover, too",
+        "west refuses message.timestamp.after.max.ms of orders (never): copied without the mirror's value",
+    ]
