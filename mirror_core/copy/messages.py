@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from mirror_core.decide.gaps_and_resume import LONG_TURN_OPEN_MS
 from mirror_core.kafka.client import ClusterClient
@@ -10,6 +11,10 @@ from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.rights.acl_rules import format_acl_command
 from mirror_core.rights.required_acls import CLUSTER_NAME
+
+DENIAL_TEXT: Final = (
+    "No grant helps beside a denial, as a fence of another mirror sets it: `kafka-acls.sh --list` shows those"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,7 @@ def _format_grant(side: ClusterSide, operation: Operation, resource: Resource, n
 def format_denied(side: ClusterSide, partition: Partition, operation: Operation) -> str:
     return (
         f"cluster {side.name}, {partition}: the data principal may not {operation}; grant it: "
-        f"`{_format_grant(side, operation, Resource.TOPIC, partition.topic)}`"
+        f"`{_format_grant(side, operation, Resource.TOPIC, partition.topic)}`. {DENIAL_TEXT}"
     )
 
 
@@ -38,7 +43,7 @@ def format_markers_denied(side: ClusterSide, partition: Partition) -> str:
     return (
         f"cluster {side.name}, {partition}: its log has gaps (transactions, compaction), and the data principal may "
         "not write the markers that fill them; grant it: "
-        f"`{_format_grant(side, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)}`"
+        f"`{_format_grant(side, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)}`. {DENIAL_TEXT}"
     )
 
 

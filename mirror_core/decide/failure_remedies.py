@@ -49,7 +49,7 @@ REMEDIES: Final[Mapping[FailureKind, FailureRemedy]] = MappingProxyType(
     {
         FailureKind.DENIED: FailureRemedy(
             "a principal lacks a right",
-            "grant it: the reason names it. The data plane tries again every five minutes",
+            "grant it, or lift the denial: the reason says how. The data plane tries again every five minutes",
             (RecoveryAction.RETRY,),
         ),
         FailureKind.GONE: FailureRemedy(

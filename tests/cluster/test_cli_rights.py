@@ -101,6 +101,11 @@ def good_and_bad(desk: Desk) -> tuple[Mirrored, str, str]:
     return desk.started(good, bad), good, bad
 
 
+BESIDE_A_DENIAL = (
+    "No grant helps beside a denial, as a fence of another mirror sets it: `kafka-acls.sh --list` shows those"
+)
+
+
 def replicate_with_one_bad(desk: Desk, mirrored: Mirrored, good: str, bad: str, reason: str) -> None:
     said = desk.run("replicate", mirrored.name, "--runner", "local", "--until-caught-up")
     assert (said.code, said.err) == (1, f"error: 1 {MENDED}\n  - {bad}-0: {reason}\n")
@@ -120,7 +125,7 @@ def test_a_data_principal_that_may_not_write_one_topic(desk: Desk, good_and_bad:
     reason = (
         f"cluster west, {bad}-0: the data principal may not WRITE; grant it: "
         f"`kafka-acls.sh --bootstrap-server BOOTSTRAP --add --allow-principal User:{user} "
-        f"--operation Write --topic {bad}`"
+        f"--operation Write --topic {bad}`. {BESIDE_A_DENIAL}"
     )
     replicate_with_one_bad(desk, mirrored, good, bad, reason)
     # The remedy that it names is one.
@@ -139,7 +144,7 @@ def test_a_data_principal_that_may_not_read_one_topic(desk: Desk, good_and_bad: 
     reason = (
         f"cluster east, {bad}-0: the data principal may not READ; grant it: "
         f"`kafka-acls.sh --bootstrap-server BOOTSTRAP --add --allow-principal User:{user} "
-        f"--operation Read --topic {bad}`"
+        f"--operation Read --topic {bad}`. {BESIDE_A_DENIAL}"
     )
     replicate_with_one_bad(desk, mirrored, good, bad, reason)
 
@@ -151,6 +156,6 @@ def test_a_data_principal_that_may_not_see_one_topic(desk: Desk, good_and_bad: t
     reason = (
         f"cluster west, {bad}-0: the data principal may not DESCRIBE; grant it: "
         f"`kafka-acls.sh --bootstrap-server BOOTSTRAP --add --allow-principal User:{user} "
-        f"--operation Describe --topic {bad}`"
+        f"--operation Describe --topic {bad}`. {BESIDE_A_DENIAL}"
     )
     replicate_with_one_bad(desk, mirrored, good, bad, reason)
