@@ -12,7 +12,7 @@ from mirror_core.decide.approval_rules import explain_not_approved, select_valid
 from mirror_core.decide.failure_remedies import RecoveryAction
 from mirror_core.decide.mirror_change import FilterChange, format_plan
 from mirror_core.model.errors import BadRequest, Refused
-from mirror_core.model.mirror import DesiredState, Mirror, TopicAccess
+from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, TopicAccess
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import RunKind
 from mirror_core.model.text import escape_invisible_lines
@@ -117,7 +117,7 @@ def _plan_change(link: MirrorLink, state: State, context: Context) -> ControlCha
         return _plan_recovery_change(link, context)
     if action == "change":
         return _plan_filter_change(link, state, context)
-    if action not in _ACTIONS_TO_APPROVE:
+    if action not in _ACTIONS_TO_APPROVE or (action == "stop" and _is_stopped(mirror, state)):
         return None
     hashed_values = [action, mirror.name, mirror.source_id, mirror.destination_id]
     lines, run_id = [_ACTIONS_TO_APPROVE[action].format(source=mirror.source, destination=mirror.destination)], ""
@@ -145,6 +145,12 @@ _ACTIONS_TO_APPROVE: Final = MappingProxyType(
     }
 )
 """Actions that need approval, and what they do."""
+
+
+def _is_stopped(mirror: Mirror, state: State) -> bool:
+    """Stopping it again, as an attempt does whose approvals are used up, changes nothing."""
+    statuses = state.partitions.get(mirror.name, {}).values()
+    return mirror.desired is DesiredState.STOPPED and all(s.state is PartitionState.STOPPED for s in statuses)
 
 
 def _require_active_run(state: State, mirror: MirrorName, action: str) -> Run:

@@ -14,6 +14,7 @@ import yaml
 
 from mirror_core.decide.drills import is_drill_mirror, to_drill_name
 from mirror_core.kafka.config import load_config
+from mirror_core.mirrors.mirror_commands import start_mirror
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import MirrorName
@@ -256,6 +257,31 @@ def test_a_mirror_is_controlled_without_a_shell(
     assert ends("resume") == "failed"
     for _ in range(2):
         assert (ends("start"), recorded().desired) == ("success", DesiredState.STARTED)
+
+
+def test_a_control_that_is_cleared_later_stops_no_mirror_again_by_the_old_approval(
+    dag_bag: DagBag, pair: Pair, mirror: MirrorName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By anybody who may clear a task; an approval holds for an hour, and within it the mirror was started again."""
+    from airflow.sdk.exceptions import AirflowFailException
+    from mirrorbook_airflow import control_tasks
+
+    params = {"mirror": mirror, "source": "east", "destination": "west", "topics": [new_topic(pair.east)]}
+    assert run_dag(dag_bag.dags["mirror_create"], params).state == "success"
+    config, run_control = load_config(pair.config_path), control_tasks.ControlMirror.execute
+
+    def execute(task: control_tasks.ControlMirror, context: Any) -> str:
+        said = run_control(task, context)
+        assert run_control(task, context), "an attempt that is repeated has nothing left to do"
+        start_mirror(find_mirror_link(config, mirror)[0])
+        with pytest.raises(AirflowFailException, match="1 person has to approve it, and so far nobody did"):
+            run_control(task, context)
+        return said
+
+    monkeypatch.setattr(control_tasks.ControlMirror, "execute", execute)
+    with answered_by("ann"):
+        assert run_dag(dag_bag.dags["mirror_control"], {"mirror": mirror, "action": "stop"}).state == "success"
+    assert read_state(config.cluster("west")).mirrors[mirror].desired is DesiredState.STARTED
 
 
 def test_a_second_run_for_the_same_mirror_is_red_and_does_not_disturb_the_first(
