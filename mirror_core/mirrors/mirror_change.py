@@ -45,11 +45,14 @@ from mirror_core.state.state_topic import read_complete_state
 from mirror_core.state.writer import StateWriter
 from mirror_core.sync.acl_sync import close_released_topics
 from mirror_core.sync.circle_search import search_circles
+from mirror_core.sync.cluster_identity import is_source_alive
 from mirror_core.sync.mirror_topics import create_missing_topics, list_mirror_topics, sync_configs
 
 FINISH_TIMEOUT_S: Final = 180.0
 """Two long epochs of a data plane that compares logs."""
 _POLL_S: Final = 0.5
+_SILENT_PROBES: Final = 3
+"""One may have met a busy moment of the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,25 +187,34 @@ def finish_change(
 ) -> bool:
     """Waits until the data plane has dropped topics that leave, and releases them. May be repeated.
 
-    Does it itself where no data plane runs. False when the time was not enough: the next sync goes on.
+    Does it itself where no data plane runs, or where its source is silent: it could not plan then, and an unplanned
+    failover waits for this. False when the time was not enough: the next sync goes on.
     """
-    deadline, is_reported = time.monotonic() + timeout_s, False
+    deadline, is_reported, silent_probes = time.monotonic() + timeout_s, False, 0
     while True:
         state = read_complete_state(link.destination)
         state.require_readable(link.mirror.name)
         if not list_open_departures(state, link):
             break
-        if find_live_lease(
+        is_silent = silent_probes >= _SILENT_PROBES
+        if not is_silent and find_live_lease(
             state, link.mirror.name, measure_clock_ahead_ms(link.destination, timeout_s=CLOCK_TIMEOUT_S)
         ):
-            if time.monotonic() > deadline:
+            silent_probes = 0 if is_source_alive(link) else silent_probes + 1
+            if time.monotonic() > deadline and not silent_probes:
                 return False
             if not is_reported:
                 report("waiting until the data plane has dropped what leaves: at its next plans")
                 is_reported = True
             time.sleep(_POLL_S)
             continue
-        _stop_leaving(link, report)
+        if is_silent:
+            report(f"cluster {link.source.name} is silent, so the data plane cannot plan: taking its place")
+        _stop_leaving(link, report, take_over=is_silent)
+        if list_open_departures(read_complete_state(link.destination), link):  # no leader on the destination
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
     for line in _finish_owned(link):
         report(line)
     return True
@@ -215,11 +227,12 @@ def _finish_owned(link: MirrorLink) -> list[str]:
 
 
 @retry_until_owned
-def _stop_leaving(link: MirrorLink, report: Callable[[str], None]) -> None:
-    """Where no data plane runs: its lease is taken, so that none begins meanwhile."""
+def _stop_leaving(link: MirrorLink, report: Callable[[str], None], *, take_over: bool) -> None:
+    """Where no data plane runs: its lease is taken, so that none begins meanwhile. `take_over`: from a live one."""
     name = link.mirror.name
     with take_control(link, MirrorCommand.CHANGE) as writer:
-        if find_live_lease(writer.state, name, measure_clock_ahead_ms(link.destination, timeout_s=CLOCK_TIMEOUT_S)):
+        ahead_ms = measure_clock_ahead_ms(link.destination, timeout_s=CLOCK_TIMEOUT_S)
+        if not take_over and find_live_lease(writer.state, name, ahead_ms):
             return
         with release_at_end(take_over_lease(link.destination, name, make_owner_name())) as lease:
             lease.wait_for_old_writers(report)

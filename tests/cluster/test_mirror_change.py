@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import PartitionState, TopicAccess
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunMode
+from mirror_core.state.lease import take_over_lease
 from tests.cluster.desk import Desk
 from tests.support.checked_threads import beside
 from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
@@ -146,6 +148,22 @@ def test_a_change_that_was_killed_is_finished_by_the_next_sync_or_change(
 
 def die(*args: object, **kwargs: object) -> None:
     raise InterruptedError
+
+
+def test_a_change_is_finished_when_the_source_is_lost_and_its_data_plane_can_plan_no_more(
+    two: tuple[Mirrored, str, str],
+) -> None:
+    mirrored, _, leaves = two
+    wanted = FilterChange(exclude_topics=(leaves,), access=RELEASED)
+    change_mirror(mirrored.link, wanted, prepare_change(mirrored.link, mirrored.state, wanted).plan.hash)
+    link = mirrored.link
+    lost_source = replace(link.source, control={**link.source.control, "bootstrap.servers": "127.0.0.1:1"})
+    take_over_lease(link.destination, link.mirror.name, "elsewhere, data plane 1")  # it lives, and never plans again
+    assert finish_change(replace(link, source=lost_source), timeout_s=0.1), "an unplanned failover waits for it"
+    departure = mirrored.state.departures[mirrored.name][leaves]
+    assert (departure.is_done, [s.lmo for s in departure.statuses]) == (True, [50])
+    assert retention(mirrored, leaves) == "86400000"
+    assert not mirrored.failover.decide(RunMode.UNPLANNED).reasons
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(10, marks=pytest.mark.slow)])
