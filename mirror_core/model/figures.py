@@ -324,7 +324,10 @@ def format_value(key: str, value: FigureValue) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):
-        return _FORMATS[definition.unit](value) if definition.unit in _FORMATS else str(value)
+        try:
+            return _FORMATS[definition.unit](value) if definition.unit in _FORMATS else str(value)
+        except (ArithmeticError, ValueError, OSError):  # such as a time of a clock that was far off
+            return str(value)
     if isinstance(value, str):
         return definition.texts.get(value, value)
     if isinstance(value, Mapping):

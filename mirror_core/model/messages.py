@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import jinja2
 
 CATALOGUE_FILE: Final = "messages.toml"
+ERROR_VALUE: Final = "reason"
 
 MessageValue = str | int | float | bool | tuple[str, ...] | None
 
@@ -37,6 +38,11 @@ class Message:
 
     def __str__(self) -> str:
         return format_message(self)
+
+    @property
+    def facts(self) -> dict[str, MessageValue]:
+        """Values without an error's words, which differ from one try to the next."""
+        return {name: value for name, value in self.values.items() if name != ERROR_VALUE}
 
 
 def _to_plain_value(value: object) -> MessageValue:

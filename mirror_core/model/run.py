@@ -129,7 +129,7 @@ class Plan:
             "steps": [[s.name, s.action, s.reversible] for s in self.steps],
             "bound": sorted([f.name, f.value, f.lifetime] for f in self.bound_facts),
             "strategies": dict(sorted(self.strategies.items())),
-            "unknown": sorted(([m.code, m.subject, dict(m.values)] for m in self.unknown), key=json.dumps),
+            "unknown": sorted(([m.code, m.subject, m.facts] for m in self.unknown), key=json.dumps),
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -59,6 +59,13 @@ def test_unknown_is_neither_zero_nor_none(key: FigureKey) -> None:
     assert format_value(key, ()) == "none"
 
 
+@pytest.mark.parametrize("key", FigureKey)
+def test_a_number_that_no_format_takes_stops_nobody(key: FigureKey) -> None:
+    for value in (10**18, -(10**30), float("inf"), float("nan")):
+        assert format_value(key, value)
+    assert format_value(FigureKey.FENCE_SINCE_MS, 10**18) == str(10**18)
+
+
 @pytest.mark.parametrize("value", [None, 0, 3, 2.0, True, "a", ("a", "b"), {"a": None, "b": 2.5, "c": "x", "d": False}])
 def test_a_value_comes_back_from_json_as_it_was(value: FigureValue) -> None:
     decoded = msgspec.json.decode(msgspec.json.encode({FigureKey.OWNER: value}), type=dict[FigureKey, FigureValue])

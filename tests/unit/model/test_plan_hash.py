@@ -76,6 +76,7 @@ def test_each_thing_that_was_approved_changes_it(other: Plan) -> None:
         replace(PLAN, discarded=7),
         replace(PLAN, bound_facts=(GROUPS, SOURCE)),
         replace(PLAN, unknown=(Message("lag", "a-1"), Message("lag", "a-0", known=1))),
+        replace(PLAN, unknown=(Message("lag", "a-0", known=1), Message("lag", "a-1", reason="silent for 1.02 s"))),
         replace(PLAN, strategies={"b": FailbackStrategy.RECREATE, "a": FailbackStrategy.NONE}),
     ],
 )
