@@ -11,7 +11,7 @@ from mirror_core.decide import drills
 from mirror_core.decide.clock_skew import UNKNOWN_TIME_TEXT, format_ago, format_since
 from mirror_core.decide.failover_readiness import UnplannedForecast, format_read_again
 from mirror_core.decide.fence_state import format_time
-from mirror_core.decide.loss_bound import LossBound, format_behind
+from mirror_core.decide.loss_bound import LossBound, find_oldest, format_behind
 from mirror_core.model.figures import FigureKey, find_definition, format_share, format_value
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.run import Run, RunMode
@@ -143,9 +143,10 @@ def make_loss_card(snapshot: MirrorView | None, mirror: Mirror) -> AnswerCard:
 def _format_loss(loss: LossBound, missing: int) -> str:
     if missing:
         return f"at least {missing:,} offsets"
-    if loss.unknown_partitions or loss.observed_s is None:
+    within_s = find_oldest([loss.observed_s, loss.topics_listed_s])  # topics may be newer than their listing
+    if loss.unknown_partitions or within_s is None or any(p.is_failed for p in loss.partitions.values()):
         return "no offset that is known"
-    return f"at most the last {loss.observed_s:,.1f} s"
+    return f"at most the last {within_s:,.1f} s"
 
 
 def make_time_card(

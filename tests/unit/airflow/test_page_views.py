@@ -254,6 +254,25 @@ def test_no_known_loss_is_good_only_while_the_source_is_seen(age_ms: int, lag: i
     assert card.value == value
 
 
+@pytest.mark.parametrize(
+    ("listed_s", "is_failed", "value"),
+    [
+        (9.0, False, "at most the last 9.0 s"),
+        (None, False, "no offset that is known"),
+        (1.0, True, "no offset that is known"),
+    ],
+)
+def test_a_bound_in_seconds_holds_for_new_topics_and_failed_partitions_too(
+    listed_s: float | None, is_failed: bool, value: str
+) -> None:
+    view = seen(row(0), row(1))
+    assert view.loss is not None
+    first, second = view.loss.partitions.items()
+    partitions = dict([first, (second[0], replace(second[1], is_failed=is_failed, age_s=86_400.0 if is_failed else 1))])
+    loss = replace(view.loss, topics_listed_s=listed_s, partitions=partitions)
+    assert page(replace(view, loss=loss)).cards[1].value == value
+
+
 def test_of_nothing_mirrored_no_loss_is_known() -> None:
     assert page(seen()).cards[1].value == "unknown"
 
