@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from mirror_core.decide.gaps_and_resume import LONG_TURN_OPEN_MS
+from mirror_core.decide.gaps_and_resume import LONG_TURN_OPEN_MS, MAX_GAP_OFFSETS
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.names import ClusterName, Partition
@@ -115,6 +115,14 @@ def format_unrecorded_trim(cluster: str, partition: Partition, source_start: int
     return (
         f"cluster {cluster}, {partition}: offsets below {source_start} were deleted there before they were copied; "
         "copying goes on once that is recorded"
+    )
+
+
+def format_too_wide(cluster: str, partition: Partition, offset: int, gap_end: int) -> str:
+    return (
+        f"cluster {cluster}, {partition}, offset {offset}: the source deleted {gap_end - offset:,} offsets before they "
+        f"were copied, and markers can fill {MAX_GAP_OFFSETS:,} at once. The copy stays as it is, with what "
+        "`hold_deletions` keeps: read there what you need, then recopy the partition, which deletes it"
     )
 
 

@@ -9,9 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
-from mirror_core.copy.messages import format_foreign, format_overfilled, format_retimed, format_unrecorded_trim
+from mirror_core.copy.messages import (
+    format_foreign,
+    format_overfilled,
+    format_retimed,
+    format_too_wide,
+    format_unrecorded_trim,
+)
 from mirror_core.copy.partition_replicator import PartitionReplicator
 from mirror_core.decide.gaps_and_resume import (
+    MAX_GAP_OFFSETS,
     NO_KNOWN_OFFSET,
     NO_MARKER,
     BothLogBounds,
@@ -90,10 +97,11 @@ class ResumeDecider:
         """Changes nothing. `compare_from`: see `find_comparison_start`."""
         if (failure := self._check_retimed(replicator, bounds)) is not None:
             return failure
-        position_decision = decide_resume_point(bounds)
+        holds_deletions = replicator.assigned.holds_deletions
+        position_decision = decide_resume_point(bounds, holds_deletions=holds_deletions)
         if isinstance(position_decision, ForeignWrite):
             bounds = self._restore_forgotten_markers(replicator.partition, bounds)
-            position_decision = decide_resume_point(bounds)
+            position_decision = decide_resume_point(bounds, holds_deletions=holds_deletions)
         problem: FailDecision | WaitDecision | None = None
         match position_decision:
             case SourceLostRecords(position, reason, check_tail):
@@ -107,6 +115,11 @@ class ResumeDecider:
                 if first is None:
                     return self._fail_overfilled(replicator, expected, bounds.log_end)
                 return self._fail_foreign(replicator, first)
+            case ResumePoint(offset=offset, gap_end=gap_end) if (
+                gap_end - offset > MAX_GAP_OFFSETS and not replicator.uses_hidden_records
+            ):
+                text = format_too_wide(self.destination, replicator.partition, offset, gap_end)
+                return FailDecision(text, offset, FailureKind.GAP_LIMIT)
             case ResumePoint() as resume:
                 end_unverified = resume.must_check_tail and _can_postpone_check(replicator, bounds, resume)
                 if resume.must_check_tail and not end_unverified:

@@ -202,7 +202,7 @@ class Planner:
         if leaving and state.active_run(mirror) is None:  # a run holds which partitions there are
             planned |= self._plan_departures(leaving)
         return CopyPlan(
-            partitions={p: to_assigned(planned[p]) for p in copied},
+            partitions={p: to_assigned(planned[p], hold_ms=self.hold_ms) for p in copied},
             lags={p: end - positions[p] for p, end in ends.items() if p in positions},
             ends=ends,
             changes=tuple(
@@ -500,9 +500,10 @@ def mark_failed(status: PartitionStatus, failure: PartitionFailure) -> Partition
 
 
 def to_assigned(
-    status: PartitionStatus, until: Offset | None = None, verified: VerifiedEnd | None = None
+    status: PartitionStatus, until: Offset | None = None, verified: VerifiedEnd | None = None, *, hold_ms: int
 ) -> PartitionAssignment:
     """`until`: the next offset to copy at which it is done."""
+    counted_end = find_counted_end(status)
     return PartitionAssignment(
         partition=status.partition,
         source_topic_id=status.source_topic_id,
@@ -511,7 +512,8 @@ def to_assigned(
         source_epoch=status.source_epoch,
         verified_end=None if verified is None else Offset(verified.end),
         verified_epoch=-1 if verified is None else verified.destination_epoch,
-        trim_recorded_until=find_counted_end(status),
+        trim_recorded_until=counted_end,
+        holds_deletions=hold_ms > 0 and counted_end is not None,  # nothing to hold before the copy has begun
     )
 
 

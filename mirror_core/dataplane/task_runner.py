@@ -147,6 +147,7 @@ class LocalCopy:
         # Partitions verified to their end are not compared again while applications stand still.
         ids = {partition.topic: status.destination_topic_id for partition, status in statuses.items()}
         verified = read_verified(state.verifications.get(mirror.name), ids)
+        hold_ms = self.link.config.deletion_hold_ms(mirror.name)
         return Assignment(
             mirror=mirror.name,
             source=mirror.source,
@@ -154,7 +155,9 @@ class LocalCopy:
             config_path=str(self.link.config.path),
             producer_id=mirror.producer_id,
             gaps=mirror.gaps,
-            partitions=tuple(to_assigned(statuses[p], end, verified.get(p)) for p, end in sorted(ends.items())),
+            partitions=tuple(
+                to_assigned(statuses[p], end, verified.get(p), hold_ms=hold_ms) for p, end in sorted(ends.items())
+            ),
             epoch=0,
             task=0,
             start_ms=start_ms,

@@ -144,6 +144,8 @@ MAX_MARKED_START: Final = 100_000
 """A log start at most this far behind the position is reached by markers, which consumers never see."""
 NO_KNOWN_OFFSET: Final = -1
 _HALF: Final = (FILLED_MASK + 1) // 2
+MAX_GAP_OFFSETS: Final = _HALF - 1
+"""A wider one, half filled, would pass for a foreign write: filled offsets are counted modulo 2**28."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +211,13 @@ class SourceLostRecords:
     """The destination's tail is unverified: a foreign write may have made it longer."""
 
 
-def decide_resume_point(logs: BothLogBounds) -> ResumePoint | ForeignWrite | SourceLostRecords:
-    """The position is the destination's log end, if our own records and markers end there."""
+def decide_resume_point(
+    logs: BothLogBounds, *, holds_deletions: bool = False
+) -> ResumePoint | ForeignWrite | SourceLostRecords:
+    """The position is the destination's log end, if our own records and markers end there.
+
+    `holds_deletions`: the destination's log is kept. Seeding would delete it.
+    """
     position = logs.log_end
     missing = 0 if logs.producer is None else _count_missing(logs.producer, position)
     if logs.producer is not None and missing < 0 and not _can_be_forgotten(logs.producer):
@@ -229,7 +236,8 @@ def decide_resume_point(logs: BothLogBounds) -> ResumePoint | ForeignWrite | Sou
         deleted_from = gap_end
         # What the source itself deleted before it was copied is a gap like any other; a wide one is seeded instead. One
         # that is half filled becomes longer: before its old end the source has nothing left to tell where it ends.
-        uses_markers = gap_end > position or source_start - position <= MAX_MARKED_START
+        is_near = source_start - position <= MAX_MARKED_START
+        uses_markers = gap_end > position or is_near or (holds_deletions and logs.log_start < position)
         gap_end, seed_end = (source_start, position) if uses_markers else (position, source_start)
     nothing_to_check = position == logs.log_start or position <= source_start
     return ResumePoint(

@@ -25,6 +25,8 @@ class PartitionAssignment:
     verified_epoch: int = -1
     trim_recorded_until: Offset | None = None
     """Trimmed offsets below it are recorded. None: the copy has not reached the source's log start."""
+    holds_deletions: bool = False
+    """The destination keeps for a while what the source deletes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

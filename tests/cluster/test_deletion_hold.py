@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from mirror_core.dataplane.epoch_results import EpochResults
+from mirror_core.decide.gaps_and_resume import MAX_MARKED_START
 from mirror_core.decide.truncation import AllowedStrategies
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.config_sections import MirrorSections
@@ -22,11 +23,13 @@ from mirror_core.model.run import FailbackStrategy, RunMode, RunState
 from mirror_core.state.state_records import PartitionRecord
 from tests.cluster.desk import Desk
 from tests.cluster.links import writer_of
+from tests.support import log_shapes
 from tests.support.cluster_admin import as_admin
 from tests.support.failback_runs import content, failback_of, go_home
 from tests.support.failover_runs import app_topic, begin, denied
 from tests.support.gap_logs import assert_equal, bounds
 from tests.support.kafka_clients import Pair, new_topic, produce, read_all
+from tests.support.log_shapes import Row
 from tests.support.mirrored_topics import Mirrored, new_mirror
 from tests.support.topic_equality import assert_parity
 
@@ -92,7 +95,10 @@ def test_the_copy_keeps_what_is_deleted_on_the_source_until_the_hold_is_taken_aw
     cut(pair, topic, 12)
     said = desk.run(*copy)
     assert said.code == 0
-    assert "cluster east has deleted records that west holds for 1 d (`hold_deletions`): 12 offset(s)" in said.out
+    assert (
+        "cluster east has deleted records that west holds for 1 d (`hold_deletions`): deleted on the source, readable"
+        " on the destination: 12 offsets; "
+    ) in said.out
     assert read_all(pair.west, topic) == sent
     first = held(mirrored, topic)
     assert first is not None
@@ -102,11 +108,14 @@ def test_the_copy_keeps_what_is_deleted_on_the_source_until_the_hold_is_taken_aw
     assert desk.run(*copy).code == 0, "another process, which has taken the lease over"
     assert held(mirrored, topic) == first, "the hold began anew"
     assert read_all(pair.west, topic) == sent
-    assert f": {topic}-0 [0, 12)" in described()
-    assert described().startswith("for 1 d: 12 offset(s) of 1 partition(s), the oldest since ")
+    assert described().endswith(f"; their offsets: {topic}-0 [0, 12)")
+    assert described().startswith(
+        "for 1 d: deleted on the source, readable on the destination: 12 offsets; partitions of these: 1; "
+        "the oldest since: "
+    )
     assert_parity(mirrored)
     plan = desk.run("failover", "plan", mirrored.name)
-    assert "deleted on east, still on west" in plan.out
+    assert "deleted on the source, readable on the destination" in " ".join(plan.out.split())
 
     hold("0")
     assert desk.run(*copy).code == 0
@@ -152,6 +161,21 @@ def test_nothing_is_deleted_whose_hold_could_not_be_recorded(
     assert (held(mirrored, topic), read_all(pair.west, topic)) == (None, sent)
     mirrored.copy()
     assert (held_range(mirrored, topic), read_all(pair.west, topic)) == ((0, 8), sent)
+
+
+def test_what_the_source_deletes_far_beyond_the_copy_costs_nothing_that_is_held(pair: Pair, tmp_path: Path) -> None:
+    topic = new_topic(pair.east)
+    sent = produce(pair.east, topic, 20)
+    mirrored = with_hold(new_mirror(pair, tmp_path, topic))
+    mirrored.copy()
+    end = 20 + MAX_MARKED_START + 50
+    many = log_shapes.new_producer(pair.east, linger_ms="1000", batch_num_messages="100000", compression_type="zstd")
+    log_shapes.send(many, topic, (Row(key=b"k", value=b"") for _ in range(20, end)))
+    cut(pair, topic, end)
+    later = produce(pair.east, topic, 5)
+    mirrored.copy()
+    assert read_all(pair.west, topic) == [*sent, *later]
+    assert held_range(mirrored, topic) == (0, end)
 
 
 def test_a_planned_failover_is_no_way_round_the_hold(pair: Pair, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ class Clock:
 
 def replicator(of: PartitionStatus, *, told: bool, clock: Clock | None = None) -> PartitionReplicator:
     made = PartitionReplicator(
-        replace(to_assigned(of), source_epoch=1, all_answered=True), clock=clock or Clock(), has_driver=told
+        replace(to_assigned(of, hold_ms=0), source_epoch=1, all_answered=True), clock=clock or Clock(), has_driver=told
     )
     made.set_leaders(1, 1, 1)
     return made

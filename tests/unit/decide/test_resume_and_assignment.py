@@ -187,6 +187,16 @@ def test_a_log_that_starts_far_away_is_seeded() -> None:
     assert decide_resume_point(seen(source_start=far, source_end=far)) == resumed(50, 50, seed_end=far, deleted_from=50)
 
 
+@given(st.integers(0, 60), st.integers(51, 2**40))
+def test_a_hold_keeps_the_log_however_far_the_source_has_deleted(log_start: int, start: int) -> None:
+    """Seeding deletes what is there. An empty log holds nothing."""
+    logs = seen(log_start=min(log_start, 50), source_start=start, source_end=start)
+    found = decide_resume_point(logs, holds_deletions=True)
+    assert isinstance(found, ResumePoint)
+    assert (found.seed_end > found.offset) == (logs.log_start == logs.log_end and start > 50 + MAX_MARKED_START)
+    assert max(found.seed_end, found.gap_end) == start
+
+
 @given(st.integers(53, 50 + 2 * MAX_MARKED_START))
 def test_a_gap_half_filled_whose_end_the_source_has_deleted_is_filled_to_where_the_source_begins(start: int) -> None:
     half = OwnProducerState(45, marker(7))

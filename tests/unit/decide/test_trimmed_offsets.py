@@ -90,7 +90,7 @@ def test_only_statuses_that_change_are_written() -> None:
 
 def test_heartbeats_that_were_deleted_are_no_loss() -> None:
     beats = Partition(get_heartbeat_topic(NAME), 0)
-    assert to_assigned(status(beats)).trim_recorded_until is None
+    assert to_assigned(status(beats), hold_ms=0).trim_recorded_until is None
     assert count_deletions({beats: status(beats)}, [deletion(5, 9, beats)], 1) == {}
 
 
@@ -223,8 +223,8 @@ def test_the_beginning_is_recorded_once_and_nothing_else_is_forgotten() -> None:
     lost = count_deletion(begun, deletion(90, 95), 1)
     later = mark_aligned(lost, replace(found, source_start=Offset(95)))
     assert (later.source_start, later.never_copied) == (70, never(5, 90, 95))
-    assert to_assigned(later).trim_recorded_until == 95
-    assert to_assigned(begun).trim_recorded_until == 70
+    assert to_assigned(later, hold_ms=0).trim_recorded_until == 95
+    assert to_assigned(begun, hold_ms=0).trim_recorded_until == 70
 
 
 def reports(made: EpochResults, lease: HeldState, *deletions: TrimmedRange) -> None:
