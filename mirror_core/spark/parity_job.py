@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from mirror_core.decide.parity_result import CHUNK_OFFSETS, LEVEL_RECORDS, ParityRow
 from mirror_core.evidence.file_store import Folder, is_url, open_local_folder
 from mirror_core.evidence.suites import PARITY, TableExpectations
+from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import ClusterName
 from mirror_core.model.parity_verdict import ParityRange, ParityResult
 from mirror_core.parity import certificate_check
@@ -42,7 +43,7 @@ class SparkCertificateCheck:
 
     @property
     def tasks(self) -> int:
-        return wait_for_task_slots(self._get_context()) * TASKS_PER_SLOT
+        return _count_slots(self._get_context) * TASKS_PER_SLOT
 
     def folder(self, location: str) -> Folder:
         return HadoopFolder(self._get_context(), location) if is_url(location) else open_local_folder(location)
@@ -96,7 +97,7 @@ class SparkParity:
         output: Path | None,
         on_progress: OnParityProgress | None = None,
     ) -> ParityResult:
-        slots = wait_for_task_slots(self._get_context())
+        slots = _count_slots(self._get_context)
         return check_parity(
             self._config_path,
             source,
@@ -120,6 +121,16 @@ class SparkParity:
             to_unread_rows(task, result) if isinstance(result, str) else result
             for task, result in zip(tasks, results, strict=True)
         ]
+
+
+def _count_slots(get_context: Callable[[], SparkContext]) -> int:
+    try:
+        return wait_for_task_slots(get_context())
+    except (PySparkException, Py4JError, OSError) as error:
+        reason = format_job_error(error)
+        raise RemoteFault(
+            f"comparison: Spark gave up before it began: {reason}. Nothing was compared: repeat it"
+        ) from None
 
 
 def run_shares(

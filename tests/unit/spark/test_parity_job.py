@@ -1,0 +1,40 @@
+"""A comparison whose Spark dies before its first job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkRuntimeError
+
+from mirror_core.model.errors import RemoteFault
+from mirror_core.model.names import ClusterName
+from mirror_core.spark import parity_job
+from mirror_core.spark.parity_job import SparkCertificateCheck, SparkParity
+
+EAST, WEST = ClusterName("east"), ClusterName("west")
+
+
+@pytest.mark.parametrize(
+    "count_slots",
+    [
+        lambda: SparkParity(Path("mirrorbook.yaml"))(EAST, WEST, (), None),
+        lambda: SparkCertificateCheck().tasks,
+    ],
+    ids=["comparison", "certificates"],
+)
+@pytest.mark.parametrize(
+    "error", [Py4JNetworkError("no JVM"), PySparkRuntimeError("no JVM"), ConnectionRefusedError("no JVM")], ids=repr
+)
+def test_a_spark_that_is_gone_when_slots_are_counted_is_a_fault_with_its_reason(
+    count_slots: Callable[[], object], error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def count(context: object) -> int:
+        raise error
+
+    monkeypatch.setattr(parity_job, "get_spark_context", lambda *given: None)
+    monkeypatch.setattr(parity_job, "wait_for_task_slots", count)
+    with pytest.raises(RemoteFault, match=r"^comparison: Spark gave up before it began: .*no JVM"):
+        count_slots()
