@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mirror_core.decide.steps import list_standstill_steps, measure_standstill_s
+from mirror_core.decide.steps import list_standstill_steps, measure_duration_s, measure_standstill_s
 from mirror_core.model.forecast import PlanForecast
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import ClusterName
@@ -58,11 +58,10 @@ def measure_outage(run: Run, steps: Iterable[StepRecord]) -> WriteOutage | None:
         return WriteOutage(promotion_s=promotion_s, at_most_s=promotion_s)
     unseen_s = run.plan.forecast.unseen_s if isinstance(run.plan.forecast, PlanForecast) else None
     promoted_ms = records[list_standstill_steps(run.plan.kind, run.plan.mode)[-1]].ended_ms
-    if unseen_s is None or promoted_ms is None or run.continues is not None:
+    conducted_s = measure_duration_s(run.started_ms, promoted_ms)
+    if unseen_s is None or conducted_s is None or run.continues is not None:
         return WriteOutage(promotion_s=promotion_s, at_most_s=None)
-    return WriteOutage(
-        promotion_s=promotion_s, at_most_s=round(unseen_s + max(0, promoted_ms - run.started_ms) / 1000, 3)
-    )
+    return WriteOutage(promotion_s=promotion_s, at_most_s=round(unseen_s + conducted_s, 3))
 
 
 def decide_run_result(

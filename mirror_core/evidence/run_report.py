@@ -222,13 +222,15 @@ def compute_clocks(run: Run, steps: Sequence[StepRecord]) -> dict[str, float | N
         return dict.fromkeys(("conductor", "first_step_to_promotion", "write_block_upper", "working", "waiting"))
     outage = measure_outage(run, steps)
     block = None if outage is None else outage.promotion_s
-    working = sum(measure_step_s(s) or 0.0 for s in inside)
+    step_seconds = [measure_step_s(step) for step in inside]
+    known_seconds = [seconds for seconds in step_seconds if seconds is not None]
+    working = round(sum(known_seconds), 3) if len(known_seconds) == len(step_seconds) else None
     return {
         "conductor": measure_duration_s(run.started_ms, last_step.ended_ms),
         "first_step_to_promotion": block,
         "write_block_upper": None if outage is None else outage.at_most_s,
-        "working": round(working, 3),
-        "waiting": None if block is None else round(max(0.0, block - working), 3),
+        "working": working,
+        "waiting": None if block is None or working is None else round(max(0.0, block - working), 3),
     }
 
 

@@ -45,6 +45,8 @@ def steps_of(run: Run, from_ms: int, promoted_ms: int) -> list[StepRecord]:
 def test_an_unplanned_outage_begins_when_the_source_was_last_observed() -> None:
     outage = measure_outage(UNPLANNED, steps_of(UNPLANNED, 100_200, 100_800))
     assert outage == WriteOutage(promotion_s=0.6, at_most_s=18.8)
+    set_back = measure_outage(UNPLANNED, steps_of(UNPLANNED, 90_200, 90_800))
+    assert set_back == WriteOutage(promotion_s=0.6, at_most_s=None), "the conductor's clock was set back"
 
 
 @pytest.mark.parametrize(
