@@ -356,8 +356,8 @@ def create(
         warn_foreign_destination(checked.destination, loaded.cluster(destination).ruling),
     )
     preview = creation.preview_copy(make_mirror_link(loaded, checked))
-    for line in chain(*rules, preview.lines):
-        print_line(line)
+    for rule_or_line in chain(*rules, preview.lines):
+        print_line(str(rule_or_line))
     is_empty = preview.topics == 0
     if is_empty:
         print_line(f"warning: no topic of {source} matches {' '.join(checked.topics)} now")

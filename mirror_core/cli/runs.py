@@ -85,7 +85,7 @@ class PlanDocument(JsonDocument, frozen=True, kw_only=True):
     """Failback: offsets to be salvaged and discarded; null: unknown."""
     forecast: PlanForecast | None
     """What it costs, in numbers; null: a failback."""
-    warnings: tuple[str, ...]
+    warnings: tuple[MessageDocument, ...]
     unknown: tuple[MessageDocument, ...]
     """What could not be read, and why."""
     refused: tuple[MessageDocument, ...]
@@ -181,7 +181,7 @@ def to_plan_document(plan: Plan, reasons: Iterable[Message]) -> PlanDocument:
         strategies=plan.strategies,
         discarded=plan.discarded,
         forecast=plan.forecast if isinstance(plan.forecast, PlanForecast) else None,
-        warnings=plan.warnings,
+        warnings=to_message_documents(plan.warnings),
         unknown=to_message_documents(plan.unknown),
         refused=to_message_documents(reasons),
     )

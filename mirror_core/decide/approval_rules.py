@@ -257,13 +257,6 @@ def explain_unseen_approval(plan_hash: str | None, answering: Sequence[str], *, 
     )
 
 
-def format_partial_answer_warning(source: str) -> str:
-    return (
-        f"{source} answers, if only in part: --mode planned loses nothing, as soon as it tells all. This one gives up "
-        f"whatever {source} has acknowledged and is not copied yet"
-    )
-
-
 def explain_outdated_plan(plan: Plan, plan_hash: str | None) -> tuple[str, ...]:
     if plan_hash in (None, plan.hash):
         return ()

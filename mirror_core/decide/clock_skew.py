@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from mirror_core.decide.mirror_snapshot import DestinationSnapshot, MirrorSnapshot
+from mirror_core.model.messages import Message
 from mirror_core.model.mirror import GroupSyncTime, Lease
 from mirror_core.model.source_observation import Heartbeat, SourceObservation
 
@@ -114,9 +115,10 @@ def find_snapshot_clock_behind_s(snapshot: MirrorSnapshot) -> float | None:
     )
 
 
-def warn_clock_skew(snapshot: MirrorSnapshot) -> Iterator[str]:
+def warn_clock_skew(snapshot: MirrorSnapshot) -> Iterator[Message]:
     for cluster, ahead_ms in sorted(snapshot.clocks_ahead_ms.items()):
         if difference := format_clock_difference(cluster, ahead_ms):
-            yield f"{difference}: ages in this plan go by the brokers' clock"
+            yield Message("clock_differs", cluster, reason=difference)
     if (clock_behind_s := find_snapshot_clock_behind_s(snapshot)) is not None:
-        yield format_clock_behind(snapshot.mirror.name, clock_behind_s)
+        reason = format_clock_behind(snapshot.mirror.name, clock_behind_s)
+        yield Message("clock_behind", snapshot.mirror.name, reason=reason)

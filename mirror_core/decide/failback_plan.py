@@ -19,7 +19,7 @@ from mirror_core.decide.fence_state import (
     has_failed_over,
     warn_pending_fence,
 )
-from mirror_core.decide.mirror_snapshot import MAX_LISTED, ClusterTopic, UnseenCluster, join_limited
+from mirror_core.decide.mirror_snapshot import MAX_LISTED, ClusterTopic, UnseenCluster
 from mirror_core.decide.mirror_topology import MirrorCircle, build_reverse_mirror, explain_circles
 from mirror_core.decide.steps import plan_steps
 from mirror_core.decide.truncation import (
@@ -291,58 +291,48 @@ def _format_offset_count(count: int | None) -> str:
     return "an unknown number of offsets" if count is None else f"{count:,} offset(s)"
 
 
-def _list_warnings(snapshot: FailbackSnapshot) -> Iterator[str]:
+def _list_warnings(snapshot: FailbackSnapshot) -> Iterator[Message]:
+    mirror, old_source, source = snapshot.mirror, snapshot.old_source, snapshot.mirror.source
     if staying := _list_staying_topics(snapshot):
-        yield (
-            f"never mirrored, so no part of the way home: {join_limited(staying)} stay(s) on {snapshot.mirror.source}"
-            " as it is, and can be written there as soon as the fence goes"
-        )
+        yield Message("topics_stay", source, topics=staying)
     if snapshot.unwatched_warning:
-        yield snapshot.unwatched_warning
-    if isinstance(snapshot.old_source, OldSource):
-        yield from warn_pending_fence(snapshot.pending_fence, snapshot.active_runs)
-        if snapshot.old_source.fenced_by_command:
-            yield (
-                f"{snapshot.mirror.source} is closed to applications by its fence_command, which the first step calls "
-                "again: no broker can show that"
-            )
-        elif not snapshot.old_source.authorizer:
-            yield (
-                f"{snapshot.mirror.source} cannot be fenced by Mirrorbook: an application that still writes there "
-                "holds the failback up, since its records would be neither salvaged nor mirrored. Stop all producers"
-            )
-        elif not snapshot.old_source.fenced:
-            yield (
-                f"{snapshot.mirror.source} is not under this mirror's fence: the first step raises it. What is written "
-                "there until then is tail, too, and makes another plan"
-            )
-        divergent_tails = list(_find_tails(snapshot, snapshot.old_source).items())
-        for partition, (start, end) in divergent_tails[:MAX_LISTED]:
-            offsets_text = f"offsets {start} to {end - 1}"
-            never_note = "" if partition in snapshot.statuses else "; the mirror never had this partition"
-            yield f"{partition} on {snapshot.mirror.source}: {offsets_text} are salvaged, then discarded{never_note}"
-        if len(divergent_tails) > MAX_LISTED:
-            yield f"{len(divergent_tails) - MAX_LISTED} more partitions on {snapshot.mirror.source} have such a tail"
-        for topic, (old_count, new_count) in find_wider_topics(
-            snapshot.old_source.topics, _get_new_topics(snapshot)
-        ).items():
-            yield (
-                f"topic {topic} has {old_count} partitions on {snapshot.mirror.source} and {new_count} on"
-                f" {snapshot.mirror.destination}: it is made anew with {new_count}, so that keys stay in the partitions"
-                " that they have on the new primary"
-            )
-        yield from _warn_unheld_grants(snapshot, snapshot.old_source)
-        missing_topics = sorted({p.topic for p in snapshot.statuses} - set(snapshot.old_source.topics))
-        if missing_topics:
-            yield (
-                f"no longer on {snapshot.mirror.source}, to be created and copied as a whole:"
-                f" {join_limited(missing_topics)}"
-            )
+        yield Message("mirror_unwatched", mirror.name, reason=snapshot.unwatched_warning)
+    if isinstance(old_source, UnseenCluster):
+        return
+    for line in warn_pending_fence(snapshot.pending_fence, snapshot.active_runs):
+        yield Message("fence_pending", mirror.name, reason=line)
+    if old_source.fenced_by_command:
+        yield Message("old_source_closed_by_command", source)
+    elif not old_source.authorizer:
+        yield Message("old_source_unfenceable", source)
+    elif not old_source.fenced:
+        yield Message("old_source_unfenced", source)
+    divergent_tails = list(_find_tails(snapshot, old_source).items())
+    for partition, (start, end) in divergent_tails[:MAX_LISTED]:
+        is_mirrored = partition in snapshot.statuses
+        yield Message("tail_discarded", partition, source=source, first=start, last=end - 1, mirrored=is_mirrored)
+    if (more := len(divergent_tails) - MAX_LISTED) > 0:
+        yield Message("more_tails_discarded", source, count=more)
+    wider_topics = find_wider_topics(old_source.topics, _get_new_topics(snapshot))
+    for topic, (old_count, new_count) in wider_topics.items():
+        yield Message(
+            "topic_wider",
+            topic,
+            source=source,
+            old_count=old_count,
+            destination=mirror.destination,
+            new_count=new_count,
+        )
+    yield from _warn_unheld_grants(snapshot, old_source)
+    if missing_topics := sorted({p.topic for p in snapshot.statuses} - set(old_source.topics)):
+        yield Message("topics_created_at_home", source, topics=missing_topics)
 
 
-def _warn_missing_beginnings(snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackStrategy]) -> Iterator[str]:
+def _warn_missing_beginnings(
+    snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackStrategy]
+) -> Iterator[Message]:
     """Records that were held, or that the old source's retention has deleted since."""
-    old_source, new_primary = snapshot.old_source, snapshot.new_primary
+    old_source, new_primary, mirror = snapshot.old_source, snapshot.new_primary, snapshot.mirror
     if isinstance(old_source, UnseenCluster) or isinstance(new_primary, UnseenCluster):
         return
     later_starts = [
@@ -352,22 +342,14 @@ def _warn_missing_beginnings(snapshot: FailbackSnapshot, strategies: Mapping[str
         and new_primary.log_starts.get(p, old_start) < old_start
     ]
     if later_starts:
-        yield (
-            f"{snapshot.mirror.destination} has first records that {snapshot.mirror.source} has deleted:"
-            f" {join_limited(later_starts)}. The way home ends at its proof while that is so. --strategy TOPIC=recreate"
-            f" brings them to {snapshot.mirror.source}; kafka-delete-records.sh on {snapshot.mirror.destination} lets"
-            " them go"
-        )
+        yield Message("beginnings_missing", mirror.destination, source=mirror.source, partitions=later_starts)
 
 
-def _warn_unheld_grants(snapshot: FailbackSnapshot, old_source: OldSource) -> Iterator[str]:
+def _warn_unheld_grants(snapshot: FailbackSnapshot, old_source: OldSource) -> Iterator[Message]:
     granted = () if isinstance(snapshot.new_primary, UnseenCluster) else snapshot.new_primary.granted_acls
     if old_source.held_acls is not None and (unheld_grants := find_unheld_grants(granted, old_source.held_acls)):
-        yield (
-            f"nobody has these right(s) on {snapshot.mirror.source} now, which the failover gave on"
-            f" {snapshot.mirror.destination}: {join_limited(unheld_grants)}. The way home gives them there, too. Were"
-            f" they withdrawn on {snapshot.mirror.source}, withdraw them on {snapshot.mirror.destination} first"
-        )
+        mirror = snapshot.mirror
+        yield Message("grants_unheld", mirror.source, destination=mirror.destination, grants=unheld_grants)
 
 
 def _find_changed_topics(

@@ -157,7 +157,9 @@ def forecast_unplanned(
         or destination.cluster_id != mirror.destination_id
         or mirror.desired is DesiredState.STOPPED
     ):
-        return UnplannedForecast(refused=tuple(map(str, decision.reasons)), warnings=decision.plan.warnings)
+        return UnplannedForecast(
+            refused=tuple(map(str, decision.reasons)), warnings=tuple(map(str, decision.plan.warnings))
+        )
     bound = compute_snapshot_loss(snapshot)
     # Behind a fence all was drained, but for what is not copied any more.
     lacking = {*list_failed(snapshot), *bound.uncopied} if snapshot.is_drained else bound.partitions.keys()
@@ -167,7 +169,7 @@ def forecast_unplanned(
     has_known_ages = find_snapshot_clock_behind_s(snapshot) is None  # or else an age of 0 s may be any
     return UnplannedForecast(
         refused=tuple(map(str, decision.reasons)),
-        warnings=decision.plan.warnings,
+        warnings=tuple(map(str, decision.plan.warnings)),
         figures=to_figure_documents(decision.plan.figures),
         missing=sum(known_missing) if known_missing or snapshot.is_drained else None,
         unknown_partitions=len(counted) - len(known_missing),
@@ -373,7 +375,7 @@ class Readiness:
 
 def list_plan_points(decision: PlanDecision) -> Iterator[ReadinessPoint]:
     yield from (ReadinessPoint(PointWeight.REFUSAL, str(reason)) for reason in decision.reasons)
-    yield from (ReadinessPoint(PointWeight.WARNING, line) for line in decision.plan.warnings)
+    yield from (ReadinessPoint(PointWeight.WARNING, str(warning)) for warning in decision.plan.warnings)
     yield from (ReadinessPoint(PointWeight.WARNING, f"not known: {line}") for line in decision.plan.unknown)
 
 

@@ -23,7 +23,6 @@ from mirror_core.decide.mirror_snapshot import (
     SourceSnapshot,
     find_write_barrier,
     is_healthy,
-    join_limited,
     select_healthy,
 )
 from mirror_core.model.config_sections import WriteBarrier
@@ -87,18 +86,16 @@ def _explain_unsafe(snapshot: MirrorSnapshot, offline: Collection[Partition]) ->
             yield Message("left_behind_position_unknown", mirror.destination, partitions=unknown)
 
 
-def warn_left_behind(snapshot: MirrorSnapshot) -> Iterator[str]:
-    left_partitions, source = list_left_behind(snapshot), snapshot.mirror.source
-    if not left_partitions:
-        return
-    losses = compute_snapshot_loss(snapshot).partitions
-    listed = join_limited(f"{p} ({format_partition_loss(losses[p])})" for p in left_partitions)
-    yield (
-        f"{len(left_partitions)} partition(s) without a leader on {source} are left behind, and promoted with what"
-        f" {snapshot.mirror.destination} has of them: {listed}. What only {source} has of them stays there, fenced,"
-        f" until a failback saves it. A broker that has lost {source}'s controllers and not its applications may take"
-        " writes of them until it hears of the fence: see that it is down"
-    )
+def warn_left_behind(snapshot: MirrorSnapshot) -> Iterator[Message]:
+    if left_partitions := list_left_behind(snapshot):
+        losses, mirror = compute_snapshot_loss(snapshot).partitions, snapshot.mirror
+        yield Message(
+            "partitions_left_behind",
+            mirror.source,
+            count=len(left_partitions),
+            destination=mirror.destination,
+            partitions=[f"{p} ({format_partition_loss(losses[p])})" for p in left_partitions],
+        )
 
 
 def list_left_behind_figures(snapshot: MirrorSnapshot) -> FigureItems:

@@ -21,8 +21,6 @@ from mirror_core.model.run import RunMode
 from mirror_core.rights.acl_rules import EVERYBODY, OWN_TOPIC_PREFIX
 from mirror_core.rights.ledger_rules import find_forgery_reason
 
-_FOREIGN_TEXT = "has an authorizer that is not Kafka's (`authorizer: foreign`)"
-
 
 def explain_unfenceable_source(snapshot: MirrorSnapshot) -> Iterator[Message]:
     """Why a planned failover is refused: nothing can fence its source. A drill needs no fence."""
@@ -40,46 +38,25 @@ def explain_no_failback(mirror: Mirror, new_primary: AuthorizerConfig) -> Iterat
         yield Message("new_primary_unfenceable", mirror.destination)
 
 
-def warn_foreign_source(name: ClusterName, ruling: AuthorizerConfig) -> Iterator[str]:
-    if not ruling.is_foreign:
-        return
-    yield (
-        f"{name} {_FOREIGN_TEXT}: access rights of its applications are not copied; see to theirs on the other side"
-        " yourself"
-    )
-    if ruling.fence_command is None:
-        yield (
-            f"{name} has no fence_command: a planned failover is refused, and behind an unplanned one people must "
-            f"close {name} to applications before it comes back"
-        )
+def warn_foreign_source(name: ClusterName, ruling: AuthorizerConfig) -> Iterator[Message]:
+    if ruling.is_foreign:
+        yield Message("foreign_source", name)
+    if ruling.is_foreign and ruling.fence_command is None:
+        yield Message("foreign_source_unfenceable", name)
 
 
-def warn_foreign_destination(name: ClusterName, ruling: AuthorizerConfig) -> Iterator[str]:
-    if not ruling.is_foreign:
-        return
-    opens_text = "its unfence_command lets them in" if ruling.unfence_command else "let them in yourself"
-    yield (
-        f"{name} {_FOREIGN_TEXT}: Mirrorbook gives and denies nothing there. Keep applications from writing mirror"
-        f" topics until a failover has promoted it; then {opens_text}"
-    )
-    yield (
-        f"{name}: nothing of Mirrorbook's stops copying tasks of the past there: it waits until their time is over. "
-        f"Keep the data principal from writing topics that begin with {OWN_TOPIC_PREFIX}"
-    )
+def warn_foreign_destination(name: ClusterName, ruling: AuthorizerConfig) -> Iterator[Message]:
+    if ruling.is_foreign:
+        yield Message("foreign_destination", name, unfence_command=ruling.unfence_command is not None)
+        yield Message("foreign_destination_copiers", name, prefix=OWN_TOPIC_PREFIX)
 
 
-def warn_foreign_authorizers(snapshot: MirrorSnapshot) -> Iterator[str]:
+def warn_foreign_authorizers(snapshot: MirrorSnapshot) -> Iterator[Message]:
     mirror, has_fence_command = snapshot.mirror, snapshot.source_authorizer.fence_command is not None
     if snapshot.source_authorizer.is_foreign and snapshot.mode is RunMode.UNPLANNED:
-        how_fenced = (
-            "its fence_command closes it when it answers" if has_fence_command else "close it to applications yourself"
-        )
-        yield f"{mirror.source} {_FOREIGN_TEXT}: no denial can be put up there; {how_fenced}"
+        yield Message("foreign_source_undenied", mirror.source, fence_command=has_fence_command)
     if has_fence_command and snapshot.mode is RunMode.PLANNED:
-        yield (
-            f"{mirror.source} is closed to applications by its fence_command; no broker can show that, so the run "
-            "relies on it and on stillness"
-        )
+        yield Message("source_closed_by_command", mirror.source)
     yield from warn_foreign_destination(mirror.destination, snapshot.destination_authorizer)
 
 

@@ -27,6 +27,7 @@ from mirror_core.decide.mirror_snapshot import (
 )
 from mirror_core.model.figures import FigureItems, FigureKey
 from mirror_core.model.forecast import PartitionLoss, TransactionArrival, TransactionLoss, UncopiedReason
+from mirror_core.model.messages import Message
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
 from mirror_core.model.run import RunMode
@@ -356,47 +357,41 @@ def format_uncopied(bound: LossBound) -> str:
     return f"{len(rows):,} partition(s), {total:,} offset(s){unknown_text}: {listed_text}"
 
 
-def warn_uncopied(snapshot: MirrorSnapshot) -> Iterator[str]:
+def warn_uncopied(snapshot: MirrorSnapshot) -> Iterator[Message]:
+    mirror = snapshot.mirror
     if (snapshot.is_drained or can_lose(snapshot)) and (bound := compute_snapshot_loss(snapshot)).uncopied:
-        yield (
-            f"{snapshot.mirror.destination} HAS NO COPY of these partitions of {snapshot.mirror.source}, and all that"
-            f" they hold would be lost: {format_uncopied(bound)}"
-        )
+        yield Message("partitions_uncopied", mirror.destination, source=mirror.source, listed=format_uncopied(bound))
 
 
 def _format_missing(partition_loss: PartitionLoss) -> str:
     return "unknown" if partition_loss.missing is None else f"{partition_loss.missing:,} offset(s)"
 
 
-def list_loss_warnings(snapshot: MirrorSnapshot) -> Iterator[str]:
-    bound = compute_snapshot_loss(snapshot)
+def list_loss_warnings(snapshot: MirrorSnapshot) -> Iterator[Message]:
+    bound, mirror = compute_snapshot_loss(snapshot), snapshot.mirror
     if snapshot.source_observation is None:
-        yield f"no data plane of this mirror ever looked at {snapshot.mirror.source}: what is missing is not known"
+        yield Message("source_never_observed", mirror.source)
     elif not bound.heartbeats:
-        yield (
-            f"no heartbeat of {snapshot.mirror.source} has arrived on {snapshot.mirror.destination} (topic "
-            f"{get_heartbeat_topic(snapshot.mirror.name)}): how far the copy had come in time is not known"
-        )
+        topic = get_heartbeat_topic(mirror.name)
+        yield Message("no_heartbeat", mirror.source, destination=mirror.destination, topic=topic)
     for partition, partition_loss in bound.partitions.items():
         if partition_loss.is_offline and not partition_loss.is_failed:
-            yield (
-                f"{snapshot.mirror.source} named no leader for {partition} when it was last looked at, or had just"
-                f" deleted it; its end was last seen {_format_last_seen(partition_loss)}"
-            )
+            yield Message("end_unseen", partition, source=mirror.source, last_seen=_format_last_seen(partition_loss))
     doubtful = [t for t in bound.transactions if t.arrival is not TransactionArrival.ABSENT]
     for transaction in doubtful[:MAX_LISTED]:
-        yield _format_doubt(transaction)
-    if len(doubtful) > MAX_LISTED or bound.unlisted_transactions:
-        yield f"{max(0, len(doubtful) - MAX_LISTED) + bound.unlisted_transactions} more transactions are in doubt"
+        yield Message(
+            "transaction_in_doubt",
+            transaction.id,
+            state=transaction.state,
+            arrival=transaction.arrival.name.lower(),
+            copied=transaction.copied,
+            not_copied=transaction.not_copied,
+        )
+    if more := max(0, len(doubtful) - MAX_LISTED) + bound.unlisted_transactions:
+        yield Message("more_transactions_in_doubt", mirror.source, count=more)
     if bound.open_transactional_ids:
-        open_text = join_limited(
-            f"{transactional_id!r} ({join_limited(parts)})"
-            for transactional_id, parts in bound.open_transactional_ids.items()
-        )
-        yield (
-            f"transactions of these ids were open when last seen: {open_text}. Others that began since may be cut, "
-            "too: they have no name here"
-        )
+        transactions = [f"{name!r} ({join_limited(parts)})" for name, parts in bound.open_transactional_ids.items()]
+        yield Message("transactional_ids_open", mirror.source, transactions=transactions)
 
 
 def list_partition_loss_figures(partition_loss: PartitionLoss) -> FigureItems:
@@ -476,15 +471,3 @@ def format_heartbeats(newest_heartbeats: tuple[Heartbeat, ...], now_ms: int) -> 
 def _format_heartbeat_age(beat: Heartbeat, now_ms: int) -> str:
     seconds = compute_age_s(now_ms, beat.at_ms)
     return "of unknown age (clocks differ)" if seconds is None else f"{seconds:.1f} s old"
-
-
-def _format_doubt(transaction_loss: TransactionLoss) -> str:
-    name = f"transaction {transaction_loss.id!r} ({transaction_loss.state} when last seen)"
-    if transaction_loss.arrival is TransactionArrival.PARTIAL:
-        return (
-            f"{name}, if it was committed, is cut in half: {join_limited(transaction_loss.copied)} have it,"
-            f" {join_limited(transaction_loss.not_copied)} do not"
-        )
-    if transaction_loss.arrival is TransactionArrival.MAYBE_PARTIAL:
-        return f"{name} has begun on {join_limited(transaction_loss.copied)}; whether its end is there is not known"
-    return f"{name}: whether it is there as a whole is not known"

@@ -305,10 +305,6 @@ def format_leaving_topics(mirror: Mirror, topics: Collection[str]) -> str:
     return f"{join_limited(topics)}: the next sync, or `mirrorbook mirror change {mirror.name}`, finishes that"
 
 
-def warn_closed_topics(mirror: Mirror, topics: Collection[str]) -> Iterator[str]:
+def warn_closed_topics(mirror: Mirror, topics: Collection[str]) -> Iterator[Message]:
     if topics:
-        yield (
-            f"{join_limited(sorted(topics))} left the mirror and {'is' if len(topics) == 1 else 'are'} kept closed on"
-            f" {mirror.destination}: not promoted, since nothing was copied there any more. Applications of"
-            f" {'it' if len(topics) == 1 else 'them'} stay on {mirror.source}"
-        )
+        yield Message("topics_kept_closed", mirror.destination, topics=sorted(topics), source=mirror.source)

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from mirror_core.decide.filters import build_topic_filter
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.messages import Message
 from mirror_core.model.mirror import DesiredState, FailureKind, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Partition, format_reverse_name
 
@@ -129,28 +130,19 @@ class ChangedTopics(NamedTuple):
 
 def warn_sibling_mirrors(
     source: ClusterName, siblings: Collection[tuple[Mirror, frozenset[str]]], changed: ChangedTopics | None
-) -> Iterator[str]:
+) -> Iterator[Message]:
     """`siblings`: with the topics that each shares; `changed`: None while the old source is unseen."""
     for sibling, topics in siblings:
-        carries = f"mirror {sibling.name} carries {join_limited(sorted(topics))} from {source} to {sibling.destination}"
+        name, destination, shared = sibling.name, sibling.destination, sorted(topics)
         if changed is None:
-            yield f"{carries}: what becomes of it is not known while {source} is not seen"
-            continue
-        failed = [
-            f"{join_limited(sorted(affected))}, {effect}"
-            for affected, effect in (
-                (topics & changed.recreated, f"made anew on {source}: FAILED there (recreated) from then on"),
-                (
-                    topics & changed.truncated,
-                    (
-                        f"cut on {source}: FAILED there (diverged) where {sibling.destination} has copied what is"
-                        " discarded"
-                    ),
-                ),
+            yield Message("sibling_mirror_unseen", name, topics=shared, source=source, destination=destination)
+        else:
+            yield Message(
+                "sibling_mirror_reached",
+                name,
+                topics=shared,
+                source=source,
+                destination=destination,
+                recreated=sorted(topics & changed.recreated),
+                truncated=sorted(topics & changed.truncated),
             )
-            if affected
-        ]
-        exceptions = (
-            f", but for {'; and '.join(failed)}. Then: `mirrorbook mirror recover {sibling.name}`" if failed else ""
-        )
-        yield f"{carries}: what comes home reaches {sibling.destination}, too{exceptions}"

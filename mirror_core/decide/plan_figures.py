@@ -13,8 +13,7 @@ from mirror_core.decide.consistency_groups import list_completeness_figures
 from mirror_core.decide.deletion_hold import list_held_figures
 from mirror_core.decide.drills import FORECAST_KEYS
 from mirror_core.decide.failover_scope import find_lost_topics
-from mirror_core.decide.fence_state import format_fence_state as words_of
-from mirror_core.decide.fence_state import warn_pending_fence
+from mirror_core.decide.fence_state import format_fence_state, warn_pending_fence
 from mirror_core.decide.group_offset_rules import format_all_uncommitted
 from mirror_core.decide.loss_bound import (
     can_lose,
@@ -33,7 +32,6 @@ from mirror_core.decide.mirror_snapshot import (
     SourceSnapshot,
     UnseenCluster,
     find_without_copy,
-    join_limited,
     list_failed,
     list_lags,
     list_uncommitted,
@@ -46,32 +44,31 @@ from mirror_core.model.mirror import Lease, PartitionState, PartitionStatus, is_
 from mirror_core.model.names import Partition
 from mirror_core.model.parity_verdict import UNREADABLE_KIND_PREFIX
 from mirror_core.model.run import RunMode
-from mirror_core.model.text import format_option, format_shell_command
+from mirror_core.model.text import format_option
 from mirror_core.rights.acl_rules import OWN_TOPIC_PREFIX
 
 MAX_LISTED_FAILED: Final = 5
 
 
-def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[str]:
+def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Message]:
     """Gravest first: approval pages show only the first ones."""
+    mirror, fence = snapshot.mirror, snapshot.pending_fence
     yield from _warn_differences(snapshot)
     yield from warn_uncopied(snapshot)
-    yield from words_of(snapshot.pending_fence)
+    yield from (Message("fence_state", mirror.name, reason=line) for line in format_fence_state(fence))
     if isinstance(snapshot.source, SourceSnapshot):
-        yield from warn_pending_fence(snapshot.pending_fence, (snapshot.active_run,) if snapshot.active_run else ())
+        runs = (snapshot.active_run,) if snapshot.active_run else ()
+        yield from (Message("fence_pending", mirror.name, reason=line) for line in warn_pending_fence(fence, runs))
     if snapshot.unwatched_warning:
-        yield snapshot.unwatched_warning
+        yield Message("mirror_unwatched", mirror.name, reason=snapshot.unwatched_warning)
     if snapshot.mode is RunMode.UNPLANNED:
         yield from _warn_unplanned(snapshot)
     yield from clock_skew.warn_clock_skew(snapshot)
     yield from _warn_failed_partitions(snapshot)
     yield from failover_scope.warn_left_behind(snapshot)
-    yield from warn_closed_topics(snapshot.mirror, snapshot.closed_topics)
+    yield from warn_closed_topics(mirror, snapshot.closed_topics)
     if never_copied := trimmed_offsets.format_never_copied(snapshot.statuses):
-        yield (
-            f"{snapshot.mirror.source} deleted offsets before they were copied, and {snapshot.mirror.destination} never"
-            f" had their records: {never_copied}"
-        )
+        yield Message("never_copied", mirror.source, destination=mirror.destination, listed=never_copied)
     if can_lose(snapshot):
         yield from list_loss_warnings(snapshot)
     if isinstance(snapshot.source, SourceSnapshot):
@@ -79,89 +76,80 @@ def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[str]:
     yield from _warn_groups_left(snapshot)
     yield from fence_limits.warn_foreign_authorizers(snapshot)
     if snapshot.mode is RunMode.PLANNED:
-        yield from _warn_long_standstill(snapshot.mirror.name, snapshot.lease, snapshot.now_ms)
+        yield from _warn_long_standstill(mirror.name, snapshot.lease, snapshot.now_ms)
     if isinstance(snapshot.destination, DestinationSnapshot):
         yield from _warn_destination(
-            snapshot.mirror.destination, snapshot.destination, snapshot.destination_authorizer.authorizer
+            mirror.destination, snapshot.destination, snapshot.destination_authorizer.authorizer
         )
     if snapshot.unbacked_grants:
-        yield (
-            f"promotion gives right(s) that nobody holds on {snapshot.mirror.source} now:"
-            f" {join_limited(snapshot.unbacked_grants)}. If they were withdrawn there, run `mirrorbook sync"
-            f" {snapshot.mirror.name}` first"
+        yield Message("grants_unbacked", mirror.source, grants=snapshot.unbacked_grants, mirror=mirror.name)
+    if users := snapshot.unknown_scram_users:
+        yield Message(
+            "scram_users_unknown",
+            mirror.source,
+            users=users,
+            destination=mirror.destination,
+            entity=format_option("--entity-name", users[0]),
         )
-    if snapshot.unknown_scram_users:
-        yield (
-            f"{join_limited(snapshot.unknown_scram_users)}: sign(s) in to {snapshot.mirror.source} by SCRAM, and"
-            f" {snapshot.mirror.destination} knows no such user: applications could not sign in there. Create them"
-            " there, with the passwords that they have:"
-            f" `{_format_scram_user_command(snapshot.unknown_scram_users[0])}`"
-        )
-    for other, topics in snapshot.sibling_mirrors:
-        yield (
-            f"mirror {other.name} carries {topics} of these topics from {other.source} to {other.destination}: it goes"
-            f" on from there without a lag, and gets nothing that is written on {snapshot.mirror.destination}. Stop it;"
-            f" a failback may make topics on {other.source} anew under it"
+    for other, topic_count in snapshot.sibling_mirrors:
+        yield Message(
+            "sibling_mirror_left",
+            other.name,
+            topic_count=topic_count,
+            source=other.source,
+            sibling_destination=other.destination,
+            destination=mirror.destination,
         )
     yield from _warn_state_writers(snapshot)
-    yield from (f"{problem}: it would fail, and the run go on without it" for problem in snapshot.hook_problems)
-    yield from (f"{problem}: the run would stop there" for problem in snapshot.fence_command_problems)
+    yield from (Message("hook_would_fail", mirror.name, reason=problem) for problem in snapshot.hook_problems)
+    yield from (
+        Message("fence_command_would_fail", mirror.name, reason=problem) for problem in snapshot.fence_command_problems
+    )
 
 
-def _format_scram_user_command(user: str) -> str:
-    entity = ["--alter", "--entity-type", "users", *format_option("--entity-name", user)]
-    return format_shell_command("kafka-configs.sh", *entity, "--add-config", "SCRAM-SHA-512=[password=...]")
-
-
-def _warn_differences(snapshot: MirrorSnapshot) -> Iterator[str]:
-    mirror, differences = snapshot.mirror, find_differences(snapshot.verification, snapshot.statuses)
+def _warn_differences(snapshot: MirrorSnapshot) -> Iterator[Message]:
+    mirror, is_unplanned = snapshot.mirror, snapshot.mode is RunMode.UNPLANNED
+    differences = find_differences(snapshot.verification, snapshot.statuses)
     different = [difference for difference in differences if not difference.kind.startswith(UNREADABLE_KIND_PREFIX)]
     unreadable = [difference for difference in differences if difference.kind.startswith(UNREADABLE_KIND_PREFIX)]
-    advice = f"this run will end at its proof, before anybody is stopped. `mirrorbook parity {mirror.name}` shows all"
     if text := format_differences(different, snapshot.now_ms):
-        finding = f"THE COPY DIFFERS from {mirror.source} in {text}"
-        unplanned_text = f"{finding}. Applications would get what {mirror.destination} has"
-        yield unplanned_text if snapshot.mode is RunMode.UNPLANNED else f"{finding}: {advice}"
+        yield Message(
+            "copy_differs",
+            mirror.name,
+            source=mirror.source,
+            destination=mirror.destination,
+            listed=text,
+            unplanned=is_unplanned,
+        )
     if text := format_differences(unreadable, snapshot.now_ms):
-        finding = f"CANNOT BE READ, and so not compared: {text}"
-        unplanned_text = f"{finding}. What is unreadable on {mirror.destination}, applications could not read either"
-        yield unplanned_text if snapshot.mode is RunMode.UNPLANNED else f"{finding}: {advice}"
+        yield Message(
+            "copy_unreadable", mirror.name, destination=mirror.destination, listed=text, unplanned=is_unplanned
+        )
 
 
-def _warn_long_standstill(mirror: str, lease: Lease | None, now_ms: int) -> Iterator[str]:
+def _warn_long_standstill(mirror: str, lease: Lease | None, now_ms: int) -> Iterator[Message]:
     if lease is None or not is_lease_fresh(lease, now_ms):
-        yield (
-            "no data plane is running for this mirror: the whole lag is copied while writers stand still. "
-            f"`mirrorbook supervise {mirror}`, or DAG mirror_replicate, copies it before"
-        )
+        yield Message("data_plane_absent", mirror)
     elif lease.wait_reasons:
-        yield (
-            "copying waits, and while it does the run would, too, and writers stand still:"
-            f" {'; '.join(lease.wait_reasons)}"
-        )
+        yield Message("copying_waits", mirror, reasons=lease.wait_reasons)
 
 
-def _warn_state_writers(snapshot: MirrorSnapshot) -> Iterator[str]:
+def _warn_state_writers(snapshot: MirrorSnapshot) -> Iterator[Message]:
     for name, side in ((snapshot.mirror.destination, snapshot.destination), (snapshot.mirror.source, snapshot.source)):
         if not isinstance(side, UnseenCluster) and side.state_writers:
-            yield (
-                f"{join_limited(side.state_writers)} may write or delete {OWN_TOPIC_PREFIX}_state on {name}: whoever"
-                " does that decides which rights are given and taken. Deny it on topics that begin with"
-                f" {OWN_TOPIC_PREFIX}"
-            )
+            yield Message("state_writers", name, principals=side.state_writers, prefix=OWN_TOPIC_PREFIX)
 
 
-def _warn_failed_partitions(snapshot: MirrorSnapshot) -> Iterator[str]:
+def _warn_failed_partitions(snapshot: MirrorSnapshot) -> Iterator[Message]:
     lacking = find_without_copy(snapshot)
-    failed = [p for p in list_failed(snapshot) if p not in lacking]
-    if not failed:
-        return
-    listed = [f"{p}{_format_failure(snapshot.statuses[p])}" for p in failed[:MAX_LISTED_FAILED]]
-    more_text = f"; and {len(failed) - MAX_LISTED_FAILED} more" if len(failed) > MAX_LISTED_FAILED else ""
-    yield (
-        f"{len(failed)} partition(s) FAILED and will be promoted as they are, without their newer records: "
-        f"{'; '.join(listed)}{more_text}"
-    )
+    if failed := [p for p in list_failed(snapshot) if p not in lacking]:
+        yield Message(
+            "partitions_failed",
+            snapshot.mirror.name,
+            count=len(failed),
+            failures=[f"{p}{_format_failure(snapshot.statuses[p])}" for p in failed[:MAX_LISTED_FAILED]],
+            more=max(0, len(failed) - MAX_LISTED_FAILED),
+        )
 
 
 def _format_failure(status: PartitionStatus) -> str:
@@ -169,31 +157,23 @@ def _format_failure(status: PartitionStatus) -> str:
     return f"{offset_text} ({status.reason})"
 
 
-def _warn_source(snapshot: MirrorSnapshot, source: SourceSnapshot) -> Iterator[str]:
+def _warn_source(snapshot: MirrorSnapshot, source: SourceSnapshot) -> Iterator[Message]:
+    name = snapshot.mirror.source
     if source.stray_denials_warning:
-        yield source.stray_denials_warning
+        yield Message("stray_denials", name, reason=source.stray_denials_warning)
     if not source.authorizer and not snapshot.source_authorizer.is_foreign:
-        yield (
-            f"{snapshot.mirror.source} {snapshot.source_authorizer.authorizer.no_acl_reason}: nothing can stop a writer"
-            " there. Stop all producers; the run relies on stillness"
-        )
+        yield Message("source_without_acls", name, reason=snapshot.source_authorizer.authorizer.no_acl_reason)
     for topic in sorted({p.topic for p in snapshot.statuses} - set(source.topics) - source.hidden.topics):
-        yield f"topic {topic} no longer exists or matches on {snapshot.mirror.source}: it is promoted as it is"
+        yield Message("topic_gone_from_source", topic, source=name)
     if source.offline_partitions:
-        yield (
-            f"no leader for {join_limited(source.offline_partitions)} on {snapshot.mirror.source}: ends and lag are"
-            " unknown"
-        )
+        yield Message("source_partitions_offline", name, partitions=source.offline_partitions)
     if source.transactions:
-        yield (
-            f"open transactions on {snapshot.mirror.source} ({join_limited(source.transactions)}): the fence waits"
-            " until they are over, at most their transaction timeout; and while it stands, no producer of these ids"
-            " can write anything there, other topics included"
-        )
+        yield Message("transactions_open", name, transactions=source.transactions)
 
 
-def _warn_groups_left(snapshot: MirrorSnapshot) -> Iterator[str]:
-    is_source_seen, groups_left = isinstance(snapshot.source, SourceSnapshot), snapshot.groups_left
+def _warn_groups_left(snapshot: MirrorSnapshot) -> Iterator[Message]:
+    destination, groups_left = snapshot.mirror.destination, snapshot.groups_left
+    is_source_seen = isinstance(snapshot.source, SourceSnapshot)
     others = (
         snapshot.source.other_groups
         if isinstance(snapshot.source, SourceSnapshot)
@@ -202,101 +182,53 @@ def _warn_groups_left(snapshot: MirrorSnapshot) -> Iterator[str]:
         else ()
     )
     if others:
-        as_of = "" if is_source_seen else ", as of the last sync"
-        yield (
-            f"groups of kinds that are not synced will not be there on {snapshot.mirror.destination}{as_of}: "
-            f"{join_limited(others)}. Set where they start by hand, or they may leave records out"
-        )
+        yield Message("groups_not_synced", destination, groups=others, last_sync=not is_source_seen)
     if text := format_all_uncommitted(list_uncommitted(snapshot)):
-        yield (
-            f"offsets of groups could not be committed on {snapshot.mirror.destination}: {text}. Set them there by"
-            " hand, or these groups may leave records out, or repeat some"
-        )
+        yield Message("group_offsets_uncommitted", destination, listed=text)
 
 
-def _warn_destination(name: str, destination: DestinationSnapshot, authorizer: AuthorizerKind) -> Iterator[str]:
+def _warn_destination(name: str, destination: DestinationSnapshot, authorizer: AuthorizerKind) -> Iterator[Message]:
     if not destination.authorizer and authorizer is not AuthorizerKind.FOREIGN:
-        yield f"{name} {authorizer.no_acl_reason}: nothing keeps applications from writing there too early"
+        yield Message("destination_without_acls", name, reason=authorizer.no_acl_reason)
     if shortfalls := destination.min_isr_shortfalls:
-        listed = join_limited(
-            [f"{shortfall.topic} ({shortfall.in_sync} of {shortfall.needed})" for shortfall in shortfalls]
-        )
-        yield (
-            f"fewer replicas are in sync on {name} than min.insync.replicas asks for after promotion: {listed}. Until "
-            "brokers are back, producers with acks=all cannot write to partitions of theirs"
-        )
+        topics = [f"{shortfall.topic} ({shortfall.in_sync} of {shortfall.needed})" for shortfall in shortfalls]
+        yield Message("min_isr_shortfall", name, topics=topics)
     if destination.active_groups:
-        yield (
-            f"groups with members on {name} keep what they have committed there, whatever they did on the source:"
-            f" {join_limited(destination.active_groups)}. Stop those consumers; dead ones are given up after their"
-            " session timeout"
-        )
+        yield Message("groups_active", name, groups=destination.active_groups)
     if destination.groups_unknown:
-        yield (
-            f"some brokers of {name} did not report their groups in time: what they have committed there, and whether "
-            "they have members, is not known"
-        )
+        yield Message("groups_unreported", name)
     if destination.groups_unread:
-        yield (
-            f"{destination.groups_unread} group(s) on {name} could not be asked about, or not in time: what "
-            "they have committed there, and whether they have members, is not known"
-        )
-    yield from destination.grant_warnings[:MAX_LISTED]
-    if len(destination.grant_warnings) > MAX_LISTED:
-        yield f"{len(destination.grant_warnings) - MAX_LISTED} more remarks on rights"
+        yield Message("groups_unread", name, count=destination.groups_unread)
+    yield from (Message("grant_remark", name, reason=remark) for remark in destination.grant_warnings[:MAX_LISTED])
+    if (more := len(destination.grant_warnings) - MAX_LISTED) > 0:
+        yield Message("more_grant_remarks", name, count=more)
 
 
-def _warn_unplanned(snapshot: MirrorSnapshot) -> Iterator[str]:
-    mirror = snapshot.mirror
+def _warn_unplanned(snapshot: MirrorSnapshot) -> Iterator[Message]:
+    mirror, destination = snapshot.mirror, snapshot.destination
     if isinstance(snapshot.source, SourceSnapshot):
-        yield (
-            f"{mirror.source} answers: --mode planned loses nothing, this one gives up whatever {mirror.source} has "
-            "acknowledged and is not copied yet"
-        )
+        yield Message("source_answers", mirror.source)
     if mirror.is_preparing:
-        yield (
-            f"failback {mirror.failback_run} was broken off before it had made all of this way home: of rights,"
-            f" settings and groups {mirror.destination} has what it had at the failover; a right that {mirror.source}"
-            " granted since is missing there, and one that it withdrew since the failback began may be given"
-        )
+        yield Message("failback_broken_off", mirror.failback_run, source=mirror.source, destination=mirror.destination)
     if snapshot.continues_run is not None:
-        yield f"run {snapshot.continues_run} ends, and this one goes on from where it was: its fence stays" + (
-            f"; all that {mirror.source} had acknowledged was copied behind it" if snapshot.is_drained else ""
-        )
+        yield Message("run_continued", snapshot.continues_run, source=mirror.source, drained=snapshot.is_drained)
     if snapshot.conducted_by:
-        yield (
-            f"run {snapshot.continues_run} is {snapshot.conducted_by}: that process loses the mirror to this run, and"
-            f" whatever it could still copy from {mirror.source} with it"
+        yield Message(
+            "conductor_loses_mirror", snapshot.continues_run, conductor=snapshot.conducted_by, source=mirror.source
         )
-    if (
-        isinstance(snapshot.destination, DestinationSnapshot)
-        and snapshot.destination.authorizer
-        and not snapshot.promotion_grants
-    ):
-        yield (
-            f"no rights of applications are staged, so promotion gives none on {mirror.destination}: if they need any, "
-            "grant them there by hand. `mirrorbook sync`, or DAG mirror_sync, stages them while the source lives"
-        )
-    hidden = snapshot.destination.hidden if isinstance(snapshot.destination, DestinationSnapshot) else NO_HIDDEN_TOPICS
+    if isinstance(destination, DestinationSnapshot) and destination.authorizer and not snapshot.promotion_grants:
+        yield Message("no_rights_staged", mirror.destination)
+    hidden = destination.hidden if isinstance(destination, DestinationSnapshot) else NO_HIDDEN_TOPICS
     if hidden.topics:
-        yield (
-            f"{hidden.reason}. Left out, and nobody gets any rights on them by this:"
-            f" {join_limited(sorted(hidden.topics))}"
-        )
+        yield Message("hidden_topics_left_out", mirror.destination, reason=hidden.reason, topics=sorted(hidden.topics))
     created_topics = {p.topic for p, status in snapshot.statuses.items() if status.destination_topic_id}
     for topic in sorted(find_lost_topics(snapshot) - hidden.topics - created_topics):
-        yield (
-            f"topic {topic} was never created on {mirror.destination}: it is left out; `mirrorbook mirror describe "
-            f"{mirror.name}` says why"
-        )
+        yield Message("topic_never_created", topic, destination=mirror.destination, mirror=mirror.name)
     for topic in sorted((find_lost_topics(snapshot) - hidden.topics) & created_topics):
-        yield (
-            f"topic {topic} is gone from {mirror.destination}, or another one stands in its place: it is left out, and "
-            "nobody gets any rights on it by this"
-        )
+        yield Message("topic_replaced", topic, destination=mirror.destination)
     unready = sorted(p for p, s in snapshot.statuses.items() if s.state in (PartitionState.UNKNOWN, _ALIGNING))
     if unready:
-        yield f"initial copy not finished, and promoted with what they hold: {join_limited(unready)}"
+        yield Message("unfinished_copy_promoted", mirror.destination, partitions=unready)
 
 
 _ALIGNING: Final = PartitionState.LOG_ALIGNMENT

@@ -156,8 +156,8 @@ def check_cluster(config: ClusterConfig) -> ClusterCheck:
             rights=rights,
             problems=tuple(problems),
             advice=(
-                *warn_foreign_source(config.name, config.ruling),
-                *warn_foreign_destination(config.name, config.ruling),
+                *map(str, warn_foreign_source(config.name, config.ruling)),
+                *map(str, warn_foreign_destination(config.name, config.ruling)),
                 *producer_expiry.lines,
                 *producer_expiry.unknown,
                 *check_unclean_election(control, sorted(metadata.brokers)),

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 CATALOGUE_FILE: Final = "messages.toml"
 ERROR_VALUE: Final = "reason"
 
+MAX_LISTED: Final = 100
+"""Items of a list: messages are recorded in plans, also of mirrors of tens of thousands of partitions."""
+_TOTAL_SUFFIX: Final = "_total"
+
 MessageValue = str | int | float | bool | tuple[str, ...] | None
 
 
@@ -34,7 +38,12 @@ class Message:
     def __init__(self, code: str, subject: object = "", /, **values: object) -> None:
         object.__setattr__(self, "code", code)
         object.__setattr__(self, "subject", str(subject))
-        object.__setattr__(self, "values", {name: _to_plain_value(value) for name, value in values.items()})
+        plain_values = dict[str, MessageValue]()
+        for name, value in values.items():
+            plain_values[name] = plain = _to_plain_value(value)
+            if isinstance(plain, tuple) and len(plain) > MAX_LISTED:
+                plain_values |= {name: plain[:MAX_LISTED], f"{name}{_TOTAL_SUFFIX}": len(plain)}
+        object.__setattr__(self, "values", plain_values)
 
     def __str__(self) -> str:
         return format_message(self)
@@ -64,7 +73,21 @@ def format_message(message: Message) -> str:
 
 def render_message(message: Message) -> str:
     """KeyError: no such code. UndefinedError: a value is missing."""
-    return compile_template(message.code).render({**message.values, "subject": message.subject})
+    values = {name: _restore_total(name, value, message.values) for name, value in message.values.items()}
+    return compile_template(message.code).render({**values, "subject": message.subject})
+
+
+class _FirstItems(tuple[str, ...]):
+    total: int
+
+
+def _restore_total(name: str, value: MessageValue, values: Mapping[str, MessageValue]) -> MessageValue:
+    total = values.get(name + _TOTAL_SUFFIX)
+    if not isinstance(value, list | tuple) or not isinstance(total, int):
+        return value
+    first_items = _FirstItems(value)
+    first_items.total = total
+    return first_items
 
 
 @cache
@@ -84,8 +107,12 @@ def create_environment() -> jinja2.Environment:
     import jinja2  # most commands show no message, and are done in the time that this import takes
 
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
-    environment.filters.update(count=format_count, limited=join_limited, shell=_format_argv)
+    environment.filters.update(count=format_count, limited=_join_limited, quoted=repr, shell=_format_argv)
     return environment
+
+
+def _join_limited(items: Iterable[str]) -> str:
+    return join_limited(items, total=items.total if isinstance(items, _FirstItems) else None)
 
 
 def _format_argv(argv: Iterable[str]) -> str:

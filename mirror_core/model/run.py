@@ -95,7 +95,7 @@ class Plan:
     mode: RunMode
     steps: tuple[PlanStep, ...]
     bound_facts: tuple[PlanFact, ...]
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Message, ...] = ()
     unknown: tuple[Message, ...] = ()
     figures: Figures = field(default_factory=dict)
     """Not hashed, nor are those of `partitions` and `groups`."""

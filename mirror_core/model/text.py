@@ -93,9 +93,11 @@ def format_count(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def join_limited(items: Iterable[object], limit: int = 10) -> str:
+def join_limited(items: Iterable[object], limit: int = 10, total: int | None = None) -> str:
+    """`total`: of how many `items` are the first ones."""
     texts = [str(item) for item in items]
-    more_text = f" and {len(texts) - limit} more" if len(texts) > limit else ""
+    more = (len(texts) if total is None else total) - limit
+    more_text = f" and {more} more" if more > 0 else ""
     return ", ".join(texts[:limit]) + more_text
 
 

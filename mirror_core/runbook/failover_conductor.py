@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from mirror_core.decide import failover_plan as decision
-from mirror_core.decide.approval_rules import explain_source_answers_again, format_partial_answer_warning, is_in_effect
+from mirror_core.decide.approval_rules import explain_source_answers_again, is_in_effect
 from mirror_core.decide.failover_plan import AUTHORIZER_FACT
 from mirror_core.decide.failover_readiness import UnplannedForecast, forecast_unplanned
 from mirror_core.decide.failover_scope import EMPTY_SCOPE, LEFT_BEHIND_FACT, FailoverScope, list_offline_partitions
@@ -19,6 +19,7 @@ from mirror_core.model.acl import AclPurpose
 from mirror_core.model.audit_log import AuditEntryKind
 from mirror_core.model.config_sections import WriteBarrier
 from mirror_core.model.errors import Refused
+from mirror_core.model.messages import Message
 from mirror_core.model.mirror import DesiredState, Lease, PartitionState
 from mirror_core.model.names import ClusterName
 from mirror_core.model.pending_fence import FenceAction
@@ -102,7 +103,7 @@ class Failover(Conductor[RunMode]):
         """(the unplanned plan, whether no source broker answers)"""
         unplanned, source_answers = self._decide_with_source_probe(lambda: self.decide(RunMode.UNPLANNED))
         if source_answers and not unplanned.source_seen:
-            warnings = (format_partial_answer_warning(self.link.source.name), *unplanned.plan.warnings)
+            warnings = (Message("source_answers_partly", self.link.source.name), *unplanned.plan.warnings)
             unplanned = replace(unplanned, plan=replace(unplanned.plan, warnings=warnings))
         return unplanned, not source_answers
 

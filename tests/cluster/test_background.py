@@ -101,7 +101,7 @@ def test_a_copy_that_differs_is_said_once_and_not_proved(mirrored: Mirrored) -> 
     assert proved(mirrored) is None
     words = f"1 partition(s): {topic}-0 from offset 0 on"
     assert str(describe_mirror(mirrored.link, mirrored.state, now_ms()).facts["known to differ"]).startswith(words)
-    lost = mirrored.failover.decide(RunMode.UNPLANNED).plan.warnings[0]
+    lost = str(mirrored.failover.decide(RunMode.UNPLANNED).plan.warnings[0])
     assert lost.startswith(f"THE COPY DIFFERS from east in {words}")
     assert "Applications would get what west has" in lost
 
@@ -124,7 +124,7 @@ def test_what_cannot_be_read_is_as_loud_as_a_difference_until_it_can_be(
         for _ in range(3):
             beside.proof._compare_new()
         assert str(describe_mirror(mirrored.link, mirrored.state, now_ms()).facts["known to differ"]).startswith(words)
-        assert any(words in line for line in mirrored.failover.decide(RunMode.PLANNED).plan.warnings)
+        assert any(words in line for line in map(str, mirrored.failover.decide(RunMode.PLANNED).plan.warnings))
     assert beside.counters.snapshot().findings == 1
     loud, *advice = beside.said
     assert f"cluster {side}, {partition}: batch at offset 100 is damaged: CRC does not match" in loud

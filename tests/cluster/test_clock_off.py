@@ -123,7 +123,9 @@ def test_ages_go_by_the_brokers_clock_where_the_data_plane_was_on_another_machin
             clock.hours = hours
             decision = mirrored.failover.decide(RunMode.UNPLANNED)
             assert 0 <= silence_s(decision.plan) < HOUR_S
-            assert f"the clock here is 7,200 s {way} that of west's brokers" in " ".join(decision.plan.warnings)
+            assert f"the clock here is 7,200 s {way} that of west's brokers" in " ".join(
+                map(str, decision.plan.warnings)
+            )
             run = mirrored.failover.begin(decision.plan.hash, RunMode.UNPLANNED)
             assert mirrored.failover.drive(run.id).state is RunState.DONE
             checked = check_cluster(mirrored.config.cluster("west")).advice

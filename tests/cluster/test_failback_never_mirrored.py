@@ -174,7 +174,7 @@ def test_a_topic_that_either_side_made_on_its_own_forbids_the_way_home_before_an
     decision = failback.decide()
     (reason,) = decision.reasons
     assert (reason.code, reason.subject) == ("topic_on_both_sides", strange)
-    assert any(only_east in line and "5 offset(s)" in line for line in decision.plan.warnings)
+    assert any(only_east in line and "5 offset(s)" in line for line in map(str, decision.plan.warnings))
     with pytest.raises(Refused):
         failback.begin(decision.plan.hash)
     assert (len(read_all(pair.east, strange)), len(read_all(pair.west, strange))) == (5, 7)

@@ -23,6 +23,8 @@ from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.mirrors.preflight import RightStatus, check_cluster, check_shut_out, format_unknown_shut_out
 from mirror_core.model.acl import Resource
+from mirror_core.model.config_sections import AuthorizerKind
+from mirror_core.model.messages import Message
 from mirror_core.model.names import ClusterName
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.model.sync_state import SyncAction, SyncCategory
@@ -298,13 +300,15 @@ def mirror_of_all(pair: Pair, folder: Path) -> tuple[Mirrored, Mapping[str, str]
     return mirrored, elsewhere
 
 
-def unfenced(told: Sequence[str], source: str, destination: str) -> bool:
+def unfenced(told: Sequence[Message], source: str, destination: str) -> bool:
     """Whether a plan says that neither side can be closed. Nobody says that these have no authorizer: they have."""
-    why = "gets no ACLs from Mirrorbook (`authorizer: none`)"
-    return not [line for line in told if "has no authorizer" in line] and {
-        f"{source} {why}: nothing can stop a writer there. Stop all producers; the run relies on stillness",
-        f"{destination} {why}: nothing keeps applications from writing there too early",
-    } <= {*told}
+    why = AuthorizerKind.NONE.no_acl_reason
+    without_acls = [message for message in told if message.code in ("source_without_acls", "destination_without_acls")]
+    assert {message.values["reason"] for message in without_acls} == {why}
+    return {(message.code, message.subject) for message in without_acls} == {
+        ("source_without_acls", source),
+        ("destination_without_acls", destination),
+    }
 
 
 def test_a_plan_says_what_cannot_be_fenced_and_everybody_goes_on(left_open: Pair, tmp_path: Path) -> None:
@@ -332,7 +336,7 @@ def test_everybody_can_do_what_he_could_there_and_at_home_again(left_open: Pair,
 
     failback = failback_of(mirrored)
     plan = failback.plan()
-    assert [line for line in plan.warnings if line.startswith("east cannot be fenced by Mirrorbook")], plan.warnings
+    assert "old_source_unfenceable" in [message.code for message in plan.warnings], plan.warnings
     home = failback.begin(plan.hash)
     assert failback.drive(home.id).state is RunState.RUNNING
     as_ever(left_open, topic, elsewhere, active=west)

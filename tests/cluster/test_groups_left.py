@@ -161,7 +161,7 @@ def test_what_cannot_be_committed_is_named_wherever_somebody_looks_in_a_disaster
             assert (row.action, row.done) == (SyncAction.SKIP, False)
             name, why = f"{group} {topic}-0", "group_authorization_failed"
             assert named(str(describe_mirror(mirrored.link, mirrored.state, now_ms()).facts), name, why)
-            assert any(named(line, name, why) for line in mirrored.failover.plan(RunMode.PLANNED).warnings)
+            assert any(named(line, name, why) for line in map(str, mirrored.failover.plan(RunMode.PLANNED).warnings))
             with killed(pair.east):
                 assert named(str(describe_mirror(mirrored.link, mirrored.state, now_ms()).facts), name, why)
                 ready = assess_readiness(mirrored.link, mirrored.state, mirrored.services, with_drift=False)
@@ -171,7 +171,7 @@ def test_what_cannot_be_committed_is_named_wherever_somebody_looks_in_a_disaster
                 assert groups is not None
                 assert groups[group].most is None
                 plan = mirrored.failover.plan(RunMode.UNPLANNED)
-                assert any(named(line, name, why) for line in plan.warnings)
+                assert any(named(line, name, why) for line in map(str, plan.warnings))
                 assert plan.groups[group][FigureKey.WITHOUT_OFFSET_PARTITIONS] == 1
                 run = begin(mirrored.failover)
                 done = mirrored.failover.drive(run.id)

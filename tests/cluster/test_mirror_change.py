@@ -224,7 +224,9 @@ def test_on_the_command_line_a_change_is_shown_and_done_by_its_hash(desk: Desk) 
     assert f"topics kept closed: {first}" in " ".join(
         desk.run("mirror", "describe", mirrored.name, "--all").out.split()
     )
-    assert any(first in warning for warning in mirrored.failover.plan().warnings), "a failover does not promote it"
+    assert any(first in warning for warning in map(str, mirrored.failover.plan().warnings)), (
+        "a failover does not promote it"
+    )
     released = desk.run("mirror", "change", mirrored.name, "--release", "--yes")
     assert released.code == 0, released.err
     assert desk.run("mirror", "change", mirrored.name, "--release", "--yes").code == 3, "nothing is left to release"

@@ -74,4 +74,4 @@ def test_a_watcher_that_is_killed_is_missed_until_another_one_watches(pair: Pair
     found = wait_until(lambda: stood(check_fence(mirrored.link)), timeout_s=TIMEOUT_S, why="east answers again")
     assert found is not None
     plan = Failback(mirrored.link, mirrored.services, started_by="test").plan()
-    assert not [line for line in plan.warnings if "watches cluster" in line], "somebody did a moment ago"
+    assert not [line for line in map(str, plan.warnings) if "watches cluster" in line], "somebody did a moment ago"

@@ -44,13 +44,13 @@ def test_a_share_group_is_named_in_the_plan_also_when_the_source_is_dead(pair: P
             return answer.error_code is ErrorCode.none
 
         wait_until(made, timeout_s=TIMEOUT_S, why="the share group is there")
-    warnings = mirrored.failover.plan(RunMode.PLANNED).warnings
+    warnings = tuple(map(str, mirrored.failover.plan(RunMode.PLANNED).warnings))
     assert [line for line in warnings if f"will not be there on west: {group} (share)." in line]
     mirrored.copy()
     mirror_commands.run_sync(mirrored.link)
     remembered = f"will not be there on west, as of the last sync: {group} (share)."
     with killed(pair.east):
-        assert [line for line in mirrored.failover.plan(RunMode.UNPLANNED).warnings if remembered in line]
+        assert [line for line in map(str, mirrored.failover.plan(RunMode.UNPLANNED).warnings) if remembered in line]
         ready = assess_readiness(mirrored.link, mirrored.state, mirrored.services, with_drift=False)
         assert [point for point in ready.points if remembered in point.text]
         assert [line for line in ready.unplanned.warnings if remembered in line]

@@ -55,7 +55,7 @@ def test_a_fence_that_stands_again_is_named_where_it_stands_unless_a_ledger_has_
     assert words(mirrored) == "none"
 
     woken_and_killed(mirrored, topic)
-    warnings = mirrored.failover.plan(RunMode.PLANNED).warnings
+    warnings = tuple(map(str, mirrored.failover.plan(RunMode.PLANNED).warnings))
     assert any(line.endswith(f"see `mirrorbook mirror describe {mirrored.name}`") for line in warnings)
     third = through(mirrored, "fence")
     assert "stand on east again" in words(mirrored), (

@@ -243,7 +243,7 @@ def test_without_the_right_to_make_the_topic_copying_goes_on_and_says_why(pair: 
     assert [line for line in words if line.startswith("no heartbeats, so a loss bound without their clock")]
     plan = mirrored.failover.plan(RunMode.UNPLANNED)
     assert plan.figures[FigureKey.HEARTBEAT_NUMBERS] == {}
-    assert any("no heartbeat of east has arrived on west" in warning for warning in plan.warnings)
+    assert any("no heartbeat of east has arrived on west" in warning for warning in map(str, plan.warnings))
 
 
 def ends(pair: Pair, topic: str) -> int:

@@ -88,7 +88,7 @@ def test_a_source_that_answers_while_the_run_stands_is_fenced_and_people_are_cal
     shown = mirrorbook("mirror", "describe", mirrored.name, "--config", str(mirrored.config.path)).stdout
     assert alarm in " ".join(shown.split())
     plan = Failback(mirrored.link, mirrored.services, started_by="test").plan()
-    assert any(alarm in warning for warning in plan.warnings)
+    assert any(alarm in warning for warning in map(str, plan.warnings))
 
     assert mirrored.failover.drive(run.id).state is RunState.DONE
     assert debt_of(mirrored).applied_at_ms

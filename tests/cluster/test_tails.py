@@ -121,7 +121,7 @@ def test_an_old_source_whose_fence_is_gone_is_fenced_before_its_tail_is_saved(pa
     assert not denied(pair.east, topic)
     failback = failback_of(mirrored)
     plan = failback.plan()
-    assert any("not under this mirror's fence" in warning for warning in plan.warnings)
+    assert any("not under this mirror's fence" in warning for warning in map(str, plan.warnings))
     run = failback.begin(plan.hash)
     failback.run_step(run.id, "salvage")
     assert denied(pair.east, topic), "what an application writes now would be neither salvaged nor mirrored"

@@ -143,7 +143,7 @@ def test_a_right_that_was_revoked_on_the_new_primary_is_not_given_at_home(
     run = failback.begin(failback.plan().hash)
     failback.drive(run.id)
     home = failback.make_reverse_failover().plan(RunMode.PLANNED)
-    assert [w for w in home.warnings if f"User:{second[0]}" in w and "west has withdrawn the right" in w]
+    assert [w for w in map(str, home.warnings) if f"User:{second[0]}" in w and "west has withdrawn the right" in w]
     go_home(failback, run.id)
     assert not denied(pair.east, topic)
     assert refused(pair.east, topic, second)

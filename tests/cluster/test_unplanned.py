@@ -230,7 +230,7 @@ def test_a_planned_run_whose_source_dies_before_the_comparison_becomes_an_unplan
         with pytest.raises(MirrorError):
             failover.drive(planned.id)
         plan = failover.decide(RunMode.UNPLANNED).plan
-        assert [w for w in plan.warnings if f"run {planned.id} ends" in w]
+        assert [w for w in map(str, plan.warnings) if f"run {planned.id} ends" in w]
         assert plan.figures[FigureKey.DRAINED] is ("drain" in reached)
         run = begin(failover)
         before = mirrored.state.runs[planned.id]
@@ -307,7 +307,7 @@ def test_after_a_homecoming_a_dead_source_is_given_up_like_the_first_time(pair: 
     with killed(pair.east):
         plan = mirrored.failover.plan(RunMode.UNPLANNED)
         assert topic in str(plan.rights), "what promotion gives is not in the plan"
-        assert not [line for line in plan.warnings if "no rights of applications are staged" in line]
+        assert not [line for line in map(str, plan.warnings) if "no rights of applications are staged" in line]
         assert mirrored.failover.drive(begin(mirrored.failover).id).state is RunState.DONE
         assert not denied(pair.west, topic)
         assert [r for r in read_all(pair.west, topic) if r.value != b"x"] == sent
@@ -408,7 +408,7 @@ def test_partitions_and_topics_younger_than_the_last_plan_are_counted_and_named(
     lost = plan.figures[FigureKey.LOST_OFFSETS]
     assert isinstance(lost, int)
     assert sum(written.values()) <= lost < sum(written.values()) + 100
-    assert any("HAS NO COPY" in line and f"{topic}-3" in line for line in plan.warnings)
+    assert any("HAS NO COPY" in line and f"{topic}-3" in line for line in map(str, plan.warnings))
     for figures in (plan.figures, recorded):
         assert figures[FigureKey.COMPLETE_UP_TO_MS] == {"all topics together": None}
         assert f"{topic}-3 (not mirrored yet)" in str(figures[FigureKey.COMPLETE_LIMITED_BY])
@@ -497,7 +497,8 @@ def test_a_topic_without_a_copy_forbids_a_planned_failover_and_is_lost_as_a_whol
         assert plan.figures[FigureKey.NOT_MIRRORED_SIZES] == {f"{never}-0": 30}
         assert plan.figures[FigureKey.NOT_MIRRORED_REASONS] == {f"{never}-0": UncopiedReason.NO_COPY}
         assert any(
-            line.startswith(f"topic {never} was never created on west: it is left out") for line in plan.warnings
+            line.startswith(f"topic {never} was never created on west: it is left out")
+            for line in map(str, plan.warnings)
         )
         run = begin(mirrored.failover)
         assert mirrored.failover.drive(run.id).state is RunState.DONE

@@ -39,7 +39,7 @@ def test_the_fence_of_one_mirror_is_no_rule_for_another(pair: Pair, tmp_path: Pa
         run = there["south"].failover
         run.drive(begin(run))
 
-        home = failback_of(there["south"]).plan().warnings
+        home = tuple(map(str, failback_of(there["south"]).plan().warnings))
         assert f"mirror {west.name} carries {topic} from east to west: what comes home reaches west, too" in home
 
         (fence,) = build_denials([topic])

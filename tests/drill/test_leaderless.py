@@ -76,7 +76,7 @@ def test_it_is_left_behind_by_a_word_fenced_and_saved_on_the_way_home(three: Pai
         failover = leaving(mirrored)
         plan = failover.plan(RunMode.PLANNED)
         assert plan.hash != refused.plan.hash
-        assert any(f"{lone} (position {COPIED}, " in line for line in plan.warnings), plan.warnings
+        assert any(f"{lone} (position {COPIED}, " in line for line in map(str, plan.warnings)), plan.warnings
         with pytest.raises(Refused):
             mirrored.failover.begin(plan.hash, RunMode.PLANNED)
         run = failover.begin(plan.hash, RunMode.PLANNED)

@@ -132,7 +132,7 @@ def test_a_source_of_three_that_comes_back_node_by_node_is_fenced_as_soon_as_it_
             leaderless(west, short)
             source.go(1, 2)
         plan = mirrored.failover.plan(RunMode.UNPLANNED)
-        assert any(f"east named no leader for {lone[2]}" in line for line in plan.warnings), plan.warnings
+        assert any(f"east named no leader for {lone[2]}" in line for line in map(str, plan.warnings)), plan.warnings
         assert plan.partitions[str(short)][FigureKey.POSITION] is None
         run = begin(mirrored.failover)
         assert mirrored.failover.drive(run.id).state is RunState.DONE

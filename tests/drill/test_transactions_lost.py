@@ -104,7 +104,7 @@ def test_readers_on_the_other_side_are_not_held_up_and_nothing_is_repeated_when_
         east.kill()
     producers.clear()
     try:
-        told = "\n".join(mirrored.failover.plan(RunMode.UNPLANNED).warnings)
+        told = "\n".join(map(str, mirrored.failover.plan(RunMode.UNPLANNED).warnings))
         assert (
             f"transaction {application.id_of(PREPARED)!r} (PrepareCommit when last seen), if it was committed, is cut "
             f"in half: {marked} have it, {stuck} do not"

@@ -116,7 +116,9 @@ def status(partition: Partition, state: PartitionState = PartitionState.MIRRORIN
 
 
 def judged(*reasons: str, at_ms: int = NOW - 5_000, warnings: tuple[str, ...] = ()) -> MirrorAssessment:
-    return MirrorAssessment(at_ms, PlanDecision(plan(warnings=warnings), tuple(map(Message, reasons))), ())
+    return MirrorAssessment(
+        at_ms, PlanDecision(plan(warnings=tuple(map(Message, warnings))), tuple(map(Message, reasons))), ()
+    )
 
 
 def page(

@@ -66,7 +66,7 @@ def make_readiness_card(
     reasons = tuple(map(str, current_assessment.decision.reasons))
     run, decision = cluster.state.active_run(mirror.name), current_assessment.decision
     points = (f"{point.text}: {point.remedy}" if point.remedy else point.text for point in current_assessment.points)
-    notes = (*decision.plan.warnings, *(f"not known: {line}" for line in decision.plan.unknown), *points)
+    notes = (*map(str, decision.plan.warnings), *(f"not known: {line}" for line in decision.plan.unknown), *points)
     rest = (_format_unplanned(current_assessment.unplanned), states)
     if run is not None:
         return AnswerCard(title, f"{run.plan.kind.upper()} UNDER WAY", "warn", (*reasons, *notes, *rest))

@@ -42,7 +42,7 @@ def plan(**changes: object) -> Plan:
             PlanStep(name="promote", action="let applications write", reversible=False),
         ),
         "bound_facts": (PlanFact("mirror", "STARTED"),),
-        "warnings": ("west has no authorizer",),
+        "warnings": (Message("west has no authorizer"),),
         "unknown": (Message("source_facts_unknown", "east"),),
         "figures": {FigureKey.LAG_OFFSETS: 12},
         "partitions": {"orders-0": {FigureKey.LAG_OFFSETS: 12}},
@@ -151,7 +151,7 @@ def test_names_cannot_break_the_table() -> None:
 def test_a_plan_of_many_partitions_is_cut_and_says_so() -> None:
     partitions = {f"t-{index}": {FigureKey.LAG_OFFSETS: 0} for index in range(500)}
 
-    text = format_plan(plan(partitions=partitions, warnings=tuple(f"w{n}" for n in range(40))))
+    text = format_plan(plan(partitions=partitions, warnings=tuple(Message(f"w{n}") for n in range(40))))
 
     assert f"... and {500 - MAX_PARTITIONS} more" in text
     assert text.count("\n") < 110
@@ -185,7 +185,9 @@ TAG = re.compile(r"<(/?)([a-z0-9]+)[^>]*>")
 
 def named(name: str) -> str:
     hooks = {FigureKey.OWNER: name, FigureKey.SWITCH_HOOKS: {name: name}}
-    return format_plan(plan(warnings=(name,), unknown=(Message("group", name),), figures=hooks, groups={name: hooks}))
+    return format_plan(
+        plan(warnings=(Message(name),), unknown=(Message("group", name),), figures=hooks, groups={name: hooks})
+    )
 
 
 def tags(page: str) -> list[str]:

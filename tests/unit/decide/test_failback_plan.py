@@ -98,7 +98,7 @@ def test_a_topic_that_is_gone_from_the_old_source_is_copied_as_a_whole(view: Fai
     decision = decide_failback(replace(view, old_source=old))
     assert decision.reasons == ()
     assert decision.plan.strategies == {"a": "none", "b": "none"}
-    assert any("no longer on east" in w for w in decision.plan.warnings)
+    assert any("no longer on east" in w for w in map(str, decision.plan.warnings))
 
 
 def test_a_mirror_of_the_same_topics_to_a_third_cluster_is_named_with_what_becomes_of_it(
@@ -109,7 +109,9 @@ def test_a_mirror_of_the_same_topics_to_a_third_cluster_is_named_with_what_becom
     def said(seen: FailbackSnapshot, *topics: str) -> str:
         beside = replace(seen, sibling_mirrors=((north, frozenset(topics)),))
         assert decide_failback(beside).plan.hash == decide_failback(seen).plan.hash, "what is approved is the same"
-        (line,) = set(decide_failback(beside).plan.warnings) - set(decide_failback(seen).plan.warnings)
+        (line,) = set(map(str, decide_failback(beside).plan.warnings)) - set(
+            map(str, decide_failback(seen).plan.warnings)
+        )
         return line
 
     anew = said(view, "a", "b")
@@ -156,7 +158,9 @@ def test_a_new_primary_that_is_not_what_it_was_forbids(view: FailbackSnapshot) -
 
 def test_whether_the_old_source_is_fenced_is_said(view: FailbackSnapshot) -> None:
     def warned(words: str, old: OldSource) -> bool:
-        return any(words in warning for warning in decide_failback(replace(view, old_source=old)).plan.warnings)
+        return any(
+            words in warning for warning in map(str, decide_failback(replace(view, old_source=old)).plan.warnings)
+        )
 
     unfenced = replace(old_of(view), fenced=False)
     assert not warned("fence", old_of(view))
@@ -173,15 +177,15 @@ def test_a_right_that_the_failover_gave_and_nobody_has_at_home_is_named(view: Fa
     assert isinstance(view.new_primary, NewPrimary)
     view = replace(view, new_primary=replace(view.new_primary, granted_acls=(given,)))
 
-    def warnings_with(held: frozenset[Acl] | None) -> tuple[str, ...]:
+    def warnings_with(held: frozenset[Acl] | None) -> tuple[Message, ...]:
         return decide_failback(replace(view, old_source=replace(old_of(view), held_acls=held))).plan.warnings
 
     without = decide_failback(view).plan.warnings
     assert warnings_with(None) == warnings_with(frozenset({given})) == without
     assert decide_failback(replace(view, new_primary=UnseenCluster("no answer"))).plan.warnings == without
     (warning,) = set(warnings_with(frozenset({denied}))) - set(without)
-    assert "nobody has these right(s) on east now, which the failover gave on west: " in warning
-    assert "User:late" in warning
+    assert (warning.code, warning.subject, warning.values["destination"]) == ("grants_unheld", "east", "west")
+    assert "User:late" in str(warning.values["grants"])
 
 
 def test_a_grant_to_everybody_on_either_side_forbids_it_before_anything_is_changed(view: FailbackSnapshot) -> None:
@@ -264,7 +268,7 @@ def test_a_thousand_tails_are_counted_and_not_all_listed(view: FailbackSnapshot)
     plan = decide_failback(replace(view, statuses={p: stopped(p, 1) for p in many}, old_source=old)).plan
     assert plan.discarded == 2000
     assert len(plan.warnings) < 250
-    assert any("800 more partitions on east have such a tail" in line for line in plan.warnings)
+    assert Message("more_tails_discarded", "east", count=800) in plan.warnings
 
 
 def test_each_topic_is_held_against_its_own_id_on_the_new_primary(view: FailbackSnapshot) -> None:
@@ -310,12 +314,12 @@ def test_without_strategy_only_what_diverged_is_named(view: FailbackSnapshot) ->
 def test_the_plan_says_what_is_salvaged_copied_and_unknown(view: FailbackSnapshot) -> None:
     plan = decide_failback(view).plan
     assert (plan.figures[FigureKey.PARTITIONS], plan.discarded, plan.unknown) == (3, 3, ())
-    assert "a-1 on east: offsets 20 to 22 are salvaged, then discarded" in plan.warnings
+    assert Message("tail_discarded", "a-1", source="east", first=20, last=22, mirrored=True) in plan.warnings
     old = replace(old_of(view), topics={"b": ClusterTopic(id=OLD, partitions=1)}, log_ends={B0: Offset(9)})
     gone = decide_failback(replace(view, old_source=old)).plan
     # All of a, which is gone there; of b all as well, since its tail makes it anew.
     assert gone.figures[FigureKey.OFFSETS_TO_COPY] == 50 + 20 + 6
-    assert any(w.endswith("to be created and copied as a whole: a") for w in gone.warnings)
+    assert Message("topics_created_at_home", "east", topics=["a"]) in gone.warnings
     ahead = replace(old_of(view), log_ends={A0: Offset(10), A1: Offset(20), B0: Offset(5)})
     assert decide_failback(replace(view, old_source=ahead)).plan.figures[FigureKey.OFFSETS_TO_COPY] == 40 + 0 + 1
     unseen_old = decide_failback(replace(view, old_source=UnseenCluster("dead"))).plan
@@ -346,7 +350,7 @@ def test_what_was_written_after_applications_left_is_found_and_what_was_failed_b
 def test_a_topic_that_never_came_to_the_new_primary_stays_where_it_is(view: FailbackSnapshot) -> None:
     away = replace(view, never_copied_topics=("c",))
     assert reasons_of(away) == ""
-    assert "never mirrored, so no part of the way home: c" in "\n".join(decide_failback(away).plan.warnings)
+    assert "never mirrored, so no part of the way home: c" in "\n".join(map(str, decide_failback(away).plan.warnings))
     assert isinstance(view.new_primary, NewPrimary)
     met = replace(away, new_primary=replace(view.new_primary, unmirrored_topics={"c": UnmirroredTopic(partitions=1)}))
     assert "topic c on west is not the mirror's" in reasons_of(met)
@@ -359,7 +363,7 @@ def test_a_topic_that_the_mirror_never_had_is_counted_and_stays_on_the_old_sourc
     assert decision.reasons == ()
     assert any(
         "no part of the way home: c (5 offset(s)), d (an unknown number of offsets) stay(s) on east" in line
-        for line in decision.plan.warnings
+        for line in map(str, decision.plan.warnings)
     )
 
 
@@ -392,14 +396,15 @@ def test_partitions_that_no_plan_has_recorded_are_named_counted_and_bound(view: 
     plan = decide_failback(wide).plan
     assert plan.hash != decide_failback(view).plan.hash
     assert plan.strategies["b"] == "recreate"
-    assert any("topic b has 2 partitions on east and 1 on west: it is made anew with 1" in w for w in plan.warnings)
+    wider = Message("topic_wider", "b", source="east", old_count=2, destination="west", new_count=1)
+    assert wider in plan.warnings
     full = replace(wide, old_source=replace(old_of(wide), log_ends={**old_of(view).log_ends, b1: Offset(7)}))
     plan = decide_failback(full).plan
     assert plan.hash != decide_failback(wide).plan.hash
     assert (plan.discarded, plan.partitions["b-1"]) == (3 + 7, discarded(0, 7))
     assert plan.figures[FigureKey.NOT_MIRRORED_PARTITIONS] == 1
     assert plan.figures[FigureKey.NOT_MIRRORED_SIZES] == {"b-1": 7}
-    assert any(w.startswith("b-1 on east: offsets 0 to 6 are salvaged, then discarded") for w in plan.warnings)
+    assert Message("tail_discarded", "b-1", source="east", first=0, last=6, mirrored=False) in plan.warnings
 
 
 def test_a_partition_that_could_not_be_added_on_the_new_primary_is_no_topic_made_anew(view: FailbackSnapshot) -> None:
@@ -428,7 +433,7 @@ def test_first_records_that_the_old_source_has_deleted_are_told_with_the_way_out
     early, late = dict.fromkeys((A0, A1, B0), Offset(3)), {A0: Offset(3), A1: Offset(2), B0: Offset(5)}
     held = replace(view, old_source=replace(old, log_starts=late), new_primary=replace(new, log_starts=early))
     words = "west has first records that east has deleted: "
-    (told,) = [line for line in decide_failback(held).plan.warnings if line.startswith(words)]
+    (told,) = [line for line in map(str, decide_failback(held).plan.warnings) if line.startswith(words)]
     assert told.startswith(f"{words}b-0 (from 3 on, there from 5 on). ")
     recreated = replace(held, allowed_strategies=AllowedStrategies(topics={"b": FailbackStrategy.RECREATE}))
-    assert not [line for line in decide_failback(recreated).plan.warnings if line.startswith(words)]
+    assert not [line for line in map(str, decide_failback(recreated).plan.warnings) if line.startswith(words)]

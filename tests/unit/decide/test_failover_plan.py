@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.failover_plan import decide_failover
+from mirror_core.decide.failover_plan import PlanDecision, decide_failover
 from mirror_core.decide.failover_scope import find_scope_changes
 from mirror_core.decide.mirror_snapshot import (
     ClusterTopic,
@@ -27,6 +27,10 @@ from tests.support import failover_views
 from tests.support.failover_views import CLOSABLE, DST, P0, P1, SRC, foreign, reasons_of, source_of, status
 
 view = failover_views.view
+
+
+def warning_codes(decision: PlanDecision) -> list[str]:
+    return [warning.code for warning in decision.plan.warnings]
 
 
 def test_a_healthy_mirror_may_fail_over(view: MirrorSnapshot) -> None:
@@ -64,7 +68,7 @@ def test_an_unplanned_failover_needs_no_source_and_says_so_of_one_that_answers(v
     assert tuple(s.name for s in decide_failover(lost).plan.steps) == list_step_names(
         RunKind.FAILOVER, RunMode.UNPLANNED
     )
-    assert [w for w in decide_failover(replace(lost, source=source_of(view))).plan.warnings if "east answers" in w]
+    assert "source_answers" in warning_codes(decide_failover(replace(lost, source=source_of(view))))
     assert "destination west could not be read" in reasons_of(replace(lost, destination=UnseenCluster("dead")))
 
 
@@ -91,9 +95,9 @@ def test_topics_that_the_destination_lost_are_left_out_of_an_unplanned_failover(
     partly = replace(partly, statuses={**view.statuses, paid: status(paid)})
     decision = decide_failover(partly)
     assert (decision.reasons, decision.scope.topic_names) == ((), ("paid",))
-    assert [w for w in decision.plan.warnings if "topic orders is gone from west" in w]
+    assert "topic_replaced" in warning_codes(decision)
     never = {p: replace(s, destination_topic_id="") if p.topic == "orders" else s for p, s in partly.statuses.items()}
-    warnings = decide_failover(replace(partly, statuses=never)).plan.warnings
+    warnings = tuple(map(str, decide_failover(replace(partly, statuses=never)).plan.warnings))
     assert [w for w in warnings if "topic orders was never created on west" in w]
     assert not [w for w in warnings if "is gone" in w]
 
@@ -109,7 +113,7 @@ def test_a_topic_that_may_not_be_seen_is_none_that_is_gone(view: MirrorSnapshot)
     here = replace(view, source=replace(source_of(view), topics={}, stable_ends={}, hidden=hidden))
     assert decide_failover(here).reasons == (hidden_from_us("east", "orders"),)
     assert decide_failover(here).scope.drained == (P0, P1)
-    assert "no longer exists" not in "".join(decide_failover(here).plan.warnings)
+    assert "no longer exists" not in "".join(map(str, decide_failover(here).plan.warnings))
     assert decide_failover(replace(here, mode=RunMode.UNPLANNED)).reasons == ()
     there = replace(view, destination=replace(destination, topics={}, positions={}, hidden=hidden))
     decision = decide_failover(there)
@@ -129,7 +133,7 @@ def test_applications_go_by_no_way_home_that_its_failback_has_not_made_whole(vie
     assert "`mirrorbook failback resume m` first" in reasons_of(begins)
     lost = decide_failover(replace(begins, mode=RunMode.UNPLANNED))
     assert lost.reasons == ()
-    assert any("failback r was broken off before it had made all of this way home" in w for w in lost.plan.warnings)
+    assert "failback_broken_off" in warning_codes(lost)
 
 
 def test_a_topic_that_is_hidden_over_there_does_not_keep_the_others_from_an_unplanned_failover(
@@ -141,10 +145,10 @@ def test_a_topic_that_is_hidden_over_there_does_not_keep_the_others_from_an_unpl
     unplanned = replace(view, mode=RunMode.UNPLANNED, statuses=statuses, destination=there)
     decision = decide_failover(unplanned)
     assert (decision.reasons, decision.scope.topic_names) == ((), ("orders",))
-    assert [line for line in decision.plan.warnings if "DESCRIBE" in line] == [
+    assert [line for line in map(str, decision.plan.warnings) if "DESCRIBE" in line] == [
         "mirror may not DESCRIBE paid. Left out, and nobody gets any rights on them by this: paid"
     ]
-    assert not any("gone from" in line for line in decision.plan.warnings)
+    assert not any("gone from" in line for line in map(str, decision.plan.warnings))
     assert decide_failover(replace(unplanned, mode=RunMode.PLANNED)).reasons == (hidden_from_us("west", "paid"),)
     none = replace(there, topics={}, hidden=HiddenTopics(frozenset({"orders"}), "mirror may not DESCRIBE orders"))
     assert decide_failover(replace(unplanned, statuses=view.statuses, destination=none)).reasons == (
@@ -182,8 +186,8 @@ def test_what_strays_from_the_scope_is_named(view: MirrorSnapshot) -> None:
 def test_failed_partitions_warn_and_do_not_forbid(view: MirrorSnapshot) -> None:
     decision = decide_failover(replace(view, statuses={P0: status(P0), P1: status(P1, PartitionState.FAILED)}))
     assert decision.reasons == ()
-    assert decision.plan.warnings[0].startswith("1 partition(s) FAILED")
-    assert "orders-1 (damaged" in decision.plan.warnings[0]
+    assert (decision.plan.warnings[0].code, decision.plan.warnings[0].values["count"]) == ("partitions_failed", 1)
+    assert "orders-1 (damaged" in str(decision.plan.warnings[0].values["failures"])
 
 
 @pytest.mark.parametrize(
@@ -217,7 +221,7 @@ def test_a_topic_without_a_copy_forbids_a_planned_failover_and_the_reason_has_th
     assert (reason.code, reason.subject, reason.values["reason"]) == ("topic_without_copy", "paid", "west says no")
     assert remedy in str(reason)
     assert "`mirrorbook mirror recover m --topics paid --action " in str(reason)
-    assert not any("without their newer records" in line for line in decision.plan.warnings)
+    assert "partitions_failed" not in warning_codes(decision)
     assert decide_failover(replace(here, source=source)).reasons == (), "it is not on the source any more"
     assert decide_failover(
         replace(here, statuses={**view.statuses, paid: replace(bare, destination_topic_id=DST)})
@@ -284,7 +288,7 @@ def test_a_partition_without_alignment_forbids(view: MirrorSnapshot) -> None:
 
 def test_no_authorizer_is_a_warning_that_names_the_consequence(view: MirrorSnapshot) -> None:
     decision = decide_failover(replace(view, source=replace(source_of(view), authorizer=False)))
-    assert "nothing can stop a writer" in decision.plan.warnings[0]
+    assert warning_codes(decision)[0] == "source_without_acls"
     assert "stand still" in decision.plan.steps[1].action
     assert decision.reasons == ()
 
@@ -301,9 +305,9 @@ def test_one_that_a_command_closes_is_and_the_plan_says_so(view: MirrorSnapshot)
     found = decide_failover(foreign(view, CLOSABLE))
     assert found.reasons == ()
     assert "fence_command" in found.plan.steps[1].action
-    assert any("closed to applications by its fence_command" in line for line in found.plan.warnings)
+    assert "source_closed_by_command" in warning_codes(found)
     assert PlanFact("authorizer of the source", "fence_command") in found.plan.bound_facts
-    assert not any("has no authorizer" in line for line in found.plan.warnings)
+    assert not {"source_without_acls", "destination_without_acls"} & {*warning_codes(found)}
 
 
 @pytest.mark.parametrize("dead", [True, False])
@@ -313,24 +317,25 @@ def test_an_unplanned_failover_is_not_refused_by_either_authorizer(view: MirrorS
         lost = replace(lost, source=UnseenCluster("no broker answered"))
     found = decide_failover(lost)
     assert found.reasons == ()
-    assert any("close it to applications yourself" in line for line in found.plan.warnings)
-    assert any("Mirrorbook gives and denies nothing there" in line for line in found.plan.warnings)
-    assert any("nothing of Mirrorbook's stops copying tasks of the past" in line for line in found.plan.warnings)
+    assert {"foreign_destination", "foreign_destination_copiers"} < {*warning_codes(found)}
+    assert Message("foreign_source_undenied", "east", fence_command=False) in found.plan.warnings
     closable = decide_failover(replace(lost, source_authorizer=CLOSABLE))
-    assert any("its fence_command closes it when it answers" in line for line in closable.plan.warnings)
+    assert Message("foreign_source_undenied", "east", fence_command=True) in closable.plan.warnings
     assert "fence_command" in closable.plan.steps[1].action
 
 
 def test_a_command_that_is_not_there_is_told_before_the_run(view: MirrorSnapshot) -> None:
     missing = replace(foreign(view, CLOSABLE), fence_command_problems=("fence_command of east: /x is not found",))
-    assert "fence_command of east: /x is not found: the run would stop there" in decide_failover(missing).plan.warnings
+    assert "fence_command of east: /x is not found: the run would stop there" in map(
+        str, decide_failover(missing).plan.warnings
+    )
 
 
 def test_a_partition_that_failed_and_was_stopped_is_not_healthy(view: MirrorSnapshot) -> None:
     stopped = replace(status(P1, PartitionState.FAILED), state=PartitionState.STOPPED)
     assert list(select_healthy({P0: status(P0), P1: stopped})) == [P0]
-    assert (
-        "orders-1 (damaged" in decide_failover(replace(view, statuses={P0: status(P0), P1: stopped})).plan.warnings[0]
+    assert "orders-1 (damaged" in str(
+        decide_failover(replace(view, statuses={P0: status(P0), P1: stopped})).plan.warnings[0]
     )
 
 
@@ -343,7 +348,8 @@ def test_a_thousand_failed_partitions_are_counted_and_not_all_listed(view: Mirro
     failed = {p: status(p, PartitionState.FAILED) for p in (Partition("orders", n) for n in range(1000))}
     plan = decide_failover(replace(view, statuses=failed)).plan
     assert len(plan.warnings) < 5
-    assert any("1000 partition(s) FAILED" in line and "and 995 more" in line for line in plan.warnings)
+    (count_warning,) = [warning for warning in plan.warnings if warning.code == "partitions_failed"]
+    assert (count_warning.values["count"], count_warning.values["more"]) == (1000, 995)
     assert len(plan.partitions) == 200
     assert next(f.value for f in plan.bound_facts if f.name == "failed partitions").startswith("1000: orders-0, ")
 

@@ -58,7 +58,7 @@ def plan(kind: RunKind = RunKind.FAILOVER, mode: RunMode = RunMode.PLANNED) -> P
         mode=mode,
         steps=(),
         bound_facts=(),
-        warnings=("dear",),
+        warnings=(Message("dear"),),
         unknown=(Message("all of east"),),
     )
 

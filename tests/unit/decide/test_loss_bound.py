@@ -271,7 +271,9 @@ def test_partitions_that_no_plan_knew_count_with_their_whole_log_and_are_named(v
     assert plan.figures[FigureKey.NOT_MIRRORED_REASONS] == dict.fromkeys(
         ("a-2", "a-3", "new-0", "new-1"), UncopiedReason.NOT_MIRRORED
     )
-    assert any("HAS NO COPY of these partitions of east" in line and "a-2" in line for line in plan.warnings[:2])
+    assert any(
+        "HAS NO COPY of these partitions of east" in line and "a-2" in line for line in map(str, plan.warnings[:2])
+    )
     assert plan.partitions["a-2"] == {
         FigureKey.UNCOPIED_REASON: UncopiedReason.NOT_MIRRORED,
         FigureKey.MISSING_OFFSETS: 300,
@@ -363,7 +365,7 @@ def test_a_topic_that_was_never_made_is_lost_as_a_whole_and_not_promoted_without
     assert decision.reasons == (), "the others are worth it"
     assert compute_snapshot_loss(lost).uncopied[B0].missing == 6
     assert "b" not in decision.scope.topic_names
-    warnings = "\n".join(decision.plan.warnings)
+    warnings = "\n".join(map(str, decision.plan.warnings))
     assert "topic b was never created on west: it is left out; `mirrorbook mirror describe m` says why" in warnings
     assert "b-0 (no copy: 6 offset(s))" in warnings
     assert "without their newer records" not in warnings

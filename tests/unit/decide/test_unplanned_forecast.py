@@ -274,5 +274,5 @@ def test_a_failover_that_goes_on_from_a_run_sees_whether_somebody_conducts_it(
     monkeypatch.setattr(failover_conductor, "take_snapshot", lambda *_, **__: lost)
     monkeypatch.setattr(failover_conductor, "is_known_to_stand", lambda services, run_id: False)
     found = Failover(LINK, cast(Services, None), started_by="test")._decide(journal.log.state, RunMode.UNPLANNED)
-    told = any("that process loses the mirror to this run" in warning for warning in found.plan.warnings)
+    told = any("that process loses the mirror to this run" in warning for warning in map(str, found.plan.warnings))
     assert told is not released

@@ -307,7 +307,7 @@ def test_partitions_are_listed_by_name_with_what_is_known_of_them(tmp_path: Path
 def test_a_run_that_was_approved_with_open_questions_says_so(tmp_path: Path) -> None:
     plain = page_of(tmp_path, RUN, [])
     assert plain.items == []
-    asked = replace(RUN, plan=replace(PLAN, warnings=("no data plane",), unknown=(Message("loss"),)))
+    asked = replace(RUN, plan=replace(PLAN, warnings=(Message("no data plane"),), unknown=(Message("loss"),)))
     page = page_of(tmp_path, asked, [])
     assert page.items == ["no data plane", "loss"]
     assert set(page.headings) - set(plain.headings) == {"Approved with these warnings", "Not known when approved"}

@@ -11,6 +11,7 @@ import pytest
 from mirror_core.evidence.parity_report import write_parity_report
 from mirror_core.evidence.run_report import compute_clocks, write_run_report
 from mirror_core.model.figures import FigureKey
+from mirror_core.model.messages import Message
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.parity_verdict import ParityFinding, ParityResult, ParityVerdict
@@ -36,7 +37,7 @@ def run() -> Run:
         mode=RunMode.PLANNED,
         steps=(PlanStep(name="fence", action="deny"),),
         bound_facts=(PlanFact("source", "E"),),
-        warnings=("<script>alert(1)</script>",),
+        warnings=(Message("<script>alert(1)</script>"),),
     )
     return replace(run_of("r", plan), started_by="me <me@home>", started_ms=1_000, conducted_by="me <me@home>")
 
@@ -95,7 +96,10 @@ def test_what_hides_or_turns_the_line_round_is_written_out(run: Run, tmp_path: P
     group = "g\x1b[2J\u202egnol"
     found = replace(step("fence", 1, 2), evidence={group: group}, error=f"{group}\nsecond line")
     plan = replace(
-        run.plan, warnings=(group,), figures={FigureKey.OWNER: group}, strategies={group: FailbackStrategy.NONE}
+        run.plan,
+        warnings=(Message(group),),
+        figures={FigureKey.OWNER: group},
+        strategies={group: FailbackStrategy.NONE},
     )
     begun = replace(run, plan=plan, started_by=group)
     page = write_run_report(tmp_path, begun, [found], {}, {}, sides=("east", "west"), chronicle=()).read_text(

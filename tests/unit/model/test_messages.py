@@ -13,7 +13,7 @@ import jinja2.meta
 import msgspec
 import pytest
 
-from mirror_core.model.messages import Message, create_environment, load_catalogue, render_message
+from mirror_core.model.messages import Message, MessageValue, create_environment, load_catalogue, render_message
 from mirror_core.model.names import Partition
 from tests.unit.model.message_examples import EXAMPLES, SUBJECT_EXAMPLES
 
@@ -75,6 +75,15 @@ def test_the_catalogues_sentences_are_those_of_the_golden_file() -> None:
     if os.environ.get(WRITE_GOLDEN):
         GOLDEN.write_text("".join(lines), encoding="utf-8")
     assert "".join(lines) == GOLDEN.read_text(encoding="utf-8"), f"{WRITE_GOLDEN}=1 writes it"
+
+
+def test_a_message_keeps_the_first_items_of_a_long_list_and_their_number() -> None:
+    message = Message("source_partitions_offline", "east", partitions=[Partition("a", n) for n in range(50_000)])
+    assert len(msgspec.json.encode(message)) < 2_000
+    assert message.values["partitions_total"] == 50_000
+    read_again = msgspec.json.decode(msgspec.json.encode(message.values), type=dict[str, MessageValue])
+    for same in (message, Message(message.code, message.subject, **read_again)):
+        assert "a-9 and 49990 more on east" in str(same)
 
 
 def test_a_sentence_has_no_doubled_blank_and_no_open_bracket() -> None:

@@ -72,7 +72,7 @@ def test_each_thing_that_was_approved_changes_it(other: Plan) -> None:
     [
         replace(PLAN, figures={FigureKey.LAG_OFFSETS: 5}),
         replace(PLAN, partitions={"a-0": {FigureKey.LAG_OFFSETS: 5}}, groups={"g": {FigureKey.READ_AGAIN_MOST: 3}}),
-        replace(PLAN, warnings=("no data plane",)),
+        replace(PLAN, warnings=(Message("no data plane"),)),
         replace(PLAN, discarded=7),
         replace(PLAN, bound_facts=(GROUPS, SOURCE)),
         replace(PLAN, unknown=(Message("lag", "a-1"), Message("lag", "a-0", known=1))),

@@ -178,7 +178,7 @@ def test_a_plan_names_a_source_that_answers_only_in_part(failover: Failover, mon
     monkeypatch.setattr(Failover, "is_source_reachable", lambda self: True)
     found, silent = failover.decide_unplanned()
     assert not silent
-    assert "east answers, if only in part" in found.plan.warnings[0]
+    assert "east answers, if only in part" in str(found.plan.warnings[0])
     assert found.plan.hash == UNSEEN.plan.hash
 
 

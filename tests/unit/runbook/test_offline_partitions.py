@@ -63,7 +63,7 @@ def test_by_the_word_it_is_left_behind_and_the_plan_says_what_that_means(left: M
     assert (decision.scope.drained, decision.scope.left_behind, decision.scope.promoted) == ((P0,), (P1,), (P0, P1))
     assert decision.scope.topic_names == ("orders",), "what is promoted is fenced"
     plan = decision.plan
-    [told] = [line for line in plan.warnings if "left behind" in line]
+    [told] = [line for line in map(str, plan.warnings) if "left behind" in line]
     assert "orders-1 (position 15, 7 offset(s) known to be missing, its end last seen 1.5 s ago)" in told
     row = plan.partitions["orders-1"]
     assert (row[FigureKey.LAG_OFFSETS], row[FigureKey.LEFT_BEHIND], row[FigureKey.POSITION]) == (None, True, 15)
@@ -79,7 +79,7 @@ def test_by_the_word_it_is_left_behind_and_the_plan_says_what_that_means(left: M
 
 def test_what_is_not_known_of_it_is_said_to_be_unknown(left: MirrorSnapshot) -> None:
     plan = decide_failover(replace(left, source_observation=None)).plan
-    assert any("orders-1 (position 15, loss unknown)" in line for line in plan.warnings)
+    assert any("orders-1 (position 15, loss unknown)" in line for line in map(str, plan.warnings))
     assert plan.figures[FigureKey.LEFT_BEHIND_PARTITIONS] == 1
     assert plan.figures[FigureKey.LEFT_BEHIND_OFFSETS] is None
     assert (plan.forecast.lost_offsets, plan.forecast.lost_is_minimum) == (None, True)  # type: ignore[union-attr]

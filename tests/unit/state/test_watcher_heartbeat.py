@@ -138,9 +138,9 @@ def test_what_is_not_known_is_told_with_its_reason() -> None:
 
 def test_plans_warn_of_it(view: MirrorSnapshot, failback_view: FailbackSnapshot) -> None:  # noqa: F811
     [alarm] = decide_watcher_status(NAME, LEFT, None, NOW).format_alarms()
-    assert alarm in list(list_plan_warnings(replace(view, unwatched_warning=alarm)))
-    assert alarm in failback(replace(failback_view, unwatched_warning=alarm)).plan.warnings
-    assert "" not in [*list_plan_warnings(view), *failback(failback_view).plan.warnings]
+    assert alarm in list(map(str, list_plan_warnings(replace(view, unwatched_warning=alarm))))
+    assert alarm in map(str, failback(replace(failback_view, unwatched_warning=alarm)).plan.warnings)
+    assert "" not in [*map(str, list_plan_warnings(view)), *failback(failback_view).plan.warnings]
 
 
 # -- in the state topic ----------------------------------------------------------------------------------------------
