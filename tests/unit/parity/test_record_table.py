@@ -38,7 +38,7 @@ RECORD = Record(7, 1_000, b"key", b"value", ((b"name", b"one"),))
         ({"Kafka.sasl.password": "x"}, "credentials come from the file"),
         ({"minPartitions": "0"}, "minPartitions is '0'"),
         ({"columns": "offset,offset"}, "each once"),
-        ({"columns": "ofset"}, "name some of topic, partition, offset"),
+        ({"columns": "offsetts"}, "name some of topic, partition, offset"),
         ({"columns": ""}, "name some of"),
     ],
 )
@@ -72,12 +72,12 @@ def test_split_ranges_hold_every_offset_once(lengths: list[int], at_least: int) 
         RECORD._replace(timestamp_ms=1_001),
         RECORD._replace(key=None),
         RECORD._replace(key=b"", value=b"keyvalue"),
-        RECORD._replace(key=b"keyv", value=b"alue"),
+        RECORD._replace(key=b"keyval", value=b"ue"),
         RECORD._replace(value=None),
         RECORD._replace(value=b""),
         RECORD._replace(headers=()),
         RECORD._replace(headers=((b"name", None),)),
-        RECORD._replace(headers=((b"nam", b"eone"),)),
+        RECORD._replace(headers=((b"na", b"meone"),)),
         RECORD._replace(headers=((b"name", b"one"), (b"name", b"one"))),
     ],
 )
