@@ -72,7 +72,7 @@ def test_split_ranges_hold_every_offset_once(lengths: list[int], at_least: int) 
         RECORD._replace(timestamp_ms=1_001),
         RECORD._replace(key=None),
         RECORD._replace(key=b"", value=b"keyvalue"),
-        RECORD._replace(key=b"keyval", value=b"ue"),
+        RECORD._replace(key=b"keyvalu", value=b"e"),
         RECORD._replace(value=None),
         RECORD._replace(value=b""),
         RECORD._replace(headers=()),
