@@ -36,8 +36,6 @@ from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Partition
 from mirror_core.wire.consumer_offsets import CONSUMER_OFFSETS_TOPIC as GROUP_OFFSETS
 
-MIRRORBOOK_ID_PREFIX: Final = "mirrorbook."
-"""Our own: the journal on this cluster must never be fenced by us."""
 _OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 _DECIDED_STATES: Final = ("PrepareCommit", "PrepareAbort")
 
@@ -65,7 +63,7 @@ class OpenTransaction:
 
 
 def list_open_transactions(client: ClusterClient, topics: Collection[str]) -> tuple[OpenTransaction, ...]:
-    """Those that touch these topics, without ours.
+    """Those that touch these topics, whatever their ids are called. Ours write no topic of a mirror.
 
     One that joined a partition without writing still appends a marker, at an offset that nothing announces. Needs
     DESCRIBE on the ids; others are hidden. Waits for moving coordinators.
@@ -83,11 +81,7 @@ def _list_open_on(client: ClusterClient, broker: int, topics: Collection[str]) -
             )
         if listed.error_code is not ErrorCode.none:
             raise RemoteFault(f"cluster {client.name}, broker {broker}: ListTransactions: {listed.error_code.name}")
-        ids = [
-            t.transactional_id
-            for t in listed.transaction_states
-            if t.transaction_state in _OPEN_STATES and not t.transactional_id.startswith(MIRRORBOOK_ID_PREFIX)
-        ]
+        ids = [t.transactional_id for t in listed.transaction_states if t.transaction_state in _OPEN_STATES]
         if not ids:
             break
         try:

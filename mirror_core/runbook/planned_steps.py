@@ -73,16 +73,14 @@ from mirror_core.runbook.step_records import (
 from mirror_core.state.journal import make_checkpoint
 from mirror_core.state.state_records import StateRecord, Tombstone
 from mirror_core.sync.acl_ledger import list_entries
-from mirror_core.sync.fence_acls import ANY_TRANSACTIONAL_ID, apply_fence, build_denials
+from mirror_core.sync.fence_acls import apply_fence, build_denials, is_deniable_id
 from mirror_core.sync.fence_command import ClusterClosed, has_closed_source
 from mirror_core.sync.mirror_sync import sync_mirror
 from mirror_core.sync.offset_commits import deny_offset_commits
 from mirror_core.sync.offset_sync import to_resume_offsets
 
 MAX_LISTED_PARTITIONS: Final = 20
-NOT_DENIED_TEXT: Final = (
-    f"transactional id {ANY_TRANSACTIONAL_ID}: a denial of it would deny every id, so it was only waited for"
-)
+NOT_DENIED_REASON: Final = "a denial would deny every transactional id, or Mirrorbook's own, so it was only waited for"
 DRAIN_LIMIT_S: Final = 3600.0
 MIN_MEASURED_OFFSETS: Final = 1_000
 """A shorter comparison is mostly its start, and says no rate."""
@@ -241,13 +239,14 @@ class PlannedSteps(PromotionSteps):
                     break
         ends = PartitionOffsets.from_mapping(fence.ends)
         self.journal.save_at_end("fence", FenceResult(ends=ends, authorizer=fence.authorizer, command=fence.command))
+        not_denied = [id_ for id_ in fence.transactions if not is_deniable_id(id_)]
         return {
             "authorizer": fence.authorizer,
             **({"fence_command": "done"} if fence.command else {}),
             "denials": len(fence.denials),
             "shown_by_brokers": join_limited(fence.brokers),
             "transactions_waited_for": join_limited(fence.transactions),
-            **({"not_denied": NOT_DENIED_TEXT} if ANY_TRANSACTIONAL_ID in fence.transactions else {}),
+            **({"not_denied": f"{join_limited(not_denied)}: {NOT_DENIED_REASON}"} if not_denied else {}),
             "still_s": fence.still_s,
             "partitions": len(fence.ends),
             **({LIFT_COMMAND_KEY: lift_file.text} if lift_file.text else {}),

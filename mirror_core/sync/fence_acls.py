@@ -44,6 +44,7 @@ STILLNESS_PAUSE_S: Final = 0.1
 STILLNESS_PAUSE_WITHOUT_ACLS_S: Final = 2.0
 """Longer, since still log ends are the only evidence then."""
 ANY_TRANSACTIONAL_ID: Final = "*"
+MIRRORBOOK_ID_PREFIX: Final = "mirrorbook."
 TRANSACTION_WAIT_S: Final = 120.0
 """Twice the default transaction timeout."""
 
@@ -135,8 +136,15 @@ def deny_writes(
 
 
 def list_deniable_ids(transactions: Iterable[OpenTransaction]) -> list[str]:
-    """Without `*`, which would deny all ids: it is waited for, and cannot begin on denied topics."""
-    return [t.id for t in transactions if t.id != ANY_TRANSACTIONAL_ID]
+    """Without `*`, which would deny all ids, and without ids like those of our journal, which anybody may have chosen.
+
+    These are waited for, and cannot begin on denied topics.
+    """
+    return [t.id for t in transactions if is_deniable_id(t.id)]
+
+
+def is_deniable_id(transactional_id: str) -> bool:
+    return transactional_id != ANY_TRANSACTIONAL_ID and not transactional_id.startswith(MIRRORBOOK_ID_PREFIX)
 
 
 def build_denials(topics: Iterable[str], transactional_ids: Iterable[str] = ()) -> Iterator[Acl]:

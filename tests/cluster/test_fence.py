@@ -169,10 +169,11 @@ def test_an_open_transaction_holds_the_fence_up_until_its_end(
     assert not any(acl.name == tx and acl.permission == "DENY" for acl in entries(east))
 
 
+@pytest.mark.parametrize("prefix", ["g-", "mirrorbook.control.g-"])
 def test_a_transaction_beside_what_is_drained_holds_the_fence_up_since_groups_offsets_are_in_it(
-    pair: Pair, link: MirrorLink, east: ClusterConfig
+    pair: Pair, link: MirrorLink, east: ClusterConfig, prefix: str
 ) -> None:
-    topic, group = new_topic(pair.east, 2, prefix="app-"), "g-" + secrets.token_hex(4)
+    topic, group = new_topic(pair.east, 2, prefix="app-"), prefix + secrets.token_hex(4)
     drained, beside_it = Partition(topic, 0), Partition(topic, 1)
     consumer = Consumer({**pair.east.client_config("admin"), "group.id": group, "enable.auto.commit": False})
     producer = Producer({**pair.east.client_config("admin"), "transactional.id": group, "log_level": 0})
@@ -239,7 +240,9 @@ def test_our_own_journal_is_never_fenced(pair: Pair, link: MirrorLink, east: Clu
     producer.flush(30)
     log = WatchfulLog()
     with ClusterClient(east) as client:
-        with pytest.raises(NotFenced, match="last stable offset 0"):
+        with pytest.raises(
+            NotFenced, match=r"transaction 'mirrorbook.control.another' is Ongoing.*last stable offset 0"
+        ):
             apply_fence(link, log, client, [topic], [Partition(topic, 0)], transaction_wait_s=0)
         assert {e.acl.resource for e in log.state.ledger.values()} == {"TOPIC"}
         producer.abort_transaction(30)
