@@ -83,6 +83,9 @@ NEVER_COPIED_KEYS: Final = frozenset(
         "remote.log.delete.on.disable",
         "local.retention.ms",
         "local.retention.bytes",
+        # No record depends on it. Of a few bytes a broker can neither create nor load the log, applies nothing that was
+        # created in the same moment, and refuses what would be appended to a new segment.
+        "segment.index.bytes",
         # Gone from brokers since 4.0, which refuse them.
         "message.format.version",
         "message.downconversion.enable",

@@ -67,6 +67,10 @@ PRODUCE_OUTCOMES: Final[Mapping[E, tuple[ProduceOutcome, str]]] = MappingProxyTy
             ProduceOutcome.FAILED,
             "set message.timestamp.before.max.ms and after.max.ms to their maximum",
         ),
+        E.unknown_server_error: (
+            ProduceOutcome.FAILED,
+            "the log of the partition's broker says why. A setting of the mirror topic may be the reason",
+        ),
         E.unsupported_compression_type: (ProduceOutcome.FAILED, "the destination does not support the batch's codec"),
     }
 )

@@ -14,13 +14,13 @@ from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.task_runner import LocalRunner
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
-from mirror_core.kafka.topics import delete_records
+from mirror_core.kafka.topics import delete_records, describe_configs
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.batch import HEADER_SIZE, split_batches
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.checked_threads import beside
-from tests.support.cluster_admin import as_admin
+from tests.support.cluster_admin import alter_topic, as_admin
 from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all, read_all_aiokafka
 from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
 from tests.support.waiting import wait_until
@@ -89,6 +89,20 @@ def test_tiny_batches_are_merged_from_the_beginning_of_a_copy_on(pair: Pair, tmp
     assert len(there) == 5_000
     assert len(here) < 500, "the leader of a new log knows nothing of us: the first batch goes alone, and only that"
     assert read_all(pair.west, topic) == read_all(pair.east, topic)
+
+
+def test_an_index_too_small_for_any_record_is_the_sources_alone(pair: Pair, tmp_path: Path) -> None:
+    """Whoever may change the source's topic would stop its mirror by it: a broker appends nothing to such a segment."""
+    topic = new_topic(pair.east, retention_ms="-1")
+    for _ in range(20):
+        produce(pair.east, topic, 50)
+    with as_admin(pair.east) as east:
+        alter_topic(east, topic, {"segment.index.bytes": "4", "segment.ms": "1"})
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    assert read_all(pair.west, topic) == read_all(pair.east, topic)
+    with as_admin(pair.west) as west:
+        assert "segment.index.bytes" not in describe_configs(west, [topic])[topic].overrides
 
 
 def test_many_partitions_and_records_that_arrive_while_copying(pair: Pair, tmp_path: Path) -> None:
