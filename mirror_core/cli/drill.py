@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,14 +10,22 @@ from mirror_core.cli.command_options import (
     ConfigOption,
     JsonOption,
     NameArgument,
+    SparkConfOption,
     find_mirror,
     load_configuration,
     print_facts,
     print_json,
 )
 from mirror_core.cli.output import format_block, print_line, print_line_or_continue
-from mirror_core.cli.run_commands import EvidenceOption, find_operator
-from mirror_core.cli.runs import choose_evidence_folder, find_report, format_time
+from mirror_core.cli.run_commands import (
+    CompareRunner,
+    EvidenceOption,
+    MasterOption,
+    RunnerOption,
+    find_operator,
+    make_services,
+)
+from mirror_core.cli.runs import find_report, format_time
 from mirror_core.cli.tables import print_table
 from mirror_core.decide.drills import FORECAST_KEYS, DrillSummary
 from mirror_core.model.figures import FigureKey, format_value
@@ -27,11 +34,14 @@ from mirror_core.model.run import RunMode
 from mirror_core.model.text import format_count
 from mirror_core.runbook import drill
 from mirror_core.runbook import drill as drills
-from mirror_core.runbook.run_services import Services, local_services
 
 drill_app = typer.Typer(
     help="A failover that nobody notices: the same steps, on a topic of their own.", no_args_is_help=True
 )
+
+UnaskedYesOption = Annotated[
+    bool, typer.Option("--yes", help="As in a failover's line. Nothing is asked: no application notices a drill.")
+]
 
 
 class DrillsDocument(JsonDocument, frozen=True, kw_only=True):
@@ -48,13 +58,17 @@ def run(
     mode: Annotated[
         RunMode, typer.Option("--mode", help="planned: to the last record. unplanned: the source is given up.")
     ] = RunMode.PLANNED,
+    runner: RunnerOption = CompareRunner.LOCAL,
+    master: MasterOption = "local[*]",
     evidence: EvidenceOption = None,
+    conf: SparkConfOption = None,
     config: ConfigOption = None,
+    yes: UnaskedYesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Make a mirror like NAME with a topic of its own, fail it over, look at what came of it, and take it all away."""
     link, _ = find_mirror(config, name)
-    services = _make_services(link.config.path, evidence)
+    services = make_services(link.config.path, runner, master, evidence, conf)
     line_printer = (lambda line: None) if as_json else print_line_or_continue
     outcome = drills.run_drill(link.config, name, mode, services, started_by=find_operator(), print_line=line_printer)
     if as_json:
@@ -110,21 +124,19 @@ def list_drills(name: NameArgument, config: ConfigOption = None, as_json: JsonOp
 
 
 @drill_app.command()
-def clean(name: NameArgument, evidence: EvidenceOption = None, config: ConfigOption = None) -> None:
+def clean(
+    name: NameArgument, evidence: EvidenceOption = None, config: ConfigOption = None, yes: UnaskedYesOption = False
+) -> None:
     """Take away what a drill that was killed has left, as the next one would. 4: not all was reached, call it again."""
     loaded = load_configuration(config)
     drill.clean_drill(
         loaded,
         name,
-        _make_services(loaded.path, evidence),
+        make_services(loaded.path, CompareRunner.LOCAL, "", evidence, None),
         started_by=find_operator(),
         print_line=print_line_or_continue,
     )
     print_line(f"of drills of mirror {name} nothing is left")
-
-
-def _make_services(path: Path, evidence: Path | None) -> Services:
-    return local_services(path, evidence_dir=choose_evidence_folder(path, evidence))
 
 
 def _format_predicted(drilled: DrillSummary) -> str:

@@ -7,20 +7,23 @@ import faulthandler
 import os
 import sys
 import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
 from mirror_core.cli.lazy_group import LazyGroup, register_commands
 from mirror_core.cli.output import print_line
 from mirror_core.model import logs
-from mirror_core.model.errors import BadRequest, MirrorError, format_error_location
+from mirror_core.model.errors import BadRequest, MirrorError, Refused, format_error_location
 from mirror_core.model.gc_tuning import reduce_gc_frequency
 from mirror_core.model.text import escape_invisible_lines
 
 DEBUG_OPTION: Final = "--debug"
+JSON_OPTION: Final = "--json"
 PACKAGE_EXTRAS: Final = MappingProxyType(
     {
         "pyspark": "spark",
@@ -81,21 +84,41 @@ def main() -> NoReturn:
         faulthandler.enable(2)  # print a native crash
     reduce_gc_frequency()
     arguments, debug = _extract_debug(sys.argv[1:])
+    failure = FailureFormat(debug=debug, as_json=JSON_OPTION in _list_own_arguments(arguments))
     try:
-        app(arguments)
+        sys.exit(_run_app(arguments, as_json=failure.as_json))
     except MirrorError as error:
-        _fail(error, str(error), error.exit_code, debug)
+        _fail(error, str(error), failure, error.code, error.exit_code)
     except ModuleNotFoundError as error:
-        bad_request = _find_missing_extra(error)
-        _fail(error, str(bad_request or _format_defect(error)), bad_request.exit_code if bad_request else 1, debug)
+        if bad_request := _find_missing_extra(error):
+            _fail(error, str(bad_request), failure, bad_request.code, bad_request.exit_code)
+        _fail(error, _format_defect(error), failure)
     except Exception as error:  # noqa: BLE001 - its text may hold secrets; --debug shows it
-        _fail(error, _format_defect(error), 1, debug)
-    sys.exit(0)
+        _fail(error, _format_defect(error), failure)
+
+
+def _run_app(arguments: list[str], *, as_json: bool) -> int:
+    """With --json a wrong option is an error like any other, not a box."""
+    if not as_json:
+        app(arguments)
+        return 0
+    try:
+        code: Any = app(arguments, standalone_mode=False)
+    except typer.TyperException as error:
+        raise BadRequest(error.format_message()) from error
+    except typer.Abort as error:  # the input ended
+        raise MirrorError("cancelled: the input ended") from error
+    return code if isinstance(code, int) else 0
+
+
+def _list_own_arguments(arguments: list[str]) -> list[str]:
+    """Behind `--` they belong to another command."""
+    return arguments[: arguments.index("--")] if "--" in arguments else arguments
 
 
 def _extract_debug(arguments: list[str]) -> tuple[list[str], bool]:
-    """Moves `--debug` to the front. Behind `--` it belongs to another command."""
-    own_arguments = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    """Moves `--debug` to the front."""
+    own_arguments = _list_own_arguments(arguments)
     if DEBUG_OPTION not in own_arguments:
         return arguments, False
     return [
@@ -105,13 +128,33 @@ def _extract_debug(arguments: list[str]) -> tuple[list[str], bool]:
     ], True
 
 
-def _fail(error: Exception, text: str, code: int, debug: bool) -> NoReturn:
-    if debug:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureFormat:
+    debug: bool
+    as_json: bool
+
+
+def _fail(
+    error: Exception, text: str, failure: FailureFormat, code: str = MirrorError.code, exit_code: int = 1
+) -> NoReturn:
+    if failure.debug:
         typer.echo(escape_invisible_lines("".join(traceback.format_exception(error))), err=True)
-    print_line(f"error: {text}", err=True)
-    for note in getattr(error, "__notes__", ()):
-        print_line(note, err=True)
-    sys.exit(code)
+    notes = getattr(error, "__notes__", ())
+    if failure.as_json:
+        _print_json_error(error, text, notes, code, exit_code)
+    else:
+        print_line(f"error: {text}", err=True)
+        for note in notes:
+            print_line(note, err=True)
+    sys.exit(exit_code)
+
+
+def _print_json_error(error: Exception, text: str, notes: Sequence[str], code: str, exit_code: int) -> None:
+    from mirror_core.model.json_documents import ErrorDocument, format_json_line  # late: help imports no msgspec
+
+    summary, reasons = (error.summary, error.reasons) if isinstance(error, Refused) else (text, ())
+    document = ErrorDocument(code=code, message=summary, reasons=reasons, notes=tuple(notes), exit_code=exit_code)
+    typer.echo(format_json_line(document), err=True)
 
 
 def _find_missing_extra(error: ModuleNotFoundError) -> BadRequest | None:

@@ -14,17 +14,21 @@ _NO_REFUSALS: Final[Mapping[Any, RemoteFault]] = MappingProxyType({})
 class MirrorError(Exception):
     """The text says what, where, why, and what to do."""
 
+    code: ClassVar[str] = "failed"
+    """A stable word for scripts."""
     exit_code: ClassVar[int] = 1
     retryable: ClassVar[bool] = False
 
 
 class BadRequest(MirrorError):
+    code = "bad_request"
     exit_code = 2
 
 
 class Refused(MirrorError):
     """Unsafe now. Carries all reasons."""
 
+    code = "refused"
     exit_code = 3
 
     def __init__(self, summary: str, reasons: Iterable[object]) -> None:
@@ -36,16 +40,20 @@ class Refused(MirrorError):
 class HeldByRun(Refused):
     """A failover or failback holds the mirror; others must not change it."""
 
+    code = "held_by_run"
+
 
 class Indeterminate(MirrorError):
     """A deciding fact could not be read, or nothing was compared."""
 
+    code = "indeterminate"
     exit_code = 4
 
 
 class LostOwnership(MirrorError):
     """Another process took over. Stop and write nothing more."""
 
+    code = "lost_ownership"
     exit_code = 5
 
 
@@ -59,6 +67,7 @@ class RemoteFault(MirrorError):
 
 
 class Unreachable(RemoteFault):
+    code = "unreachable"
     retryable = True
 
 
@@ -72,12 +81,15 @@ class AuthenticationFailed(ConnectionRejected):
     """Usually temporary: credentials are renewed broker by broker. If all brokers do so, it is a
     BadRequest."""
 
+    code = "authentication_failed"
+
 
 class StateNotWritten(Unreachable):
     """No writes to the state topic; the lease still seems ours."""
 
 
 class MissingPermission(RemoteFault):
+    code = "missing_permission"
     exit_code = 2
 
 

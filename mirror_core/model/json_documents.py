@@ -29,6 +29,19 @@ class MessageDocument(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
+class ErrorDocument(JsonDocument, frozen=True, kw_only=True):
+    """The last line on standard error of a command that failed with --json."""
+
+    code: str
+    """Decide by this, or by the exit code."""
+    message: str
+    reasons: tuple[str, ...]
+    """All of a refusal."""
+    notes: tuple[str, ...]
+    """Where applications can write now, and what to do."""
+    exit_code: int
+
+
 def to_message_documents(messages: Iterable[Message]) -> tuple[MessageDocument, ...]:
     return tuple(MessageDocument(code=m.code, subject=m.subject, values=m.values, text=str(m)) for m in messages)
 
@@ -52,6 +65,10 @@ def format_json(document: object) -> str:
     text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
     # JSON escapes C0 only; terminals obey C1 and bidirectional marks, too.
     return _TERMINAL_CONTROLS.sub(_escape_match, text)
+
+
+def format_json_line(document: object) -> str:
+    return _TERMINAL_CONTROLS.sub(_escape_match, msgspec.json.encode(document).decode())
 
 
 def _escape_match(match: re.Match[str]) -> str:

@@ -22,8 +22,15 @@ from mirror_core.cli.command_options import JsonOption
 from mirror_core.cli.failover import SetPlansDocument
 from mirror_core.cli.json_schema import json_schema_command, list_in_group, list_json_commands, make_schema
 from mirror_core.cli.runs import PlanDocument, RunDocument, to_run_document
-from mirror_core.model.errors import BadRequest
-from mirror_core.model.json_documents import JsonDocument, format_json, get_printed_documents, prints_json
+from mirror_core.model import errors
+from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.json_documents import (
+    ErrorDocument,
+    JsonDocument,
+    format_json,
+    get_printed_documents,
+    prints_json,
+)
 from mirror_core.model.json_schemas import build_schema
 from tests.support.json_schemas import check, check_document, strict
 from tests.support.mirror_views import RUN
@@ -185,7 +192,7 @@ def test_a_command_prints_the_schema_of_one_or_of_all(capsys: pytest.CaptureFixt
     [
         ("failover", "'failover' has --json; these have: failover plan-set, "),
         ("runs prune", "'runs prune' has --json; these have: runs list, runs show, runs forecast"),
-        ("guard", "'guard' has --json; these have: none of this name; `mirrorbook json-schema` prints all"),
+        ("supervise", "'supervise' has --json; these have: none of this name; `mirrorbook json-schema` prints all"),
         ("statsu", "'statsu' has --json; these have: failover plan-set, "),
     ],
 )
@@ -224,6 +231,18 @@ def test_the_page_promises_the_keys_that_are_there(name: str) -> None:
     parts = make_schema(name, COMMANDS[name])["$defs"].values()
     words = set(re.findall(r"\w+", _BLOCK.findall(PAGE.read_text(encoding="utf-8"))[-1]))
     assert {key for part in parts for key in part.get("properties", {})} <= words
+
+
+def test_the_page_promises_the_keys_and_codes_of_an_error() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    (promised,) = re.findall(r"^error +\{(.*)\}$", page, re.MULTILINE)
+    keys = [key.removesuffix("[]") for key in promised.split(", ")]
+    assert keys == [field.encode_name for field in msgspec.structs.fields(ErrorDocument)]
+    codes = {
+        error.code for error in vars(errors).values() if isinstance(error, type) and issubclass(error, MirrorError)
+    }
+    listed = page.partition("Decide by `code`:")[2].partition("\n\n")[0]
+    assert codes == set(re.findall(r"`(\w+)`", listed)) - {"exit_code"}
 
 
 def test_keys_are_read_off_the_page() -> None:

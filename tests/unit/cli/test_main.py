@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import subprocess
@@ -16,7 +17,7 @@ from mirror_core.cli import main as command_line
 from mirror_core.cli.lazy_group import LazyCommand, LazyGroup, list_lazy_commands, load_command
 from mirror_core.cli.main import PACKAGE_EXTRAS, _extract_debug, main
 from mirror_core.cli.output import print_line
-from mirror_core.model.errors import LostOwnership
+from mirror_core.model.errors import HeldByRun, Indeterminate, LostOwnership, MirrorError
 from mirrorbook_tools import cli as tool_commands
 
 
@@ -243,3 +244,71 @@ def test_nobody_listening_any_more_is_no_traceback() -> None:
     pipe = ["/bin/bash", "-c", '"$@" | head -1; exit ${PIPESTATUS[0]}', "bash", sys.executable, "-c", code]
     done = subprocess.run(pipe, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (1, "to whoever listens\n", "")
+
+
+def failed_with_json(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> dict[str, object]:
+    """The last line on standard error; nothing else is on standard output."""
+
+    def app(arguments: list[str], *, standalone_mode: bool) -> None:
+        raise error
+
+    monkeypatch.setattr(command_line, "app", app)
+    code = ended(["runs", "list", "--json"], monkeypatch)
+    said = capsys.readouterr()
+    assert said.out == ""
+    document: dict[str, object] = json.loads(said.err.splitlines()[-1])
+    assert document["exit_code"] == code
+    return document
+
+
+def test_an_error_of_a_command_with_json_is_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldByRun("start orders", ["run r1 holds it", "and it is PAUSED"])
+    held.add_note("NOBODY CAN WRITE\norders")
+    assert failed_with_json(held, monkeypatch, capsys) == {
+        "code": "held_by_run",
+        "message": "start orders",
+        "reasons": ["run r1 holds it", "and it is PAUSED"],
+        "notes": ["NOBODY CAN WRITE\norders"],
+        "exit_code": 3,
+    }
+    assert failed_with_json(Indeterminate("who knows"), monkeypatch, capsys) == {
+        "code": "indeterminate",
+        "message": "who knows",
+        "reasons": [],
+        "notes": [],
+        "exit_code": 4,
+    }
+    defect = failed_with_json(ValueError("secret"), monkeypatch, capsys)
+    assert (defect["code"], defect["exit_code"]) == ("failed", 1)
+    assert "secret" not in str(defect)
+
+
+def test_a_json_error_moves_no_cursor_and_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = failed_with_json(MirrorError("a\x1b[2J\u202eb\nc"), monkeypatch, capsys)
+    assert document["message"] == "a\x1b[2J\u202eb\nc"
+    failed_with_json(MirrorError("a\x9b\u202eb"), monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("wrong", [["--no-such"], ["--log-level", "loud"]])
+def test_a_wrong_option_of_a_command_with_json_is_a_json_error(
+    wrong: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ended([*wrong, "runs", "list", "--json"], monkeypatch) == 2
+    document = json.loads(capsys.readouterr().err)
+    assert (document["code"], document["exit_code"]) == ("bad_request", 2)
+    assert wrong[0].lstrip("-") in document["message"]
+
+
+def test_help_and_json_behind_a_double_dash_are_no_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ended(["runs", "list", "--json", "--help"], monkeypatch) == 0
+    assert "Usage" in capsys.readouterr().out
+    assert ended(["no-such", "--", "--json"], monkeypatch) == 2
+    assert not capsys.readouterr().err.startswith("{")
