@@ -62,6 +62,7 @@ class OldSource:
     log_starts: Mapping[Partition, Offset] = field(default_factory=dict)
     sizes: Mapping[Partition, int] = field(default_factory=dict)
     replicas: Mapping[str, int] = field(default_factory=dict)
+    broker_count: int | None = None
     compacted: frozenset[str] = frozenset()
     demotion_problems: tuple[str, ...] = ()
     held_acls: frozenset[Acl] | None = None
@@ -214,6 +215,7 @@ def _list_reasons(snapshot: FailbackSnapshot) -> Iterator[Message]:
             mirror.source,
             old_source.compacted,
             _get_new_topics(snapshot),
+            old_source.broker_count,
         )
         yield from (Message("strategy_impossible", mirror.name, reason=objection) for objection in objections)
         yield from (
@@ -423,6 +425,7 @@ def _list_figures(snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackS
         _ClusterLogs(snapshot.new_primary),
         snapshot.old_source.replicas,
         strategies,
+        snapshot.old_source.broker_count,
     )
 
 

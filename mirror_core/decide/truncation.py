@@ -155,6 +155,7 @@ def explain_objections(
     old_source: str,
     compacted: Collection[str] = (),
     new_topics: Mapping[str, ClusterTopic] = _NO_TOPICS,
+    broker_count: int | None = None,
 ) -> Iterator[str]:
     unknown_topics = sorted(set(allowed.topics) - {p.topic for p in statuses})
     if unknown_topics:
@@ -176,6 +177,9 @@ def explain_objections(
             f"{join_limited(sorted(to_truncate & recreated))} on {old_source} was created anew, so nothing of it can"
             " stay: only --strategy TOPIC=recreate is possible"
         )
+    yield from _explain_broker_objection(
+        [t for t in sorted(to_truncate) if allowed.for_topic(t) is FailbackStrategy.REPLICA], old_source, broker_count
+    )
     compacted_topics = sorted(to_truncate & set(compacted))
     if compacted_topics:
         yield (
@@ -204,6 +208,19 @@ def explain_objections(
         )
 
 
+def _explain_broker_objection(topics: Collection[str], old_source: str, broker_count: int | None) -> Iterator[str]:
+    if topics and broker_count == 1:
+        yield (
+            f"strategy replica: {old_source} has one broker, and truncating {join_limited(topics)} by a replica takes"
+            " two: --strategy offline or recreate"
+        )
+
+
+def list_possible_strategies(broker_count: int | None) -> tuple[FailbackStrategy, ...]:
+    """`broker_count` None: not known."""
+    return tuple(s for s in COSTED_STRATEGIES if broker_count != 1 or s is not FailbackStrategy.REPLICA)
+
+
 def _explain_width_objections(
     widths: Mapping[str, tuple[int, int]], allowed: AllowedStrategies, old_source: str, recreated: Collection[str]
 ) -> Iterator[str]:
@@ -224,6 +241,7 @@ def estimate_costs(
     new: Mapping[Partition, LogExtent],
     replicas: Mapping[str, int],
     strategies: Mapping[str, FailbackStrategy],
+    broker_count: int | None = None,
 ) -> FigureItems:
     by_link: dict[str, int | None] = {}
     by_disk: dict[str, int | None] = {}
@@ -236,7 +254,7 @@ def estimate_costs(
         if p in statuses
     )
     for topic in sorted(divergent, key=lambda t: -(new_sizes.get(t) or 0))[:MAX_COSTED_TOPICS]:
-        for strategy in COSTED_STRATEGIES:
+        for strategy in list_possible_strategies(broker_count):
             link_bytes = (new_sizes if strategy is FailbackStrategy.RECREATE else tail_sizes).get(topic)
             replica_count = replicas.get(topic, 1)
             refilled_replicas = {
@@ -255,7 +273,7 @@ def estimate_costs(
     if by_link:
         yield FigureKey.LINK_BYTES, by_link
         yield FigureKey.DISK_BYTES, by_disk
-        yield FigureKey.STRATEGY_RISKS, {strategy: strategy for strategy in COSTED_STRATEGIES}
+        yield FigureKey.STRATEGY_RISKS, {strategy: strategy for strategy in list_possible_strategies(broker_count)}
 
 
 def _estimate_bytes_from(log: LogExtent, start: Offset) -> int | None:

@@ -219,6 +219,7 @@ def _snapshot_old_source(
             log_starts=cluster_logs.starts,
             log_ends=cluster_logs.ends,
             replicas=cluster_logs.replicas,
+            broker_count=len(client.brokers()),
             compacted=_list_compacted(client, cluster_logs.topics)
             if TRUNCATING_STRATEGIES & allowed.strategies
             else frozenset(),

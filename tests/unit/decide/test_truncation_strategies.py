@@ -136,6 +136,22 @@ def test_each_way_is_costed_for_each_divergent_topic() -> None:
     assert found[FigureKey.STRATEGY_RISKS] == {way: way for way in ("recreate", "offline", "replica")}
 
 
+def test_one_broker_is_offered_no_strategy_that_takes_two() -> None:
+    statuses = {**STATUSES, B0: replace(STATUSES[B0], differs_at=Offset(2))}
+    new = {B0: LogExtent(Offset(0), Offset(5))}
+    found = dict(estimate_costs(statuses, {}, new, {}, {"b": FailbackStrategy.RECREATE}, broker_count=1))
+    assert found[FigureKey.LINK_BYTES] == dict.fromkeys(("b by recreate", "b by offline"))
+    assert found[FigureKey.STRATEGY_RISKS] == {way: way for way in ("recreate", "offline")}
+
+    def objections(broker_count: int | None, allowed: AllowedStrategies) -> str:
+        return "\n".join(explain_objections(STATUSES, TOPICS, logs(), allowed, "east", broker_count=broker_count))
+
+    replica = AllowedStrategies(FailbackStrategy.REPLICA)
+    assert "east has one broker, and truncating a by a replica takes two" in objections(1, replica)
+    assert objections(1, AllowedStrategies(FailbackStrategy.OFFLINE)) == ""
+    assert objections(2, replica) == objections(None, replica) == ""
+
+
 def test_a_cost_that_is_not_known_is_called_so() -> None:
     statuses = {**STATUSES, B0: replace(STATUSES[B0], differs_at=Offset(2))}
     new = {B0: LogExtent(Offset(0), Offset(5))}
