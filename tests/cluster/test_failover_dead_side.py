@@ -57,11 +57,11 @@ def test_with_a_dead_source_the_plan_says_what_is_known_and_only_an_unplanned_on
         run, _ = mirrorbook(mirrored, "failover", "run", mirrored.name, "--yes")
     plan = json.loads(planned.stdout)
     assert planned.returncode == 3, planned.stderr
-    assert [r for r in plan["refused"] if "east could not be read, hence neither fenced nor drained" in r]
+    assert [r for r in plan["refused"] if "east could not be read, hence neither fenced nor drained" in r["text"]]
     values = {key: figure["value"] for key, figure in plan["figures"].items()}
     assert (values["lag_offsets"], values["lost_offsets"], values["partitions"]) == (None, 0, 2)
     assert values["source_seen_s"] > 0
-    assert any(line.startswith("everything on east") for line in plan["unknown"])
+    assert any(line["text"].startswith("everything on east") for line in plan["unknown"])
     assert "east could not be read" in planned.stderr
     assert unplanned.returncode == 0, unplanned.stderr
     assert json.loads(unplanned.stdout)["hash"] != plan["hash"]
