@@ -32,6 +32,8 @@ FAILOVER = "mirror_failover"
 DAGS = (FAILOVER, "mirror_failback", "mirror_sync", SET_DAG)
 RUNS = ("/runs/r/files", "/runs/r/files/report.html", "/sets/s/report", "/sets/run-r/report.html")
 OF_MIRROR = "/mirrors/m/reports/check-20260101T000000Z/data-docs/index.html"
+CUT_OFF = """[...document.querySelectorAll(".scroll")].filter(table => table.scrollWidth > table.clientWidth)
+    .map(table => table.getAttribute("aria-label"))"""
 PAGES = ("/", "/mirrors/m", "/mirrors/m/runbook", OF_MIRROR, *RUNS)
 DATA = ("/static/page.js", "/api/mirrors", "/api/mirrors/m", "/api/mirrors/m/runbook")
 RUN_S = 600
@@ -279,6 +281,7 @@ def test_the_page_fits(
 def looked_at(page: Page, name: str, width: int, *, dark: bool) -> None:
     assert found_by_axe(page) == []
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert page.evaluate(CUT_OFF) == [], "tables of which a part is out of sight"
     if folder := os.environ.get("MIRRORBOOK_PICTURES"):
         page.screenshot(path=Path(folder) / f"{name}-{width}-{'dark' if dark else 'light'}.png", full_page=True)
 

@@ -128,6 +128,10 @@ class Plot:
     path: str
     """SVG path of PLOT_WIDTH x PLOT_HEIGHT; broken where unknown."""
     text: str
+    top: str = ""
+    """Value at the upper edge; 0 is the lower one."""
+    since: str = ""
+    until: str = ""
 
 
 def make_plot(title: str, unit: str, points: Sequence[PlotPoint]) -> Plot:
@@ -140,11 +144,22 @@ def make_plot(title: str, unit: str, points: Sequence[PlotPoint]) -> Plot:
     last = points[-1][1]
     now = "unknown" if last is None else f"{last:,.0f} {unit}"
     text = f"{title}: {now} now, between {min(known):,.0f} and {max(known):,.0f} {_format_since(points)}"
-    return Plot(title, _draw_path(points, max(known)), text)
+    return Plot(
+        title,
+        _draw_path(points, max(known)),
+        text,
+        top=f"{max(known) or 1:,.0f}",
+        since=_format_time(points[0][0]),
+        until=_format_time(points[-1][0]),
+    )
 
 
 def _format_since(points: Sequence[PlotPoint]) -> str:
-    return f"since {datetime.fromtimestamp(points[0][0] / 1000, UTC):%H:%M:%S} UTC"
+    return f"since {_format_time(points[0][0])} UTC"
+
+
+def _format_time(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%H:%M:%S}"
 
 
 def compute_rates(points: Sequence[PlotPoint]) -> list[PlotPoint]:

@@ -9,6 +9,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from mirror_core.evidence.html_templates import make_visible
+from mirror_core.model.text import format_count
 from mirrorbook_airflow.page.number_format import format_number
 from mirrorbook_airflow.page.prometheus_history import PLOT_HEIGHT, PLOT_WIDTH
 
@@ -38,7 +39,7 @@ _ENVIRONMENT: Final = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_ENVIRONMENT.filters.update(when=_format_time, number=format_number, code=_format_code)
+_ENVIRONMENT.filters.update(when=_format_time, number=format_number, count=format_count, code=_format_code)
 _ENVIRONMENT.globals.update(plot_width=PLOT_WIDTH, plot_height=PLOT_HEIGHT, card_lines=SHOWN_CARD_LINES)
 
 

@@ -68,7 +68,7 @@ def test_failed_partitions_come_first_then_unknown_lag_then_the_greatest() -> No
 
 def test_a_partition_says_what_the_source_deleted_before_it_was_copied_also_when_no_cluster_answers() -> None:
     never = NeverCopied(offsets=1_500, since_ms=1, newest_ms=1, first=Offset(0), next=Offset(1_500))
-    words = "1,500 offset(s) were deleted on the source before they were copied"
+    words = "1,500 offsets were deleted on the source before they were copied"
     recorded = told(PartitionRecord(NAME, status(Partition("t", 0), never_copied=never)))
 
     assert words in shown(page(seen(replace(row(0), never_copied=never))))
@@ -481,9 +481,11 @@ def test_a_plot_has_a_gap_where_nothing_was_known() -> None:
     assert found.path.count("M") == 2
     assert "L" not in found.path
     assert found.text == "Lag: 3 offsets now, between 1 and 3 since 00:00:00 UTC"
+    assert (found.top, found.since, found.until) == ("3", "00:00:00", "00:00:02")
 
 
 def test_a_plot_of_nothing_says_so() -> None:
+    assert make_plot("Lag", "offsets", [(0, 0)]).top == "1"
     assert make_plot("Lag", "offsets", []).path == ""
     assert make_plot("Lag", "offsets", [(0, None)]).text == "Lag: unknown since 00:00:00 UTC"
     assert make_plot("Lag", "offsets", [(0, 2), (1_000, None)]).text.startswith("Lag: unknown now")
