@@ -406,9 +406,9 @@ def _parse_cluster(path: Path, name: str, section: object, only_principal: Princ
     if not (data_properties if only_data else control).get("bootstrap.servers"):
         raise BadRequest(f"{where}: bootstrap.servers is missing")
     if not only_data:
-        check_connection_properties(where, control)
+        _check_connection_properties(where, control)
     if not only_control and data_overrides:
-        check_connection_properties(f"{where}.data", data_properties)
+        _check_connection_properties(f"{where}.data", data_properties)
     if data_user is None and not data_overrides.keys() & _LOGIN_PROPERTIES:
         data_user = control_user  # same login as the control principal
     users = {Principal.CONTROL: control_user, Principal.DATA: data_user}
@@ -422,9 +422,14 @@ def _parse_cluster(path: Path, name: str, section: object, only_principal: Princ
     )
 
 
-def check_connection_properties(where: str, properties: Mapping[str, str]) -> None:
+def _check_connection_properties(where: str, properties: Mapping[str, str]) -> None:
     """Here, so that a mistake is one of the file, and not of a cluster that does not answer."""
     parse_addresses(properties["bootstrap.servers"], f"{where}.bootstrap.servers")
+    check_login_properties(where, properties)
+
+
+def check_login_properties(where: str, properties: Mapping[str, str]) -> None:
+    """Raises BadRequest."""
     protocol = get_security_protocol(properties)
     if protocol not in SECURITY_PROTOCOLS:
         raise BadRequest(f"{where}.security.protocol: {_explain_choice(protocol, SECURITY_PROTOCOLS)}")

@@ -28,7 +28,7 @@ from mirror_core.kafka.codec import AnyResponse, Request, Response, decode, enco
 from mirror_core.kafka.config import (
     ClusterConfig,
     Principal,
-    check_connection_properties,
+    check_login_properties,
     get_sasl_mechanism,
     get_security_protocol,
 )
@@ -75,7 +75,7 @@ class Connection:
         self._receive_s = timeout_s
         self._ids = itertools.count(1)
         properties = cluster.properties(principal)
-        check_connection_properties(f"cluster {cluster.name}", properties)
+        check_login_properties(f"cluster {cluster.name}", properties)
         protocol = get_security_protocol(properties)
         # With TLS 1.3 a broker refuses clients without certificate after the handshake.
         self._tls_hint, self._has_received = "", False

@@ -95,8 +95,9 @@ def test_a_hold_is_recorded_with_the_partition_and_people_hear_of_it_once() -> N
     made.record_holds(cast("Any", lease), {A: HELD})
     assert lease.state.partitions["m"] == {A: replace(status(A), held_deletion=HELD), B: status(B)}  # type: ignore[index]
     assert said == [
-        "cluster east has deleted records that west holds for 1 d (`hold_deletions`): 50 offset(s) of 1 partition(s), "
-        "the oldest since 1970-01-01 00:00:00 UTC: orders-0 [0, 50)"
+        "cluster east has deleted records that west holds for 1 d (`hold_deletions`): deleted on the source, readable"
+        " on the destination: 50 offsets; partitions of these: 1; the oldest since: 1970-01-01 00:00:00.007 UTC; their"
+        " offsets: orders-0 [0, 50)"
     ]
     writes = lease.writes
     made.record_holds(cast("Any", lease), {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -66,7 +67,8 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Source:
 
 
 def planner(source: Source) -> Planner:
-    return Planner(LINK, cast("Any", source), cast("Any", SimpleNamespace(name="west")))
+    link = replace(LINK, mirror=replace(LINK.mirror, topics=(P.topic,)))
+    return Planner(link, cast("Any", source), cast("Any", SimpleNamespace(name="west")))
 
 
 def mirrored() -> State:

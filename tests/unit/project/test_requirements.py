@@ -63,10 +63,11 @@ def test_the_versions_of_spark_that_platforms_bring_may_be_installed_and_none_th
     specifiers = [wanted.specifier for wanted in promised() if wanted.name == "pyspark"]
     assert len(specifiers) == 2, "the extras spark and sandbox"
     for specifier in specifiers:
-        allowed = [
-            version for version in ("3.4.4", "3.5.0", "3.5.6", "4.0.0", "4.1.4", "4.2.0") if version in specifier
+        known = ("3.4.4", "3.5.0", "3.5.6", "4.0.0", "4.1.4", "4.2.1", "4.3.0")
+        allowed = [version for version in known if version in specifier]
+            if version in specifier
         ]
-        assert allowed == ["3.5.0", "3.5.6", "4.0.0", "4.1.4"]
+        assert allowed == ["3.5.0", "3.5.6", "4.0.0", "4.1.4", "4.2.1"]
 
 
 def test_no_address_is_locked() -> None:
