@@ -42,9 +42,9 @@ from mirror_core.decide.failure_remedies import RecoveryAction
 from mirror_core.decide.fence_limits import warn_foreign_destination, warn_foreign_source
 from mirror_core.decide.fence_state import format_time
 from mirror_core.decide.write_access import WriteAccess
+from mirror_core.evidence.expectation_suites import READINESS, SYNC
 from mirror_core.evidence.expectations import load_expectations
 from mirror_core.evidence.runbook_page import render_runbook
-from mirror_core.evidence.suites import READINESS, SYNC
 from mirror_core.mirrors import creation, mirror_commands, partition_recovery
 from mirror_core.mirrors.creation import format_gap_limit
 from mirror_core.mirrors.describe import (
@@ -70,8 +70,8 @@ from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.mirror import DesiredState, GapFilling, PartitionState
 from mirror_core.model.text import format_bytes, format_count, parse_bytes_per_s
 from mirror_core.model.timing import now_ms
-from mirror_core.runbook.mirror_check import CHECK_ADVICE, CHECK_NAME, CheckDocument, MirrorCheck
-from mirror_core.runbook.mirror_check import check_mirror as check_mirror
+from mirror_core.runbook.expectation_check import CHECK_ADVICE, CHECK_NAME, CheckDocument, MirrorCheck
+from mirror_core.runbook.expectation_check import check_mirror as check_mirror
 from mirror_core.runbook.run_outcome import read_write_access
 from mirror_core.state.mirror_link import find_mirror_link, make_mirror_link, read_states
 from mirror_core.state.state_records import STATE_TOPIC

@@ -24,9 +24,9 @@ from mirror_core.cli.command_options import (
 from mirror_core.cli.output import print_line
 from mirror_core.cli.tables import print_table
 from mirror_core.decide.parity_result import LEVEL_DIGEST, LEVEL_ENDS, LEVEL_RECORDS
+from mirror_core.evidence.expectation_suites import PARITY, TableExpectations
 from mirror_core.evidence.expectations import load_expectations
 from mirror_core.evidence.parity_report import ParityResultDocument, to_parity_document
-from mirror_core.evidence.suites import PARITY, TableExpectations
 from mirror_core.mirrors.incremental_verification import compare_and_record, record_differences
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.files import check_writable

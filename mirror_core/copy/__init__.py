@@ -11,8 +11,9 @@ must append every batch exactly where the source has it. Three things guarantee 
 - Base offsets. Each response's base offset is checked. After any error the outcome of batches in flight is unknown;
   the partition becomes LOST and is aligned again. Nothing is resent blindly.
 - Gaps. Offsets without a record are filled by control markers, or used up by hidden records. Markers have no
-  sequence, so they have an owner (`gap_claim.GapClaim`), and a newcomer fences it by a higher coordinator epoch. A gap
-  is a barrier: everything before it is acknowledged before it is filled, and it is full before the next batch goes.
+  sequence, so they have an owner (`gap_ownership.GapClaim`), and a newcomer fences it by a higher coordinator epoch.
+  A gap is a barrier: everything before it is acknowledged before it is filled,
+  and it is full before the next batch goes.
 
 Alignment decides where a LOST partition resumes. `resume_finder.ResumeFinder` requests leaders and log ends in rounds
 (`log_ends`); `resume_decision.ResumeDecider` decides, and where producer state is not enough both logs are compared

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from mirror_core.copy.background import BackgroundThreads
-from mirror_core.copy.gap_claim import GapFillState
+from mirror_core.copy.gap_ownership import GapFillState
 from mirror_core.copy.messages import (
     ClusterSide,
     format_denied,

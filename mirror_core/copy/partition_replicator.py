@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from mirror_core.copy.gap_claim import GapClaim, GapFillState
+from mirror_core.copy.gap_ownership import GapClaim, GapFillState
 from mirror_core.copy.partition_progress import PartitionProgress, ReceiptCounts
 from mirror_core.copy.partition_states import ENDED_STATES, SENDING_STATES, CopyEvent, CopyState, next_state
 from mirror_core.copy.send_queue import Gap, HiddenGap, QueueBudget, ReadyBatch, SendQueue, SentBatch

@@ -24,9 +24,9 @@ from typing import Any, Final
 import pyarrow as pa
 import yaml
 
-from mirror_core.decide.user_expectations import UserExpectation, UserExpectations, parse_expectations
+from mirror_core.decide.expectation_config import UserExpectation, UserExpectations, parse_expectations
+from mirror_core.evidence.expectation_suites import TIER, Expectation, Suite, TableExpectations, list_columns
 from mirror_core.evidence.html_templates import load_template
-from mirror_core.evidence.suites import TIER, Expectation, Suite, TableExpectations, list_columns
 from mirror_core.kafka.config import Config
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.parity_verdict import ParityVerdict

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mirror_core.decide.parity_result import ParityRow, count_sample
+from mirror_core.evidence.expectation_suites import PARITY, TableExpectations
 from mirror_core.evidence.expectations import TableJudgement, combine_verdicts, judge_table
 from mirror_core.evidence.html_templates import load_template
-from mirror_core.evidence.suites import PARITY, TableExpectations
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.files import report_write_errors
 from mirror_core.model.json_documents import JsonDocument

@@ -45,7 +45,7 @@ from mirror_core.kafka.heartbeat_topic import read_newest_heartbeats
 from mirror_core.kafka.log_offsets import OffsetPoint, list_available_offsets
 from mirror_core.kafka.topic_existence import check_presence, describe_denied_error
 from mirror_core.kafka.topics import describe_configs
-from mirror_core.mirrors.fence_stray_denials import describe_stray_denials
+from mirror_core.mirrors.stray_denials import describe_stray_denials
 from mirror_core.model.errors import ConnectionRejected, RemoteFault, Unreachable
 from mirror_core.model.figures import Figure, FigureKey, format_figures, to_figure_documents
 from mirror_core.model.json_documents import JsonDocument

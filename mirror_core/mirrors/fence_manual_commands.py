@@ -32,12 +32,12 @@ from mirror_core.model.timing import TIMEOUTS, now_ms
 from mirror_core.rights.acl_rules import EVERYBODY, build_denial, format_acl_command
 from mirror_core.state.active_cluster import read_active_cluster
 from mirror_core.state.mirror_link import read_states
-from mirror_core.state.no_return import is_past_no_return
+from mirror_core.state.point_of_no_return import is_past_no_return
 from mirror_core.state.state_records import State
 from mirror_core.state.state_topic import read_state
 from mirror_core.state.writer import StateWriter, make_control_id
 from mirror_core.sync.fence_command import FenceCommandTarget, run_unfence_command
-from mirror_core.sync.fence_command_ownership import find_held_topics_in, format_held_topics
+from mirror_core.sync.fence_command_runner import find_held_topics_in, format_held_topics
 
 
 def check_start(config: Config, name: str, cluster: str) -> BrokerStartDecision:

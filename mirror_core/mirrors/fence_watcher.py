@@ -56,7 +56,7 @@ from mirror_core.model.run import Run
 from mirror_core.model.timing import TIMEOUTS, now_ms
 from mirror_core.state.active_cluster import copy_announcement
 from mirror_core.state.mirror_link import MirrorLink
-from mirror_core.state.no_return import is_past_no_return
+from mirror_core.state.point_of_no_return import is_past_no_return
 from mirror_core.state.run_heartbeat import find_conductor_status
 from mirror_core.state.state_cache import STATE_CACHE
 from mirror_core.state.state_records import State, Tombstone
@@ -66,7 +66,7 @@ from mirror_core.state.writer import StateWriter
 from mirror_core.sync.cluster_identity import check_source_id
 from mirror_core.sync.fence_acls import check_stillness, lift_fence
 from mirror_core.sync.fence_command import FenceCommandTarget, build_command_target
-from mirror_core.sync.fence_command_ownership import (
+from mirror_core.sync.fence_command_runner import (
     CommandNotReconciled,
     close_cluster,
     format_held_topics,

@@ -63,7 +63,7 @@ from mirror_core.sync.fence_acls import (
     list_unfenced_brokers,
 )
 from mirror_core.sync.fence_command import FenceCommandFailed, build_command_target, run_fence_command
-from mirror_core.sync.fence_command_ownership import reconcile_command
+from mirror_core.sync.fence_command_runner import reconcile_command
 
 MAX_STILLNESS_CHECKS: Final = 10
 

@@ -20,12 +20,12 @@ from mirror_core.evidence.certificates import (
     find_gaps,
     format_shortfall,
 )
+from mirror_core.evidence.expectation_suites import TableExpectations
 from mirror_core.evidence.file_store import Folder, open_local_folder
 from mirror_core.evidence.parity_report import write_parity_report
 from mirror_core.evidence.receipt_files import StoredReceipts
 from mirror_core.evidence.receipt_files import read_receipts as found_receipts
 from mirror_core.evidence.receipt_index import CheckedReceipts, ReceiptHeads, apply_receipt_faults
-from mirror_core.evidence.suites import TableExpectations
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offset_points

@@ -22,8 +22,8 @@ from mirror_core.decide.parity_result import (
     merge_equal_rows,
     plan_rounds,
 )
+from mirror_core.evidence.expectation_suites import TableExpectations
 from mirror_core.evidence.parity_report import write_parity_report
-from mirror_core.evidence.suites import TableExpectations
 from mirror_core.kafka.config import Config, load_config
 from mirror_core.kafka.connection_pool import CONNECTION_POOL
 from mirror_core.model.errors import BadRequest, RemoteFault

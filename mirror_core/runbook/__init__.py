@@ -35,8 +35,8 @@ Where to start reading:
 - `conductor.Conductor`: open a run, take its steps, abort. `failover_conductor.Failover` and
   `failback_conductor.Failback` add the plans; `set_failover.SetFailover` conducts several mirrors.
 - `planned_steps.PlannedSteps`, `unplanned_steps.UnplannedSteps`, `promotion_steps.PromotionSteps`,
-  `failback_steps.FailbackSteps`, `tail_steps.TailSteps`: one method for each step, found by its name. All have what
-  `step_context.StepContext` holds.
+  `failback_steps.FailbackSteps`, `divergent_tail_steps.TailSteps`: one method for each step, found by its name. All
+  have what `step_context.StepContext` holds.
 - `fence_actions`, `fence_recheck`: apply, verify and lift the source's fence.
 - `snapshot_reader.take_snapshot`: what a plan is made from. `run_services.Services`: work that may run on Spark.
 """

@@ -59,7 +59,7 @@ from mirror_core.state.journal import (
     make_conductor_records,
 )
 from mirror_core.state.mirror_link import MirrorLink
-from mirror_core.state.no_return import is_past_no_return
+from mirror_core.state.point_of_no_return import is_past_no_return
 from mirror_core.state.run_heartbeat import HeartbeatMonitor, make_released_heartbeat, send_heartbeats
 from mirror_core.state.state_cache import STATE_CACHE
 from mirror_core.state.state_records import State, StateRecord, Tombstone

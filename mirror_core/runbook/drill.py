@@ -58,7 +58,7 @@ from mirror_core.parity.comparable_ranges import read_parity_scope
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.run_services import Services
 from mirror_core.state.mirror_link import MirrorLink, find_mirror_link, make_mirror_link, read_cluster_state
-from mirror_core.state.no_return import is_past_no_return
+from mirror_core.state.point_of_no_return import is_past_no_return
 from mirror_core.state.state_records import State, StateRecord, Tombstone
 from mirror_core.state.state_topic import read_state
 from mirror_core.state.writer import StateWriter, make_control_id

@@ -42,7 +42,7 @@ from mirror_core.runbook.snapshot_reader import Query, find_sibling_mirrors
 from mirror_core.runbook.step_records import read_all_outputs
 from mirror_core.state.journal import Journal
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
-from mirror_core.state.no_return import is_past_no_return
+from mirror_core.state.point_of_no_return import is_past_no_return
 from mirror_core.state.state_records import State
 from mirror_core.state.state_topic import read_state
 from mirror_core.state.watcher_heartbeat import find_watcher_status

@@ -38,7 +38,7 @@ from mirror_core.model.names import MirrorName, Partition, format_reverse_name
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence
 from mirror_core.model.sync_state import SyncCategory
 from mirror_core.model.timing import now_ms
-from mirror_core.runbook.tail_steps import TailSteps
+from mirror_core.runbook.divergent_tail_steps import TailSteps
 from mirror_core.state.lease import CLOCK_TIMEOUT_S, find_writers_end_ms, observe_live_lease
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
 from mirror_core.state.partition_transitions import PartitionEvent, apply_events
@@ -49,7 +49,7 @@ from mirror_core.sync.acl_ledger import copy_demotions, restage_grants
 from mirror_core.sync.acl_sync import demote_topics
 from mirror_core.sync.fence_acls import STILLNESS_PAUSE_S, TRANSACTION_WAIT_S, lift_all_denials, wait_for_stillness
 from mirror_core.sync.fence_command import ClusterClosed, build_command_target
-from mirror_core.sync.fence_command_ownership import close_cluster
+from mirror_core.sync.fence_command_runner import close_cluster
 from mirror_core.sync.mirror_sync import SyncReport, sync_mirror
 from mirror_core.sync.offset_sync import reset_group_offsets
 from mirror_core.sync.principals import list_own_principals

@@ -35,8 +35,8 @@ from mirror_core.runbook.snapshot_reader import presume_source_dead, take_snapsh
 from mirror_core.runbook.step_records import DrainResult, UnderReplicatedLogs
 from mirror_core.runbook.unplanned_steps import UnplannedSteps
 from mirror_core.state.journal import Journal, load_checkpoint, make_audit_entry, make_checkpoint, make_end_entry
-from mirror_core.state.no_return import SourceReturned, is_past_no_return
 from mirror_core.state.partition_transitions import PartitionEvent, apply_events
+from mirror_core.state.point_of_no_return import SourceReturned, is_past_no_return
 from mirror_core.state.run_heartbeat import find_conductor_status
 from mirror_core.state.state_records import PartitionRecord, State, StateRecord, Tombstone
 from mirror_core.state.state_topic import read_state

@@ -31,7 +31,7 @@ from mirror_core.state.writer import StateWriter
 from mirror_core.sync.cluster_identity import check_source_id
 from mirror_core.sync.fence_acls import lift_fence, list_fence_entries
 from mirror_core.sync.fence_command import ClusterClosed, FenceCommandFailed, build_command_target, has_closed_source
-from mirror_core.sync.fence_command_ownership import close_cluster, format_held_topics, open_cluster, write_or_reconcile
+from mirror_core.sync.fence_command_runner import close_cluster, format_held_topics, open_cluster, write_or_reconcile
 
 
 def lift_fence_or_record(link: MirrorLink, writer: StateWriter, run: Run) -> str:

@@ -35,13 +35,13 @@ from mirror_core.runbook.step_context import StepContext
 from mirror_core.runbook.step_records import LeftBehindPartition, read_all_outputs, read_output
 from mirror_core.runbook.switch import switch
 from mirror_core.state.lease import take_lease_for_run
-from mirror_core.state.no_return import PromotionCheck, is_past_no_return
 from mirror_core.state.partition_transitions import PartitionEvent, apply_events
+from mirror_core.state.point_of_no_return import PromotionCheck, is_past_no_return
 from mirror_core.state.state_records import PartitionRecord, StateRecord
 from mirror_core.state.writer import StateWriter
 from mirror_core.sync.acl_sync import apply_promotion
 from mirror_core.sync.fence_command import DestinationOpened, build_command_target
-from mirror_core.sync.fence_command_ownership import open_destination
+from mirror_core.sync.fence_command_runner import open_destination
 
 MAX_PROBES: Final = 3
 

@@ -29,7 +29,7 @@ from mirror_core.model.timing import TIMEOUTS
 from mirror_core.runbook.failback_steps import find_reverse_failover
 from mirror_core.state.lease import observe_live_lease
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
-from mirror_core.state.no_return import awaits_confirmation, is_past_no_return
+from mirror_core.state.point_of_no_return import awaits_confirmation, is_past_no_return
 from mirror_core.state.run_heartbeat import find_conductor_status
 from mirror_core.state.state_records import State
 from mirror_core.state.state_topic import read_state

@@ -57,7 +57,7 @@ from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.run_outcome import is_awaiting_confirmation
 from mirror_core.state.approvals import find_approvals
 from mirror_core.state.mirror_link import MirrorLink
-from mirror_core.state.no_return import is_past_no_return
+from mirror_core.state.point_of_no_return import is_past_no_return
 from mirror_core.state.state_topic import read_state
 
 MAX_TRIES: Final = 3

@@ -51,7 +51,7 @@ from mirror_core.kafka.progress_timeout import ProgressMonitor, local_processing
 from mirror_core.kafka.topic_existence import describe_denied_error, find_hidden_topics
 from mirror_core.kafka.transactions import list_open_transactions
 from mirror_core.mirrors.broker_checks import explain_fence_shut_out
-from mirror_core.mirrors.fence_stray_denials import find_stray_denials_on
+from mirror_core.mirrors.stray_denials import find_stray_denials_on
 from mirror_core.model.acl import Acl
 from mirror_core.model.errors import MirrorError, Unreachable, format_error_location
 from mirror_core.model.logs import get_logger

@@ -15,7 +15,7 @@ from mirror_core.model.names import NO_OFFSETS, Offset, Partition, PartitionOffs
 from mirror_core.model.run_checkpoints import StepValue
 from mirror_core.state.active_cluster import ActiveCluster
 from mirror_core.state.journal import Journal
-from mirror_core.state.no_return import PromotionCheck
+from mirror_core.state.point_of_no_return import PromotionCheck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,7 @@ from mirror_core.runbook.step_records import (
 )
 from mirror_core.state.journal import make_checkpoint
 from mirror_core.state.lease import CLOCK_TIMEOUT_S
-from mirror_core.state.no_return import SourceReturned, is_past_no_return
+from mirror_core.state.point_of_no_return import SourceReturned, is_past_no_return
 from mirror_core.state.state_records import StateRecord, Tombstone
 from mirror_core.sync.fence_acls import build_denials, to_fence_entries
 from mirror_core.sync.offset_commits import deny_offset_commits

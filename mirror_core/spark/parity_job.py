@@ -13,8 +13,8 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from mirror_core.decide.parity_result import CHUNK_OFFSETS, LEVEL_RECORDS, ParityRow
+from mirror_core.evidence.expectation_suites import PARITY, TableExpectations
 from mirror_core.evidence.file_store import Folder, is_url, open_local_folder
-from mirror_core.evidence.suites import PARITY, TableExpectations
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import ClusterName
 from mirror_core.model.parity_verdict import ParityRange, ParityResult

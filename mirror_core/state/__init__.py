@@ -10,11 +10,12 @@ Invariants:
 - *All or none.* Every write is a transaction; readers skip what is open or aborted.
 - *Nothing acts on partial state.* An unreadable record makes its mirror Indeterminate, and no other.
 - *A step may run again.* `journal.Journal.perform` writes intent, acts, writes evidence.
-- *Signs of life fence nobody.* `nonfencing_writer` uses no transaction; heartbeats, approvals and watchers rely on it.
+- *Signs of life fence nobody.* `non_transactional_writer` uses no transaction; heartbeats, approvals and watchers
+  rely on it.
 - *Lease:* tasks outlive their driver, so the next owner waits until their own clocks have stopped them.
   Recovery never takes the mirror from a new owner: see `lease.LeaseRecovery`.
 - *Cache:* read further only if the log is provably the same; otherwise from the start.
-- *No return:* `no_return` errs towards "rights may have been granted".
+- *No return:* `point_of_no_return` errs towards "rights may have been granted".
 
 `partition_transitions` is the table of partition states. `active_cluster` is for applications, no memory of ours.
 Start with `writer`, `journal`, `state_records`.

@@ -21,7 +21,7 @@ from mirror_core.model.run_checkpoints import Checkpoint, RecordedApproval, Show
 from mirror_core.model.timing import now_ms
 from mirror_core.state.journal import make_checkpoint
 from mirror_core.state.lease import CLOCK_TIMEOUT_S
-from mirror_core.state.nonfencing_writer import NonFencingWriter
+from mirror_core.state.non_transactional_writer import NonFencingWriter
 from mirror_core.state.state_records import STATE_TOPIC, State, Tombstone
 
 WRITE_TIMEOUT_S: Final = 20.0

@@ -29,7 +29,7 @@ from mirror_core.model.run import Run
 from mirror_core.model.run_checkpoints import Checkpoint, RunHeartbeat
 from mirror_core.model.timing import CONDUCTOR_TIMEOUT_S, now_ms
 from mirror_core.state.journal import find_run, make_checkpoint
-from mirror_core.state.nonfencing_writer import NonFencingWriter
+from mirror_core.state.non_transactional_writer import NonFencingWriter
 from mirror_core.state.state_records import State, StateRecord, Tombstone
 from mirror_core.state.writer import StateWriter
 from mirror_core.supervisor.process_identity import MachineIdentity, ProcessIdentity, get_current_process

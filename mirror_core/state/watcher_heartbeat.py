@@ -21,7 +21,7 @@ from mirror_core.model.run_checkpoints import WatcherHeartbeat
 from mirror_core.model.timing import now_ms
 from mirror_core.state.journal import make_checkpoint
 from mirror_core.state.mirror_link import MirrorLink
-from mirror_core.state.nonfencing_writer import NonFencingWriter
+from mirror_core.state.non_transactional_writer import NonFencingWriter
 from mirror_core.state.state_records import State
 from mirror_core.supervisor.process_identity import get_current_process
 

@@ -10,7 +10,7 @@ and settings (`mirror_topics`), ACLs (`acl_sync`), offsets of groups idle on the
   no broker shows it. A crash leaves entries that a second call finds, never one that nobody remembers.
 - *ACLs and commands know no owner.* A process may sleep before it acts. It therefore writes to the mirror's state,
   which only the owner can; when that fails, it makes the cluster match the owner's state (`acl_ledger`,
-  `fence_command_ownership`).
+  `fence_command_runner`).
 - *A fence is verified* (`fence_acls.apply_fence`). Brokers enforce entries late, and a denial ends no open transaction.
   So: deny, see it on every broker, wait for transactions, see log ends stand still.
 - *Late commits are refused.* Syncs and followers commit as the data principal, which a failover denies before its final

@@ -205,7 +205,7 @@ def _abort(link: MirrorLink, context: Context, approved: ControlChange | None) -
 
 def _leave_behind(link: MirrorLink, context: Context, approved: ControlChange | None) -> str:
     """And go on with the run: what it waits for is a person's word."""
-    from mirror_core.state.no_return import is_past_no_return
+    from mirror_core.state.point_of_no_return import is_past_no_return
 
     run, state, engine = _take_over_run(link, context, "leave_behind", approved)
     if run.plan.kind is not RunKind.FAILOVER:

@@ -180,8 +180,8 @@ class CheckParity(MirrorOperator):
     timeout = COPY_TIMEOUT
 
     def execute(self, context: Context) -> str:
+        from mirror_core.evidence.expectation_suites import PARITY, TableExpectations
         from mirror_core.evidence.expectations import load_expectations
-        from mirror_core.evidence.suites import PARITY, TableExpectations
         from mirror_core.mirrors.incremental_verification import compare_and_record
         from mirror_core.parity.comparable_ranges import read_parity_scope
         from mirror_core.state.mirror_link import find_mirror_link, load_clusters
@@ -230,10 +230,10 @@ class CheckMirror(MirrorOperator):
     """
 
     def execute(self, context: Context) -> str:
+        from mirror_core.evidence.expectation_suites import READINESS, SYNC
         from mirror_core.evidence.expectations import load_expectations
-        from mirror_core.evidence.suites import READINESS, SYNC
         from mirror_core.model.files import check_writable
-        from mirror_core.runbook.mirror_check import CHECK_ADVICE, CHECK_NAME, check_mirror
+        from mirror_core.runbook.expectation_check import CHECK_ADVICE, CHECK_NAME, check_mirror
         from mirror_core.state.mirror_link import find_mirror_link, load_clusters
 
         with airflow_errors():

@@ -275,7 +275,7 @@ class AbortRun(RunOperator):
 
     def _abort_if_allowed(self, context: Context, state: State, run: Run | None) -> str:
         from mirror_core.runbook.run_outcome import is_awaiting_confirmation
-        from mirror_core.state.no_return import is_past_no_return
+        from mirror_core.state.point_of_no_return import is_past_no_return
 
         if run is None or run.ended_ms is not None:
             return "nothing to abort: the run has ended"

@@ -22,8 +22,8 @@ from mirrorbook_airflow.params import (
 )
 
 if TYPE_CHECKING:
+    from mirror_core.evidence.expectation_suites import TableExpectations
     from mirror_core.evidence.file_store import Folder
-    from mirror_core.evidence.suites import TableExpectations
     from mirror_core.runbook.run_services import ParityCheck, Services
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation
 
-from mirror_core.copy import gap_claim
+from mirror_core.copy import gap_ownership
 from mirror_core.copy import task as copy_task
 from mirror_core.copy.datagrams import DatagramKind
 from mirror_core.copy.driver_messages import ClaimBoard
@@ -271,7 +271,7 @@ def test_an_epoch_goes_on_with_the_markers_of_the_one_before(
     ):
         for epoch in (1, 2):
             if told and epoch == 2:  # who is told in time waits for no quiet, though the driver's thread be held up
-                monkeypatch.setattr(gap_claim, "QUIET_S", 20.0)
+                monkeypatch.setattr(gap_ownership, "QUIET_S", 20.0)
             now = int(time.time() * 1000)
             work = assignment(mirrored, epoch, now, now + 120_000)
             ended = threading.Event()

@@ -13,7 +13,7 @@ from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import RunKind, RunMode, RunState
 from mirror_core.state.journal import make_checkpoint
-from mirror_core.state.no_return import SourceReturned
+from mirror_core.state.point_of_no_return import SourceReturned
 from mirror_core.state.state_records import State
 from tests.support.cluster_names import LINK
 from tests.support.mirror_views import RUN

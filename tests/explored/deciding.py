@@ -17,7 +17,7 @@ from mirror_core.decide.mirror_snapshot import (
     UnseenCluster,
 )
 from mirror_core.kafka.config import Principal
-from mirror_core.mirrors import fence_stray_denials
+from mirror_core.mirrors import stray_denials
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Resource
 from mirror_core.model.mirror import DesiredState, PartitionState
 from mirror_core.model.run import RunMode
@@ -229,7 +229,7 @@ def named(world: World, link: int, cluster: int) -> frozenset[Acl]:
     if not (rec.lifted and rec.desired and world.up[cluster] and world.up[destination(link)]):
         return frozenset()
     state, held = state_on(world, destination(link)), ACLS.values(world.acls[cluster])
-    found = fence_stray_denials.find_stray_denials_on(link_of(link, rec.desired), state, CLUSTERS[cluster], held)
+    found = stray_denials.find_stray_denials_on(link_of(link, rec.desired), state, CLUSTERS[cluster], held)
     return frozenset(one.entry.acl for one in found)
 
 

@@ -60,7 +60,7 @@ def journal_of(run_id: str, *steps: str) -> Journal:
 
 
 class MemoryAside:
-    """A `state.nonfencing_writer.NonFencingWriter` whose broker takes what it is given, unless it is told not to."""
+    """A `NonFencingWriter` whose broker takes what it is given, unless it is told not to."""
 
     def __init__(self, log: MemoryLog) -> None:
         self.log = log

@@ -11,8 +11,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 from mirror_core.copy.batch_builder import PRODUCER_EPOCH, BatchRewriter
-from mirror_core.copy.gap_claim import GapFillState
 from mirror_core.copy.gap_filler import GapRound, GapRoundResponse, LogEndQuery, MarkerWrite
+from mirror_core.copy.gap_ownership import GapFillState
 from mirror_core.copy.log_ends import explain_unstable_end
 from mirror_core.copy.messages import ClusterSide
 from mirror_core.copy.partition_replicator import PartitionReplicator

@@ -10,7 +10,7 @@ from mirror_core.decide.set_schedule import RunPhase, find_run_phase, measure_se
 from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Run, StepRecord
-from mirror_core.state.no_return import is_past_no_return
+from mirror_core.state.point_of_no_return import is_past_no_return
 from mirrorbook_airflow.page.buttons import ActionButton, list_set_buttons
 from mirrorbook_airflow.page.mirror_state import ClusterSnapshots
 from mirrorbook_airflow.page.number_format import format_counts

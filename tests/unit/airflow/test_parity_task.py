@@ -11,7 +11,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from mirrorbook_airflow import operators
 
-from mirror_core.decide.user_expectations import UserExpectations
+from mirror_core.decide.expectation_config import UserExpectations
 from mirror_core.evidence import expectations
 from mirror_core.mirrors import incremental_verification
 from mirror_core.model.parity_verdict import ParityVerdict

@@ -27,7 +27,7 @@ from mirrorbook_airflow import (
 from mirrorbook_airflow.data_plane_trigger import DataPlaneTrigger
 from mirrorbook_airflow.worker_services import make_parity_check, make_services, open_receipts_folder
 
-from mirror_core.evidence.suites import PARITY, TableExpectations
+from mirror_core.evidence.expectation_suites import PARITY, TableExpectations
 from mirror_core.kafka.config import Config, Principal, load_config
 from mirror_core.model.errors import BadRequest, MirrorError, Unreachable
 from mirror_core.model.run import RunKind

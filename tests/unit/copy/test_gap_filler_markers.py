@@ -14,7 +14,7 @@ from typing import cast
 
 import pytest
 
-from mirror_core.copy import gap_claim, gap_filler
+from mirror_core.copy import gap_filler, gap_ownership
 from mirror_core.copy.background import BackgroundThreads
 from mirror_core.copy.gap_filler import GapFiller
 from mirror_core.copy.messages import ClusterSide
@@ -284,7 +284,7 @@ def test_a_newcomer_does_not_act_on_an_answer_that_it_takes_late(
 ) -> None:
     """The owner may have gone on since."""
     monkeypatch.setattr(gap_filler, "find_turn", lambda epoch, wall_ms: 0)
-    monkeypatch.setattr(gap_claim, "QUIET_S", 0.0)
+    monkeypatch.setattr(gap_ownership, "QUIET_S", 0.0)
     broker = brokers[WELL]
     well.gap_claim.forget()
     well.gap_claim.is_quiet(10, clock.now, clock.now, 0.0)  # it has looked before

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirror_core.copy import gap_claim, gap_filler, response_errors, resume_decision
-from mirror_core.copy.gap_claim import GapClaim, GapFillState
+from mirror_core.copy import gap_filler, gap_ownership, response_errors, resume_decision
 from mirror_core.copy.gap_filler import GapRound
+from mirror_core.copy.gap_ownership import GapClaim, GapFillState
 from mirror_core.copy.partition_progress import PartitionProgress
 from mirror_core.copy.partition_replicator import PartitionReplicator
 from mirror_core.copy.partition_states import CopyState
@@ -116,13 +116,13 @@ def _turn(patch: pytest.MonkeyPatch) -> None:
 
 def _at_once(patch: pytest.MonkeyPatch) -> None:
     """All but one of a gap's markers are unanswered at a time: there is always room for one that shuts them out."""
-    patch.setattr(gap_claim, "limit_markers_in_flight", lambda missing: missing)
+    patch.setattr(gap_ownership, "limit_markers_in_flight", lambda missing: missing)
 
 
 def _attempts(patch: pytest.MonkeyPatch) -> None:
     """Whoever takes up somebody else's gap sends a higher number: what the other one has on its way is refused."""
     patch.setattr(
-        gap_claim,
+        gap_ownership,
         "choose_marker_epoch",
         lambda count, newest, *, is_owned: choose_marker_epoch(count, newest, is_owned=True),
     )
@@ -131,7 +131,7 @@ def _attempts(patch: pytest.MonkeyPatch) -> None:
 def _numbers(patch: pytest.MonkeyPatch) -> None:
     """Each gap's markers have higher numbers than those of the gaps before it."""
     patch.setattr(
-        gap_claim, "choose_marker_epoch", lambda count, newest, *, is_owned: max(newest, to_first_marker_epoch(1))
+        gap_ownership, "choose_marker_epoch", lambda count, newest, *, is_owned: max(newest, to_first_marker_epoch(1))
     )
 
 
@@ -187,7 +187,7 @@ def _barrier(patch: pytest.MonkeyPatch) -> None:
 
 def _quiet(patch: pytest.MonkeyPatch) -> None:
     """A newcomer waits until the log has stood still."""
-    patch.setattr(gap_claim, "QUIET_S", 0.0)
+    patch.setattr(gap_ownership, "QUIET_S", 0.0)
 
 
 def _one_turn(patch: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,7 @@ def _left_round(patch: pytest.MonkeyPatch) -> None:
 
 def _all_sent(patch: pytest.MonkeyPatch) -> None:
     """What a round has sent is no longer its partition's to hand on, until it is known to be in the log."""
-    patch.setattr(GapFillState, "mark_sending", lambda case, epoch: case.gap_claim.note_epoch(epoch))
+    patch.setattr(GapFillState, "mark_sending", lambda case, epoch: case.gap_ownership.note_epoch(epoch))
 
 
 def _true_end(patch: pytest.MonkeyPatch) -> None:
@@ -275,7 +275,7 @@ def _look_behind(patch: pytest.MonkeyPatch) -> None:
 
 def _confirmed(patch: pytest.MonkeyPatch) -> None:
     """An owner that has not looked for a while looks: that its data is acknowledged does not say where the log ends."""
-    patch.setattr(gap_claim, "CERTAIN_S", 1e9)
+    patch.setattr(gap_ownership, "CERTAIN_S", 1e9)
     _without_times(patch)
 
 

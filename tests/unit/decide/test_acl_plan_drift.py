@@ -7,7 +7,7 @@ from typing import Any
 from mirror_core.decide.acl_plan import AclPlan
 from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
-from mirror_core.runbook.mirror_check import _to_sync_rows
+from mirror_core.runbook.expectation_check import _to_sync_rows
 from mirror_core.sync.acl_rows import to_plan_rows
 from mirror_core.sync.mirror_sync import ALL_PARTS, SyncReport
 

@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mirror_core.decide.user_expectations import NO_EXPECTATIONS, TIER_LIMITS, UserExpectations, parse_expectations
+from mirror_core.decide.expectation_config import NO_EXPECTATIONS, TIER_LIMITS, UserExpectations, parse_expectations
 from mirror_core.evidence import expectations
+from mirror_core.evidence.expectation_suites import PARITY, READINESS, SYNC, Suite, TableExpectations
 from mirror_core.evidence.expectations import TableJudgement, judge_table, judge_tables
-from mirror_core.evidence.suites import PARITY, READINESS, SYNC, Suite, TableExpectations
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.parity_verdict import ParityVerdict
 from tests.support.html_pages import Page

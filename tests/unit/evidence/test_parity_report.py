@@ -15,9 +15,9 @@ import pytest
 
 from mirror_core.decide.parity_result import NOTHING_COMPARED, ParityRow
 from mirror_core.evidence import parity_report
+from mirror_core.evidence.expectation_suites import PARITY, TableExpectations
 from mirror_core.evidence.expectations import ExpectationResult, TableJudgement
 from mirror_core.evidence.parity_report import JudgesDisagree, write_parity_report
-from mirror_core.evidence.suites import PARITY, TableExpectations
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity_verdict import ParityFinding, ParityResult, ParityVerdict

@@ -34,11 +34,11 @@ from mirror_core.runbook.step_context import StepContext
 from mirror_core.runbook.step_records import DrainResult, FenceResult
 from mirror_core.state.journal import Journal
 from mirror_core.state.mirror_link import MirrorLink
-from mirror_core.state.no_return import PromotionCheck
+from mirror_core.state.point_of_no_return import PromotionCheck
 from mirror_core.state.state_records import State, StateRecord
-from mirror_core.sync import fence_command, fence_command_ownership
+from mirror_core.sync import fence_command, fence_command_runner
 from mirror_core.sync.fence_command import FenceCommandFailed, has_closed_source
-from mirror_core.sync.fence_command_ownership import CommandNotReconciled
+from mirror_core.sync.fence_command_runner import CommandNotReconciled
 from tests.support import reopened_clusters
 from tests.support.fence_commands import MIRROR, TOPICS, acted, called, linked
 from tests.support.fence_files import FENCE
@@ -62,7 +62,7 @@ link = reopened_clusters.link
 @pytest.fixture(autouse=True)
 def answering(monkeypatch: pytest.MonkeyPatch) -> None:
     """The source answers, and nobody waits between two tries."""
-    monkeypatch.setattr("mirror_core.sync.fence_command_ownership.read_source_state", lambda link: ())
+    monkeypatch.setattr("mirror_core.sync.fence_command_runner.read_source_state", lambda link: ())
     for module in (fence_actions, watcher, fence_recheck):
         monkeypatch.setattr(module, "ClusterClient", lambda *a, **k: nullcontext(SimpleNamespace(name="east")))
         monkeypatch.setattr(module, "check_source_id", lambda *a: None)
@@ -205,7 +205,7 @@ def lost_after(journal: Journal, writes: int) -> None:
 
 def wanted(monkeypatch: pytest.MonkeyPatch, **state: Any) -> None:
     monkeypatch.setattr(
-        fence_command_ownership, "read_complete_state", lambda cluster: State(mirrors={MIRROR.name: MIRROR}, **state)
+        fence_command_runner, "read_complete_state", lambda cluster: State(mirrors={MIRROR.name: MIRROR}, **state)
     )
 
 
@@ -432,7 +432,7 @@ def test_who_puts_a_late_command_right_leaves_them_closed_too(
     third(monkeypatch, there.state)
     wanted(monkeypatch)
     where = fence_command.build_command_target(link, EAST, "r", TOPICS)
-    assert not fence_command_ownership.reconcile_command(link, where)
+    assert not fence_command_runner.reconcile_command(link, where)
     assert topics_told(link) == ["a.b"]
 
 

@@ -13,12 +13,12 @@ from typer.main import get_command
 from mirror_core.cli.main import app
 from mirror_core.copy.partition_states import format_transitions as copier_table
 from mirror_core.decide.command_rules import format_commands_markdown as verbs_table
+from mirror_core.decide.expectation_config import TIER_LIMITS, parse_expectations
 from mirror_core.decide.failure_remedies import format_remedies_markdown as recovery_table
 from mirror_core.decide.steps import RUN_STEPS
 from mirror_core.decide.steps import format_steps_markdown as steps_table
-from mirror_core.decide.user_expectations import TIER_LIMITS, parse_expectations
-from mirror_core.evidence.suites import SUITES, Suite
-from mirror_core.evidence.suites import format_columns as columns_table
+from mirror_core.evidence.expectation_suites import SUITES, Suite
+from mirror_core.evidence.expectation_suites import format_columns as columns_table
 from mirror_core.model.run import RunKind, RunMode
 from mirror_core.rights.acl_rules import format_acl_command
 from mirror_core.rights.required_acls import REQUIRED_ACLS, ClusterRole
@@ -55,7 +55,7 @@ def test_commands_page_shows_what_each_verb_does_and_when() -> None:
 @pytest.mark.parametrize("suite", SUITES.values(), ids=SUITES)
 def test_expectations_page_shows_the_columns_of_each_table(suite: Suite) -> None:
     page = DOCS / "operate" / "expectations.md"
-    assert printed(page, f"mirror_core/evidence/suites.py {suite.table_kind}") == list(columns_table(suite))
+    assert printed(page, f"mirror_core/evidence/expectation_suites.py {suite.table_kind}") == list(columns_table(suite))
 
 
 def test_the_file_that_the_expectations_page_shows_is_one() -> None:

@@ -16,7 +16,7 @@ import pytest
 from mirror_core.decide import acl_plan, approval_rules, failback_plan, fence_state, source_probe, steps
 from mirror_core.decide.fence_state import FenceState
 from mirror_core.evidence import fence_file
-from mirror_core.mirrors import fence_stray_denials
+from mirror_core.mirrors import stray_denials
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName, is_reverse_mirror
 from mirror_core.model.run import Run, RunKind
@@ -243,7 +243,7 @@ GUARDS: Final = {
         "by an approval of before",
     ),
     "what was lifted and stands again is named": Guard(
-        ((fence_stray_denials, "find_stray_denials", _always(())),),
+        ((stray_denials, "find_stray_denials", _always(())),),
         QUIET._replace(processes=2, unplanned=False, failbacks=False),
         "nobody remembers",
     ),

@@ -65,8 +65,6 @@ def test_the_versions_of_spark_that_platforms_bring_may_be_installed_and_none_th
     for specifier in specifiers:
         known = ("3.4.4", "3.5.0", "3.5.6", "4.0.0", "4.1.4", "4.2.1", "4.3.0")
         allowed = [version for version in known if version in specifier]
-            if version in specifier
-        ]
         assert allowed == ["3.5.0", "3.5.6", "4.0.0", "4.1.4", "4.2.1"]
 
 

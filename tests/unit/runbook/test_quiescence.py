@@ -34,7 +34,7 @@ from mirror_core.runbook import quiescence
 from mirror_core.runbook.promotion_steps import PromotionSteps
 from mirror_core.runbook.step_records import LeftBehindPartition, SettleResult, UnderReplicatedLogs
 from mirror_core.runbook.unplanned_steps import UnplannedSteps
-from mirror_core.state.no_return import SourceReturned
+from mirror_core.state.point_of_no_return import SourceReturned
 from mirror_core.sync import offset_sync
 from tests.support import quiescence as quiescence_support
 from tests.support.fence_commands import linked

@@ -21,7 +21,7 @@ from mirror_core.runbook.fence_recheck import PromotionProbe
 from mirror_core.runbook.promotion_steps import PromotionSteps
 from mirror_core.runbook.unplanned_steps import UnplannedSteps
 from mirror_core.state import topic_reader
-from mirror_core.state.no_return import SourceReturned
+from mirror_core.state.point_of_no_return import SourceReturned
 from tests.support import quiescence as quiescence_support
 from tests.support.quiescence import SHORT, WELL, West, agree, settle
 from tests.support.source_returns import TAKEN, debt

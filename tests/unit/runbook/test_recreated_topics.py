@@ -11,9 +11,9 @@ from mirror_core.kafka.client import Leader, TopicMetadata
 from mirror_core.kafka.topics import NewTopic
 from mirror_core.model.errors import Refused, Unreachable
 from mirror_core.model.names import Offset, Partition, PartitionOffsets
-from mirror_core.runbook import tail_steps
+from mirror_core.runbook import divergent_tail_steps
+from mirror_core.runbook.divergent_tail_steps import TailSteps
 from mirror_core.runbook.step_records import RecreatedTopic, SalvageResult
-from mirror_core.runbook.tail_steps import TailSteps
 from mirror_core.state.journal import make_checkpoint
 from tests.support.cluster_names import LINK
 from tests.support.memory_state import journal_of
@@ -59,10 +59,12 @@ def recreate(
         there.setdefault("t", then)
         return frozenset({"t"})
 
-    monkeypatch.setattr(tail_steps, "find_existing_topics", existing)
-    monkeypatch.setattr(tail_steps, "delete_topic", delete)
-    monkeypatch.setattr(tail_steps, "create_topics", create)
-    monkeypatch.setattr(tail_steps, "list_offsets", lambda client, wanted, point: dict.fromkeys(wanted, Offset(7)))
+    monkeypatch.setattr(divergent_tail_steps, "find_existing_topics", existing)
+    monkeypatch.setattr(divergent_tail_steps, "delete_topic", delete)
+    monkeypatch.setattr(divergent_tail_steps, "create_topics", create)
+    monkeypatch.setattr(
+        divergent_tail_steps, "list_offsets", lambda client, wanted, point: dict.fromkeys(wanted, Offset(7))
+    )
     west: Any = SimpleNamespace(name="west")
     steps._recreate_topics(old, west, (RecreatedTopic(name="t", id=WAS.id, replication_factor=3, settings={}),))
     return done
@@ -84,7 +86,7 @@ def test_what_brokers_have_made_of_it_meanwhile_is_not_taken_for_ours(
 def test_brokers_that_do_not_agree_whether_it_is_there_are_asked_again(
     steps: TailSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail_steps, "find_existing_topics", lambda client, names: {})
+    monkeypatch.setattr(divergent_tail_steps, "find_existing_topics", lambda client, names: {})
     with pytest.raises(Unreachable, match="topic t: its brokers do not agree"):
         steps._refuse_changed_topic(
             cast("Any", SimpleNamespace(name="east")), NewTopic(name="t", partitions=3, replication_factor=3)

@@ -19,7 +19,7 @@ from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, S
 from mirror_core.runbook import set_failover
 from mirror_core.runbook.set_failover import MemberRun, SetFailover, retry_until_done, run_parallel
 from mirror_core.state.journal import make_checkpoint
-from mirror_core.state.no_return import PromotionCheck, SourceReturned
+from mirror_core.state.point_of_no_return import PromotionCheck, SourceReturned
 from mirror_core.state.state_records import State
 from tests.support.cluster_names import LINK
 from tests.support.mirror_views import MIRROR, RUN

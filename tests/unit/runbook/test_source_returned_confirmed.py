@@ -19,7 +19,7 @@ from mirror_core.runbook import unplanned_steps
 from mirror_core.runbook.fence_recheck import PromotionProbe
 from mirror_core.runbook.run_outcome import format_run_outcome
 from mirror_core.runbook.unplanned_steps import UnplannedSteps
-from mirror_core.state.no_return import PromotionCheck, SourceReturned, awaits_confirmation
+from mirror_core.state.point_of_no_return import PromotionCheck, SourceReturned, awaits_confirmation
 from tests.support import quiescence, silent_sources
 from tests.support.fence_commands import MIRROR
 from tests.support.quiescence import SHORT, WELL, agree

@@ -27,7 +27,7 @@ from mirror_core.runbook.fence_recheck import PROBE_EVIDENCE_KEY, PromotionProbe
 from mirror_core.runbook.planned_steps import PlannedSteps
 from mirror_core.runbook.step_records import DrainResult, FenceResult
 from mirror_core.state.journal import make_checkpoint
-from mirror_core.state.no_return import PromotionCheck, is_past_no_return
+from mirror_core.state.point_of_no_return import PromotionCheck, is_past_no_return
 from mirror_core.state.state_records import State, Tombstone
 from tests.support.cluster_names import LINK
 from tests.support.fence_files import FENCE

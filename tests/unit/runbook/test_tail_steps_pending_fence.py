@@ -10,7 +10,7 @@ import pytest
 
 from mirror_core.model.names import Offset, Partition, PartitionOffsets
 from mirror_core.model.pending_fence import PendingFence
-from mirror_core.runbook.tail_steps import TailSteps
+from mirror_core.runbook.divergent_tail_steps import TailSteps
 from mirror_core.state.state_records import State
 from mirror_core.sync.fence_acls import VerifiedFence
 from tests.support.fence_states import OWED

@@ -25,9 +25,9 @@ from mirror_core.runbook.unplanned_steps import UnplannedSteps
 from mirror_core.state import mirror_link as linking
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import State
-from mirror_core.sync import fence_command, fence_command_ownership
+from mirror_core.sync import fence_command, fence_command_runner
 from mirror_core.sync.fence_command import build_command_target
-from mirror_core.sync.fence_command_ownership import CommandNotReconciled, open_destination
+from mirror_core.sync.fence_command_runner import CommandNotReconciled, open_destination
 from tests.support.fence_commands import MIRROR, TOPICS, acted, called, linked
 from tests.support.fence_files import FENCE
 from tests.support.memory_state import MemoryLog, journal_of
@@ -120,7 +120,7 @@ def test_an_abort_beside_a_failback_of_the_same_topics_stays_pending(
     link: MirrorLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be home by now, and opens nothing any more."""
-    monkeypatch.setattr("mirror_core.sync.fence_command_ownership.read_source_state", lambda link: ())
+    monkeypatch.setattr("mirror_core.sync.fence_command_runner.read_source_state", lambda link: ())
     there, run = MemoryLog(), journal_of("f").run
     run = replace(run, plan=replace(run.plan, kind=RunKind.FAILBACK, mirror=MirrorName("other")))
     there.put(*other_mirror(towards="north"), run)
@@ -158,7 +158,7 @@ def test_a_destination_that_is_opened_late_beside_a_failback_is_told(
     run = journal_of("f").run
     log = MemoryLog()
     log.put(replace(MIRROR, desired=DesiredState.STOPPED), replace(run, plan=replace(run.plan, kind=RunKind.FAILBACK)))
-    monkeypatch.setattr(fence_command_ownership, "read_complete_state", lambda cluster: log.state)
+    monkeypatch.setattr(fence_command_runner, "read_complete_state", lambda cluster: log.state)
     first = iter([None])
 
     def write_down() -> None:

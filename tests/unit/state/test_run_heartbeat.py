@@ -20,7 +20,7 @@ from mirror_core.model.audit_log import AuditEntryKind
 from mirror_core.model.errors import BadRequest, LostOwnership, RemoteFault, Unreachable
 from mirror_core.model.run import RunState, StepRecord, StepState
 from mirror_core.runbook.failover_conductor import Failover
-from mirror_core.state import nonfencing_writer, run_heartbeat
+from mirror_core.state import non_transactional_writer, run_heartbeat
 from mirror_core.state.journal import Journal, make_audit_entry, make_checkpoint
 from mirror_core.state.run_heartbeat import find_conductor_status, make_released_heartbeat, send_heartbeats
 from mirror_core.state.state_records import State
@@ -138,7 +138,7 @@ def plain(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> Plain:
     """Of a conductor that beats without a pause."""
     made = Plain(producer)
     monkeypatch.setattr(run_heartbeat, "RUN_HEARTBEAT_S", 0.001)
-    monkeypatch.setattr(nonfencing_writer, "RenewingProducer", lambda *arguments: made)
+    monkeypatch.setattr(non_transactional_writer, "RenewingProducer", lambda *arguments: made)
     return made
 
 
@@ -378,7 +378,7 @@ def test_without_a_client_for_beats_the_run_goes_on_and_its_log_says_so(
     def none(*arguments: object) -> None:
         raise BadRequest("cluster west: ssl.ca.location: no such file")
 
-    monkeypatch.setattr(nonfencing_writer, "RenewingProducer", none)
+    monkeypatch.setattr(non_transactional_writer, "RenewingProducer", none)
     with send_heartbeats(writer, RUN.id, "me"):
         writer.put(step())
     assert sign(producer) is ConductorState.RELEASED

@@ -24,7 +24,7 @@ from mirror_core.runbook.hook_calls import find_command_problems
 from mirror_core.runbook.unplanned_steps import UnplannedSteps
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
 from mirror_core.state.state_records import State
-from mirror_core.sync import fence_command, fence_command_ownership
+from mirror_core.sync import fence_command, fence_command_runner
 from mirror_core.sync.fence_command import (
     ClusterClosed,
     FenceCommandFailed,
@@ -34,7 +34,7 @@ from mirror_core.sync.fence_command import (
     run_fence_command,
     run_unfence_command,
 )
-from mirror_core.sync.fence_command_ownership import (
+from mirror_core.sync.fence_command_runner import (
     CommandNotReconciled,
     open_destination,
     reconcile_command,
@@ -51,7 +51,7 @@ link = fence_commands.link
 
 @pytest.fixture(autouse=True)
 def nobodys_destination(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirror_core.sync.fence_command_ownership.read_source_state", lambda link: ())
+    monkeypatch.setattr("mirror_core.sync.fence_command_runner.read_source_state", lambda link: ())
 
 
 def where(link: MirrorLink, cluster: str = "east") -> FenceCommandTarget:
@@ -212,7 +212,7 @@ def test_who_called_too_late_makes_it_as_the_new_owner_wants_it(
     link: MirrorLink, monkeypatch: pytest.MonkeyPatch, debts: dict[MirrorName, PendingFence], expected: list[str]
 ) -> None:
     monkeypatch.setattr(
-        fence_command_ownership,
+        fence_command_runner,
         "read_complete_state",
         lambda cluster: State(mirrors=dict(MIRRORS), pending_fences=dict(debts)),
     )
@@ -225,14 +225,14 @@ def test_it_looks_again_after_it_has_put_it_right(link: MirrorLink, monkeypatch:
     """While it opened the cluster another run has closed it."""
     closed = State(pending_fences={OWED.mirror: OWED})
     states = iter([State(mirrors=dict(MIRRORS)), closed, closed])
-    monkeypatch.setattr(fence_command_ownership, "read_complete_state", lambda cluster: next(states))
+    monkeypatch.setattr(fence_command_runner, "read_complete_state", lambda cluster: next(states))
     assert reconcile_command(link, where(link), is_closed=True)
     assert called(link) == ["unfence", "fence"]
 
 
 def test_who_closed_in_time_changes_nothing_more(link: MirrorLink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        fence_command_ownership, "read_complete_state", lambda cluster: State(pending_fences={OWED.mirror: OWED})
+        fence_command_runner, "read_complete_state", lambda cluster: State(pending_fences={OWED.mirror: OWED})
     )
     assert reconcile_command(link, where(link), is_closed=True)
     assert called(link) == []
@@ -240,7 +240,7 @@ def test_who_closed_in_time_changes_nothing_more(link: MirrorLink, monkeypatch: 
 
 def test_of_a_way_home_people_are_told(link: MirrorLink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        fence_command_ownership, "read_complete_state", lambda cluster: State(runs={FAILBACK.id: FAILBACK})
+        fence_command_runner, "read_complete_state", lambda cluster: State(runs={FAILBACK.id: FAILBACK})
     )
     with pytest.raises(FenceCommandFailed, match="was called late, while a failback is under way"):
         reconcile_command(link, where(link))
@@ -252,7 +252,7 @@ def test_behind_a_way_home_and_without_the_mirror_nothing_is_called_and_people_a
     link: MirrorLink, monkeypatch: pytest.MonkeyPatch, mirrors: dict[MirrorName, Mirror]
 ) -> None:
     """The source may be a mirror's destination by now, or applications have moved away from it for good."""
-    monkeypatch.setattr(fence_command_ownership, "read_complete_state", lambda cluster: State(mirrors=dict(mirrors)))
+    monkeypatch.setattr(fence_command_runner, "read_complete_state", lambda cluster: State(mirrors=dict(mirrors)))
     with pytest.raises(CommandNotReconciled, match=r"run r has lost mirror m while .* see to it by its own means"):
         write_or_reconcile(link, where(link), lost)
     assert called(link) == []
@@ -275,7 +275,7 @@ def test_a_destination_that_was_opened_too_late_is_closed_again(
     """Also by a try that failed, and may have opened it all the same."""
     link, ours = linked(tmp_path, ends=ends), iter([True])
     state = State(mirrors={MIRROR.name: replace(MIRROR, desired=desired)})
-    monkeypatch.setattr(fence_command_ownership, "read_complete_state", lambda cluster: state)
+    monkeypatch.setattr(fence_command_runner, "read_complete_state", lambda cluster: state)
     monkeypatch.setattr(fence_command, "compute_retry_pause_s", lambda tries: 0.0)
     with pytest.raises(LostOwnership):
         open_destination(link, where(link, "west"), lambda: None if next(ours, False) else lost())
@@ -284,7 +284,7 @@ def test_a_destination_that_was_opened_too_late_is_closed_again(
 
 def test_without_commands_nobody_asks_for_the_state_again(link: MirrorLink, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: Callable[[object], State] = lambda cluster: pytest.fail("was read")  # noqa: E731
-    monkeypatch.setattr(fence_command_ownership, "read_complete_state", reads)
+    monkeypatch.setattr(fence_command_runner, "read_complete_state", reads)
     bare = replace(link.source, ruling=link.source.ruling.without_commands())
     with pytest.raises(LostOwnership):
         write_or_reconcile(link, replace(where(link), cluster=bare), lost)

@@ -19,9 +19,9 @@ from mirror_core.model.errors import MissingPermission
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.runbook import failback_conductor, snapshot_reader
+from mirror_core.runbook.divergent_tail_steps import TailSteps
 from mirror_core.runbook.failback_steps import FailbackSteps
 from mirror_core.runbook.step_records import RecreatedTopic
-from mirror_core.runbook.tail_steps import TailSteps
 from mirror_core.state.state_records import State
 from mirror_core.sync import mirror_topics as placing
 from mirror_core.sync.mirror_topics import TopicPlacement, create_missing_topics, list_hidden_rows
@@ -90,8 +90,10 @@ def test_a_failbacks_plan_does_not_create_and_copy_what_it_may_not_see() -> None
 def test_no_step_of_a_failback_takes_a_hidden_topic_for_a_deleted_one(
     act: Callable[[Any, Any], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mirror_core.runbook.tail_steps.read_output", lambda *asked: SimpleNamespace(ends=_Ends()))
-    monkeypatch.setattr("mirror_core.runbook.tail_steps.describe_configs", lambda *asked: {})
+    monkeypatch.setattr(
+        "mirror_core.runbook.divergent_tail_steps.read_output", lambda *asked: SimpleNamespace(ends=_Ends())
+    )
+    monkeypatch.setattr("mirror_core.runbook.divergent_tail_steps.describe_configs", lambda *asked: {})
     with pytest.raises(MissingPermission, match="may not DESCRIBE orders"):
         act(cluster(["orders"]), cluster())
 

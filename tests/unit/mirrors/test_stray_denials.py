@@ -20,8 +20,8 @@ from mirror_core.decide.fence_limits import (
 )
 from mirror_core.decide.mirror_snapshot import SourceSnapshot
 from mirror_core.kafka.acl_requests import BrokerAcls
-from mirror_core.mirrors import fence_stray_denials as again
 from mirror_core.mirrors import mirror_commands
+from mirror_core.mirrors import stray_denials as again
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, LiftedDenial, Operation, Resource
 from mirror_core.model.errors import MirrorError, Unreachable
 from mirror_core.model.mirror import DesiredState, Mirror

@@ -14,10 +14,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mirror_core.decide.expectation_config import JudgedTable, UserExpectations
 from mirror_core.decide.failover_readiness import list_readiness_rows
-from mirror_core.decide.user_expectations import JudgedTable, UserExpectations
+from mirror_core.evidence.expectation_suites import READINESS, SYNC, TableExpectations
 from mirror_core.evidence.expectations import TableJudgement, combine_verdicts, judge_tables, quiet_great_expectations
-from mirror_core.evidence.suites import READINESS, SYNC, TableExpectations
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.files import report_write_errors
 from mirror_core.model.json_documents import JsonDocument

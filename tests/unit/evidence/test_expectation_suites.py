@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from mirror_core.decide.user_expectations import JudgedTable, parse_expectations
+from mirror_core.decide.expectation_config import JudgedTable, parse_expectations
+from mirror_core.evidence.expectation_suites import PARITY, READINESS, SUITES, SYNC, TableExpectations
 from mirror_core.evidence.expectations import load_expectations
-from mirror_core.evidence.suites import PARITY, READINESS, SUITES, SYNC, TableExpectations
 from mirror_core.kafka.config import Config, load_config
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import MirrorName

@@ -11,14 +11,14 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from mirrorbook_airflow import operators
 
+from mirror_core.decide.expectation_config import JudgedTable, TopicTier, UserExpectations
 from mirror_core.decide.filters import parse_topic_filter
-from mirror_core.decide.user_expectations import JudgedTable, TopicTier, UserExpectations
 from mirror_core.evidence import expectations
 from mirror_core.evidence.expectations import ExpectationResult, TableJudgement, combine_verdicts
 from mirror_core.model.errors import BadRequest, Unreachable
 from mirror_core.model.run import Run
-from mirror_core.runbook import mirror_check
-from mirror_core.runbook.mirror_check import MirrorCheck
+from mirror_core.runbook import expectation_check
+from mirror_core.runbook.expectation_check import MirrorCheck
 from mirror_core.state import mirror_link
 from mirror_core.state.state_records import State
 from tests.support.check_runs import BEGUN, NAME
@@ -57,7 +57,7 @@ def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., st
         monkeypatch.setattr(mirror_link, "load_clusters", lambda path: None)
         monkeypatch.setattr(mirror_link, "find_mirror_link", lambda config, name: (LINK, state))
         monkeypatch.setattr(expectations, "load_expectations", lambda *_: UserExpectations(tiers=(TIER,)))
-        monkeypatch.setattr(mirror_check, "check_mirror", checked)
+        monkeypatch.setattr(expectation_check, "check_mirror", checked)
         return operators.CheckMirror(task_id="check", mirror=NAME).execute(CONTEXT)
 
     return executed
@@ -114,9 +114,9 @@ def test_a_mistake_in_the_users_file_is_red_at_once_and_a_silent_cluster_is_trie
 
     task = operators.CheckMirror(task_id="check", mirror=NAME)
     execute(WELL)
-    monkeypatch.setattr(mirror_check, "check_mirror", raised(BadRequest("tiers[0].name: must be text")))
+    monkeypatch.setattr(expectation_check, "check_mirror", raised(BadRequest("tiers[0].name: must be text")))
     with pytest.raises(AirflowFailException, match="must be text"):
         task.execute(CONTEXT)
-    monkeypatch.setattr(mirror_check, "check_mirror", raised(Unreachable("west: no answer")))
+    monkeypatch.setattr(expectation_check, "check_mirror", raised(Unreachable("west: no answer")))
     with pytest.raises(Unreachable):
         task.execute(CONTEXT)

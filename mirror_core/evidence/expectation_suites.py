@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from mirror_core.decide.user_expectations import (
+from mirror_core.decide.expectation_config import (
     NO_EXPECTATIONS,
     TIER_LIMITS,
     JudgedTable,
