@@ -30,7 +30,12 @@ from mirror_core.decide.trimmed_offsets import find_counted_end
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets, list_offsets
 from mirror_core.kafka.reassignment import TopicIds, fetch_topic_ids
-from mirror_core.kafka.topic_existence import describe_denied_error, find_existing_topics, find_hidden_topics
+from mirror_core.kafka.topic_existence import (
+    check_presence,
+    describe_denied_error,
+    find_existing_topics,
+    find_hidden_topics,
+)
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.logs import get_logger
@@ -413,16 +418,19 @@ class Planner:
 def stop_departed(
     destination: ClusterClient, stopping: Mapping[Partition, PartitionStatus]
 ) -> dict[Partition, PartitionStatus]:
-    """Those whose log end is known, or whose copy is gone."""
+    """Those whose log end is known, or whose copy is gone: by two brokers, or recreated."""
     if not stopping:
         return {}
     topics = find_existing_topics(destination, {p.topic for p in stopping})
     present = {p for p, s in stopping.items() if p.topic in topics and topics[p.topic].id == s.destination_topic_id}
+    unlisted = [p for p in stopping if p.topic not in topics]
+    absent = check_presence(destination, unlisted).absent if unlisted else frozenset[Partition]()
+    gone = absent | {p for p in stopping if p.topic in topics and p not in present}
     ends = _fetch_known_offsets(destination, present, OffsetPoint.LOG_END)
     return {
         p: replace(status, state=apply_events(status.state, PartitionEvent.LMO_RECORDED), lmo=ends.get(p))
         for p, status in stopping.items()
-        if p in ends or p not in present
+        if p in ends or p in gone
     }
 
 

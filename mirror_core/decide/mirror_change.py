@@ -285,7 +285,7 @@ def build_departures(change: FilterChange, plan: ChangePlan, inputs: ChangeInput
     return departures
 
 
-def list_finished_topics(
+def list_releasable_topics(
     mirror: Mirror, statuses: Mapping[Partition, PartitionStatus], departures: Iterable[TopicDeparture]
 ) -> frozenset[str]:
     """Leaving topics that no task can write any more, and departed ones that are yet to be released."""

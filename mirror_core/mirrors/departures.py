@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from mirror_core.decide.mirror_change import list_finished_topics, list_leaving_topics
+from mirror_core.decide.mirror_change import list_leaving_topics, list_releasable_topics
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.topic_existence import check_presence
 from mirror_core.model.mirror import PartitionState, PartitionStatus, TopicAccess, TopicDeparture
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.timing import now_ms
@@ -37,9 +38,12 @@ def finish_departures(link: MirrorLink, writer: StateWriter) -> list[str]:
     state, mirror = writer.state, writer.state.mirrors[link.mirror.name]
     statuses = state.partitions.get(mirror.name, {})
     departures = dict(state.departures.get(mirror.name, {}))
-    finished = list_finished_topics(mirror, statuses, departures.values())
+    releasable = list_releasable_topics(mirror, statuses, departures.values())
+    disputed = _find_disputed_topics(link, releasable)
+    finished = releasable - disputed
+    lines = [f"topic {topic}: not finished yet: brokers do not agree whether it exists" for topic in sorted(disputed)]
     if not finished:
-        return []
+        return lines
     for topic in finished - departures.keys():  # created by a plan that was made before its filter changed
         departures[topic] = TopicDeparture(
             mirror=mirror.name, topic=topic, access=TopicAccess.CLOSED, since_ms=now_ms()
@@ -49,7 +53,7 @@ def finish_departures(link: MirrorLink, writer: StateWriter) -> list[str]:
         or departures[topic].statuses
         for topic in finished
     }
-    lines = _release_topics(link, writer, [departures[topic] for topic in finished], ended)
+    lines += _release_topics(link, writer, [departures[topic] for topic in finished], ended)
     records = list[StateRecord | Tombstone]()
     for topic in sorted(finished):
         done = replace(departures[topic], is_done=True, statuses=ended[topic])
@@ -63,6 +67,16 @@ def finish_departures(link: MirrorLink, writer: StateWriter) -> list[str]:
             records.append(Tombstone(settings))
     writer.put(*records)
     return lines
+
+
+def _find_disputed_topics(link: MirrorLink, topics: Collection[str]) -> frozenset[str]:
+    """Missing from one broker's listing, and not known to be absent: taken for absent, they would stay closed."""
+    if not topics:
+        return frozenset()
+    with ClusterClient(link.destination) as client:
+        unlisted = frozenset(topics) - client.metadata(topics).topics.keys()
+        presence = check_presence(client, [Partition(topic, 0) for topic in unlisted])
+    return unlisted - {partition.topic for partition in presence.absent}
 
 
 def _release_topics(
@@ -92,7 +106,7 @@ def _release_topics(
     return lines
 
 
-def list_open_departures(state: State, link: MirrorLink) -> Collection[Partition]:
+def list_stopping_partitions(state: State, link: MirrorLink) -> Collection[Partition]:
     """Partitions of leaving topics that have no LMO yet."""
     mirror = state.mirrors[link.mirror.name]
     statuses = state.partitions.get(mirror.name, {})

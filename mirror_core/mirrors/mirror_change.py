@@ -32,7 +32,7 @@ from mirror_core.kafka.consumer_groups import list_groups
 from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets
 from mirror_core.mirrors.control import retry_until_owned, take_control
 from mirror_core.mirrors.creation import find_missing_literals
-from mirror_core.mirrors.departures import finish_departures, list_open_departures, to_started
+from mirror_core.mirrors.departures import finish_departures, list_stopping_partitions, to_started
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus, TopicAccess, TopicDeparture
 from mirror_core.model.names import Offset, Partition
@@ -125,7 +125,7 @@ def change_mirror(link: MirrorLink, change: FilterChange, plan_hash: str) -> Cha
         if plan.unfinished:
             return plan
         reopened = [inputs.departures[topic] for topic in plan.returns]
-        returning = _take_back(link, writer, reopened)
+        returning = _close_returning_topics(link, writer, reopened)
         changed = change.apply(inputs.mirror)
         records: list[StateRecord | Tombstone] = [changed]
         records += (PartitionRecord(changed.name, status) for status in returning)
@@ -135,7 +135,9 @@ def change_mirror(link: MirrorLink, change: FilterChange, plan_hash: str) -> Cha
     return plan
 
 
-def _take_back(link: MirrorLink, writer: StateWriter, departures: list[TopicDeparture]) -> Iterator[PartitionStatus]:
+def _close_returning_topics(
+    link: MirrorLink, writer: StateWriter, departures: list[TopicDeparture]
+) -> Iterator[PartitionStatus]:
     """Closes topics that were released, and looks once more that nobody has written there."""
     if not departures:
         return iter(())
@@ -194,7 +196,7 @@ def finish_change(
     while True:
         state = read_complete_state(link.destination)
         state.require_readable(link.mirror.name)
-        if not list_open_departures(state, link):
+        if not list_stopping_partitions(state, link):
             break
         is_silent = silent_probes >= _SILENT_PROBES
         if not is_silent and find_live_lease(
@@ -211,7 +213,7 @@ def finish_change(
         if is_silent:
             report(f"cluster {link.source.name} is silent, so the data plane cannot plan: taking its place")
         _stop_leaving(link, report, take_over=is_silent)
-        if list_open_departures(read_complete_state(link.destination), link):  # no leader on the destination
+        if list_stopping_partitions(read_complete_state(link.destination), link):  # no leader on the destination
             if time.monotonic() > deadline:
                 return False
             time.sleep(_POLL_S)
@@ -237,7 +239,7 @@ def _stop_leaving(link: MirrorLink, report: Callable[[str], None], *, take_over:
         with release_at_end(take_over_lease(link.destination, name, make_owner_name())) as lease:
             lease.wait_for_old_writers(report)
             statuses = lease.state.partitions.get(name, {})
-            leaving = {p: statuses[p] for p in list_open_departures(lease.state, link)}
+            leaving = {p: statuses[p] for p in list_stopping_partitions(lease.state, link)}
             stopping = {
                 p: s if s.state in ENDED_STATES else replace(s, state=apply_events(s.state, PartitionEvent.STOP))
                 for p, s in leaving.items()

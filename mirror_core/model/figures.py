@@ -101,7 +101,7 @@ class FigureKey(StrEnum):
     NOT_COMPARED = "not_compared"
     COMPARED_BEFORE_OFFSETS = "compared_before_offsets"
     MIRRORED_OFFSETS = "mirrored_offsets"
-    COMPARED_NOT_CONFIRMED = "compared_and_not_confirmed"
+    COMPARED_NOT_CONFIRMED = "compared_not_confirmed"
     NEVER_COMPARED = "never_compared"
     CERTIFICATES = "certificates"
     CERTIFIED_OFFSETS = "certified_offsets"
@@ -253,7 +253,7 @@ FIGURES: Final[Mapping[FigureKey, FigureDefinition]] = MappingProxyType(
                 _U.NUMBER,
                 "partitions without an offset (auto.offset.reset rules)",
             ),
-            (_K.GROUPS_SYNCED_S, _U.AGE, "as committed"),
+            (_K.GROUPS_SYNCED_S, _U.AGE, "group offsets last synced"),
             (_K.FENCE_STATE, _U.TEXT, "fence on the old source", _FENCE_TEXTS),
             (_K.FENCE_SINCE_MS, _U.TIME, "fence since"),
             (_K.FENCE_BY_COMMAND, _U.YES_NO, "closed by fence_command, which no broker can show"),
@@ -270,7 +270,7 @@ FIGURES: Final[Mapping[FigureKey, FigureDefinition]] = MappingProxyType(
             (_K.NOT_COMPARED, _U.TEXT, "promoted as they were, and not compared"),
             (_K.COMPARED_BEFORE_OFFSETS, _U.OFFSETS, "compared equal before"),
             (_K.MIRRORED_OFFSETS, _U.OFFSETS, "of all that was mirrored"),
-            (_K.COMPARED_NOT_CONFIRMED, _U.TEXT, "compared, and nobody says now whether it still holds"),
+            (_K.COMPARED_NOT_CONFIRMED, _U.TEXT, "compared earlier, not confirmed in this run"),
             (_K.NEVER_COMPARED, _U.TEXT, "never compared"),
             (_K.CERTIFICATES, _U.TEXT, "certificates"),
             (_K.CERTIFIED_OFFSETS, _U.OFFSETS, "proved by certificates"),

@@ -28,7 +28,7 @@ from mirror_core.model.files import report_write_errors, sync_path, sync_tree
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange, SalvagedPartition, SalvageMatch
 from mirror_core.parity.keyed_digest import digest_in_memory
-from mirror_core.parity.record_table import RECORD_COLUMNS, RecordColumn, build_batches, build_ddl, build_schema
+from mirror_core.parity.record_scan import RECORD_COLUMNS, RecordColumn, build_batches, build_ddl, build_schema
 from mirror_core.wire.records import Record
 
 _TOMBSTONE: Final = b""

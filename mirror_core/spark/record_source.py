@@ -1,7 +1,7 @@
 """A topic's records as a DataFrame: `spark.read.format("mirrorbook")` on Spark 4, `read_records` on every version.
 
 Exact records by offset range: committed ones only, without what fills gaps. Offsets are fixed when the DataFrame is
-made, so two actions on it see the same records. Options: `parity.record_table.RecordTableOptions`.
+made, so two actions on it see the same records. Options: `parity.record_scan.RecordScanOptions`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from mirror_core.parity.record_table import RecordTable, build_ddl, parse_options, plan_record_table
+from mirror_core.parity.record_scan import RecordScan, build_ddl, parse_options, plan_record_scan
 from mirror_core.spark.job_submission import create_payload_frame
 from mirror_core.spark.table_executor import read_table, read_table_payload
 
@@ -37,16 +37,16 @@ else:
 
         def __init__(self, options: dict[str, str]) -> None:
             super().__init__(options)
-            self.table = plan_record_table(parse_options(options))
+            self.table = plan_record_scan(parse_options(options))
 
         def schema(self) -> str:
             return build_ddl(self.table.list_columns())
 
         def reader(self, schema: object) -> DataSourceReader:
-            return RecordTableReader(self.table)
+            return RecordScanReader(self.table)
 
-    class RecordTableReader(DataSourceReader):
-        def __init__(self, table: RecordTable) -> None:
+    class RecordScanReader(DataSourceReader):
+        def __init__(self, table: RecordScan) -> None:
             self.table = table
 
         def partitions(self) -> list[InputPartition]:
@@ -58,13 +58,13 @@ else:
 
 def read_records(spark: SparkSession, **options: str) -> DataFrame:
     """Also on Spark 3.5. Raises BadRequest, and errors of the cluster."""
-    table = plan_record_table(parse_options(options))
+    table = plan_record_scan(parse_options(options))
     return create_payload_frame(spark, encode_tasks(table)).mapInArrow(
         cast("ArrowMapIterFunction", read_table), build_ddl(table.list_columns())
     )
 
 
-def encode_tasks(table: RecordTable) -> list[bytes]:
+def encode_tasks(table: RecordScan) -> list[bytes]:
     """One for each range, and at least one: Spark cannot plan a table without. No secrets: Spark shows them."""
     tasks = [replace(table, ranges=(wanted,)) for wanted in table.ranges]
     return [msgspec.json.encode(task) for task in tasks or [table]]

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from mirror_core.parity.record_table import RecordTable, read_record_table
+from mirror_core.parity.record_scan import RecordScan, read_record_scan
 from mirror_core.parity.salvage import SalvageTask, read_record_batches
 
 PAYLOAD_COLUMN: Final = "payload"
@@ -29,7 +29,7 @@ def read_table(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def read_table_payload(payload: bytes) -> Iterator[pa.RecordBatch]:
-    return read_record_table(msgspec.json.decode(payload, type=RecordTable))
+    return read_record_scan(msgspec.json.decode(payload, type=RecordScan))
 
 
 def _iter_payloads(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:

@@ -99,7 +99,7 @@ def sync_groups(
         )
         for name, offsets in sorted(fetched.offsets.items())
     }
-    left_behind = _list_left_behind(link, own_offsets, groups, fetched.offsets, topics)
+    orphaned_offsets = _list_orphaned_offsets(link, own_offsets, groups, fetched.offsets, topics)
     logs = _list_log_ranges(
         destination, {partition for committed, _ in source_offsets.values() for partition in committed}
     )
@@ -107,11 +107,11 @@ def sync_groups(
         destination,
         [
             destination_groups[n]
-            for n in sorted({*left_behind, *(n for n, asked in source_offsets.items() if any(asked))})
+            for n in sorted({*orphaned_offsets, *(n for n, asked in source_offsets.items() if any(asked))})
             if n in destination_groups and _can_commit_for(destination_groups[n])
         ],
     )
-    decisions.mark_left_behind(left_behind, before.offsets)
+    decisions.mark_orphaned(orphaned_offsets, before.offsets)
     to_commit = dict[str, dict[Partition, tuple[Offset, str]]]()
     for name, (committed, open_partitions) in source_offsets.items():
         error = before.faults.get(name)
@@ -154,7 +154,7 @@ def sync_groups(
     return OffsetSyncResult(sorted(decisions.rows, key=lambda row: row.subject), records)
 
 
-def _list_left_behind(
+def _list_orphaned_offsets(
     link: MirrorLink,
     own_offsets: OwnCommittedOffsets,
     groups: Collection[str],
@@ -162,15 +162,15 @@ def _list_left_behind(
     topics: Collection[str],
 ) -> dict[str, frozenset[Partition]]:
     """By group: partitions that we committed, and the source has no offset of any more."""
-    wanted, left_behind = build_group_filter(link.mirror), dict[str, frozenset[Partition]]()
+    wanted, orphaned_offsets = build_group_filter(link.mirror), dict[str, frozenset[Partition]]()
     for group, partitions in own_offsets.list_partitions().items():
         if group not in wanted or (group in groups and group not in source):
             continue
         there = source.get(group, _NO_OFFSETS)
         gone = {p for p in partitions if p.topic in topics} - there.committed.keys() - there.unstable
         if gone:
-            left_behind[group] = frozenset(gone)
-    return left_behind
+            orphaned_offsets[group] = frozenset(gone)
+    return orphaned_offsets
 
 
 def _is_unchanged(refetched: CommittedOffsets | None, before: CommittedOffset, partition: Partition) -> bool:
@@ -218,16 +218,16 @@ class _GroupDecisions:
         text = join_limited(sorted(topics))
         self.rows.append(_to_skip_row(group, f"its offsets of topics that are not copied stay behind: {text}"))
 
-    def mark_left_behind(
-        self, left_behind: Mapping[str, Collection[Partition]], before: Mapping[str, CommittedOffsets]
+    def mark_orphaned(
+        self, orphaned_offsets: Mapping[str, Collection[Partition]], before: Mapping[str, CommittedOffsets]
     ) -> None:
         """Not what others have committed there."""
-        for group, partitions in left_behind.items():
+        for group, partitions in orphaned_offsets.items():
             committed = before.get(group, _NO_OFFSETS).committed
             for partition in sorted(committed.keys() & partitions):
                 offset = committed[partition].offset
                 if offset in self._own_offsets.find_known(group, partition):
-                    self.mark_uncommitted(group, partition, _LEFT_BEHIND_TEXT, None, offset)
+                    self.mark_uncommitted(group, partition, _ORPHANED_TEXT, None, offset)
 
     def decide_group(
         self,
@@ -375,7 +375,7 @@ class _GroupDecisions:
 
 
 _NO_OFFSETS: Final = CommittedOffsets({}, frozenset())
-_LEFT_BEHIND_TEXT: Final = (
+_ORPHANED_TEXT: Final = (
     "the source has no such offset any more (deleted, expired, or hidden from the mirror), and the last one stays on"
     " the destination: delete it there if nobody should start from it"
 )

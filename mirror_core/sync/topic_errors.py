@@ -14,7 +14,7 @@ from mirror_core.model.names import MirrorName, Partition
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import State
 
-EXCLUDE_ADVICE: Final = "exclude it (`--exclude-topics`, or `mirrorbook mirror change` of a mirror that there is)"
+EXCLUDE_ADVICE: Final = "exclude it (`--exclude-topics` of `mirror create` or `mirror change`)"
 
 
 def run_for_each_topic(

@@ -242,7 +242,8 @@ def test_the_same_cluster_on_both_ends_also_under_another_name(desk: Desk, uncha
 def foreign_words(topic: str, records: int, ends: int) -> str:
     return (
         f"destination topic {topic} on cluster west already holds {records} records that this mirror did not write "
-        f"(log ends add up to {ends}): delete or rename it, or exclude it from the mirror"
+        f"(log ends add up to {ends}): delete or rename it, or exclude it (`--exclude-topics` of `mirror create` or"
+        " `mirror change`) from the mirror"
     )
 
 
@@ -268,7 +269,7 @@ def test_a_mirror_that_exists_is_not_told_to_delete_its_own_copy(desk: Desk) -> 
         3,
         "",
         f"error: mirror m-never:\n  - destination topic {topic} on cluster west belongs to mirror {mirrored.name}: "
-        "exclude it (`--exclude-topics`, or `mirrorbook mirror change` of a mirror that there is) from one of the"
+        "exclude it (`--exclude-topics` of `mirror create` or `mirror change`) from one of the"
         " two\n",
     )
 

@@ -42,7 +42,7 @@ def test_a_no_at_the_moment_stops_nobody_and_a_resume_goes_on(mirrored: Mirrored
     code, said = failover(mirrored, "run", answer="y\nn\n")
     assert code == 3, said
     words = " ".join(said.split())
-    assert "prove: verdict passed, records 20" in words
+    assert "prove: verdict: passed; records: 20;" in words
     assert "Fence now?" in words
     [run] = [r for r in mirrored.state.runs.values() if r.plan.mirror == mirrored.name]
     assert f"run {run.id} waits" in words

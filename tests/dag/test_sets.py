@@ -96,7 +96,7 @@ def test_a_set_is_moved_by_its_tasks(dag_run: DagRun, both: tuple[Mirrored, Mirr
     plan = dag_run.execute("plan")
     for one in both:
         assert f"**Fail over mirror `{one.name}`**" in plan["body"]
-        assert f"| {topic_of(one)}-0 | MIRRORING, lag 0 |" in plan["body"]
+        assert f"| {topic_of(one)}-0 | state: MIRRORING; lag: 0 offsets |" in plan["body"]
     assert f"**{plan['hash'][:12]}**" in plan["body"]
     with pytest.raises(AirflowFailException, match="1 person has to approve it, and so far nobody did"):
         dag_run.execute("begin")  # its question was marked as answered

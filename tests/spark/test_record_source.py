@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from mirror_core.model.errors import BadRequest
-from mirror_core.parity.record_table import COLUMNS, build_ddl, build_schema
+from mirror_core.parity.record_scan import COLUMNS, build_ddl, build_schema
 from mirror_core.spark.record_source import has_data_sources, read_records
 from tests.support.doc_pages import DOCS
 from tests.support.gap_logs import transaction, transactional

@@ -217,7 +217,7 @@ def _left_round(patch: pytest.MonkeyPatch) -> None:
 
 def _all_sent(patch: pytest.MonkeyPatch) -> None:
     """What a round has sent is no longer its partition's to hand on, until it is known to be in the log."""
-    patch.setattr(GapFillState, "mark_sending", lambda case, epoch: case.gap_ownership.note_epoch(epoch))
+    patch.setattr(GapFillState, "mark_sending", lambda case, epoch: case.gap_claim.note_epoch(epoch))
 
 
 def _true_end(patch: pytest.MonkeyPatch) -> None:

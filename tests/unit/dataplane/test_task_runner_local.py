@@ -112,7 +112,12 @@ def test_what_was_compared_is_told_to_the_task_with_the_leader_that_held_it(monk
     state = SimpleNamespace(partitions={"m": statuses}, verifications={"m": proof})
     monkeypatch.setattr(task_runner, "read_state", lambda destination: state)
     mirror = SimpleNamespace(name="m", source="east", destination="west", producer_id=1, gaps=GapFilling.MARKERS)
-    link: Any = SimpleNamespace(source=None, destination=None, mirror=mirror, config=SimpleNamespace(path=""))
+    link: Any = SimpleNamespace(
+        source=None,
+        destination=None,
+        mirror=mirror,
+        config=SimpleNamespace(path="", deletion_hold_ms=lambda name: 0),
+    )
     made = task_runner.LocalCopy(link)._assignment({a: Offset(5), b: Offset(7)}, 1e9)
     assert [(one.partition, one.stop_offset, one.verified_end, one.verified_epoch) for one in made.partitions] == [
         (a, 5, 5, 3),
@@ -124,7 +129,12 @@ def test_a_comparison_is_waited_for_within_the_time_of_the_run(monkeypatch: pyte
     mirror = SimpleNamespace(name="m", source="east", destination="west", producer_id=1, gaps=GapFilling.MARKERS)
     monkeypatch.setattr(task_runner, "read_state", lambda destination: SimpleNamespace(partitions={}, verifications={}))
     monkeypatch.setattr(task_runner, "now_ms", lambda: 1_000_000)
-    link: Any = SimpleNamespace(source=None, destination=None, mirror=mirror, config=SimpleNamespace(path=""))
+    link: Any = SimpleNamespace(
+        source=None,
+        destination=None,
+        mirror=mirror,
+        config=SimpleNamespace(path="", deletion_hold_ms=lambda name: 0),
+    )
     for left_s, looks_s in ((300.0, 120.0), (50.0, 40.0), (5.0, 0.0)):
         made = task_runner.LocalCopy(link)._assignment({}, 1000 + left_s)
         assert made.comparison_grace_s == pytest.approx(looks_s, abs=0.01)

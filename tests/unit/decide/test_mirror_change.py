@@ -16,8 +16,8 @@ from mirror_core.decide.mirror_change import (
     explain_leaving_refusal,
     explain_wrong_hash,
     format_plan,
-    list_finished_topics,
     list_leaving_topics,
+    list_releasable_topics,
     plan_change,
 )
 from mirror_core.model.messages import Message
@@ -153,9 +153,9 @@ def test_a_topic_is_not_released_while_a_task_may_append() -> None:
         Partition("x", n): replace(status("x", PartitionState.STOPPED), partition=Partition("x", n)) for n in (0, 1)
     }
     waiting = TopicDeparture(mirror=MIRROR.name, topic="x", access=RELEASED, since_ms=1)
-    assert list_finished_topics(MIRROR, leaving, [waiting]) == {"x"}
+    assert list_releasable_topics(MIRROR, leaving, [waiting]) == {"x"}
     leaving[Partition("x", 1)] = replace(leaving[Partition("x", 1)], state=PartitionState.STOPPING)
-    assert list_finished_topics(MIRROR, leaving, [waiting]) == frozenset()
+    assert list_releasable_topics(MIRROR, leaving, [waiting]) == frozenset()
 
 
 def test_a_plan_is_bound_to_its_hash_and_not_to_log_ends() -> None:

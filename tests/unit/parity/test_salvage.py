@@ -13,7 +13,7 @@ import pytest
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange
 from mirror_core.parity import salvage as salvaging
-from mirror_core.parity.record_table import estimate_row_bytes
+from mirror_core.parity.record_scan import estimate_row_bytes
 from mirror_core.parity.salvage import MANIFEST, SCHEMA, SalvageTask, salvage_records, write_locally
 from mirror_core.wire.records import MAX_HEADERS, Record
 from tests.support.resume_decisions import EAST

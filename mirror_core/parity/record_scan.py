@@ -115,7 +115,7 @@ class LogRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordTable:
+class RecordScan:
     """Which records, in which columns. Holds no secret."""
 
     config_path: str
@@ -129,7 +129,7 @@ class RecordTable:
         return [COLUMNS[name] for name in self.columns]
 
 
-class RecordTableOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=str.lower, kw_only=True):
+class RecordScanOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=str.lower, kw_only=True):
     """Text as users give it."""
 
     config: str
@@ -150,10 +150,10 @@ class RecordTableOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """Path of mirrorbook.yaml where tasks run; empty: the same."""
 
 
-def parse_options(options: Mapping[str, str]) -> RecordTableOptions:
+def parse_options(options: Mapping[str, str]) -> RecordScanOptions:
     """Names in any case. Raises BadRequest."""
     given = {name.lower(): value for name, value in options.items()}
-    known = {name.lower(): name for name in RecordTableOptions.__struct_fields__}
+    known = {name.lower(): name for name in RecordScanOptions.__struct_fields__}
     if foreign := sorted(set(given) - set(known)):
         advice = (
             ": addresses and credentials come from the file that `config` names"
@@ -162,8 +162,8 @@ def parse_options(options: Mapping[str, str]) -> RecordTableOptions:
         )
         raise BadRequest(f"unknown option {', '.join(foreign)}{advice}. Known: {', '.join(known.values())}")
     if missing := [name for name in ("config", "cluster") if not given.get(name)]:
-        raise BadRequest(f"option {', '.join(missing)} is missing")
-    parsed = msgspec.convert(given, RecordTableOptions)
+        raise BadRequest(f"missing options: {', '.join(missing)}")
+    parsed = msgspec.convert(given, RecordScanOptions)
     if bool(parsed.subscribe) == bool(parsed.assign):
         raise BadRequest("give either option subscribe (topics) or option assign (partitions)")
     if not (parsed.minPartitions.isdecimal() and int(parsed.minPartitions)):
@@ -174,7 +174,7 @@ def parse_options(options: Mapping[str, str]) -> RecordTableOptions:
     return parsed
 
 
-def plan_record_table(options: RecordTableOptions) -> RecordTable:
+def plan_record_scan(options: RecordScanOptions) -> RecordScan:
     """Asks the cluster, as its data principal.
 
     Raises BadRequest for offsets that are not in the log and for absent topics.
@@ -186,59 +186,61 @@ def plan_record_table(options: RecordTableOptions) -> RecordTable:
         topics = _split(options.subscribe) if assigned is None else tuple(sorted({p.topic for p in assigned}))
         found = find_existing_topics(client, topics)
         if absent := [topic for topic in topics if topic not in found]:
-            raise BadRequest(f"cluster {cluster.name} has no topic {', '.join(absent)}")
+            raise BadRequest(f"cluster {cluster.name}: unknown topics {', '.join(absent)}")
         existing = [Partition(topic, index) for topic in topics for index in sorted(found[topic].partitions)]
         partitions = existing if assigned is None else sorted(assigned)
         if unknown := [str(partition) for partition in partitions if partition not in set(existing)]:
-            raise BadRequest(f"cluster {cluster.name} has no partition {', '.join(unknown)}")
+            raise BadRequest(f"cluster {cluster.name}: unknown partitions {', '.join(unknown)}")
         starts, ends = list_offset_points(client, partitions, [OffsetPoint.START, OffsetPoint.STABLE_END]).values()
     chosen_starts = _parse_offsets("startingOffsets", options.startingOffsets, EARLIEST, starts)
     chosen_ends = _parse_offsets("endingOffsets", options.endingOffsets, LATEST, ends)
     for partition in partitions:
-        first, end = chosen_starts[partition], chosen_ends[partition]
-        if first < starts[partition] or end > ends[partition] or first > end:
+        start, end = chosen_starts[partition], chosen_ends[partition]
+        if start < starts[partition] or end > ends[partition] or start > end:
             raise BadRequest(
-                f"cluster {cluster.name}, {partition}: offsets {first} to {end} were asked for, and {starts[partition]}"
+                f"cluster {cluster.name}, {partition}: offsets {start} to {end} were asked for, and {starts[partition]}"
                 f" to {ends[partition]} can be read"
             )
-    whole = [
+    unsplit_ranges = [
         LogRange(partition=partition, start=chosen_starts[partition], end=chosen_ends[partition])
         for partition in partitions
         if chosen_starts[partition] < chosen_ends[partition]
     ]
-    return RecordTable(
+    return RecordScan(
         config_path=str(Path(options.executorsConfig or options.config).absolute()),
         cluster=cluster.name,
         columns=_split(options.columns),
-        ranges=tuple(split_ranges(whole, int(options.minPartitions))),
+        ranges=tuple(split_ranges(unsplit_ranges, int(options.minPartitions))),
     )
 
 
-def split_ranges(ranges: Sequence[LogRange], at_least: int) -> Iterator[LogRange]:
+def split_ranges(ranges: Sequence[LogRange], min_partitions: int) -> Iterator[LogRange]:
     """In pieces of about as many offsets each."""
-    total = sum(wanted.end - wanted.start for wanted in ranges)
-    size = max(1, total // at_least)
-    for wanted in ranges:
-        length = wanted.end - wanted.start
-        count = 1 if at_least <= len(ranges) else -(-length // size)
-        cuts = [Offset(wanted.start + length * number // count) for number in range(count + 1)]
+    total = sum(log_range.end - log_range.start for log_range in ranges)
+    size = max(1, total // min_partitions)
+    for log_range in ranges:
+        length = log_range.end - log_range.start
+        count = 1 if min_partitions <= len(ranges) else -(-length // size)
+        cuts = [Offset(log_range.start + length * number // count) for number in range(count + 1)]
         for start, end in itertools.pairwise(cuts):
-            yield replace(wanted, start=start, end=end)
+            yield replace(log_range, start=start, end=end)
 
 
-def read_record_table(table: RecordTable) -> Iterator[pa.RecordBatch]:
+def read_record_scan(table: RecordScan) -> Iterator[pa.RecordBatch]:
     """Committed records, without the hidden ones that fill gaps.
 
     Raises LogTrimmed when the log's start passed a range while it was read.
     """
     config = load_config(Path(table.config_path), only_principal=Principal.DATA)
     with LogReader(config.cluster(table.cluster)) as reader:
-        for wanted in table.ranges:
+        for log_range in table.ranges:
             yield from build_batches(
-                wanted.partition, reader.records(wanted.partition, wanted.start, wanted.end), table.list_columns()
+                log_range.partition,
+                reader.records(log_range.partition, log_range.start, log_range.end),
+                table.list_columns(),
             )
-            if (log_start := reader.log_start(wanted.partition)) > wanted.start:
-                raise LogTrimmed(f"cluster {table.cluster}, {wanted.partition}, offset {wanted.start}", log_start)
+            if (log_start := reader.log_start(log_range.partition)) > log_range.start:
+                raise LogTrimmed(f"cluster {table.cluster}, {log_range.partition}, offset {log_range.start}", log_start)
 
 
 def build_batches(
@@ -294,7 +296,7 @@ def _parse_offsets(
         raise BadRequest(f"{shape}: {error}") from None
     offsets = {Partition(topic, index): value for topic, values in given.items() for index, value in values.items()}
     if foreign := [str(partition) for partition in offsets if partition not in default_offsets]:
-        raise BadRequest(f"option {option} names {', '.join(foreign)}, which is not read")
+        raise BadRequest(f"option {option} names {', '.join(foreign)}, which neither subscribe nor assign selects")
     if any(offset < 0 for offset in offsets.values()):
         raise BadRequest(f"{shape}: an offset is negative")
     return {**default_offsets, **{partition: Offset(offset) for partition, offset in offsets.items()}}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import Offset, Partition
-from mirror_core.parity.record_table import (
+from mirror_core.parity.record_scan import (
     COLUMNS,
     MAX_BYTES_PER_BATCH,
     MAX_ROWS_PER_BATCH,
@@ -31,7 +31,7 @@ RECORD = Record(7, 1_000, b"key", b"value", ((b"name", b"one"),))
 @pytest.mark.parametrize(
     ("given_options", "reason"),
     [
-        ({"cluster": ""}, "option cluster is missing"),
+        ({"cluster": ""}, "missing options: cluster"),
         ({"subscribe": ""}, "either option subscribe"),
         ({"assign": "{}"}, "either option subscribe"),
         ({"topics": "orders"}, "unknown option topics"),
