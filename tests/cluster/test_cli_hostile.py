@@ -89,7 +89,9 @@ def test_a_list_of_which_a_cluster_is_missing_is_shown_and_is_no_success(desk: D
         assert f"  - cluster west: no broker of 127.0.0.1:{port} answered" in said.err
         assert command == "runs" or back in said.out
         told = desk.run(command, "list", "--json")
-        assert (told.code, told.err) == (4, said.err)
+        error = json.loads(told.err)
+        assert (told.code, error["code"], error["exit_code"]) == (4, "indeterminate", 4)
+        assert f"error: {error['message']}\n" == said.err
     found = json.loads(desk.run("mirror", "list", "--json").out)
     assert back in [row["name"] for row in found["mirrors"]]
     assert [row["cluster"] for row in found["silent"]] == ["west"]
