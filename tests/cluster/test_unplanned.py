@@ -230,7 +230,7 @@ def test_a_planned_run_whose_source_dies_before_the_comparison_becomes_an_unplan
         with pytest.raises(MirrorError):
             failover.drive(planned.id)
         plan = failover.decide(RunMode.UNPLANNED).plan
-        assert [w for w in map(str, plan.warnings) if f"run {planned.id} ends" in w]
+        assert [w for w in plan.warnings if (w.code, w.subject) == ("run_continued", planned.id)]
         assert plan.figures[FigureKey.DRAINED] is ("drain" in reached)
         run = begin(failover)
         before = mirrored.state.runs[planned.id]
