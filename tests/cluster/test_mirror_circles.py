@@ -270,7 +270,7 @@ def test_a_ring_of_three_is_refused_and_clusters_that_cannot_be_asked_are_named(
     intent = mirror_commands.preview(one, MirrorCommand.RESUME)
     assert intent.refusal is None
     [line] = [line for line in intent.lines if "could not be asked" in line]
-    assert line.startswith("cluster south could not be asked whether a mirror brings these topics back over it")
+    assert line.startswith("cluster south could not be asked whether a mirror on it copies these topics back")
     south.start()
     mirror_commands.stop_mirror(coming)
 
