@@ -232,7 +232,7 @@ def test_of_a_source_that_is_lost_the_page_says_what_was_ever_compared_with_it(t
     assert proved(some) == f"{known}; never compared: orders-0 [90, 100)"
     assert proved({**some, FigureKey.NEVER_COMPARED: ()}) == known
     unsaid: StepEvidence = {FigureKey.COMPARED_NOT_CONFIRMED: ("orders-1 [0, 50)",), FigureKey.NEVER_COMPARED: ()}
-    words = "compared, and nobody says now whether it still holds: orders-1 [0, 50)"
+    words = "compared earlier, not confirmed in this run: orders-1 [0, 50)"
     assert proved({**some, **unsaid}) == f"{known}; {words}"
     assert proved({}) == proved(some, StepState.FAILED) == "unknown"
 
