@@ -36,9 +36,9 @@ from mirror_core.decide.run_result import RunResult
 from mirror_core.decide.steps import measure_step_s
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.figures import Figure, FigureKey, format_figures, list_figure_rows, to_figure_documents
+from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PlanForecast
-from mirror_core.model.json_documents import JsonDocument, MessageDocument, prints_json, to_message_documents
-from mirror_core.model.messages import Message
+from mirror_core.model.json_documents import FindingDocument, JsonDocument, prints_json, to_finding_documents
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.run import (
     FailbackStrategy,
@@ -85,10 +85,10 @@ class PlanDocument(JsonDocument, frozen=True, kw_only=True):
     """Failback: offsets to be salvaged and discarded; null: unknown."""
     forecast: PlanForecast | None
     """What it costs, in numbers; null: a failback."""
-    warnings: tuple[MessageDocument, ...]
-    unknown: tuple[MessageDocument, ...]
+    warnings: tuple[FindingDocument, ...]
+    unknown: tuple[FindingDocument, ...]
     """What could not be read, and why."""
-    refused: tuple[MessageDocument, ...]
+    refused: tuple[FindingDocument, ...]
     """Why it may not run. Empty for a run's own plan."""
 
 
@@ -166,7 +166,7 @@ class ForecastDocument(JsonDocument, frozen=True, kw_only=True):
     runs: tuple[ForecastRun, ...]
 
 
-def to_plan_document(plan: Plan, reasons: Iterable[Message]) -> PlanDocument:
+def to_plan_document(plan: Plan, reasons: Iterable[Finding]) -> PlanDocument:
     return PlanDocument(
         kind=plan.kind,
         mirror=plan.mirror,
@@ -181,9 +181,9 @@ def to_plan_document(plan: Plan, reasons: Iterable[Message]) -> PlanDocument:
         strategies=plan.strategies,
         discarded=plan.discarded,
         forecast=plan.forecast if isinstance(plan.forecast, PlanForecast) else None,
-        warnings=to_message_documents(plan.warnings),
-        unknown=to_message_documents(plan.unknown),
-        refused=to_message_documents(reasons),
+        warnings=to_finding_documents(plan.warnings),
+        unknown=to_finding_documents(plan.unknown),
+        refused=to_finding_documents(reasons),
     )
 
 
@@ -389,7 +389,7 @@ def _format_run_state(run: Run, conductor_status: ConductorStatus | None) -> str
     return f"{run.state}, but waiting: no process conducts it" if is_left else run.state
 
 
-def print_plan(plan: Plan, mirror: Mirror, reasons: Collection[Message], *, as_json: bool) -> None:
+def print_plan(plan: Plan, mirror: Mirror, reasons: Collection[Finding], *, as_json: bool) -> None:
     """A refused plan is only named here: its reasons are the error that the command ends with."""
     if as_json:
         print_json(to_plan_document(plan, reasons))

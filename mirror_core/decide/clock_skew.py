@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from mirror_core.decide.mirror_snapshot import DestinationSnapshot, MirrorSnapshot
-from mirror_core.model.messages import Message
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import GroupSyncTime, Lease
 from mirror_core.model.source_observation import Heartbeat, SourceObservation
 
@@ -115,10 +115,10 @@ def find_snapshot_clock_behind_s(snapshot: MirrorSnapshot) -> float | None:
     )
 
 
-def warn_clock_skew(snapshot: MirrorSnapshot) -> Iterator[Message]:
+def warn_clock_skew(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     for cluster, ahead_ms in sorted(snapshot.clocks_ahead_ms.items()):
         if difference := format_clock_difference(cluster, ahead_ms):
-            yield Message("clock_differs", cluster, reason=difference)
+            yield Finding("clock_differs", cluster, reason=difference)
     if (clock_behind_s := find_snapshot_clock_behind_s(snapshot)) is not None:
         reason = format_clock_behind(snapshot.mirror.name, clock_behind_s)
-        yield Message("clock_behind", snapshot.mirror.name, reason=reason)
+        yield Finding("clock_behind", snapshot.mirror.name, reason=reason)

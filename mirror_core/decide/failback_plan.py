@@ -36,7 +36,7 @@ from mirror_core.decide.truncation import (
 from mirror_core.model.acl import Acl, Operation
 from mirror_core.model.config_sections import KAFKA_AUTHORIZER, AuthorizerConfig
 from mirror_core.model.figures import FigureItems, FigureKey, Figures
-from mirror_core.model.messages import Message
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition, format_reverse_name
 from mirror_core.model.pending_fence import PendingFence
@@ -100,7 +100,7 @@ class FailbackSnapshot:
     sibling_mirrors: tuple[tuple[Mirror, frozenset[str]], ...] = ()
     silent_clusters: tuple[str, ...] = ()
     circles: tuple[MirrorCircle, ...] = ()
-    unchecked_circles: tuple[Message, ...] = ()
+    unchecked_circles: tuple[Finding, ...] = ()
 
 
 def decide_failback(snapshot: FailbackSnapshot) -> PlanDecision:
@@ -187,19 +187,19 @@ def _list_bound_facts(snapshot: FailbackSnapshot) -> Iterator[PlanFact]:
         yield PlanFact("fenced", str(snapshot.old_source.fenced))
 
 
-def _list_reasons(snapshot: FailbackSnapshot) -> Iterator[Message]:
+def _list_reasons(snapshot: FailbackSnapshot) -> Iterator[Finding]:
     mirror = snapshot.mirror
     for run in snapshot.active_runs:
-        yield Message("run_under_way", mirror.name, run=run)
+        yield Finding("run_under_way", mirror.name, run=run)
     if snapshot.reverse_unknown is not None:
-        yield Message("reverse_run_unknown", format_reverse_name(mirror.name), reason=snapshot.reverse_unknown.reason)
+        yield Finding("reverse_run_unknown", format_reverse_name(mirror.name), reason=snapshot.reverse_unknown.reason)
     if not snapshot.statuses:
-        yield Message("nothing_to_fail_back", mirror.name)
+        yield Finding("nothing_to_fail_back", mirror.name)
     not_stopped = sorted(p for p, s in snapshot.statuses.items() if s.state is not PartitionState.STOPPED)
     if not_stopped:
-        yield Message("not_failed_over", mirror.name, partitions=not_stopped)
+        yield Finding("not_failed_over", mirror.name, partitions=not_stopped)
     elif not snapshot.active_runs and not has_failed_over(snapshot.pending_fence):
-        yield Message(
+        yield Finding(
             "stopped_without_failover",
             mirror.name,
             source=mirror.source,
@@ -217,9 +217,9 @@ def _list_reasons(snapshot: FailbackSnapshot) -> Iterator[Message]:
             _get_new_topics(snapshot),
             old_source.broker_count,
         )
-        yield from (Message("strategy_impossible", mirror.name, reason=objection) for objection in objections)
+        yield from (Finding("strategy_impossible", mirror.name, reason=objection) for objection in objections)
         yield from (
-            Message("failback_rights_lacking", mirror.source, rights=missing)
+            Finding("failback_rights_lacking", mirror.source, rights=missing)
             for missing in find_lacking_rights(
                 _choose_strategies(snapshot), old_source.cluster_rights, old_source.topic_rights
             )
@@ -229,36 +229,36 @@ def _list_reasons(snapshot: FailbackSnapshot) -> Iterator[Message]:
         (mirror.destination, mirror.destination_id, snapshot.new_primary),
     ):
         if isinstance(cluster, UnseenCluster):
-            yield Message("cluster_unseen", name, reason=cluster.reason)
+            yield Finding("cluster_unseen", name, reason=cluster.reason)
         elif cluster.cluster_id != recorded_id:
-            yield Message("cluster_replaced", name, cluster_id=cluster.cluster_id, recorded_id=recorded_id)
+            yield Finding("cluster_replaced", name, cluster_id=cluster.cluster_id, recorded_id=recorded_id)
         else:
-            yield from (Message("demotion_impossible", name, reason=problem) for problem in cluster.demotion_problems)
+            yield from (Finding("demotion_impossible", name, reason=problem) for problem in cluster.demotion_problems)
     yield from explain_no_failback(mirror, snapshot.new_primary_authorizer)
     circle_lines = explain_circles(build_reverse_mirror(mirror), snapshot.circles)
-    yield from (Message("mirror_circle", mirror.name, reason=line) for line in circle_lines)
+    yield from (Finding("mirror_circle", mirror.name, reason=line) for line in circle_lines)
     if isinstance(snapshot.new_primary, NewPrimary):
         yield from _list_new_primary_reasons(snapshot, snapshot.new_primary)
 
 
-def _list_new_primary_reasons(snapshot: FailbackSnapshot, new_primary: NewPrimary) -> Iterator[Message]:
+def _list_new_primary_reasons(snapshot: FailbackSnapshot, new_primary: NewPrimary) -> Iterator[Finding]:
     name = snapshot.mirror.destination
     recorded_ids: dict[str, set[str]] = {}
     for partition, status in snapshot.statuses.items():
         if status.destination_topic_id:  # otherwise it could not be added there
             recorded_ids.setdefault(partition.topic, set()).add(status.destination_topic_id)
     for topic in _find_conflicting_topics(snapshot, new_primary):
-        yield Message("topic_on_both_sides", topic, destination=name, source=snapshot.mirror.source)
+        yield Finding("topic_on_both_sides", topic, destination=name, source=snapshot.mirror.source)
     for topic, ids in sorted(recorded_ids.items()):
         if topic not in new_primary.topics:
-            yield Message("failback_topic_gone", topic, destination=name)
+            yield Finding("failback_topic_gone", topic, destination=name)
         elif ids != {new_primary.topics[topic].id}:
-            yield Message("failback_topic_recreated", topic, destination=name)
+            yield Finding("failback_topic_recreated", topic, destination=name)
     truncated = sorted(
         p for p, s in snapshot.statuses.items() if s.lmo is not None and new_primary.log_ends.get(p, s.lmo) < s.lmo
     )
     if truncated:
-        yield Message("new_primary_truncated", name, partitions=truncated)
+        yield Finding("new_primary_truncated", name, partitions=truncated)
 
 
 def _find_conflicting_topics(snapshot: FailbackSnapshot, new_primary: NewPrimary) -> list[str]:
@@ -293,31 +293,31 @@ def _format_offset_count(count: int | None) -> str:
     return "an unknown number of offsets" if count is None else f"{count:,} offset(s)"
 
 
-def _list_warnings(snapshot: FailbackSnapshot) -> Iterator[Message]:
+def _list_warnings(snapshot: FailbackSnapshot) -> Iterator[Finding]:
     mirror, old_source, source = snapshot.mirror, snapshot.old_source, snapshot.mirror.source
     if staying := _list_staying_topics(snapshot):
-        yield Message("topics_stay", source, topics=staying)
+        yield Finding("topics_stay", source, topics=staying)
     if snapshot.unwatched_warning:
-        yield Message("mirror_unwatched", mirror.name, reason=snapshot.unwatched_warning)
+        yield Finding("mirror_unwatched", mirror.name, reason=snapshot.unwatched_warning)
     if isinstance(old_source, UnseenCluster):
         return
     for line in warn_pending_fence(snapshot.pending_fence, snapshot.active_runs):
-        yield Message("fence_pending", mirror.name, reason=line)
+        yield Finding("fence_pending", mirror.name, reason=line)
     if old_source.fenced_by_command:
-        yield Message("old_source_closed_by_command", source)
+        yield Finding("old_source_closed_by_command", source)
     elif not old_source.authorizer:
-        yield Message("old_source_unfenceable", source)
+        yield Finding("old_source_unfenceable", source)
     elif not old_source.fenced:
-        yield Message("old_source_unfenced", source)
+        yield Finding("old_source_unfenced", source)
     divergent_tails = list(_find_tails(snapshot, old_source).items())
     for partition, (start, end) in divergent_tails[:MAX_LISTED]:
         is_mirrored = partition in snapshot.statuses
-        yield Message("tail_discarded", partition, source=source, first=start, last=end - 1, mirrored=is_mirrored)
+        yield Finding("tail_discarded", partition, source=source, first=start, last=end - 1, mirrored=is_mirrored)
     if (more := len(divergent_tails) - MAX_LISTED) > 0:
-        yield Message("more_tails_discarded", source, count=more)
+        yield Finding("more_tails_discarded", source, count=more)
     wider_topics = find_wider_topics(old_source.topics, _get_new_topics(snapshot))
     for topic, (old_count, new_count) in wider_topics.items():
-        yield Message(
+        yield Finding(
             "topic_wider",
             topic,
             source=source,
@@ -327,12 +327,12 @@ def _list_warnings(snapshot: FailbackSnapshot) -> Iterator[Message]:
         )
     yield from _warn_unheld_grants(snapshot, old_source)
     if missing_topics := sorted({p.topic for p in snapshot.statuses} - set(old_source.topics)):
-        yield Message("topics_created_at_home", source, topics=missing_topics)
+        yield Finding("topics_created_at_home", source, topics=missing_topics)
 
 
 def _warn_missing_beginnings(
     snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackStrategy]
-) -> Iterator[Message]:
+) -> Iterator[Finding]:
     """Records that were held, or that the old source's retention has deleted since."""
     old_source, new_primary, mirror = snapshot.old_source, snapshot.new_primary, snapshot.mirror
     if isinstance(old_source, UnseenCluster) or isinstance(new_primary, UnseenCluster):
@@ -344,14 +344,14 @@ def _warn_missing_beginnings(
         and new_primary.log_starts.get(p, old_start) < old_start
     ]
     if later_starts:
-        yield Message("beginnings_missing", mirror.destination, source=mirror.source, partitions=later_starts)
+        yield Finding("beginnings_missing", mirror.destination, source=mirror.source, partitions=later_starts)
 
 
-def _warn_unheld_grants(snapshot: FailbackSnapshot, old_source: OldSource) -> Iterator[Message]:
+def _warn_unheld_grants(snapshot: FailbackSnapshot, old_source: OldSource) -> Iterator[Finding]:
     granted = () if isinstance(snapshot.new_primary, UnseenCluster) else snapshot.new_primary.granted_acls
     if old_source.held_acls is not None and (unheld_grants := find_unheld_grants(granted, old_source.held_acls)):
         mirror = snapshot.mirror
-        yield Message("grants_unheld", mirror.source, destination=mirror.destination, grants=unheld_grants)
+        yield Finding("grants_unheld", mirror.source, destination=mirror.destination, grants=unheld_grants)
 
 
 def _find_changed_topics(
@@ -368,14 +368,14 @@ def _find_changed_topics(
     )
 
 
-def _list_unknowns(snapshot: FailbackSnapshot) -> Iterator[Message]:
+def _list_unknowns(snapshot: FailbackSnapshot) -> Iterator[Finding]:
     yield from snapshot.unchecked_circles
     if snapshot.silent_clusters:
-        yield Message("sibling_mirrors_unknown", snapshot.mirror.source, clusters=snapshot.silent_clusters)
+        yield Finding("sibling_mirrors_unknown", snapshot.mirror.source, clusters=snapshot.silent_clusters)
     if isinstance(snapshot.old_source, UnseenCluster):
-        yield Message("old_source_facts_unknown", snapshot.mirror.source)
+        yield Finding("old_source_facts_unknown", snapshot.mirror.source)
     if isinstance(snapshot.new_primary, UnseenCluster):
-        yield Message("new_primary_facts_unknown", snapshot.mirror.destination)
+        yield Finding("new_primary_facts_unknown", snapshot.mirror.destination)
 
 
 def _list_figures(snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackStrategy]) -> FigureItems:
@@ -398,10 +398,10 @@ def _list_figures(snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackS
             for p, (start, end) in _find_tails(snapshot, snapshot.old_source).items()
             if p not in snapshot.statuses
         }
-        yield FigureKey.NOT_MIRRORED_PARTITIONS, len(unmirrored)
+        yield FigureKey.UNCOPIED_PARTITIONS, len(unmirrored)
         if unmirrored:
-            yield FigureKey.NOT_MIRRORED_OFFSETS, sum(unmirrored.values())
-            yield FigureKey.NOT_MIRRORED_SIZES, dict(list(unmirrored.items())[:MAX_LISTED])
+            yield FigureKey.UNCOPIED_OFFSETS, sum(unmirrored.values())
+            yield FigureKey.UNCOPIED_SIZES, dict(list(unmirrored.items())[:MAX_LISTED])
     if isinstance(snapshot.old_source, UnseenCluster) or isinstance(snapshot.new_primary, UnseenCluster):
         yield FigureKey.OFFSETS_TO_COPY, None
         return

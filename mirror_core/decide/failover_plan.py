@@ -47,7 +47,7 @@ from mirror_core.decide.plan_figures import (
 )
 from mirror_core.decide.steps import plan_steps
 from mirror_core.model.config_sections import AuthorizerConfig
-from mirror_core.model.messages import Message
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, Partition, get_base_name
 from mirror_core.model.run import FactLifetime, Plan, PlanFact, RunKind, RunMode
@@ -58,7 +58,7 @@ class PlanDecision:
     """A plan, and the reasons why it may not run; none: it may."""
 
     plan: Plan
-    reasons: tuple[Message, ...]
+    reasons: tuple[Finding, ...]
     scope: FailoverScope = EMPTY_SCOPE
     source_seen: bool = True
 
@@ -99,7 +99,7 @@ def list_bound_facts(snapshot: MirrorSnapshot) -> tuple[PlanFact, ...]:
     return tuple(_list_bound_facts(snapshot))
 
 
-def list_new_reasons(snapshot: MirrorSnapshot, *, source_seen: bool) -> tuple[Message, ...]:
+def list_new_reasons(snapshot: MirrorSnapshot, *, source_seen: bool) -> tuple[Finding, ...]:
     """Reasons that may arise during a run and stop it, checked before the fence and before promotion.
 
     The run itself holding and stopping the mirror is none, nor is a source that died.
@@ -216,12 +216,12 @@ def digest_items(items: Iterable[str]) -> str:
     return f"{count}: {', '.join(first)}{', ...' if count > MAX_DIGEST_ITEMS else ''} ({fingerprint.hexdigest()[:16]})"
 
 
-def _list_reasons(snapshot: MirrorSnapshot) -> Iterator[Message]:
+def _list_reasons(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     mirror = snapshot.mirror
     if snapshot.active_run:
-        yield Message("mirror_held_by_run", mirror.name, run=snapshot.active_run)
+        yield Finding("mirror_held_by_run", mirror.name, run=snapshot.active_run)
     if mirror.desired is DesiredState.STOPPED:
-        yield Message(
+        yield Finding(
             "mirror_stopped",
             mirror.name,
             destination=mirror.destination,
@@ -229,7 +229,7 @@ def _list_reasons(snapshot: MirrorSnapshot) -> Iterator[Message]:
             failback_of=get_base_name(mirror.name) if mirror.failback_run else "",
         )
     if mirror.is_preparing and snapshot.mode is RunMode.PLANNED:
-        yield Message(
+        yield Finding(
             "reverse_mirror_unfinished",
             mirror.name,
             run=mirror.failback_run,
@@ -238,16 +238,16 @@ def _list_reasons(snapshot: MirrorSnapshot) -> Iterator[Message]:
         )
     yield from explain_leaving_refusal(mirror, snapshot.statuses)
     if not snapshot.statuses:
-        yield Message("nothing_mirrored", mirror.name)
+        yield Finding("nothing_mirrored", mirror.name)
     unready = [p for p, s in sorted(snapshot.statuses.items()) if s.state in _UNREADY_STATES]
     if unready and snapshot.mode is RunMode.PLANNED:
-        yield Message("initial_copy_unfinished", mirror.name, partitions=unready)
+        yield Finding("initial_copy_unfinished", mirror.name, partitions=unready)
     if snapshot.mode is RunMode.PLANNED:
         yield from _list_uncopied_reasons(snapshot)
     yield from _list_cluster_reasons(snapshot)
 
 
-def _list_uncopied_reasons(snapshot: MirrorSnapshot) -> Iterator[Message]:
+def _list_uncopied_reasons(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     source, mirror = snapshot.source, snapshot.mirror
     by_topic: dict[str, list[Partition]] = {}
     for partition in sorted(find_without_copy(snapshot)):
@@ -259,7 +259,7 @@ def _list_uncopied_reasons(snapshot: MirrorSnapshot) -> Iterator[Message]:
     for topic, lacking in by_topic.items():
         remedy = REMEDIES[(status := snapshot.statuses[lacking[0]]).kind or FailureKind.OTHER]
         is_whole_topic = len(lacking) == sum(p.topic == topic for p in snapshot.statuses)
-        yield Message(
+        yield Finding(
             "topic_without_copy",
             topic,
             partitions=() if is_whole_topic else lacking,
@@ -271,24 +271,24 @@ def _list_uncopied_reasons(snapshot: MirrorSnapshot) -> Iterator[Message]:
         )
 
 
-def _list_cluster_reasons(snapshot: MirrorSnapshot) -> Iterator[Message]:
+def _list_cluster_reasons(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     yield from _list_destination_reasons(snapshot)
     yield from _list_source_reasons(snapshot)
 
 
-def _list_destination_reasons(snapshot: MirrorSnapshot) -> Iterator[Message]:
+def _list_destination_reasons(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     if isinstance(snapshot.destination, UnseenCluster):
-        yield Message("destination_unseen", snapshot.mirror.destination, reason=snapshot.destination.reason)
+        yield Finding("destination_unseen", snapshot.mirror.destination, reason=snapshot.destination.reason)
     else:
         yield from _check_destination(snapshot, snapshot.destination)
 
 
-def _list_source_reasons(snapshot: MirrorSnapshot) -> Iterator[Message]:
+def _list_source_reasons(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     mirror = snapshot.mirror
     if snapshot.mode is RunMode.UNPLANNED:
         return  # nothing that the source says, or does not say, forbids it
     if isinstance(snapshot.source, UnseenCluster):
-        yield Message("source_unseen", mirror.source, reason=snapshot.source.reason, mirror=mirror.name)
+        yield Finding("source_unseen", mirror.source, reason=snapshot.source.reason, mirror=mirror.name)
     else:
         yield from _check_source(snapshot, snapshot.source)
 
@@ -296,9 +296,9 @@ def _list_source_reasons(snapshot: MirrorSnapshot) -> Iterator[Message]:
 _UNREADY_STATES: Final = frozenset({PartitionState.UNKNOWN, PartitionState.LOG_ALIGNMENT})
 
 
-def _check_destination(snapshot: MirrorSnapshot, destination: DestinationSnapshot) -> Iterator[Message]:
+def _check_destination(snapshot: MirrorSnapshot, destination: DestinationSnapshot) -> Iterator[Finding]:
     if destination.cluster_id != snapshot.mirror.destination_id:
-        yield Message(
+        yield Finding(
             "destination_replaced",
             snapshot.mirror.destination,
             cluster_id=destination.cluster_id,
@@ -309,51 +309,51 @@ def _check_destination(snapshot: MirrorSnapshot, destination: DestinationSnapsho
     if snapshot.mode is RunMode.PLANNED and (
         leaderless := set(destination.offline_partitions) & set(select_healthy(snapshot.statuses))
     ):
-        yield Message("destination_offline", snapshot.mirror.destination, partitions=sorted(leaderless))
+        yield Finding("destination_offline", snapshot.mirror.destination, partitions=sorted(leaderless))
     if snapshot.mode is RunMode.UNPLANNED:
         if snapshot.statuses and len(find_lost_topics(snapshot)) == len({p.topic for p in snapshot.statuses}):
             yield (
                 _refuse_hidden(snapshot.mirror.destination, destination.hidden)
                 if destination.hidden.reason
-                else Message("nothing_to_promote", snapshot.mirror.destination)
+                else Finding("nothing_to_promote", snapshot.mirror.destination)
             )
         return  # what is lost is left out, and said
     for topic, ids in _collect_topic_ids(snapshot, lambda s: s.destination_topic_id):
         if topic in destination.hidden.topics:
             continue
         if topic not in destination.topics:
-            yield Message("mirror_topic_gone", topic, destination=snapshot.mirror.destination)
+            yield Finding("mirror_topic_gone", topic, destination=snapshot.mirror.destination)
         elif ids != {destination.topics[topic].id}:
-            yield Message("topic_recreated", topic, cluster=snapshot.mirror.destination)
+            yield Finding("topic_recreated", topic, cluster=snapshot.mirror.destination)
 
 
-def _refuse_hidden(cluster: ClusterName, hidden: HiddenTopics) -> Message:
-    return Message("topics_hidden", cluster, topics=sorted(hidden.topics), reason=hidden.reason)
+def _refuse_hidden(cluster: ClusterName, hidden: HiddenTopics) -> Finding:
+    return Finding("topics_hidden", cluster, topics=sorted(hidden.topics), reason=hidden.reason)
 
 
-def _check_source(snapshot: MirrorSnapshot, source: SourceSnapshot) -> Iterator[Message]:
+def _check_source(snapshot: MirrorSnapshot, source: SourceSnapshot) -> Iterator[Finding]:
     name = snapshot.mirror.source
     yield from explain_unfenceable_source(snapshot)
     if source.cluster_id != snapshot.mirror.source_id:
-        yield Message("source_replaced", name, cluster_id=source.cluster_id, recorded_id=snapshot.mirror.source_id)
+        yield Finding("source_replaced", name, cluster_id=source.cluster_id, recorded_id=snapshot.mirror.source_id)
     if source.fence_side_effects:
-        yield Message("fence_too_wide", name, reason=source.fence_side_effects)
+        yield Finding("fence_too_wide", name, reason=source.fence_side_effects)
     if source.hidden.topics:
         yield _refuse_hidden(name, source.hidden)
     for topic, description in sorted(source.topics.items()):
         missing = [i for i in range(description.partitions) if Partition(topic, i) not in snapshot.statuses]
         if missing:
-            yield Message("partitions_not_mirrored", topic, source=name, indexes=missing)
+            yield Finding("partitions_not_mirrored", topic, source=name, indexes=missing)
     for topic, ids in _collect_topic_ids(snapshot, lambda s: s.source_topic_id):
         if topic in source.topics and ids != {source.topics[topic].id}:
-            yield Message("topic_recreated", topic, cluster=name)
+            yield Finding("topic_recreated", topic, cluster=name)
     yield from explain_offline_refusals(snapshot)
     if isinstance(snapshot.destination, DestinationSnapshot):
         for partition, lag in list_lags(snapshot):
             if (
                 lag is not None and lag < 0 and partition not in snapshot.left_behind
             ):  # that one is neither drained nor compared
-                yield Message(
+                yield Finding(
                     "destination_ahead", partition, destination=snapshot.mirror.destination, source=name, offsets=-lag
                 )
 

@@ -27,7 +27,7 @@ from mirror_core.decide.mirror_snapshot import (
 )
 from mirror_core.model.config_sections import WriteBarrier
 from mirror_core.model.figures import FigureItems, FigureKey
-from mirror_core.model.messages import Message
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunMode
@@ -49,14 +49,14 @@ def list_left_behind(snapshot: MirrorSnapshot) -> tuple[Partition, ...]:
     return tuple(p for p in list_offline_partitions(snapshot) if p in snapshot.left_behind)
 
 
-def explain_offline_refusals(snapshot: MirrorSnapshot) -> Iterator[Message]:
+def explain_offline_refusals(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     offline, left_partitions, name = (
         list_offline_partitions(snapshot),
         list_left_behind(snapshot),
         snapshot.mirror.source,
     )
     if not_left := [p for p in offline if p not in snapshot.left_behind]:
-        yield Message(
+        yield Finding(
             "source_offline",
             name,
             partitions=not_left,
@@ -67,29 +67,29 @@ def explain_offline_refusals(snapshot: MirrorSnapshot) -> Iterator[Message]:
         yield from _explain_unsafe(snapshot, left_partitions)
 
 
-def _explain_unsafe(snapshot: MirrorSnapshot, offline: Collection[Partition]) -> Iterator[Message]:
+def _explain_unsafe(snapshot: MirrorSnapshot, offline: Collection[Partition]) -> Iterator[Finding]:
     mirror, destination, source = snapshot.mirror, snapshot.destination, snapshot.source
     if mirror.failback_run:
-        yield Message("left_behind_on_failback", mirror.source, partitions=offline, destination=mirror.destination)
+        yield Finding("left_behind_on_failback", mirror.source, partitions=offline, destination=mirror.destination)
     if find_write_barrier(snapshot) is WriteBarrier.NONE:
-        yield Message("left_behind_unfenced", mirror.source, partitions=offline)
+        yield Finding("left_behind_unfenced", mirror.source, partitions=offline)
     mirrored = [
         p for p in select_healthy(snapshot.statuses) if isinstance(source, SourceSnapshot) and p.topic in source.topics
     ]
     if set(mirrored) <= set(offline):
-        yield Message("source_all_offline", mirror.source)
+        yield Finding("source_all_offline", mirror.source)
     if (
         isinstance(destination, DestinationSnapshot) and snapshot.active_run is None
     ):  # a run waits for them, in its drain
         unknown = [p for p in offline if p not in destination.positions and p not in destination.offline_partitions]
         if unknown:
-            yield Message("left_behind_position_unknown", mirror.destination, partitions=unknown)
+            yield Finding("left_behind_position_unknown", mirror.destination, partitions=unknown)
 
 
-def warn_left_behind(snapshot: MirrorSnapshot) -> Iterator[Message]:
+def warn_left_behind(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     if left_partitions := list_left_behind(snapshot):
         losses, mirror = compute_snapshot_loss(snapshot).partitions, snapshot.mirror
-        yield Message(
+        yield Finding(
             "partitions_left_behind",
             mirror.source,
             count=len(left_partitions),

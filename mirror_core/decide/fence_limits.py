@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot, join_limited
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, LiftedDenial, Resource
 from mirror_core.model.config_sections import AuthorizerConfig, AuthorizerKind
-from mirror_core.model.messages import Message
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import DRILL_PREFIX, ClusterName, MirrorName, get_both_directions
 from mirror_core.model.run import RunMode
@@ -22,7 +22,7 @@ from mirror_core.rights.acl_rules import EVERYBODY, OWN_TOPIC_PREFIX
 from mirror_core.rights.ledger_rules import find_forgery_reason
 
 
-def explain_unfenceable_source(snapshot: MirrorSnapshot) -> Iterator[Message]:
+def explain_unfenceable_source(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     """Why a planned failover is refused: nothing can fence its source. A drill needs no fence."""
     if (
         snapshot.source_authorizer.is_foreign
@@ -30,33 +30,33 @@ def explain_unfenceable_source(snapshot: MirrorSnapshot) -> Iterator[Message]:
         and not snapshot.mirror.name.startswith(DRILL_PREFIX)
     ):
         is_stopped = snapshot.mirror.desired is DesiredState.STOPPED
-        yield Message("source_unfenceable", snapshot.mirror.source, stopped=is_stopped)
+        yield Finding("source_unfenceable", snapshot.mirror.source, stopped=is_stopped)
 
 
-def explain_no_failback(mirror: Mirror, new_primary: AuthorizerConfig) -> Iterator[Message]:
+def explain_no_failback(mirror: Mirror, new_primary: AuthorizerConfig) -> Iterator[Finding]:
     if new_primary.is_foreign and new_primary.fence_command is None and not mirror.name.startswith(DRILL_PREFIX):
-        yield Message("new_primary_unfenceable", mirror.destination)
+        yield Finding("new_primary_unfenceable", mirror.destination)
 
 
-def warn_foreign_source(name: ClusterName, ruling: AuthorizerConfig) -> Iterator[Message]:
+def warn_foreign_source(name: ClusterName, ruling: AuthorizerConfig) -> Iterator[Finding]:
     if ruling.is_foreign:
-        yield Message("foreign_source", name)
+        yield Finding("foreign_source", name)
     if ruling.is_foreign and ruling.fence_command is None:
-        yield Message("foreign_source_unfenceable", name)
+        yield Finding("foreign_source_unfenceable", name)
 
 
-def warn_foreign_destination(name: ClusterName, ruling: AuthorizerConfig) -> Iterator[Message]:
+def warn_foreign_destination(name: ClusterName, ruling: AuthorizerConfig) -> Iterator[Finding]:
     if ruling.is_foreign:
-        yield Message("foreign_destination", name, unfence_command=ruling.unfence_command is not None)
-        yield Message("foreign_destination_copiers", name, prefix=OWN_TOPIC_PREFIX)
+        yield Finding("foreign_destination", name, unfence_command=ruling.unfence_command is not None)
+        yield Finding("foreign_destination_copiers", name, prefix=OWN_TOPIC_PREFIX)
 
 
-def warn_foreign_authorizers(snapshot: MirrorSnapshot) -> Iterator[Message]:
+def warn_foreign_authorizers(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     mirror, has_fence_command = snapshot.mirror, snapshot.source_authorizer.fence_command is not None
     if snapshot.source_authorizer.is_foreign and snapshot.mode is RunMode.UNPLANNED:
-        yield Message("foreign_source_undenied", mirror.source, fence_command=has_fence_command)
+        yield Finding("foreign_source_undenied", mirror.source, fence_command=has_fence_command)
     if has_fence_command and snapshot.mode is RunMode.PLANNED:
-        yield Message("source_closed_by_command", mirror.source)
+        yield Finding("source_closed_by_command", mirror.source)
     yield from warn_foreign_destination(mirror.destination, snapshot.destination_authorizer)
 
 

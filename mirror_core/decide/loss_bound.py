@@ -26,8 +26,8 @@ from mirror_core.decide.mirror_snapshot import (
     list_failed,
 )
 from mirror_core.model.figures import FigureItems, FigureKey
+from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PartitionLoss, TransactionArrival, TransactionLoss, UncopiedReason
-from mirror_core.model.messages import Message
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
 from mirror_core.model.run import RunMode
@@ -300,14 +300,14 @@ def _sum_missing(losses: Collection[PartitionLoss]) -> int | None:
 def list_uncopied_figures(bound: LossBound) -> FigureItems:
     rows = sorted(bound.uncopied.items(), key=lambda row: (-(row[1].missing or 0), row[0]))
     if not rows:
-        yield FigureKey.NOT_MIRRORED_PARTITIONS, None if bound.topics_listed_s is None else 0
+        yield FigureKey.UNCOPIED_PARTITIONS, None if bound.topics_listed_s is None else 0
         return
-    yield FigureKey.NOT_MIRRORED_PARTITIONS, len(rows)
-    yield FigureKey.NOT_MIRRORED_OFFSETS, _sum_missing([partition_loss for _, partition_loss in rows])
+    yield FigureKey.UNCOPIED_PARTITIONS, len(rows)
+    yield FigureKey.UNCOPIED_OFFSETS, _sum_missing([partition_loss for _, partition_loss in rows])
     if unknown := sum(partition_loss.missing is None for _, partition_loss in rows):
-        yield FigureKey.NOT_MIRRORED_UNKNOWN_PARTITIONS, unknown
-    yield FigureKey.NOT_MIRRORED_SIZES, {str(p): loss.missing for p, loss in rows[:MAX_LISTED]}
-    yield FigureKey.NOT_MIRRORED_REASONS, {str(p): loss.uncopied_reason for p, loss in rows[:MAX_LISTED]}
+        yield FigureKey.UNCOPIED_UNKNOWN_PARTITIONS, unknown
+    yield FigureKey.UNCOPIED_SIZES, {str(p): loss.missing for p, loss in rows[:MAX_LISTED]}
+    yield FigureKey.UNCOPIED_REASONS, {str(p): loss.uncopied_reason for p, loss in rows[:MAX_LISTED]}
 
 
 def list_transaction_figures(
@@ -357,29 +357,29 @@ def format_uncopied(bound: LossBound) -> str:
     return f"{len(rows):,} partition(s), {total:,} offset(s){unknown_text}: {listed_text}"
 
 
-def warn_uncopied(snapshot: MirrorSnapshot) -> Iterator[Message]:
+def warn_uncopied(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     mirror = snapshot.mirror
     if (snapshot.is_drained or can_lose(snapshot)) and (bound := compute_snapshot_loss(snapshot)).uncopied:
-        yield Message("partitions_uncopied", mirror.destination, source=mirror.source, listed=format_uncopied(bound))
+        yield Finding("partitions_uncopied", mirror.destination, source=mirror.source, listed=format_uncopied(bound))
 
 
 def _format_missing(partition_loss: PartitionLoss) -> str:
     return "unknown" if partition_loss.missing is None else f"{partition_loss.missing:,} offset(s)"
 
 
-def list_loss_warnings(snapshot: MirrorSnapshot) -> Iterator[Message]:
+def list_loss_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     bound, mirror = compute_snapshot_loss(snapshot), snapshot.mirror
     if snapshot.source_observation is None:
-        yield Message("source_never_observed", mirror.source)
+        yield Finding("source_never_observed", mirror.source)
     elif not bound.heartbeats:
         topic = get_heartbeat_topic(mirror.name)
-        yield Message("no_heartbeat", mirror.source, destination=mirror.destination, topic=topic)
+        yield Finding("no_heartbeat", mirror.source, destination=mirror.destination, topic=topic)
     for partition, partition_loss in bound.partitions.items():
         if partition_loss.is_offline and not partition_loss.is_failed:
-            yield Message("end_unseen", partition, source=mirror.source, last_seen=_format_last_seen(partition_loss))
+            yield Finding("end_unseen", partition, source=mirror.source, last_seen=_format_last_seen(partition_loss))
     doubtful = [t for t in bound.transactions if t.arrival is not TransactionArrival.ABSENT]
     for transaction in doubtful[:MAX_LISTED]:
-        yield Message(
+        yield Finding(
             "transaction_in_doubt",
             transaction.id,
             state=transaction.state,
@@ -388,10 +388,10 @@ def list_loss_warnings(snapshot: MirrorSnapshot) -> Iterator[Message]:
             not_copied=transaction.not_copied,
         )
     if more := max(0, len(doubtful) - MAX_LISTED) + bound.unlisted_transactions:
-        yield Message("more_transactions_in_doubt", mirror.source, count=more)
+        yield Finding("more_transactions_in_doubt", mirror.source, count=more)
     if bound.open_transactional_ids:
         transactions = [f"{name!r} ({join_limited(parts)})" for name, parts in bound.open_transactional_ids.items()]
-        yield Message("transactional_ids_open", mirror.source, transactions=transactions)
+        yield Finding("transactional_ids_open", mirror.source, transactions=transactions)
 
 
 def list_partition_loss_figures(partition_loss: PartitionLoss) -> FigureItems:

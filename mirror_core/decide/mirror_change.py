@@ -14,8 +14,8 @@ from typing import Final
 
 from mirror_core.decide.filters import build_group_filter, build_topic_filter
 from mirror_core.decide.mirror_snapshot import join_limited
+from mirror_core.model.findings import Finding
 from mirror_core.model.json_documents import JsonDocument
-from mirror_core.model.messages import Message
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus, TopicAccess, TopicDeparture
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.run import shorten_hash
@@ -104,10 +104,10 @@ def list_leaving_topics(mirror: Mirror, statuses: Mapping[Partition, PartitionSt
     return frozenset(topic for topic in {p.topic for p in statuses} if topic not in carried)
 
 
-def explain_leaving_refusal(mirror: Mirror, statuses: Mapping[Partition, PartitionStatus]) -> Iterator[Message]:
+def explain_leaving_refusal(mirror: Mirror, statuses: Mapping[Partition, PartitionStatus]) -> Iterator[Finding]:
     """Why no run may begin while topics leave."""
     if leaving := sorted(list_leaving_topics(mirror, statuses)):
-        yield Message("topics_leaving", mirror.name, topics=leaving, source=mirror.source)
+        yield Finding("topics_leaving", mirror.name, topics=leaving, source=mirror.source)
 
 
 def plan_change(change: FilterChange, inputs: ChangeInputs) -> ChangePlan:
@@ -305,6 +305,6 @@ def format_leaving_topics(mirror: Mirror, topics: Collection[str]) -> str:
     return f"{join_limited(topics)}: the next sync, or `mirrorbook mirror change {mirror.name}`, finishes that"
 
 
-def warn_closed_topics(mirror: Mirror, topics: Collection[str]) -> Iterator[Message]:
+def warn_closed_topics(mirror: Mirror, topics: Collection[str]) -> Iterator[Finding]:
     if topics:
-        yield Message("topics_kept_closed", mirror.destination, topics=sorted(topics), source=mirror.source)
+        yield Finding("topics_kept_closed", mirror.destination, topics=sorted(topics), source=mirror.source)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from mirror_core.decide.filters import build_topic_filter
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.messages import Message
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, FailureKind, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Partition, format_reverse_name
 
@@ -130,14 +130,14 @@ class ChangedTopics(NamedTuple):
 
 def warn_sibling_mirrors(
     source: ClusterName, siblings: Collection[tuple[Mirror, frozenset[str]]], changed: ChangedTopics | None
-) -> Iterator[Message]:
+) -> Iterator[Finding]:
     """`siblings`: with the topics that each shares; `changed`: None while the old source is unseen."""
     for sibling, topics in siblings:
         name, destination, shared = sibling.name, sibling.destination, sorted(topics)
         if changed is None:
-            yield Message("sibling_mirror_unseen", name, topics=shared, source=source, destination=destination)
+            yield Finding("sibling_mirror_unseen", name, topics=shared, source=source, destination=destination)
         else:
-            yield Message(
+            yield Finding(
                 "sibling_mirror_reached",
                 name,
                 topics=shared,

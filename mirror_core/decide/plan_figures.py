@@ -39,7 +39,7 @@ from mirror_core.decide.mirror_snapshot import (
 from mirror_core.decide.verification import find_differences, format_differences, list_proof_figures
 from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.figures import FigureItems, FigureKey, Figures, FigureValue
-from mirror_core.model.messages import Message
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import Lease, PartitionState, PartitionStatus, is_lease_fresh
 from mirror_core.model.names import Partition
 from mirror_core.model.parity_verdict import UNREADABLE_KIND_PREFIX
@@ -50,17 +50,17 @@ from mirror_core.rights.acl_rules import OWN_TOPIC_PREFIX
 MAX_LISTED_FAILED: Final = 5
 
 
-def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Message]:
+def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     """Gravest first: approval pages show only the first ones."""
     mirror, fence = snapshot.mirror, snapshot.pending_fence
     yield from _warn_differences(snapshot)
     yield from warn_uncopied(snapshot)
-    yield from (Message("fence_state", mirror.name, reason=line) for line in format_fence_state(fence))
+    yield from (Finding("fence_state", mirror.name, reason=line) for line in format_fence_state(fence))
     if isinstance(snapshot.source, SourceSnapshot):
         runs = (snapshot.active_run,) if snapshot.active_run else ()
-        yield from (Message("fence_pending", mirror.name, reason=line) for line in warn_pending_fence(fence, runs))
+        yield from (Finding("fence_pending", mirror.name, reason=line) for line in warn_pending_fence(fence, runs))
     if snapshot.unwatched_warning:
-        yield Message("mirror_unwatched", mirror.name, reason=snapshot.unwatched_warning)
+        yield Finding("mirror_unwatched", mirror.name, reason=snapshot.unwatched_warning)
     if snapshot.mode is RunMode.UNPLANNED:
         yield from _warn_unplanned(snapshot)
     yield from clock_skew.warn_clock_skew(snapshot)
@@ -68,7 +68,7 @@ def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Message]:
     yield from failover_scope.warn_left_behind(snapshot)
     yield from warn_closed_topics(mirror, snapshot.closed_topics)
     if never_copied := trimmed_offsets.format_never_copied(snapshot.statuses):
-        yield Message("never_copied", mirror.source, destination=mirror.destination, listed=never_copied)
+        yield Finding("never_copied", mirror.source, destination=mirror.destination, listed=never_copied)
     if can_lose(snapshot):
         yield from list_loss_warnings(snapshot)
     if isinstance(snapshot.source, SourceSnapshot):
@@ -82,9 +82,9 @@ def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Message]:
             mirror.destination, snapshot.destination, snapshot.destination_authorizer.authorizer
         )
     if snapshot.unbacked_grants:
-        yield Message("grants_unbacked", mirror.source, grants=snapshot.unbacked_grants, mirror=mirror.name)
+        yield Finding("grants_unbacked", mirror.source, grants=snapshot.unbacked_grants, mirror=mirror.name)
     if users := snapshot.unknown_scram_users:
-        yield Message(
+        yield Finding(
             "scram_users_unknown",
             mirror.source,
             users=users,
@@ -92,7 +92,7 @@ def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Message]:
             entity=format_option("--entity-name", users[0]),
         )
     for other, topic_count in snapshot.sibling_mirrors:
-        yield Message(
+        yield Finding(
             "sibling_mirror_left",
             other.name,
             topic_count=topic_count,
@@ -101,19 +101,19 @@ def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Message]:
             destination=mirror.destination,
         )
     yield from _warn_state_writers(snapshot)
-    yield from (Message("hook_would_fail", mirror.name, reason=problem) for problem in snapshot.hook_problems)
+    yield from (Finding("hook_would_fail", mirror.name, reason=problem) for problem in snapshot.hook_problems)
     yield from (
-        Message("fence_command_would_fail", mirror.name, reason=problem) for problem in snapshot.fence_command_problems
+        Finding("fence_command_would_fail", mirror.name, reason=problem) for problem in snapshot.fence_command_problems
     )
 
 
-def _warn_differences(snapshot: MirrorSnapshot) -> Iterator[Message]:
+def _warn_differences(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     mirror, is_unplanned = snapshot.mirror, snapshot.mode is RunMode.UNPLANNED
     differences = find_differences(snapshot.verification, snapshot.statuses)
     different = [difference for difference in differences if not difference.kind.startswith(UNREADABLE_KIND_PREFIX)]
     unreadable = [difference for difference in differences if difference.kind.startswith(UNREADABLE_KIND_PREFIX)]
     if text := format_differences(different, snapshot.now_ms):
-        yield Message(
+        yield Finding(
             "copy_differs",
             mirror.name,
             source=mirror.source,
@@ -122,28 +122,28 @@ def _warn_differences(snapshot: MirrorSnapshot) -> Iterator[Message]:
             unplanned=is_unplanned,
         )
     if text := format_differences(unreadable, snapshot.now_ms):
-        yield Message(
+        yield Finding(
             "copy_unreadable", mirror.name, destination=mirror.destination, listed=text, unplanned=is_unplanned
         )
 
 
-def _warn_long_standstill(mirror: str, lease: Lease | None, now_ms: int) -> Iterator[Message]:
+def _warn_long_standstill(mirror: str, lease: Lease | None, now_ms: int) -> Iterator[Finding]:
     if lease is None or not is_lease_fresh(lease, now_ms):
-        yield Message("data_plane_absent", mirror)
+        yield Finding("data_plane_absent", mirror)
     elif lease.wait_reasons:
-        yield Message("copying_waits", mirror, reasons=lease.wait_reasons)
+        yield Finding("copying_waits", mirror, reasons=lease.wait_reasons)
 
 
-def _warn_state_writers(snapshot: MirrorSnapshot) -> Iterator[Message]:
+def _warn_state_writers(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     for name, side in ((snapshot.mirror.destination, snapshot.destination), (snapshot.mirror.source, snapshot.source)):
         if not isinstance(side, UnseenCluster) and side.state_writers:
-            yield Message("state_writers", name, principals=side.state_writers, prefix=OWN_TOPIC_PREFIX)
+            yield Finding("state_writers", name, principals=side.state_writers, prefix=OWN_TOPIC_PREFIX)
 
 
-def _warn_failed_partitions(snapshot: MirrorSnapshot) -> Iterator[Message]:
+def _warn_failed_partitions(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     lacking = find_without_copy(snapshot)
     if failed := [p for p in list_failed(snapshot) if p not in lacking]:
-        yield Message(
+        yield Finding(
             "partitions_failed",
             snapshot.mirror.name,
             count=len(failed),
@@ -157,21 +157,21 @@ def _format_failure(status: PartitionStatus) -> str:
     return f"{offset_text} ({status.reason})"
 
 
-def _warn_source(snapshot: MirrorSnapshot, source: SourceSnapshot) -> Iterator[Message]:
+def _warn_source(snapshot: MirrorSnapshot, source: SourceSnapshot) -> Iterator[Finding]:
     name = snapshot.mirror.source
     if source.stray_denials_warning:
-        yield Message("stray_denials", name, reason=source.stray_denials_warning)
+        yield Finding("stray_denials", name, reason=source.stray_denials_warning)
     if not source.authorizer and not snapshot.source_authorizer.is_foreign:
-        yield Message("source_without_acls", name, reason=snapshot.source_authorizer.authorizer.no_acl_reason)
+        yield Finding("source_without_acls", name, reason=snapshot.source_authorizer.authorizer.no_acl_reason)
     for topic in sorted({p.topic for p in snapshot.statuses} - set(source.topics) - source.hidden.topics):
-        yield Message("topic_gone_from_source", topic, source=name)
+        yield Finding("topic_gone_from_source", topic, source=name)
     if source.offline_partitions:
-        yield Message("source_partitions_offline", name, partitions=source.offline_partitions)
+        yield Finding("source_partitions_offline", name, partitions=source.offline_partitions)
     if source.transactions:
-        yield Message("transactions_open", name, transactions=source.transactions)
+        yield Finding("transactions_open", name, transactions=source.transactions)
 
 
-def _warn_groups_left(snapshot: MirrorSnapshot) -> Iterator[Message]:
+def _warn_groups_left(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     destination, groups_left = snapshot.mirror.destination, snapshot.groups_left
     is_source_seen = isinstance(snapshot.source, SourceSnapshot)
     others = (
@@ -182,64 +182,64 @@ def _warn_groups_left(snapshot: MirrorSnapshot) -> Iterator[Message]:
         else ()
     )
     if others:
-        yield Message("groups_not_synced", destination, groups=others, last_sync=not is_source_seen)
+        yield Finding("groups_not_synced", destination, groups=others, last_sync=not is_source_seen)
     if text := format_all_uncommitted(list_uncommitted(snapshot)):
-        yield Message("group_offsets_uncommitted", destination, listed=text)
+        yield Finding("group_offsets_uncommitted", destination, listed=text)
 
 
-def _warn_destination(name: str, destination: DestinationSnapshot, authorizer: AuthorizerKind) -> Iterator[Message]:
+def _warn_destination(name: str, destination: DestinationSnapshot, authorizer: AuthorizerKind) -> Iterator[Finding]:
     if not destination.authorizer and authorizer is not AuthorizerKind.FOREIGN:
-        yield Message("destination_without_acls", name, reason=authorizer.no_acl_reason)
+        yield Finding("destination_without_acls", name, reason=authorizer.no_acl_reason)
     if shortfalls := destination.min_isr_shortfalls:
         topics = [f"{shortfall.topic} ({shortfall.in_sync} of {shortfall.needed})" for shortfall in shortfalls]
-        yield Message("min_isr_shortfall", name, topics=topics)
+        yield Finding("min_isr_shortfall", name, topics=topics)
     if destination.active_groups:
-        yield Message("groups_active", name, groups=destination.active_groups)
+        yield Finding("groups_active", name, groups=destination.active_groups)
     if destination.groups_unknown:
-        yield Message("groups_unreported", name)
+        yield Finding("groups_unreported", name)
     if destination.groups_unread:
-        yield Message("groups_unread", name, count=destination.groups_unread)
-    yield from (Message("grant_remark", name, reason=remark) for remark in destination.grant_warnings[:MAX_LISTED])
+        yield Finding("groups_unread", name, count=destination.groups_unread)
+    yield from (Finding("grant_remark", name, reason=remark) for remark in destination.grant_warnings[:MAX_LISTED])
     if (more := len(destination.grant_warnings) - MAX_LISTED) > 0:
-        yield Message("more_grant_remarks", name, count=more)
+        yield Finding("more_grant_remarks", name, count=more)
 
 
-def _warn_unplanned(snapshot: MirrorSnapshot) -> Iterator[Message]:
+def _warn_unplanned(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     mirror, destination = snapshot.mirror, snapshot.destination
     if isinstance(snapshot.source, SourceSnapshot):
-        yield Message("source_answers", mirror.source)
+        yield Finding("source_answers", mirror.source)
     if mirror.is_preparing:
-        yield Message("failback_broken_off", mirror.failback_run, source=mirror.source, destination=mirror.destination)
+        yield Finding("failback_broken_off", mirror.failback_run, source=mirror.source, destination=mirror.destination)
     if snapshot.continues_run is not None:
-        yield Message("run_continued", snapshot.continues_run, source=mirror.source, drained=snapshot.is_drained)
+        yield Finding("run_continued", snapshot.continues_run, source=mirror.source, drained=snapshot.is_drained)
     if snapshot.conducted_by:
-        yield Message(
+        yield Finding(
             "conductor_loses_mirror", snapshot.continues_run, conductor=snapshot.conducted_by, source=mirror.source
         )
     if isinstance(destination, DestinationSnapshot) and destination.authorizer and not snapshot.promotion_grants:
-        yield Message("no_rights_staged", mirror.destination)
+        yield Finding("no_rights_staged", mirror.destination)
     hidden = destination.hidden if isinstance(destination, DestinationSnapshot) else NO_HIDDEN_TOPICS
     if hidden.topics:
-        yield Message("hidden_topics_left_out", mirror.destination, reason=hidden.reason, topics=sorted(hidden.topics))
+        yield Finding("hidden_topics_left_out", mirror.destination, reason=hidden.reason, topics=sorted(hidden.topics))
     created_topics = {p.topic for p, status in snapshot.statuses.items() if status.destination_topic_id}
     for topic in sorted(find_lost_topics(snapshot) - hidden.topics - created_topics):
-        yield Message("topic_never_created", topic, destination=mirror.destination, mirror=mirror.name)
+        yield Finding("topic_never_created", topic, destination=mirror.destination, mirror=mirror.name)
     for topic in sorted((find_lost_topics(snapshot) - hidden.topics) & created_topics):
-        yield Message("topic_replaced", topic, destination=mirror.destination)
+        yield Finding("topic_replaced", topic, destination=mirror.destination)
     unready = sorted(p for p, s in snapshot.statuses.items() if s.state in (PartitionState.UNKNOWN, _ALIGNING))
     if unready:
-        yield Message("unfinished_copy_promoted", mirror.destination, partitions=unready)
+        yield Finding("unfinished_copy_promoted", mirror.destination, partitions=unready)
 
 
 _ALIGNING: Final = PartitionState.LOG_ALIGNMENT
 
 
-def list_plan_unknowns(snapshot: MirrorSnapshot) -> Iterator[Message]:
+def list_plan_unknowns(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     # No error text here: it goes into the plan's hash, and must read the same when nothing has changed.
     if isinstance(snapshot.source, UnseenCluster) or snapshot.mode is RunMode.UNPLANNED:
-        yield Message("source_facts_unknown", snapshot.mirror.source)
+        yield Finding("source_facts_unknown", snapshot.mirror.source)
     if isinstance(snapshot.destination, UnseenCluster):
-        yield Message("destination_facts_unknown", snapshot.mirror.destination)
+        yield Finding("destination_facts_unknown", snapshot.mirror.destination)
 
 
 def list_plan_figures(snapshot: MirrorSnapshot) -> FigureItems:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import jinja2
 
-from mirror_core.model.messages import Message
+from mirror_core.model.findings import Finding
 from mirror_core.model.text import escape_invisible_lines
 
 
 def make_visible(value: object) -> object:
-    return escape_invisible_lines(str(value)) if isinstance(value, str | Message) else value
+    return escape_invisible_lines(str(value)) if isinstance(value, str | Finding) else value
 
 
 def load_template(template: str, **filters: Callable[..., object]) -> jinja2.Template:

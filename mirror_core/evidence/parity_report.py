@@ -38,7 +38,7 @@ class ProvenOffset(msgspec.Struct, frozen=True, kw_only=True):
     """Next offset after the last compared equal."""
 
 
-class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
+class ParityFindingDocument(msgspec.Struct, frozen=True, kw_only=True):
     """One difference."""
 
     topic: str
@@ -58,7 +58,7 @@ class ParityResultDocument(JsonDocument, frozen=True, kw_only=True):
     chunks: int
     seconds: float
     proven: tuple[ProvenOffset, ...]
-    findings: tuple[FindingDocument, ...]
+    findings: tuple[ParityFindingDocument, ...]
     reasons: tuple[str, ...]
     """Why it is indeterminate."""
     unmet: tuple[str, ...]
@@ -78,7 +78,7 @@ def to_parity_document(result: ParityResult) -> ParityResultDocument:
             for partition, offset in sorted(result.verified_ends.items())
         ),
         findings=tuple(
-            FindingDocument(
+            ParityFindingDocument(
                 topic=finding.partition.topic,
                 partition=finding.partition.index,
                 offset=finding.offset,

@@ -46,8 +46,8 @@ NO_PROOF: Final[StepEvidence] = MappingProxyType({})
 
 _UNPROVED_KEYS: Final = (FigureKey.COMPARED_NOT_CONFIRMED, FigureKey.NEVER_COMPARED)
 _CUT_KEYS: Final = (
-    FigureKey.NOT_MIRRORED_PARTITIONS,
-    FigureKey.NOT_MIRRORED_SIZES,
+    FigureKey.UNCOPIED_PARTITIONS,
+    FigureKey.UNCOPIED_SIZES,
     FigureKey.COMPLETE_UP_TO_MS,
     FigureKey.CUT_TRANSACTIONS,
     FigureKey.DOUBTFUL_TRANSACTIONS,

@@ -50,11 +50,11 @@ class FigureKey(StrEnum):
     LOST_UNKNOWN_PARTITIONS = "lost_unknown_partitions"
     SOURCE_SEEN_S = "source_seen_s"
     TOPICS_LISTED_S = "topics_listed_s"
-    NOT_MIRRORED_PARTITIONS = "not_mirrored_partitions"
-    NOT_MIRRORED_OFFSETS = "not_mirrored_offsets"
-    NOT_MIRRORED_UNKNOWN_PARTITIONS = "not_mirrored_unknown_partitions"
-    NOT_MIRRORED_SIZES = "not_mirrored_sizes"
-    NOT_MIRRORED_REASONS = "not_mirrored_reasons"
+    UNCOPIED_PARTITIONS = "uncopied_partitions"
+    UNCOPIED_OFFSETS = "uncopied_offsets"
+    UNCOPIED_UNKNOWN_PARTITIONS = "uncopied_unknown_partitions"
+    UNCOPIED_SIZES = "uncopied_sizes"
+    UNCOPIED_REASONS = "uncopied_reasons"
     HEARTBEAT_AGES_S = "heartbeat_ages_s"
     HEARTBEAT_NUMBERS = "heartbeat_numbers"
     OUTSIDE_BOUND_PARTITIONS = "outside_bound_partitions"
@@ -215,11 +215,11 @@ FIGURES: Final[Mapping[FigureKey, FigureDefinition]] = MappingProxyType(
             (_K.LOST_UNKNOWN_PARTITIONS, _U.PARTITIONS, "loss unknown of"),
             (_K.SOURCE_SEEN_S, _U.AGE, "source last looked at (what it acknowledged since is lost, too)"),
             (_K.TOPICS_LISTED_S, _U.AGE, "topics of the source last listed (later ones are not counted)"),
-            (_K.NOT_MIRRORED_PARTITIONS, _U.NUMBER, "partitions without a copy"),
-            (_K.NOT_MIRRORED_OFFSETS, _U.OFFSETS, "without a copy, at least"),
-            (_K.NOT_MIRRORED_UNKNOWN_PARTITIONS, _U.PARTITIONS, "without a copy, size unknown of"),
-            (_K.NOT_MIRRORED_SIZES, _U.OFFSETS, "without a copy"),
-            (_K.NOT_MIRRORED_REASONS, _U.TEXT, "why without a copy"),
+            (_K.UNCOPIED_PARTITIONS, _U.NUMBER, "partitions without a copy"),
+            (_K.UNCOPIED_OFFSETS, _U.OFFSETS, "without a copy, at least"),
+            (_K.UNCOPIED_UNKNOWN_PARTITIONS, _U.PARTITIONS, "without a copy, size unknown of"),
+            (_K.UNCOPIED_SIZES, _U.OFFSETS, "without a copy"),
+            (_K.UNCOPIED_REASONS, _U.TEXT, "why without a copy"),
             (_K.HEARTBEAT_AGES_S, _U.AGE, "newest heartbeats on the destination, by partition"),
             (_K.HEARTBEAT_NUMBERS, _U.NUMBER, "numbers of these heartbeats"),
             (_K.OUTSIDE_BOUND_PARTITIONS, _U.NUMBER, "partitions FAILED or without a leader"),

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from mirror_core.model.messages import Message, MessageValue
+from mirror_core.model.findings import Finding, FindingValue
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -19,13 +19,13 @@ class JsonDocument(msgspec.Struct, frozen=True, kw_only=True):
     """No field has a default, so every key is always present."""
 
 
-class MessageDocument(msgspec.Struct, frozen=True, kw_only=True):
+class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A reason, a warning, or what is not known. Decide by `code` and `values`; `text` is for people."""
 
     code: str
     subject: str
     """Name of the mirror, cluster, topic, partition or group that it is about."""
-    values: Mapping[str, MessageValue]
+    values: Mapping[str, FindingValue]
     text: str
 
 
@@ -42,8 +42,11 @@ class ErrorDocument(JsonDocument, frozen=True, kw_only=True):
     exit_code: int
 
 
-def to_message_documents(messages: Iterable[Message]) -> tuple[MessageDocument, ...]:
-    return tuple(MessageDocument(code=m.code, subject=m.subject, values=m.values, text=str(m)) for m in messages)
+def to_finding_documents(findings: Iterable[Finding]) -> tuple[FindingDocument, ...]:
+    return tuple(
+        FindingDocument(code=finding.code, subject=finding.subject, values=finding.values, text=str(finding))
+        for finding in findings
+    )
 
 
 def prints_json(*documents: type[JsonDocument]) -> Callable[[Command], Command]:

@@ -12,8 +12,8 @@ from typing import Final
 from msgspec import UNSET, UnsetType
 
 from mirror_core.model.figures import Figures, FigureValue
+from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import ForecastOutcome, PlanForecast
-from mirror_core.model.messages import Message
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName
 
@@ -95,8 +95,8 @@ class Plan:
     mode: RunMode
     steps: tuple[PlanStep, ...]
     bound_facts: tuple[PlanFact, ...]
-    warnings: tuple[Message, ...] = ()
-    unknown: tuple[Message, ...] = ()
+    warnings: tuple[Finding, ...] = ()
+    unknown: tuple[Finding, ...] = ()
     figures: Figures = field(default_factory=dict)
     """Not hashed, nor are those of `partitions` and `groups`."""
     partitions: Mapping[str, Figures] = field(default_factory=dict)

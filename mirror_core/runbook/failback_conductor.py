@@ -29,7 +29,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_available_offsets, l
 from mirror_core.kafka.log_snapshot import fetch_log_sizes
 from mirror_core.kafka.topic_existence import describe_denied_error, find_existing_topics
 from mirror_core.kafka.topics import describe_configs
-from mirror_core.model.messages import Message
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import Mirror, PartitionStatus
 from mirror_core.model.names import Offset, Partition, format_reverse_name
 from mirror_core.model.run import Run, RunKind, RunState, StepEvidence, StepState
@@ -180,7 +180,7 @@ class Failback(Conductor[AllowedStrategies]):
                 sibling_mirrors=tuple(sorted(siblings, key=lambda sibling: sibling[0].name)),
                 circles=() if isinstance(circle_findings, UnseenCluster) else circle_findings.circles,
                 unchecked_circles=(
-                    (Message("circles_unknown", mirror.destination, reason=circle_findings.reason),)
+                    (Finding("circles_unknown", mirror.destination, reason=circle_findings.reason),)
                     if isinstance(circle_findings, UnseenCluster)
                     else circle_findings.doubts
                 ),

@@ -19,7 +19,7 @@ from mirror_core.model.acl import AclPurpose
 from mirror_core.model.audit_log import AuditEntryKind
 from mirror_core.model.config_sections import WriteBarrier
 from mirror_core.model.errors import Refused
-from mirror_core.model.messages import Message
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Lease, PartitionState
 from mirror_core.model.names import ClusterName
 from mirror_core.model.pending_fence import FenceAction
@@ -103,7 +103,7 @@ class Failover(Conductor[RunMode]):
         """(the unplanned plan, whether no source broker answers)"""
         unplanned, source_answers = self._decide_with_source_probe(lambda: self.decide(RunMode.UNPLANNED))
         if source_answers and not unplanned.source_seen:
-            warnings = (Message("source_answers_partly", self.link.source.name), *unplanned.plan.warnings)
+            warnings = (Finding("source_answers_partly", self.link.source.name), *unplanned.plan.warnings)
             unplanned = replace(unplanned, plan=replace(unplanned.plan, warnings=warnings))
         return unplanned, not source_answers
 

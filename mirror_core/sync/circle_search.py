@@ -14,8 +14,8 @@ from mirror_core.decide.mirror_topology import (
 )
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.findings import Finding
 from mirror_core.model.logs import get_logger
-from mirror_core.model.messages import Message
 from mirror_core.model.names import ClusterName
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.state.mirror_link import MirrorLink
@@ -31,8 +31,8 @@ class CircleFindings:
     not_asked: Mapping[ClusterName, str]
 
     @property
-    def doubts(self) -> tuple[Message, ...]:
-        return tuple(Message("circles_unknown", cluster, reason=why) for cluster, why in sorted(self.not_asked.items()))
+    def doubts(self) -> tuple[Finding, ...]:
+        return tuple(Finding("circles_unknown", cluster, reason=why) for cluster, why in sorted(self.not_asked.items()))
 
 
 def search_circles(link: MirrorLink, recorded: Collection[str]) -> CircleFindings:

@@ -82,8 +82,8 @@ def test_partitions_that_no_plan_has_recorded_are_salvaged_before_their_topic_is
     assert plan.strategies == dict.fromkeys(topics, "recreate")
     assert plan.discarded == 17
     assert list(plan.partitions[f"{widened}-4"].values()) == [5, 0, 5]
-    assert plan.figures[FigureKey.NOT_MIRRORED_PARTITIONS] == 3
-    assert plan.figures[FigureKey.NOT_MIRRORED_OFFSETS] == 15
+    assert plan.figures[FigureKey.UNCOPIED_PARTITIONS] == 3
+    assert plan.figures[FigureKey.UNCOPIED_OFFSETS] == 15
     run = failback.begin(plan.hash)
     failback.run_step(run.id, "salvage")
     saved = saved_in(tmp_path / f"run-{run.id}" / "salvage")

@@ -24,7 +24,7 @@ from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.mirrors.preflight import RightStatus, check_cluster, check_shut_out, format_unknown_shut_out
 from mirror_core.model.acl import Resource
 from mirror_core.model.config_sections import AuthorizerKind
-from mirror_core.model.messages import Message
+from mirror_core.model.findings import Finding
 from mirror_core.model.names import ClusterName
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.model.sync_state import SyncAction, SyncCategory
@@ -300,7 +300,7 @@ def mirror_of_all(pair: Pair, folder: Path) -> tuple[Mirrored, Mapping[str, str]
     return mirrored, elsewhere
 
 
-def unfenced(told: Sequence[Message], source: str, destination: str) -> bool:
+def unfenced(told: Sequence[Finding], source: str, destination: str) -> bool:
     """Whether a plan says that neither side can be closed. Nobody says that these have no authorizer: they have."""
     why = AuthorizerKind.NONE.no_acl_reason
     without_acls = [message for message in told if message.code in ("source_without_acls", "destination_without_acls")]

@@ -400,9 +400,9 @@ def test_partitions_and_topics_younger_than_the_last_plan_are_counted_and_named(
     assert str(described).startswith(words)
     recorded = evidence_of(mirrored, run, "record_lmo")
     for figures in (plan.figures, recorded):
-        assert figures[FigureKey.NOT_MIRRORED_PARTITIONS] == 5
-        assert figures[FigureKey.NOT_MIRRORED_OFFSETS] == sum(written.values())
-        sizes = figures[FigureKey.NOT_MIRRORED_SIZES]
+        assert figures[FigureKey.UNCOPIED_PARTITIONS] == 5
+        assert figures[FigureKey.UNCOPIED_OFFSETS] == sum(written.values())
+        sizes = figures[FigureKey.UNCOPIED_SIZES]
         assert isinstance(sizes, Mapping)
         assert sizes.keys() >= {str(partition) for partition in (*written, Partition(later, 0))}
     lost = plan.figures[FigureKey.LOST_OFFSETS]
@@ -462,8 +462,8 @@ def test_a_topic_that_was_deleted_and_made_anew_before_the_source_died_counts_as
         wait_until(observed, timeout_s=TIMEOUT_S, why="the data plane observes the new one")
         with killed(pair.east):
             plan = mirrored.failover.plan(RunMode.UNPLANNED)
-    assert plan.figures[FigureKey.NOT_MIRRORED_SIZES] == {f"{topic}-0": 20}
-    assert plan.figures[FigureKey.NOT_MIRRORED_REASONS] == {f"{topic}-0": UncopiedReason.RECREATED}
+    assert plan.figures[FigureKey.UNCOPIED_SIZES] == {f"{topic}-0": 20}
+    assert plan.figures[FigureKey.UNCOPIED_REASONS] == {f"{topic}-0": UncopiedReason.RECREATED}
     assert plan.figures[FigureKey.COMPLETE_UP_TO_MS] == {"all topics together": None}
 
 
@@ -494,8 +494,8 @@ def test_a_topic_without_a_copy_forbids_a_planned_failover_and_is_lost_as_a_whol
         plan = decision.plan
         assert decision.reasons == ()
         assert plan.figures[FigureKey.LOST_OFFSETS] == 30
-        assert plan.figures[FigureKey.NOT_MIRRORED_SIZES] == {f"{never}-0": 30}
-        assert plan.figures[FigureKey.NOT_MIRRORED_REASONS] == {f"{never}-0": UncopiedReason.NO_COPY}
+        assert plan.figures[FigureKey.UNCOPIED_SIZES] == {f"{never}-0": 30}
+        assert plan.figures[FigureKey.UNCOPIED_REASONS] == {f"{never}-0": UncopiedReason.NO_COPY}
         assert any(
             line.startswith(f"topic {never} was never created on west: it is left out")
             for line in map(str, plan.warnings)
@@ -504,4 +504,4 @@ def test_a_topic_without_a_copy_forbids_a_planned_failover_and_is_lost_as_a_whol
         assert mirrored.failover.drive(run.id).state is RunState.DONE
     assert len([r for r in read_all(pair.west, well) if r.value != b"x"]) == 10
     recorded = evidence_of(mirrored, run, "record_lmo")
-    assert recorded[FigureKey.NOT_MIRRORED_SIZES] == plan.figures[FigureKey.NOT_MIRRORED_SIZES]
+    assert recorded[FigureKey.UNCOPIED_SIZES] == plan.figures[FigureKey.UNCOPIED_SIZES]

@@ -16,7 +16,7 @@ from mirror_core.decide.loss_bound import compute_loss
 from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR
 from mirror_core.mirrors.describe import CLOCK_NOT_BEHIND, MirrorDescription, PartitionDescription
 from mirror_core.model.figures import FigureKey, to_figure_documents
-from mirror_core.model.messages import Message
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import (
     DesiredState,
     Mirror,
@@ -117,7 +117,7 @@ def status(partition: Partition, state: PartitionState = PartitionState.MIRRORIN
 
 def judged(*reasons: str, at_ms: int = NOW - 5_000, warnings: tuple[str, ...] = ()) -> MirrorAssessment:
     return MirrorAssessment(
-        at_ms, PlanDecision(plan(warnings=tuple(map(Message, warnings))), tuple(map(Message, reasons))), ()
+        at_ms, PlanDecision(plan(warnings=tuple(map(Finding, warnings))), tuple(map(Finding, reasons))), ()
     )
 
 

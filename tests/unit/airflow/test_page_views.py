@@ -21,8 +21,8 @@ from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.failover_readiness import GroupReadAgain, UnplannedForecast
 from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR, WATCHER_STEP
 from mirror_core.model.figures import FigureKey
+from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import ForecastOutcome, PlanForecast
-from mirror_core.model.messages import Message
 from mirror_core.model.mirror import (
     DesiredState,
     FailureKind,
@@ -147,7 +147,7 @@ def test_a_cluster_that_fell_silent_since_it_was_judged_is_not_ready(silent: str
 
 
 def test_where_only_the_source_is_silent_the_first_line_says_that_applications_can_move_without_it() -> None:
-    silent = PlanDecision(plan(), (Message("cluster east does not answer"),), source_seen=False)
+    silent = PlanDecision(plan(), (Finding("cluster east does not answer"),), source_seen=False)
     lost = replace(
         judged(), decision=silent, unplanned=UnplannedForecast(refused=(), groups={}, groups_of_source=False)
     )
@@ -291,7 +291,7 @@ def test_names_of_others_are_text_and_cannot_hide() -> None:
     )
     judgement = MirrorAssessment(
         NOW,
-        PlanDecision(plan(groups={HOSTILE: {FigureKey.OWNER: HOSTILE}}, warnings=(HOSTILE,)), (Message(HOSTILE),)),
+        PlanDecision(plan(groups={HOSTILE: {FigureKey.OWNER: HOSTILE}}, warnings=(HOSTILE,)), (Finding(HOSTILE),)),
         drift,
     )
 

@@ -14,8 +14,8 @@ from mirrorbook_airflow.markdown import MAX_PARTITIONS, PROVE_STEP, format_compa
 
 from mirror_core.decide.steps import list_step_names
 from mirror_core.model.figures import FigureKey
+from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PlanForecast
-from mirror_core.model.messages import Message
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import (
@@ -42,8 +42,8 @@ def plan(**changes: object) -> Plan:
             PlanStep(name="promote", action="let applications write", reversible=False),
         ),
         "bound_facts": (PlanFact("mirror", "STARTED"),),
-        "warnings": (Message("west has no authorizer"),),
-        "unknown": (Message("source_facts_unknown", "east"),),
+        "warnings": (Finding("west has no authorizer"),),
+        "unknown": (Finding("source_facts_unknown", "east"),),
         "figures": {FigureKey.LAG_OFFSETS: 12},
         "partitions": {"orders-0": {FigureKey.LAG_OFFSETS: 12}},
         "groups": {"shop|eu": {FigureKey.READ_AGAIN_MOST: 3}},
@@ -151,7 +151,7 @@ def test_names_cannot_break_the_table() -> None:
 def test_a_plan_of_many_partitions_is_cut_and_says_so() -> None:
     partitions = {f"t-{index}": {FigureKey.LAG_OFFSETS: 0} for index in range(500)}
 
-    text = format_plan(plan(partitions=partitions, warnings=tuple(Message(f"w{n}") for n in range(40))))
+    text = format_plan(plan(partitions=partitions, warnings=tuple(Finding(f"w{n}") for n in range(40))))
 
     assert f"... and {500 - MAX_PARTITIONS} more" in text
     assert text.count("\n") < 110
@@ -186,7 +186,7 @@ TAG = re.compile(r"<(/?)([a-z0-9]+)[^>]*>")
 def named(name: str) -> str:
     hooks = {FigureKey.OWNER: name, FigureKey.SWITCH_HOOKS: {name: name}}
     return format_plan(
-        plan(warnings=(Message(name),), unknown=(Message("group", name),), figures=hooks, groups={name: hooks})
+        plan(warnings=(Finding(name),), unknown=(Finding("group", name),), figures=hooks, groups={name: hooks})
     )
 
 

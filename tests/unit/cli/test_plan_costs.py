@@ -15,8 +15,8 @@ from mirror_core.cli.runs import print_plan
 from mirror_core.decide.failover_plan import PlanDecision, decide_failover
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot
 from mirror_core.model.errors import Refused
+from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PlanForecast
-from mirror_core.model.messages import Message
 from mirror_core.model.run import Plan, RunMode
 from tests.support import loss_views
 from tests.support.forecasts import COMMITTED
@@ -145,7 +145,7 @@ def test_a_refused_plan_leaves_its_reasons_to_the_error_and_says_nothing_else(
     plan = decide_failover(lossy).plan
     with pytest.raises(Refused) as refused:
         print_decision(
-            "failover of m", PlanDecision(plan=plan, reasons=(Message("east is silent"),)), lossy.mirror, as_json=False
+            "failover of m", PlanDecision(plan=plan, reasons=(Finding("east is silent"),)), lossy.mirror, as_json=False
         )
     assert refused.value.reasons == ("east is silent",)
     lines = lines_of(capsys)

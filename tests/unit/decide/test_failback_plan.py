@@ -19,8 +19,8 @@ from mirror_core.decide.truncation import AllowedStrategies, find_divergent_tail
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.config_sections import AuthorizerConfig, AuthorizerKind
 from mirror_core.model.figures import FigureKey, Figures
+from mirror_core.model.findings import Finding
 from mirror_core.model.hooks import Hook, HookCommand
-from mirror_core.model.messages import Message
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.pending_fence import FenceAction
@@ -44,7 +44,7 @@ def discarded(start: int, end: int) -> Figures:
     }
 
 
-def list_reasons(view: FailbackSnapshot) -> tuple[Message, ...]:
+def list_reasons(view: FailbackSnapshot) -> tuple[Finding, ...]:
     return decide_failback(view).reasons
 
 
@@ -78,7 +78,7 @@ def test_a_mirror_that_was_only_stopped_cannot_come_home_since_nobody_has_left(v
     assert view.pending_fence is not None
     for debt in (None, replace(view.pending_fence, action=FenceAction.LIFT)):
         [reason] = decide_failback(replace(view, pending_fence=debt)).reasons
-        assert reason == Message("stopped_without_failover", "m", source="east", may_start=True), debt
+        assert reason == Finding("stopped_without_failover", "m", source="east", may_start=True), debt
     assert not decide_failback(replace(view, pending_fence=replace(view.pending_fence, applied_at_ms=None))).reasons, (
         "silent since the failover"
     )
@@ -140,7 +140,7 @@ def test_each_obstacle_is_named(view: FailbackSnapshot) -> None:
     going = replace(view.statuses[A0], state=PartitionState.MIRRORING, lmo=None)
     assert "not failed over" in reasons_of(replace(view, statuses={**view.statuses, A0: going}))
     assert "mirrored nothing" in reasons_of(replace(view, statuses={}))
-    assert Message("run_under_way", "m", run="r") in list_reasons(replace(view, active_runs=("r",)))
+    assert Finding("run_under_way", "m", run="r") in list_reasons(replace(view, active_runs=("r",)))
     assert "cluster east could not be read: dead" in reasons_of(replace(view, old_source=UnseenCluster("dead")))
     assert "cluster west could not be read: dead" in reasons_of(replace(view, new_primary=UnseenCluster("dead")))
     assert "cluster east is X" in reasons_of(replace(view, old_source=replace(old_of(view), cluster_id="X")))
@@ -177,7 +177,7 @@ def test_a_right_that_the_failover_gave_and_nobody_has_at_home_is_named(view: Fa
     assert isinstance(view.new_primary, NewPrimary)
     view = replace(view, new_primary=replace(view.new_primary, granted_acls=(given,)))
 
-    def warnings_with(held: frozenset[Acl] | None) -> tuple[Message, ...]:
+    def warnings_with(held: frozenset[Acl] | None) -> tuple[Finding, ...]:
         return decide_failback(replace(view, old_source=replace(old_of(view), held_acls=held))).plan.warnings
 
     without = decide_failback(view).plan.warnings
@@ -196,7 +196,7 @@ def test_a_grant_to_everybody_on_either_side_forbids_it_before_anything_is_chang
         ("west", replace(view.new_primary, demotion_problems=(line,))),
     ):
         changed = replace(view, old_source=seen) if isinstance(seen, OldSource) else replace(view, new_primary=seen)
-        assert decide_failback(changed).reasons == (Message("demotion_impossible", side, reason=line),)
+        assert decide_failback(changed).reasons == (Finding("demotion_impossible", side, reason=line),)
 
 
 @pytest.mark.parametrize("state", [PartitionState.MIRRORING, PartitionState.FAILED])
@@ -268,7 +268,7 @@ def test_a_thousand_tails_are_counted_and_not_all_listed(view: FailbackSnapshot)
     plan = decide_failback(replace(view, statuses={p: stopped(p, 1) for p in many}, old_source=old)).plan
     assert plan.discarded == 2000
     assert len(plan.warnings) < 250
-    assert Message("more_tails_discarded", "east", count=800) in plan.warnings
+    assert Finding("more_tails_discarded", "east", count=800) in plan.warnings
 
 
 def test_each_topic_is_held_against_its_own_id_on_the_new_primary(view: FailbackSnapshot) -> None:
@@ -314,25 +314,25 @@ def test_without_strategy_only_what_diverged_is_named(view: FailbackSnapshot) ->
 def test_the_plan_says_what_is_salvaged_copied_and_unknown(view: FailbackSnapshot) -> None:
     plan = decide_failback(view).plan
     assert (plan.figures[FigureKey.PARTITIONS], plan.discarded, plan.unknown) == (3, 3, ())
-    assert Message("tail_discarded", "a-1", source="east", first=20, last=22, mirrored=True) in plan.warnings
+    assert Finding("tail_discarded", "a-1", source="east", first=20, last=22, mirrored=True) in plan.warnings
     old = replace(old_of(view), topics={"b": ClusterTopic(id=OLD, partitions=1)}, log_ends={B0: Offset(9)})
     gone = decide_failback(replace(view, old_source=old)).plan
     # All of a, which is gone there; of b all as well, since its tail makes it anew.
     assert gone.figures[FigureKey.OFFSETS_TO_COPY] == 50 + 20 + 6
-    assert Message("topics_created_at_home", "east", topics=["a"]) in gone.warnings
+    assert Finding("topics_created_at_home", "east", topics=["a"]) in gone.warnings
     ahead = replace(old_of(view), log_ends={A0: Offset(10), A1: Offset(20), B0: Offset(5)})
     assert decide_failback(replace(view, old_source=ahead)).plan.figures[FigureKey.OFFSETS_TO_COPY] == 40 + 0 + 1
     unseen_old = decide_failback(replace(view, old_source=UnseenCluster("dead"))).plan
     unseen_new = decide_failback(replace(view, new_primary=UnseenCluster("dead"))).plan
-    assert unseen_old.unknown == (Message("old_source_facts_unknown", "east"),)
-    assert unseen_new.unknown == (Message("new_primary_facts_unknown", "west"),)
+    assert unseen_old.unknown == (Finding("old_source_facts_unknown", "east"),)
+    assert unseen_new.unknown == (Finding("new_primary_facts_unknown", "west"),)
     assert unseen_new.discarded == 3
     assert [p.figures[FigureKey.OFFSETS_TO_COPY] for p in (unseen_old, unseen_new)] == [None, None]
 
 
 def test_a_run_of_the_reverse_mirror_that_nobody_could_look_for_forbids_it(view: FailbackSnapshot) -> None:
     unsure = decide_failback(replace(view, reverse_unknown=UnseenCluster("no answer")))
-    assert unsure.reasons == (Message("reverse_run_unknown", "m-back", reason="no answer"),)
+    assert unsure.reasons == (Finding("reverse_run_unknown", "m-back", reason="no answer"),)
     assert unsure.plan.hash == decide_failback(view).plan.hash
 
 
@@ -396,15 +396,15 @@ def test_partitions_that_no_plan_has_recorded_are_named_counted_and_bound(view: 
     plan = decide_failback(wide).plan
     assert plan.hash != decide_failback(view).plan.hash
     assert plan.strategies["b"] == "recreate"
-    wider = Message("topic_wider", "b", source="east", old_count=2, destination="west", new_count=1)
+    wider = Finding("topic_wider", "b", source="east", old_count=2, destination="west", new_count=1)
     assert wider in plan.warnings
     full = replace(wide, old_source=replace(old_of(wide), log_ends={**old_of(view).log_ends, b1: Offset(7)}))
     plan = decide_failback(full).plan
     assert plan.hash != decide_failback(wide).plan.hash
     assert (plan.discarded, plan.partitions["b-1"]) == (3 + 7, discarded(0, 7))
-    assert plan.figures[FigureKey.NOT_MIRRORED_PARTITIONS] == 1
-    assert plan.figures[FigureKey.NOT_MIRRORED_SIZES] == {"b-1": 7}
-    assert Message("tail_discarded", "b-1", source="east", first=0, last=6, mirrored=False) in plan.warnings
+    assert plan.figures[FigureKey.UNCOPIED_PARTITIONS] == 1
+    assert plan.figures[FigureKey.UNCOPIED_SIZES] == {"b-1": 7}
+    assert Finding("tail_discarded", "b-1", source="east", first=0, last=6, mirrored=False) in plan.warnings
 
 
 def test_a_partition_that_could_not_be_added_on_the_new_primary_is_no_topic_made_anew(view: FailbackSnapshot) -> None:
@@ -417,7 +417,7 @@ def test_a_new_primary_that_nothing_can_close_is_no_way_home(view: FailbackSnaps
     bare = AuthorizerConfig(authorizer=AuthorizerKind.FOREIGN)
     gate = Hook(name="fence_command", call=HookCommand(argv=("/bin/close",)))
     reasons = decide_failback(replace(view, new_primary_authorizer=bare)).reasons
-    assert Message("new_primary_unfenceable", "west") in reasons
+    assert Finding("new_primary_unfenceable", "west") in reasons
     for ruling in (
         AuthorizerConfig(),
         AuthorizerConfig(authorizer=AuthorizerKind.NONE),

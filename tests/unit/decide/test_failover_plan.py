@@ -19,7 +19,7 @@ from mirror_core.decide.mirror_snapshot import (
 from mirror_core.decide.steps import list_step_names
 from mirror_core.model.config_sections import KAFKA_AUTHORIZER
 from mirror_core.model.figures import FigureKey
-from mirror_core.model.messages import Message
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.run import PlanFact, RunKind, RunMode
@@ -49,7 +49,7 @@ def test_a_healthy_mirror_may_fail_over(view: MirrorSnapshot) -> None:
 
 def test_a_dead_source_forbids_a_planned_failover_but_not_its_plan(view: MirrorSnapshot) -> None:
     decision = decide_failover(replace(view, source=UnseenCluster("refused")))
-    assert decision.reasons == (Message("source_unseen", "east", reason="refused", mirror="m"),)
+    assert decision.reasons == (Finding("source_unseen", "east", reason="refused", mirror="m"),)
     assert decision.plan.figures[FigureKey.LAG_OFFSETS] is None
     assert decision.plan.partitions["orders-0"] == {
         FigureKey.STATE: PartitionState.MIRRORING,
@@ -102,8 +102,8 @@ def test_topics_that_the_destination_lost_are_left_out_of_an_unplanned_failover(
     assert not [w for w in warnings if "is gone" in w]
 
 
-def hidden_from_us(cluster: str, topic: str) -> Message:
-    return Message("topics_hidden", cluster, topics=[topic], reason=f"mirror may not DESCRIBE {topic}")
+def hidden_from_us(cluster: str, topic: str) -> Finding:
+    return Finding("topics_hidden", cluster, topics=[topic], reason=f"mirror may not DESCRIBE {topic}")
 
 
 def test_a_topic_that_may_not_be_seen_is_none_that_is_gone(view: MirrorSnapshot) -> None:
@@ -251,7 +251,7 @@ def test_a_topic_that_is_not_mirrored_yet_forbids(view: MirrorSnapshot) -> None:
 def test_new_partitions_of_a_mirrored_topic_forbid(view: MirrorSnapshot) -> None:
     topics = {"orders": ClusterTopic(id=SRC, partitions=3)}
     wider = decide_failover(replace(view, source=replace(source_of(view), topics=topics)))
-    assert wider.reasons == (Message("partitions_not_mirrored", "orders", source="east", indexes=[2]),)
+    assert wider.reasons == (Finding("partitions_not_mirrored", "orders", source="east", indexes=[2]),)
 
 
 def test_recreated_topics_forbid(view: MirrorSnapshot) -> None:
@@ -263,7 +263,7 @@ def test_recreated_topics_forbid(view: MirrorSnapshot) -> None:
 
 def test_a_destination_ahead_of_its_source_forbids(view: MirrorSnapshot) -> None:
     source = replace(source_of(view), stable_ends={P0: Offset(9), P1: Offset(20)})
-    assert Message("destination_ahead", P0, destination="west", source="east", offsets=1) in (
+    assert Finding("destination_ahead", P0, destination="west", source="east", offsets=1) in (
         decide_failover(replace(view, source=source)).reasons
     )
 
@@ -318,9 +318,9 @@ def test_an_unplanned_failover_is_not_refused_by_either_authorizer(view: MirrorS
     found = decide_failover(lost)
     assert found.reasons == ()
     assert {"foreign_destination", "foreign_destination_copiers"} < {*warning_codes(found)}
-    assert Message("foreign_source_undenied", "east", fence_command=False) in found.plan.warnings
+    assert Finding("foreign_source_undenied", "east", fence_command=False) in found.plan.warnings
     closable = decide_failover(replace(lost, source_authorizer=CLOSABLE))
-    assert Message("foreign_source_undenied", "east", fence_command=True) in closable.plan.warnings
+    assert Finding("foreign_source_undenied", "east", fence_command=True) in closable.plan.warnings
     assert "fence_command" in closable.plan.steps[1].action
 
 

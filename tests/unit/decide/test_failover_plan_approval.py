@@ -12,7 +12,7 @@ import pytest
 from mirror_core.decide.failover_plan import decide_failover, list_bound_facts, list_changed_facts, list_new_reasons
 from mirror_core.decide.mirror_snapshot import ClusterTopic, DestinationSnapshot, MirrorSnapshot, UnseenCluster
 from mirror_core.model.errors import Refused, Unreachable
-from mirror_core.model.messages import Message
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode
@@ -107,7 +107,7 @@ def test_a_mirror_topic_that_was_recreated_is_not_promoted_though_the_source_has
     other = replace(here, topics={name: replace(topic, id="0" * 32) for name, topic in here.topics.items()})
     lost = replace(view, source=UnseenCluster("dead"), destination=other)
     assert list_new_reasons(lost, source_seen=False) == (
-        Message("topic_recreated", "orders", cluster=view.mirror.destination),
+        Finding("topic_recreated", "orders", cluster=view.mirror.destination),
     )
     assert list_new_reasons(replace(lost, destination=here), source_seen=False) == (), "a dead source holds nobody up"
 

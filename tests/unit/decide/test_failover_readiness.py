@@ -32,7 +32,7 @@ from mirror_core.decide.run_status import RunProgress, find_run_progress
 from mirror_core.decide.steps import WriteLocation
 from mirror_core.mirrors.readiness_metrics import ReadinessCollector
 from mirror_core.model.errors import Indeterminate
-from mirror_core.model.messages import Message
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, GroupSyncTime, PartitionState
 from mirror_core.model.names import MirrorName
 from mirror_core.model.parity_verdict import MirrorVerification, VerifiedEnd
@@ -58,13 +58,13 @@ def plan(kind: RunKind = RunKind.FAILOVER, mode: RunMode = RunMode.PLANNED) -> P
         mode=mode,
         steps=(),
         bound_facts=(),
-        warnings=(Message("dear"),),
-        unknown=(Message("all of east"),),
+        warnings=(Finding("dear"),),
+        unknown=(Finding("all of east"),),
     )
 
 
 def test_refusals_make_it_not_ready_and_warnings_do_not() -> None:
-    points = tuple(list_plan_points(PlanDecision(plan(), (Message("the destination is silent"),))))
+    points = tuple(list_plan_points(PlanDecision(plan(), (Finding("the destination is silent"),))))
     assert [(p.weight, p.text) for p in points] == [
         (PointWeight.REFUSAL, "the destination is silent"),
         (PointWeight.WARNING, "dear"),

@@ -264,11 +264,11 @@ def test_partitions_that_no_plan_knew_count_with_their_whole_log_and_are_named(v
     assert format_behind(loss).startswith("unknown of ")
     plan = decide_failover(lost).plan
     assert (plan.figures[FigureKey.LOST_OFFSETS], plan.figures[FigureKey.LOST_UNKNOWN_PARTITIONS]) == (544, 1)
-    assert plan.figures[FigureKey.NOT_MIRRORED_PARTITIONS] == 4
-    assert plan.figures[FigureKey.NOT_MIRRORED_OFFSETS] == 507
-    assert plan.figures[FigureKey.NOT_MIRRORED_UNKNOWN_PARTITIONS] == 1
-    assert plan.figures[FigureKey.NOT_MIRRORED_SIZES] == {"a-2": 300, "a-3": 200, "new-0": 7, "new-1": None}
-    assert plan.figures[FigureKey.NOT_MIRRORED_REASONS] == dict.fromkeys(
+    assert plan.figures[FigureKey.UNCOPIED_PARTITIONS] == 4
+    assert plan.figures[FigureKey.UNCOPIED_OFFSETS] == 507
+    assert plan.figures[FigureKey.UNCOPIED_UNKNOWN_PARTITIONS] == 1
+    assert plan.figures[FigureKey.UNCOPIED_SIZES] == {"a-2": 300, "a-3": 200, "new-0": 7, "new-1": None}
+    assert plan.figures[FigureKey.UNCOPIED_REASONS] == dict.fromkeys(
         ("a-2", "a-3", "new-0", "new-1"), UncopiedReason.NOT_MIRRORED
     )
     assert any(
@@ -324,8 +324,8 @@ def test_of_an_empty_log_nothing_is_missing(view: MirrorSnapshot) -> None:
     )
     figures = dict(list_plan_figures(whole))
     assert figures[FigureKey.COMPLETE_UP_TO_MS] == {ALL_TOPICS: 98_000}
-    assert figures[FigureKey.NOT_MIRRORED_PARTITIONS] == 2
-    assert figures[FigureKey.NOT_MIRRORED_SIZES] == {"new-0": 0, "new-1": 0}
+    assert figures[FigureKey.UNCOPIED_PARTITIONS] == 2
+    assert figures[FigureKey.UNCOPIED_SIZES] == {"new-0": 0, "new-1": 0}
 
 
 def test_topics_are_known_as_of_when_they_were_listed(view: MirrorSnapshot) -> None:
@@ -339,7 +339,7 @@ def test_topics_are_known_as_of_when_they_were_listed(view: MirrorSnapshot) -> N
     never = replace(old, source_observation=replace(SIGHTING, listed_ms=None))
     figures = dict(list_plan_figures(never))
     assert figures[FigureKey.TOPICS_LISTED_S] is None
-    assert figures[FigureKey.NOT_MIRRORED_PARTITIONS] is None
+    assert figures[FigureKey.UNCOPIED_PARTITIONS] is None
     assert figures[FigureKey.COMPLETE_UP_TO_MS] == {ALL_TOPICS: None}
     assert limit_of(figures) == "topic_list"
 

@@ -20,7 +20,7 @@ from mirror_core.decide.mirror_change import (
     list_releasable_topics,
     plan_change,
 )
-from mirror_core.model.messages import Message
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, PartitionStatus, TopicAccess, TopicDeparture
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 
@@ -140,7 +140,7 @@ def test_an_unfinished_change_is_finished_before_another_one_and_before_any_run(
         "an earlier change is not finished: x still leaves" in planned(FilterChange(topics=("a",)), stopping).refused[0]
     )
     refusals = list(explain_leaving_refusal(MIRROR, stopping.statuses))
-    assert refusals == [Message("topics_leaving", "m", topics=["x"], source="east")]
+    assert refusals == [Finding("topics_leaving", "m", topics=["x"], source="east")]
     assert not list(explain_leaving_refusal(MIRROR, BOTH.statuses))
 
 

@@ -26,7 +26,7 @@ from mirror_core.decide.plan_figures import (
 from mirror_core.model.acl import Acl
 from mirror_core.model.config_sections import AuthorizerConfig, AuthorizerKind
 from mirror_core.model.figures import FigureKey, Figures
-from mirror_core.model.messages import Message
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import (
     GroupSyncTime,
     Lease,
@@ -242,11 +242,11 @@ def test_a_side_that_is_not_seen_says_why_in_the_figures_and_what_is_unknown_wit
     dead = replace(view, source=UnseenCluster("refused after 3 s"))
     assert shown(dead)[FigureKey.SOURCE_PROBLEM] == "refused after 3 s"
     assert shown(dead)[FigureKey.LOST_OFFSETS] is None
-    assert list(list_plan_unknowns(dead)) == [Message("source_facts_unknown", "east")]
+    assert list(list_plan_unknowns(dead)) == [Finding("source_facts_unknown", "east")]
     assert FigureKey.DESTINATION_PROBLEM not in shown(dead)
     blind = replace(view, destination=UnseenCluster("timed out"))
     assert shown(blind)[FigureKey.DESTINATION_PROBLEM] == "timed out"
-    assert list(list_plan_unknowns(blind)) == [Message("destination_facts_unknown", "west")]
+    assert list(list_plan_unknowns(blind)) == [Finding("destination_facts_unknown", "west")]
     assert {FigureKey.SOURCE_PROBLEM, FigureKey.LOST_OFFSETS}.isdisjoint(shown(blind))
 
 

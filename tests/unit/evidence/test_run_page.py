@@ -13,8 +13,8 @@ from mirror_core.evidence import run_report
 from mirror_core.evidence.run_headline import make_headline
 from mirror_core.evidence.run_report import compute_clocks, write_run_report
 from mirror_core.model.figures import FigureKey
+from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import ForecastOutcome, PlanForecast
-from mirror_core.model.messages import Message
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import (
@@ -307,7 +307,7 @@ def test_partitions_are_listed_by_name_with_what_is_known_of_them(tmp_path: Path
 def test_a_run_that_was_approved_with_open_questions_says_so(tmp_path: Path) -> None:
     plain = page_of(tmp_path, RUN, [])
     assert plain.items == []
-    asked = replace(RUN, plan=replace(PLAN, warnings=(Message("no data plane"),), unknown=(Message("loss"),)))
+    asked = replace(RUN, plan=replace(PLAN, warnings=(Finding("no data plane"),), unknown=(Finding("loss"),)))
     page = page_of(tmp_path, asked, [])
     assert page.items == ["no data plane", "loss"]
     assert set(page.headings) - set(plain.headings) == {"Approved with these warnings", "Not known when approved"}

@@ -11,7 +11,7 @@ import pytest
 from mirror_core.evidence.parity_report import write_parity_report
 from mirror_core.evidence.run_report import compute_clocks, write_run_report
 from mirror_core.model.figures import FigureKey
-from mirror_core.model.messages import Message
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.parity_verdict import ParityFinding, ParityResult, ParityVerdict
@@ -37,7 +37,7 @@ def run() -> Run:
         mode=RunMode.PLANNED,
         steps=(PlanStep(name="fence", action="deny"),),
         bound_facts=(PlanFact("source", "E"),),
-        warnings=(Message("<script>alert(1)</script>"),),
+        warnings=(Finding("<script>alert(1)</script>"),),
     )
     return replace(run_of("r", plan), started_by="me <me@home>", started_ms=1_000, conducted_by="me <me@home>")
 
@@ -97,7 +97,7 @@ def test_what_hides_or_turns_the_line_round_is_written_out(run: Run, tmp_path: P
     found = replace(step("fence", 1, 2), evidence={group: group}, error=f"{group}\nsecond line")
     plan = replace(
         run.plan,
-        warnings=(Message(group),),
+        warnings=(Finding(group),),
         figures={FigureKey.OWNER: group},
         strategies={group: FailbackStrategy.NONE},
     )

@@ -29,7 +29,7 @@ from mirror_core.evidence.signed_bundle import (
 )
 from mirror_core.model.audit_log import AuditEntry, AuditEntryKind, build_next_line, get_head_hash, to_canonical_json
 from mirror_core.model.errors import BadRequest, RemoteFault
-from mirror_core.model.messages import Message
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.run import Plan, Run, RunKind, RunMode, RunState, StepEvidence
 from mirror_core.state.state_records import State
@@ -216,7 +216,7 @@ def test_what_cannot_have_happened_is_named_even_when_it_is_signed(desk: Desk, o
 
 def test_an_approval_moved_to_another_run_is_found(desk: Desk, ours: Keys, tmp_path: Path) -> None:
     other = Desk(
-        tmp_path, "orders-failover-20261122T100000-c3d4", replace(plan(), warnings=(Message("x"),)), ours.signer
+        tmp_path, "orders-failover-20261122T100000-c3d4", replace(plan(), warnings=(Finding("x"),)), ours.signer
     )
     other.run = replace(other.run, approved_by="")
     other.take().end().write()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mirror_core.model.figures import FigureKey
-from mirror_core.model.messages import Message
+from mirror_core.model.findings import Finding
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import (
     FactLifetime,
@@ -29,7 +29,7 @@ PLAN = Plan(
     mode=RunMode.PLANNED,
     steps=(FENCE, PROMOTE),
     bound_facts=(SOURCE, GROUPS),
-    unknown=(Message("lag", "a-0", known=1), Message("lag", "a-1")),
+    unknown=(Finding("lag", "a-0", known=1), Finding("lag", "a-1")),
     strategies={"a": FailbackStrategy.NONE, "b": FailbackStrategy.RECREATE},
 )
 
@@ -56,9 +56,9 @@ def test_it_is_a_whole_sha_256_of_which_people_see_twelve_digits() -> None:
         replace(PLAN, bound_facts=(replace(SOURCE, value="F"), GROUPS)),
         replace(PLAN, bound_facts=(replace(SOURCE, lifetime=FactLifetime.UNTIL_BEGUN), GROUPS)),
         replace(PLAN, unknown=()),
-        replace(PLAN, unknown=(Message("lag", "a-0", known=1), Message("lag", "a-2"))),
-        replace(PLAN, unknown=(Message("lag", "a-0", known=2), Message("lag", "a-1"))),
-        replace(PLAN, unknown=(Message("end", "a-0", known=1), Message("lag", "a-1"))),
+        replace(PLAN, unknown=(Finding("lag", "a-0", known=1), Finding("lag", "a-2"))),
+        replace(PLAN, unknown=(Finding("lag", "a-0", known=2), Finding("lag", "a-1"))),
+        replace(PLAN, unknown=(Finding("end", "a-0", known=1), Finding("lag", "a-1"))),
         replace(PLAN, strategies={"a": FailbackStrategy.NONE, "b": FailbackStrategy.NONE}),
         replace(PLAN, strategies={"b": FailbackStrategy.RECREATE}),
     ],
@@ -72,11 +72,11 @@ def test_each_thing_that_was_approved_changes_it(other: Plan) -> None:
     [
         replace(PLAN, figures={FigureKey.LAG_OFFSETS: 5}),
         replace(PLAN, partitions={"a-0": {FigureKey.LAG_OFFSETS: 5}}, groups={"g": {FigureKey.READ_AGAIN_MOST: 3}}),
-        replace(PLAN, warnings=(Message("no data plane"),)),
+        replace(PLAN, warnings=(Finding("no data plane"),)),
         replace(PLAN, discarded=7),
         replace(PLAN, bound_facts=(GROUPS, SOURCE)),
-        replace(PLAN, unknown=(Message("lag", "a-1"), Message("lag", "a-0", known=1))),
-        replace(PLAN, unknown=(Message("lag", "a-0", known=1), Message("lag", "a-1", reason="silent for 1.02 s"))),
+        replace(PLAN, unknown=(Finding("lag", "a-1"), Finding("lag", "a-0", known=1))),
+        replace(PLAN, unknown=(Finding("lag", "a-0", known=1), Finding("lag", "a-1", reason="silent for 1.02 s"))),
         replace(PLAN, strategies={"b": FailbackStrategy.RECREATE, "a": FailbackStrategy.NONE}),
     ],
 )

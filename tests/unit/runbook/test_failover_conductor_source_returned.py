@@ -25,7 +25,7 @@ from mirror_core.model.errors import (
     Refused,
     Unreachable,
 )
-from mirror_core.model.messages import Message
+from mirror_core.model.findings import Finding
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Run, RunMode
 from mirror_core.runbook.failover_conductor import Failover
@@ -104,7 +104,7 @@ def test_who_is_refused_anyway_ends_nobodys_run(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("found", "plan_hash", "room", "words"),
     [
-        (replace(SEEN, reasons=(Message("west could not be read"),)), SEEN.plan.hash, True, "west could not be read"),
+        (replace(SEEN, reasons=(Finding("west could not be read"),)), SEEN.plan.hash, True, "west could not be read"),
         (SEEN, "0123456789ab", True, "plan 0123456789ab is out of date"),
         (SEEN, SEEN.plan.hash, False, "no room for evidence"),
     ],

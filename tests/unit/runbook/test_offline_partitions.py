@@ -19,7 +19,7 @@ from mirror_core.decide.mirror_snapshot import MirrorSnapshot
 from mirror_core.kafka.log_offsets import OffsetPoint
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.figures import FigureKey
-from mirror_core.model.messages import Message
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import Offset, Partition, PartitionOffsets
 from mirror_core.model.parity_verdict import ParityVerdict
@@ -114,7 +114,7 @@ def test_where_it_is_not_safe_no_word_helps_and_none_is_offered(view: MirrorSnap
 
 def test_a_destination_without_a_leader_for_it_is_refused_as_ever(left: MirrorSnapshot) -> None:
     both = replace(left, destination=replace(there(left), positions={P0: Offset(10)}, offline_partitions=(P1,)))
-    assert decide_failover(both).reasons == (Message("destination_offline", "west", partitions=["orders-1"]),)
+    assert decide_failover(both).reasons == (Finding("destination_offline", "west", partitions=["orders-1"]),)
 
 
 def test_a_command_that_closes_the_source_fences_it_as_well(left: MirrorSnapshot) -> None:

@@ -13,25 +13,25 @@ import jinja2.meta
 import msgspec
 import pytest
 
-from mirror_core.model.messages import Message, MessageValue, create_environment, load_catalogue, render_message
+from mirror_core.model.findings import Finding, FindingValue, create_environment, load_catalogue, render_finding
 from mirror_core.model.names import Partition
-from tests.unit.model.message_examples import EXAMPLES, SUBJECT_EXAMPLES
+from tests.unit.model.finding_examples import EXAMPLES, SUBJECT_EXAMPLES
 
 ROOT: Final = Path(__file__).parents[3]
-GOLDEN: Final = Path(__file__).with_name("messages_golden.txt")
+GOLDEN: Final = Path(__file__).with_name("findings_golden.txt")
 WRITE_GOLDEN: Final = "MIRRORBOOK_WRITE_GOLDEN"
 _CONDITION: Final = re.compile(r"{%-? (?:el)?if (.+?) -?%}")
 
 
 def find_uses() -> Iterator[tuple[str, str, frozenset[str]]]:
-    """Each `Message("code", subject, name=value)` of the product: where, code, names of its values."""
+    """Each `Finding("code", subject, name=value)` of the product: where, code, names of its values."""
     for folder in ("mirror_core", "mirrorbook_tools", "plugins"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             text = path.read_text(encoding="utf-8")
-            if "Message(" not in text:
+            if "Finding(" not in text:
                 continue
             for node in ast.walk(ast.parse(text)):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Message":
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding":
                     where = f"{path.relative_to(ROOT)}:{node.lineno}"
                     code = node.args[0]
                     assert isinstance(code, ast.Constant), f"{where}: a code is a literal, so that it can be searched"
@@ -48,16 +48,16 @@ def find_variables(code: str) -> frozenset[str]:
     return frozenset(jinja2.meta.find_undeclared_variables(syntax_tree)) - {"subject"}
 
 
-def build_example(code: str, **changes: object) -> Message:
+def build_example(code: str, **changes: object) -> Finding:
     own = SUBJECT_EXAMPLES.get(code, "orders")
-    return Message(code, own, **{name: EXAMPLES[name] for name in find_variables(code)} | changes)
+    return Finding(code, own, **{name: EXAMPLES[name] for name in find_variables(code)} | changes)
 
 
 def list_sentences(code: str) -> list[str]:
     """With all values; and with none of those that a sentence can do without."""
     conditions = {name for found in _CONDITION.findall(load_catalogue()[code]) for name in re.findall(r"\w+", found)}
     optional = {name: type(EXAMPLES[name])() for name in conditions & find_variables(code)}
-    return list(dict.fromkeys(render_message(build_example(code, **changes)) for changes in ({}, optional)))
+    return list(dict.fromkeys(render_finding(build_example(code, **changes)) for changes in ({}, optional)))
 
 
 def test_each_code_of_the_catalogue_is_used_and_each_used_one_is_there() -> None:
@@ -78,11 +78,11 @@ def test_the_catalogues_sentences_are_those_of_the_golden_file() -> None:
 
 
 def test_a_message_keeps_the_first_items_of_a_long_list_and_their_number() -> None:
-    message = Message("source_partitions_offline", "east", partitions=[Partition("a", n) for n in range(50_000)])
-    assert len(msgspec.json.encode(message)) < 2_000
-    assert message.values["partitions_total"] == 50_000
-    read_again = msgspec.json.decode(msgspec.json.encode(message.values), type=dict[str, MessageValue])
-    for same in (message, Message(message.code, message.subject, **read_again)):
+    finding = Finding("source_partitions_offline", "east", partitions=[Partition("a", n) for n in range(50_000)])
+    assert len(msgspec.json.encode(finding)) < 2_000
+    assert finding.values["partitions_total"] == 50_000
+    read_again = msgspec.json.decode(msgspec.json.encode(finding.values), type=dict[str, FindingValue])
+    for same in (finding, Finding(finding.code, finding.subject, **read_again)):
         assert "a-9 and 49990 more on east" in str(same)
 
 
@@ -95,22 +95,22 @@ def test_a_sentence_has_no_doubled_blank_and_no_open_bracket() -> None:
 
 
 def test_a_value_is_plain_and_survives_json() -> None:
-    message = Message(
+    finding = Finding(
         "any", Partition("a", 0), count=3, seconds=0.5, partitions=[Partition("a", 1)], reason=None, yes=True
     )
-    assert message.subject == "a-0"
-    assert message.values == {"count": 3, "seconds": 0.5, "partitions": ("a-1",), "reason": None, "yes": True}
-    assert msgspec.json.decode(msgspec.json.encode(message), type=Message) == message
-    assert len({message, Message("any", "a-0")}) == 2
+    assert finding.subject == "a-0"
+    assert finding.values == {"count": 3, "seconds": 0.5, "partitions": ("a-1",), "reason": None, "yes": True}
+    assert msgspec.json.decode(msgspec.json.encode(finding), type=Finding) == finding
+    assert len({finding, Finding("any", "a-0")}) == 2
 
 
 def test_a_message_without_a_sentence_still_says_what_it_knows() -> None:
     """One that another version wrote, or a value that is missing, must not stop a failover."""
-    assert str(Message("from_the_future", "orders", offsets=3)) == "from_the_future orders offsets=3"
+    assert str(Finding("from_the_future", "orders", offsets=3)) == "from_the_future orders offsets=3"
     code = next(code for code in load_catalogue() if find_variables(code))
-    assert str(Message(code, "orders")) == f"{code} orders"
+    assert str(Finding(code, "orders")) == f"{code} orders"
     with pytest.raises(jinja2.UndefinedError):
-        render_message(Message(code, "orders"))
+        render_finding(Finding(code, "orders"))
 
 
 def test_names_in_a_command_are_quoted_for_the_shell() -> None:

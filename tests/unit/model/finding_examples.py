@@ -1,4 +1,4 @@
-"""A value for each name that rules give to messages: one name, one meaning, one type."""
+"""A value for each name that rules give to findings: one name, one meaning, one type."""
 
 from __future__ import annotations
 

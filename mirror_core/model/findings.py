@@ -1,6 +1,6 @@
-"""What a rule found, as data: a code, what it is about, and values. `messages.toml` has the sentences.
+"""What a rule found, as data: a code, what it is about, and values. `findings.toml` has the sentences.
 
-Rules make a `Message`; whoever shows one takes its text by `str`. No code reads meaning out of a text.
+Rules make a `Finding`; whoever shows one takes its text by `str`. No code reads meaning out of a text.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from mirror_core.model.text import format_count, format_shell_command, join_limi
 if TYPE_CHECKING:
     import jinja2
 
-CATALOGUE_FILE: Final = "messages.toml"
+CATALOGUE_FILE: Final = "findings.toml"
 ERROR_VALUE: Final = "reason"
 
 MAX_LISTED: Final = 100
-"""Items of a list: messages are recorded in plans, also of mirrors of tens of thousands of partitions."""
+"""Items of a list: findings are recorded in plans, also of mirrors of tens of thousands of partitions."""
 _TOTAL_SUFFIX: Final = "_total"
 
-MessageValue = str | int | float | bool | tuple[str, ...] | None
+FindingValue = str | int | float | bool | tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class Message:
+class Finding:
     code: str
     """A stable word. The catalogue has its sentence."""
     subject: str
     """Name of the mirror, cluster, topic, partition or group that it is about."""
-    values: Mapping[str, MessageValue] = field(hash=False)
+    values: Mapping[str, FindingValue] = field(hash=False)
 
     def __init__(self, code: str, subject: object = "", /, **values: object) -> None:
         object.__setattr__(self, "code", code)
         object.__setattr__(self, "subject", str(subject))
-        plain_values = dict[str, MessageValue]()
+        plain_values = dict[str, FindingValue]()
         for name, value in values.items():
             plain_values[name] = plain = _to_plain_value(value)
             if isinstance(plain, tuple) and len(plain) > MAX_LISTED:
@@ -46,15 +46,15 @@ class Message:
         object.__setattr__(self, "values", plain_values)
 
     def __str__(self) -> str:
-        return format_message(self)
+        return format_finding(self)
 
     @property
-    def facts(self) -> dict[str, MessageValue]:
+    def facts(self) -> dict[str, FindingValue]:
         """Values without an error's words, which differ from one try to the next."""
         return {name: value for name, value in self.values.items() if name != ERROR_VALUE}
 
 
-def _to_plain_value(value: object) -> MessageValue:
+def _to_plain_value(value: object) -> FindingValue:
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, Iterable) and not isinstance(value, str) and not hasattr(value, "_fields"):
@@ -62,26 +62,26 @@ def _to_plain_value(value: object) -> MessageValue:
     return str(value)
 
 
-def format_message(message: Message) -> str:
+def format_finding(finding: Finding) -> str:
     """The catalogue's sentence. One that cannot be rendered still shows its code and values."""
     try:
-        return render_message(message)
+        return render_finding(finding)
     except Exception:  # noqa: BLE001 - a sentence must not stop a failover
-        values = (f"{name}={value}" for name, value in message.values.items())
-        return " ".join(filter(None, (message.code, message.subject, *values)))
+        values = (f"{name}={value}" for name, value in finding.values.items())
+        return " ".join(filter(None, (finding.code, finding.subject, *values)))
 
 
-def render_message(message: Message) -> str:
+def render_finding(finding: Finding) -> str:
     """KeyError: no such code. UndefinedError: a value is missing."""
-    values = {name: _restore_total(name, value, message.values) for name, value in message.values.items()}
-    return compile_template(message.code).render({**values, "subject": message.subject})
+    values = {name: _restore_total(name, value, finding.values) for name, value in finding.values.items()}
+    return compile_template(finding.code).render({**values, "subject": finding.subject})
 
 
 class _FirstItems(tuple[str, ...]):
     total: int
 
 
-def _restore_total(name: str, value: MessageValue, values: Mapping[str, MessageValue]) -> MessageValue:
+def _restore_total(name: str, value: FindingValue, values: Mapping[str, FindingValue]) -> FindingValue:
     total = values.get(name + _TOTAL_SUFFIX)
     if not isinstance(value, list | tuple) or not isinstance(total, int):
         return value
@@ -104,7 +104,7 @@ def compile_template(code: str) -> jinja2.Template:
 
 @cache
 def create_environment() -> jinja2.Environment:
-    import jinja2  # most commands show no message, and are done in the time that this import takes
+    import jinja2  # most commands show no finding, and are done in the time that this import takes
 
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
     environment.filters.update(count=format_count, limited=_join_limited, quoted=repr, shell=_format_argv)
