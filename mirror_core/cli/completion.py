@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirror_core.kafka.config import Config, find_config, load_config
 from mirror_core.model.errors import MirrorError
+from mirror_core.model.run import list_newest_first
 from mirror_core.model.timing import TIMEOUTS
 
 if TYPE_CHECKING:
@@ -33,11 +34,10 @@ def complete_mirrors(ctx: Any, incomplete: str) -> list[str]:
 
 
 def complete_runs(ctx: Any, incomplete: str) -> list[str]:
-    """Newest first."""
+    """By cluster, newest first."""
 
     def list_run_ids(config: Config) -> list[str]:
-        runs_found = [run for _, state in _read_states(config) for run in state.runs.values()]
-        return [run.id for run in sorted(runs_found, key=lambda run: -run.started_ms)]
+        return [run.id for _, state in _read_states(config) for run in list_newest_first(state.runs.values())]
 
     return _complete_from(list_run_ids, ctx, incomplete)
 

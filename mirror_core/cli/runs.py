@@ -51,6 +51,7 @@ from mirror_core.model.run import (
     StepEvidence,
     StepRecord,
     StepState,
+    list_newest_first,
     shorten_hash,
 )
 from mirror_core.model.timing import now_ms
@@ -121,6 +122,8 @@ class RunDocument(JsonDocument, frozen=True, kw_only=True):
     """A run of a failover or a failback."""
 
     id: str
+    number: int
+    """Higher than that of every earlier run which the same cluster records."""
     state: RunState
     plan: PlanDocument
     plan_hash: str
@@ -141,7 +144,7 @@ class RunDocument(JsonDocument, frozen=True, kw_only=True):
 
 
 class RunsDocument(JsonDocument, frozen=True, kw_only=True):
-    """Runs known to the configured clusters, newest first."""
+    """Runs known to the configured clusters: by cluster, newest first."""
 
     runs: tuple[RunDocument, ...]
     silent: Mapping[str, str]
@@ -195,6 +198,7 @@ def to_run_document(
 ) -> RunDocument:
     return RunDocument(
         id=run.id,
+        number=run.number,
         state=run.state,
         plan=to_plan_document(run.plan, ()),
         plan_hash=run.plan_hash,
@@ -242,10 +246,9 @@ runs_app = typer.Typer(help="Runs of failover and failback: journal and evidence
 @runs_app.command("list")
 @prints_json(RunsDocument)
 def list_runs(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """All runs that the clusters know, newest first. Exit code 4 when one did not answer."""
+    """All runs that the clusters know: by cluster, newest first. Exit code 4 when one did not answer."""
     states_by_cluster, silent = _read_all_states(config)
-    known_runs = ((state, run) for state in states_by_cluster.values() for run in state.runs.values())
-    runs = sorted(known_runs, key=lambda state_and_run: -state_and_run[1].started_ms)
+    runs = [(state, run) for state in states_by_cluster.values() for run in list_newest_first(state.runs.values())]
     if as_json:
         documents = tuple(to_run_document(run, (), find_conductor(state, run)) for state, run in runs)
         print_json(RunsDocument(runs=documents, silent=silent))
@@ -318,7 +321,7 @@ def find_newest_run(link: MirrorLink, state: State, run_id: str | None, kind: Ru
     if not matching_runs:
         which = f"run {run_id!r}" if run_id else "run"
         raise BadRequest(f"mirror {name} has no {kind} {which}; see `mirrorbook runs list`")
-    return max(matching_runs, key=lambda run: (run.ended_ms is None, run.started_ms))
+    return max(matching_runs, key=lambda run: run.number)
 
 
 def print_newest_run(

@@ -20,6 +20,7 @@ from mirror_core.model.run import (
     RunState,
     StepRecord,
     StepState,
+    find_last_begun,
     is_hash_of,
     shorten_hash,
 )
@@ -171,7 +172,7 @@ def find_run_to_resume(own_runs: Iterable[Run], plan_hash: str, in_effect_ids: C
         if run.state is RunState.RUNNING
         or (run.state is RunState.DONE and run.id in in_effect_ids and is_hash_of(run.plan_hash, plan_hash))
     )
-    return max(candidates, key=lambda run: run.started_ms, default=None)
+    return find_last_begun(candidates)
 
 
 def is_in_effect(run: Run, runs: Iterable[Run], pending_fence: PendingFence | None) -> bool:
@@ -183,7 +184,7 @@ def is_in_effect(run: Run, runs: Iterable[Run], pending_fence: PendingFence | No
     ended_states = (RunState.ABORTED, RunState.SUPERSEDED)
     if any(
         other_run.plan.mirror == run.plan.mirror
-        and other_run.started_ms > run.started_ms
+        and other_run.number > run.number
         and other_run.state not in ended_states
         for other_run in runs
     ):

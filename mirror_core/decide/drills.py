@@ -23,7 +23,17 @@ from mirror_core.model.names import (
     get_drill_group,
     get_heartbeat_topic,
 )
-from mirror_core.model.run import AIRFLOW_CONDUCTOR_PREFIX, Plan, Run, RunKind, RunMode, RunState, StepRecord
+from mirror_core.model.run import (
+    AIRFLOW_CONDUCTOR_PREFIX,
+    Plan,
+    Run,
+    RunKind,
+    RunMode,
+    RunState,
+    StepRecord,
+    find_last_begun,
+    list_newest_first,
+)
 
 MAX_KEPT_RUNS: Final = 20
 """Drill runs per mirror that a state topic keeps."""
@@ -127,20 +137,19 @@ def list_drill_acls(ledger: Iterable[LedgerEntry], cluster: ClusterName) -> list
 
 
 def list_drill_runs(runs: Iterable[Run], mirror: str) -> list[Run]:
-    drill_runs = [run for run in runs if run.plan.mirror == to_drill_name(mirror)]
-    return sorted(drill_runs, key=lambda run: run.started_ms, reverse=True)
+    return list_newest_first(run for run in runs if run.plan.mirror == to_drill_name(mirror))
 
 
 def list_forgettable_runs(runs: Iterable[Run], mirror: str) -> list[Run]:
     return [run for run in list_drill_runs(runs, mirror)[MAX_KEPT_RUNS:] if run.state is not RunState.RUNNING]
 
 
-def can_be_forgotten(runs: Iterable[Run], plan: Plan, begun_ms: int) -> bool:
-    """Whether a state topic that lacks a run of this plan, begun at `begun_ms`, may have forgotten it.
+def can_be_forgotten(runs: Iterable[Run], plan: Plan, number: int) -> bool:
+    """Whether a state topic that lacks the run of this plan and number may have forgotten it.
 
     Only drill runs older than the kept ones are ever forgotten; any other unknown run never existed.
     """
-    newer = [run for run in list_drill_runs(runs, plan.mirror.removeprefix(DRILL_PREFIX)) if run.started_ms > begun_ms]
+    newer = [run for run in list_drill_runs(runs, plan.mirror.removeprefix(DRILL_PREFIX)) if run.number > number]
     return plan.mirror.startswith(DRILL_PREFIX) and len(newer) >= MAX_KEPT_RUNS
 
 
@@ -187,7 +196,7 @@ def forecast_standstill(
     for candidates, is_same_conductor in ((same_conductor, True), (finished, False)):
         for name, basis in ((mirror, "last run"), (to_drill_name(mirror), "last drill")):
             matching = [run for run in candidates if run.plan.mirror == name]
-            newest = max(matching, key=lambda run: run.started_ms, default=None)
+            newest = find_last_begun(matching)
             steps = () if newest is None else steps_of(newest)
             seconds = None if newest is None else measure_standstill_s(newest, steps)
             if newest is not None and seconds is not None:

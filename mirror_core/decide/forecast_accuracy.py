@@ -25,7 +25,7 @@ from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
 from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.pending_fence import PendingFence
-from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord
+from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, list_newest_first
 
 MAX_FORECAST_GROUPS: Final = 1000
 SECONDS_ROWS: Final = {
@@ -292,15 +292,12 @@ def _build_row(
 
 
 def list_past_failovers(runs: Iterable[Run], mirror: str) -> list[Run]:
-    return sorted(
-        (
-            run
-            for run in runs
-            if run.plan.mirror in (mirror, to_drill_name(mirror))
-            and run.plan.kind is RunKind.FAILOVER
-            and run.state is RunState.DONE
-        ),
-        key=lambda run: -run.started_ms,
+    return list_newest_first(
+        run
+        for run in runs
+        if run.plan.mirror in (mirror, to_drill_name(mirror))
+        and run.plan.kind is RunKind.FAILOVER
+        and run.state is RunState.DONE
     )
 
 

@@ -25,7 +25,7 @@ from mirror_core.model.figures import FigureKey, list_values
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus
 from mirror_core.model.names import MirrorName, format_reverse_name, get_base_name
 from mirror_core.model.pending_fence import PendingFence
-from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
+from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState, find_last_begun
 from mirror_core.model.timing import CONDUCTOR_TIMEOUT_S
 
 
@@ -100,10 +100,10 @@ class OpenRunFence(StrEnum):
 
 
 def format_newer_run(run: Run, runs: Iterable[Run]) -> tuple[str, ...]:
-    newer = [r for r in runs if r.plan.mirror == run.plan.mirror and r.started_ms > run.started_ms]
-    if run.ended_ms is None or not newer:
+    newer = [r for r in runs if r.plan.mirror == run.plan.mirror and r.number > run.number]
+    newest_run = find_last_begun(newer)
+    if run.ended_ms is None or newest_run is None:
         return ()
-    newest_run = max(newer, key=lambda newer_run: newer_run.started_ms)
     return (
         (
             f"{newest_run.plan.kind.capitalize()} {newest_run.id} came after this one: `mirrorbook"
@@ -113,9 +113,8 @@ def format_newer_run(run: Run, runs: Iterable[Run]) -> tuple[str, ...]:
 
 
 def find_newest_run(mirror: MirrorName, runs: Iterable[Run]) -> Run | None:
-    """The run that holds the mirror, whatever clocks say; else its newest."""
-    mirror_runs = [run for run in runs if run.plan.mirror == mirror]
-    return max(mirror_runs, key=lambda run: (run.ended_ms is None, run.started_ms), default=None)
+    """Holds the mirror if any run does."""
+    return find_last_begun(run for run in runs if run.plan.mirror == mirror)
 
 
 def format_not_begun(mirror: Mirror, previous_run: Run | None, previous_status: Sequence[str]) -> tuple[str, ...]:

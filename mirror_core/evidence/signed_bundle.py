@@ -285,7 +285,8 @@ def verify_bundle(
     flaws_found += _find_file_flaws(folder, entries, left_out if head.copy is True else None)
     forgotten = False
     if known_entries is not None:
-        forgotten = head.run not in known_entries and can_be_forgotten(runs, plan, entries[0].at_ms)
+        number = entries[0].body.get("number")
+        forgotten = head.run not in known_entries and isinstance(number, int) and can_be_forgotten(runs, plan, number)
         flaws_found += () if forgotten else _find_unknown_entries(entries, lines, known_entries.get(head.run, {}))
     verdict, reason = conclude_run(entries, plan)
     if verdict is not head.verdict:

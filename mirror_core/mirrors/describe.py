@@ -62,7 +62,7 @@ from mirror_core.model.mirror import (
 )
 from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
 from mirror_core.model.parity_verdict import MirrorVerification
-from mirror_core.model.run import Run, RunKind, RunMode
+from mirror_core.model.run import Run, RunKind, RunMode, list_newest_first
 from mirror_core.model.source_observation import TRANSACTION_OVER, Heartbeat, SourceObservation
 from mirror_core.model.sync_state import UnsyncedGroups
 from mirror_core.model.text import format_bytes, format_count, format_shell_command
@@ -115,7 +115,7 @@ def _format_recorded_writes(link: MirrorLink, state: State) -> str:
 
 def _list_past_runs(state: State, name: str) -> Iterator[PastRunLine]:
     failovers = [r for r in state.runs.values() if r.plan.mirror == name and r.plan.kind is RunKind.FAILOVER]
-    for run in sorted(failovers, key=lambda run: run.started_ms, reverse=True)[:MAX_LISTED_RUNS]:
+    for run in list_newest_first(failovers)[:MAX_LISTED_RUNS]:
         stood_still = format_outage_briefly(measure_outage(run, state.steps_of(run)), run.plan.mode)
         yield PastRunLine(id=run.id, mode=run.plan.mode, state=run.state, stood_still=stood_still)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -159,6 +159,8 @@ class Approval:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     id: str
+    number: int
+    """Orders the runs of one state topic, whatever clocks say. See `State.next_run_number`."""
     plan: Plan
     plan_hash: str
     state: RunState
@@ -178,6 +180,15 @@ class Run:
     source_silent: bool = False
     """No source broker answered at approval. Giving up one that answers later needs its own confirmation."""
     forecast_outcome: ForecastOutcome | None = None
+
+
+def list_newest_first(runs: Iterable[Run]) -> list[Run]:
+    """By number: times are those of whichever machine began a run."""
+    return sorted(runs, key=lambda run: -run.number)
+
+
+def find_last_begun(runs: Iterable[Run]) -> Run | None:
+    return max(runs, key=lambda run: run.number, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import ClassVar, Generic, TypeVar
 
@@ -75,6 +76,17 @@ def process_caches() -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True, slots=True)
+class SetPart:
+    """The failover of a set that a run belongs to."""
+
+    attempt: str
+    plan_hash: str
+    """What was approved."""
+    least_number: int
+    """Above every run's that the set's destinations knew, so that numbers order attempts across clusters, too."""
+
+
 PlanChoice = TypeVar("PlanChoice")
 
 
@@ -117,15 +129,13 @@ class Conductor(ABC, Generic[PlanChoice]):
         choice: PlanChoice | None = None,
         *,
         approved_by: str | Sequence[Approval] | ApprovalPolicy = "",
-        part_of: str = "",
-        joint_hash: str = "",
+        part_of: SetPart | None = None,
         silent: bool = False,
     ) -> Run:
         """Open a run of the plan with this hash. Refused if it changed or may not run.
 
         Retried if an earlier sync takes the mirror's state over. `approved_by`: a person asked here, or the approvals
-        that the state topic must hold. `part_of`: a set failover, approved as `joint_hash`. `silent`: the given-up
-        source did not answer.
+        that the state topic must hold. `silent`: the given-up source did not answer.
         """
         state = read_complete_state(self.link.destination)
         active_run = state.active_run(self.link.mirror.name)
@@ -133,10 +143,10 @@ class Conductor(ABC, Generic[PlanChoice]):
             raise Refused(self._format_title(), [f"run {active_run.id} holds this mirror: resume or abort it first"])
         if active_run:  # check first: a refusal must not take the run over
             self._check_begin(self._decide_at_begin(state, choice, active_run, silent=silent), plan_hash)
-            self._check_approvals(state, approved_by, joint_hash or plan_hash, standalone=not part_of)
+            self._check_approvals(state, approved_by, plan_hash, part_of)
         with self._open_control_writer() as writer:
             decision = self._decide_at_begin(writer.state, choice, active_run, silent=silent)
-            return self._open_run(writer, decision, plan_hash, approved_by, part_of, joint_hash, silent=silent)
+            return self._open_run(writer, decision, plan_hash, approved_by, part_of, silent=silent)
 
     def run_step(self, run_id: str, name: str) -> StepRecord:
         return self.run_steps(run_id, (name,))[0]
@@ -321,11 +331,10 @@ class Conductor(ABC, Generic[PlanChoice]):
         self,
         state: State,
         approved_by: str | Sequence[Approval] | ApprovalPolicy,
-        approved_hash: str,
-        *,
-        standalone: bool,
+        plan_hash: str,
+        part_of: SetPart | None,
     ) -> str | tuple[Approval, ...]:
-        """Refused if approvals are too few or already used. `standalone`: no set, which checks reuse itself."""
+        """Refused if approvals are too few or already used. A set checks reuse itself."""
         mirror = self.link.mirror.name
         if not isinstance(approved_by, ApprovalPolicy):
             if self.started_by.startswith(AIRFLOW_CONDUCTOR_PREFIX) and not is_drill_mirror(self.link.mirror):
@@ -333,10 +342,10 @@ class Conductor(ABC, Generic[PlanChoice]):
             return approved_by if isinstance(approved_by, str) else tuple(approved_by)
         recorded = find_approvals(state, mirror, approved_by.question)
         people = select_valid_approvals(approved_by, recorded)
-        earlier_runs = [run for run in state.runs.values() if run.plan.mirror == mirror] if standalone else []
+        earlier_runs = [] if part_of else [run for run in state.runs.values() if run.plan.mirror == mirror]
         reused = explain_used_approvals(earlier_runs, people)
-        now = read_approval_time_ms(self.link.destination)
-        if reasons := reused or explain_not_approved(approved_by, recorded, approved_hash, now):
+        approves, now = part_of.plan_hash if part_of else plan_hash, read_approval_time_ms(self.link.destination)
+        if reasons := reused or explain_not_approved(approved_by, recorded, approves, now):
             raise Refused(self._format_title(), reasons)
         return people
 
@@ -352,17 +361,17 @@ class Conductor(ABC, Generic[PlanChoice]):
         decision: PlanDecision,
         plan_hash: str,
         approved_by: str | Sequence[Approval] | ApprovalPolicy,
-        part_of: str,
-        joint_hash: str,
+        part_of: SetPart | None,
         *,
         silent: bool,
     ) -> Run:
         self._check_begin(decision, plan_hash)
-        approved = self._check_approvals(writer.state, approved_by, joint_hash or plan_hash, standalone=not part_of)
+        approved = self._check_approvals(writer.state, approved_by, plan_hash, part_of)
         started = now_ms()
         people = () if isinstance(approved, str) else approved
         run = Run(
             id=self._create_run_id(started),
+            number=max(writer.state.next_run_number(), part_of.least_number if part_of else 0),
             plan=decision.plan,
             plan_hash=decision.plan.hash,
             state=RunState.RUNNING,
@@ -372,7 +381,7 @@ class Conductor(ABC, Generic[PlanChoice]):
             conducted_by=self.started_by,
             approved_by=approved if isinstance(approved, str) else ", ".join(approval.name for approval in people),
             approvals=people,
-            set_run=part_of,
+            set_run=part_of.attempt if part_of else "",
             source_silent=silent,
             failback_run=writer.state.mirrors[self.link.mirror.name].failback_run,
         )

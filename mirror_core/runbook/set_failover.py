@@ -48,16 +48,27 @@ from mirror_core.evidence.run_report import SET_PAGE, SetPageMirror, write_set_p
 from mirror_core.kafka.config import Config
 from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, Refused
-from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Approval, Run, RunKind, RunMode, RunState, StepRecord, StepState, shorten_hash
+from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.run import (
+    Approval,
+    Run,
+    RunKind,
+    RunMode,
+    RunState,
+    StepRecord,
+    StepState,
+    find_last_begun,
+    shorten_hash,
+)
 from mirror_core.model.timing import now_ms
-from mirror_core.runbook.conductor import process_caches
+from mirror_core.runbook.conductor import SetPart, process_caches
 from mirror_core.runbook.evidence_bundle import copy_page_or_report
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.run_outcome import is_awaiting_confirmation
 from mirror_core.state.approvals import find_approvals
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.point_of_no_return import is_past_no_return
+from mirror_core.state.state_records import State
 from mirror_core.state.state_topic import read_state
 
 MAX_TRIES: Final = 3
@@ -246,10 +257,8 @@ class SetFailover:
         complete_attempts = [
             t for t in self._group_by_attempt(None).values() if t.keys() >= set(self.mirror_set.mirrors)
         ]
-        return [
-            max((s.run for s in member_runs.values()), key=lambda run: run.started_ms)
-            for member_runs in complete_attempts
-        ]
+        newest = [find_last_begun(member.run for member in member_runs.values()) for member_runs in complete_attempts]
+        return [run for run in newest if run is not None]
 
     def _find_superseded_runs(self, member_runs: Mapping[MirrorName, MemberRun]) -> list[str]:
         done_runs = [(name, s.run) for name, s in member_runs.items() if s.run.state is RunState.DONE]
@@ -289,8 +298,9 @@ class SetFailover:
         timestamp = datetime.fromtimestamp(now_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%S")
         attempt = f"{self.mirror_set.name}-{timestamp}-{secrets.token_hex(2)}"
         plans = {name: decision.plan.hash for name, decision in set_plan.decisions.items()}
+        part = SetPart(attempt, set_plan.hash, max(state.next_run_number() for state in self._read_states().values()))
         actions = {
-            name: partial(self._begin_member, name, plan, approved_by, attempt, set_plan.hash, silent=name in silent)
+            name: partial(self._begin_member, name, plan, approved_by, part, silent=name in silent)
             for name, plan in plans.items()
         }
         try:
@@ -458,14 +468,11 @@ class SetFailover:
         name: MirrorName,
         plan_hash: str,
         approved_by: str | Sequence[Approval] | ApprovalPolicy,
-        attempt: str,
-        set_hash: str,
+        part: SetPart,
         *,
         silent: bool,
     ) -> None:
-        self._conductors[name].begin(
-            plan_hash, self.mode, approved_by=approved_by, part_of=attempt, joint_hash=set_hash, silent=silent
-        )
+        self._conductors[name].begin(plan_hash, self.mode, approved_by=approved_by, part_of=part, silent=silent)
 
     def _abort_members(self, member_runs: Mapping[MirrorName, MemberRun], *, only_mine: bool) -> list[str]:
         """A run with a silent source is kept if it is fenced or awaits confirmation.
@@ -513,15 +520,18 @@ class SetFailover:
 
     def _group_by_attempt(self, started_by: str | None) -> dict[str, dict[MirrorName, MemberRun]]:
         by_attempt: dict[str, dict[MirrorName, MemberRun]] = {}
-        for name, member in sorted(self._iterate_runs(), key=lambda item: -item[1].run.started_ms):
+        for name, member in sorted(self._iterate_runs(), key=lambda item: -item[1].run.number):
             is_of_set = parse_set_name(member.run.set_run) == self.mirror_set.name
             if is_of_set and started_by in (None, member.run.started_by):
                 by_attempt.setdefault(member.run.set_run, {})[name] = member
         return by_attempt
 
+    def _read_states(self) -> dict[ClusterName, State]:
+        clusters = {c.link.destination.name: c.link.destination for c in self._conductors.values()}
+        return {name: read_state(cluster) for name, cluster in clusters.items()}
+
     def _iterate_runs(self) -> Iterator[tuple[MirrorName, MemberRun]]:
-        states = {c.link.destination.name: c.link.destination for c in self._conductors.values()}
-        states_read = {name: read_state(cluster) for name, cluster in states.items()}
+        states_read = self._read_states()
         for name, conductor in self._conductors.items():
             state = states_read[conductor.link.destination.name]
             for run in state.runs.values():

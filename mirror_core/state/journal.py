@@ -158,6 +158,7 @@ def make_conductor_records(state: State, run: Run, conductor: str) -> tuple[Stat
 
 def make_begin_entry(state: State, run: Run) -> AuditLine:
     body = {
+        "number": run.number,
         "mirror": run.plan.mirror,
         "kind": run.plan.kind,
         "mode": run.plan.mode,

@@ -155,6 +155,13 @@ class State:
     def active_run(self, mirror: MirrorName) -> Run | None:
         return next((run for run in self.runs.values() if run.plan.mirror == mirror and run.ended_ms is None), None)
 
+    def next_run_number(self) -> int:
+        """Higher than any run's of this topic: for the transaction that records a run's beginning.
+
+        A mirror's runs never share one, as its state has a single writer.
+        """
+        return 1 + max((run.number for run in self.runs.values()), default=0)
+
     def steps_of(self, run: Run) -> tuple[StepRecord, ...]:
         return tuple(self.steps[run.id, step.name] for step in run.plan.steps if (run.id, step.name) in self.steps)
 

@@ -13,6 +13,7 @@ from typing import Final
 import pytest
 
 from mirror_core.decide.approval_rules import ApprovalPolicy, make_approval
+from mirror_core.decide.run_status import find_newest_run
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.heartbeat_topic import HeartbeatProducer, ensure_heartbeat_topic
 from mirror_core.kafka.topics import BROKER_TIME_CONFIGS, alter_configs, describe_configs
@@ -22,7 +23,7 @@ from mirror_core.mirrors.preflight import check_cluster
 from mirror_core.model.errors import Refused
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.names import ACTIVE_TOPIC, Partition, get_heartbeat_topic
-from mirror_core.model.run import Plan, RunMode, RunState
+from mirror_core.model.run import Plan, RunMode, RunState, list_newest_first
 from mirror_core.model.run_checkpoints import RecordedApproval
 from mirror_core.model.source_observation import Heartbeat
 from mirror_core.model.sync_state import SyncCategory
@@ -132,6 +133,29 @@ def test_ages_go_by_the_brokers_clock_where_the_data_plane_was_on_another_machin
             clock.hours = 0
     assert [line for line in checked if f"the clock here is 7,200 s {way} that of west's brokers" in line] != []
     assert [line for line in check_cluster(mirrored.config.cluster("west")).advice if "clock" in line] == []
+
+
+def test_a_run_begun_by_a_clock_that_was_ahead_hides_none_of_the_later_ones(
+    pair: Pair, tmp_path: Path, clock: ShiftedClock
+) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    failover, failback = mirrored.failover, failback_of(mirrored)
+    clock.hours = 2
+    first = failover.begin(failover.plan(RunMode.PLANNED).hash)
+    first = failover.drive(first.id)
+    clock.hours = 0
+    assert failover.is_in_effect(mirrored.state, first)
+    later = failback.begin(failback.plan().hash)
+    assert later.started_ms < first.started_ms
+    assert not failover.is_in_effect(mirrored.state, first), "a cleared task would take it up again"
+    assert failover.find_run_to_resume(first.plan_hash) is None
+    assert find_newest_run(mirrored.link.mirror.name, mirrored.state.runs.values()) == later
+    assert [run.id for run in list_newest_first(mirrored.state.runs.values())][:2] == [later.id, first.id]
+    failback.abort(later.id)
+    assert failover.is_in_effect(mirrored.state, first)
 
 
 @pytest.mark.parametrize("hours", [2, -2])

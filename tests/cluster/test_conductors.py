@@ -104,6 +104,7 @@ def test_a_run_that_hides_behind_the_open_transaction_of_a_dead_owner_is_waited_
     plan = failover.plan(RunMode.PLANNED)
     run = Run(
         id=f"{mirrored.name}-failover-20260101T000000-0000",
+        number=1,
         plan=plan,
         plan_hash=plan.hash,
         state=RunState.RUNNING,

@@ -21,7 +21,8 @@ from mirror_core.model.config_sections import MirrorSet, SetOrder
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.run import RunKind, RunMode, RunState, StepRecord
+from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord
+from mirror_core.runbook.conductor import SetPart
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.fence_recheck import PromotionProbe
 from mirror_core.runbook.planned_steps import PlannedSteps
@@ -257,10 +258,15 @@ def test_one_that_somebody_conducts_is_not_gone_on_with(
         moved(one)
 
 
+def _begin_alone(mirrored: Mirrored, attempt: str) -> Run:
+    plan = mirrored.failover.plan(RunMode.PLANNED)
+    return mirrored.failover.begin(plan.hash, part_of=SetPart(attempt, plan.hash, 0))
+
+
 @pytest.mark.slow
 def test_a_killed_one_is_gone_on_with_by_the_same_command(desk: Desk, both: tuple[Mirrored, Mirrored]) -> None:
     first, second = both
-    cut_off = first.failover.begin(first.failover.plan(RunMode.PLANNED).hash, part_of="shop-cut-off")
+    cut_off = _begin_alone(first, "shop-cut-off")
     several = together(*both)
     assert (several.find_active_attempt(), several.find_unbegun_attempt()) == (None, "shop-cut-off")
     others = SetFailover(MirrorSet("shop-eu", (first.name, second.name)), _conductors(*both), print_line=print)

@@ -281,6 +281,7 @@ def run_of(link: int, run: Run) -> RealRun:
     at_ms = NOW if run.fresh else OLD
     return RealRun(
         id=run_id(link, run.kind, run.id),
+        number=run.id,
         plan=PLANS[run.plan],
         plan_hash="",
         state=run.state,

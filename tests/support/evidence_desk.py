@@ -55,7 +55,7 @@ class Desk:
         self.signer = signer
         self.log = MemoryLog()
         self.run = Run(
-            id=run, plan=of, plan_hash=of.hash, state=RunState.RUNNING, started_by="ann", started_ms=1,
+            id=run, number=1, plan=of, plan_hash=of.hash, state=RunState.RUNNING, started_by="ann", started_ms=1,
             desired=DesiredState.STARTED, conducted_by="ann", approved_by="ann@host",
         )  # fmt: skip
         self.log.put(self.run, make_begin_entry(self.log.state, self.run))

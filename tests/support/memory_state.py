@@ -41,6 +41,7 @@ def run_of(run_id: str, plan: Plan) -> Run:
     """One that has just begun, of a mirror that was started."""
     return Run(
         id=run_id,
+        number=1,
         plan=plan,
         plan_hash=plan.hash,
         state=RunState.RUNNING,

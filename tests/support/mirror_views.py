@@ -20,6 +20,7 @@ MIRROR = Mirror(
 
 RUN = Run(
     id="m-failover-1",
+    number=1,
     plan=Plan(kind=RunKind.FAILOVER, mirror=MIRROR.name, mode=RunMode.PLANNED, steps=(), bound_facts=()),
     plan_hash="0" * 12,
     state=RunState.RUNNING,

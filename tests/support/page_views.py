@@ -64,6 +64,7 @@ def plan(mode: RunMode = RunMode.PLANNED, kind: RunKind = RunKind.FAILOVER, **mo
 def run(mode: RunMode = RunMode.PLANNED, kind: RunKind = RunKind.FAILOVER, ended_ms: int | None = None) -> Run:
     return Run(
         id=f"orders-{kind}-20260101T000000-0000",
+        number=1,
         plan=plan(mode, kind),
         plan_hash="h",
         state=RunState.RUNNING if ended_ms is None else RunState.ABORTED,

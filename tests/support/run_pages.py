@@ -32,6 +32,7 @@ PLAN = Plan(
 
 RUN = Run(
     id="r-7",
+    number=1,
     plan=PLAN,
     plan_hash="0123456789ab",
     state=RunState.DONE,

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from mirror_core.decide.run_result import format_outage_briefly, measure_outage
 from mirror_core.decide.steps import RUN_STEPS, list_standstill_steps
 from mirror_core.model.names import MirrorName, format_reverse_name
-from mirror_core.model.run import Run, RunKind, StepRecord
+from mirror_core.model.run import Run, RunKind, StepRecord, list_newest_first
 from mirrorbook_airflow.page.mirror_state import ClusterSnapshot
 
 MAX_SHOWN_RUNS: Final = 20
@@ -54,9 +54,8 @@ class RunView:
 
 
 def list_run_views(cluster: ClusterSnapshot, mirror: MirrorName, now_ms: int) -> Iterator[RunView]:
-    """The active run first, then the newest."""
-    runs = [run for run in cluster.state.runs.values() if run.plan.mirror == mirror]
-    runs.sort(key=lambda run: (run.ended_ms is None, run.started_ms), reverse=True)
+    """Newest first, so that a run that holds the mirror is the first."""
+    runs = list_newest_first(run for run in cluster.state.runs.values() if run.plan.mirror == mirror)
     for run in runs[:MAX_SHOWN_RUNS]:
         conductor = "" if run.ended_ms is not None else str(cluster.find_conductor_status(run, now_ms))
         yield _make_view(run, cluster.state.steps_of(run), conductor, now_ms)

@@ -98,7 +98,11 @@ def _list_attempts(clusters: ClusterSnapshots, name: str) -> list[SetAttempt]:
 
 
 def _find_last(attempts: Iterable[SetAttempt]) -> SetAttempt | None:
-    return max(attempts, key=lambda attempt: (not _has_ended(attempt), _find_begin_ms(attempt)), default=None)
+    return max(
+        attempts,
+        key=lambda attempt: (not _has_ended(attempt), max(part.run.number for part in attempt.values())),
+        default=None,
+    )
 
 
 def _has_ended(attempt: SetAttempt) -> bool:

@@ -87,8 +87,8 @@ def test_a_set_with_a_mirror_that_nobody_knows_is_unknown_and_its_buttons_are_gr
 
 
 def test_the_last_failover_of_a_set_is_told_over_all_clusters() -> None:
-    old = [run_of(one, "shop-20250101T000000-ffff", started_ms=1, ended_ms=2) for one in (NAME, OTHER)]
-    new = [run_of(NAME, state=RunState.DONE, ended_ms=NOW), run_of(OTHER)]
+    old = [run_of(one, "shop-20250101T000000-ffff", started_ms=NOW, ended_ms=NOW) for one in (NAME, OTHER)]
+    new = [run_of(NAME, number=2, state=RunState.DONE, ended_ms=NOW), run_of(OTHER, number=2)]
     fence = replace(step("fence", NOW - 4_000, NOW - 3_000), run=new[1].id)
     strange = run_of(NAME, "shop-two-20260201T000000-abcd")
     (view,) = views(clusters(*old, *new, strange, fence))

@@ -562,7 +562,9 @@ def test_the_newest_drill_is_told_with_its_standstill_and_age() -> None:
 def test_the_newest_drill_of_each_mode_is_told_the_newest_first() -> None:
     def drill(mode: RunMode, age_s: int) -> Run:
         of_drill = replace(plan(mode), mirror=MirrorName(f"drill.{NAME}"))
-        return replace(run(ended_ms=NOW), plan=of_drill, id=f"drill-{age_s}", started_ms=NOW - age_s * 1000)
+        return replace(
+            run(ended_ms=NOW), plan=of_drill, id=f"drill-{age_s}", number=100 - age_s, started_ms=NOW - age_s * 1000
+        )
 
     drilled = [drill(RunMode.PLANNED, 90), drill(RunMode.PLANNED, 60), drill(RunMode.UNPLANNED, 30)]
     card = next(c for c in page(seen(), one=told(*drilled)).cards if c.title == "Time without writes")

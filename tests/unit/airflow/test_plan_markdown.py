@@ -70,6 +70,7 @@ def test_what_it_costs_stands_before_what_is_done_and_it_is_said_what_a_no_does(
 
 RUN = Run(
     id="orders-failover-1",
+    number=1,
     plan_hash="p",
     plan=plan(forecast=PlanForecast(seconds=4.2, lost_offsets=None)),
     state=RunState.RUNNING,

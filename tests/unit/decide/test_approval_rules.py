@@ -44,9 +44,12 @@ AT_MS = 2000
 BEN = Approval(id="2", name="ben", at_ms=AT_MS)
 SEEN = Plan(kind=RunKind.FAILOVER, mirror=MirrorName("m"), mode=RunMode.PLANNED, steps=(), bound_facts=())
 RUN = Run(
-    id="r", plan=SEEN, plan_hash=SEEN.hash, state=RunState.RUNNING, started_by="airflow", started_ms=1,
+    id="r", number=1, plan=SEEN, plan_hash=SEEN.hash, state=RunState.RUNNING, started_by="airflow", started_ms=1,
     desired=DesiredState.STARTED, conducted_by="airflow", approved_by="ann, ben", approvals=(ANN, BEN),
 )  # fmt: skip
+
+BEFORE_MS = RUN.started_ms - 2 * 3_600_000
+"""By the clock of another machine, which is right: that of RUN's was two hours ahead."""
 
 
 @pytest.mark.parametrize(
@@ -95,8 +98,8 @@ def test_a_task_that_is_cleared_days_later_stops_nobody_by_old_answers() -> None
 
 
 def test_a_task_that_is_repeated_goes_on_with_its_own_run() -> None:
-    later = replace(RUN, id="s", started_ms=2)
-    runs = [RUN, later, replace(later, id="t", state=RunState.ABORTED, started_ms=3)]
+    later = replace(RUN, id="s", number=2, started_ms=BEFORE_MS)
+    runs = [RUN, later, replace(later, id="t", number=3, state=RunState.ABORTED)]
     assert find_run_to_resume(runs, "", ()) is later, "it has not ended: whichever plan is shown now"
     assert list_runs_begun_by(runs, "m", RunKind.FAILOVER, "airflow") == runs
     for mirror, kind, conductor in (
@@ -125,14 +128,14 @@ def test_a_finished_failover_is_in_effect_until_something_else_is_begun_or_its_f
     assert not is_in_effect(done, [done], None), "the mirror was started anew, or taken home"
     assert not is_in_effect(done, [done], replace(debt, run="s"))
     assert not is_in_effect(done, [done], replace(debt, action=FenceAction.LIFT))
-    home = replace(done, id="h", plan=replace(SEEN, kind=RunKind.FAILBACK), started_ms=2)
+    home = replace(done, id="h", plan=replace(SEEN, kind=RunKind.FAILBACK), number=2, started_ms=BEFORE_MS)
     for state, before in ((RunState.RUNNING, False), (RunState.DONE, False), (RunState.ABORTED, True)):
         assert is_in_effect(done, [done, replace(home, state=state)], debt) is before
     other = replace(home, plan=replace(home.plan, mirror=MirrorName("n")))
     assert is_in_effect(done, [other, done], debt), "of another mirror"
     assert is_in_effect(home, [done, home], None)
     assert not is_in_effect(home, [done, home], debt), "it was failed over again"
-    assert not is_in_effect(home, [home, replace(done, id="s", started_ms=3)], None)
+    assert not is_in_effect(home, [home, replace(done, id="s", number=3, started_ms=BEFORE_MS)], None)
 
 
 POLICY = ApprovalPolicy(question="d/r1/plan", tasks=("approve", "approve_second"), approvers=frozenset(("1", "2")))

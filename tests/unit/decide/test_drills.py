@@ -101,8 +101,8 @@ def test_seconds_are_foretold_by_the_same_kind_of_run_and_of_conductor() -> None
     """A later one says more only of itself: an unplanned one writes nowhere for moments, and Airflow waits."""
 
     def finished(number: int, mode: RunMode = RunMode.PLANNED, by: str = "ann@host", last: str = "") -> Run:
-        plan, started = replace(PLAN, mirror=MirrorName("m"), mode=mode), number * 1000
-        return replace(RUN, id=str(number), plan=plan, state=RunState.DONE, started_ms=started, started_by=by,
+        plan = replace(PLAN, mirror=MirrorName("m"), mode=mode)
+        return replace(RUN, id=str(number), number=number, plan=plan, state=RunState.DONE, started_by=by,
                        conducted_by=last or by)  # fmt: skip
 
     def steps(run: Run) -> tuple[StepRecord, ...]:

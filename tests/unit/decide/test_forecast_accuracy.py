@@ -206,15 +206,15 @@ COUNTED = ForecastOutcome(
 
 
 def run(
-    told: PlanForecast | None = TOLD, counted: ForecastOutcome | None = COUNTED, mirror: str = "m", at_ms: int = 0
+    told: PlanForecast | None = TOLD, counted: ForecastOutcome | None = COUNTED, mirror: str = "m", number: int = 0
 ) -> Run:
     plan = Plan(
         kind=RunKind.FAILOVER, mirror=MirrorName(mirror), mode=RunMode.UNPLANNED, steps=(), bound_facts=(),
         forecast=told or msgspec.UNSET,
     )  # fmt: skip
     return Run(
-        id=f"r-{at_ms}", plan=plan, plan_hash="", state=RunState.DONE, started_by="ann", started_ms=at_ms,
-        desired=DesiredState.STARTED, conducted_by="ann", forecast_outcome=counted,
+        id=f"r-{number}", number=number, plan=plan, plan_hash="", state=RunState.DONE, started_by="ann",
+        started_ms=-number, desired=DesiredState.STARTED, conducted_by="ann", forecast_outcome=counted,
     )  # fmt: skip
 
 
@@ -275,8 +275,8 @@ def test_in_words() -> None:
 
 
 def test_over_time_are_finished_failovers_of_this_mirror_and_its_drills_the_newest_first() -> None:
-    mine, drill = run(at_ms=1), run(mirror=to_drill_name("m"), at_ms=2)
-    others = [run(mirror="m2", at_ms=3), replace(run(at_ms=4), state=RunState.ABORTED)]
-    back = run(at_ms=5)
+    mine, drill = run(number=1), run(mirror=to_drill_name("m"), number=2)
+    others = [run(mirror="m2", number=3), replace(run(number=4), state=RunState.ABORTED)]
+    back = run(number=5)
     others.append(replace(back, plan=replace(back.plan, kind=RunKind.FAILBACK)))
     assert list_past_failovers([mine, *others, drill], "m") == [drill, mine]

@@ -132,7 +132,7 @@ def test_where_nothing_can_be_denied_nobody_is_said_to_be_kept_from_writing() ->
 @pytest.mark.parametrize("kind", RunKind)
 def test_a_run_that_is_over_leaves_the_word_to_a_newer_one(kind: RunKind) -> None:
     old = replace(a_run(*PLANNED, RunState.DONE), ended_ms=5)
-    newer = replace(a_run(kind, RunMode.PLANNED, RunState.DONE), id="later", started_ms=9, ended_ms=10)
+    newer = replace(a_run(kind, RunMode.PLANNED, RunState.DONE), id="later", number=2, started_ms=-9, ended_ms=10)
     (line,) = format_newer_run(old, (old, newer))
     assert f"`mirrorbook {kind} status m` says who can write where now" in line
     assert format_newer_run(newer, (old, newer)) == ()

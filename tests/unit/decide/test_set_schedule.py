@@ -140,8 +140,8 @@ def run(mirror: MirrorName = A, state: RunState = RunState.RUNNING, value: str =
         kind=RunKind.FAILOVER, mirror=mirror, mode=RunMode.PLANNED, steps=(), bound_facts=(PlanFact("mirror", value),)
     )
     return Run(
-        id=f"{mirror}-failover-1", plan=plan, plan_hash=plan.hash, state=state, started_by="ann@desk", started_ms=1,
-        desired=DesiredState.STARTED, conducted_by="ann@desk", approved_by="ann@desk", set_run="shop-1",
+        id=f"{mirror}-failover-1", number=1, plan=plan, plan_hash=plan.hash, state=state, started_by="ann@desk",
+        started_ms=1, desired=DesiredState.STARTED, conducted_by="ann@desk", approved_by="ann@desk", set_run="shop-1",
     )  # fmt: skip
 
 

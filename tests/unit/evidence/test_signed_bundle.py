@@ -344,19 +344,19 @@ def test_the_chronicle_is_the_same_when_it_is_read_again(desk: Desk) -> None:
     assert len(state.audit_lines(desk.run.id)) == 5
 
 
-def drills(count: int, of: Plan, since_ms: int) -> list[Run]:
+def drills(count: int, of: Plan, since: int) -> list[Run]:
     one = Run(
-        id="d", plan=of, plan_hash=of.hash, state=RunState.DONE, started_by="ann", started_ms=since_ms,
+        id="d", number=1, plan=of, plan_hash=of.hash, state=RunState.DONE, started_by="ann", started_ms=0,
         desired=DesiredState.STARTED, conducted_by="ann",
     )  # fmt: skip
-    return [replace(one, id=f"d{number}", started_ms=since_ms + number) for number in range(count)]
+    return [replace(one, id=f"d{number}", number=since + number) for number in range(count)]
 
 
 def test_a_drill_that_the_state_topic_has_forgotten_is_not_said_to_be_forged(tmp_path: Path, ours: Keys) -> None:
     of = replace(plan(), mirror=to_drill_name("orders"))
     desk = Desk(tmp_path, "drill.orders-failover-20261122T090000-a1b2", of, ours.signer).take().end()
     desk.write()
-    later = entries_of(desk.folder)[0].at_ms + 1
+    later = entries_of(desk.folder)[0].body["number"] + 1
     found = verify_bundle(desk.folder, ours.public, known_entries={}, runs=drills(MAX_KEPT_RUNS, of, later))
     assert (found.flaws, found.forgotten, found.key) == ((), True, ours.signer.id)
     too_few = verify_bundle(desk.folder, ours.public, known_entries={}, runs=drills(MAX_KEPT_RUNS - 1, of, later))
@@ -377,7 +377,7 @@ def test_a_drill_that_the_state_topic_has_forgotten_is_not_said_to_be_forged(tmp
 
 def test_a_run_that_is_no_drills_is_never_forgotten(desk: Desk, ours: Keys) -> None:
     """Whoever holds the key and makes one up is as loudly said to have done so as before."""
-    later = entries_of(desk.folder)[0].at_ms + 1
+    later = entries_of(desk.folder)[0].body["number"] + 1
     for of in (desk.run.plan, replace(desk.run.plan, mirror=to_drill_name("orders"))):
         found = verify_bundle(desk.folder, ours.public, known_entries={}, runs=drills(MAX_KEPT_RUNS, of, later))
         assert "the state topic knows nothing of it" in [flaw.what for flaw in found.flaws]

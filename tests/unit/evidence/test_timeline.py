@@ -19,7 +19,7 @@ from tests.support.html_pages import Page
 BEGUN = 1_790_000_000_000
 PLAN = Plan(kind=RunKind.FAILOVER, mirror=MirrorName("m"), mode=RunMode.PLANNED, steps=(), bound_facts=())
 RUN = Run(
-    id="r", plan=PLAN, plan_hash="h", state=RunState.RUNNING, started_by="ann@desk", started_ms=BEGUN,
+    id="r", number=1, plan=PLAN, plan_hash="h", state=RunState.RUNNING, started_by="ann@desk", started_ms=BEGUN,
     desired=DesiredState.STARTED, conducted_by="ann@desk", approved_by="carol",
 )  # fmt: skip
 

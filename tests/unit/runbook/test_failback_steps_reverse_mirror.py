@@ -93,6 +93,7 @@ def goes_home(state: RunState) -> Run:
     plan = Plan(kind=RunKind.FAILOVER, mirror=BACK, mode=RunMode.UNPLANNED, steps=(), bound_facts=())
     return Run(
         id="m-back-failover-1",
+        number=1,
         plan=plan,
         plan_hash=plan.hash,
         state=state,

@@ -29,7 +29,9 @@ def a_run(
 ) -> Run:
     ended = None if state is RunState.RUNNING else at_ms + 1
     plan = replace(RUN.plan, kind=kind, mode=RunMode.PLANNED, mirror=mirror.name)
-    return replace(RUN, id=run_id, plan=plan, state=state, started_ms=at_ms, ended_ms=ended, failback_run=homecoming)
+    return replace(
+        RUN, id=run_id, number=at_ms, plan=plan, state=state, started_ms=-at_ms, ended_ms=ended, failback_run=homecoming
+    )
 
 
 def a_state(mirror: Mirror, *runs: Run, done: tuple[str, ...] = ()) -> State:
