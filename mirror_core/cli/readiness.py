@@ -22,7 +22,6 @@ from mirror_core.cli.tables import print_table
 from mirror_core.decide.failover_readiness import (
     PointWeight,
     Readiness,
-    ReadinessPoint,
     UnplannedForecast,
     list_forecast_facts,
 )
@@ -31,7 +30,7 @@ from mirror_core.kafka.config import Config, Principal, find_config, load_config
 from mirror_core.mirrors.readiness_metrics import ReadinessCollector
 from mirror_core.model.errors import BadRequest, MirrorError, Refused, format_error_location
 from mirror_core.model.figures import Figure, FigureKey, list_figure_rows, to_figure_documents
-from mirror_core.model.json_documents import JsonDocument, prints_json
+from mirror_core.model.json_documents import FindingDocument, JsonDocument, prints_json
 from mirror_core.model.names import DRILL_PREFIX, ClusterName
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.readiness_report import assess_readiness
@@ -64,13 +63,19 @@ class HoldingRunDocument(msgspec.Struct, frozen=True, kw_only=True):
     """Null: unknown."""
 
 
+class ReadinessPointDocument(FindingDocument, frozen=True, kw_only=True):
+    weight: PointWeight
+    remedy: str
+    """Empty: the text says it."""
+
+
 class ReadinessDocument(JsonDocument, frozen=True, kw_only=True):
     """Whether a mirror could be failed over now."""
 
     mirror: str
     ready: bool
     run: HoldingRunDocument | None
-    points: tuple[ReadinessPoint, ...]
+    points: tuple[ReadinessPointDocument, ...]
     figures: Mapping[FigureKey, Figure]
     """Figures of a planned failover's plan."""
     unplanned: UnplannedForecast
@@ -109,7 +114,7 @@ def readiness_command(
     if not assessed.is_ready:
         raise Refused(
             f"mirror {name} is not ready",
-            [point.text for point in assessed.points if point.weight is PointWeight.REFUSAL],
+            [point.finding for point in assessed.points if point.weight is PointWeight.REFUSAL],
         )
 
 
@@ -119,13 +124,12 @@ def _print_readiness(readiness: Readiness) -> None:
         | {"ready": "yes" if readiness.is_ready else "no"}
     )
     if readiness.points:
-        rows = [(point.weight, point.text, point.remedy) for point in readiness.points]
+        rows = [(point.weight, str(point), point.remedy) for point in readiness.points]
         print_table("What speaks against it", ("weight", "what", "what to do"), rows)
     print_facts(list_forecast_facts(readiness.unplanned))
-    shown_lines = {point.text for point in readiness.points}
-    if further_lines := [
-        line for line in (*readiness.unplanned.refused, *readiness.unplanned.warnings) if line not in shown_lines
-    ]:
+    shown_lines = {str(point) for point in readiness.points}
+    unplanned = readiness.unplanned
+    if further_lines := [f.text for f in (*unplanned.refused, *unplanned.warnings) if f.text not in shown_lines]:
         print_table("Without the source, also", ("what",), [(line,) for line in further_lines])
 
 
@@ -140,7 +144,17 @@ def _to_document(readiness: Readiness) -> ReadinessDocument:
         mirror=readiness.mirror.name,
         ready=readiness.is_ready,
         run=run_document,
-        points=readiness.points,
+        points=tuple(
+            ReadinessPointDocument(
+                weight=point.weight,
+                code=point.finding.code,
+                subject=point.finding.subject,
+                values=point.finding.values,
+                text=str(point),
+                remedy=point.remedy,
+            )
+            for point in readiness.points
+        ),
         figures=to_figure_documents(readiness.figures),
         unplanned=readiness.unplanned,
     )

@@ -16,7 +16,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from mirror_core.decide.clock_skew import compute_age_s, find_snapshot_clock_behind_s, format_since
+from mirror_core.decide.clock_skew import compute_age_s, find_snapshot_clock_behind_s
 from mirror_core.decide.drills import has_passed, list_drill_runs
 from mirror_core.decide.failover_plan import PlanDecision, decide_failover
 from mirror_core.decide.forecast_accuracy import count_read_again
@@ -41,7 +41,9 @@ from mirror_core.model.figures import (
     format_figure_documents,
     to_figure_documents,
 )
+from mirror_core.model.findings import Finding, format_remedy
 from mirror_core.model.forecast import PlanForecast
+from mirror_core.model.json_documents import FindingDocument, to_finding_documents
 from mirror_core.model.mirror import (
     DesiredState,
     GroupSyncTime,
@@ -53,7 +55,7 @@ from mirror_core.model.mirror import (
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity_verdict import MirrorVerification, VerifiedEnd
 from mirror_core.model.run import Run
-from mirror_core.model.sync_state import WRITING_ACTIONS, DriftRow, SyncAction
+from mirror_core.model.sync_state import WRITING_ACTIONS, DriftRow, SyncAction, SyncCategory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +74,9 @@ class GroupReadAgain:
 class UnplannedForecast:
     """An unplanned failover as it would be now. No figure is known of a stopped mirror, or of an unseen destination."""
 
-    refused: tuple[str, ...]
+    refused: tuple[FindingDocument, ...]
     """Why it could not be run; empty: it could."""
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[FindingDocument, ...] = ()
     """As its plan has them."""
     figures: Mapping[FigureKey, Figure] = field(default_factory=dict)
     """Among them the loss bound and the ages that it is based on."""
@@ -158,7 +160,7 @@ def forecast_unplanned(
         or mirror.desired is DesiredState.STOPPED
     ):
         return UnplannedForecast(
-            refused=tuple(map(str, decision.reasons)), warnings=tuple(map(str, decision.plan.warnings))
+            refused=to_finding_documents(decision.reasons), warnings=to_finding_documents(decision.plan.warnings)
         )
     bound = compute_snapshot_loss(snapshot)
     # Behind a fence all was drained, but for what is not copied any more.
@@ -168,8 +170,8 @@ def forecast_unplanned(
     furthest_behind = bound.furthest_behind
     has_known_ages = find_snapshot_clock_behind_s(snapshot) is None  # or else an age of 0 s may be any
     return UnplannedForecast(
-        refused=tuple(map(str, decision.reasons)),
-        warnings=tuple(map(str, decision.plan.warnings)),
+        refused=to_finding_documents(decision.reasons),
+        warnings=to_finding_documents(decision.plan.warnings),
         figures=to_figure_documents(decision.plan.figures),
         missing=sum(known_missing) if known_missing or snapshot.is_drained else None,
         unknown_partitions=len(counted) - len(known_missing),
@@ -264,27 +266,14 @@ MAX_AGES_S: Final[Mapping[FreshnessKind, float]] = MappingProxyType(
     {FreshnessKind.GROUPS: 600.0, FreshnessKind.VERIFICATION: 86_400.0, FreshnessKind.DRILL: 35 * 86_400.0}
 )
 """Warn above this age. The alert rules use the same values; a test compares them."""
-STALE_REMEDIES: Final[Mapping[FreshnessKind, str]] = MappingProxyType(
+_RENEWED_BY: Final[Mapping[FreshnessKind, tuple[str, tuple[str, ...]]]] = MappingProxyType(
     {
-        FreshnessKind.GROUPS: "is DAG mirror_sync paused or red, or no data plane at work? `mirrorbook sync {mirror}`",
-        FreshnessKind.VERIFICATION: "is DAG mirror_parity paused or red? `mirrorbook parity {mirror}`",
-        FreshnessKind.DRILL: "is DAG mirror_drill paused or red? `mirrorbook drill run {mirror}`",
+        FreshnessKind.GROUPS: ("mirror_sync", ("sync",)),
+        FreshnessKind.VERIFICATION: ("mirror_parity", ("parity",)),
+        FreshnessKind.DRILL: ("mirror_drill", ("drill", "run")),
     }
 )
-STALE_TEXTS: Final[Mapping[FreshnessKind, str]] = MappingProxyType(
-    {
-        FreshnessKind.GROUPS: "groups' offsets were synced",
-        FreshnessKind.VERIFICATION: "each partition was compared",
-        FreshnessKind.DRILL: "a drill came through",
-    }
-)
-NEVER_TEXTS: Final[Mapping[FreshnessKind, str]] = MappingProxyType(
-    {
-        FreshnessKind.GROUPS: "groups' offsets were never synced",
-        FreshnessKind.VERIFICATION: "no partition was ever compared",
-        FreshnessKind.DRILL: "no drill has come through yet",
-    }
-)
+"""DAG and command."""
 
 
 def list_newest_times(
@@ -337,17 +326,25 @@ class PointWeight(StrEnum):
     REFUSAL = "refusal"
     """A planned failover is refused by it."""
     WARNING = "warning"
-    """It would cost something, or nobody knows."""
+    """It would cost something."""
+    UNKNOWN = "unknown"
+    """What it would cost is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadinessPoint:
-    """Something that speaks against a failover now, and what to do about it."""
+    """Something that speaks against a failover now."""
 
     weight: PointWeight
-    text: str
-    remedy: str = ""
-    """Empty: the words say it."""
+    finding: Finding
+
+    def __str__(self) -> str:
+        return str(self.finding)
+
+    @property
+    def remedy(self) -> str:
+        """Empty: the sentence says it."""
+        return format_remedy(self.finding)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,30 +371,30 @@ class Readiness:
 
 
 def list_plan_points(decision: PlanDecision) -> Iterator[ReadinessPoint]:
-    yield from (ReadinessPoint(PointWeight.REFUSAL, str(reason)) for reason in decision.reasons)
-    yield from (ReadinessPoint(PointWeight.WARNING, str(warning)) for warning in decision.plan.warnings)
-    yield from (ReadinessPoint(PointWeight.WARNING, f"not known: {line}") for line in decision.plan.unknown)
+    yield from (ReadinessPoint(PointWeight.REFUSAL, reason) for reason in decision.reasons)
+    yield from (ReadinessPoint(PointWeight.WARNING, warning) for warning in decision.plan.warnings)
+    yield from (ReadinessPoint(PointWeight.UNKNOWN, unknown) for unknown in decision.plan.unknown)
 
 
 def list_staleness_points(mirror: str, newest_ms: Mapping[FreshnessKind, int], now_ms: int) -> Iterator[ReadinessPoint]:
     for kind in FreshnessKind:
         at_ms = newest_ms.get(kind)
-        seconds = None if at_ms is None else compute_age_s(now_ms, at_ms)
-        if seconds is not None and seconds <= MAX_AGES_S[kind]:
+        age_s = None if at_ms is None else compute_age_s(now_ms, at_ms)
+        if age_s is not None and age_s <= MAX_AGES_S[kind]:
             continue
-        last_text = "" if seconds is None else "last "
-        text = NEVER_TEXTS[kind] if at_ms is None else f"{STALE_TEXTS[kind]} {last_text}{format_since(now_ms, at_ms)}"
-        remedy = STALE_REMEDIES[kind] if at_ms is None or seconds is not None else "set the clock here, look again"
-        yield ReadinessPoint(PointWeight.WARNING, text, remedy.format(mirror=mirror))
+        dag, command = _RENEWED_BY[kind]
+        if at_ms is None:
+            finding = Finding("never_done", mirror, kind=kind, dag=dag, command=command)
+        elif age_s is None:
+            finding = Finding("done_at_unknown_time", mirror, kind=kind)
+        else:
+            finding = Finding("done_long_ago", mirror, kind=kind, age_s=age_s, dag=dag, command=command)
+        yield ReadinessPoint(PointWeight.WARNING, finding)
 
 
 def list_uncompared_points(mirror: str, partitions: int) -> Iterator[ReadinessPoint]:
     if partitions:
-        yield ReadinessPoint(
-            PointWeight.WARNING,
-            f"{partitions} partition(s) were never compared",
-            STALE_REMEDIES[FreshnessKind.VERIFICATION].format(mirror=mirror),
-        )
+        yield ReadinessPoint(PointWeight.WARNING, Finding("partitions_never_compared", mirror, count=partitions))
 
 
 _REPORTED_ACTIONS: Final = WRITING_ACTIONS - {SyncAction.STAGE, SyncAction.COMMIT}
@@ -406,15 +403,21 @@ _REPORTED_ACTIONS: Final = WRITING_ACTIONS - {SyncAction.STAGE, SyncAction.COMMI
 
 def list_drift_points(mirror: str, rows: Iterable[DriftRow]) -> Iterator[ReadinessPoint]:
     drift_rows = list(rows)
-    pending = Counter(str(row.part) for row in drift_rows if row.action in _REPORTED_ACTIONS and not row.done)
+    pending = Counter(row.part for row in drift_rows if row.action in _REPORTED_ACTIONS and not row.done)
     if pending:
-        text = ", ".join(f"{count} of {part}" for part, count in sorted(pending.items()))
-        yield ReadinessPoint(
-            PointWeight.WARNING, f"the two sides differ: {text}", f"`mirrorbook sync {mirror}`; often the next one"
+        finding = Finding(
+            "sides_differ",
+            mirror,
+            differing_topics=pending[SyncCategory.TOPICS],
+            differing_configs=pending[SyncCategory.CONFIGS],
+            differing_acls=pending[SyncCategory.ACLS],
+            differing_groups=pending[SyncCategory.GROUPS],
         )
+        yield ReadinessPoint(PointWeight.WARNING, finding)
     for row in drift_rows:
         if row.action is SyncAction.REFUSE:
-            yield ReadinessPoint(PointWeight.WARNING, f"{row.part}, {row.subject}: {row.reason}")
+            finding = Finding("sync_refuses", row.subject, part=row.part, reason=row.reason)
+            yield ReadinessPoint(PointWeight.WARNING, finding)
 
 
 NEVER_AGE_S: Final = float("inf")

@@ -32,7 +32,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from mirror_core.decide.mirror_snapshot import join_limited
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.wire.batch import SEQUENCE_MASK
 
@@ -123,20 +123,21 @@ def round_filled(filled: int) -> int:
     return filled - filled % FILLED_STEP_OFFSETS
 
 
-def format_gap_limit_warning(statuses: Iterable[PartitionStatus]) -> str:
+def find_gap_limit(mirror: str, statuses: Iterable[PartitionStatus]) -> Finding | None:
     near = [
         status
         for status in statuses
         if status.filled_gap_offsets >= NEAR_LIMIT_OFFSETS and status.state is not PartitionState.FAILED
     ]
     if not near:
-        return ""
+        return None
     fullest_first = sorted(near, key=lambda status: (-status.filled_gap_offsets, status.partition))
-    listed = join_limited([f"{status.partition} ({status.filled_gap_offsets:,} or more)" for status in fullest_first])
-    return (
-        f"near the {FILLED_MASK + 1:,} that a partition can have filled, and FAILED there (gap-limit): {listed}. "
-        "Choose a quiet hour, delete the mirror topic, and let `mirrorbook mirror recover --action recopy` copy it "
-        "anew; a mirror with --gaps hidden has no such limit"
+    return Finding(
+        "gap_limit_near",
+        mirror,
+        partitions=[status.partition for status in fullest_first],
+        filled_offsets=fullest_first[0].filled_gap_offsets,
+        limit_offsets=FILLED_MASK + 1,
     )
 
 

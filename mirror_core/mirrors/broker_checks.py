@@ -18,6 +18,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.model.acl import Acl, Resource
 from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault
+from mirror_core.model.findings import Finding
 from mirror_core.model.names import DRILL_PREFIX, MirrorName
 from mirror_core.rights.first_acl import (
     ALLOW_EVERYONE_SETTING,
@@ -85,13 +86,13 @@ MAX_EXPIRY_MS: Final = "2147483647"
 
 @dataclass(frozen=True, slots=True)
 class ProducerExpiryCheck:
-    lines: tuple[str, ...]
+    expiring: tuple[Finding, ...]
     """Idempotence depends on unexpired producer ids."""
     unknown: tuple[str, ...]
 
 
 def check_producer_expiry(client: ClusterClient, brokers: Sequence[int]) -> ProducerExpiryCheck:
-    lines, unknown = list[str](), list[str]()
+    expiring, unknown = list[Finding](), list[str]()
     for broker in brokers:
         try:
             setting = fetch_broker_setting(client, broker, PRODUCER_EXPIRY_KEY)
@@ -102,12 +103,8 @@ def check_producer_expiry(client: ClusterClient, brokers: Sequence[int]) -> Prod
             unknown.append(f"{PRODUCER_EXPIRY_KEY} of broker {broker} could not be looked at: {error}")
             continue
         if setting is not None and setting != (MAX_EXPIRY_MS, True):
-            lines.append(
-                f"broker {broker}: {PRODUCER_EXPIRY_KEY} is {setting[0]}: as a destination, set it to {MAX_EXPIRY_MS}"
-                " in server.properties (not dynamically: a restart loads logs before dynamic settings), or copying of"
-                " old records loses its protection against appending twice"
-            )
-    return ProducerExpiryCheck(tuple(lines), tuple(unknown))
+            expiring.append(Finding("producer_ids_expire", broker, expiry_ms=setting[0], needed_ms=MAX_EXPIRY_MS))
+    return ProducerExpiryCheck(tuple(expiring), tuple(unknown))
 
 
 _SETTING_BY_VALUE = {

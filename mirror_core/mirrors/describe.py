@@ -247,7 +247,7 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
     differences = format_differences(find_differences(proof, statuses), now_ms)
     uncommitted = format_all_uncommitted(groups_left.uncommitted) if groups_left else "unknown"
     unsynced = join_limited(groups_left.unsupported_groups) if groups_left else "unknown"
-    gap_warning = gaps_and_resume.format_gap_limit_warning(statuses.values())
+    gap_warning = gaps_and_resume.find_gap_limit(mirror.name, statuses.values())
     missing = None if loss_estimate.unknown_partitions or not rows else max(loss_estimate.known_missing, lag or 0)
     proof_figures = dict(list_proof_figures(proof, positions, _list_topic_ids(statuses.values()), now_ms))
     alarms = tuple(watcher.format_alarms())
@@ -307,7 +307,7 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
         MirrorFact("topics that are leaving", format_leaving_topics(mirror, leaving), not leaving),
         MirrorFact("topics kept closed", format_topics_by_access(departures, TopicAccess.CLOSED)),
         MirrorFact("topics released", format_topics_by_access(departures, TopicAccess.RELEASED)),
-        MirrorFact("gaps", "; ".join(filter(None, (GAP_TEXTS[mirror.gaps], gap_warning))), not gap_warning),
+        MirrorFact("gaps", "; ".join(map(str, filter(None, (GAP_TEXTS[mirror.gaps], gap_warning)))), not gap_warning),
         MirrorFact("compacted topics", compacted, is_compacted_normal),
         MirrorFact("rights narrowed until promotion", format_narrowed_acls(narrowed), not narrowed),
         MirrorFact(

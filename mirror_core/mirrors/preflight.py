@@ -23,7 +23,7 @@ from mirror_core.mirrors.broker_checks import (
 from mirror_core.model.acl import Operation, Permission, Resource
 from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.errors import MirrorError, RemoteFault
-from mirror_core.model.json_documents import JsonDocument
+from mirror_core.model.json_documents import FindingDocument, JsonDocument, to_finding_documents
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName
 from mirror_core.model.text import format_address
 from mirror_core.model.timing import TIMEOUTS
@@ -115,7 +115,7 @@ class ClusterCheck(JsonDocument, frozen=True, kw_only=True):
     """To be fixed for any role."""
     advice: tuple[str, ...]
     """To be fixed for a destination."""
-    expiring_producers: tuple[str, ...]
+    expiring_producers: tuple[FindingDocument, ...]
     """Part of the advice: brokers whose producer ids expire."""
     roles: tuple[ClusterRole, ...]
     """Roles for which no right is missing."""
@@ -158,13 +158,13 @@ def check_cluster(config: ClusterConfig) -> ClusterCheck:
             advice=(
                 *map(str, warn_foreign_source(config.name, config.ruling)),
                 *map(str, warn_foreign_destination(config.name, config.ruling)),
-                *producer_expiry.lines,
+                *map(str, producer_expiry.expiring),
                 *producer_expiry.unknown,
                 *check_unclean_election(control, sorted(metadata.brokers)),
                 *check_auto_creation(control, sorted(metadata.brokers)),
                 *_check_clock(config),
             ),
-            expiring_producers=producer_expiry.lines,
+            expiring_producers=to_finding_documents(producer_expiry.expiring),
             roles=tuple(role for role in ClusterRole if role not in lacking),
         )
 

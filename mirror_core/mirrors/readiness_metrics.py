@@ -24,8 +24,8 @@ READINESS_METRICS: Final = (
         "mirrorbook_readiness_points",
         "gauge",
         ("weight",),
-        "what speaks against a failover now. refusal: it is refused by it; warning: it would cost something, or nobody "
-        "knows. `mirrorbook readiness NAME` has their words and remedies",
+        "what speaks against a failover now. refusal: it is refused by it; warning: it would cost something; unknown: "
+        "nobody knows. `mirrorbook readiness NAME` has their words and remedies",
     ),
     MetricDescription(
         "mirrorbook_without_writes_predicted_seconds",

@@ -12,7 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, TypeVar, cast
 
-from mirror_core.model.text import format_bytes, format_count
+from mirror_core.model.text import format_age, format_bytes, format_count
 
 K = TypeVar("K", bound=str)
 FigureScalar = bool | int | float | str | None
@@ -291,20 +291,13 @@ def _to_iso(at_ms: float) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="milliseconds")
 
 
-def _format_age(seconds: float) -> str:
-    for unit, unit_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * unit_s:
-            return f"{seconds / unit_s:,.0f} {unit} ago"
-    return f"{seconds:.1f} s ago"
-
-
 _FORMATS: Final[Mapping[Unit, Callable[[float], str]]] = MappingProxyType(
     {
         Unit.OFFSETS: lambda count: format_count(int(count), "offset"),
         Unit.PARTITIONS: lambda count: format_count(int(count), "partition"),
         Unit.NUMBER: lambda count: f"{count:,}",
         Unit.SECONDS: lambda seconds: f"{seconds:,.1f} s",
-        Unit.AGE: _format_age,
+        Unit.AGE: format_age,
         Unit.TIME: lambda at_ms: f"{_to_iso(at_ms)} UTC",
         Unit.BYTES: format_bytes,
     }

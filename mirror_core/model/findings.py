@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-from mirror_core.model.text import format_count, format_shell_command, join_limited
+from mirror_core.model.text import format_age, format_count, format_shell_command, join_limited
 
 if TYPE_CHECKING:
     import jinja2
@@ -23,6 +23,7 @@ ERROR_VALUE: Final = "reason"
 MAX_LISTED: Final = 100
 """Items of a list: findings are recorded in plans, also of mirrors of tens of thousands of partitions."""
 _TOTAL_SUFFIX: Final = "_total"
+_REMEDIES: Final = "remedies"
 
 FindingValue = str | int | float | bool | tuple[str, ...] | None
 
@@ -73,8 +74,20 @@ def format_finding(finding: Finding) -> str:
 
 def render_finding(finding: Finding) -> str:
     """KeyError: no such code. UndefinedError: a value is missing."""
+    return _render(load_catalogue()[finding.code], finding)
+
+
+def format_remedy(finding: Finding) -> str:
+    """What to do, where the sentence does not say it; else empty."""
+    try:
+        return _render(load_remedies().get(finding.code, ""), finding)
+    except Exception:  # noqa: BLE001 - as above
+        return ""
+
+
+def _render(source: str, finding: Finding) -> str:
     values = {name: _restore_total(name, value, finding.values) for name, value in finding.values.items()}
-    return compile_template(finding.code).render({**values, "subject": finding.subject})
+    return compile_template(source).render({**values, "subject": finding.subject})
 
 
 class _FirstItems(tuple[str, ...]):
@@ -93,13 +106,28 @@ def _restore_total(name: str, value: FindingValue, values: Mapping[str, FindingV
 @cache
 def load_catalogue() -> dict[str, str]:
     """Template source by code, in one line each."""
-    content = tomllib.loads(files("mirror_core.model").joinpath(CATALOGUE_FILE).read_text(encoding="utf-8"))
-    return {code: " ".join(source.split()) for sentences in content.values() for code, source in sentences.items()}
+    groups = {name: sources for name, sources in _read_catalogue().items() if name != _REMEDIES}
+    return {code: source for sources in groups.values() for code, source in sources.items()}
 
 
 @cache
-def compile_template(code: str) -> jinja2.Template:
-    return create_environment().from_string(load_catalogue()[code])
+def load_remedies() -> dict[str, str]:
+    """Template source of what to do about it, by the code of a finding whose sentence does not say it."""
+    return _read_catalogue()[_REMEDIES]
+
+
+@cache
+def _read_catalogue() -> dict[str, dict[str, str]]:
+    content = tomllib.loads(files("mirror_core.model").joinpath(CATALOGUE_FILE).read_text(encoding="utf-8"))
+    return {
+        group: {code: " ".join(source.split()) for code, source in sources.items()}
+        for group, sources in content.items()
+    }
+
+
+@cache
+def compile_template(source: str) -> jinja2.Template:
+    return create_environment().from_string(source)
 
 
 @cache
@@ -107,7 +135,9 @@ def create_environment() -> jinja2.Environment:
     import jinja2  # most commands show no finding, and are done in the time that this import takes
 
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
-    environment.filters.update(count=format_count, limited=_join_limited, quoted=repr, shell=_format_argv)
+    environment.filters.update(
+        age=format_age, count=format_count, limited=_join_limited, quoted=repr, shell=_format_argv
+    )
     return environment
 
 

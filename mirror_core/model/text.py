@@ -93,6 +93,13 @@ def format_count(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def format_age(seconds: float) -> str:
+    for unit, unit_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:,.0f} {unit} ago"
+    return f"{seconds:.1f} s ago"
+
+
 def join_limited(items: Iterable[object], limit: int = 10, total: int | None = None) -> str:
     """`total`: of how many `items` are the first ones."""
     texts = [str(item) for item in items]

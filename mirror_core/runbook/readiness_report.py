@@ -20,13 +20,14 @@ from mirror_core.decide.failover_readiness import (
     list_uncompared_points,
     to_newest_times,
 )
-from mirror_core.decide.gaps_and_resume import format_gap_limit_warning
-from mirror_core.decide.mirror_snapshot import join_limited
+from mirror_core.decide.gaps_and_resume import find_gap_limit
 from mirror_core.decide.run_status import find_run_progress, is_conducted
 from mirror_core.decide.verification import find_differences
 from mirror_core.mirrors.preflight import RightStatus, check_cluster
 from mirror_core.model.errors import MirrorError
+from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PlanForecast
+from mirror_core.model.json_documents import to_finding_documents
 from mirror_core.model.names import MirrorName
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.failover_conductor import Failover
@@ -53,9 +54,9 @@ def assess_readiness(
         decision, unplanned = Failover(link, services, started_by="readiness").decide_both_modes()
         points, figures, foretold = [*list_plan_points(decision)], decision.plan.figures, decision.plan.forecast
     except MirrorError as error:
-        reason = f"no plan can be made: {error}"
+        reason = Finding("plan_impossible", name, reason=error)
         points, figures, foretold = [ReadinessPoint(PointWeight.REFUSAL, reason)], {}, UNSET
-        unplanned = UnplannedForecast(refused=(reason,))
+        unplanned = UnplannedForecast(refused=to_finding_documents([reason]))
     statuses = state.partitions.get(name, {})
     points += find_recorded_points(name, state, begun)
     if with_drift:
@@ -79,8 +80,8 @@ def find_recorded_points(name: MirrorName, state: State, now_ms: int) -> Iterato
     yield from list_staleness_points(name, _read_known_times(name, state), now_ms)
     statuses = state.partitions.get(name, {})
     yield from list_uncompared_points(name, count_never_compared(state.verifications.get(name), statuses))
-    if gap_limit_text := format_gap_limit_warning(statuses.values()):
-        yield ReadinessPoint(PointWeight.WARNING, f"partitions come {gap_limit_text}")
+    if gap_limit := find_gap_limit(name, statuses.values()):
+        yield ReadinessPoint(PointWeight.WARNING, gap_limit)
 
 
 def _read_known_times(name: MirrorName, state: State) -> dict[FreshnessKind, int]:
@@ -92,7 +93,7 @@ def _find_drift(link: MirrorLink, state: State) -> Iterator[ReadinessPoint]:
     try:
         yield from list_drift_points(link.mirror.name, preview_sync(link, state).rows)
     except MirrorError as error:
-        yield ReadinessPoint(PointWeight.WARNING, f"drift is not known: {error}")
+        yield ReadinessPoint(PointWeight.UNKNOWN, Finding("drift_unknown", link.mirror.name, reason=error))
 
 
 def find_missing_rights(link: MirrorLink) -> Iterator[ReadinessPoint]:
@@ -100,21 +101,16 @@ def find_missing_rights(link: MirrorLink) -> Iterator[ReadinessPoint]:
         try:
             cluster_check = check_cluster(side)
         except MirrorError as error:
-            yield ReadinessPoint(PointWeight.WARNING, f"rights on {side.name} are not known: {error}")
+            yield ReadinessPoint(PointWeight.UNKNOWN, Finding("rights_unknown", side.name, reason=error))
             continue
-        remedy = f"`mirrorbook cluster check {side.name}`"
-        lacking = [r for r in cluster_check.rights if r.role == role and r.verdict is RightStatus.MISSING]
+        lacking = [
+            f"{right.user} lacks {right.operation} on {right.resource}"
+            for right in cluster_check.rights
+            if right.role == role and right.verdict is RightStatus.MISSING
+        ]
         if lacking:
-            missing_text = join_limited(
-                [f"{right.user} lacks {right.operation} on {right.resource}" for right in lacking]
-            )
-            yield ReadinessPoint(PointWeight.WARNING, f"cluster {side.name}: {missing_text}", remedy)
+            yield ReadinessPoint(PointWeight.WARNING, Finding("rights_lacking", side.name, lacking=lacking))
         if cluster_check.expiring_producers and role == "destination":
-            more_text = (
-                f" (and {len(cluster_check.expiring_producers) - 1} more such broker(s))"
-                if len(cluster_check.expiring_producers) > 1
-                else ""
-            )
-            yield ReadinessPoint(
-                PointWeight.WARNING, f"cluster {side.name}: {cluster_check.expiring_producers[0]}{more_text}", remedy
-            )
+            brokers = [finding.subject for finding in cluster_check.expiring_producers]
+            finding = Finding("destination_forgets_producers", side.name, brokers=brokers)
+            yield ReadinessPoint(PointWeight.WARNING, finding)

@@ -165,8 +165,8 @@ def test_what_cannot_be_committed_is_named_wherever_somebody_looks_in_a_disaster
             with killed(pair.east):
                 assert named(str(describe_mirror(mirrored.link, mirrored.state, now_ms()).facts), name, why)
                 ready = assess_readiness(mirrored.link, mirrored.state, mirrored.services, with_drift=False)
-                assert any(named(point.text, name, why) for point in ready.points)
-                assert any(named(line, name, why) for line in ready.unplanned.warnings)
+                assert any(named(str(point), name, why) for point in ready.points)
+                assert any(named(finding.text, name, why) for finding in ready.unplanned.warnings)
                 groups = ready.unplanned.groups
                 assert groups is not None
                 assert groups[group].most is None

@@ -52,8 +52,8 @@ def test_a_share_group_is_named_in_the_plan_also_when_the_source_is_dead(pair: P
     with killed(pair.east):
         assert [line for line in map(str, mirrored.failover.plan(RunMode.UNPLANNED).warnings) if remembered in line]
         ready = assess_readiness(mirrored.link, mirrored.state, mirrored.services, with_drift=False)
-        assert [point for point in ready.points if remembered in point.text]
-        assert [line for line in ready.unplanned.warnings if remembered in line]
+        assert [point for point in ready.points if remembered in str(point)]
+        assert [finding for finding in ready.unplanned.warnings if remembered in finding.text]
         assert (
             describe_mirror(mirrored.link, mirrored.state, now_ms()).facts["groups that are not synced"]
             == f"{group} (share)"

@@ -17,6 +17,8 @@ from mirrorbook_airflow.page.mirror_state import ClusterSnapshot, ClusterSnapsho
 from mirror_core.decide.failover_readiness import UnplannedForecast
 from mirror_core.evidence.run_report import SetPageMirror, write_set_page
 from mirror_core.model.config_sections import MirrorSet
+from mirror_core.model.findings import Finding
+from mirror_core.model.json_documents import to_finding_documents
 from mirror_core.model.names import ClusterName, MirrorName, Partition
 from mirror_core.model.timing import now_ms
 from mirror_core.state.state_records import PartitionRecord, State
@@ -194,7 +196,10 @@ def test_a_failover_without_the_source_is_grey_while_its_refusal_is_known_to_hol
     monkeypatch.setattr(routes, "explain_denied_dags", lambda user, dags: {})
     for age_ms, grey in ((0, True), (200_000, False)):
         refused = MirrorAssessment(
-            now_ms() - age_ms, None, None, unplanned=UnplannedForecast(refused=("west is silent",))
+            now_ms() - age_ms,
+            None,
+            None,
+            unplanned=UnplannedForecast(refused=to_finding_documents([Finding("west is silent")])),
         )
         monkeypatch.setattr(routes._cluster_poller, "get_assessment", lambda name, refused=refused: refused)
         text = get(f"/mirrors/{NAME}").text

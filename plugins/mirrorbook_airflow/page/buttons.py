@@ -88,7 +88,7 @@ def _list_refusals(
     if dag == FAILOVER and assessment.decision is not None:
         return tuple(map(str, assessment.decision.reasons))
     if dag == UNPLANNED and assessment.unplanned is not None:
-        return assessment.unplanned.refused
+        return tuple(finding.text for finding in assessment.unplanned.refused)
     return assessment.failback_refusals if dag == FAILBACK else ()
 
 

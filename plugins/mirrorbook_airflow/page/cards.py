@@ -65,7 +65,7 @@ def make_readiness_card(
         )
     reasons = tuple(map(str, current_assessment.decision.reasons))
     run, decision = cluster.state.active_run(mirror.name), current_assessment.decision
-    points = (f"{point.text}: {point.remedy}" if point.remedy else point.text for point in current_assessment.points)
+    points = (f"{point}: {point.remedy}" if point.remedy else str(point) for point in current_assessment.points)
     notes = (*map(str, decision.plan.warnings), *(f"not known: {line}" for line in decision.plan.unknown), *points)
     rest = (_format_unplanned(current_assessment.unplanned), states)
     if run is not None:
@@ -119,7 +119,7 @@ def _format_unplanned(unplanned: UnplannedForecast | None) -> str:
     if unplanned is None:
         return f"without the source: {UNKNOWN}"
     if unplanned.refused:
-        return f"without the source: refused: {'; '.join(unplanned.refused)}"
+        return f"without the source: refused: {'; '.join(finding.text for finding in unplanned.refused)}"
     return f"without the source: possible; read again: {format_read_again(unplanned)}"
 
 

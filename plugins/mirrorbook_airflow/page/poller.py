@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 from mirror_core.decide.failover_readiness import PointWeight, ReadinessPoint, list_drift_points
 from mirror_core.mirrors.describe import describe_with_loss
 from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.findings import Finding
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import ClusterName, MirrorName
@@ -178,9 +179,14 @@ class ClusterPoller:
             drift = _run_poll(lambda: preview_sync(*self._find_link(mirror)).rows)
             missing_rights = _run_poll(lambda: tuple(find_missing_rights(self._find_link(mirror)[0])))
         unknown = [
-            ReadinessPoint(PointWeight.WARNING, f"{what} not known: {failure.text}")
-            for what, failure in (("rights are", missing_rights), ("drift is", drift))
-            if isinstance(failure, PollFailure)
+            ReadinessPoint(PointWeight.UNKNOWN, finding)
+            for finding in (
+                Finding("rights_unknown", mirror, reason=missing_rights.text)
+                if isinstance(missing_rights, PollFailure)
+                else None,
+                Finding("drift_unknown", mirror, reason=drift.text) if isinstance(drift, PollFailure) else None,
+            )
+            if finding is not None
         ]
         points = (*readiness.points, *unknown, *(() if isinstance(missing_rights, PollFailure) else missing_rights))
         if isinstance(drift, PollFailure):

@@ -23,6 +23,7 @@ from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR, WATCHER_STEP
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import ForecastOutcome, PlanForecast
+from mirror_core.model.json_documents import to_finding_documents
 from mirror_core.model.mirror import (
     DesiredState,
     FailureKind,
@@ -155,7 +156,7 @@ def test_where_only_the_source_is_silent_the_first_line_says_that_applications_c
     assert (card.value, card.tone) == ("ONLY WITHOUT THE SOURCE", "warn")
     assert card.lines[0] == "without the source: possible; read again: unknown of what groups had on the source only"
     assert "cluster east does not answer" in card.lines
-    for unplanned in (None, UnplannedForecast(refused=("a run holds it",))):
+    for unplanned in (None, UnplannedForecast(refused=to_finding_documents([Finding("a run holds it")]))):
         assert page(seen(row(0)), replace(lost, unplanned=unplanned)).cards[0].value == "NOT READY"
     for one in (told(silent="cluster west: no answer"), told(at_ms=NOW - 100_000)):
         assert page(seen(row(0)), lost, one).cards[0].value == "UNKNOWN", "nobody hears the destination now"
@@ -233,7 +234,9 @@ def test_readiness_says_what_an_unplanned_failover_would_be_and_of_each_group_wh
             "at most 1,204 offset(s); by what it has committed on the source: 12",
         ],
     ]
-    lines, rows = said(UnplannedForecast(refused=("west is silent", "it is stopped")))
+    lines, rows = said(
+        UnplannedForecast(refused=to_finding_documents([Finding("west is silent"), Finding("it is stopped")]))
+    )
     assert "without the source: refused: west is silent; it is stopped" in lines
     assert [cells[2] for cells in rows] == ["unknown", "unknown"]
     assert "without the source: unknown" in said(None)[0]
@@ -445,7 +448,12 @@ def test_a_button_is_grey_by_the_users_rights_or_by_the_cores_reasons() -> None:
 
 
 def test_a_failover_without_the_source_is_grey_with_the_reason_why_it_would_be_refused() -> None:
-    refused = replace(judged(), unplanned=UnplannedForecast(refused=("west is silent", "it is stopped")))
+    refused = replace(
+        judged(),
+        unplanned=UnplannedForecast(
+            refused=to_finding_documents([Finding("west is silent"), Finding("it is stopped")])
+        ),
+    )
     assert grey(assessment=refused, run=None)[UNPLANNED] == "west is silent (and 1 more)"
     assert grey(assessment=refused, run=run())[UNPLANNED] == "west is silent (and 1 more)", (
         "nor would it go on from there"
@@ -459,7 +467,11 @@ def test_a_failover_without_the_source_is_grey_with_the_reason_why_it_would_be_r
 
 def test_no_button_is_grey_by_a_judgement_that_holds_no_longer() -> None:
     one, ended = told(), told(run(ended_ms=NOW - 4_000))
-    refused = replace(judged(), unplanned=UnplannedForecast(refused=("it is stopped",)), desired=MIRROR.desired)
+    refused = replace(
+        judged(),
+        unplanned=UnplannedForecast(refused=to_finding_documents([Finding("it is stopped")])),
+        desired=MIRROR.desired,
+    )
     assert select_valid(refused, one, MIRROR, NOW) == refused
     assert select_valid(refused, one, MIRROR, NOW + 120_000) is None, "too old"
     assert select_valid(refused, ended, MIRROR, NOW) is None, "a run has ended since"

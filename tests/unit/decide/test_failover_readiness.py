@@ -11,7 +11,6 @@ from prometheus_client import CollectorRegistry
 
 from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.failover_readiness import (
-    NEVER_TEXTS,
     FreshnessKind,
     GroupReadAgain,
     PointWeight,
@@ -33,6 +32,7 @@ from mirror_core.decide.steps import WriteLocation
 from mirror_core.mirrors.readiness_metrics import ReadinessCollector
 from mirror_core.model.errors import Indeterminate
 from mirror_core.model.findings import Finding
+from mirror_core.model.json_documents import to_finding_documents
 from mirror_core.model.mirror import DesiredState, GroupSyncTime, PartitionState
 from mirror_core.model.names import MirrorName
 from mirror_core.model.parity_verdict import MirrorVerification, VerifiedEnd
@@ -47,7 +47,7 @@ from tests.support.readiness_views import A0, A1, NAME, VIEW
 from tests.support.resume_decisions import EAST, WEST
 
 NOW_MS = 100 * 86_400_000
-REFUSED = UnplannedForecast(refused=("the destination is silent",))
+REFUSED = UnplannedForecast(refused=to_finding_documents([Finding("destination_unseen")]))
 FRESH = dict.fromkeys(FreshnessKind, NOW_MS - 1_000)
 
 
@@ -65,10 +65,10 @@ def plan(kind: RunKind = RunKind.FAILOVER, mode: RunMode = RunMode.PLANNED) -> P
 
 def test_refusals_make_it_not_ready_and_warnings_do_not() -> None:
     points = tuple(list_plan_points(PlanDecision(plan(), (Finding("the destination is silent"),))))
-    assert [(p.weight, p.text) for p in points] == [
+    assert [(p.weight, p.finding.code) for p in points] == [
         (PointWeight.REFUSAL, "the destination is silent"),
         (PointWeight.WARNING, "dear"),
-        (PointWeight.WARNING, "not known: all of east"),
+        (PointWeight.UNKNOWN, "all of east"),
     ]
     found = Readiness(mirror=MIRROR, run_progress=None, points=points, figures={}, unplanned=REFUSED, at_ms=1)
     assert not found.is_ready
@@ -78,23 +78,23 @@ def test_refusals_make_it_not_ready_and_warnings_do_not() -> None:
 @pytest.mark.parametrize("what", FreshnessKind)
 def test_what_is_old_or_never_was_is_a_point_with_a_command(what: FreshnessKind) -> None:
     assert list(list_staleness_points("m", FRESH, NOW_MS)) == []
-    for known, words in (
-        (FRESH | {what: NOW_MS - 36 * 86_400_000}, " ago"),
-        ({**FRESH, what: None}, NEVER_TEXTS[what]),
+    for known, code, age_s in (
+        (FRESH | {what: NOW_MS - 36 * 86_400_000}, "done_long_ago", 36 * 86_400.0),
+        ({**FRESH, what: None}, "never_done", None),
+        (FRESH | {what: NOW_MS + 60_000}, "done_at_unknown_time", None),  # not 0 s ago
     ):
         (point,) = list_staleness_points("m", {k: v for k, v in known.items() if v is not None}, NOW_MS)
-        assert point.text.endswith(words)
-        assert " m`" in point.remedy
-    (point,) = list_staleness_points("m", FRESH | {what: NOW_MS + 60_000}, NOW_MS)
-    assert point.text.endswith("at an unknown time (clocks differ)"), "not 0 s ago"
-    assert point.remedy == "set the clock here, look again"
+        assert (point.finding.code, point.finding.subject) == (code, "m")
+        assert (point.finding.values["kind"], point.finding.values.get("age_s")) == (what, age_s)
+        assert (" m`" in point.remedy) is (code != "done_at_unknown_time")
 
 
 def test_partitions_that_were_never_compared_are_a_point_where_others_were() -> None:
     some = MirrorVerification.from_partitions(NAME, {A0: VerifiedEnd(60, 0, 40_000, 60)}, {"a": "d"})
     assert [count_never_compared(proof, VIEW.statuses) for proof in (some, None, VIEW.verification)] == [1, 0, 0]
     (point,) = list_uncompared_points("m", 1)
-    assert (point.text, "`mirrorbook parity m`" in point.remedy) == ("1 partition(s) were never compared", True)
+    assert point.finding == Finding("partitions_never_compared", "m", count=1)
+    assert "`mirrorbook parity m`" in point.remedy
     assert not list(list_uncompared_points("m", 0))
 
 
@@ -129,10 +129,9 @@ def test_drift_is_counted_by_part_and_what_needs_a_person_is_said_in_full() -> N
     assert list(list_drift_points("m", rows)) == [
         ReadinessPoint(
             PointWeight.WARNING,
-            "the two sides differ: 2 of acls, 1 of topics",
-            "`mirrorbook sync m`; often the next one",
+            Finding("sides_differ", "m", differing_topics=1, differing_configs=0, differing_acls=2, differing_groups=0),
         ),
-        ReadinessPoint(PointWeight.WARNING, "configs, s: why"),
+        ReadinessPoint(PointWeight.WARNING, Finding("sync_refuses", "s", part="configs", reason="why")),
     ]
     assert list(list_drift_points("m", [row(SyncCategory.TOPICS, SyncAction.EQUAL)])) == []
 
@@ -186,7 +185,7 @@ def test_a_step_of_another_version_is_said_and_not_guessed_at() -> None:
 
 
 def test_prometheus_is_told_and_of_a_mirror_that_a_run_holds_only_how_that_stands() -> None:
-    point = ReadinessPoint(PointWeight.WARNING, "dear")
+    point = ReadinessPoint(PointWeight.WARNING, Finding("dear"))
     found = Readiness(mirror=MIRROR, run_progress=None, points=(point,), figures={}, unplanned=REFUSED, at_ms=5_000)
     told = samples(found)
     assert told["mirrorbook_ready", ""] == 1
@@ -295,21 +294,19 @@ def test_prometheus_is_told_what_an_unplanned_failover_would_cost_and_nothing_of
 
 def test_a_destination_that_forgets_producers_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """`cluster check` says so, too, to whoever runs it; this is looked at again and again."""
-    lines = ("broker 1: forgets", "broker 2: forgets")
-    forgets: dict[str, tuple[str, ...]] = {EAST: lines, WEST: lines}
+    findings = [Finding("producer_ids_expire", broker) for broker in (1, 2)]
+    forgets: dict[str, list[Finding]] = {EAST: findings, WEST: findings}
     found = cast(
         "MirrorLink", SimpleNamespace(source=SimpleNamespace(name=EAST), destination=SimpleNamespace(name=WEST))
     )
     monkeypatch.setattr(
         readiness_report,
         "check_cluster",
-        lambda side: SimpleNamespace(rights=(), expiring_producers=forgets[side.name]),
+        lambda side: SimpleNamespace(rights=(), expiring_producers=to_finding_documents(forgets[side.name])),
     )
     (point,) = readiness_report.find_missing_rights(found)
-    assert (point.weight, point.text) == (
-        PointWeight.WARNING,
-        f"cluster {WEST}: {lines[0]} (and 1 more such broker(s))",
-    )
+    assert point.weight is PointWeight.WARNING
+    assert point.finding == Finding("destination_forgets_producers", WEST, brokers=["1", "2"])
     assert "cluster check west" in point.remedy
-    forgets[WEST] = ()
+    forgets[WEST] = []
     assert not list(readiness_report.find_missing_rights(found)), "what could not be looked at is none"

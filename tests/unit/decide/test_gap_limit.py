@@ -14,9 +14,10 @@ from mirror_core.decide.gaps_and_resume import (
     FILLED_STEP_OFFSETS,
     NEAR_LIMIT_OFFSETS,
     ResumePoint,
-    format_gap_limit_warning,
+    find_gap_limit,
     round_filled,
 )
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import Partition
 from mirror_core.model.task_messages import PartitionAssignment
@@ -53,25 +54,13 @@ def test_a_task_counts_what_is_filled_and_it_is_recorded_in_steps(
 
 
 def test_who_is_near_the_end_is_named_with_the_remedy_and_who_is_not_or_is_failed_is_not() -> None:
-    assert (
-        format_gap_limit_warning([STATUS, replace(STATUS, filled_gap_offsets=NEAR_LIMIT_OFFSETS - FILLED_STEP_OFFSETS)])
-        == ""
-    )
-    assert (
-        format_gap_limit_warning([replace(STATUS, filled_gap_offsets=NEAR_LIMIT_OFFSETS, state=PartitionState.FAILED)])
-        == ""
-    )
-    words = format_gap_limit_warning(
-        [
-            replace(STATUS, filled_gap_offsets=NEAR_LIMIT_OFFSETS),
-            replace(
-                STATUS, partition=Partition("audit", 0), filled_gap_offsets=NEAR_LIMIT_OFFSETS + FILLED_STEP_OFFSETS
-            ),
-        ]
-    )
-    assert words.startswith(
-        "near the 268,435,456 that a partition can have filled, and FAILED there (gap-limit): audit-0 (218,103,808 or "
-        "more), payments-3 (201,326,592 or more). Choose a quiet hour"
+    below = replace(STATUS, filled_gap_offsets=NEAR_LIMIT_OFFSETS - FILLED_STEP_OFFSETS)
+    near = replace(STATUS, filled_gap_offsets=NEAR_LIMIT_OFFSETS)
+    assert find_gap_limit("m", [STATUS, below]) is None
+    assert find_gap_limit("m", [replace(near, state=PartitionState.FAILED)]) is None
+    fuller = replace(near, partition=Partition("audit", 0), filled_gap_offsets=NEAR_LIMIT_OFFSETS + FILLED_STEP_OFFSETS)
+    assert find_gap_limit("m", [near, fuller]) == Finding(
+        "gap_limit_near", "m", partitions=["audit-0", "payments-3"], filled_offsets=218_103_808, limit_offsets=1 << 28
     )
 
 

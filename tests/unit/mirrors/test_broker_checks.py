@@ -27,16 +27,19 @@ def asked(monkeypatch: pytest.MonkeyPatch, answers: dict[int, object]) -> broker
 def test_who_forgets_is_named_and_who_keeps_or_has_no_such_setting_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     dynamic = (MAX_EXPIRY_MS, False)
     found = asked(monkeypatch, {1: (MAX_EXPIRY_MS, True), 2: FORGETS, 3: None, 4: dynamic})
-    assert [line.split(":")[0] for line in found.lines] == ["broker 2", "broker 4"]
+    assert [(finding.subject, finding.values["expiry_ms"]) for finding in found.expiring] == [
+        ("2", FORGETS[0]),
+        ("4", MAX_EXPIRY_MS),
+    ]
     assert found.unknown == ()
 
 
 def test_a_silent_broker_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     found = asked(monkeypatch, {1: Unreachable("no answer"), 2: FORGETS, 3: Unreachable("no answer")})
-    assert [line.split(":")[0] for line in found.lines] == ["broker 2"]
+    assert [finding.subject for finding in found.expiring] == ["2"]
     assert ["broker 1" in found.unknown[0], "broker 3" in found.unknown[1]] == [True, True]
 
 
 def test_a_right_that_is_missing_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found = asked(monkeypatch, {broker: MissingPermission("denied") for broker in (1, 2, 3)})
-    assert (found.lines, len(found.unknown)) == ((), 1)
+    assert (found.expiring, len(found.unknown)) == ((), 1)

@@ -13,7 +13,15 @@ import jinja2.meta
 import msgspec
 import pytest
 
-from mirror_core.model.findings import Finding, FindingValue, create_environment, load_catalogue, render_finding
+from mirror_core.model.findings import (
+    Finding,
+    FindingValue,
+    create_environment,
+    format_remedy,
+    load_catalogue,
+    load_remedies,
+    render_finding,
+)
 from mirror_core.model.names import Partition
 from tests.unit.model.finding_examples import EXAMPLES, SUBJECT_EXAMPLES
 
@@ -44,7 +52,7 @@ USES: Final = tuple(find_uses())
 
 
 def find_variables(code: str) -> frozenset[str]:
-    syntax_tree = create_environment().parse(load_catalogue()[code])
+    syntax_tree = create_environment().parse(load_catalogue()[code] + load_remedies().get(code, ""))
     return frozenset(jinja2.meta.find_undeclared_variables(syntax_tree)) - {"subject"}
 
 
@@ -57,11 +65,15 @@ def list_sentences(code: str) -> list[str]:
     """With all values; and with none of those that a sentence can do without."""
     conditions = {name for found in _CONDITION.findall(load_catalogue()[code]) for name in re.findall(r"\w+", found)}
     optional = {name: type(EXAMPLES[name])() for name in conditions & find_variables(code)}
-    return list(dict.fromkeys(render_finding(build_example(code, **changes)) for changes in ({}, optional)))
+    examples = [build_example(code, **changes) for changes in ({}, optional)]
+    remedies = [f"remedy: {remedy}" for remedy in map(format_remedy, examples) if remedy]
+    return list(dict.fromkeys([*map(render_finding, examples), *remedies]))
 
 
 def test_each_code_of_the_catalogue_is_used_and_each_used_one_is_there() -> None:
     assert {code for _, code, _ in USES} == load_catalogue().keys()
+    assert load_remedies().keys() <= load_catalogue().keys()
+    assert all(format_remedy(build_example(code)) for code in load_remedies())
 
 
 @pytest.mark.parametrize(("where", "code", "names"), USES, ids=[f"{code} {where}" for where, code, _ in USES])
