@@ -3,14 +3,13 @@
     python -m tests.unit.large_run CONFIG [TOPICS]
 
 Both sides are observed for a plan of either mode, the plan is decided, and a run's journal is written with all that its
-steps leave there, and read back by somebody who starts from nothing. Prints seconds of each action and the most that
-the process held resident, as JSON. The clusters are generated (`tests.support.generated_cluster`).
+steps leave there, and read back by somebody who starts from nothing. Prints CPU seconds of each action and the most
+that the process held resident, as JSON. The clusters are generated (`tests.support.generated_cluster`).
 """
 
 from __future__ import annotations
 
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -100,7 +99,7 @@ def read_back(log: Kept, run: Run) -> State:
 
 def main(config: Path, topics: int) -> None:
     reduce_gc_frequency()  # as the command line does
-    measured, state = Measured(time.monotonic), recorded(topics)
+    measured, state = Measured(), recorded(topics)
     link = make_mirror_link(load_config(config), MIRROR)
     for mode in (RunMode.UNPLANNED, RunMode.PLANNED):
         with measured.action(f"{mode} plan"):

@@ -4,6 +4,7 @@ conductor does, is soon done."""
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,9 +22,11 @@ MOST_MIB = 1024
 MOST_S = 5.0
 """CPU, of a plan: both looks, log starts, and the tasks as they are handed out."""
 RUN_MIB = 512
-RUN_S = 30.0
-"""Wall, with the generated brokers on the same processors."""
+RUN_S = 20.0
+"""CPU, too: how long generated brokers take to answer says nothing about a conductor."""
 PLAN = ("plan", "log starts", "tasks")
+PATIENCE = {"MIRRORBOOK_PATIENCE": "40"}
+"""One process answers for a hundred brokers: on a busy machine it is slow, and not silent."""
 
 
 @pytest.fixture
@@ -47,7 +50,9 @@ def _generated(stack: ExitStack, side: str) -> str:
 
 def measured(module: str, config: Path) -> Any:
     command = [sys.executable, "-m", module, str(config)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ, **PATIENCE}
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     took = json.loads(done.stdout.splitlines()[-1])
     print(json.dumps(took, indent=2))
