@@ -46,7 +46,7 @@ SHOWN_FIGURES: Final = (
     FigureKey.FORECAST_BASIS,
     FigureKey.LAG_OFFSETS,
     FigureKey.PROVED_OFFSETS,
-    FigureKey.ALL_OFFSETS,
+    FigureKey.PROVABLE_OFFSETS,
     FigureKey.LEASE_OWNER,
     FigureKey.LEASE_HEARTBEAT_S,
 )

@@ -68,7 +68,7 @@ def conclude_run(entries: Sequence[AuditEntry], plan: Plan) -> tuple[RunConclusi
         report_evidence = _get_step_evidence(entries, "report")
         certificate_text = (
             f"; certificates: {certificate_coverage.format_coverage(report_evidence)}"
-            if FigureKey.CERTIFICATES in report_evidence
+            if FigureKey.CERTIFICATES_VERDICT in report_evidence
             else ""
         )
         return (
@@ -76,9 +76,9 @@ def conclude_run(entries: Sequence[AuditEntry], plan: Plan) -> tuple[RunConclusi
             f"the source was lost: there was nothing to compare with{compared_text}{certificate_text}",
         )
     gate = _get_step_evidence(entries, "parity")
-    if gate.get("verdict") == BOTH_EMPTY_VERDICT:
+    if gate.get(FigureKey.PARITY_VERDICT) == BOTH_EMPTY_VERDICT:
         return RunConclusion.UNVERIFIED, "neither side held a record: where their logs begin and end was all to compare"
-    if gate.get("verdict") != ParityVerdict.PASSED:
+    if gate.get(FigureKey.PARITY_VERDICT) != ParityVerdict.PASSED:
         return RunConclusion.UNVERIFIED, "step parity says nothing of a comparison that passed"
     if not _to_count(gate.get("records_in_all")) or not _to_count(gate.get("partitions")):
         return RunConclusion.UNVERIFIED, "nothing was compared: the sample is empty"

@@ -90,7 +90,7 @@ def build_coverage_evidence(
     failed = result.verdict is ParityVerdict.FAILED
     verdict = ParityVerdict.FAILED if failed else ParityVerdict.PASSED if passed else ParityVerdict.INDETERMINATE
     return {
-        FigureKey.CERTIFICATES: verdict.value,
+        FigureKey.CERTIFICATES_VERDICT: verdict.value,
         FigureKey.CERTIFIED_OFFSETS: certified_offsets,
         FigureKey.CERTIFIABLE_OFFSETS: held_offsets,
         FigureKey.NOT_PROVED: limit_names([*_format_uncertified(incomplete), *_format_unseen(uncompared, without_lmo)]),
@@ -103,7 +103,7 @@ def build_coverage_evidence(
 
 def build_unknown_evidence(reason: str) -> StepEvidence:
     return {
-        FigureKey.CERTIFICATES: ParityVerdict.INDETERMINATE.value,
+        FigureKey.CERTIFICATES_VERDICT: ParityVerdict.INDETERMINATE.value,
         FigureKey.CERTIFIED_OFFSETS: None,
         FigureKey.NOT_PROVED: None,
         FigureKey.NOT_PROVED_BECAUSE: (reason,),
@@ -132,11 +132,11 @@ def _format_mismatches(result: ParityResult, altered: Sequence[str]) -> Iterator
 
 
 def is_fully_certified(evidence: StepEvidence) -> bool:
-    return evidence.get(FigureKey.CERTIFICATES) == ParityVerdict.PASSED
+    return evidence.get(FigureKey.CERTIFICATES_VERDICT) == ParityVerdict.PASSED
 
 
 def read_coverage_evidence(steps: Iterable[StepRecord]) -> StepEvidence:
-    return next((s.evidence for s in steps if s.step == "report" and FigureKey.CERTIFICATES in s.evidence), {})
+    return next((s.evidence for s in steps if s.step == "report" and FigureKey.CERTIFICATES_VERDICT in s.evidence), {})
 
 
 class CopyMismatch(MirrorError):

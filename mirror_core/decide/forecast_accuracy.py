@@ -20,6 +20,7 @@ from mirror_core.decide.mirror_snapshot import (
     list_failed,
 )
 from mirror_core.decide.steps import measure_standstill_s, measure_step_s
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.forecast import ForecastOutcome, PlanForecast
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
@@ -115,9 +116,9 @@ def _forecast_read_again(snapshot: MirrorSnapshot) -> Iterator[tuple[str, tuple[
 def count_lost_planned(
     gate: StepEvidence, failed: Collection[Partition], left_behind: Collection[Partition] = ()
 ) -> tuple[int | None, str]:
-    if gate.get("verdict") == BOTH_EMPTY_VERDICT and not failed and not left_behind:
+    if gate.get(FigureKey.PARITY_VERDICT) == BOTH_EMPTY_VERDICT and not failed and not left_behind:
         return 0, "neither side held a record behind the fence, and their logs begin and end at the same offsets"
-    if gate.get("verdict") != ParityVerdict.PASSED:
+    if gate.get(FigureKey.PARITY_VERDICT) != ParityVerdict.PASSED:
         return None, "nothing was compared"
     unknowns = [f"of what had FAILED: {join_limited(sorted(failed))}"] if failed else []
     unknowns += (

@@ -271,7 +271,7 @@ def list_loss_figures(snapshot: MirrorSnapshot) -> FigureItems:
         return
     bound = compute_snapshot_loss(snapshot)
     losses = bound.partitions
-    yield FigureKey.DRAINED, snapshot.is_drained
+    yield FigureKey.SOURCE_DRAINED, snapshot.is_drained
     if snapshot.is_drained:
         losses = {p: losses[p] for p in {*list_failed(snapshot), *bound.uncopied}}
     yield FigureKey.LOST_OFFSETS, _sum_missing(losses.values())
@@ -396,7 +396,7 @@ def list_loss_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
 
 def list_partition_loss_figures(partition_loss: PartitionLoss) -> FigureItems:
     if partition_loss.uncopied_reason is None:
-        yield FigureKey.POSITION, partition_loss.position
+        yield FigureKey.MIRROR_POSITION, partition_loss.position
     else:
         yield FigureKey.UNCOPIED_REASON, partition_loss.uncopied_reason
     yield FigureKey.MISSING_OFFSETS, partition_loss.missing

@@ -289,9 +289,12 @@ def list_partition_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, Figu
     for partition in nsmallest(MAX_LISTED, lags, key=rank):  # of tens of thousands: no key for each is kept
         figures: dict[FigureKey, FigureValue] = {}
         if partition in snapshot.statuses:
-            figures |= {FigureKey.STATE: snapshot.statuses[partition].state, FigureKey.LAG_OFFSETS: lags[partition]}
+            figures |= {
+                FigureKey.PARTITION_STATE: snapshot.statuses[partition].state,
+                FigureKey.LAG_OFFSETS: lags[partition],
+            }
         if partition in left_partitions:
-            figures[FigureKey.LEFT_BEHIND] = True
+            figures[FigureKey.PARTITION_LEFT_BEHIND] = True
         if can_lose(snapshot) or partition in left_partitions:
             figures |= list_partition_loss_figures(losses[partition])
         yield str(partition), figures

@@ -166,7 +166,7 @@ def list_proof_figures(
     verified = read_verified(verification, topic_ids)
     ends = {p: min(verified[p].end, end) if p in verified else 0 for p, end in positions.items()}
     yield FigureKey.PROVED_OFFSETS, sum(ends.values())
-    yield FigureKey.ALL_OFFSETS, sum(positions.values())
+    yield FigureKey.PROVABLE_OFFSETS, sum(positions.values())
     if times_ms := [verified[p].at_ms for p, end in ends.items() if end]:
         yield FigureKey.NEWEST_PROOF_S, compute_age_s(now_ms, max(times_ms))
         yield FigureKey.OLDEST_PROOF_S, compute_age_s(now_ms, min(times_ms))

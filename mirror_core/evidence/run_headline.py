@@ -76,5 +76,5 @@ def _format_proved(run: Run, steps: Sequence[StepRecord], proof: StepEvidence) -
         return f"by certificates: {certificate_coverage.format_certified(evidence)}" if is_known else UNKNOWN_TEXT
     gate = next((s.evidence for s in steps if s.step == "parity" and s.state is StepState.DONE), {})
     records = gate.get("records_in_all")
-    is_passed = gate.get("verdict") == ParityVerdict.PASSED and isinstance(records, int)
+    is_passed = gate.get(FigureKey.PARITY_VERDICT) == ParityVerdict.PASSED and isinstance(records, int)
     return f"{records:,} records" if is_passed else UNKNOWN_TEXT

@@ -88,11 +88,13 @@ def answer_questions(
         return
     gate = next((s for s in steps if s.step == "parity" and s.state is StepState.DONE), None)
     evidence = gate.evidence if gate else {}
-    if evidence.get("verdict") == BOTH_EMPTY_VERDICT and not list_values(evidence, FigureKey.NOT_COMPARED):
+    if evidence.get(FigureKey.PARITY_VERDICT) == BOTH_EMPTY_VERDICT and not list_values(
+        evidence, FigureKey.NOT_COMPARED
+    ):
         yield "What was lost", "nothing"
         yield "How do we know", "neither side held a record, and their logs began and ended at the same offsets"
         return
-    if evidence.get("verdict") != ParityVerdict.PASSED or not evidence.get("records_in_all"):
+    if evidence.get(FigureKey.PARITY_VERDICT) != ParityVerdict.PASSED or not evidence.get("records_in_all"):
         yield "What was lost", UNKNOWN_TEXT
         yield "How do we know", "we don't: nothing was compared"
         return
@@ -109,7 +111,12 @@ def answer_questions(
 
 
 def _format_forecast_loss(figures: Figures) -> str:
-    keys = (FigureKey.LOST_OFFSETS, FigureKey.LOST_UNKNOWN_PARTITIONS, FigureKey.DRAINED, FigureKey.SOURCE_SEEN_S)
+    keys = (
+        FigureKey.LOST_OFFSETS,
+        FigureKey.LOST_UNKNOWN_PARTITIONS,
+        FigureKey.SOURCE_DRAINED,
+        FigureKey.SOURCE_SEEN_S,
+    )
     return format_figures({key: figures[key] for key in keys if key in figures})
 
 

@@ -32,6 +32,8 @@ class FigureKey(StrEnum):
     LEFT_BEHIND_PARTITIONS = "left_behind_partitions"
     LEFT_BEHIND_OFFSETS = "left_behind_offsets"
     LEFT_BEHIND_UNKNOWN_PARTITIONS = "left_behind_unknown_partitions"
+    LEFT_BEHIND_ENDS = "left_behind_ends"
+    LEFT_BEHIND_HIGH_WATERMARKS = "left_behind_high_watermarks"
     HELD_OFFSETS = "held_offsets"
     HELD_PARTITIONS = "held_partitions"
     HELD_SINCE_MS = "held_since_ms"
@@ -40,12 +42,12 @@ class FigureKey(StrEnum):
     FIRST_STEP_TO_PROMOTION_S = "first_step_to_promotion_s"
     FORECAST_BASIS = "forecast_basis"
     PROVED_OFFSETS = "proved_offsets"
-    ALL_OFFSETS = "all_offsets"
+    PROVABLE_OFFSETS = "provable_offsets"
     NEWEST_PROOF_S = "newest_proof_s"
     OLDEST_PROOF_S = "oldest_proof_s"
     SOURCE_PROBLEM = "source_problem"
     DESTINATION_PROBLEM = "destination_problem"
-    DRAINED = "drained"
+    SOURCE_DRAINED = "source_drained"
     LOST_OFFSETS = "lost_offsets"
     LOST_UNKNOWN_PARTITIONS = "lost_unknown_partitions"
     SOURCE_SEEN_S = "source_seen_s"
@@ -73,10 +75,10 @@ class FigureKey(StrEnum):
     LEASE_RELEASED = "lease_released"
     LEASE_HEARTBEAT_S = "lease_heartbeat_s"
     UNREAD_GROUPS = "unread_groups"
-    STATE = "state"
-    LEFT_BEHIND = "left_behind"
+    PARTITION_STATE = "partition_state"
+    PARTITION_LEFT_BEHIND = "partition_left_behind"
     UNCOPIED_REASON = "uncopied_reason"
-    POSITION = "position"
+    MIRROR_POSITION = "mirror_position"
     MISSING_OFFSETS = "missing_offsets"
     END_SEEN_S = "end_seen_s"
     READ_AGAIN_MOST = "read_again_most"
@@ -97,13 +99,13 @@ class FigureKey(StrEnum):
     LINK_BYTES = "link_bytes"
     DISK_BYTES = "disk_bytes"
     STRATEGY_RISKS = "strategy_risks"
-    VERDICT = "verdict"
+    PARITY_VERDICT = "parity_verdict"
     NOT_COMPARED = "not_compared"
     COMPARED_BEFORE_OFFSETS = "compared_before_offsets"
     MIRRORED_OFFSETS = "mirrored_offsets"
     COMPARED_NOT_CONFIRMED = "compared_not_confirmed"
     NEVER_COMPARED = "never_compared"
-    CERTIFICATES = "certificates"
+    CERTIFICATES_VERDICT = "certificates_verdict"
     CERTIFIED_OFFSETS = "certified_offsets"
     CERTIFIABLE_OFFSETS = "certifiable_offsets"
     NOT_PROVED = "not_proved"
@@ -193,6 +195,8 @@ FIGURES: Final[Mapping[FigureKey, FigureDefinition]] = MappingProxyType(
             (_K.LEFT_BEHIND_PARTITIONS, _U.NUMBER, "partitions left behind"),
             (_K.LEFT_BEHIND_OFFSETS, _U.OFFSETS, "left behind, missing at least"),
             (_K.LEFT_BEHIND_UNKNOWN_PARTITIONS, _U.PARTITIONS, "left behind, unknown of"),
+            (_K.LEFT_BEHIND_ENDS, _U.OFFSET, "left behind, log end on the destination"),
+            (_K.LEFT_BEHIND_HIGH_WATERMARKS, _U.OFFSET, "left behind, high watermark on the destination"),
             (
                 _K.HELD_OFFSETS,
                 _U.OFFSETS,
@@ -205,12 +209,12 @@ FIGURES: Final[Mapping[FigureKey, FigureDefinition]] = MappingProxyType(
             (_K.FIRST_STEP_TO_PROMOTION_S, _U.SECONDS, "first step to promotion, predicted"),
             (_K.FORECAST_BASIS, _U.TEXT, "predicted by"),
             (_K.PROVED_OFFSETS, _U.OFFSETS, "proved equal before"),
-            (_K.ALL_OFFSETS, _U.OFFSETS, "of all"),
+            (_K.PROVABLE_OFFSETS, _U.OFFSETS, "of all"),
             (_K.NEWEST_PROOF_S, _U.AGE, "newest comparison"),
             (_K.OLDEST_PROOF_S, _U.AGE, "oldest comparison"),
             (_K.SOURCE_PROBLEM, _U.TEXT, "source"),
             (_K.DESTINATION_PROBLEM, _U.TEXT, "destination"),
-            (_K.DRAINED, _U.YES_NO, "fenced and drained before the source died"),
+            (_K.SOURCE_DRAINED, _U.YES_NO, "fenced and drained before the source died"),
             (_K.LOST_OFFSETS, _U.OFFSETS, "loss, at least"),
             (_K.LOST_UNKNOWN_PARTITIONS, _U.PARTITIONS, "loss unknown of"),
             (_K.SOURCE_SEEN_S, _U.AGE, "source last looked at (what it acknowledged since is lost, too)"),
@@ -238,10 +242,10 @@ FIGURES: Final[Mapping[FigureKey, FigureDefinition]] = MappingProxyType(
             (_K.LEASE_RELEASED, _U.YES_NO, "its lease is released"),
             (_K.LEASE_HEARTBEAT_S, _U.AGE, "its last heartbeat"),
             (_K.UNREAD_GROUPS, _U.NUMBER, "groups not looked at in time"),
-            (_K.STATE, _U.TEXT, "state"),
-            (_K.LEFT_BEHIND, _U.YES_NO, "no leader on the source, left behind"),
+            (_K.PARTITION_STATE, _U.TEXT, "state"),
+            (_K.PARTITION_LEFT_BEHIND, _U.YES_NO, "no leader on the source, left behind"),
             (_K.UNCOPIED_REASON, _U.TEXT, "no copy because"),
-            (_K.POSITION, _U.OFFSET, "position"),
+            (_K.MIRROR_POSITION, _U.OFFSET, "position"),
             (_K.MISSING_OFFSETS, _U.OFFSETS, "missing at least"),
             (_K.END_SEEN_S, _U.AGE, "its end last seen"),
             (_K.READ_AGAIN_MOST, _U.OFFSETS, "read again at most"),
@@ -266,13 +270,13 @@ FIGURES: Final[Mapping[FigureKey, FigureDefinition]] = MappingProxyType(
             (_K.LINK_BYTES, _U.BYTES, "about so much over the link"),
             (_K.DISK_BYTES, _U.BYTES, "about so much written to disks"),
             (_K.STRATEGY_RISKS, _U.TEXT, "risk", _RISK_TEXTS),
-            (_K.VERDICT, _U.TEXT, "verdict", _VERDICT_TEXTS),
+            (_K.PARITY_VERDICT, _U.TEXT, "verdict", _VERDICT_TEXTS),
             (_K.NOT_COMPARED, _U.TEXT, "promoted as they were, and not compared"),
             (_K.COMPARED_BEFORE_OFFSETS, _U.OFFSETS, "compared equal before"),
             (_K.MIRRORED_OFFSETS, _U.OFFSETS, "of all that was mirrored"),
             (_K.COMPARED_NOT_CONFIRMED, _U.TEXT, "compared earlier, not confirmed in this run"),
             (_K.NEVER_COMPARED, _U.TEXT, "never compared"),
-            (_K.CERTIFICATES, _U.TEXT, "certificates"),
+            (_K.CERTIFICATES_VERDICT, _U.TEXT, "certificates"),
             (_K.CERTIFIED_OFFSETS, _U.OFFSETS, "proved by certificates"),
             (_K.CERTIFIABLE_OFFSETS, _U.OFFSETS, "of all that the destination holds"),
             (_K.NOT_PROVED, _U.TEXT, "not proved"),

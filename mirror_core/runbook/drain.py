@@ -21,6 +21,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_offsets import OffsetPoint, find_offline_partitions, list_offset_points, list_offsets
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.errors import MirrorError, Refused, RemoteFault
+from mirror_core.model.figures import MAX_RECORDED_NAMES, FigureKey, FigureScalar
 from mirror_core.model.mirror import ZOMBIE_WRITER_MARGIN_MS, Lease
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange
@@ -199,7 +200,18 @@ def format_held(held: Mapping[Partition, int]) -> StepEvidence:
 
 
 def format_left_behind(left_behind: Sequence[LeftBehindPartition]) -> StepEvidence:
-    ends = join_limited(
-        f"{left_partition.topic}-{left_partition.index} at {left_partition.end}" for left_partition in left_behind
-    )
-    return {"left_behind": f"{len(left_behind)}: {ends}"} if left_behind else {}
+    if not left_behind:
+        return {}
+    ends: dict[str, FigureScalar] = {
+        f"{left.topic}-{left.index}": left.end for left in left_behind[:MAX_RECORDED_NAMES]
+    }
+    high_watermarks: dict[str, FigureScalar] = {
+        f"{left.topic}-{left.index}": left.high_watermark
+        for left in left_behind[:MAX_RECORDED_NAMES]
+        if left.high_watermark != left.end
+    }
+    return {
+        FigureKey.LEFT_BEHIND_PARTITIONS: len(left_behind),
+        FigureKey.LEFT_BEHIND_ENDS: ends,
+        **({FigureKey.LEFT_BEHIND_HIGH_WATERMARKS: high_watermarks} if high_watermarks else {}),
+    }

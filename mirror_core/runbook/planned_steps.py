@@ -94,7 +94,7 @@ class PlannedSteps(PromotionSteps):
         ranges = self._list_mirrored_ranges()
         if not ranges:
             self.journal.save_checkpoint("prove", ProveResult(ends=PartitionOffsets(), records=0))
-            return {"verdict": "nothing_mirrored", "records": 0}
+            return {FigureKey.PARITY_VERDICT: "nothing_mirrored", "records": 0}
         first_round = self._compare_once(ranges, self.services.parity, "prove")
         rounds: list[CompareRound] = []
         try:
@@ -105,7 +105,7 @@ class PlannedSteps(PromotionSteps):
         except RemoteFault as error:  # results are kept; estimated again before the fence
             remaining_text = f"not known: {error}"
         return {
-            "verdict": first_round.verdict,
+            FigureKey.PARITY_VERDICT: first_round.verdict,
             "records": first_round.records + sum(compare_round.records for compare_round in rounds),
             "records_proved_before": first_round.records_before,
             "chunks": first_round.chunks + sum(compare_round.chunks for compare_round in rounds),
@@ -327,7 +327,7 @@ class PlannedSteps(PromotionSteps):
         verdict = check_gate(result, "the parity gate", earlier_records=proof.records)
         self.journal.save_at_end("parity", GateResult(ends=PartitionOffsets.from_mapping(ends)))
         return {
-            "verdict": verdict,
+            FigureKey.PARITY_VERDICT: verdict,
             "records_since_proof": result.records,
             "records_in_all": result.records + proof.records,
             "partitions": len(ends),

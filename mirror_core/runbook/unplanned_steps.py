@@ -37,6 +37,7 @@ from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import StepEvidence
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.certification import certify_destination
+from mirror_core.runbook.drain import format_left_behind
 from mirror_core.runbook.fence_actions import LiftFile
 from mirror_core.runbook.fence_recheck import (
     PromotionProbe,
@@ -98,15 +99,10 @@ class UnplannedSteps(PromotionSteps):
         positions, left_behind = settle_result.positions.to_mapping(), settle_result.left_behind()
         offline_partitions = sorted(set(self.scope.drained) - positions.keys() - left_behind.keys())
         self.journal.save_checkpoint("settle", settle_result)
-        left_behind_text = join_limited(
-            f"{p} [{'unknown' if left_partition.high_watermark is None else left_partition.high_watermark},"
-            f" {left_partition.end})"
-            for p, left_partition in left_behind.items()
-        )
         return {
             "partitions": len(positions),
             "without_leader": join_limited(offline_partitions) or "none",
-            **({"left_behind": f"{len(left_behind)}: {left_behind_text}"} if left_behind else {}),
+            **format_left_behind(tuple(left_behind.values())),
             "copiers": "denied to write" if fenced_tasks.is_certain else "outwaited",
             **({"copiers_in_doubt": fenced_tasks.uncertainty} if fenced_tasks.uncertainty else {}),
             "late_commits": late_commits,

@@ -104,7 +104,7 @@ def _format_comparison(run: Run, evidence: StepEvidence, root: str) -> str:
     predicted = format_value(FORECAST_KEYS[run.plan.mode], run.plan.predicted_s)
     lines = [
         f"**Mirror {_format_code(run.plan.mirror)}**, compared while applications write: "
-        f"**{shown.get('verdict', UNKNOWN)}**. {amount} now{earlier}{report}.",
+        f"**{shown.get(FigureKey.PARITY_VERDICT, UNKNOWN)}**. {amount} now{earlier}{report}.",
         f"- Left to compare while they stand still: {shown.get('left_for_the_gate', UNKNOWN)}",
         f"- Seconds without writes, predicted: {_escape_text(predicted)}",
     ]

@@ -210,7 +210,7 @@ def test_logs_that_retention_has_emptied_go_over_with_their_offsets(pair: Pair, 
     run = failover.drive(failover.begin(failover.plan(RunMode.PLANNED).hash).id)
     _, steps = failover.read_status(run.id)
     gate = next(s for s in steps if s.step == "parity")
-    assert (run.state, gate.evidence["verdict"], gate.evidence["records_in_all"]) == (
+    assert (run.state, gate.evidence["parity_verdict"], gate.evidence["records_in_all"]) == (
         RunState.DONE,
         BOTH_EMPTY_VERDICT,
         0,

@@ -81,7 +81,7 @@ def test_the_bound_that_a_plan_says_holds_and_widens_when_the_source_is_killed_u
     missing = {p: max(0, seen[p].end - end) for p, end in positions.items()}
     for partition, count in missing.items():
         row = first.partitions[str(partition)]
-        assert (row[FigureKey.POSITION], row[FigureKey.MISSING_OFFSETS]) == (positions[partition], count)
+        assert (row[FigureKey.MIRROR_POSITION], row[FigureKey.MISSING_OFFSETS]) == (positions[partition], count)
     assert said(first) == said(later)
     assert silence(later) > silence(first) > 0, "it widens"
     assert first.figures[FigureKey.HEARTBEAT_NUMBERS]

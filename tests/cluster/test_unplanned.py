@@ -231,7 +231,7 @@ def test_a_planned_run_whose_source_dies_before_the_comparison_becomes_an_unplan
             failover.drive(planned.id)
         plan = failover.decide(RunMode.UNPLANNED).plan
         assert [w for w in plan.warnings if (w.code, w.subject) == ("run_continued", planned.id)]
-        assert plan.figures[FigureKey.DRAINED] is ("drain" in reached)
+        assert plan.figures[FigureKey.SOURCE_DRAINED] is ("drain" in reached)
         run = begin(failover)
         before = mirrored.state.runs[planned.id]
         assert (run.continues, before.state) == (planned.id, RunState.SUPERSEDED)

@@ -20,7 +20,7 @@ from tests.support.unplanned_runs import begin
 
 pytestmark = pytest.mark.cluster
 
-COVERAGE = ("certificates", "certified_offsets", "certifiable_offsets")
+COVERAGE = ("certificates_verdict", "certified_offsets", "certifiable_offsets")
 
 
 def with_a_hole(pair: Pair, folder: Path) -> Copied:

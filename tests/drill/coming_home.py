@@ -167,7 +167,7 @@ def assert_bound(plan: Plan, missing: list[Acked], lmos: dict[Partition, Offset]
     """What is missing lies behind the copy, and either is counted as known, or was acknowledged since the last look."""
     for partition, lmo in lmos.items():
         row = plan.partitions[str(partition)]
-        position, known = row[FigureKey.POSITION], row[FigureKey.MISSING_OFFSETS]
+        position, known = row[FigureKey.MIRROR_POSITION], row[FigureKey.MISSING_OFFSETS]
         age = row[FigureKey.END_SEEN_S]
         assert isinstance(position, int)
         assert isinstance(known, int)

@@ -84,7 +84,7 @@ def test_it_is_left_behind_by_a_word_fenced_and_saved_on_the_way_home(three: Pai
         assert {p: s.lmo for p, s in mirrored.statuses.items()} == {well: COPIED + TAIL, lone: COPIED}
         run, steps = mirrored.failover.read_status(run.id)
         evidence = {step.step: step.evidence for step in steps}
-        assert evidence["drain"]["left_behind"] == f"1: {lone} at {COPIED}"
+        assert evidence["drain"]["left_behind_ends"] == {str(lone): COPIED}
         assert str(lone) in str(evidence["parity"]["not_compared"])
         assert run.forecast_outcome is not None
         assert run.forecast_outcome.lost_offsets is None
@@ -141,5 +141,5 @@ def test_one_that_has_a_leader_again_at_the_fence_is_copied_and_compared(three: 
     assert {p: s.lmo for p, s in mirrored.statuses.items()} == ends
     evidence = {step.step: step.evidence for step in failover.read_status(run.id)[1]}
     assert evidence["parity"]["not_compared"] == ()
-    assert "left_behind" not in evidence["drain"]
+    assert "left_behind_ends" not in evidence["drain"]
     assert_same(three, [lone.topic])

@@ -127,7 +127,8 @@ def test_it_is_left_behind_by_a_word_and_comes_home_whole(three: Pair, mirrored:
         mirrored.failover.confirm_leave_behind(run.id)
         assert mirrored.failover.drive(run.id).state is RunState.DONE
         [settled] = [s for s in mirrored.failover.read_status(run.id)[1] if s.step == "settle"]
-        assert settled.evidence["left_behind"] == f"1: {partition} [1, 11)"
+        assert settled.evidence["left_behind_ends"] == {str(partition): 11}
+        assert settled.evidence["left_behind_high_watermarks"] == {str(partition): 1}
         status = mirrored.statuses[partition]
         assert (status.state, status.lmo) == (PartitionState.STOPPED, 1)
         assert committed(three.west, group, topic) == 1

@@ -133,7 +133,7 @@ def test_a_source_of_three_that_comes_back_node_by_node_is_fenced_as_soon_as_it_
             source.go(1, 2)
         plan = mirrored.failover.plan(RunMode.UNPLANNED)
         assert any(f"east named no leader for {lone[2]}" in line for line in map(str, plan.warnings)), plan.warnings
-        assert plan.partitions[str(short)][FigureKey.POSITION] is None
+        assert plan.partitions[str(short)][FigureKey.MIRROR_POSITION] is None
         run = begin(mirrored.failover)
         assert mirrored.failover.drive(run.id).state is RunState.DONE
         settled = next(s for s in mirrored.failover.read_status(run.id)[1] if s.step == "settle")

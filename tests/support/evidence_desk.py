@@ -26,8 +26,8 @@ from tests.support.memory_state import MemoryLog
 NAME = MirrorName("orders")
 
 SEEN: Mapping[str, StepEvidence] = {
-    "prove": {"verdict": "passed", "records": 100, "records_proved_before": 0},
-    "parity": {"verdict": "passed", "records_in_all": 120, "records_since_proof": 20, "partitions": 2},
+    "prove": {"parity_verdict": "passed", "records": 100, "records_proved_before": 0},
+    "parity": {"parity_verdict": "passed", "records_in_all": 120, "records_since_proof": 20, "partitions": 2},
 }
 
 

@@ -106,7 +106,7 @@ def seen(
         "clock": clock,
         "known to differ": "none",
     }
-    proof = to_figure_documents({FigureKey.PROVED_OFFSETS: 0, FigureKey.ALL_OFFSETS: 100})
+    proof = to_figure_documents({FigureKey.PROVED_OFFSETS: 0, FigureKey.PROVABLE_OFFSETS: 100})
     described = MirrorDescription(figures=proof, facts=facts, not_normal=(), silent=(), copying=True, rows=rows)
     return MirrorView(at_ms, described, bound, (MirrorSample(at_ms, 7, 7, 100),))
 

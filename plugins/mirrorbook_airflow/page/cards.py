@@ -181,7 +181,7 @@ def make_comparison_card(
 ) -> AnswerCard:
     description = snapshot.description if snapshot else None
     figures = description.figures if description else {}
-    proved_keys = (FigureKey.PROVED_OFFSETS, FigureKey.ALL_OFFSETS)
+    proved_keys = (FigureKey.PROVED_OFFSETS, FigureKey.PROVABLE_OFFSETS)
     values = {key: figure.value for key, figure in figures.items()}
     proved = format_share(values, *proved_keys) if figures else UNKNOWN
     ages = [f"{find_definition(key).label}: {figures[key].text}" for key in figures if key not in proved_keys]

@@ -80,7 +80,7 @@ RUN = Run(
     desired=DesiredState.STARTED,
 )
 FOUND: dict[str, Any] = {
-    "verdict": "passed",
+    "parity_verdict": "passed",
     "records": 12,
     "records_proved_before": 5_000_000,
     "partitions": 2,
@@ -109,7 +109,9 @@ def test_who_is_asked_whether_applications_may_be_stopped_reads_what_was_proved_
 
 def test_what_a_proof_does_not_say_is_unknown_or_left_out_and_has_no_link() -> None:
     assert "**unknown**. unknown record(s) now.\n" in proved({})
-    assert "**nothing mirrored yet**. 0 record(s) now.\n" in proved({"verdict": "nothing_mirrored", "records": 0})
+    assert "**nothing mirrored yet**. 0 record(s) now.\n" in proved(
+        {"parity_verdict": "nothing_mirrored", "records": 0}
+    )
     assert "**unknown**" in proved(FOUND, step="fence"), "another step's evidence is no proof"
 
 

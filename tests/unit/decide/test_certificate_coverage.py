@@ -87,7 +87,7 @@ def test_all_of_it_is_proved_only_if_nothing_is_left_over() -> None:
     whole = compute_coverage(logs((ONE, 0, 10)), [row(ONE, 0, 10)])
     seen = build_coverage_evidence(whole, PASSED)
     assert (
-        seen[FigureKey.CERTIFICATES],
+        seen[FigureKey.CERTIFICATES_VERDICT],
         certified(seen),
         seen[FigureKey.NOT_PROVED],
         seen[FigureKey.NOT_PROVED_BECAUSE],
@@ -100,10 +100,10 @@ def test_all_of_it_is_proved_only_if_nothing_is_left_over() -> None:
     part = compute_coverage(logs((ONE, 0, 10), (TWO, 0, 10)), [row(ONE, 0, 10)])
     for result in (PASSED, SHORT):
         seen = build_coverage_evidence(part, result)
-        assert (seen[FigureKey.CERTIFICATES], certified(seen)) == ("indeterminate", (10, 20))
+        assert (seen[FigureKey.CERTIFICATES_VERDICT], certified(seen)) == ("indeterminate", (10, 20))
         assert seen[FigureKey.NOT_PROVED] == ("orders-1: 10 of 10 offsets, [0, 10)",)
     seen = build_coverage_evidence(whole, PASSED, without_lmo=[TWO])
-    assert (seen[FigureKey.CERTIFICATES], seen[FigureKey.NOT_PROVED]) == (
+    assert (seen[FigureKey.CERTIFICATES_VERDICT], seen[FigureKey.NOT_PROVED]) == (
         "indeterminate",
         ("orders-1: its last mirrored offset is not known",),
     )
@@ -111,12 +111,12 @@ def test_all_of_it_is_proved_only_if_nothing_is_left_over() -> None:
 
 def test_without_a_certificate_nothing_is_proved() -> None:
     seen = build_coverage_evidence(compute_coverage(logs((ONE, 0, 10)), []), EMPTY)
-    assert (seen[FigureKey.CERTIFICATES], certified(seen), seen[FigureKey.NOT_PROVED_BECAUSE]) == (
+    assert (seen[FigureKey.CERTIFICATES_VERDICT], certified(seen), seen[FigureKey.NOT_PROVED_BECAUSE]) == (
         "indeterminate",
         (0, 10),
         (NOTHING_COMPARED,),
     )
-    assert build_coverage_evidence({}, PASSED)[FigureKey.CERTIFICATES] == "indeterminate", (
+    assert build_coverage_evidence({}, PASSED)[FigureKey.CERTIFICATES_VERDICT] == "indeterminate", (
         "of an empty mirror nothing is proved either"
     )
     never = certificate_coverage.build_unknown_evidence("no certificate was stored")
@@ -130,7 +130,7 @@ def test_a_log_or_a_certificate_that_was_altered_is_said_first_and_is_no_success
     failed = replace(PASSED, verdict=ParityVerdict.FAILED, findings=(finding,))
     held = compute_coverage(logs((ONE, 0, 10), (TWO, 0, 10)), [row(ONE, 0, 10, dst_digest="b"), row(TWO, 0, 10)])
     seen = build_coverage_evidence(held, failed)
-    assert (seen[FigureKey.CERTIFICATES], certified(seen)) == ("failed", (10, 20))
+    assert (seen[FigureKey.CERTIFICATES_VERDICT], certified(seen)) == ("failed", (10, 20))
     assert certificate_coverage.format_coverage(seen).startswith(
         "NOT AS IT WAS COPIED: orders-0: [0, 10) is not what was copied."
     )

@@ -111,7 +111,11 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
 
 def test_all_is_proved_where_certificates_reach_the_last_mirrored_offset(world: World) -> None:
     seen = world.certify(whole(10), {ONE: 10})
-    assert (seen[FigureKey.CERTIFICATES], certified(seen), seen[FigureKey.NOT_PROVED]) == ("passed", (10, 10), ())
+    assert (seen[FigureKey.CERTIFICATES_VERDICT], certified(seen), seen[FigureKey.NOT_PROVED]) == (
+        "passed",
+        (10, 10),
+        (),
+    )
     assert FigureKey.TO_PROVE_MORE not in seen
 
 
@@ -135,7 +139,7 @@ def test_nothing_is_proved_of_a_topic_that_may_have_been_made_anew_meanwhile(
     else:
         world.heard = TopicIds({ONE.topic: frozenset(heard)}, ())
     seen = world.certify(whole(10), {ONE: 10})
-    assert (seen[FigureKey.CERTIFICATES], certified(seen)) == ("indeterminate", (0, 10))
+    assert (seen[FigureKey.CERTIFICATES_VERDICT], certified(seen)) == ("indeterminate", (0, 10))
     assert why in str(seen[FigureKey.NOT_PROVED_BECAUSE])
 
 
@@ -169,14 +173,17 @@ def test_what_was_altered_is_kept(world: World, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_partition_that_is_gone_from_the_destination_is_not_proved(world: World) -> None:
     seen = world.certify(whole(10, left_out={TWO: "the destination does not hold it any more"}), {ONE: 10, TWO: 1000})
-    assert (seen[FigureKey.CERTIFICATES], seen[FigureKey.NOT_PROVED]) == ("indeterminate", ("orders-1: all of it",))
+    assert (seen[FigureKey.CERTIFICATES_VERDICT], seen[FigureKey.NOT_PROVED]) == (
+        "indeterminate",
+        ("orders-1: all of it",),
+    )
     assert "does not hold it any more" in str(seen[FigureKey.NOT_PROVED_BECAUSE])
     assert FigureKey.TO_PROVE_MORE in seen
 
 
 def test_a_log_that_ends_before_its_last_mirrored_offset_is_not_proved_up_to_there(world: World) -> None:
     seen = world.certify(whole(900), {ONE: 1000})
-    assert (seen[FigureKey.CERTIFICATES], certified(seen)) == ("indeterminate", (900, 1000))
+    assert (seen[FigureKey.CERTIFICATES_VERDICT], certified(seen)) == ("indeterminate", (900, 1000))
     assert seen[FigureKey.NOT_PROVED] == ("orders-0: 100 of 1000 offsets, [900, 1000)",)
 
 
@@ -186,7 +193,7 @@ def test_a_configuration_that_was_changed_meanwhile_fails_no_run(world: World, m
 
     monkeypatch.setattr(certificate_check, "load_config", broken)
     seen = world.certify(whole(10), {ONE: 10})
-    assert (seen[FigureKey.CERTIFICATES], seen[FigureKey.NOT_PROVED_BECAUSE]) == (
+    assert (seen[FigureKey.CERTIFICATES_VERDICT], seen[FigureKey.NOT_PROVED_BECAUSE]) == (
         "indeterminate",
         ("mirrorbook.yaml: unknown key",),
     )
@@ -244,7 +251,12 @@ def test_of_what_was_not_read_in_time_each_partition_says_so_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "seen", [{FigureKey.CERTIFICATES: "passed"}, {FigureKey.CERTIFICATES: "failed", FigureKey.NOT_AS_COPIED: "x"}, {}]
+    "seen",
+    [
+        {FigureKey.CERTIFICATES_VERDICT: "passed"},
+        {FigureKey.CERTIFICATES_VERDICT: "failed", FigureKey.NOT_AS_COPIED: "x"},
+        {},
+    ],
 )
 def test_evidence_that_somebody_has_edited_is_no_traceback(seen: StepEvidence) -> None:
     assert certificate_coverage.format_coverage(seen)

@@ -41,7 +41,7 @@ def test_a_healthy_mirror_may_fail_over(view: MirrorSnapshot) -> None:
     assert [s.name for s in decision.plan.steps if not s.reversible] == ["promote", "switch", "canary", "report"]
     assert decision.plan.figures[FigureKey.LAG_OFFSETS] == 5
     assert decision.plan.partitions["orders-1"] == {
-        FigureKey.STATE: PartitionState.MIRRORING,
+        FigureKey.PARTITION_STATE: PartitionState.MIRRORING,
         FigureKey.LAG_OFFSETS: 5,
     }
     assert decision.plan.groups["g"][FigureKey.READ_AGAIN_OFFSETS] == 3
@@ -52,9 +52,9 @@ def test_a_dead_source_forbids_a_planned_failover_but_not_its_plan(view: MirrorS
     assert decision.reasons == (Finding("source_unseen", "east", reason="refused", mirror="m"),)
     assert decision.plan.figures[FigureKey.LAG_OFFSETS] is None
     assert decision.plan.partitions["orders-0"] == {
-        FigureKey.STATE: PartitionState.MIRRORING,
+        FigureKey.PARTITION_STATE: PartitionState.MIRRORING,
         FigureKey.LAG_OFFSETS: None,
-        FigureKey.POSITION: 10,
+        FigureKey.MIRROR_POSITION: 10,
         FigureKey.MISSING_OFFSETS: None,
         FigureKey.END_SEEN_S: None,
     }

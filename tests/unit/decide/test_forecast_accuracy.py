@@ -112,13 +112,13 @@ def test_the_plan_of_an_older_mirrorbook_is_written_as_that_wrote_it(view: Mirro
     assert b"foretold" not in msgspec.json.encode(older)
 
 
-GATE: StepEvidence = {"verdict": "passed", "records_in_all": 10}
+GATE: StepEvidence = {"parity_verdict": "passed", "records_in_all": 10}
 
 
 def test_nothing_is_lost_only_where_all_was_compared_equal() -> None:
     assert count_lost_planned(GATE, [])[0] == 0
     assert count_lost_planned({}, [])[0] is None
-    assert count_lost_planned({"verdict": "failed"}, [])[0] is None
+    assert count_lost_planned({"parity_verdict": "failed"}, [])[0] is None
     lost, why = count_lost_planned(GATE, [B0])
     assert lost is None
     assert "b-0" in why

@@ -65,7 +65,7 @@ def test_a_healthy_mirror_is_shown_in_numbers_and_warns_of_nothing(view: MirrorS
         FigureKey.LAG_OFFSETS: 37,
         FigureKey.WITHOUT_WRITES_S: None,
         FigureKey.PROVED_OFFSETS: 0,
-        FigureKey.ALL_OFFSETS: 123,
+        FigureKey.PROVABLE_OFFSETS: 123,
         FigureKey.LEASE_OWNER: "host-7",
         FigureKey.LEASE_RELEASED: False,
         FigureKey.LEASE_HEARTBEAT_S: 3.0,
@@ -81,7 +81,7 @@ def test_one_unknown_lag_makes_the_sum_unknown_and_is_listed_first(view: MirrorS
     assert list(list_lags(partial)) == [(A0, 7), (A1, 30), (B0, None)]
     assert shown(partial)[FigureKey.LAG_OFFSETS] is None
     assert list(list_partition_figures(partial)) == [
-        (name, {FigureKey.STATE: PartitionState.MIRRORING, FigureKey.LAG_OFFSETS: lag})
+        (name, {FigureKey.PARTITION_STATE: PartitionState.MIRRORING, FigureKey.LAG_OFFSETS: lag})
         for name, lag in (("b-0", None), ("a-1", 30), ("a-0", 7))
     ]
     lost = replace(view, destination=replace(DESTINATION, positions={A0: Offset(93)}))
@@ -391,9 +391,9 @@ def test_without_the_source_the_plan_says_what_would_be_lost_by_three_clocks(vie
     assert told[FigureKey.HEARTBEAT_NUMBERS] == {"0": 9, "1": 9}
     assert (told[FigureKey.CUT_TRANSACTIONS], told[FigureKey.TRANSACTIONS_SEEN_S]) == (1, 2.0)
     assert dict(list_partition_figures(dead))["a-0"] == {
-        FigureKey.STATE: PartitionState.MIRRORING,
+        FigureKey.PARTITION_STATE: PartitionState.MIRRORING,
         FigureKey.LAG_OFFSETS: None,
-        FigureKey.POSITION: 93,
+        FigureKey.MIRROR_POSITION: 93,
         FigureKey.MISSING_OFFSETS: 7,
         FigureKey.END_SEEN_S: 2.0,
     }
@@ -409,7 +409,7 @@ def test_without_the_source_the_plan_says_what_would_be_lost_by_three_clocks(vie
     assert shown(unplanned)[FigureKey.LOST_OFFSETS] == 37, "an answering source is only looked at"
     assert FigureKey.LOST_OFFSETS not in shown(replace(unplanned, mode=RunMode.PLANNED))
     drained = replace(dead, is_drained=True)
-    assert (shown(drained)[FigureKey.LOST_OFFSETS], shown(drained)[FigureKey.DRAINED]) == (0, True)
+    assert (shown(drained)[FigureKey.LOST_OFFSETS], shown(drained)[FigureKey.SOURCE_DRAINED]) == (0, True)
     bad = {**drained.statuses, A1: replace(status(A1, PartitionState.FAILED), reason="damaged")}
     assert shown(replace(drained, statuses=bad))[FigureKey.LOST_OFFSETS] == 30, "what FAILED partitions miss"
     assert FigureKey.SOURCE_SEEN_S not in shown(drained)

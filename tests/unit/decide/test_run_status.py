@@ -176,7 +176,7 @@ def test_what_certificates_prove_is_said_at_the_end_of_a_run_without_its_source(
     run, steps = a_run(*lost, RunState.DONE), upto(*lost, "report", StepState.DONE)
     assert "Certificates" not in said(run, steps)
     seen: StepEvidence = {
-        FigureKey.CERTIFICATES: "failed",
+        FigureKey.CERTIFICATES_VERDICT: "failed",
         FigureKey.CERTIFIED_OFFSETS: 0,
         FigureKey.CERTIFIABLE_OFFSETS: 9,
         FigureKey.NOT_AS_COPIED: ("a-0: altered",),

@@ -229,7 +229,7 @@ def test_how_much_is_proved_is_said_with_its_age() -> None:
     assert proved(660_000) == (45, 65, 60.0, 600.0)
     assert proved(500_000) == (45, 65, None, 440.0), "clocks differ"
     assert proved(599_500) == (45, 65, 0.0, 539.5)
-    none: Figures = {FigureKey.PROVED_OFFSETS: 0, FigureKey.ALL_OFFSETS: 65}
+    none: Figures = {FigureKey.PROVED_OFFSETS: 0, FigureKey.PROVABLE_OFFSETS: 65}
     assert dict(list_proof_figures(proof, ends, {}, 660_000)) == none
     assert dict(list_proof_figures(None, ends, IDS, 660_000)) == none
 

@@ -109,7 +109,7 @@ def test_the_page_tells_the_run_step_by_step(tmp_path: Path) -> None:
 
 
 def test_first_of_all_it_says_what_was_lost_and_how_that_is_known(tmp_path: Path) -> None:
-    gate = {"verdict": "passed", "records_in_all": 120, "records_since_proof": 20, "partitions": 2}
+    gate = {"parity_verdict": "passed", "records_in_all": 120, "records_since_proof": 20, "partitions": 2}
     proved = [*STEPS[:3], step("parity", 6, 7, evidence=gate), *STEPS[3:]]
     assert page_of(tmp_path, RUN, proved).facts[6:8] == [
         "nothing", "120 records of 2 partitions compared equal, the last 20 of them behind the fence",
@@ -118,7 +118,7 @@ def test_first_of_all_it_says_what_was_lost_and_how_that_is_known(tmp_path: Path
     lost, known = page_of(tmp_path, RUN, [*STEPS[:3], step("parity", 6, 7, evidence=in_part), *STEPS[3:]]).facts[6:8]
     assert lost == "unknown; nothing of what was compared"
     assert known.endswith("behind the fence; promoted as they were, and not compared: a-1")
-    for changed in ({"records_in_all": 0}, {"verdict": "indeterminate"}):
+    for changed in ({"records_in_all": 0}, {"parity_verdict": "indeterminate"}):
         doubtful = [*STEPS[:3], step("parity", 6, 7, evidence={**gate, **changed}), *STEPS[3:]]
         assert page_of(tmp_path, RUN, doubtful).facts[6] == "unknown"
     failed = [*STEPS[:3], step("parity", 6, 7, evidence=gate, state=StepState.FAILED)]
@@ -162,7 +162,7 @@ def headline_of(folder: Path, run: Run, steps: list[StepRecord]) -> list[str]:
 
 
 def test_the_page_begins_with_a_verdict_and_four_figures(tmp_path: Path) -> None:
-    gate = {"verdict": "passed", "records_in_all": 66_092, "records_since_proof": 20, "partitions": 2}
+    gate = {"parity_verdict": "passed", "records_in_all": 66_092, "records_since_proof": 20, "partitions": 2}
     steps = [*STEPS[:3], step("parity", 6, 7, evidence=gate), STEPS[3]]
     reread = ForecastOutcome(lost_offsets=0, lost_basis="", reread_offsets={"g": 900, "h": 125}, reread_basis="asked")
     assert headline_of(tmp_path, replace(RUN, forecast_outcome=reread), steps) == [
@@ -245,7 +245,7 @@ def test_of_a_source_that_is_lost_the_page_says_what_certificates_prove(tmp_path
         return Page(path.read_text(encoding="utf-8")).facts[9:11]
 
     some: StepEvidence = {
-        FigureKey.CERTIFICATES: "indeterminate",
+        FigureKey.CERTIFICATES_VERDICT: "indeterminate",
         FigureKey.CERTIFIED_OFFSETS: 80,
         FigureKey.CERTIFIABLE_OFFSETS: 100,
         FigureKey.NOT_AS_COPIED: (),
@@ -259,7 +259,7 @@ def test_of_a_source_that_is_lost_the_page_says_what_certificates_prove(tmp_path
     assert told({**some, FigureKey.NOT_AS_COPIED: ("a-0: altered",)})[0].startswith(
         "NOT AS IT WAS COPIED: a-0: altered."
     )
-    assert told({**some, FigureKey.CERTIFICATES: "passed"})[0] == "80 of 100 offsets are as they were copied"
+    assert told({**some, FigureKey.CERTIFICATES_VERDICT: "passed"})[0] == "80 of 100 offsets are as they were copied"
     assert told({})[0] == "unknown"
     assert make_headline(lost, [], "", some).figures[-1] == (
         "Proved equal",

@@ -39,7 +39,7 @@ from tests.support.random_seeds import EXPLORE
 LOST: Mapping[str, StepEvidence] = {"record_lmo": {"compared_before_offsets": 90, "mirrored_offsets": 100}}
 VOUCHED: Mapping[str, StepEvidence] = {
     "report": {
-        "certificates": "passed",
+        "certificates_verdict": "passed",
         "certified_offsets": 9,
         "certifiable_offsets": 9,
         "not_as_copied": (),

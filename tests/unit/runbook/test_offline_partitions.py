@@ -66,7 +66,11 @@ def test_by_the_word_it_is_left_behind_and_the_plan_says_what_that_means(left: M
     [told] = [line for line in map(str, plan.warnings) if "left behind" in line]
     assert "orders-1 (position 15, 7 offset(s) known to be missing, its end last seen 1.5 s ago)" in told
     row = plan.partitions["orders-1"]
-    assert (row[FigureKey.LAG_OFFSETS], row[FigureKey.LEFT_BEHIND], row[FigureKey.POSITION]) == (None, True, 15)
+    assert (row[FigureKey.LAG_OFFSETS], row[FigureKey.PARTITION_LEFT_BEHIND], row[FigureKey.MIRROR_POSITION]) == (
+        None,
+        True,
+        15,
+    )
     assert plan.figures[FigureKey.LEFT_BEHIND_PARTITIONS] == 1
     assert plan.figures[FigureKey.LEFT_BEHIND_OFFSETS] == 7
     assert plan.figures[FigureKey.LAG_OFFSETS] == 0, "of all that is drained"
@@ -155,7 +159,7 @@ def test_what_has_a_leader_again_is_drained_like_the_others() -> None:
 
 
 def test_what_was_lost_with_it_is_unknown_until_a_failback_counts_it() -> None:
-    lost, why = count_lost_planned({"verdict": ParityVerdict.PASSED}, [], [P1])
+    lost, why = count_lost_planned({FigureKey.PARITY_VERDICT: ParityVerdict.PASSED}, [], [P1])
     assert (lost, "left behind without a leader: orders-1" in why) == (None, True)
 
 
@@ -269,7 +273,7 @@ def test_a_task_of_before_is_outwaited_before_its_place_is_recorded(
     copy = lambda link: lambda ends, *_: copied.append(tuple(ends))  # noqa: E731
     steps = replace(steps, services=cast("Any", SimpleNamespace(copy=copy)))
     steps.journal.perform("fence", dict)
-    assert steps.journal.perform("drain", steps._drain).evidence["left_behind"] == "1: orders-1 at 15"
+    assert steps.journal.perform("drain", steps._drain).evidence["left_behind_ends"] == {"orders-1": 15}
     assert (copied, events) == ([(P0,)], ["waited", "looked at orders-1"])
     assert (steps.positions, steps.left_behind[P1].high_watermark) == ({P0: 9}, 15)
 

@@ -15,6 +15,7 @@ from mirror_core.decide.failover_scope import EMPTY_SCOPE
 from mirror_core.evidence.fence_file import fence_file_path, write_fence_file
 from mirror_core.model import timing
 from mirror_core.model.errors import Refused, RemoteFault
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.files import Unwritable
 from mirror_core.model.names import Offset, Partition, PartitionOffsets
 from mirror_core.model.parity_verdict import ParityVerdict
@@ -126,7 +127,7 @@ def test_of_one_that_a_command_has_closed_its_log_ends_tell(
     journal.save_checkpoint("begin", EMPTY_SCOPE)
     journal.save_checkpoint("fence", FenceResult(ends=PartitionOffsets(), authorizer=False, command=True))
     journal.save_checkpoint("drain", DrainResult(positions=PartitionOffsets.from_mapping({P0: Offset(5)})))
-    journal.perform("parity", lambda: {"verdict": ParityVerdict.PASSED})
+    journal.perform("parity", lambda: {FigureKey.PARITY_VERDICT: ParityVerdict.PASSED})
     monkeypatch.setattr(planned_steps, "probe_source", lambda link, denials, partitions: look)
     assert PlannedSteps(LINK, cast("Any", None), cast("Any", journal.log), journal).count_lost()[0] == lost
 
@@ -148,7 +149,7 @@ def test_what_a_fenced_source_took_since_is_known_only_if_a_broker_shows_the_fen
     journal = journal_of(RUN.id, "parity")
     journal.save_checkpoint("begin", EMPTY_SCOPE)
     journal.save_checkpoint("fence", FenceResult(ends=PartitionOffsets(), authorizer=authorizer))
-    journal.perform("parity", lambda: {"verdict": ParityVerdict.PASSED})
+    journal.perform("parity", lambda: {FigureKey.PARITY_VERDICT: ParityVerdict.PASSED})
     monkeypatch.setattr(planned_steps, "probe_source", lambda link, denials, partitions: look)
     writer = cast("Any", journal.log)
     found, by = PlannedSteps(LINK, cast("Any", None), writer, journal).count_lost()
