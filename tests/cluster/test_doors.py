@@ -15,8 +15,9 @@ import pytest
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.task_runner import LocalRunner
 from mirror_core.decide.command_rules import MirrorCommand
+from mirror_core.decide.mirror_change import FilterChange
 from mirror_core.decide.steps import list_step_names
-from mirror_core.mirrors import control, mirror_commands, partition_recovery
+from mirror_core.mirrors import control, mirror_change, mirror_commands, partition_recovery
 from mirror_core.mirrors.recovery_plan import RecoveryPlan
 from mirror_core.model.errors import HeldByRun, LostOwnership
 from mirror_core.model.mirror import DesiredState, PartitionState
@@ -61,6 +62,7 @@ CALLS: Final[Mapping[MirrorCommand, Callable[[MirrorLink], object]]] = {
     MirrorCommand.THROTTLE: lambda link: mirror_commands.throttle_mirror(link, 1_000_000),
     MirrorCommand.SYNC: mirror_commands.run_sync,
     MirrorCommand.STOP: mirror_commands.stop_mirror,
+    MirrorCommand.CHANGE: lambda link: mirror_change.change_mirror(link, FilterChange(groups=("another",)), ""),
     MirrorCommand.RECOVER: lambda link: partition_recovery.recover_partitions(link, RecoveryPlan((), ()), print),
     MirrorCommand.DELETE: mirror_commands.delete_mirror,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from mirror_core.mirrors.preflight import RightStatus, check_cluster
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.model.sync_state import SyncAction, SyncCategory
 from mirror_core.sync.acl_sync import apply_promotion, demote_topics
-from mirror_core.sync.fence_acls import TRANSACTION_WAIT_S
 from mirror_core.sync.mirror_sync import sync_mirror
 from mirrorbook_tools.sandbox.sandbox import Sandbox
 from mirrorbook_tools.sandbox.state import load_state, save_state
@@ -93,7 +91,5 @@ def test_heartbeats_do_not_keep_a_source_that_nobody_can_fence_from_standing_sti
         beating(mirrored, 2)
         failover = mirrored.failover
         run = failover.begin(failover.plan(RunMode.PLANNED).hash)
-        began = time.monotonic()
-        assert failover.drive(run.id).state is RunState.DONE
-        assert time.monotonic() - began < TRANSACTION_WAIT_S, "the fence did not wait for a heart that beats"
+        assert failover.drive(run.id).state is RunState.DONE  # NotFenced, if heartbeats were waited for
     assert beats(mirrored) == beats(mirrored, "east")
