@@ -230,6 +230,7 @@ def both(monkeypatch: pytest.MonkeyPatch, *, seen: bool, begun: list[str], answe
     conductors = {A: conductor(A, replace(SEEN, source_seen=seen)), B: conductor(B, SEEN)}
     monkeypatch.setattr(SetFailover, "_read_member_runs", lambda self, attempt: {})
     monkeypatch.setattr(SetFailover, "_group_by_attempt", lambda self, started_by: {})
+    monkeypatch.setattr(SetFailover, "_read_states", lambda self: {"west": State()})
     return SetFailover(MirrorSet("shop", (A, B)), conductors, RunMode.UNPLANNED, print_line=lambda line: None)
 
 

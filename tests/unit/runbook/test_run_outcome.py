@@ -82,7 +82,7 @@ def test_a_rejected_run_is_closed_by_what_the_newest_one_left(monkeypatch: pytes
 
 def test_what_was_refused_for_a_run_that_holds_the_mirror_names_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
     held = a_run("m-failover-1", RunKind.FAILOVER, RunState.RUNNING, 10)
-    late = a_run("m-failback-1", RunKind.FAILBACK, RunState.DONE, 99)  # by a clock that is ahead
+    late = a_run("m-failback-1", RunKind.FAILBACK, RunState.DONE, 5)  # begun before it, by a clock that was ahead
     answers(monkeypatch, State(), a_state(MIRROR, held, late))
     text = " ".join(read_mirror_status(HERE, None))
     assert text.startswith(
