@@ -68,9 +68,9 @@ def unfence(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Lift the fence of a failover whose destination died before it was promoted. Needs this cluster and the file only.
+    """Lift the fence of a failover whose destination died before it was promoted. Needs this cluster and the file.
 
-    Exit code 3 when the destination answers and was promoted.
+    Exit code 3 when the destination answers and was promoted, or another cluster is silent.
     """
     loaded = load_configuration(config)
     cluster, fence = loaded.cluster(name), read_fence_file(file)

@@ -24,6 +24,7 @@ from mirror_core.kafka.config import ClusterConfig, Config
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Resource
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, Refused
 from mirror_core.model.files import Unwritable
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import MirrorName, Partition, get_base_name
 from mirror_core.model.run import RunKind, RunState
@@ -150,12 +151,6 @@ def preview_lift(config: Config, cluster: ClusterConfig, fence: FenceFile) -> Li
     _check_held_by_others(config, fence, state_or_error)
     if isinstance(current_acls, BrokerAcls) and not fence.command:
         warnings += _list_other_denials(cluster, fence, current_acls)
-    if fence.command:
-        warnings += (
-            f"{unanswered}: nobody knows whether a failover towards it keeps topics of {cluster.name} closed, which"
-            " this opens"
-            for unanswered in _find_held(config, fence, state_or_error)[1]
-        )
     if isinstance(state_or_error, State):
         check_may_lift(state_or_error, fence)
         warnings.insert(0, _format_destination_answer(state_or_error, fence))
@@ -226,17 +221,13 @@ def _find_held(
 
 def _check_held_by_others(config: Config, fence: FenceFile, state_or_error: State | MirrorError) -> None:
     """Whatever destination and mirror the file names: it may be edited."""
-    if fence.command:  # what others hold stays closed
-        return
-    held_topics = _find_held(config, fence, state_or_error)[0] & set(fence.topics)
-    if held_topics:
-        raise Refused(
-            f"run {fence.run}: its fence on {fence.cluster} is not lifted",
-            [
-                f"a failover that is not {fence.mirror}'s to {fence.destination} keeps"
-                f" {join_limited(sorted(held_topics))} closed: is the file as step `fence` wrote it?"
-            ],
-        )
+    held_topics, unanswered = _find_held(config, fence, state_or_error)
+    reasons = [Finding("fence_maybe_anothers", fence.destination, clusters=unanswered)] if unanswered else []
+    # With a command, what others hold stays closed.
+    if held := sorted(held_topics & set(() if fence.command else fence.topics)):
+        reasons.append(Finding("fence_anothers", fence.destination, mirror=fence.mirror, topics=held))
+    if reasons:
+        raise Refused(f"run {fence.run}: its fence on {fence.cluster} is not lifted", reasons)
 
 
 def _build_lift_target(

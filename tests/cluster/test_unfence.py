@@ -292,6 +292,26 @@ def test_an_edited_file_lifts_no_fence_of_what_was_promoted(pair: Pair, tmp_path
         assert denied(pair.east, topic), "applications can write on both sides"
 
 
+def test_an_edited_file_lifts_no_fence_while_the_true_destination_is_silent(pair: Pair, tmp_path: Path) -> None:
+    """Applications may write there, where only this machine does not reach it."""
+    mirrored, topic = copied(pair, tmp_path)
+    run = through(mirrored, "promote")
+    assert mirrored.failover.drive(run).state is RunState.DONE
+    file = tmp_path / f"run-{run}" / f"unfence-{run}.json"
+    cluster, fence = mirrored.config.cluster("east"), read_fence_file(file)
+    with suspended(pair.west):
+        for destination in ("elsewhere", "east"):
+            edited = replace(fence, destination=ClusterName(destination))
+            for lift in (
+                lambda e=edited: preview_lift(mirrored.config, cluster, e),
+                lambda e=edited: lift_by_file(mirrored.config, cluster, e, tmp_path / file.name),
+            ):
+                with pytest.raises(Refused, match=r"no answer from west") as refused:
+                    lift()
+                assert "--config" in str(refused.value), "whoever knows better is told how"
+        assert denied(pair.east, topic), "applications can write on both sides"
+
+
 def test_nobody_is_stopped_when_the_file_cannot_be_written(pair: Pair, tmp_path: Path) -> None:
     mirrored, topic = copied(pair, tmp_path)
     run = through(mirrored, "prove")
