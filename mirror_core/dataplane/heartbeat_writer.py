@@ -19,7 +19,7 @@ from mirror_core.kafka.config import Principal
 from mirror_core.kafka.heartbeat_topic import HeartbeatProducer, ensure_heartbeat_topic
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.log_reader import LogReader
-from mirror_core.kafka.topics import set_broker_time
+from mirror_core.kafka.topics import correct_configs
 from mirror_core.model.errors import Indeterminate, MirrorError
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import Lease
@@ -29,6 +29,7 @@ from mirror_core.model.timing import MAX_FRESH_AGE_S, TIMEOUTS, now_ms
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.record_encoding import parse_mirror_name
 from mirror_core.state.state_records import STATE_TOPIC, State
+from mirror_core.state.state_topic import STATE_TOPIC_CONFIGS
 
 _log = get_logger(__name__)
 
@@ -88,7 +89,7 @@ class HeartbeatWriter:
         try:
             with ClusterClient(self._link.destination, timeout_s=TIMEOUTS.monitor_response_s) as destination:
                 self._read_offset = list_offsets(destination, [_STATE_PARTITION], OffsetPoint.LOG_END)[_STATE_PARTITION]
-                set_broker_time(destination, STATE_TOPIC)
+                correct_configs(destination, STATE_TOPIC, STATE_TOPIC_CONFIGS)
             with ClusterClient(self._link.source, timeout_s=TIMEOUTS.monitor_response_s) as source:
                 self._partitions = ensure_heartbeat_topic(source, self.topic)
         except MirrorError as error:

@@ -17,7 +17,7 @@ from mirror_core.kafka.error_mapping import ErrorCode, make_fault
 from mirror_core.kafka.librdkafka import RenewingProducer
 from mirror_core.kafka.log_offsets import OffsetPoint, list_available_offsets
 from mirror_core.kafka.log_reader import LogReader
-from mirror_core.kafka.topics import BROKER_TIME_CONFIGS, NewTopic, create_topics, set_broker_time
+from mirror_core.kafka.topics import BROKER_TIME_CONFIGS, NewTopic, correct_configs, create_topics
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.source_observation import Heartbeat
@@ -46,7 +46,7 @@ def ensure_heartbeat_topic(client: ClusterClient, topic: str) -> int:
     if topic in metadata.denied:
         raise make_fault(client, f"topic {topic}", "Metadata (needs DESCRIBE)", ErrorCode.topic_authorization_failed)
     if topic in metadata.topics:
-        set_broker_time(client, topic)
+        correct_configs(client, topic)
     else:
         brokers = client.brokers()
         factor = min(3, len(brokers))

@@ -176,14 +176,18 @@ def try_alter_configs(
     return refusals
 
 
-def set_broker_time(client: ClusterClient, topic: str) -> None:
+def find_wrong_configs(topic_configs: TopicConfigs | None, wanted: Mapping[str, str]) -> dict[str, str]:
+    """What has to be set; empty without the topic."""
+    return {} if topic_configs is None else dict(wanted.items() - topic_configs.effective.items())
+
+
+def correct_configs(client: ClusterClient, topic: str, wanted: Mapping[str, str] = BROKER_TIME_CONFIGS) -> None:
     """Only logged where denied."""
     try:
-        topic_configs = describe_configs(client, [topic]).get(topic)
-        if topic_configs is not None and not BROKER_TIME_CONFIGS.items() <= topic_configs.effective.items():
-            alter_configs(client, {topic: BROKER_TIME_CONFIGS})
+        for key, value in sorted(find_wrong_configs(describe_configs(client, [topic]).get(topic), wanted).items()):
+            alter_configs(client, {topic: {key: value}})
     except RemoteFault as error:
-        _log.info("topic %s keeps the times of its writers: %s", topic, error, cluster=client.name)
+        _log.info("topic %s keeps settings that Mirrorbook does not want: %s", topic, error, cluster=client.name)
 
 
 def _alter_configs(

@@ -26,11 +26,10 @@ from mirror_core.kafka.config import ClusterConfig, Config, Principal
 from mirror_core.kafka.log_offsets import OffsetPoint, PartitionProducer, describe_known_producers, list_offsets
 from mirror_core.kafka.log_snapshot import fetch_log_sizes
 from mirror_core.kafka.topics import (
-    BROKER_TIME_CONFIGS,
     NewTopic,
+    correct_configs,
     create_topics,
     describe_available_configs,
-    set_broker_time,
     wait_for_leaders,
 )
 from mirror_core.mirrors.broker_checks import UNCLEAN_ELECTION_KEY, check_auto_creation, list_refused_answers
@@ -43,7 +42,7 @@ from mirror_core.model.timing import TIMEOUTS, now_ms
 from mirror_core.state import active_cluster
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link, read_states
 from mirror_core.state.state_records import STATE_TOPIC, State
-from mirror_core.state.state_topic import read_complete_state
+from mirror_core.state.state_topic import STATE_TOPIC_CONFIGS, read_complete_state
 from mirror_core.state.writer import StateWriter, make_control_id
 from mirror_core.sync.circle_search import search_circles
 from mirror_core.sync.mirror_topics import TopicPlacement, create_missing_topics, list_mirror_topics
@@ -229,16 +228,15 @@ def generate_producer_id() -> int:
 
 def ensure_state_topic(client: ClusterClient) -> None:
     if STATE_TOPIC in client.metadata([STATE_TOPIC]).topics:
-        set_broker_time(client, STATE_TOPIC)
+        correct_configs(client, STATE_TOPIC, STATE_TOPIC_CONFIGS)
         return
     factor = min(3, len(client.brokers()))
     configs = {
-        "cleanup.policy": "compact",
         "min.insync.replicas": "2" if factor == 3 else "1",
         # Leases and observations are replaced every second or two: keep what a reader has to scan small.
         "segment.bytes": str(8 << 20),
         "min.cleanable.dirty.ratio": "0.1",
-        **BROKER_TIME_CONFIGS,
+        **STATE_TOPIC_CONFIGS,
     }
     create_topics(client, [NewTopic(name=STATE_TOPIC, partitions=1, replication_factor=factor, configs=configs)])
     wait_for_leaders(client, [STATE_TOPIC])
@@ -259,7 +257,7 @@ def _ensure_active_topic(*clients: ClusterClient) -> None:
     for client in clients:
         try:
             active_cluster.ensure_active_topic(client)
-            set_broker_time(client, ACTIVE_TOPIC)
+            correct_configs(client, ACTIVE_TOPIC)
         except MirrorError as error:
             _log.info("applications cannot follow a topic there: %s", error, cluster=client.name)
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.topics import BROKER_TIME_CONFIGS
 from mirror_core.model.text import format_shell_command
 from mirror_core.state.state_cache import STATE_CACHE, read_from_cache
 from mirror_core.state.state_records import STATE_TOPIC, State
 from mirror_core.state.topic_reader import read_from_start
 
+STATE_TOPIC_CONFIGS: Final[Mapping[str, str]] = MappingProxyType(
+    {"cleanup.policy": "compact", "retention.ms": "-1", "retention.bytes": "-1", **BROKER_TIME_CONFIGS}
+)
+"""Whatever else makes brokers forget mirrors, and fences that are owed. Without time and size limits a policy for all
+topics of a cluster that says `delete` deletes nothing."""
 STATE_TRANSACTION_MS: Final = 10_000
 """Also for owners killed during a commit."""
 _ABORT_WAIT_S: Final = 35.0

@@ -11,6 +11,7 @@ from mirror_core.decide.clock_skew import to_owner_clock_ms
 from mirror_core.decide.command_rules import format_held_by
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
+from mirror_core.kafka.topics import describe_configs, find_wrong_configs
 from mirror_core.model.errors import HeldByRun, Refused
 from mirror_core.model.json_documents import JsonDocument
 from mirror_core.model.logs import get_logger
@@ -21,18 +22,20 @@ from mirror_core.state.journal import JournalLog
 from mirror_core.state.lease import CLOCK_TIMEOUT_S
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.run_heartbeat import find_conductor_status
-from mirror_core.state.state_records import State, StateRecord, Tombstone
-from mirror_core.state.state_topic import read_complete_state
+from mirror_core.state.state_records import STATE_TOPIC, State, StateRecord, Tombstone
+from mirror_core.state.state_topic import STATE_TOPIC_CONFIGS, read_complete_state
 from mirror_core.sync.acl_sync import sync_acls
 from mirror_core.sync.cluster_identity import check_cluster_ids
 from mirror_core.sync.mirror_topics import (
     TopicPlacement,
+    apply_config_changes,
     create_missing_topics,
     list_hidden_rows,
     list_left_out_rows,
     list_mirror_topics,
     list_stopped_topics,
     sync_configs,
+    to_change_rows,
 )
 from mirror_core.sync.offset_commits import OffsetCommitter
 from mirror_core.sync.offset_sync import list_groups_in_scope, sync_groups
@@ -117,6 +120,7 @@ def _run_sync(
             **{n: matching_topics[n] for n, kind in placement.failure_kinds.items() if kind is FailureKind.RECREATED},
         }
         if SyncCategory.CONFIGS in only:
+            rows += _correct_state_topic(destination, dry_run=log is None)
             rows += list_left_out_rows(placement) if log is None else []
             config_rows, new_settings = sync_configs(link, state, source, destination, ready, dry_run=log is None)
             rows += config_rows
@@ -166,6 +170,18 @@ def _run_sync(
         parts=tuple(part for part in SyncCategory if part in only),
         rows=tuple(rows),
         topics=frozenset(ready),
+    )
+
+
+def _correct_state_topic(destination: ClusterClient, *, dry_run: bool) -> list[DriftRow]:
+    """Otherwise brokers delete what is remembered of mirrors and fences."""
+    described = describe_configs(destination, [STATE_TOPIC]).get(STATE_TOPIC)
+    wrong = find_wrong_configs(described, STATE_TOPIC_CONFIGS)
+    if described is None or not wrong:
+        return []
+    refused = apply_config_changes(destination, {STATE_TOPIC: wrong}, validate_only=dry_run)
+    return to_change_rows(
+        STATE_TOPIC, wrong, STATE_TOPIC_CONFIGS, described.effective, refused.get(STATE_TOPIC, {}), dry_run=dry_run
     )
 
 

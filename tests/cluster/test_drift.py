@@ -12,14 +12,19 @@ import pytest
 
 from mirror_core.copy.log_ends import find_ends_as_sent
 from mirror_core.dataplane.task_runner import LocalRunner
+from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.produce_link import ProduceLink, Tag
-from mirror_core.kafka.topics import alter_configs, delete_records
-from mirror_core.model.errors import PartitionFailed, Unreachable
+from mirror_core.kafka.topics import TopicConfigs, alter_configs, delete_records, describe_configs
+from mirror_core.mirrors.creation import ensure_state_topic
+from mirror_core.model.errors import PartitionFailed, RemoteFault, Unreachable
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.sync_state import SyncCategory
 from mirror_core.model.task_messages import Assignment, TaskReport
-from mirror_core.state.state_records import PartitionRecord
+from mirror_core.state.state_records import STATE_TOPIC, PartitionRecord
+from mirror_core.state.state_topic import STATE_TOPIC_CONFIGS
+from mirror_core.sync.mirror_sync import preview_sync, sync_mirror
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.links import writer_of
 from tests.drill.one_task import one_task
@@ -229,3 +234,35 @@ def test_a_data_plane_that_goes_on_looks_at_the_ends_of_logs_once(
         wait_until(lambda: len(told) >= 4, timeout_s=TIMEOUT_S, why="epochs go by")
     # The second epoch is planned before the first one's tasks have said anything.
     assert told[:4] == [False, False, True, True]
+
+
+def describe_state_topic(cluster: SandboxCluster) -> TopicConfigs:
+    with as_admin(cluster) as client:
+        return describe_configs(client, [STATE_TOPIC])[STATE_TOPIC]
+
+
+@pytest.mark.parametrize("found_by", ["sync", "creation"])
+def test_a_policy_for_all_topics_does_not_make_brokers_forget_mirrors_and_fences(
+    pair: Pair, tmp_path: Path, found_by: str
+) -> None:
+    """Whatever is older than its retention would go within minutes: a mirror is recorded once."""
+    mirrored = new_mirror(pair, tmp_path, new_topic(pair.east))
+    with as_admin(pair.west) as client:
+        alter_configs(client, {STATE_TOPIC: {"cleanup.policy": "delete"}})
+        assert describe_state_topic(pair.west).effective["retention.ms"] == "-1", "nothing goes before it is corrected"
+        alter_configs(client, {STATE_TOPIC: {"retention.ms": None, "retention.bytes": "1000000"}})
+        configs = frozenset({SyncCategory.CONFIGS})
+        drift = {row.subject for row in preview_sync(mirrored.link, mirrored.state, only=configs).rows}
+        wrong = {f"{STATE_TOPIC}: {key}" for key in ("cleanup.policy", "retention.ms", "retention.bytes")}
+        assert wrong <= drift, "readiness names it"
+        assert describe_state_topic(pair.west).effective["cleanup.policy"] == "delete", "a look changes nothing"
+        if found_by == "sync":
+            with writer_of(mirrored.link) as writer:
+                done = sync_mirror(mirrored.link, writer, only=configs)
+            assert {row.subject for row in done.rows if row.done} >= wrong
+        else:
+            with ClusterClient(mirrored.link.destination) as control:
+                ensure_state_topic(control)
+        assert STATE_TOPIC_CONFIGS.items() <= describe_state_topic(pair.west).effective.items()
+        with pytest.raises(RemoteFault, match="policy_violation"):
+            delete_records(client, {Partition(STATE_TOPIC, 0): Offset(1)})
