@@ -301,7 +301,7 @@ def forecast(name: NameArgument, config: ConfigOption = None, as_json: JsonOptio
         (
             run.id,
             run.plan.mode,
-            f"{row.subject} {row.item}".strip(),
+            f"{row.label} {row.item}".strip(),
             forecast_accuracy.format_forecast(row),
             forecast_accuracy.format_counted(row),
             forecast_accuracy.format_error(row),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import islice
+from types import MappingProxyType
 from typing import Final
 
 from mirror_core.decide import failover_scope
@@ -29,21 +31,44 @@ from mirror_core.model.pending_fence import PendingFence
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, list_newest_first
 
 MAX_FORECAST_GROUPS: Final = 1000
-SECONDS_ROWS: Final = {
-    RunMode.PLANNED: "seconds without writes",
-    RunMode.UNPLANNED: "seconds from first step to promotion",
-}
-LOST_ROW, READ_AGAIN_ROW = "offsets lost", "offsets read again"
 _UNSEEN_TEXT: Final = "the old source was not seen since"
 
 GroupPositions = Mapping[str, Mapping[Partition, Offset]]
 """By group: the next offset to read of each partition."""
 
 
+class ForecastKey(StrEnum):
+    WITHOUT_WRITES_S = "without_writes_s"
+    FIRST_STEP_TO_PROMOTION_S = "first_step_to_promotion_s"
+    STEP_S = "step_s"
+    """By step."""
+    LOST_OFFSETS = "lost_offsets"
+    READ_AGAIN_OFFSETS = "read_again_offsets"
+    """By group."""
+
+
+_LABELS: Final[Mapping[ForecastKey, str]] = MappingProxyType(
+    {
+        ForecastKey.WITHOUT_WRITES_S: "seconds without writes",
+        ForecastKey.FIRST_STEP_TO_PROMOTION_S: "seconds from first step to promotion",
+        ForecastKey.STEP_S: "seconds of step",
+        ForecastKey.LOST_OFFSETS: "offsets lost",
+        ForecastKey.READ_AGAIN_OFFSETS: "offsets read again",
+    }
+)
+STANDSTILL_KEYS: Final[Mapping[RunMode, ForecastKey]] = MappingProxyType(
+    {
+        RunMode.PLANNED: ForecastKey.WITHOUT_WRITES_S,
+        RunMode.UNPLANNED: ForecastKey.FIRST_STEP_TO_PROMOTION_S,
+    }
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastComparison:
-    subject: str
+    key: ForecastKey
     item: str = ""
+    """Step or group; empty where the key has no such."""
     at_least: float | None
     at_most: float | None
     counted: float | None
@@ -52,6 +77,10 @@ class ForecastComparison:
     error: float | None
     """Counted minus the nearest forecast value. None: one of them is unknown."""
     basis: str = ""
+
+    @property
+    def label(self) -> str:
+        return _LABELS[self.key]
 
 
 def select_application_partitions(partitions: Iterable[Partition]) -> frozenset[Partition]:
@@ -227,7 +256,7 @@ def list_forecast_rows(run: Run, steps: Iterable[StepRecord]) -> tuple[ForecastC
     seconds = forecast.seconds if forecast else None
     forecast_rows = [
         _build_row(
-            SECONDS_ROWS[run.plan.mode],
+            STANDSTILL_KEYS[run.plan.mode],
             "",
             seconds,
             seconds,
@@ -239,13 +268,13 @@ def list_forecast_rows(run: Run, steps: Iterable[StepRecord]) -> tuple[ForecastC
     for step in records:
         forecast_s = forecast.steps.get(step.step) if forecast else None
         step_s = measure_step_s(step)
-        forecast_rows.append(_build_row("seconds of step", step.step, forecast_s, forecast_s, step_s, unit="s"))
+        forecast_rows.append(_build_row(ForecastKey.STEP_S, step.step, forecast_s, forecast_s, step_s, unit="s"))
     counted = run.forecast_outcome
     least_lost = forecast.lost_offsets if forecast else None
     most_lost = None if forecast is None or forecast.lost_is_minimum else forecast.lost_offsets
     forecast_rows.append(
         _build_row(
-            LOST_ROW,
+            ForecastKey.LOST_OFFSETS,
             "",
             least_lost,
             most_lost,
@@ -261,14 +290,19 @@ def list_forecast_rows(run: Run, steps: Iterable[StepRecord]) -> tuple[ForecastC
         low, high = forecast_groups.get(group, (None, None))
         forecast_rows.append(
             _build_row(
-                READ_AGAIN_ROW, group, low, high, counted_groups.get(group), counted.reread_basis if counted else ""
+                ForecastKey.READ_AGAIN_OFFSETS,
+                group,
+                low,
+                high,
+                counted_groups.get(group),
+                counted.reread_basis if counted else "",
             )
         )
     return tuple(forecast_rows)
 
 
 def _build_row(
-    subject: str,
+    key: ForecastKey,
     item: str,
     at_least: float | None,
     at_most: float | None,
@@ -281,7 +315,7 @@ def _build_row(
         nearest = counted if at_most is None else min(counted, at_most)
         error = counted - (at_least if at_most is None else max(at_least, nearest))
     return ForecastComparison(
-        subject=subject,
+        key=key,
         item=item,
         at_least=at_least,
         at_most=at_most,

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -54,58 +55,73 @@ _CUT_KEYS: Final = (
 )
 
 
+class ReportQuestion(StrEnum):
+    """A question of the first page."""
+
+    WHAT = "What"
+    WHEN = "When"
+    TAKEN_BACK = "What was taken back"
+    LOST = "What was lost"
+    BASIS = "How do we know"
+    COMPARED_BEFORE = "What was compared with the source before"
+    CERTIFICATES = "What certificates prove of it"
+    TO_PROVE_MORE = "To prove more"
+
+
 def find_loss_answer(run: Run, steps: Sequence[StepRecord]) -> str:
-    return dict(answer_questions(run, steps, "", "")).get("What was lost", UNKNOWN_TEXT)  # the answer names no cluster
+    return dict(answer_questions(run, steps, "", "")).get(
+        ReportQuestion.LOST, UNKNOWN_TEXT
+    )  # the answer names no cluster
 
 
 def answer_questions(
     run: Run, steps: Sequence[StepRecord], source: str, destination: str, proof: StepEvidence = NO_PROOF
 ) -> Iterator[tuple[str, str]]:
-    yield "What", _describe_outcome(run, steps, source, destination)
-    yield "When", _describe_times(run, steps, source)
+    yield ReportQuestion.WHAT, _describe_outcome(run, steps, source, destination)
+    yield ReportQuestion.WHEN, _describe_times(run, steps, source)
     if run.plan.kind is RunKind.FAILBACK:
         salvage_step = next((s for s in steps if s.step == "salvage" and s.state is StepState.DONE), None)
         saved = salvage_step.evidence.get("records") if salvage_step else None
         yield (
-            "What was taken back",
+            ReportQuestion.TAKEN_BACK,
             f"{UNKNOWN_TEXT if saved is None else saved} record(s) that only the old source had",
         )
         return
     if run.plan.mode is RunMode.UNPLANNED:
         outcome = run.forecast_outcome
         if outcome is not None and outcome.lost_offsets is not None:
-            yield "What was lost", f"{outcome.lost_offsets:,} offset(s)"
-            yield "How do we know", outcome.lost_basis
+            yield ReportQuestion.LOST, f"{outcome.lost_offsets:,} offset(s)"
+            yield ReportQuestion.BASIS, outcome.lost_basis
         else:
-            yield "What was lost", _format_forecast_loss(run.plan.figures)
-            yield "How do we know", "by what was last seen of the source before the approval"
+            yield ReportQuestion.LOST, _format_forecast_loss(run.plan.figures)
+            yield ReportQuestion.BASIS, "by what was last seen of the source before the approval"
         yield from _describe_cut(steps)
-        yield "What was compared with the source before", _describe_earlier_comparison(steps)
+        yield ReportQuestion.COMPARED_BEFORE, _describe_earlier_comparison(steps)
         evidence = proof or certificate_coverage.read_coverage_evidence(steps)
-        yield "What certificates prove of it", certificate_coverage.format_coverage(evidence)
+        yield ReportQuestion.CERTIFICATES, certificate_coverage.format_coverage(evidence)
         if command := evidence.get(FigureKey.TO_PROVE_MORE):
-            yield "To prove more", str(command)
+            yield ReportQuestion.TO_PROVE_MORE, str(command)
         return
     gate = next((s for s in steps if s.step == "parity" and s.state is StepState.DONE), None)
     evidence = gate.evidence if gate else {}
     if evidence.get(FigureKey.PARITY_VERDICT) == BOTH_EMPTY_VERDICT and not list_values(
         evidence, FigureKey.NOT_COMPARED
     ):
-        yield "What was lost", "nothing"
-        yield "How do we know", "neither side held a record, and their logs began and ended at the same offsets"
+        yield ReportQuestion.LOST, "nothing"
+        yield ReportQuestion.BASIS, "neither side held a record, and their logs began and ended at the same offsets"
         return
     if evidence.get(FigureKey.PARITY_VERDICT) != ParityVerdict.PASSED or not evidence.get("records_in_all"):
-        yield "What was lost", UNKNOWN_TEXT
-        yield "How do we know", "we don't: nothing was compared"
+        yield ReportQuestion.LOST, UNKNOWN_TEXT
+        yield ReportQuestion.BASIS, "we don't: nothing was compared"
         return
     not_compared = ", ".join(list_values(evidence, FigureKey.NOT_COMPARED))
-    yield "What was lost", f"{UNKNOWN_TEXT}; nothing of what was compared" if not_compared else "nothing"
+    yield ReportQuestion.LOST, f"{UNKNOWN_TEXT}; nothing of what was compared" if not_compared else "nothing"
     basis = (
         f"{evidence.get('records_in_all')} records of {evidence.get('partitions')} partitions compared equal, the last "
         f"{evidence.get('records_since_proof')} of them behind the fence"
     )
     yield (
-        "How do we know",
+        ReportQuestion.BASIS,
         f"{basis}; promoted as they were, and not compared: {not_compared}" if not_compared else basis,
     )
 
@@ -259,7 +275,7 @@ def _render_page(
     ]
     answers = dict(answer_questions(run, steps, *sides, proof))
     stream = load_template("run.html.j2", when=_format_time_ms, figure_rows=list_figure_rows).stream(
-        headline=make_headline(run, steps, answers.get("What was lost", UNKNOWN_TEXT), proof),
+        headline=make_headline(run, steps, answers.get(ReportQuestion.LOST, UNKNOWN_TEXT), proof),
         run=run,
         plan=plan,
         steps=steps,
@@ -271,7 +287,7 @@ def _render_page(
         back=format_reverse_name(plan.mirror),
         answers=list(answers.items()),
         forecast=[
-            (row.subject, row.item, format_forecast(row), format_counted(row), format_error(row), row.basis)
+            (row.label, row.item, format_forecast(row), format_counted(row), format_error(row), row.basis)
             for row in list_forecast_rows(run, steps)[:MAX_TABLE_ROWS]
         ],
         picture=build_timeline(run, parse_entries(chronicle)),

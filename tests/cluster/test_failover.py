@@ -84,10 +84,10 @@ def test_a_planned_failover_moves_records_groups_and_rights(pair: Pair, tmp_path
     evidence = json.loads((tmp_path / f"run-{run.id}" / "run.json").read_text())
     assert [p["lmo"] for p in evidence["partitions"]] == [550, 300]
     assert evidence["clocks"]["write_block_upper"] > 0
-    forecast = {f"{row['subject']} {row['item']}": row for row in evidence["forecast"]}
-    assert [forecast["offsets lost "][key] for key in ("at_least", "at_most", "counted", "error")] == [0, 0, 0, 0]
-    assert [forecast[f"offsets read again {group}"][key] for key in ("at_most", "counted", "error")] == [0, 30, 30]
-    assert forecast["seconds without writes "]["counted"] == evidence["clocks"]["write_block_upper"]
+    forecast = {(row["key"], row["item"]): row for row in evidence["forecast"]}
+    assert [forecast["lost_offsets", ""][key] for key in ("at_least", "at_most", "counted", "error")] == [0, 0, 0, 0]
+    assert [forecast["read_again_offsets", group][key] for key in ("at_most", "counted", "error")] == [0, 30, 30]
+    assert forecast["without_writes_s", ""]["counted"] == evidence["clocks"]["write_block_upper"]
     assert stat.S_IMODE((tmp_path / f"run-{run.id}").stat().st_mode) == 0o700, "others may read it"
     page = (tmp_path / f"run-{run.id}" / "report.html").read_text()
     assert run.plan_hash in page

@@ -102,11 +102,11 @@ def test_a_dead_source_is_given_up_and_every_copied_record_is_there(pair: Pair, 
         with pytest.raises(Refused, match="only a failback leads back"):
             mirrored.failover.abort(run.id)
     assert len(read_all(pair.east, topic)) == len(sent) + len(lost)
-    assert counted(mirrored, run, group) == {"offsets lost": (0, None, None), "offsets read again": (0, None, None)}
+    assert counted(mirrored, run, group) == {"lost_offsets": (0, None, None), "read_again_offsets": (0, None, None)}
     failback = failback_of(mirrored)
     home = failback.begin(failback.plan().hash)
     failback.run_step(home.id, "salvage")
-    assert counted(mirrored, run, group) == {"offsets lost": (0, 7, 7), "offsets read again": (0, 18, 0)}
+    assert counted(mirrored, run, group) == {"lost_offsets": (0, 7, 7), "read_again_offsets": (0, 18, 0)}
     assert [c for c in mirrored.state.checkpoints.values() if c.run == run.id] == []
     failback.abort(home.id)
 
@@ -115,11 +115,11 @@ def counted(mirrored: Mirrored, run: Run, group: str) -> dict[str, tuple[object,
     """Foretold at the least, counted, error: as people see it over time."""
     said = mirrorbook("runs", "forecast", mirrored.name, "--config", str(mirrored.config.path), "--json")
     (found,) = [one for one in json.loads(said.stdout)["runs"] if one["run"] == run.id]
-    wanted = ("offsets lost", "offsets read again")
+    wanted = ("lost_offsets", "read_again_offsets")
     return {
-        row["subject"]: (row["at_least"], row["counted"], row["error"])
+        row["key"]: (row["at_least"], row["counted"], row["error"])
         for row in found["rows"]
-        if row["subject"] in wanted and row["item"] in ("", group)
+        if row["key"] in wanted and row["item"] in ("", group)
     }
 
 

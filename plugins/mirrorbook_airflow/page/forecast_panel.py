@@ -44,9 +44,11 @@ def list_forecast_views(state: State, mirror: MirrorName) -> Iterator[ForecastVi
         for run in forecast_accuracy.list_past_failovers(state.runs.values(), mirror)
     )
     for run, rows in [(run, rows) for run, rows in rows_by_run if rows][:MAX_FORECAST_RUNS]:
-        groups = sorted((row for row in rows if row.subject == forecast_accuracy.READ_AGAIN_ROW), key=_rank_by_error)
+        groups = sorted(
+            (row for row in rows if row.key is forecast_accuracy.ForecastKey.READ_AGAIN_OFFSETS), key=_rank_by_error
+        )
         shown_rows = [
-            *(row for row in rows if row.subject != forecast_accuracy.READ_AGAIN_ROW),
+            *(row for row in rows if row.key is not forecast_accuracy.ForecastKey.READ_AGAIN_OFFSETS),
             *groups[:MAX_FORECAST_GROUPS],
         ]
         yield ForecastView(
@@ -61,7 +63,7 @@ def _rank_by_error(row: forecast_accuracy.ForecastComparison) -> tuple[bool, flo
 
 def _format_row(row: forecast_accuracy.ForecastComparison) -> ForecastRow:
     return ForecastRow(
-        f"{row.subject} {row.item}".strip(),
+        f"{row.label} {row.item}".strip(),
         forecast_accuracy.format_forecast(row),
         forecast_accuracy.format_counted(row),
         forecast_accuracy.format_error(row),

@@ -12,10 +12,8 @@ from mirror_core.decide import forecast_accuracy
 from mirror_core.decide.drills import to_drill_name
 from mirror_core.decide.failover_plan import decide_failover
 from mirror_core.decide.forecast_accuracy import (
-    LOST_ROW,
-    READ_AGAIN_ROW,
-    SECONDS_ROWS,
     ForecastComparison,
+    ForecastKey,
     build_forecast,
     count_lost_planned,
     count_lost_unplanned,
@@ -225,53 +223,61 @@ def step(name: str, start: int, end: int | None) -> StepRecord:
 STEPS = (step("settle", 0, 500), step("stand", 500, 900), step("promote", 1_000, 2_500))
 
 
-def by_name(found: tuple[ForecastComparison, ...]) -> dict[str, tuple[float | None, float | None, float | None]]:
-    return {f"{row.subject} {row.item}".strip(): (row.at_least, row.counted, row.error) for row in found}
+def by_key(
+    found: tuple[ForecastComparison, ...],
+) -> dict[tuple[ForecastKey, str], tuple[float | None, float | None, float | None]]:
+    return {(row.key, row.item): (row.at_least, row.counted, row.error) for row in found}
 
 
 def test_each_forecast_stands_beside_what_was_counted_with_its_error() -> None:
-    assert by_name(list_forecast_rows(run(), STEPS)) == {
-        SECONDS_ROWS[RunMode.UNPLANNED]: (2.0, 2.5, 0.5),
-        "seconds of step settle": (None, 0.5, None),
-        "seconds of step stand": (None, 0.4, None),
-        "seconds of step promote": (None, 1.5, None),
-        LOST_ROW: (5, 12, 7),
-        f"{READ_AGAIN_ROW} g": (0, 8, 2),
-        f"{READ_AGAIN_ROW} new": (None, None, None),
+    assert by_key(list_forecast_rows(run(), STEPS)) == {
+        (ForecastKey.FIRST_STEP_TO_PROMOTION_S, ""): (2.0, 2.5, 0.5),
+        (ForecastKey.STEP_S, "settle"): (None, 0.5, None),
+        (ForecastKey.STEP_S, "stand"): (None, 0.4, None),
+        (ForecastKey.STEP_S, "promote"): (None, 1.5, None),
+        (ForecastKey.LOST_OFFSETS, ""): (5, 12, 7),
+        (ForecastKey.READ_AGAIN_OFFSETS, "g"): (0, 8, 2),
+        (ForecastKey.READ_AGAIN_OFFSETS, "new"): (None, None, None),
     }
 
 
 @pytest.mark.parametrize(("counted", "error"), [(0, 0), (6, 0), (7, 1), (None, None)])
 def test_within_its_limits_a_forecast_was_right(counted: int | None, error: int | None) -> None:
     found = list_forecast_rows(run(counted=replace(COUNTED, reread_offsets={"g": counted})), ())
-    assert by_name(found)[f"{READ_AGAIN_ROW} g"] == (0, counted, error)
+    assert by_key(found)[ForecastKey.READ_AGAIN_OFFSETS, "g"] == (0, counted, error)
 
 
 def test_a_bound_that_was_too_high_is_an_error_below_nothing() -> None:
-    assert by_name(list_forecast_rows(run(counted=replace(COUNTED, lost_offsets=3)), ()))[LOST_ROW] == (5, 3, -2)
+    assert by_key(list_forecast_rows(run(counted=replace(COUNTED, lost_offsets=3)), ()))[
+        ForecastKey.LOST_OFFSETS, ""
+    ] == (5, 3, -2)
     exact = list_forecast_rows(
         run(replace(TOLD, lost_offsets=0, lost_is_minimum=False), replace(COUNTED, lost_offsets=0)), ()
     )
-    assert by_name(exact)[LOST_ROW] == (0, 0, 0)
+    assert by_key(exact)[ForecastKey.LOST_OFFSETS, ""] == (0, 0, 0)
 
 
 def test_what_an_older_mirrorbook_foretold_is_unknown_and_of_what_counts_nothing_there_is_nothing_to_say() -> None:
-    assert by_name(list_forecast_rows(run(told=None), STEPS))[SECONDS_ROWS[RunMode.UNPLANNED]] == (None, 2.5, None)
+    assert by_key(list_forecast_rows(run(told=None), STEPS))[ForecastKey.FIRST_STEP_TO_PROMOTION_S, ""] == (
+        None,
+        2.5,
+        None,
+    )
     assert list_forecast_rows(run(told=None, counted=None), STEPS) == ()
-    assert by_name(list_forecast_rows(run(counted=None), ()))[LOST_ROW] == (5, None, None)
+    assert by_key(list_forecast_rows(run(counted=None), ()))[ForecastKey.LOST_OFFSETS, ""] == (5, None, None)
 
 
 def test_in_words() -> None:
     def words(
-        what: str, least: float | None, most: float | None, counted: float | None, unit: str = ""
+        key: ForecastKey, least: float | None, most: float | None, counted: float | None, unit: str = ""
     ) -> tuple[str, str, str]:
-        row = forecast_accuracy._build_row(what, "", least, most, counted, unit=unit)
+        row = forecast_accuracy._build_row(key, "", least, most, counted, unit=unit)
         return format_forecast(row), format_counted(row), format_error(row)
 
-    assert words(SECONDS_ROWS[RunMode.UNPLANNED], 2.0, 2.0, 2.5, "s") == ("2.00 s", "2.50 s", "+0.50 s")
-    assert words(LOST_ROW, 1204, None, 1200) == ("at least 1,204", "1,200", "-4")
-    assert words(READ_AGAIN_ROW, 0, 6, 6) == ("0 to 6", "6", "none")
-    assert words(READ_AGAIN_ROW, None, None, None) == ("unknown", "unknown", "unknown")
+    assert words(ForecastKey.FIRST_STEP_TO_PROMOTION_S, 2.0, 2.0, 2.5, "s") == ("2.00 s", "2.50 s", "+0.50 s")
+    assert words(ForecastKey.LOST_OFFSETS, 1204, None, 1200) == ("at least 1,204", "1,200", "-4")
+    assert words(ForecastKey.READ_AGAIN_OFFSETS, 0, 6, 6) == ("0 to 6", "6", "none")
+    assert words(ForecastKey.READ_AGAIN_OFFSETS, None, None, None) == ("unknown", "unknown", "unknown")
 
 
 def test_over_time_are_finished_failovers_of_this_mirror_and_its_drills_the_newest_first() -> None:
