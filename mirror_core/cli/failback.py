@@ -46,6 +46,7 @@ from mirror_core.cli.run_commands import (
 from mirror_core.cli.run_result import format_saved
 from mirror_core.cli.runs import PlanDocument, RunDocument, print_newest_run, print_plan
 from mirror_core.decide.approval_rules import must_confirm_before_fence
+from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.run_result import find_saved
 from mirror_core.decide.steps import find_no_return_step, list_step_names
 from mirror_core.decide.truncation import AllowedStrategies
@@ -226,6 +227,19 @@ def _confirm_saved(failback: Failback, run: Run, *, agreed_by: str, take_over: b
     return failback.started_by
 
 
+def _confirm_way_home(failback: Failback, run: Run, decision: PlanDecision, *, yes: bool, as_json: bool) -> None:
+    """After a no the failback waits: what it has done by then stays."""
+    name, home = failback.link.mirror.name, failback.make_reverse_failover().link.mirror
+    title, question = f"failover of {home.name}, the way home", f"bring applications home to {home.destination}"
+    try:
+        confirm_plan(title, decision, home, question, plan_hash=None, dry_run=False, yes=yes, as_json=as_json)
+    except Refused as error:
+        if error.summary == title:  # for reasons of the plan
+            raise
+        advice = f"run {run.id} waits: `mirrorbook failback resume {name}` shows this plan anew, and asks again"
+        raise Refused(title, [f"{explain_no_agreement(error)}. {advice}"]) from None
+
+
 def _run_to_end(
     failback: Failback,
     started: Run,
@@ -251,12 +265,8 @@ def _run_to_end(
             reverse_agreed_by = confirm_again(failover, under_way, yes=yes, as_json=as_json)
         else:
             decision = failover.decide()
-            title = f"failover of {failover.link.mirror.name}, the way home"
-            question = f"bring applications home to {failback.link.source.name}"
-            home_mirror = failover.link.mirror
-            confirm_plan(
-                title, decision, home_mirror, question, plan_hash=None, dry_run=False, yes=yes, as_json=as_json
-            )
+            with status_on_failure(failback, started):
+                _confirm_way_home(failback, started, decision, yes=yes, as_json=as_json)
             under_way = failover.begin(decision.plan.hash, approved_by=(make_own_approval(failover.started_by),))
         must_ask = not (no_pause or yes) and must_confirm_before_fence(
             under_way, is_noticed=failover.has_disturbed(under_way)

@@ -38,6 +38,12 @@ def _format_writers(access: WriteAccess, mirror: Mirror) -> str:
         return f"{_format_fenced(run, run.fence, mirror)} {_format_run(run)}"
     if run is not None and access.cluster is not None:
         return f"Applications write {mirror.name} on {access.cluster}. {_format_run(run)}"
+    if run is not None and run.kind is RunKind.FAILBACK and access.writes is WriteLocation.NOWHERE:
+        home = format_reverse_name(mirror.name)
+        return (
+            f"NOBODY CAN WRITE {mirror.name}: failover {home} has fenced {mirror.destination}, and {mirror.source} is"
+            f" not promoted. {_format_run(run)}"
+        )
     if run is not None and run.kind is RunKind.FAILBACK:
         return f"Applications of {mirror.name} are on their way home to {mirror.source}. {_format_run(run)}"
     if run is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
 
 from mirror_core.decide.fence_state import FenceState, find_fence_state, has_failed_over
 from mirror_core.decide.process_liveness import ConductorState
@@ -71,12 +73,14 @@ class AccessSituation:
     pending_fence: PendingFence | None
     is_source_silent: bool
     is_copying: bool
+    home: WriteAccess | None = None
+    """Of the failover that leads an open failback's applications home. None: unknown."""
 
 
 def decide_write_access(situation: AccessSituation) -> WriteAccess:
     mirror, newest = situation.mirror, situation.newest_run
     if newest is not None and newest.run.ended_ms is None:
-        return _decide_open_run(newest)
+        return _decide_open_run(newest, situation.home)
     if has_moved_applications(mirror, situation.pending_fence, newest.run if newest else None):
         return WriteAccess(
             writes=WriteLocation.DESTINATION,
@@ -91,6 +95,16 @@ def decide_write_access(situation: AccessSituation) -> WriteAccess:
     return WriteAccess(
         writes=WriteLocation.SOURCE, cluster=mirror.source, action=_decide_while_mirroring(situation), run=None
     )
+
+
+_REVERSED_LOCATIONS: Final = MappingProxyType(
+    {
+        WriteLocation.SOURCE: WriteLocation.DESTINATION,
+        WriteLocation.DESTINATION: WriteLocation.SOURCE,
+        WriteLocation.NOWHERE: WriteLocation.NOWHERE,
+    }
+)
+"""A failover home runs on the reverse mirror."""
 
 
 def has_moved_applications(mirror: Mirror, pending_fence: PendingFence | None, newest_run: Run | None) -> bool:
@@ -118,7 +132,7 @@ def _decide_while_mirroring(situation: AccessSituation) -> OperatorAction:
     return OperatorAction.NOTHING if situation.is_copying else OperatorAction.SUPERVISE
 
 
-def _decide_open_run(situation: RunSituation) -> WriteAccess:
+def _decide_open_run(situation: RunSituation, home: WriteAccess | None) -> WriteAccess:
     mirror, writes = situation.mirror, find_run_progress(situation.run, situation.steps).writes
     is_nowhere = writes is WriteLocation.NOWHERE and not situation.is_past_no_return
     fence = find_open_run_fence(situation) if is_nowhere else None
@@ -127,8 +141,12 @@ def _decide_open_run(situation: RunSituation) -> WriteAccess:
         return WriteAccess(
             writes=WriteLocation.SOURCE, cluster=mirror.source, action=_decide_run_action(situation), run=open_run
         )
+    if can_have_reverse_failover(situation.run, situation.steps):
+        on_way = None if home is None or home.writes is None else _REVERSED_LOCATIONS[home.writes]
+        cluster = None if home is None else home.cluster
+        return WriteAccess(writes=on_way, cluster=cluster, action=_decide_run_action(situation), run=open_run)
     is_half_given = writes is WriteLocation.NOWHERE and not is_nowhere
-    if is_half_given or can_have_reverse_failover(situation.run, situation.steps):
+    if is_half_given:
         return WriteAccess(writes=None, cluster=None, action=_decide_run_action(situation), run=open_run)
     cluster = {WriteLocation.SOURCE: mirror.source, WriteLocation.DESTINATION: mirror.destination}.get(writes)
     return WriteAccess(writes=writes, cluster=cluster, action=_decide_run_action(situation), run=open_run)

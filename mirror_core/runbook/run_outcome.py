@@ -64,8 +64,24 @@ def read_write_access(link: MirrorLink, state: State, *, is_source_silent: bool,
             pending_fence=state.pending_fences.get(link.mirror.name),
             is_source_silent=is_source_silent,
             is_copying=is_copying,
+            home=None if newest is None else _read_home_access(link, state, newest),
         )
     )
+
+
+def _read_home_access(link: MirrorLink, state: State, run: Run) -> WriteAccess | None:
+    """Of the failover that leads a failback's applications home, by the old source's state."""
+    if not can_have_reverse_failover(run, state.steps_of(run)):
+        return None
+    try:
+        source_state = read_state(link.source, timeout_s=TIMEOUTS.plan_state_s)
+    except MirrorError:
+        return None
+    reverse = source_state.mirrors.get(format_reverse_name(link.mirror.name))
+    if reverse is None:
+        return None
+    reverse_link = make_mirror_link(link.config, reverse)
+    return read_write_access(reverse_link, source_state, is_source_silent=False, is_copying=True)
 
 
 def _find_situation(link: MirrorLink, state: State, run: Run, *, is_copying: bool) -> RunSituation:

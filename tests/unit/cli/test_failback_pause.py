@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from mirror_core.cli import failback, run_commands
+from mirror_core.cli.command_options import UNCHANGED
 from mirror_core.decide.approval_rules import must_confirm_before_fence
 from mirror_core.decide.steps import find_no_return_step, list_step_names
 from mirror_core.model.errors import Refused
@@ -142,6 +143,21 @@ def test_a_no_at_the_moment_stops_nobody(asked: list[str], monkeypatch: pytest.M
         f"cancelled. run {HOME.id} waits: `mirrorbook failover resume m-back` fences, `... abort ...` gives it up",
     )
     assert stage.did == [SAVE, DRIVEN, "begin", "take prove"]
+
+
+def test_a_no_to_the_way_home_says_that_the_failback_waits_and_how_it_stands(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has changed the old source: `nothing was changed` would be wrong."""
+    monkeypatch.setattr(typer, "confirm", lambda question, default: "Run plan" not in question)
+    monkeypatch.setattr(run_commands, "read_run_outcome", lambda link, run: (f"status of {run.id}",))
+    stage = Stage()
+    with pytest.raises(Refused) as refused:
+        go_on(stage)
+    assert UNCHANGED not in str(refused.value)
+    assert f"{FAILBACK.id} waits: `mirrorbook failback resume m-back`" in str(refused.value)
+    assert refused.value.__notes__ == [f"status of {FAILBACK.id}"]
+    assert stage.did == [SAVE, DRIVEN]
 
 
 def test_a_run_without_a_terminal_waits_for_no_answer(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

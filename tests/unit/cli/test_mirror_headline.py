@@ -69,3 +69,16 @@ def test_a_command_and_a_number_with_its_unit_stay_whole() -> None:
         "x" * 70 + " after",
         "18.8 s, 1,234 records: `mirrorbook mirror watch orders` does it",
     ]
+
+
+def test_a_failback_behind_the_fence_of_its_way_home_says_that_nobody_can_write() -> None:
+    run = replace(HELD, kind=RunKind.FAILBACK, fence=None, can_abort=False)
+    assert lines_of(replace(NOWHERE, run=run))[0].startswith(
+        "NOBODY CAN WRITE orders: failover orders-back has fenced west"
+    )
+    on_west = WriteAccess(
+        writes=WriteLocation.DESTINATION, cluster=ClusterName("west"), action=OperatorAction.RESUME_RUN, run=run
+    )
+    lines = lines_of(on_west)
+    assert lines[0].startswith("Applications write orders on west. Run ")
+    assert lines[-1] == "Do: mirrorbook failback resume orders"

@@ -12,6 +12,7 @@ from mirror_core.decide.run_status import OpenRunFence, RunSituation
 from mirror_core.decide.steps import RUN_STEPS, WriteLocation, find_no_return_step, list_step_names
 from mirror_core.decide.write_access import AccessSituation, OperatorAction, WriteAccess, decide_write_access
 from mirror_core.model.mirror import DesiredState
+from mirror_core.model.names import ClusterName
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
 from tests.support.mirror_views import MIRROR, RUN
@@ -160,3 +161,22 @@ def test_without_an_open_run_the_record_of_the_last_failover_decides(
     assert access.cluster == {WriteLocation.SOURCE: "east", WriteLocation.DESTINATION: "west"}.get(
         writes or WriteLocation.NOWHERE
     )
+
+
+@pytest.mark.parametrize(
+    ("home", "writes", "cluster"),
+    [
+        (WriteLocation.SOURCE, WriteLocation.DESTINATION, MIRROR.destination),
+        (WriteLocation.DESTINATION, WriteLocation.SOURCE, MIRROR.source),
+        (WriteLocation.NOWHERE, WriteLocation.NOWHERE, None),
+        (None, None, None),
+    ],
+)
+def test_a_failback_that_leads_home_writes_where_its_failover_says(
+    home: WriteLocation | None, writes: WriteLocation | None, cluster: ClusterName | None
+) -> None:
+    """The reverse mirror's source is this one's destination. Its state may be unreadable."""
+    back = open_run(RunKind.FAILBACK, RunMode.PLANNED, "catch_up")
+    known = None if home is None else WriteAccess(writes=home, cluster=cluster, action=OperatorAction.WAIT, run=None)
+    access = decide_write_access(replace(QUIET, newest_run=back, home=known))
+    assert (access.writes, access.cluster) == (writes, cluster)
