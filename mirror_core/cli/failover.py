@@ -47,6 +47,7 @@ from mirror_core.cli.run_commands import (
     make_own_approval,
     print_decision,
     print_outcome,
+    print_proof,
     prove_and_confirm,
     refuse_if_conducted,
     status_on_failure,
@@ -65,7 +66,6 @@ from mirror_core.decide.approval_rules import explain_unseen_approval, must_conf
 from mirror_core.decide.certificate_coverage import check_as_copied
 from mirror_core.decide.run_result import decide_run_result
 from mirror_core.model.errors import BadRequest, Refused
-from mirror_core.model.figures import format_figures
 from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.run import RunKind, RunMode, shorten_hash
 from mirror_core.runbook.failover_conductor import Failover
@@ -212,8 +212,7 @@ def _prove_and_confirm_set(name: str, set_failover: SetFailover, attempt: str) -
     """Prove all, then ask to fence. After a no the runs wait."""
     for mirror, member in set_failover.prove(attempt).items():
         for record in member.steps:
-            evidence_text = format_figures(record.evidence)
-            print_line_or_continue(f"{mirror}: {record.step}: {evidence_text}")
+            print_proof(record, f"{mirror}: ")
     mirrors = ", ".join(set_failover.mirror_set.mirrors)
     try:
         require_confirmation(f"Fence now? Applications of {mirrors} can't write until they are moved", False)

@@ -38,14 +38,15 @@ def format_loss(forecast: PlanForecast | None, source: ClusterName) -> str:
     least = "an unknown number of records" if forecast.lost_offsets is None else _format_at_least(forecast)
     if not forecast.gives_up_source:
         return least
+    least = "" if forecast.lost_offsets == 0 else f"{least}, and "  # "at least 0" would be read as 0
     if forecast.unseen_s is None:
-        return f"{least}, and what {source} took since it was last observed: when that was is unknown"
+        return f"{least}what {source} took since it was last observed: when that was is unknown"
     probable = (
         "at an unknown rate"
         if forecast.unseen_offsets is None
         else f"about {forecast.unseen_offsets:,} at its last known rate, {forecast.offsets_per_s:,.0f}/s"
     )
-    return f"{least}, and what {source} took in the last {forecast.unseen_s:,.1f} s ({probable})"
+    return f"{least}what {source} took in the last {forecast.unseen_s:,.1f} s ({probable})"
 
 
 def _format_at_least(forecast: PlanForecast) -> str:
@@ -83,11 +84,18 @@ def print_costs(plan: Plan, mirror: Mirror, *, err: bool = False) -> None:
 
 
 def confirm_costs(plan: Plan, mirror: Mirror, question: str, *, yes: bool, as_json: bool) -> None:
-    """A run that gives up the source is confirmed by the mirror's name."""
-    if plan.mode is RunMode.UNPLANNED and not yes:
+    """Costs stand right above the question: the plan is longer than a screen.
+
+    A run that gives up the source is confirmed by the mirror's name.
+    """
+    if yes:
+        return
+    if plan.mode is RunMode.UNPLANNED:
         print_given_up([(plan, mirror)], as_json=as_json)
         require_typed_name(plan.mirror, yes)
     else:
+        print_line(f"\n{plan.kind.capitalize()} of {plan.mirror}, planned:", err=as_json)
+        print_costs(plan, mirror, err=as_json)
         require_confirmation(question, yes)
 
 

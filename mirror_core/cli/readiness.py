@@ -119,10 +119,8 @@ def readiness_command(
 
 
 def _print_readiness(readiness: Readiness) -> None:
-    print_facts(
-        dict(list_figure_rows({key: readiness.figures.get(key) for key in SHOWN_FIGURES}))
-        | {"ready": "yes" if readiness.is_ready else "no"}
-    )
+    figures = dict(list_figure_rows({key: readiness.figures.get(key) for key in SHOWN_FIGURES}))
+    print_facts({"ready": "yes" if readiness.is_ready else "no"} | figures)
     if readiness.points:
         rows = [(point.weight, str(point), point.remedy) for point in readiness.points]
         print_table("What speaks against it", ("weight", "what", "what to do"), rows)

@@ -33,7 +33,7 @@ from mirror_core.decide.steps import list_undisturbed_steps
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.figures import format_figures
 from mirror_core.model.mirror import Mirror
-from mirror_core.model.run import Approval, Run, RunMode, RunState, shorten_hash
+from mirror_core.model.run import Approval, Run, RunMode, RunState, StepRecord, shorten_hash
 from mirror_core.model.text import escape_invisible
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.conductor import Conductor
@@ -207,8 +207,7 @@ def prove_and_confirm(conductor: Conductor[Any], run: Run, *, take_over: bool = 
     mirror, undisturbed_steps = conductor.link.mirror, list_undisturbed_steps(run.plan.kind, run.plan.mode)
     title = f"{conductor.KIND} of {mirror.name}"
     for record in conductor.run_steps(run.id, undisturbed_steps):
-        evidence_text = format_figures(record.evidence)
-        print_line_or_continue(f"{record.step}: {evidence_text}", err=as_json)
+        print_proof(record, err=as_json)
     try:
         require_confirmation(
             f"Fence now? Nobody can write any more on {mirror.source}, until {mirror.destination} is promoted", False
@@ -222,6 +221,13 @@ def prove_and_confirm(conductor: Conductor[Any], run: Run, *, take_over: bool = 
     if not take_over:  # steps that are done take the run from nobody
         conductor.refuse_conducted(run.id, title)
     return conductor.started_by
+
+
+def print_proof(record: StepRecord, prefix: str = "", *, err: bool = False) -> None:
+    """What was compared, and, for the question that follows, what is left to compare while nobody can write."""
+    print_line_or_continue(f"{prefix}{record.step}: {format_figures(record.evidence)}", err=err)
+    if remaining := record.evidence.get("left_for_the_gate"):
+        print_line_or_continue(f"{prefix}left to compare while nobody can write: {remaining}", err=err)
 
 
 def find_expired_approval(conductor: Conductor[Any], run: Run) -> str:

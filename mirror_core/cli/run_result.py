@@ -48,7 +48,8 @@ def format_run_loss(loss: RunLoss, source: ClusterName) -> str:
     if loss.unseen_s is None:
         return least
     probable = "an unknown number" if loss.unseen_offsets is None else f"about {loss.unseen_offsets:,}"
+    counted_first = "" if loss.offsets == 0 else f"{least}, and "
     return (
-        f"{least}, and what {source} took in the {loss.unseen_s:,.1f} s before, when nobody observed it"
+        f"{counted_first}what {source} took in the {loss.unseen_s:,.1f} s before, when nobody observed it"
         f" ({probable}); the exact number is known when {source} is back"
     )

@@ -24,7 +24,13 @@ from tests.support.mirror_views import MIRROR, RUN
 BACK = replace(MIRROR, name=MirrorName("m-back"), source=MIRROR.destination, destination=MIRROR.source)
 HOME = replace(RUN, id="m-back-failover-1", plan=replace(RUN.plan, mirror=BACK.name))
 PROOF = StepRecord(
-    run=HOME.id, step="prove", state=StepState.DONE, attempt=1, started_ms=1, ended_ms=2, evidence={"records": 7}
+    run=HOME.id,
+    step="prove",
+    state=StepState.DONE,
+    attempt=1,
+    started_ms=1,
+    ended_ms=2,
+    evidence={"records": 7, "left_for_the_gate": "9 offsets, about 0.2 s"},
 )
 
 
@@ -194,6 +200,7 @@ def test_what_was_proved_does_not_stand_in_what_a_machine_reads(
     go_on(Stage(), as_json=True)
     said = capsys.readouterr()
     assert "prove: records: 7" in said.err
+    assert "left to compare while nobody can write: 9 offsets, about 0.2 s" in said.err
     assert said.out == ""
 
 

@@ -9,11 +9,13 @@ from dataclasses import replace
 import pytest
 import typer
 
-from mirror_core.cli.plan_costs import confirm_costs, list_costs
+from mirror_core.cli.plan_costs import confirm_costs, format_loss, list_costs
 from mirror_core.cli.run_commands import print_decision
+from mirror_core.cli.run_result import format_run_loss
 from mirror_core.cli.runs import print_plan
 from mirror_core.decide.failover_plan import PlanDecision, decide_failover
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot
+from mirror_core.decide.run_result import RunLoss
 from mirror_core.model.errors import Refused
 from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PlanForecast
@@ -118,11 +120,25 @@ def test_without_a_terminal_it_is_refused(lossy: MirrorSnapshot, monkeypatch: py
         confirm_costs(decide_failover(lossy).plan, lossy.mirror, "Run plan 1?", yes=False, as_json=False)
 
 
-def test_a_planned_failover_is_confirmed_by_a_yes(lossy: MirrorSnapshot, answer: Answer) -> None:
+def test_a_planned_failover_is_confirmed_by_a_yes_with_its_costs_on_the_same_screen(
+    lossy: MirrorSnapshot, answer: Answer, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked = answer("y")
     plan: Plan = decide_failover(replace(lossy, mode=RunMode.PLANNED)).plan
     confirm_costs(plan, lossy.mirror, "Run plan 1?", yes=False, as_json=False)
     assert asked == ["Run plan 1?"]
+    labels = [line.partition(":")[0].strip() for line in lines_of(capsys) if ":" in line]
+    assert labels[1:] == [label for label, _ in list_costs(plan, lossy.mirror)]
+
+
+def test_a_loss_of_which_nothing_is_counted_begins_with_what_nobody_saw(lossy: MirrorSnapshot) -> None:
+    """`at least 0 records` would be quoted as no loss."""
+    forecast = decide_failover(lossy).plan.forecast
+    assert isinstance(forecast, PlanForecast)
+    uncounted = replace(forecast, lost_offsets=0)
+    assert format_loss(uncounted, lossy.mirror.source).startswith("what east took in the last 6.0 s (about 600 ")
+    result = RunLoss(offsets=0, is_minimum=True, unseen_s=6.0, unseen_offsets=600)
+    assert format_run_loss(result, lossy.mirror.source).startswith("what east took in the 6.0 s before")
 
 
 @pytest.mark.parametrize("mode", list(RunMode))
