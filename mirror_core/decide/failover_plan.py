@@ -288,7 +288,10 @@ def _list_source_reasons(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     if snapshot.mode is RunMode.UNPLANNED:
         return  # nothing that the source says, or does not say, forbids it
     if isinstance(snapshot.source, UnseenCluster):
-        yield Finding("source_unseen", mirror.source, reason=snapshot.source.reason, mirror=mirror.name)
+        is_stopped = mirror.desired is DesiredState.STOPPED
+        yield Finding(
+            "source_unseen", mirror.source, reason=snapshot.source.reason, mirror=mirror.name, stopped=is_stopped
+        )
     else:
         yield from _check_source(snapshot, snapshot.source)
 

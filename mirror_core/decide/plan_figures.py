@@ -40,7 +40,7 @@ from mirror_core.decide.verification import find_differences, format_differences
 from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.figures import FigureItems, FigureKey, Figures, FigureValue
 from mirror_core.model.findings import Finding
-from mirror_core.model.mirror import Lease, PartitionState, PartitionStatus, is_lease_fresh
+from mirror_core.model.mirror import DesiredState, Lease, PartitionState, PartitionStatus, is_lease_fresh
 from mirror_core.model.names import Partition
 from mirror_core.model.parity_verdict import UNREADABLE_KIND_PREFIX
 from mirror_core.model.run import RunMode
@@ -75,7 +75,7 @@ def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
         yield from _warn_source(snapshot, snapshot.source)
     yield from _warn_groups_left(snapshot)
     yield from fence_limits.warn_foreign_authorizers(snapshot)
-    if snapshot.mode is RunMode.PLANNED:
+    if snapshot.mode is RunMode.PLANNED and mirror.desired is not DesiredState.STOPPED:
         yield from _warn_long_standstill(mirror.name, snapshot.lease, snapshot.now_ms)
     if isinstance(snapshot.destination, DestinationSnapshot):
         yield from _warn_destination(

@@ -21,8 +21,10 @@ from mirror_core.decide.failover_readiness import (
     to_newest_times,
 )
 from mirror_core.decide.gaps_and_resume import find_gap_limit
-from mirror_core.decide.run_status import find_run_progress, is_conducted
+from mirror_core.decide.run_status import find_newest_run, find_run_progress, is_conducted
 from mirror_core.decide.verification import find_differences
+from mirror_core.decide.write_access import has_moved_applications
+from mirror_core.kafka.config import ClusterConfig
 from mirror_core.mirrors.preflight import RightStatus, check_cluster
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.findings import Finding
@@ -53,14 +55,18 @@ def assess_readiness(
     try:
         decision, unplanned = Failover(link, services, started_by="readiness").decide_both_modes()
         points, figures, foretold = [*list_plan_points(decision)], decision.plan.figures, decision.plan.forecast
+        source_seen = decision.source_seen
     except MirrorError as error:
         reason = Finding("plan_impossible", name, reason=error)
         points, figures, foretold = [ReadinessPoint(PointWeight.REFUSAL, reason)], {}, UNSET
-        unplanned = UnplannedForecast(refused=to_finding_documents([reason]))
+        unplanned, source_seen = UnplannedForecast(refused=to_finding_documents([reason])), True
     statuses = state.partitions.get(name, {})
     points += find_recorded_points(name, state, begun)
-    if with_drift:
-        points += [*_find_drift(link, state), *find_missing_rights(link)]
+    # After a failover neither drift nor the data plane's rights matter: nothing is copied until a failback.
+    if with_drift and not has_moved_applications(
+        link.mirror, state.pending_fences.get(name), find_newest_run(name, state.runs.values())
+    ):
+        points += _list_cluster_points(link, state, source_seen=source_seen)
     return Readiness(
         mirror=link.mirror,
         run_progress=find_run_progress(run, state.steps_of(run)) if run else None,
@@ -89,6 +95,16 @@ def _read_known_times(name: MirrorName, state: State) -> dict[FreshnessKind, int
     return dict(list_newest_times(name, groups, proof, iter(state.runs.values()), state.partitions.get(name, {})))
 
 
+def _list_cluster_points(link: MirrorLink, state: State, *, source_seen: bool) -> Iterator[ReadinessPoint]:
+    """Why a source is silent stands in the plan's refusal: it is said once, and not waited for again."""
+    if source_seen:
+        yield from _find_drift(link, state)
+        yield from find_missing_rights(link)
+    else:
+        yield ReadinessPoint(PointWeight.UNKNOWN, Finding("silent_source_unseen", link.source.name))
+        yield from _find_missing_rights(link.destination, "destination")
+
+
 def _find_drift(link: MirrorLink, state: State) -> Iterator[ReadinessPoint]:
     try:
         yield from list_drift_points(link.mirror.name, preview_sync(link, state).rows)
@@ -98,19 +114,23 @@ def _find_drift(link: MirrorLink, state: State) -> Iterator[ReadinessPoint]:
 
 def find_missing_rights(link: MirrorLink) -> Iterator[ReadinessPoint]:
     for side, role in ((link.source, "source"), (link.destination, "destination")):
-        try:
-            cluster_check = check_cluster(side)
-        except MirrorError as error:
-            yield ReadinessPoint(PointWeight.UNKNOWN, Finding("rights_unknown", side.name, reason=error))
-            continue
-        lacking = [
-            f"{right.user} lacks {right.operation} on {right.resource}"
-            for right in cluster_check.rights
-            if right.role == role and right.verdict is RightStatus.MISSING
-        ]
-        if lacking:
-            yield ReadinessPoint(PointWeight.WARNING, Finding("rights_lacking", side.name, lacking=lacking))
-        if cluster_check.expiring_producers and role == "destination":
-            brokers = [finding.subject for finding in cluster_check.expiring_producers]
-            finding = Finding("destination_forgets_producers", side.name, brokers=brokers)
-            yield ReadinessPoint(PointWeight.WARNING, finding)
+        yield from _find_missing_rights(side, role)
+
+
+def _find_missing_rights(side: ClusterConfig, role: str) -> Iterator[ReadinessPoint]:
+    try:
+        cluster_check = check_cluster(side)
+    except MirrorError as error:
+        yield ReadinessPoint(PointWeight.UNKNOWN, Finding("rights_unknown", side.name, reason=error))
+        return
+    lacking = [
+        f"{right.user} lacks {right.operation} on {right.resource}"
+        for right in cluster_check.rights
+        if right.role == role and right.verdict is RightStatus.MISSING
+    ]
+    if lacking:
+        yield ReadinessPoint(PointWeight.WARNING, Finding("rights_lacking", side.name, lacking=lacking))
+    if cluster_check.expiring_producers and role == "destination":
+        brokers = [finding.subject for finding in cluster_check.expiring_producers]
+        finding = Finding("destination_forgets_producers", side.name, brokers=brokers)
+        yield ReadinessPoint(PointWeight.WARNING, finding)

@@ -49,7 +49,7 @@ def test_a_healthy_mirror_may_fail_over(view: MirrorSnapshot) -> None:
 
 def test_a_dead_source_forbids_a_planned_failover_but_not_its_plan(view: MirrorSnapshot) -> None:
     decision = decide_failover(replace(view, source=UnseenCluster("refused")))
-    assert decision.reasons == (Finding("source_unseen", "east", reason="refused", mirror="m"),)
+    assert decision.reasons == (Finding("source_unseen", "east", reason="refused", mirror="m", stopped=False),)
     assert decision.plan.figures[FigureKey.LAG_OFFSETS] is None
     assert decision.plan.partitions["orders-0"] == {
         FigureKey.PARTITION_STATE: PartitionState.MIRRORING,
@@ -60,6 +60,17 @@ def test_a_dead_source_forbids_a_planned_failover_but_not_its_plan(view: MirrorS
     }
     assert decision.plan.groups["g"][FigureKey.READ_AGAIN_MOST] == 5
     assert decision.plan.unknown
+
+
+def test_a_mirror_that_moved_its_applications_is_told_of_no_unplanned_failover_and_no_data_plane(
+    view: MirrorSnapshot,
+) -> None:
+    moved = replace(view, mirror=replace(view.mirror, desired=DesiredState.STOPPED), source=UnseenCluster("refused"))
+    decision = decide_failover(replace(moved, lease=None))
+    (unseen,) = (reason for reason in decision.reasons if reason.code == "source_unseen")
+    assert unseen.values["stopped"] is True
+    assert "unplanned" not in str(unseen)
+    assert "data_plane_absent" not in warning_codes(decision)
 
 
 def test_an_unplanned_failover_needs_no_source_and_says_so_of_one_that_answers(view: MirrorSnapshot) -> None:

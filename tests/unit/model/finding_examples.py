@@ -148,6 +148,7 @@ SUBJECT_EXAMPLES: Final[Mapping[str, str]] = {
             "source_offline",
             "source_replaced",
             "source_unfenceable",
+            "silent_source_unseen",
             "source_unseen",
         ),
         "east",

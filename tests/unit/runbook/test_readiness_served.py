@@ -16,7 +16,7 @@ from mirrorbook_airflow.page import poller
 from mirror_core.cli import readiness as cli
 from mirror_core.decide.failover_plan import PlanDecision, decide_failover
 from mirror_core.decide.failover_readiness import FreshnessKind, Readiness, UnplannedForecast
-from mirror_core.decide.mirror_snapshot import StandstillForecast
+from mirror_core.decide.mirror_snapshot import StandstillForecast, UnseenCluster
 from mirror_core.decide.process_liveness import CONDUCTOR_STEP, WatcherState, format_heartbeat_step
 from mirror_core.decide.process_liveness import WATCHER_STEP as WATCH
 from mirror_core.kafka.config import Config
@@ -196,3 +196,29 @@ def test_a_look_knows_what_never_was_and_how_long_a_failover_would_take(
     assert found.newest_ms == {FreshnessKind.GROUPS: 4_000, FreshnessKind.DRILL: None}, (
         "there is no partition to compare"
     )
+
+
+@pytest.mark.parametrize(("moved", "looked_at"), [(False, [WEST]), (True, [])])
+def test_a_silent_source_is_told_of_once_and_a_moved_mirror_of_no_drift(
+    monkeypatch: pytest.MonkeyPatch, moved: bool, looked_at: list[str]
+) -> None:
+    class Dead:
+        def __init__(self, *given: object, **more: object) -> None: ...
+
+        def decide_both_modes(self) -> tuple[PlanDecision, UnplannedForecast]:
+            return decide_failover(replace(VIEW, source=UnseenCluster("refused"))), UnplannedForecast(refused=())
+
+    looked = list[str]()
+
+    def look(side: Any) -> Any:
+        looked.append(side.name)
+        return SimpleNamespace(rights=(), expiring_producers=())
+
+    monkeypatch.setattr(readiness_report, "Failover", Dead)
+    monkeypatch.setattr(readiness_report, "check_cluster", look)
+    fence = PendingFence(mirror=LINK.mirror.name, cluster=EAST, action=FenceAction.APPLY, run="r", since_ms=1)
+    link = replace(LINK, mirror=replace(STARTED, desired=DesiredState.STOPPED) if moved else STARTED)
+    state = state_of(link.mirror, *([fence] if moved else []))
+    found = readiness_report.assess_readiness(link, state, None, with_drift=True)  # type: ignore[arg-type]
+    assert looked == looked_at
+    assert sum("refused" in str(point) for point in found.points) == 1
