@@ -70,7 +70,7 @@ def read_write_access(link: MirrorLink, state: State, *, is_source_silent: bool,
 
 
 def _read_home_access(link: MirrorLink, state: State, run: Run) -> WriteAccess | None:
-    """Of the failover that leads a failback's applications home, by the old source's state."""
+    """By the state of the failover that leads a failback's applications home, on the old source."""
     if not can_have_reverse_failover(run, state.steps_of(run)):
         return None
     try:
