@@ -20,6 +20,7 @@ from mirror_core.decide.expectation_config import (
     UserExpectation,
     UserExpectations,
 )
+from mirror_core.evidence.table_schemas import Column, build_schema
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.sync_state import SyncAction, SyncCategory
 
@@ -33,16 +34,6 @@ _NULL_EXPECTATIONS: Final = frozenset(
     }
 )
 """All other expectations skip nulls, so unknown would pass."""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """Null means unknown."""
-
-    name: str
-    type: pa.DataType = field(repr=False)
-    meaning: str
-    nullable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +58,7 @@ class Suite:
 
     @property
     def schema(self) -> pa.Schema:
-        fields = [pa.field(c.name, c.type, nullable=c.nullable) for c in self.columns if c.name != TIER]
-        return pa.schema(fields)
+        return build_schema(tuple(column for column in self.columns if column.name != TIER))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,42 +36,12 @@ from mirror_core.evidence.receipt_index import (
     format_day_file,
     list_receipt_files,
 )
+from mirror_core.evidence.table_schemas import RECEIPTS
 from mirror_core.model.errors import Indeterminate
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.task_messages import Receipt, ReceiptPiece
 
-_PIECE: Final = pa.struct(
-    (
-        pa.field("first", pa.int64(), nullable=False),
-        pa.field("next", pa.int64(), nullable=False),
-        pa.field("records", pa.int64(), nullable=False),
-        pa.field("digest", pa.string(), nullable=False),
-    )
-)
-
-
-_COLUMNS: Final[tuple[pa.Field[Any], ...]] = (
-    pa.field("generation", pa.int64(), nullable=False),
-    pa.field("epoch", pa.int64(), nullable=False),
-    pa.field("task", pa.int32(), nullable=False),
-    pa.field("topic", pa.string(), nullable=False),
-    pa.field("partition", pa.int32(), nullable=False),
-    pa.field("first", pa.int64(), nullable=False),
-    pa.field("next", pa.int64(), nullable=False),
-    pa.field("records", pa.int64(), nullable=False),
-    pa.field("gaps", pa.int64()),
-    pa.field("batches", pa.int64(), nullable=False),
-    pa.field("bytes", pa.int64(), nullable=False),
-    pa.field("pieces", pa.list_(_PIECE)),
-    pa.field("source_topic_id", pa.string()),
-    pa.field("destination_topic_id", pa.string()),
-    pa.field("source_end", pa.int64()),
-    pa.field("started", pa.timestamp("ms", tz="UTC"), nullable=False),
-    pa.field("ended", pa.timestamp("ms", tz="UTC"), nullable=False),
-)
-
-
-RECEIPTS_SCHEMA: Final = pa.schema(_COLUMNS)
+RECEIPTS_SCHEMA: Final = RECEIPTS.schema
 """Columns as in `Receipt`. The mirror and the day are in the path."""
 RECEIPTS_ADVICE: Final = "make room and rights there, or give another folder (--receipts)"
 

@@ -12,11 +12,12 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
 
+from mirror_core.evidence.table_schemas import RECORD_COLUMNS, Column, build_ddl, build_schema
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal, load_config
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offset_points
@@ -35,18 +36,10 @@ MAX_BYTES_PER_BATCH: Final = 4 << 20
 HEADER_BYTES: Final = 300
 """A header in memory, besides name and value."""
 
-_HEADER: Final = pa.struct(
-    [
-        pa.field("name", pa.binary(), nullable=False),  # binary: header names need not be UTF-8
-        pa.field("value", pa.binary()),
-    ]
-)
-
 
 @dataclass(frozen=True, slots=True)
 class RecordColumn:
-    field: pa.Field[Any]
-    ddl: str
+    column: Column
     read: Callable[[Partition, BatchHeader, Record], object]
 
 
@@ -70,39 +63,21 @@ def _digest_bytes(update: Callable[[bytes], object], data: bytes | None) -> None
     update(data or b"")
 
 
-RECORD_COLUMNS: Final = (
-    RecordColumn(pa.field("topic", pa.string(), nullable=False), "string not null", lambda p, h, r: p.topic),
-    RecordColumn(pa.field("partition", pa.int32(), nullable=False), "int not null", lambda p, h, r: p.index),
-    RecordColumn(pa.field("offset", pa.int64(), nullable=False), "bigint not null", lambda p, h, r: r.offset),
-    RecordColumn(
-        pa.field("timestamp_ms", pa.int64(), nullable=False), "bigint not null", lambda p, h, r: r.timestamp_ms
-    ),
-    RecordColumn(
-        pa.field("timestamp_type", pa.string(), nullable=False),
-        "string not null",
-        lambda p, h, r: "LogAppendTime" if h.attributes & LOG_APPEND_TIME else "CreateTime",
-    ),
-    RecordColumn(pa.field("key", pa.binary()), "binary", lambda p, h, r: r.key),
-    RecordColumn(pa.field("value", pa.binary()), "binary", lambda p, h, r: r.value),
-    RecordColumn(
-        pa.field("headers", pa.list_(_HEADER), nullable=False),
-        "array<struct<name: binary not null, value: binary>> not null",
-        lambda p, h, r: [{"name": name, "value": value} for name, value in r.headers],
-    ),
-)
+_READERS: Final[Mapping[str, Callable[[Partition, BatchHeader, Record], object]]] = {
+    "topic": lambda p, h, r: p.topic,
+    "partition": lambda p, h, r: p.index,
+    "offset": lambda p, h, r: r.offset,
+    "timestamp_ms": lambda p, h, r: r.timestamp_ms,
+    "timestamp_type": lambda p, h, r: "LogAppendTime" if h.attributes & LOG_APPEND_TIME else "CreateTime",
+    "key": lambda p, h, r: r.key,
+    "value": lambda p, h, r: r.value,
+    "headers": lambda p, h, r: [{"name": name, "value": value} for name, value in r.headers],
+}
+SCANNED_COLUMNS: Final = tuple(RecordColumn(column, _READERS[column.name]) for column in RECORD_COLUMNS)
 DIGEST_COLUMN: Final = RecordColumn(
-    pa.field("digest", pa.binary(), nullable=False), "binary not null", lambda p, h, r: compute_content_digest(h, r)
+    Column("digest", pa.binary(), "SHA-256 of its content"), lambda p, h, r: compute_content_digest(h, r)
 )
-COLUMNS: Final[Mapping[str, RecordColumn]] = {column.field.name: column for column in (*RECORD_COLUMNS, DIGEST_COLUMN)}
-
-
-def build_schema(columns: Sequence[RecordColumn]) -> pa.Schema:
-    return pa.schema([column.field for column in columns])
-
-
-def build_ddl(columns: Sequence[RecordColumn]) -> str:
-    """In Spark's words."""
-    return ", ".join(f"{column.field.name} {column.ddl}" for column in columns)
+COLUMNS: Final[Mapping[str, RecordColumn]] = {one.column.name: one for one in (*SCANNED_COLUMNS, DIGEST_COLUMN)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +100,10 @@ class RecordScan:
     ranges: tuple[LogRange, ...]
     """Spark reads each in a task of its own."""
 
+    @property
+    def ddl(self) -> str:
+        return build_ddl(tuple(COLUMNS[name].column for name in self.columns))
+
     def list_columns(self) -> list[RecordColumn]:
         return [COLUMNS[name] for name in self.columns]
 
@@ -145,7 +124,7 @@ class RecordScanOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     """`latest` (the last stable offset), or JSON: next offsets after the last ones."""
     minPartitions: str = "1"
     """At least so many ranges, where there are as many offsets."""
-    columns: str = ",".join(column.field.name for column in RECORD_COLUMNS)
+    columns: str = ",".join(column.name for column in RECORD_COLUMNS)
     executorsConfig: str = ""
     """Path of mirrorbook.yaml where tasks run; empty: the same."""
 
@@ -247,7 +226,7 @@ def build_batches(
     partition: Partition, records: Iterator[tuple[BatchHeader, Record]], columns: Sequence[RecordColumn]
 ) -> Iterator[pa.RecordBatch]:
     """At most a few thousand rows or some megabytes each; a larger record has a batch of its own."""
-    schema = build_schema(columns)
+    schema = build_schema(tuple(one.column for one in columns))
     rows: list[list[object]] = [[] for _ in columns]
     count = size = 0
     for header, record in records:

@@ -18,6 +18,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mirror_core.evidence.table_schemas import SALVAGE
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config, Principal, load_config
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offset_points, list_offsets
@@ -28,7 +29,7 @@ from mirror_core.model.files import report_write_errors, sync_path, sync_tree
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange, SalvagedPartition, SalvageMatch
 from mirror_core.parity.keyed_digest import digest_in_memory
-from mirror_core.parity.record_scan import RECORD_COLUMNS, RecordColumn, build_batches, build_ddl, build_schema
+from mirror_core.parity.record_scan import SCANNED_COLUMNS, RecordColumn, build_batches
 from mirror_core.wire.records import Record
 
 _TOMBSTONE: Final = b""
@@ -75,10 +76,9 @@ def _digest_value(record: Record) -> bytes:
     return _TOMBSTONE if record.value is None else digest_in_memory(record.value)
 
 
-_MATCH: Final = RecordColumn(pa.field("match", pa.string()), "string", lambda p, h, r: None)
+_MATCH: Final = RecordColumn(SALVAGE.columns[-1], lambda p, h, r: None)
 """Null where no other cluster was compared."""
-SCHEMA: Final = build_schema([*RECORD_COLUMNS, _MATCH])
-DDL: Final = build_ddl([*RECORD_COLUMNS, _MATCH])
+SCHEMA: Final = SALVAGE.schema
 MANIFEST: Final = "_salvage.json"
 NOT_WRITABLE_ADVICE: Final = "nothing was deleted: make room and rights there, or give another folder"
 MAX_LISTED_OFFSETS: Final = 5
@@ -176,7 +176,7 @@ def read_record_batches(task: SalvageTask) -> Iterator[pa.RecordBatch]:
     match = replace(_MATCH, read=lambda p, h, r: matches.find_match(r).value) if matches is not None else _MATCH
     with LogReader(config.cluster(task.cluster)) as reader:
         records = reader.records(wanted.partition, wanted.start, wanted.end)
-        yield from build_batches(wanted.partition, records, [*RECORD_COLUMNS, match])
+        yield from build_batches(wanted.partition, records, [*SCANNED_COLUMNS, match])
 
 
 def _find_matches(config: Config, task: SalvageTask) -> TailMatches | None:

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from mirror_core.parity.record_scan import RecordScan, build_ddl, parse_options, plan_record_scan
+from mirror_core.parity.record_scan import RecordScan, parse_options, plan_record_scan
 from mirror_core.spark.job_submission import create_payload_frame
 from mirror_core.spark.table_executor import read_table, read_table_payload
 
@@ -40,7 +40,7 @@ else:
             self.table = plan_record_scan(parse_options(options))
 
         def schema(self) -> str:
-            return build_ddl(self.table.list_columns())
+            return self.table.ddl
 
         def reader(self, schema: object) -> DataSourceReader:
             return RecordScanReader(self.table)
@@ -60,7 +60,7 @@ def read_records(spark: SparkSession, **options: str) -> DataFrame:
     """Also on Spark 3.5. Raises BadRequest, and errors of the cluster."""
     table = plan_record_scan(parse_options(options))
     return create_payload_frame(spark, encode_tasks(table)).mapInArrow(
-        cast("ArrowMapIterFunction", read_table), build_ddl(table.list_columns())
+        cast("ArrowMapIterFunction", read_table), table.ddl
     )
 
 

@@ -8,10 +8,11 @@ import msgspec
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from mirror_core.evidence.table_schemas import SALVAGE
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.model.parity_verdict import ParityRange, SalvagedPartition
-from mirror_core.parity.salvage import DDL, SalvageTask, salvage_records, write_locally
+from mirror_core.parity.salvage import SalvageTask, salvage_records, write_locally
 from mirror_core.spark.job_submission import create_payload_frame, require_task_slot
 from mirror_core.spark.session import NO_CONF, format_job_error, get_spark_session
 from mirror_core.spark.table_executor import read_salvage
@@ -60,7 +61,9 @@ class SparkSalvage:
         payloads = tuple(msgspec.json.encode(task) for task in tasks)
         try:
             spark = get_spark_session(SALVAGE_APP, self._master, self._cores, self._conf)
-            rows = create_payload_frame(spark, payloads).mapInArrow(cast("ArrowMapIterFunction", read_salvage), DDL)
+            rows = create_payload_frame(spark, payloads).mapInArrow(
+                cast("ArrowMapIterFunction", read_salvage), SALVAGE.ddl
+            )
             with require_task_slot(spark.sparkContext, f"Spark, salvage of cluster {tasks[0].cluster}"):
                 rows.write.mode("append").option("compression", "zstd").parquet(folder.resolve().as_uri())
         except (PySparkException, Py4JError, OSError) as error:

@@ -12,8 +12,9 @@ from confluent_kafka import TopicPartition
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from mirror_core.evidence.table_schemas import build_ddl, build_schema
 from mirror_core.model.errors import BadRequest
-from mirror_core.parity.record_scan import COLUMNS, build_ddl, build_schema
+from mirror_core.parity.record_scan import COLUMNS
 from mirror_core.spark.record_source import has_data_sources, read_records
 from tests.support.doc_pages import DOCS
 from tests.support.gap_logs import transaction, transactional
@@ -127,5 +128,5 @@ def test_neither_plan_nor_error_shows_a_password(spark: SparkSession, pair: Pair
 def test_spark_and_arrow_are_told_of_the_same_columns(spark: SparkSession) -> None:
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    columns = [*COLUMNS.values()]
+    columns = tuple(one.column for one in COLUMNS.values())
     assert from_arrow_schema(build_schema(columns)) == spark.createDataFrame([], build_ddl(columns)).schema
