@@ -126,6 +126,13 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
             CHECKS,
             "mirrorbook parity orders --runner local",
         ),
+        "parity-job": LazyCommand(
+            "mirror_core.cli.parity_job",
+            "parity_job_app",
+            "A comparison in three parts: planned here, run by your Spark, judged here.",
+            CHECKS,
+            "mirrorbook parity-job plan orders --output plans",
+        ),
         "receipts": LazyCommand(
             "mirror_core.cli.receipts",
             "receipts_app",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import msgspec
 import typer
@@ -110,9 +110,7 @@ def parity_command(
     user_expectations = load_expectations(loaded, PARITY)
     link, state = find_mirror_link(loaded, name)
     demands = TableExpectations(suite=PARITY, user_expectations=user_expectations.for_mirror(link.mirror.name))
-    folder_suffix = "-values" if show_values else ""  # Airflow's page serves no such folder
-    folder = output or Path("evidence") / name / f"parity-{datetime.now(UTC):%Y%m%dT%H%M%SZ}{folder_suffix}"
-    check_writable("parity report", folder.absolute(), "give another folder: --output")
+    folder = prepare_report_folder(output, name, "-values" if show_values else "")  # Airflow's page serves no such one
     if against == "certificates":
         from mirror_core.parity.certificate_check import check_certificates, read_certificate_scope, to_certified_ranges
 
@@ -123,12 +121,12 @@ def parity_command(
             link.config.path,
             link.destination.name,
             certified_scope,
-            folder.absolute(),
+            folder,
             run=proof.run,
             tasks=proof.tasks,
             demands=demands if demands.own else None,
         )
-        record_differences(link, state, result, _print_to_stderr, to_certified_ranges(certified_scope))
+        record_differences(link, state, result, print_to_stderr, to_certified_ranges(certified_scope))
         partitions, left_out, remarks = (
             len(certified_scope.certified),
             dict(certified_scope.left_out),
@@ -137,9 +135,22 @@ def parity_command(
     else:
         compared = read_parity_scope(link, state)
         check = make_parity_check(link.config.path, runner, master, level, conf, demands, rate, values=show_values)
-        result = _compare(link, state, compared.ranges, level, whole, check, folder.absolute())
+        result = _compare(link, state, compared.ranges, level, whole, check, folder)
         partitions, left_out = len(compared.ranges), {p: f"it is {s.value}" for p, s in compared.left_out.items()}
         remarks = []
+    end_with_result(name, level, result, partitions, left_out, remarks, as_json=as_json)
+
+
+def end_with_result(
+    name: str,
+    level: int,
+    result: ParityResult,
+    partitions: int,
+    left_out: Mapping[Partition, str],
+    remarks: Sequence[str] = (),
+    *,
+    as_json: bool,
+) -> NoReturn:
     if as_json:
         result_fields = msgspec.structs.asdict(to_parity_document(result))
         left_out_partitions = tuple(
@@ -171,12 +182,18 @@ def _compare(
 
     if level == LEVEL_ENDS:
         result = compare(ranges, None)
-        record_differences(link, state, result, _print_to_stderr)
+        record_differences(link, state, result, print_to_stderr)
         return result
-    return compare_and_record(link, state, ranges, compare, compare_all=whole, report=_print_to_stderr)
+    return compare_and_record(link, state, ranges, compare, compare_all=whole, report=print_to_stderr)
 
 
-def _print_to_stderr(line: str) -> None:
+def prepare_report_folder(output: Path | None, name: str, suffix: str = "") -> Path:
+    folder = output or Path("evidence") / name / f"parity-{datetime.now(UTC):%Y%m%dT%H%M%SZ}{suffix}"
+    check_writable("parity report", folder.absolute(), "give another folder: --output")
+    return folder.absolute()
+
+
+def print_to_stderr(line: str) -> None:
     print_line(line, err=True)
 
 

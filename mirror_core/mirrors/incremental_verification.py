@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from mirror_core.decide.command_rules import MirrorCommand
-from mirror_core.decide.parity_result import NOTHING_COMPARED
+from mirror_core.decide.parity_result import NOTHING_COMPARED, ParityRow
 from mirror_core.decide.topic_settings import is_compacted
 from mirror_core.decide.verification import (
     RECHECK_STEPS,
@@ -26,6 +27,7 @@ from mirror_core.decide.verification import (
     note_differences,
     update_verification,
 )
+from mirror_core.evidence.expectation_suites import TableExpectations
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.leader_epochs import list_epoch_ends
 from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets
@@ -43,6 +45,9 @@ from mirror_core.model.parity_verdict import (
     format_unreadable_kind,
 )
 from mirror_core.model.timing import TIMEOUTS, now_ms
+from mirror_core.parity.check import judge_comparison
+from mirror_core.parity.comparable_ranges import ParityScope
+from mirror_core.parity.parity_plan import ParityPlan, StoredBasis, make_parity_plan
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import State
 
@@ -267,16 +272,7 @@ def compare_and_record(
     report: Callable[[str], None],
 ) -> ParityResult:
     """Progress is recorded if nobody holds the mirror."""
-    reported, store = list[str](), ProofStore(link, state.verifications.get(link.mirror.name))
-
-    def save_or_report(proof: MirrorVerification) -> None:
-        try:
-            store.save_proof(proof)
-        except (Refused, LostOwnership, RemoteFault) as error:
-            if not reported:
-                report(f"how far it is proved is not kept: {error}")
-            reported.append(str(error))
-
+    save_or_report = _make_proof_saver(link, state.verifications.get(link.mirror.name), report)
     result, proof, basis_before = compare_unverified(
         link,
         state,
@@ -288,6 +284,79 @@ def compare_and_record(
     if not compare_all and (skipped := basis_before.count_verified_records(ranges)):
         report(f"{skipped} records were proved before, and not compared again")
     save_or_report(proof)
+    return result
+
+
+def _make_proof_saver(
+    link: MirrorLink, last_proof: MirrorVerification | None, report: Callable[[str], None]
+) -> Callable[[MirrorVerification], None]:
+    reported, store = list[str](), ProofStore(link, last_proof)
+
+    def save_or_report(proof: MirrorVerification) -> None:
+        try:
+            store.save_proof(proof)
+        except (Refused, LostOwnership, RemoteFault) as error:
+            if not reported:
+                report(f"how far it is proved is not kept: {error}")
+            reported.append(str(error))
+
+    return save_or_report
+
+
+def plan_comparison(
+    link: MirrorLink,
+    state: State,
+    scope: ParityScope,
+    *,
+    level: int,
+    compare_all: bool,
+    throttle: int | None = None,
+    opened_by_tasks: Path | None = None,
+) -> ParityPlan:
+    """What `compare_and_record` would compare first, as a file for tasks elsewhere."""
+    basis = _read_basis_of_both(link, state, recent=())
+    return make_parity_plan(
+        link.config,
+        link.mirror.name,
+        link.mirror.producer_id,
+        link.source.name,
+        link.destination.name,
+        scope.ranges if compare_all else basis.list_remaining(scope.ranges),
+        StoredBasis.from_basis(basis, state.verifications.get(link.mirror.name)),
+        level=level,
+        throttle=throttle,
+        left_out={partition: f"it is {status.value}" for partition, status in scope.left_out.items()},
+        opened_by_tasks=opened_by_tasks,
+    )
+
+
+def judge_plan(
+    link: MirrorLink,
+    plan: ParityPlan,
+    rows: Sequence[ParityRow],
+    output: Path | None,
+    demands: TableExpectations | None,
+    report: Callable[[str], None],
+) -> ParityResult:
+    """`rows`: what tasks have compared. Recorded as compared when the plan was made, if nobody holds the mirror."""
+    if plan.mirror != link.mirror.name or plan.producer_id != link.mirror.producer_id:
+        raise Refused(
+            f"verdict on mirror {link.mirror.name}",
+            [f"the plan is of mirror {plan.mirror}, or of an earlier one of this name: make a new plan"],
+        )
+    result = judge_comparison(
+        plan.ranges,
+        [*plan.ends, *rows],
+        output,
+        source=plan.source,
+        destination=plan.destination,
+        level=plan.level,
+        started=plan.planned_ms / 1000,
+        seconds=max(0, now_ms() - plan.planned_ms) / 1000,
+        demands=demands,
+    )
+    proof = update_verification(link.mirror.name, plan.basis.to_basis(), plan.ranges, result, plan.planned_ms)
+    _make_proof_saver(link, plan.basis.proof, report)(proof)
     return result
 
 

@@ -178,15 +178,41 @@ def check_parity(
         throttle=throttle,
         values=values,
     )
-    ends, shared = _compare_ends(config, source, destination, ranges)
+    ends, shared = compare_ends(config, source, destination, ranges)
     rows, progress = ParityRowBuffer(ends), ParityProgress(on_progress, ranges, level, ends) if on_progress else None
     for shares in plan_rounds(shared, tasks, chunk) if level > LEVEL_ENDS else ():
         for new_rows in run([task(pieces=pieces) for pieces in shares]):
             rows.add(new_rows)
             if progress:
                 progress.add(new_rows)
-    table = fill_missing_rows(ranges, rows.rows, level)
-    result = replace(judge_rows(ranges, table, level), seconds=round(time.monotonic() - began, 3))
+    return judge_comparison(
+        ranges,
+        rows.rows,
+        output,
+        source=source,
+        destination=destination,
+        level=level,
+        started=started,
+        seconds=time.monotonic() - began,
+        demands=demands,
+    )
+
+
+def judge_comparison(
+    ranges: Sequence[ParityRange],
+    rows: Sequence[ParityRow],
+    output: Path | None,
+    *,
+    source: ClusterName,
+    destination: ClusterName,
+    level: int,
+    started: float,
+    seconds: float,
+    demands: TableExpectations | None,
+) -> ParityResult:
+    """What no row tells of was not compared. `started`: seconds since the epoch."""
+    table = fill_missing_rows(ranges, rows, level)
+    result = replace(judge_rows(ranges, table, level), seconds=round(seconds, 3))
     if output is None:
         return result
     return write_parity_report(
@@ -194,7 +220,7 @@ def check_parity(
     )
 
 
-def _compare_ends(
+def compare_ends(
     config: Config, source: ClusterName, destination: ClusterName, ranges: Sequence[ParityRange]
 ) -> tuple[list[ParityRow], list[ParityRange]]:
     """Rows about the ends, and the range that both sides hold."""

@@ -1,4 +1,4 @@
-"""Executor side of what reads records into tables: salvage, and DataFrames of records. Must not import Spark."""
+"""Executor side of what Spark writes as tables: comparisons, salvage, records. Must not import Spark."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
+from mirror_core.parity.parity_table import build_lost_rows, compare_spans, parse_span_task
 from mirror_core.parity.record_scan import RecordScan, read_record_scan
 from mirror_core.parity.salvage import SalvageTask, read_record_batches
 
@@ -19,12 +20,26 @@ def to_row(payload: bytes) -> tuple[bytes]:
 
 
 def read_salvage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for payload in _iter_payloads(batches):
+    for payload in iterate_payloads(batches):
         yield from read_record_batches(msgspec.json.decode(payload, type=SalvageTask))
 
 
+def compare_batches(last_attempt: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """`last_attempt`: number of the attempt that compares nothing; 0: there is none."""
+    from pyspark import TaskContext  # late: workers have imported it
+
+    context = TaskContext.get()
+    attempt = context.attemptNumber() if context else 0
+    for payload in iterate_payloads(batches):
+        task = parse_span_task(payload)
+        if not 0 < last_attempt <= attempt:
+            yield compare_spans(task)
+        elif len(task.spans) == 1:
+            yield build_lost_rows(task, f"Spark gave up: its worker ended {attempt} times before it had answered")
+
+
 def read_table(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for payload in _iter_payloads(batches):
+    for payload in iterate_payloads(batches):
         yield from read_table_payload(payload)
 
 
@@ -32,6 +47,6 @@ def read_table_payload(payload: bytes) -> Iterator[pa.RecordBatch]:
     return read_record_scan(msgspec.json.decode(payload, type=RecordScan))
 
 
-def _iter_payloads(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
+def iterate_payloads(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
     for batch in batches:
         yield from batch.to_pydict()[PAYLOAD_COLUMN]

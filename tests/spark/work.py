@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 
 import msgspec
+import pyarrow as pa
 
 from mirror_core.model.logs import LogSettings
 from mirror_core.model.task_messages import Assignment
 from mirror_core.parity.compare import CompareTask
+from mirror_core.parity.parity_table import parse_span_task
 from mirror_core.spark.copy_executor import run_copy_task
 from mirror_core.spark.parity_executor import run_compare_task
+from mirror_core.spark.table_executor import compare_batches, iterate_payloads
 
 
 def meet(payload: bytes) -> bytes:
@@ -66,3 +70,19 @@ def compare_or_die(payload: bytes) -> bytes:
     if any(piece.partition.index == 1 for piece in task.pieces):
         die(payload)
     return run_compare_task(payload)
+
+
+def compare_batches_or_die(
+    poison: str, last_attempt: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """A comparison whose worker dies with any task that has this span, unless it is the last attempt's."""
+    from pyspark import TaskContext  # late: as in the real module
+
+    tasks, context = list(batches), TaskContext.get()
+    assert context is not None
+    payloads = [payload for batch in tasks for payload in iterate_payloads(iter([batch]))]
+    if context.attemptNumber() < last_attempt and any(
+        span.id == poison for payload in payloads for span in parse_span_task(payload).spans
+    ):
+        die(b"")
+    yield from compare_batches(last_attempt, iter(tasks))

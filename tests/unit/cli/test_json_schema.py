@@ -21,6 +21,7 @@ from typer.main import get_command
 from mirror_core.cli.command_options import JsonOption
 from mirror_core.cli.failover import SetPlansDocument
 from mirror_core.cli.json_schema import json_schema_command, list_in_group, list_json_commands, make_schema
+from mirror_core.cli.parity import ParityDocument
 from mirror_core.cli.runs import PlanDocument, RunDocument, to_run_document
 from mirror_core.model import errors
 from mirror_core.model.errors import BadRequest, MirrorError
@@ -40,6 +41,7 @@ SHARED: Final[dict[type[JsonDocument], str]] = {
     PlanDocument: "plan",
     RunDocument: "run",
     SetPlansDocument: "failover plan-set",
+    ParityDocument: "parity",
 }
 """Documents of several commands, and by which name the page has them."""
 PAGE: Final = Path(__file__).parents[3] / "docs" / "operate" / "commands.md"

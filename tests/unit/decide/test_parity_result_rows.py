@@ -140,7 +140,7 @@ def test_the_first_round_of_a_past_without_end_is_there_at_once() -> None:
 def test_a_comparison_tells_of_each_task_as_it_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ranges, told = [wanted(0, 6 * SIZE)], list[ParityResult]()
     monkeypatch.setattr(check, "load_config", lambda path: None)
-    monkeypatch.setattr(check, "_compare_ends", lambda *asked: (ends(0, 6), ranges))
+    monkeypatch.setattr(check, "compare_ends", lambda *asked: (ends(0, 6), ranges))
     for pause in ("PROGRESS_INTERVAL_S", "PROGRESS_COST_FACTOR"):
         monkeypatch.setattr(check, pause, 0)
     monkeypatch.setattr(check, "PARTITIONS_PER_S", 1e9)

@@ -38,7 +38,7 @@ def test_what_could_not_be_seen_is_in_doubt_and_the_rest_is_compared(monkeypatch
     monkeypatch.setattr(check, "list_compacted_topics", lambda *asked: NOTHING_CLEANED)
     config = cast("Any", SimpleNamespace(cluster=lambda name: None))
     ranges = [wanted(WELL), wanted(LONE, "cluster east: nobody leads it"), wanted(LATE)]
-    rows, shared = check._compare_ends(config, ClusterName("east"), ClusterName("west"), ranges)
+    rows, shared = check.compare_ends(config, ClusterName("east"), ClusterName("west"), ranges)
     assert [one.partition for one in shared] == [WELL]
     assert asked == [[WELL, LATE]]
     found = judge_rows(ranges, fill_missing_rows(ranges, rows, LEVEL_RECORDS), LEVEL_RECORDS)
@@ -64,7 +64,7 @@ def test_whether_topics_are_cleaned_is_asked_of_those_that_are_to_be_read_only(m
     config = cast("Any", SimpleNamespace(cluster=lambda name: None))
     nothing_new = replace(wanted(WELL), start=Offset(9), end=Offset(9))
     ranges = [nothing_new, replace(wanted(new), start=Offset(7), end=Offset(9))]
-    rows, shared = check._compare_ends(config, ClusterName("east"), ClusterName("west"), ranges)
+    rows, shared = check.compare_ends(config, ClusterName("east"), ClusterName("west"), ranges)
     assert asked == [{"new"}]
     assert [(one.partition, one.start, one.end, one.compacted) for one in shared] == [
         (WELL, 9, 9, False),

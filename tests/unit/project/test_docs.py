@@ -19,6 +19,7 @@ from mirror_core.decide.steps import RUN_STEPS
 from mirror_core.decide.steps import format_steps_markdown as steps_table
 from mirror_core.evidence.expectation_suites import SUITES, Suite
 from mirror_core.evidence.expectation_suites import format_columns as columns_table
+from mirror_core.evidence.table_schemas import TABLES, Table, format_table
 from mirror_core.model.run import RunKind, RunMode
 from mirror_core.rights.acl_rules import format_acl_command
 from mirror_core.rights.required_acls import REQUIRED_ACLS, ClusterRole
@@ -56,6 +57,12 @@ def test_commands_page_shows_what_each_verb_does_and_when() -> None:
 def test_expectations_page_shows_the_columns_of_each_table(suite: Suite) -> None:
     page = DOCS / "operate" / "expectations.md"
     assert printed(page, f"mirror_core/evidence/expectation_suites.py {suite.table_kind}") == list(columns_table(suite))
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_page_of_tables_shows_the_columns_of_each(table: Table) -> None:
+    page = DOCS / "operate" / "spark-tables.md"
+    assert printed(page, f"mirror_core/evidence/table_schemas.py {table.name}") == list(format_table(table))
 
 
 def test_the_file_that_the_expectations_page_shows_is_one() -> None:

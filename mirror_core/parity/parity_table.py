@@ -1,0 +1,242 @@
+"""The rows of a planned comparison as a table: tasks write it, and it is read to find the verdict.
+
+Errors are rows. A span that was read twice counts by its worse reading, and rows of no span of the plan count nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mirror_core.decide.parity_result import ParityRow, ParityRowBuffer
+from mirror_core.decide.parity_spans import ParitySpan, pack_spans
+from mirror_core.evidence.file_store import Folder
+from mirror_core.evidence.table_schemas import PARITY_ROWS
+from mirror_core.kafka.connection_pool import CONNECTION_POOL
+from mirror_core.model.errors import Indeterminate
+from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.parity_verdict import ParityFinding
+from mirror_core.model.timing import now_ms
+from mirror_core.parity.check import DEFAULT_THREADS, divide_throttle
+from mirror_core.parity.compare import CompareTask, compare_task, to_unread_rows
+from mirror_core.parity.parity_plan import ParityPlan
+
+TABLE_NAME: Final = "rows of a comparison"
+TABLE_ADVICE: Final = "make room and rights there, or give another folder (--table)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanTask:
+    """Holds no secret."""
+
+    config_path: str
+    source: ClusterName
+    destination: ClusterName
+    level: int
+    chunk: int
+    throttle: int | None
+    spans: tuple[ParitySpan, ...]
+
+    def to_compare_task(self) -> CompareTask:
+        return CompareTask(
+            config_path=self.config_path,
+            source=self.source,
+            destination=self.destination,
+            level=self.level,
+            chunk=self.chunk,
+            pieces=tuple(span.range for span in self.spans),
+            throttle=self.throttle,
+        )
+
+
+def make_span_tasks(plan: ParityPlan, packed: Sequence[tuple[ParitySpan, ...]], at_once: int) -> list[SpanTask]:
+    """`at_once`: tasks that share the throttle."""
+    return [
+        SpanTask(
+            config_path=plan.config_path,
+            source=plan.source,
+            destination=plan.destination,
+            level=plan.level,
+            chunk=plan.chunk,
+            throttle=divide_throttle(plan.throttle, at_once),
+            spans=spans,
+        )
+        for spans in packed
+    ]
+
+
+def compare_spans(task: SpanTask) -> pa.RecordBatch:
+    """Both sides of each span, in one task."""
+    return _to_batch(task.spans, compare_task(task.to_compare_task()))
+
+
+def build_lost_rows(task: SpanTask, error: str) -> pa.RecordBatch:
+    return _to_batch(task.spans, to_unread_rows(task.to_compare_task(), error))
+
+
+def _to_batch(spans: Sequence[ParitySpan], rows: Iterable[ParityRow]) -> pa.RecordBatch:
+    find_span, reading, time_ms = _SpanFinder(spans), secrets.token_hex(8), now_ms()
+    return pa.RecordBatch.from_pylist(
+        [
+            {
+                "span": find_span.find(row).id,
+                "reading": reading,
+                "topic": row.partition.topic,
+                "partition": row.partition.index,
+                "chunk": row.chunk,
+                "start": row.start,
+                "end": row.end,
+                "level": row.level,
+                "src_count": row.src_count,
+                "dst_count": row.dst_count,
+                "src_digest": row.src_digest,
+                "dst_digest": row.dst_digest,
+                "differing": row.differing,
+                "findings": _list_findings(row.findings),
+                "damaged": _list_findings(row.damaged),
+                "error": row.error,
+                "compared_at": time_ms * 1000,
+            }
+            for row in rows
+        ],
+        schema=PARITY_ROWS.schema,
+    )
+
+
+class _SpanFinder:
+    def __init__(self, spans: Iterable[ParitySpan]) -> None:
+        self._spans: dict[Partition, list[ParitySpan]] = {}
+        for span in spans:
+            self._spans.setdefault(span.range.partition, []).append(span)
+
+    def find(self, row: ParityRow) -> ParitySpan:
+        return next(
+            span for span in self._spans[row.partition] if span.range.start <= row.start and row.end <= span.range.end
+        )
+
+
+def _list_findings(findings: Iterable[ParityFinding]) -> list[dict[str, object]]:
+    return [{"offset": one.offset, "kind": one.kind, "detail": one.detail} for one in findings]
+
+
+def format_table_folder(plan: ParityPlan) -> str:
+    return f"mirror={quote(plan.mirror, safe='')}/plan={plan.digest}"
+
+
+def list_missing_spans(plan: ParityPlan, folder: Folder) -> list[ParitySpan]:
+    """Those of which the table has no row."""
+    tables = (_read_table(folder, path, content, ["span"]) for path, content in _read_files(plan, folder))
+    present = {span for table in tables for span in table.column("span").to_pylist()}
+    return [span for span in plan.spans if span.id not in present]
+
+
+def write_rows_locally(plan: ParityPlan, folder: Folder, threads: int = DEFAULT_THREADS) -> list[ParitySpan]:
+    """In threads of this process, a file for each task. Returns the spans that were compared."""
+    missing = list_missing_spans(plan, folder)
+    tasks = make_span_tasks(plan, pack_spans(missing), threads)
+
+    def write(task: SpanTask) -> None:
+        buffer = io.BytesIO()
+        pq.write_table(pa.Table.from_batches([compare_spans(task)]), buffer, compression="zstd")
+        name = f"{format_table_folder(plan)}/part-{secrets.token_hex(8)}.parquet"
+        folder.write(TABLE_NAME, name, buffer.getvalue(), TABLE_ADVICE)
+
+    with CONNECTION_POOL.keep_connections(), ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(write, task) for task in tasks]:
+            done.result()
+    return missing
+
+
+def read_parity_rows(plan: ParityPlan, folder: Folder) -> list[ParityRow]:
+    """Neighbours that agree become one row. Raises Indeterminate for a file that cannot be read."""
+    readings_by_span: dict[str, set[str]] = {}
+    contents = list(_read_files(plan, folder))
+    for path, content in contents:
+        for batch in _read_table(folder, path, content, ["span", "reading"]).to_batches():
+            for span, reading in zip(*batch.to_pydict().values(), strict=True):
+                readings_by_span.setdefault(span, set()).add(reading)
+    spans = {span.id: span for span in plan.spans}
+    once, repeated = ParityRowBuffer(), dict[str, dict[str, list[ParityRow]]]()
+    for path, content in contents:
+        for values in _read_table(folder, path, content).to_pylist():
+            row, span = _parse_row(values), spans.get(values["span"])
+            if span is None or not _is_inside(row, span):
+                continue
+            if len(readings_by_span[span.id]) == 1:
+                once.add([row])
+            else:
+                repeated.setdefault(span.id, {}).setdefault(values["reading"], []).append(row)
+    for readings in repeated.values():
+        once.add(max(readings.values(), key=_rank_reading))
+    return once.rows
+
+
+def _rank_reading(rows: Iterable[ParityRow]) -> tuple[int, int]:
+    """The worse one is greater."""
+    rows = list(rows)
+    return sum(row.differing for row in rows), sum(not row.equal for row in rows)
+
+
+def _is_inside(row: ParityRow, span: ParitySpan) -> bool:
+    is_chunk = row.chunk >= 0 and row.start < row.end
+    return is_chunk and (
+        row.partition == span.range.partition and span.range.start <= row.start and row.end <= span.range.end
+    )
+
+
+def _parse_row(values: Mapping[str, Any]) -> ParityRow:
+    partition = Partition(values["topic"], values["partition"])
+    return ParityRow(
+        partition=partition,
+        chunk=values["chunk"],
+        start=Offset(values["start"]),
+        end=Offset(values["end"]),
+        level=values["level"],
+        src_count=values["src_count"],
+        dst_count=values["dst_count"],
+        src_digest=values["src_digest"],
+        dst_digest=values["dst_digest"],
+        differing=values["differing"],
+        findings=_parse_findings(partition, values["findings"]),
+        damaged=_parse_findings(partition, values["damaged"]),
+        error=values["error"],
+    )
+
+
+def _parse_findings(partition: Partition, values: Iterable[Mapping[str, Any]]) -> tuple[ParityFinding, ...]:
+    return tuple(
+        ParityFinding(partition=partition, offset=one["offset"], kind=one["kind"], detail=one["detail"])
+        for one in values
+    )
+
+
+def _read_files(plan: ParityPlan, folder: Folder) -> Iterator[tuple[str, bytes]]:
+    for name in sorted(folder.names(format_table_folder(plan))):
+        if name.endswith(".parquet"):
+            yield name, folder.read(name)
+
+
+def _read_table(folder: Folder, path: str, content: bytes, columns: list[str] | None = None) -> pa.Table:
+    try:
+        return pq.read_table(io.BytesIO(content), columns=columns)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise Indeterminate(
+            f"{folder.where}/{path}: rows of a comparison cannot be read: {error}. Compare into another folder"
+        ) from error
+
+
+def encode_span_task(task: SpanTask) -> bytes:
+    return msgspec.json.encode(task)
+
+
+def parse_span_task(payload: bytes) -> SpanTask:
+    return msgspec.json.decode(payload, type=SpanTask)
