@@ -219,11 +219,7 @@ class Planner:
 
     def _plan_departures(self, leaving: Mapping[Partition, PartitionStatus]) -> dict[Partition, PartitionStatus]:
         """STOPPING first. STOPPED with an LMO at a later plan, once no task can append."""
-        planned = {
-            p: replace(status, state=apply_events(status.state, PartitionEvent.STOP))
-            for p, status in leaving.items()
-            if status.state not in ENDED_STATES
-        }
+        planned = {p: to_stopping(status) for p, status in leaving.items()}
         quiet = {
             p: status
             for p, status in leaving.items()
@@ -415,6 +411,17 @@ class Planner:
         ]
 
 
+def to_stopping(status: PartitionStatus) -> PartitionStatus:
+    """Its topic leaves the mirror: no task is given it any more."""
+    is_ended = status.state in ENDED_STATES
+    return status if is_ended else replace(status, state=apply_events(status.state, PartitionEvent.STOP))
+
+
+def to_stopped(status: PartitionStatus, lmo: Offset | None) -> PartitionStatus:
+    stopping = to_stopping(status)
+    return replace(stopping, state=apply_events(stopping.state, PartitionEvent.LMO_RECORDED), lmo=lmo)
+
+
 def stop_departed(
     destination: ClusterClient, stopping: Mapping[Partition, PartitionStatus]
 ) -> dict[Partition, PartitionStatus]:
@@ -427,11 +434,7 @@ def stop_departed(
     absent = check_presence(destination, unlisted).absent if unlisted else frozenset[Partition]()
     gone = absent | {p for p in stopping if p.topic in topics and p not in present}
     ends = _fetch_known_offsets(destination, present, OffsetPoint.LOG_END)
-    return {
-        p: replace(status, state=apply_events(status.state, PartitionEvent.LMO_RECORDED), lmo=ends.get(p))
-        for p, status in stopping.items()
-        if p in ends or p in gone
-    }
+    return {p: to_stopped(status, ends.get(p)) for p, status in stopping.items() if p in ends or p in gone}
 
 
 def _plan_status(

@@ -135,17 +135,12 @@ def explain_refusals(command: MirrorCommand, context: CommandContext) -> Iterato
             " ends it"
         )
     if command is MirrorCommand.CHANGE:
-        yield from _explain_fixed_filters(context.mirror, has_failed_over=context.has_failed_over)
+        yield from _explain_fixed_filters(context.mirror)
     if command is MirrorCommand.DELETE and context.copier:
         yield f"{context.copier} still runs its data plane: end that first"
 
 
-def _explain_fixed_filters(mirror: Mirror, *, has_failed_over: bool) -> Iterator[str]:
-    if has_failed_over:
-        yield (
-            f"a failover has moved applications to cluster {mirror.destination}, by these filters: a failback leads"
-            f" back, and then they can be changed; use `mirrorbook failback plan {mirror.name}`"
-        )
+def _explain_fixed_filters(mirror: Mirror) -> Iterator[str]:
     if mirror.failback_run:
         yield (
             f"it is the way home of mirror {get_base_name(mirror.name)}, and carries what that one had carried: change"

@@ -236,7 +236,8 @@ def _list_reasons(snapshot: MirrorSnapshot) -> Iterator[Finding]:
             source=mirror.source,
             failback_of=get_base_name(mirror.name),
         )
-    yield from explain_leaving_refusal(mirror, snapshot.statuses)
+    if snapshot.mode is RunMode.PLANNED:
+        yield from explain_leaving_refusal(mirror, snapshot.statuses)
     if not snapshot.statuses:
         yield Finding("nothing_mirrored", mirror.name)
     unready = [p for p, s in sorted(snapshot.statuses.items()) if s.state in _UNREADY_STATES]

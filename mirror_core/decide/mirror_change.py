@@ -19,6 +19,7 @@ from mirror_core.model.json_documents import JsonDocument
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus, TopicAccess, TopicDeparture
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.run import shorten_hash
+from mirror_core.model.source_observation import SourceObservation
 from mirror_core.model.text import format_count
 
 ENDED_STATES: Final = frozenset({PartitionState.STOPPING, PartitionState.STOPPED})
@@ -65,6 +66,9 @@ class ChangeInputs:
     """Ids of the topics that are there now."""
     destination_ends: Mapping[Partition, Offset]
     """Log ends of departed topics."""
+    has_failed_over: bool = False
+    unenforced: str = ""
+    """Why the destination keeps nobody from writing topics that are kept closed. Empty: it does."""
     problems: tuple[str, ...] = ()
     """Why topics that start cannot be copied, and circles."""
 
@@ -90,6 +94,7 @@ class ChangePlan(JsonDocument, frozen=True, kw_only=True):
     kept: tuple[str, ...]
     unfinished: tuple[str, ...]
     """Topics that an earlier change has left half way: this one finishes them."""
+    warnings: tuple[str, ...]
     group_starts: tuple[str, ...] | None
     group_stops: tuple[str, ...] | None
     with_rights: bool
@@ -105,9 +110,28 @@ def list_leaving_topics(mirror: Mirror, statuses: Mapping[Partition, PartitionSt
 
 
 def explain_leaving_refusal(mirror: Mirror, statuses: Mapping[Partition, PartitionStatus]) -> Iterator[Finding]:
-    """Why no run may begin while topics leave."""
+    """Why no planned failover may begin while topics leave. An unplanned one moves what stays."""
     if leaving := sorted(list_leaving_topics(mirror, statuses)):
         yield Finding("topics_leaving", mirror.name, topics=leaving, source=mirror.source)
+
+
+def select_staying(
+    mirror: Mirror, statuses: Mapping[Partition, PartitionStatus]
+) -> Mapping[Partition, PartitionStatus]:
+    """What an unplanned failover is about. Topics that leave stay closed on the destination."""
+    leaving = list_leaving_topics(mirror, statuses)
+    return {p: status for p, status in statuses.items() if p.topic not in leaving} if leaving else statuses
+
+
+def drop_left_topics(
+    mirror: Mirror, statuses: Mapping[Partition, PartitionStatus], observation: SourceObservation | None
+) -> SourceObservation | None:
+    """The last look at the source may be older than a change of filters: what left is not missing."""
+    if observation is None or mirror.failback_run:
+        return observation
+    carried, recorded = build_topic_filter(mirror), {p.topic for p in statuses}
+    kept = tuple(t for t in observation.topics if t.topic in recorded or t.topic in carried)
+    return observation if len(kept) == len(observation.topics) else replace(observation, topics=kept)
 
 
 def plan_change(change: FilterChange, inputs: ChangeInputs) -> ChangePlan:
@@ -145,6 +169,7 @@ def plan_change(change: FilterChange, inputs: ChangeInputs) -> ChangePlan:
         kept_closed=tuple(kept_closed),
         kept=tuple(sorted(recorded - leaving_now - set(stops))),
         unfinished=tuple(unfinished),
+        warnings=tuple(_list_warnings(inputs, kept_closed)),
         group_starts=group_starts,
         group_stops=group_stops,
         with_rights=change.with_rights,
@@ -152,6 +177,14 @@ def plan_change(change: FilterChange, inputs: ChangeInputs) -> ChangePlan:
     )
     reasons = tuple(_list_refusals(change, changed, inputs, plan))
     return replace_plan(plan, hash=_hash_plan(plan, inputs), refused=reasons)
+
+
+def _list_warnings(inputs: ChangeInputs, kept_closed: Collection[str]) -> Iterator[str]:
+    if kept_closed and inputs.unenforced:
+        yield (
+            f"{inputs.mirror.destination} {inputs.unenforced}: nothing keeps applications from writing"
+            f" {join_limited(kept_closed)} there, and a topic that was written to cannot return"
+        )
 
 
 def replace_plan(plan: ChangePlan, **changes: object) -> ChangePlan:
@@ -187,12 +220,17 @@ def _hash_plan(plan: ChangePlan, inputs: ChangeInputs) -> str:
 
 def _list_refusals(change: FilterChange, changed: Mirror, inputs: ChangeInputs, plan: ChangePlan) -> Iterator[str]:
     mirror = inputs.mirror
+    if inputs.has_failed_over and change.has_filters:
+        yield (
+            f"a failover has moved applications to cluster {mirror.destination}, by these filters: a failback leads"
+            f" back, and then they can be changed; use `mirrorbook failback plan {mirror.name}`"
+        )
     if plan.unfinished:
-        if change.has_filters:
+        if changed != mirror or _has_other_access(change, inputs, plan):
             yield (
                 f"an earlier change is not finished: {join_limited(plan.unfinished)} still"
-                f" {'leaves' if len(plan.unfinished) == 1 else 'leave'}. `mirrorbook mirror change {mirror.name}`"
-                " finishes it"
+                f" {'leaves' if len(plan.unfinished) == 1 else 'leave'}. `mirrorbook mirror change {mirror.name}`,"
+                " without options, finishes it; then repeat this one"
             )
         return
     if changed == mirror and not plan.released:
@@ -210,6 +248,15 @@ def _list_refusals(change: FilterChange, changed: Mirror, inputs: ChangeInputs, 
             inputs.departures[topic], inputs.destination_ids.get(topic), inputs.destination_ends, mirror.destination
         )
     yield from inputs.problems
+
+
+def _has_other_access(change: FilterChange, inputs: ChangeInputs, plan: ChangePlan) -> bool:
+    """Whether it asks for something else than the change that is not finished."""
+    if change.access is None:
+        return False
+    recorded = {inputs.departures[topic] for topic in plan.unfinished if topic in inputs.departures}
+    asked = {(d.access, d.with_rights or d.access is TopicAccess.CLOSED) for d in recorded}
+    return bool(plan.released) or asked != {(change.access, change.with_rights)}
 
 
 def explain_changed_copy(
@@ -264,6 +311,7 @@ def format_plan(plan: ChangePlan, mirror: Mirror) -> Iterator[str]:
     if plan.released:
         rights = "the rights that were staged for a failover" if plan.with_rights else "no rights: grant them by hand"
         yield f"released means: the source's settings, and {rights}. Applications may write from the LMO on"
+    yield from plan.warnings
     yield f"kept as {'it is' if len(plan.kept) == 1 else 'they are'}: {format_count(len(plan.kept), 'topic')}"
     yield f"plan {plan.hash}"
 
@@ -305,6 +353,23 @@ def format_leaving_topics(mirror: Mirror, topics: Collection[str]) -> str:
     return f"{join_limited(topics)}: the next sync, or `mirrorbook mirror change {mirror.name}`, finishes that"
 
 
-def warn_closed_topics(mirror: Mirror, topics: Collection[str]) -> Iterator[Finding]:
+def warn_leaving_topics(mirror: Mirror, topics: Collection[str]) -> Iterator[Finding]:
     if topics:
-        yield Finding("topics_kept_closed", mirror.destination, topics=sorted(topics), source=mirror.source)
+        yield Finding(
+            "leaving_topics_not_promoted",
+            mirror.destination,
+            topics=sorted(topics),
+            source=mirror.source,
+            mirror=mirror.name,
+        )
+
+
+def warn_closed_topics(mirror: Mirror, topics: Collection[str], unenforced: str) -> Iterator[Finding]:
+    if topics:
+        yield Finding(
+            "topics_kept_closed",
+            mirror.destination,
+            topics=sorted(topics),
+            source=mirror.source,
+            unenforced=unenforced,
+        )

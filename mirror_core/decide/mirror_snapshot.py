@@ -137,6 +137,8 @@ class MirrorSnapshot:
     left_behind: frozenset[Partition] = frozenset()
     closed_topics: tuple[str, ...] = ()
     """They left the mirror, and nobody may write them."""
+    leaving_topics: tuple[str, ...] = ()
+    """Left out of `statuses` for an unplanned failover."""
     clocks_ahead_ms: Mapping[ClusterName, int] = field(default_factory=dict)
     """This machine's clock minus the cluster's; unknown ones are left out."""
 

@@ -23,7 +23,7 @@ from mirror_core.decide.loss_bound import (
     list_partition_loss_figures,
     warn_uncopied,
 )
-from mirror_core.decide.mirror_change import warn_closed_topics
+from mirror_core.decide.mirror_change import warn_closed_topics, warn_leaving_topics
 from mirror_core.decide.mirror_snapshot import (
     MAX_LISTED,
     NO_HIDDEN_TOPICS,
@@ -66,7 +66,8 @@ def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     yield from clock_skew.warn_clock_skew(snapshot)
     yield from _warn_failed_partitions(snapshot)
     yield from failover_scope.warn_left_behind(snapshot)
-    yield from warn_closed_topics(mirror, snapshot.closed_topics)
+    yield from warn_leaving_topics(mirror, snapshot.leaving_topics)
+    yield from warn_closed_topics(mirror, snapshot.closed_topics, _explain_unenforced(snapshot))
     if never_copied := trimmed_offsets.format_never_copied(snapshot.statuses):
         yield Finding("never_copied", mirror.source, destination=mirror.destination, listed=never_copied)
     if can_lose(snapshot):
@@ -185,6 +186,12 @@ def _warn_groups_left(snapshot: MirrorSnapshot) -> Iterator[Finding]:
         yield Finding("groups_not_synced", destination, groups=others, last_sync=not is_source_seen)
     if text := format_all_uncommitted(list_uncommitted(snapshot)):
         yield Finding("group_offsets_uncommitted", destination, listed=text)
+
+
+def _explain_unenforced(snapshot: MirrorSnapshot) -> str:
+    destination, authorizer = snapshot.destination, snapshot.destination_authorizer.authorizer
+    is_ruled = not isinstance(destination, DestinationSnapshot) or destination.authorizer
+    return "" if is_ruled else authorizer.no_acl_reason
 
 
 def _warn_destination(name: str, destination: DestinationSnapshot, authorizer: AuthorizerKind) -> Iterator[Finding]:

@@ -29,7 +29,12 @@ from mirror_core.decide.loss_bound import (
     format_observed,
     format_uncopied,
 )
-from mirror_core.decide.mirror_change import format_leaving_topics, format_topics_by_access, list_leaving_topics
+from mirror_core.decide.mirror_change import (
+    drop_left_topics,
+    format_leaving_topics,
+    format_topics_by_access,
+    list_leaving_topics,
+)
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.run_result import format_outage_briefly, measure_outage
 from mirror_core.decide.run_status import find_newest_run, find_run_progress, format_stalled_alarms
@@ -45,8 +50,9 @@ from mirror_core.kafka.heartbeat_topic import read_newest_heartbeats
 from mirror_core.kafka.log_offsets import OffsetPoint, list_available_offsets
 from mirror_core.kafka.topic_existence import check_presence, describe_denied_error
 from mirror_core.kafka.topics import describe_configs
+from mirror_core.mirrors.departures import explain_unenforced
 from mirror_core.mirrors.stray_denials import describe_stray_denials
-from mirror_core.model.errors import ConnectionRejected, RemoteFault, Unreachable
+from mirror_core.model.errors import ConnectionRejected, MirrorError, RemoteFault, Unreachable
 from mirror_core.model.figures import Figure, FigureKey, format_figures, to_figure_documents
 from mirror_core.model.json_documents import JsonDocument
 from mirror_core.model.mirror import (
@@ -226,14 +232,12 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
     silent_sides = {side.name: why for side, why, description in sides if why and not description}
     last_heartbeats = _read_heartbeats(link)
     now_ms += int((time.monotonic() - began_s) * 1000)  # heartbeats were read last, seconds later
-    loss_estimate = compute_loss(
-        statuses, state.source_observations.get(mirror.name), positions, last_heartbeats, now_ms=now_ms
-    )
+    observation = drop_left_topics(mirror, statuses, state.source_observations.get(mirror.name))
+    loss_estimate = compute_loss(statuses, observation, positions, last_heartbeats, now_ms=now_ms)
     behind_s = clock_skew.find_clock_behind_s(
-        now_ms, lease, state.source_observations.get(mirror.name), state.groups.get(mirror.name), last_heartbeats
+        now_ms, lease, observation, state.groups.get(mirror.name), last_heartbeats
     )
     lag, groups_left = _sum_lag(rows), _find_groups_left(state, mirror)
-    observation = state.source_observations.get(mirror.name)
     stray_denials = describe_stray_denials(link, state, silent_sides)
     late_writes = format_late_writes(pending_fence, statuses, observation)
     compacted, is_compacted_normal = ("unknown", True) if problems else _format_compacted(link, statuses.values())
@@ -254,6 +258,10 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
     is_started = mirror.desired is DesiredState.STARTED
     departures = state.departures.get(mirror.name, {}).values()
     leaving = sorted(list_leaving_topics(mirror, statuses) | {d.topic for d in departures if not d.is_done})
+    closed_text = format_topics_by_access(departures, TopicAccess.CLOSED)
+    unenforced = "" if closed_text == "none" or at_destination.problem else _explain_unenforced(link)
+    if unenforced:
+        closed_text += f"; but {mirror.destination} {unenforced}: applications may write them"
     facts = (
         MirrorFact("mirror", mirror.name),
         MirrorFact("source", f"{mirror.source} ({mirror.source_id})"),
@@ -302,10 +310,10 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
         MirrorFact("clock", *_clock(mirror, ahead_ms, behind_s)),
         MirrorFact("topics", " ".join(mirror.topics)),
         MirrorFact("excluded", " ".join(mirror.exclude_topics) or "none"),
-        MirrorFact("groups", " ".join(mirror.groups)),
+        MirrorFact("groups", " ".join(mirror.groups) or "none"),
         MirrorFact("excluded groups", " ".join(mirror.exclude_groups) or "none"),
         MirrorFact("topics that are leaving", format_leaving_topics(mirror, leaving), not leaving),
-        MirrorFact("topics kept closed", format_topics_by_access(departures, TopicAccess.CLOSED)),
+        MirrorFact("topics kept closed", closed_text, not unenforced),
         MirrorFact("topics released", format_topics_by_access(departures, TopicAccess.RELEASED)),
         MirrorFact("gaps", "; ".join(map(str, filter(None, (GAP_TEXTS[mirror.gaps], gap_warning)))), not gap_warning),
         MirrorFact("compacted topics", compacted, is_compacted_normal),
@@ -402,6 +410,15 @@ def _format_waits(
     if lease.wait_reasons is None:
         return "not known yet: no epoch of this data plane has ended, or its version does not tell", True
     return "; ".join(lease.wait_reasons) or "nothing", not lease.wait_reasons
+
+
+def _explain_unenforced(link: MirrorLink) -> str:
+    """Only where topics are kept closed: a request more."""
+    try:
+        with ClusterClient(link.destination, timeout_s=TIMEOUTS.describe_response_s) as client:
+            return explain_unenforced(client)
+    except MirrorError as error:
+        return f"may not keep them closed ({error})"
 
 
 def _format_hidden(observation: SourceObservation | None, ends: Mapping[Partition, Offset]) -> tuple[str, bool]:

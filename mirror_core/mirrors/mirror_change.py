@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mirror_core.dataplane.epoch_planner import stop_departed
+from mirror_core.dataplane.epoch_planner import stop_departed, to_stopping
 from mirror_core.decide.command_rules import MirrorCommand
+from mirror_core.decide.fence_state import has_failed_over
 from mirror_core.decide.filters import build_group_filter, build_topic_filter
 from mirror_core.decide.mirror_change import (
-    ENDED_STATES,
     ChangeInputs,
     ChangePlan,
     FilterChange,
@@ -26,20 +26,24 @@ from mirror_core.decide.mirror_change import (
     plan_change,
 )
 from mirror_core.decide.mirror_topology import explain_circles
-from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.consumer_groups import list_groups
 from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets
 from mirror_core.mirrors.control import retry_until_owned, take_control
 from mirror_core.mirrors.creation import find_missing_literals
-from mirror_core.mirrors.departures import finish_departures, list_stopping_partitions, to_started
+from mirror_core.mirrors.departures import (
+    explain_unenforced,
+    finish_departures,
+    list_copies,
+    list_stopping_partitions,
+    to_started,
+)
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus, TopicAccess, TopicDeparture
-from mirror_core.model.names import Offset, Partition
 from mirror_core.model.timing import now_ms
 from mirror_core.state.lease import CLOCK_TIMEOUT_S, find_live_lease, make_owner_name, release_at_end, take_over_lease
 from mirror_core.state.mirror_link import MirrorLink
-from mirror_core.state.partition_transitions import PartitionEvent, apply_events
 from mirror_core.state.state_records import PartitionRecord, State, StateRecord, Tombstone
 from mirror_core.state.state_topic import read_complete_state
 from mirror_core.state.writer import StateWriter
@@ -69,12 +73,14 @@ def prepare_change(link: MirrorLink, state: State, change: FilterChange) -> Prep
     departures = state.departures.get(mirror.name, {})
     statuses = state.partitions.get(mirror.name, {})
     source_topics, groups, problems = frozenset[str](), None, tuple[str, ...]()
-    if change.has_filters:
+    is_failed_over = has_failed_over(state.pending_fences.get(mirror.name))
+    if change.has_filters and not is_failed_over:  # else it is refused, also without the source
         source_topics, groups, problems = _look_at_source(replace(link, mirror=changed), mirror, state)
     with ClusterClient(link.destination) as client:
         topics = client.metadata({p.topic for p in statuses} | departures.keys()).topics
         departed = [s.partition for d in departures.values() for s in d.statuses if s.partition.topic in topics]
         ends = list_known_offsets(client, departed, OffsetPoint.LOG_END) if departed else {}
+        unenforced = explain_unenforced(client)
     inputs = ChangeInputs(
         mirror=mirror,
         statuses=statuses,
@@ -83,6 +89,8 @@ def prepare_change(link: MirrorLink, state: State, change: FilterChange) -> Prep
         source_groups=groups,
         destination_ids={name: topic.id for name, topic in topics.items()},
         destination_ends=ends,
+        unenforced=unenforced,
+        has_failed_over=is_failed_over,
         problems=problems,
     )
     return PreparedChange(inputs=inputs, plan=plan_change(change, inputs))
@@ -143,11 +151,18 @@ def _close_returning_topics(
         return iter(())
     released = [d for d in departures if d.access is TopicAccess.RELEASED]
     if released:
-        # First: killed from here on, it is a closed topic, and applications are denied sooner or later.
-        writer.put(*(replace(departure, access=TopicAccess.CLOSED) for departure in released))
+        # First: killed from here on, whoever finishes the change gives applications the topic back.
+        writer.put(*(replace(departure, is_done=False) for departure in released))
         close_released_topics(link, writer, [departure.topic for departure in released])
-        _restore_mirror_settings(link, writer, [departure.topic for departure in released])
-    ids, ends = _read_copies(link, departures)
+    with ClusterClient(link.destination) as destination:
+        copies = list_copies(destination, [departure.topic for departure in departures])
+        if copies.disputed:
+            raise Refused(f"mirror {link.mirror.name}: change", map(_format_disputed, sorted(copies.disputed)))
+        restored = {d.topic: copies.listed[d.topic] for d in released if d.topic in copies.listed}
+        _restore_mirror_settings(link, writer, destination, restored)
+        partitions = [s.partition for d in departures for s in d.statuses if d.topic in copies.listed]
+        ends = list_known_offsets(destination, partitions, OffsetPoint.LOG_END) if partitions else {}
+    ids = {name: topic.id for name, topic in copies.listed.items()}
     reasons = [
         line
         for departure in departures
@@ -155,7 +170,6 @@ def _close_returning_topics(
     ]
     if reasons:
         if released:  # applications were quicker: they get it back
-            writer.put(*(replace(departure, is_done=False) for departure in released))
             finish_departures(link, writer)
         raise Refused(f"mirror {link.mirror.name}: change", reasons)
     is_stopped = writer.state.mirrors[link.mirror.name].desired is DesiredState.STOPPED  # `mirror start` starts them
@@ -163,25 +177,24 @@ def _close_returning_topics(
     return iter(statuses if is_stopped else map(to_started, statuses))
 
 
-def _restore_mirror_settings(link: MirrorLink, writer: StateWriter, topics: list[str]) -> None:
+def _restore_mirror_settings(
+    link: MirrorLink, writer: StateWriter, destination: ClusterClient, topics: Mapping[str, TopicMetadata]
+) -> None:
     """Before anything is copied: retention, for one, would delete what is old."""
-    with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
-        present = destination.metadata(topics).topics
-        rows, settings = sync_configs(link, writer.state, source, destination, present, dry_run=False)
+    if not topics:
+        return
+    with ClusterClient(link.source) as source:
+        rows, settings = sync_configs(link, writer.state, source, destination, topics, dry_run=False)
     if settings:
         writer.put(*settings)
-    if undone := [f"{row.subject}: {row.reason}" for row in rows if row.reason.startswith("left out") and not row.done]:
-        raise Refused(f"mirror {link.mirror.name}: change", undone)
+    undone = [f"{row.subject}: {row.reason}" for row in rows if row.reason.startswith("left out") and not row.done]
+    unread = topics.keys() - {record.topic for record in settings}
+    if undone or unread:
+        raise Refused(f"mirror {link.mirror.name}: change", [*undone, *map(_format_disputed, sorted(unread))])
 
 
-def _read_copies(
-    link: MirrorLink, departures: list[TopicDeparture]
-) -> tuple[Mapping[str, str], Mapping[Partition, Offset]]:
-    with ClusterClient(link.destination) as client:
-        topics = client.metadata([departure.topic for departure in departures]).topics
-        partitions = [s.partition for d in departures for s in d.statuses if d.topic in topics]
-        ends = list_known_offsets(client, partitions, OffsetPoint.LOG_END) if partitions else {}
-    return {name: topic.id for name, topic in topics.items()}, ends
+def _format_disputed(topic: str) -> str:
+    return f"topic {topic}: brokers do not agree now whether it exists: repeat this"
 
 
 def finish_change(
@@ -239,11 +252,7 @@ def _stop_leaving(link: MirrorLink, report: Callable[[str], None], *, take_over:
         with release_at_end(take_over_lease(link.destination, name, make_owner_name())) as lease:
             lease.wait_for_old_writers(report)
             statuses = lease.state.partitions.get(name, {})
-            leaving = {p: statuses[p] for p in list_stopping_partitions(lease.state, link)}
-            stopping = {
-                p: s if s.state in ENDED_STATES else replace(s, state=apply_events(s.state, PartitionEvent.STOP))
-                for p, s in leaving.items()
-            }
+            stopping = {p: to_stopping(statuses[p]) for p in list_stopping_partitions(lease.state, link)}
             with ClusterClient(link.destination) as client:
                 stopped = stop_departed(client, stopping)
             # By the control id: a run that began while we waited must not find its partitions STOPPED.

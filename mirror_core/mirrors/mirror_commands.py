@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from mirror_core.dataplane.epoch_planner import to_stopped
 from mirror_core.decide.command_rules import MirrorCommand, explain_failback_hold, find_moved_log_ends, is_failback_over
 from mirror_core.decide.fence_state import FenceState, find_fence_state, has_failed_over
 from mirror_core.decide.mirror_change import list_leaving_topics
@@ -20,7 +21,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets, list_
 from mirror_core.kafka.topic_existence import find_existing_topics
 from mirror_core.mirrors.control import CommandPreview, ExtraChecks, retry_until_owned, take_control
 from mirror_core.mirrors.control import preview_command as look_at
-from mirror_core.mirrors.departures import finish_departures, to_started, to_stopped
+from mirror_core.mirrors.departures import finish_departures, to_started
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Permission
 from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.errors import BadRequest, MirrorError, Unreachable

@@ -29,6 +29,7 @@ from mirror_core.decide.clock_skew import compute_observer_ahead_ms, to_owner_cl
 from mirror_core.decide.drills import forecast_standstill
 from mirror_core.decide.fence_limits import format_stray_warning
 from mirror_core.decide.filters import build_group_filter, build_topic_filter
+from mirror_core.decide.mirror_change import drop_left_topics, list_leaving_topics, select_staying
 from mirror_core.decide.mirror_snapshot import (
     NO_HIDDEN_TOPICS,
     ClusterTopic,
@@ -66,7 +67,7 @@ from mirror_core.state.mirror_link import MirrorLink, read_other_states
 from mirror_core.state.state_records import STATE_TOPIC as STATE
 from mirror_core.state.state_records import State
 from mirror_core.state.watcher_heartbeat import find_watcher_status
-from mirror_core.sync.acl_sync import list_promotion_warnings
+from mirror_core.sync.acl_sync import list_copied_topics, list_promotion_warnings
 from mirror_core.sync.principals import list_own_principals
 from mirror_core.sync.promotion_configs import list_topics_below_min_isr
 
@@ -160,6 +161,10 @@ def take_snapshot(
     """
     mirror = state.mirrors.get(link.mirror.name, link.mirror)
     link = replace(link, mirror=mirror)  # its filters may have changed since it was found
+    recorded = state.partitions.get(mirror.name, {})
+    leaving_topics = list_leaving_topics(mirror, recorded) if mode is RunMode.UNPLANNED else frozenset()
+    if leaving_topics:
+        state = _drop_leaving_topics(state, mirror)
     statuses = state.partitions.get(mirror.name, {})
     partitions = tuple(select_healthy(statuses))
     positions_read = threading.Event()
@@ -195,7 +200,8 @@ def take_snapshot(
         query.await_result(deadline)
     clock_results = {name: item.await_result(deadline) for name, item in clocks.items()}
     clocks_ahead_ms = {name: offset_ms for name, offset_ms in clock_results.items() if isinstance(offset_ms, int)}
-    lease, observation = state.leases.get(mirror.name), state.source_observations.get(mirror.name)
+    lease = state.leases.get(mirror.name)
+    observation = drop_left_topics(mirror, statuses, state.source_observations.get(mirror.name))
     active_run = state.active_run(mirror.name)
     rights = compute_promotion_rights(link, state, mode, source_view, destination_view)
     source_topics = source_view.topics if isinstance(source_view, SourceSnapshot) else {}
@@ -236,9 +242,8 @@ def take_snapshot(
             (query, len(topics)) for query, topics in sorted(siblings, key=lambda item: item[0].name)
         ),
         owner=link.config.owner(mirror.name),
-        closed_topics=tuple(
-            sorted(d.topic for d in state.departures.get(mirror.name, {}).values() if d.access is TopicAccess.CLOSED)
-        ),
+        closed_topics=_list_closed_topics(state, mirror, leaving_topics),
+        leaving_topics=tuple(sorted(leaving_topics)),
         consistency_groups=link.config.consistency_groups(mirror.name),
         unmirrored=tuple(sorted(p for p in matching if p not in statuses)),
         unknown_scram_users=_list_unknown_principals(
@@ -246,6 +251,19 @@ def take_snapshot(
         )
         if user_queries
         else (),
+    )
+
+
+def _drop_leaving_topics(state: State, mirror: Mirror) -> State:
+    """A copy without the partitions of topics that leave."""
+    staying = dict(select_staying(mirror, state.partitions.get(mirror.name, {})))
+    return replace(state, partitions={**state.partitions, mirror.name: staying})
+
+
+def _list_closed_topics(state: State, mirror: Mirror, leaving_topics: Collection[str]) -> tuple[str, ...]:
+    departures = state.departures.get(mirror.name, {}).values()
+    return tuple(
+        sorted(d.topic for d in departures if d.access is TopicAccess.CLOSED and d.topic not in leaving_topics)
     )
 
 
@@ -345,7 +363,8 @@ def compute_promotion_rights(
     topics = {p.topic for p in state.partitions.get(mirror.name, {})}
     granted = None
     if isinstance(destination, DestinationSnapshot) and destination.authorizer:
-        granted = plan_promotion_grants(ledger, topics, destination.topic_names, own_principal_names).grants
+        existing_topics = list_copied_topics(state).union(destination.topic_names)
+        granted = plan_promotion_grants(ledger, topics, existing_topics, own_principal_names).grants
     return _PromotionRights(
         bound=tuple(sorted(map(str, bound_acls))),
         given=granted,
@@ -484,11 +503,16 @@ PRESUMED_DEAD: Final = UnseenCluster("for this figure it is taken for dead")
 def presume_source_dead(
     snapshot: MirrorSnapshot, link: MirrorLink, state: State, *, conductor: str | None = None
 ) -> MirrorSnapshot:
-    link = replace(link, mirror=snapshot.mirror)
+    mirror = snapshot.mirror
+    leaving_topics, state = list_leaving_topics(mirror, snapshot.statuses), _drop_leaving_topics(state, mirror)
+    link = replace(link, mirror=mirror)
     rights = compute_promotion_rights(link, state, RunMode.UNPLANNED, PRESUMED_DEAD, snapshot.destination)
     return replace(
         snapshot,
         mode=RunMode.UNPLANNED,
+        statuses=select_staying(mirror, snapshot.statuses),
+        closed_topics=_list_closed_topics(state, mirror, leaving_topics),
+        leaving_topics=tuple(sorted(leaving_topics)),
         source=PRESUMED_DEAD,
         grants=rights.bound,
         promotion_grants=rights.given,

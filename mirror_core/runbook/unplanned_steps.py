@@ -19,6 +19,7 @@ from mirror_core.decide.loss_bound import (
     list_transaction_figures,
     list_uncopied_figures,
 )
+from mirror_core.decide.mirror_change import drop_left_topics, list_leaving_topics
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.quiescence_check import format_unreplicated_remedies, has_confirmed_all
 from mirror_core.decide.set_schedule import find_next_mirror, parse_set_name
@@ -27,14 +28,18 @@ from mirror_core.decide.verification import summarize_compared
 from mirror_core.evidence import receipt_index
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
+from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets
+from mirror_core.mirrors.departures import drop_leaving_topics
 from mirror_core.mirrors.incremental_verification import add_differences, read_basis
 from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.figures import FigureKey
+from mirror_core.model.mirror import TopicAccess
 from mirror_core.model.names import NO_OFFSETS, Offset, Partition, PartitionOffsets
 from mirror_core.model.parity_verdict import ParityResult
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import StepEvidence
+from mirror_core.model.source_observation import SourceObservation
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.certification import certify_destination
 from mirror_core.runbook.drain import format_left_behind
@@ -88,12 +93,18 @@ class UnplannedSteps(PromotionSteps):
     def _settle(self) -> StepEvidence:
         started = now_ms()
         with self.hold_lease("settle") as (_, lease):
-            self.writer.refresh()
+            state = self.writer.refresh()
+        leaving_topics = list_leaving_topics(state.mirrors[self.link.mirror.name], self.statuses())
         with ClusterClient(self.link.destination) as destination:
-            fenced_tasks = fence_old_tasks(self.link, self.writer, destination, self.scope.topic_names)
+            closed_topics = sorted({*self.scope.topic_names, *leaving_topics})
+            fenced_tasks = fence_old_tasks(self.link, self.writer, destination, closed_topics)
             if not fenced_tasks.is_certain:
                 # Fencing is uncertain: wait until tasks stop by their own clock.
                 time.sleep(max(0, lease.writers_until_ms - now_ms()) / 1000)
+            if leaving_topics:  # whatever a later step lists is moved by this run
+                leaving = [p for p in self.statuses() if p.topic in leaving_topics]
+                ends = list_known_offsets(destination, leaving, OffsetPoint.LOG_END)
+                drop_leaving_topics(self.link, self.writer, leaving_topics, ends)
             late_commits = deny_offset_commits(self.link.mirror, self.writer, destination)
             settle_result = self._wait_for_stable_logs(destination)
         positions, left_behind = settle_result.positions.to_mapping(), settle_result.left_behind()
@@ -106,8 +117,21 @@ class UnplannedSteps(PromotionSteps):
             "copiers": "denied to write" if fenced_tasks.is_certain else "outwaited",
             **({"copiers_in_doubt": fenced_tasks.uncertainty} if fenced_tasks.uncertainty else {}),
             "late_commits": late_commits,
+            **({"left_the_mirror": self._format_left_topics()} if self._list_left_topics() else {}),
             "settled_ms": now_ms() - started,
         }
+
+    def _list_left_topics(self) -> list[str]:
+        """Also by an earlier attempt of `settle`."""
+        departures = self.writer.state.departures.get(self.link.mirror.name, {}).values()
+        return sorted(d.topic for d in departures if d.access is TopicAccess.CLOSED or not d.is_done)
+
+    def _format_left_topics(self) -> str:
+        mirror = self.link.mirror.name
+        return (
+            f"{join_limited(self._list_left_topics())}: not promoted, and closed; `mirrorbook mirror change {mirror}`"
+            " finishes what is not finished, and `--release` gives applications what is closed"
+        )
 
     def stand(self) -> StepEvidence:
         """Record the pending fence first, then apply it if the source answers now."""
@@ -165,7 +189,7 @@ class UnplannedSteps(PromotionSteps):
         )
         state, name = self.writer.state, self.link.mirror.name
         groups = self.link.config.consistency_groups(name)
-        observation, statuses = state.source_observations.get(name), self.statuses()
+        observation, statuses = self._read_observation(), self.statuses()
         ahead_ms = measure_clock_ahead_ms(self.link.destination, timeout_s=CLOCK_TIMEOUT_S)
         observed = observation.at_ms if observation else None, state.observation_appended_ms.get(name)
         observer_now_ms = to_broker_clock_ms(now_ms(), ahead_ms) + compute_writer_ahead_ms(*observed)
@@ -221,13 +245,18 @@ class UnplannedSteps(PromotionSteps):
     def left_behind(self) -> dict[Partition, LeftBehindPartition]:
         return read_output(self.journal, "settle", SettleResult).left_behind()
 
+    def _read_observation(self) -> SourceObservation | None:
+        state, name = self.writer.state, self.link.mirror.name
+        return drop_left_topics(state.mirrors[name], self.statuses(), state.source_observations.get(name))
+
     def list_fence_records(self) -> Iterator[StateRecord]:
         yield from ()
 
     def count_lost(self) -> tuple[int | None, str]:
         state, name, statuses = self.writer.state, self.link.mirror.name, self.statuses()
+        observation = self._read_observation()
         count, known_by = count_lost_unplanned(state.pending_fences.get(name), statuses)
-        count, known_by = add_uncopied(count, known_by, find_uncopied(statuses, state.source_observations.get(name)))
+        count, known_by = add_uncopied(count, known_by, find_uncopied(statuses, observation))
         if left_behind := self.left_behind:
             known_by += (
                 f"; of {join_limited(left_behind)} some may be on {self.link.destination.name} all the same: left"

@@ -301,7 +301,14 @@ def _plan_promotion(
     entries = [e for e in state.ledger_entries(link.mirror.name) if e.cluster == link.destination.name]
     if link.mirror.name.startswith(DRILL_PREFIX):  # no application moves: no groups and transactional ids
         entries = [e for e in entries if e.acl.resource is Resource.TOPIC]
-    return plan_promotion_grants(entries, topics, destination_topics, list_own_principals(link))
+    existing_topics = list_copied_topics(state).union(destination_topics)
+    return plan_promotion_grants(entries, topics, existing_topics, list_own_principals(link))
+
+
+def list_copied_topics(state: State) -> frozenset[str]:
+    """By any mirror to this destination, also departed ones: closed though a listing may leave one out."""
+    statuses = (s for by_partition in state.partitions.values() for s in by_partition.values())
+    return frozenset(s.partition.topic for s in statuses if s.destination_topic_id).union(*state.departures.values())
 
 
 def _promote_access(

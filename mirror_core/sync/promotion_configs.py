@@ -52,6 +52,7 @@ class PromotionConfigs:
         view = client.metadata(topics)
         views = view.topics
         current, self._undescribed = describe_available_configs(client, topics)
+        self._unlisted = sorted(set(topics).difference(view.denied, self._undescribed, views.keys() & current.keys()))
         self._undescribed |= {name: describe_denied_error(client, [name]) for name in view.denied}
         known_keys = list_known_settings(client, list(current)) if current else frozenset()
         self._client = client
@@ -115,6 +116,8 @@ class PromotionConfigs:
             )
 
     def _list_unknown_rows(self) -> Iterator[DriftRow]:
+        for topic in self._unlisted:
+            yield _to_unlisted_row(topic)
         for topic, error in sorted(self._undescribed.items()):
             yield DriftRow(
                 part=SyncCategory.CONFIGS,
@@ -144,3 +147,18 @@ class PromotionConfigs:
                     action=SyncAction.SKIP,
                     reason="its settings were never synced, so it keeps those of a mirror topic: set them by hand",
                 )
+
+
+def _to_unlisted_row(topic: str) -> DriftRow:
+    return DriftRow(
+        part=SyncCategory.CONFIGS,
+        subject=topic,
+        source="",
+        destination="",
+        action=SyncAction.REFUSE,
+        reason="not listed now; if it exists, it keeps the settings of a mirror topic until this is repeated",
+    )
+
+
+def is_unlisted_row(row: DriftRow) -> bool:
+    return row.part is SyncCategory.CONFIGS and row.action is SyncAction.REFUSE

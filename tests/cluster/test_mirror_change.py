@@ -18,6 +18,7 @@ from mirror_core.decide.mirror_change import FilterChange
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors import departures as departures_module
+from mirror_core.mirrors import mirror_change as mirror_change_module
 from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.mirror_change import change_mirror, finish_change, prepare_change
 from mirror_core.model.errors import Refused
@@ -145,6 +146,25 @@ def test_a_change_that_was_killed_is_finished_by_the_next_sync_or_change(
     produce(mirrored.pair.east, stays, 5)
     mirrored.copy()
     assert is_copied(mirrored.pair, stays)()
+
+
+@pytest.mark.parametrize("dies_before", ["close_released_topics", "list_copies"])
+def test_a_return_that_was_killed_gives_the_topic_back_to_applications(
+    two: tuple[Mirrored, str, str], monkeypatch: pytest.MonkeyPatch, dies_before: str
+) -> None:
+    """Else it would be taken for closed, while applications write it."""
+    mirrored, _, leaves = two
+    change(mirrored, RELEASED, exclude=(leaves,))
+    with monkeypatch.context() as patched:
+        patched.setattr(mirror_change_module, dies_before, die)
+        with pytest.raises(InterruptedError):
+            change(mirrored, exclude=())
+    assert not mirrored.state.departures[mirrored.name][leaves].is_done, "the next sync sees to it"
+    mirror_commands.run_sync(mirrored.link)
+    departure = mirrored.state.departures[mirrored.name][leaves]
+    assert (departure.access, departure.is_done, retention(mirrored, leaves)) == (RELEASED, True, "86400000")
+    change(mirrored, exclude=())
+    assert retention(mirrored, leaves) == "-1", "before anything is copied"
 
 
 def die(*args: object, **kwargs: object) -> None:

@@ -13,16 +13,19 @@ from mirror_core.decide.mirror_change import (
     ChangePlan,
     FilterChange,
     build_departures,
+    drop_left_topics,
     explain_leaving_refusal,
     explain_wrong_hash,
     format_plan,
     list_leaving_topics,
     list_releasable_topics,
     plan_change,
+    select_staying,
 )
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, PartitionStatus, TopicAccess, TopicDeparture
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.source_observation import ObservedTopic, SourceObservation
 
 MIRROR = Mirror(
     name=MirrorName("m"),
@@ -139,9 +142,64 @@ def test_an_unfinished_change_is_finished_before_another_one_and_before_any_run(
     assert (
         "an earlier change is not finished: x still leaves" in planned(FilterChange(topics=("a",)), stopping).refused[0]
     )
+    for access in TopicAccess:
+        assert "an earlier change is not finished" in planned(FilterChange(access=access), stopping).refused[0]
     refusals = list(explain_leaving_refusal(MIRROR, stopping.statuses))
     assert refusals == [Finding("topics_leaving", "m", topics=["x"], source="east")]
     assert not list(explain_leaving_refusal(MIRROR, BOTH.statuses))
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_refused"),
+    [
+        (FilterChange(), False),
+        (FilterChange(access=RELEASED), False),
+        (FilterChange(topics=("a", "b"), access=RELEASED), False),
+        (FilterChange(access=CLOSED), True),
+        (FilterChange(access=RELEASED, with_rights=False), True),
+        (FilterChange(topics=("a",), access=RELEASED), True),
+    ],
+)
+def test_an_unfinished_change_is_repeated_but_not_changed(asked: FilterChange, is_refused: bool) -> None:
+    """Anything else that it says would be ignored."""
+    releasing = TopicDeparture(mirror=MIRROR.name, topic="x", access=RELEASED, since_ms=1)
+    seen = inputs(status("a"), status("b"), status("x", PartitionState.STOPPING), departures=(releasing,))
+    assert bool(planned(asked, seen).refused) is is_refused
+
+
+def test_a_release_of_more_than_an_unfinished_change_had_named_is_refused() -> None:
+    releasing = replace(departed("x", RELEASED), is_done=False)
+    seen = inputs(status("a"), status("b"), departures=(releasing, departed("c", CLOSED)))
+    assert planned(FilterChange(access=RELEASED), seen).refused
+    assert not planned(FilterChange(), seen).refused
+
+
+def test_a_plan_says_so_where_nothing_keeps_a_closed_topic_closed() -> None:
+    change, open_side = FilterChange(topics=("a",), access=CLOSED), replace(BOTH, unenforced="has no authorizer")
+    assert not planned(change).warnings
+    [warning] = planned(change, open_side).warnings
+    assert "west has no authorizer: nothing keeps applications from writing b there" in warning
+    assert warning in format_plan(planned(change, open_side), MIRROR)
+    assert not planned(replace(change, access=RELEASED), open_side).warnings
+
+
+def test_filters_do_not_change_after_a_failover_but_what_left_may_be_released() -> None:
+    moved = replace(inputs(status("a"), status("b"), departures=(departed("c", CLOSED),)), has_failed_over=True)
+    assert "a failover has moved applications" in planned(FilterChange(topics=("a",), access=CLOSED), moved).refused[0]
+    assert planned(FilterChange(access=RELEASED), moved).refused == ()
+
+
+def test_what_has_left_is_not_counted_as_lost_by_an_older_look_at_the_source() -> None:
+    seen = SourceObservation(
+        mirror=MIRROR.name, at_ms=1, topics=tuple(ObservedTopic(topic=t, id="", ends=(Offset(9),)) for t in "abx")
+    )
+    staying = inputs(status("a"), status("b")).statuses
+    kept = drop_left_topics(MIRROR, staying, seen)
+    assert kept is not None
+    assert [topic.topic for topic in kept.topics] == ["a", "b"]
+    both = inputs(status("a"), status("x", PartitionState.STOPPING)).statuses
+    assert select_staying(MIRROR, both).keys() == {Partition("a", 0)}
+    assert drop_left_topics(MIRROR, both, seen) is seen, "until it has left"
 
 
 def test_the_way_home_carries_what_it_was_made_for() -> None:

@@ -1,0 +1,120 @@
+"""A disaster while filters change: what stays is promoted, what leaves stays closed, and is finished afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
+
+from mirror_core.decide.mirror_change import FilterChange
+from mirror_core.mirrors import mirror_commands
+from mirror_core.mirrors.mirror_change import change_mirror, finish_change, prepare_change
+from mirror_core.model.errors import Refused
+from mirror_core.model.mirror import DesiredState, PartitionState, TopicAccess
+from mirror_core.model.names import Partition
+from mirror_core.model.run import RunMode, RunState
+from tests.support.broker_faults import killed
+from tests.support.failback_runs import failback_of, go_home
+from tests.support.failover_runs import denied
+from tests.support.kafka_clients import TIMEOUT_S, Pair, grant, new_topic, produce, read_all
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.unplanned_runs import begin
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+def change(mirrored: Mirrored, wanted: FilterChange, *, finish: bool = True) -> None:
+    change_mirror(mirrored.link, wanted, prepare_change(mirrored.link, mirrored.state, wanted).plan.hash)
+    if finish:
+        assert finish_change(mirrored.link, timeout_s=TIMEOUT_S)
+
+
+@pytest.fixture
+def leaving(pair: Pair, tmp_path: Path) -> tuple[Mirrored, str, str]:
+    """A copied mirror of two topics, which applications write by one grant on their prefix."""
+    stays = new_topic(pair.east, prefix="left-")
+    leaves = new_topic(pair.east, prefix=f"{stays}-", retention_ms="86400000")
+    operations = [AclOperation.READ, AclOperation.WRITE]
+    grant(pair.east, "app", ResourceType.TOPIC, stays, operations, prefixed=True)
+    for topic in (stays, leaves):
+        produce(pair.east, topic, 50)
+    mirrored = new_mirror(pair, tmp_path, stays, leaves)
+    mirrored.copy()
+    mirror_commands.run_sync(mirrored.link)
+    return mirrored, stays, leaves
+
+
+@pytest.mark.parametrize("access", list(TopicAccess))
+def test_an_unplanned_failover_moves_what_stays_and_keeps_closed_what_leaves(
+    leaving: tuple[Mirrored, str, str], access: TopicAccess
+) -> None:
+    mirrored, stays, leaves = leaving
+    pair, is_closed = mirrored.pair, access is TopicAccess.CLOSED
+    change(mirrored, FilterChange(exclude_topics=(leaves,), access=access), finish=False)
+    planned = mirrored.failover.decide(RunMode.PLANNED).reasons
+    assert [reason.values["topics"] for reason in planned if reason.code == "topics_leaving"] == [(leaves,)]
+    with killed(pair.east):
+        warnings = mirrored.failover.decide(RunMode.UNPLANNED).plan.warnings
+        assert [w.values["topics"] for w in warnings if w.code == "leaving_topics_not_promoted"] == [(leaves,)]
+        run = begin(mirrored.failover)
+        assert mirrored.failover.drive(run.id).state is RunState.DONE
+        settled = mirrored.state.steps[run.id, "settle"].evidence
+        assert leaves in str(settled["left_the_mirror"])
+        assert not denied(pair.west, stays)
+        assert denied(pair.west, leaves), "the grant on the prefix covers it, too"
+        assert {p.topic for p in mirrored.statuses} == {stays}
+        departure = mirrored.state.departures[mirrored.name][leaves]
+        assert [(s.state, s.lmo) for s in departure.statuses] == [(PartitionState.STOPPED, 50)]
+        assert departure.is_done is is_closed
+        with pytest.raises(Refused, match="a failover has moved applications"):
+            change(mirrored, FilterChange(exclude_topics=()))
+        change(mirrored, FilterChange(access=TopicAccess.RELEASED if is_closed else None))
+        assert not denied(pair.west, leaves)
+        assert len(read_all(pair.west, leaves)) == 51, "nothing was deleted, one was just written"
+
+
+def test_an_aborted_failover_leaves_the_mirror_without_what_was_leaving(leaving: tuple[Mirrored, str, str]) -> None:
+    mirrored, stays, leaves = leaving
+    pair = mirrored.pair
+    change(mirrored, FilterChange(exclude_topics=(leaves,), access=TopicAccess.CLOSED), finish=False)
+    with killed(pair.east):
+        run = begin(mirrored.failover)
+        mirrored.failover.run_step(run.id, "settle")
+        mirrored.failover.abort(run.id)
+    assert {p.topic for p in mirrored.statuses} == {stays}
+    produce(pair.east, stays, 5)
+    mirrored.copy()
+    assert read_all(pair.east, stays) == read_all(pair.west, stays)
+    assert len(read_all(pair.west, leaves)) == 50
+    change(mirrored, FilterChange(exclude_topics=()))
+    produce(pair.east, leaves, 5)
+    mirrored.copy()
+    assert read_all(pair.east, leaves) == read_all(pair.west, leaves), "it returns at its LMO"
+
+
+def test_the_way_home_after_it_takes_what_was_moved_and_the_topic_returns_afterwards(
+    leaving: tuple[Mirrored, str, str],
+) -> None:
+    mirrored, stays, leaves = leaving
+    pair = mirrored.pair
+    change(mirrored, FilterChange(exclude_topics=(leaves,), access=TopicAccess.CLOSED), finish=False)
+    with killed(pair.east):
+        run = begin(mirrored.failover)
+        assert mirrored.failover.drive(run.id).state is RunState.DONE
+    assert not denied(pair.east, leaves), "it is on east only, and was never fenced"
+    produce(pair.west, stays, 5, user="app")
+    failback = failback_of(mirrored)
+    home = failback.begin(failback.plan().hash)
+    failback.drive(home.id)
+    go_home(failback, home.id)
+    assert denied(pair.west, leaves)
+    assert mirrored.state.mirrors[mirrored.name].desired is DesiredState.STARTED
+    change(mirrored, FilterChange(exclude_topics=()))
+    mirrored.copy()
+    wait_until(
+        lambda: read_all(pair.east, leaves) == read_all(pair.west, leaves), timeout_s=TIMEOUT_S, why="it goes on"
+    )
+    assert mirrored.statuses[Partition(leaves, 0)].state is PartitionState.MIRRORING
+    assert mirrored.statuses[Partition(stays, 0)].state is PartitionState.MIRRORING
