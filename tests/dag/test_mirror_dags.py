@@ -16,7 +16,7 @@ from mirror_core.decide.drills import is_drill_mirror, to_drill_name
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors.mirror_commands import start_mirror
 from mirror_core.model.errors import LostOwnership, Refused
-from mirror_core.model.mirror import DesiredState, Mirror
+from mirror_core.model.mirror import DesiredState, Mirror, TopicAccess
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.runbook.drill import list_past_drills
@@ -28,7 +28,7 @@ from mirror_core.state.state_topic import read_state
 from mirror_core.state.writer import StateWriter, make_control_id
 from tests.dag.airflow_home import add_connection, connection_of, run_dag
 from tests.dag.answering import answered_by
-from tests.support.kafka_clients import Pair, admin_client, new_topic, produce
+from tests.support.kafka_clients import Pair, admin_client, new_topic, produce, read_all
 from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
 from tests.support.parity_topics import content, send
 
@@ -257,6 +257,36 @@ def test_a_mirror_is_controlled_without_a_shell(
     assert ends("resume") == "failed"
     for _ in range(2):
         assert (ends("start"), recorded().desired) == ("success", DesiredState.STARTED)
+
+
+def test_filters_are_changed_without_a_shell(dag_bag: DagBag, pair: Pair, mirror: MirrorName) -> None:
+    """As they are approved: what starts is copied, and what leaves is kept closed, then released."""
+    first, second = new_topic(pair.east), new_topic(pair.east)
+    created = {"mirror": mirror, "source": "east", "destination": "west", "topics": [first]}
+    assert run_dag(dag_bag.dags["mirror_create"], created).state == "success"
+    config = load_config(pair.config_path)
+    replicate(find_mirror_link(config, mirror)[0])
+
+    def ends(**params: object) -> str:
+        return str(run_dag(dag_bag.dags["mirror_control"], {"mirror": mirror, "action": "change", **params}).state)
+
+    def access() -> tuple[TopicAccess, bool]:
+        departure = read_state(config.cluster("west")).departures[mirror][first]
+        return departure.access, departure.is_done
+
+    assert ends(new_topics=[second]) == "failed", "what becomes of the first one is not said"
+    assert read_state(config.cluster("west")).mirrors[mirror].topics == (first,)
+    with answered_by("ann"):
+        assert ends(new_topics=[second], leaving_topics="keep closed") == "success"
+    assert read_state(config.cluster("west")).mirrors[mirror].topics == (second,)
+    assert access() == (TopicAccess.CLOSED, True)
+    produce(pair.east, second, 10)
+    replicate(find_mirror_link(config, mirror)[0])
+    assert read_all(pair.west, second) == read_all(pair.east, second)
+    with answered_by("ann"):
+        assert ends(leaving_topics="release") == "success"
+    assert access() == (TopicAccess.RELEASED, True)
+    assert ends(leaving_topics="release") == "failed", "nothing is left to be released"
 
 
 def test_a_control_that_is_cleared_later_stops_no_mirror_again_by_the_old_approval(
