@@ -48,6 +48,22 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 NameArgument = Annotated[str, typer.Argument(help="The mirror.", autocompletion=completion.complete_mirrors)]
 
+TopicsOption = Annotated[
+    list[str] | None, typer.Option("--topics", help="Regular expression of whole topic names; repeat.")
+]
+ExcludeTopicsOption = Annotated[
+    list[str] | None, typer.Option("--exclude-topics", help='Topics to leave out, also of --topics; repeat. "": none.')
+]
+GroupsOption = Annotated[list[str] | None, typer.Option("--groups", help='Consumer groups to sync; repeat. "": none.')]
+ExcludeGroupsOption = Annotated[
+    list[str] | None, typer.Option("--exclude-groups", help='Groups to leave out, also of --groups; repeat. "": none.')
+]
+
+
+def to_patterns(given: list[str] | None) -> tuple[str, ...] | None:
+    """Empty texts are dropped, so `--groups ""` is no group; without the option it is None."""
+    return None if given is None else tuple(pattern for pattern in given if pattern)
+
 
 def load_configuration(path: Path | None) -> Config:
     return load_config(find_config(path))

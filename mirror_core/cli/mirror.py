@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 import typer
@@ -20,8 +20,12 @@ import typer
 from mirror_core.cli.command_options import (
     ConfigOption,
     DryRunOption,
+    ExcludeGroupsOption,
+    ExcludeTopicsOption,
+    GroupsOption,
     JsonOption,
     NameArgument,
+    TopicsOption,
     YesOption,
     find_mirror,
     load_configuration,
@@ -29,6 +33,7 @@ from mirror_core.cli.command_options import (
     print_json,
     refuse_incomplete_list,
     require_confirmation,
+    to_patterns,
 )
 from mirror_core.cli.confirm import UndoableYesOption, confirm_command
 from mirror_core.cli.mirror_change import change
@@ -68,7 +73,7 @@ from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.files import check_writable
 from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.mirror import DesiredState, GapFilling, PartitionState
-from mirror_core.model.text import format_bytes, format_count, parse_bytes_per_s
+from mirror_core.model.text import format_bytes, format_count, join_limited, parse_bytes_per_s
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.expectation_check import CHECK_ADVICE, CHECK_NAME, CheckDocument, MirrorCheck
 from mirror_core.runbook.expectation_check import check_mirror as check_mirror
@@ -88,6 +93,11 @@ class MirrorListRow(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int
     failed: int
     """FAILED partitions."""
+    topics: tuple[str, ...]
+    """Regular expressions, as those below."""
+    exclude_topics: tuple[str, ...]
+    groups: tuple[str, ...]
+    exclude_groups: tuple[str, ...]
 
 
 class SilentCluster(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,16 +145,34 @@ def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> No
                     desired=mirror.desired,
                     partitions=len(statuses),
                     failed=failed,
+                    topics=mirror.topics,
+                    exclude_topics=mirror.exclude_topics,
+                    groups=mirror.groups,
+                    exclude_groups=mirror.exclude_groups,
                 )
             )
     rows.sort(key=lambda row: row.name)
     if as_json:
         print_json(MirrorsDocument(mirrors=tuple(rows), silent=tuple(silent), unreadable=tuple(unreadable)))
     else:
-        print_table("Mirrors", MirrorListRow.__struct_fields__, [msgspec.structs.astuple(row) for row in rows])
+        columns = ("name", "source", "destination", "desired", "partitions", "failed", "topics", "groups")
+        print_table("Mirrors", columns, [_to_cells(row) for row in rows])
     unknown = [row.error for row in silent]
     unknown += [f"cluster {r.cluster}, state topic {STATE_TOPIC}, key {r.key}: {r.error}" for r in unreadable]
     refuse_incomplete_list("mirrors", unknown)
+
+
+def _to_cells(row: MirrorListRow) -> tuple[object, ...]:
+    filters = ((row.topics, row.exclude_topics), (row.groups, row.exclude_groups))
+    return (*msgspec.structs.astuple(row)[:6], *(_format_filter(*patterns) for patterns in filters))
+
+
+def _format_filter(included: Sequence[str], excluded: Sequence[str]) -> str:
+    text = join_limited(included, _MAX_LISTED_PATTERNS) or "none"
+    return f"{text} but not {join_limited(excluded, _MAX_LISTED_PATTERNS)}" if excluded else text
+
+
+_MAX_LISTED_PATTERNS: Final = 3
 
 
 class MirrorDocument(MirrorDescription, frozen=True, kw_only=True):
@@ -306,22 +334,15 @@ mirror_app.command("list")(list_command)
 mirror_app.command()(describe)
 
 
-TopicsOption = Annotated[list[str] | None, typer.Option("--topics", help="Regular expression of topic names; repeat.")]
-
-
 @mirror_app.command()
 def create(
     name: NameArgument,
     source: Annotated[str, typer.Option(help="Cluster to copy from.")],
     destination: Annotated[str, typer.Option(help="Cluster to copy to.")],
     topics: TopicsOption = None,
-    exclude_topics: Annotated[
-        list[str] | None, typer.Option("--exclude-topics", help="Exclusion wins; repeat.")
-    ] = None,
-    groups: Annotated[list[str] | None, typer.Option("--groups", help="Consumer groups to sync; repeat.")] = None,
-    exclude_groups: Annotated[
-        list[str] | None, typer.Option("--exclude-groups", help="Exclusion wins; repeat.")
-    ] = None,
+    exclude_topics: ExcludeTopicsOption = None,
+    groups: GroupsOption = None,
+    exclude_groups: ExcludeGroupsOption = None,
     gaps: Annotated[
         GapFilling | None, typer.Option(help="How gaps in the offsets are filled. Default: as permissions allow.")
     ] = None,
@@ -334,10 +355,10 @@ def create(
     settings = {
         "source": source,
         "destination": destination,
-        "topics": topics or [],
-        "exclude_topics": exclude_topics or [],
-        "groups": groups or [".*"],
-        "exclude_groups": exclude_groups or [],
+        "topics": to_patterns(topics) or (),
+        "exclude_topics": to_patterns(exclude_topics) or (),
+        "groups": (".*",) if groups is None else to_patterns(groups),
+        "exclude_groups": to_patterns(exclude_groups) or (),
         "gaps": gaps,
     }
     warnings = list[str]()

@@ -11,12 +11,17 @@ import typer
 from mirror_core.cli.command_options import (
     ConfigOption,
     DryRunOption,
+    ExcludeGroupsOption,
+    ExcludeTopicsOption,
+    GroupsOption,
     JsonOption,
     NameArgument,
+    TopicsOption,
     YesOption,
     find_mirror,
     print_json,
     require_confirmation,
+    to_patterns,
 )
 from mirror_core.cli.output import print_line
 from mirror_core.cli.run_commands import HashOption
@@ -33,18 +38,10 @@ from mirror_core.model.run import shorten_hash
 @prints_json(ChangePlan)
 def change(
     name: NameArgument,
-    topics: Annotated[
-        list[str] | None, typer.Option("--topics", help="All topics from now on: regular expressions; repeat.")
-    ] = None,
-    exclude_topics: Annotated[
-        list[str] | None, typer.Option("--exclude-topics", help='Exclusion wins; repeat. "" excludes none.')
-    ] = None,
-    groups: Annotated[
-        list[str] | None, typer.Option("--groups", help='Consumer groups to sync; repeat. "" is none.')
-    ] = None,
-    exclude_groups: Annotated[
-        list[str] | None, typer.Option("--exclude-groups", help='Exclusion wins; repeat. "" excludes none.')
-    ] = None,
+    topics: TopicsOption = None,
+    exclude_topics: ExcludeTopicsOption = None,
+    groups: GroupsOption = None,
+    exclude_groups: ExcludeGroupsOption = None,
     release: Annotated[
         bool,
         typer.Option("--release", help="Topics that leave become the applications'. Alone: those kept closed before."),
@@ -53,7 +50,11 @@ def change(
         bool, typer.Option("--keep-closed", help="Topics that leave stay as they are, and nobody may write there.")
     ] = False,
     withhold_rights: Annotated[
-        bool, typer.Option("--withhold-rights", help="With --release: give applications no rights.")
+        bool,
+        typer.Option(
+            "--withhold-rights",
+            help="With --release: applications do not get the ACLs that wait for a failover.",
+        ),
     ] = False,
     plan_hash: HashOption = None,
     config: ConfigOption = None,
@@ -61,16 +62,19 @@ def change(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Change which topics and groups a mirror carries, while it runs. Without options: finish an earlier change."""
+    """Change which topics and groups a mirror carries, while it runs. Without options: finish an earlier change.
+
+    Each of the four filters replaces all of its kind; those that are not given stay.
+    """
     if release and keep_closed:
         raise BadRequest("--release and --keep-closed exclude each other")
     if withhold_rights and not release:
         raise BadRequest("--withhold-rights belongs to --release")
     filters = FilterChange(
-        topics=_to_patterns(topics),
-        exclude_topics=_to_patterns(exclude_topics),
-        groups=_to_patterns(groups),
-        exclude_groups=_to_patterns(exclude_groups),
+        topics=to_patterns(topics),
+        exclude_topics=to_patterns(exclude_topics),
+        groups=to_patterns(groups),
+        exclude_groups=to_patterns(exclude_groups),
         access=TopicAccess.RELEASED if release else TopicAccess.CLOSED if keep_closed else None,
         with_rights=not withhold_rights,
     )
@@ -100,10 +104,6 @@ def change(
     if not as_json:
         for line in _list_results(plan):
             print_line(line)
-
-
-def _to_patterns(given: list[str] | None) -> tuple[str, ...] | None:
-    return None if given is None else tuple(pattern for pattern in given if pattern)
 
 
 def _list_results(plan: ChangePlan) -> Iterator[str]:

@@ -21,7 +21,6 @@ DENIAL_TEXT: Final = (
 class ClusterSide:
     name: ClusterName
     user: str
-    """Whose ACLs count there."""
 
     @classmethod
     def from_client(cls, client: ClusterClient) -> ClusterSide:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -297,4 +297,16 @@ def _check_name_is_free(config: Config, mirror: Mirror) -> State:
 def _refuse_if_exists(mirror: Mirror, state: State) -> None:
     known = state.mirrors.get(mirror.name)
     if known is not None:
-        raise Refused(f"mirror {mirror.name}", [f"it exists already on cluster {known.destination}"])
+        raise Refused(f"mirror {mirror.name}", explain_existing(known, mirror))
+
+
+def explain_existing(known: Mirror, wanted: Mirror) -> Iterator[str]:
+    yield f"it exists already on cluster {known.destination}"
+    if (known.source, known.destination) == (wanted.source, wanted.destination) and _get_filters(known) != _get_filters(
+        wanted
+    ):
+        yield f"its topics or groups are others: `mirrorbook mirror change {known.name}` changes them"
+
+
+def _get_filters(mirror: Mirror) -> tuple[tuple[str, ...], ...]:
+    return mirror.topics, mirror.exclude_topics, mirror.groups, mirror.exclude_groups

@@ -82,7 +82,7 @@ def parse_duration_ms(text: str) -> int | None:
 
 
 def format_duration_ms(duration_ms: int) -> str:
-    """Whole seconds, in the largest unit that divides them."""
+    """`1 d` rather than `24 h`; less than a second is dropped."""
     unit, unit_ms = next(
         ((unit, unit_ms) for unit, unit_ms in _DURATION_UNITS_MS.items() if duration_ms % unit_ms == 0), ("s", 1_000)
     )

@@ -68,6 +68,10 @@ class MirrorOperator(BaseOperator):
         return {**TASK_DEFAULTS, "execution_timeout": cls.timeout, "map_index_template": MAP_INDEX}
 
 
+FILTERS: Final = frozenset({"topics", "exclude_topics", "groups"})
+"""Parameters of DAG mirror_create that DAG mirror_control may change."""
+
+
 class CreateMirror(MirrorOperator):
     """Check both clusters and record the mirror as the run's parameters describe it. Doing it twice is harmless."""
 
@@ -106,7 +110,9 @@ class CreateMirror(MirrorOperator):
             wanted["gaps"] = gaps or existing.gaps
             differing = [name for name, value in wanted.items() if getattr(existing, name) != value]
             if differing:
-                raise Refused(f"mirror {self.mirror} exists already", [f"with other {name}" for name in differing])
+                ways = [] if {*differing} - FILTERS else ["DAG mirror_control, action change, changes its filters"]
+                reasons = [*(f"with other {name}" for name in differing), *ways]
+                raise Refused(f"mirror {self.mirror} exists already", reasons)
             add_clusters(clusters)
 
 

@@ -193,6 +193,10 @@ def _list_facts(view: MirrorView | None, cluster: ClusterSnapshot, mirror: Mirro
         if lease and is_lease_fresh(lease, now_ms)
         else UNKNOWN,
         "lag": UNKNOWN,
+        "topics": " ".join(mirror.topics),
+        "excluded": " ".join(mirror.exclude_topics) or "none",
+        "groups": " ".join(mirror.groups) or "none",
+        "excluded groups": " ".join(mirror.exclude_groups) or "none",
     }
 
 
