@@ -130,10 +130,13 @@ def test_a_change_that_was_killed_is_finished_by_the_next_sync_or_change(
             with pytest.raises(InterruptedError):
                 finish_change(mirrored.link)
         assert mirrored.statuses[Partition(leaves, 0)].state is PartitionState.STOPPED
-    for mode in RunMode:
-        reasons = mirrored.failover.decide(mode).reasons
-        found = [reason.values["topics"] for reason in reasons if reason.code == "topics_leaving"]
-        assert found == [(leaves,)], "no failover in the middle"
+    reasons = mirrored.failover.decide(RunMode.PLANNED).reasons
+    found = [reason.values["topics"] for reason in reasons if reason.code == "topics_leaving"]
+    assert found == [(leaves,)], "no planned failover in the middle"
+    unplanned = mirrored.failover.decide(RunMode.UNPLANNED)
+    assert not unplanned.reasons
+    warned = [w.values["topics"] for w in unplanned.plan.warnings if w.code == "leaving_topics_not_promoted"]
+    assert warned == [(leaves,)]
     with pytest.raises(Refused, match="an earlier change is not finished"):
         change(mirrored, exclude=())
     if dies_before == "its release":
