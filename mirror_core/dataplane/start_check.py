@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mirror_core.decide.command_rules import explain_not_copied, format_held_by
+from mirror_core.decide.command_rules import explain_held_by, explain_not_copied
 from mirror_core.decide.fence_state import has_failed_over
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
@@ -41,7 +41,7 @@ def check_may_run(state: State, link: MirrorLink) -> None:
     if run is not None and (run.plan.kind is not RunKind.FAILOVER or is_taken_over):
         raise HeldByRun(
             f"mirror {name}: replicate",
-            [f"{format_held_by(run, find_conductor_status(state, run))}; it copies the rest itself"],
+            [f"{explain_held_by(run, find_conductor_status(state, run))}; it copies the rest itself"],
         )
     if mirror.desired is not DesiredState.STARTED:
         reason = explain_not_copied(mirror, has_failed_over=has_failed_over(pending_fence))

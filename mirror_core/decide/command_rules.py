@@ -12,7 +12,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR, ConductorState, ConductorStatus
+from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR, ConductorStatus
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, format_reverse_name, get_base_name
 from mirror_core.model.run import Run, RunKind
@@ -39,7 +40,6 @@ class CommandRule:
     undo_command: str
     """Empty: cannot be undone, so it is never done unasked."""
     allowed_desired: frozenset[DesiredState] = frozenset(DesiredState)
-    otherwise_hint: str = ""
 
 
 COMMAND_RULES: Final[Mapping[MirrorCommand, CommandRule]] = MappingProxyType(
@@ -80,9 +80,7 @@ COMMAND_RULES: Final[Mapping[MirrorCommand, CommandRule]] = MappingProxyType(
             " closed",
             "",
         ),
-        MirrorCommand.DELETE: CommandRule(
-            "forgets the mirror; its topics stay", "", frozenset({DesiredState.STOPPED}), ": stop it first"
-        ),
+        MirrorCommand.DELETE: CommandRule("forgets the mirror; its topics stay", "", frozenset({DesiredState.STOPPED})),
     }
 )
 
@@ -100,142 +98,100 @@ class CommandContext:
     conductor: ConductorStatus = UNKNOWN_CONDUCTOR
 
 
-def explain_refusals(command: MirrorCommand, context: CommandContext) -> Iterator[str]:
-    rule = COMMAND_RULES[command]
-    if context.mirror is None:
-        yield "it has just been deleted"
+def explain_refusals(command: MirrorCommand, context: CommandContext) -> Iterator[Finding]:
+    mirror, rule = context.mirror, COMMAND_RULES[command]
+    if mirror is None:
+        yield Finding("mirror_deleted")
         return
     if context.run is not None:
-        yield format_held_by(context.run, context.conductor)
-    if context.mirror.desired not in rule.allowed_desired:
-        yield f"it is {context.mirror.desired}{rule.otherwise_hint}"
+        yield explain_held_by(context.run, context.conductor)
+    if mirror.desired not in rule.allowed_desired:
+        yield Finding("wrong_desired_state", mirror.name, desired=mirror.desired, allowed=sorted(rule.allowed_desired))
     if command is MirrorCommand.START and context.has_failed_over:
-        yield (
-            f"a failover has moved applications to cluster {context.mirror.destination}: only a failback leads back;"
-            f" use `mirrorbook failback plan {context.mirror.name}`"
+        yield Finding("started_after_failover", mirror.name, destination=mirror.destination)
+    base_name = get_base_name(mirror.name)
+    if command is MirrorCommand.START and mirror.failback_run and _select_by_state(context, PartitionState.STOPPED):
+        yield Finding("way_home_over", mirror.name, failback_of=base_name)
+    if command is MirrorCommand.STOP and mirror.failback_run and mirror.desired is not DesiredState.STOPPED:
+        yield Finding(
+            "way_home_needed", mirror.name, failback_of=base_name, run=mirror.failback_run, source=mirror.source
         )
-    if (
-        command is MirrorCommand.START
-        and context.mirror.failback_run
-        and _select_by_state(context, PartitionState.STOPPED)
-    ):
-        yield (
-            f"it was the way home of mirror {get_base_name(context.mirror.name)}, and applications are home: a failback"
-            " of that one makes it anew"
-        )
-    if (
-        command is MirrorCommand.STOP
-        and context.mirror.failback_run
-        and context.mirror.desired is not DesiredState.STOPPED
-    ):
-        yield (
-            f"it is the way home of mirror {get_base_name(context.mirror.name)}: failback {context.mirror.failback_run}"
-            f" cannot end without it. `mirrorbook mirror pause {context.mirror.name}` stops copying for now; if"
-            f" {context.mirror.source} is lost, `mirrorbook failover run {context.mirror.name} --mode unplanned`"
-            " ends it"
-        )
-    if command is MirrorCommand.CHANGE:
-        yield from _explain_fixed_filters(context.mirror)
+    if command is MirrorCommand.CHANGE and mirror.failback_run:
+        yield Finding("filters_fixed_by_way_home", mirror.name, failback_of=base_name)
     if command is MirrorCommand.DELETE and context.copier:
-        yield f"{context.copier} still runs its data plane: end that first"
+        yield Finding("data_plane_runs", mirror.name, owner=context.copier)
 
 
-def _explain_fixed_filters(mirror: Mirror) -> Iterator[str]:
-    if mirror.failback_run:
-        yield (
-            f"it is the way home of mirror {get_base_name(mirror.name)}, and carries what that one had carried: change"
-            " that one when applications are home"
-        )
-
-
-def explain_not_copied(mirror: Mirror, *, has_failed_over: bool) -> str:
+def explain_not_copied(mirror: Mirror, *, has_failed_over: bool) -> Finding:
     """Why no data plane may copy a mirror that is not STARTED, and what to do."""
-    name = mirror.name
     if mirror.desired is DesiredState.PAUSED:
-        return f"it is PAUSED: `mirrorbook mirror resume {name}` lets it run"
+        return Finding("copying_paused", mirror.name)
     if mirror.failback_run:
-        return f"it was the way home of mirror {get_base_name(name)}: the next failback of that one makes it anew"
+        return Finding("copying_home_over", mirror.name, failback_of=get_base_name(mirror.name))
     if has_failed_over:
-        return (
-            f"a failover has moved applications to {mirror.destination}: nothing is copied until a failback; when"
-            f" {mirror.source} is well, `mirrorbook failback plan {name}`"
-        )
-    return f"it is STOPPED: `mirrorbook mirror start {name}` lets it run"
+        return Finding("copying_failed_over", mirror.name, source=mirror.source, destination=mirror.destination)
+    return Finding("copying_stopped", mirror.name)
 
 
 def find_moved_log_ends(
     statuses: Iterable[PartitionStatus], ends: Mapping[Partition, Offset], destination: ClusterName
-) -> Iterator[str]:
+) -> Iterator[Finding]:
     for status in statuses:
         if status.state is not PartitionState.STOPPED:
             continue
-        location, end = f"cluster {destination}, {status.partition}", ends.get(status.partition)
+        partition, end = status.partition, ends.get(status.partition)
         if status.lmo is None:
-            yield f"{location}: nobody knows where mirroring ended; delete the mirror and that topic, create both anew"
+            yield Finding("last_mirrored_offset_unknown", partition, destination=destination)
         elif end is None:
-            yield f"{location}: it cannot be read now, so nobody knows whether it still ends at {status.lmo}"
+            yield Finding("log_end_unreadable", partition, destination=destination, lmo=status.lmo)
         elif end != status.lmo:
-            yield (
-                f"{location}: mirroring ended at {status.lmo}, it ends at {end} now: others have written there, or it"
-                " was deleted. Save what is there only, then delete the mirror and that topic, and create the mirror"
-                " anew"
-            )
+            yield Finding("log_end_moved", partition, destination=destination, lmo=status.lmo, end=end)
 
 
-def list_effects(command: MirrorCommand, context: CommandContext) -> Iterator[str]:
+def list_effects(command: MirrorCommand, context: CommandContext) -> Iterator[Finding]:
+    name = "" if context.mirror is None else context.mirror.name
     if command is MirrorCommand.STOP:
-        yield (
-            f"{len(context.statuses) - len(_select_by_state(context, PartitionState.STOPPED))} partitions become"
-            " STOPPED"
-        )
+        running = len(context.statuses) - len(_select_by_state(context, PartitionState.STOPPED))
+        yield Finding("partitions_will_stop", name, count=running)
     if command is MirrorCommand.DELETE:
-        yield f"{len(context.statuses)} partitions are forgotten"
+        yield Finding("partitions_will_be_forgotten", name, count=len(context.statuses))
         if context.fenced_by_command:
-            yield (
-                f"so is that the fence_command of cluster {context.fenced_by_command} has closed it: nobody looks after"
-                " that any more, nor opens it"
-            )
+            yield Finding("fence_command_will_be_forgotten", context.fenced_by_command)
     if command in (MirrorCommand.STOP, MirrorCommand.PAUSE) and context.copier:
-        yield f"{context.copier} runs its data plane, which ends by this"
+        yield Finding("data_plane_will_end", name, owner=context.copier)
     if command is MirrorCommand.STOP and context.tasks_may_write_s > 0:
-        yield f"its tasks may write for {context.tasks_may_write_s:.0f} s more: that is waited for"
+        yield Finding("tasks_may_write", name, seconds=context.tasks_may_write_s)
 
 
 def explain_failback_hold(
     name: MirrorName,
     runs: Iterable[Run],
     get_conductor: Callable[[Run], ConductorStatus] = lambda run: UNKNOWN_CONDUCTOR,
-) -> Iterator[str]:
+) -> Iterator[Finding]:
     for run in runs:
         if is_failback_over(name, run):
-            yield f"the applications' way home leads over this mirror: {format_held_by(run, get_conductor(run))}"
+            yield explain_held_by(run, get_conductor(run), is_way_home=True)
 
 
 def is_failback_over(name: MirrorName, run: Run) -> bool:
     return run.plan.kind is RunKind.FAILBACK and run.ended_ms is None and format_reverse_name(run.plan.mirror) == name
 
 
-def format_held_by(run: Run, conductor: ConductorStatus) -> str:
-    command = f"`mirrorbook {run.plan.kind}"
-    run_text = f"{run.plan.kind} {run.id} is under way, begun by {run.started_by}"
-    resume, abort = f"{command} resume {run.plan.mirror}` goes on with it", f"{command} abort {run.plan.mirror}`"
-    abort_text = "gives it up for as long as that is possible"
-    match conductor.state:
-        case ConductorState.ALIVE:
-            take_over_text = f"{abort} with `--take-over` takes it from there, and {abort_text}"
-            return f"{run_text}, and {conductor}: wait for its end; or {take_over_text}"
-        case ConductorState.RELEASED | ConductorState.SILENT:
-            return f"{run_text}; {conductor}. {resume}, and {abort} {abort_text}"
-        case ConductorState.UNKNOWN:
-            return f"{run_text}: wait for its end. If nobody conducts it any more, {resume}, and {abort} {abort_text}"
-
-
-def format_interrupted(run: Run) -> str:
-    return (
-        f"{run.plan.kind} {run.id} began at this very moment, and whoever conducts it has been interrupted by this "
-        f"(exit code 5). Nothing else was changed: `mirrorbook {run.plan.kind} resume {run.plan.mirror}` goes on "
-        "with it"
+def explain_held_by(run: Run, conductor: ConductorStatus, *, is_way_home: bool = False) -> Finding:
+    return Finding(
+        "command_held_by_run",
+        run.plan.mirror,
+        run=run.id,
+        run_kind=run.plan.kind,
+        started_by=run.started_by,
+        conductor_state=conductor.state,
+        conductor=conductor,
+        is_way_home=is_way_home,
     )
+
+
+def explain_interruption(run: Run) -> Finding:
+    return Finding("run_interrupted", run.plan.mirror, run=run.id, run_kind=run.plan.kind)
 
 
 def format_commands_markdown() -> Iterator[str]:

@@ -207,7 +207,7 @@ def _list_reasons(snapshot: FailbackSnapshot) -> Iterator[Finding]:
         )
     if isinstance(snapshot.old_source, OldSource):
         old_source = snapshot.old_source
-        objections = explain_objections(
+        yield from explain_objections(
             snapshot.statuses,
             old_source.topics,
             _ClusterLogs(old_source),
@@ -217,7 +217,6 @@ def _list_reasons(snapshot: FailbackSnapshot) -> Iterator[Finding]:
             _get_new_topics(snapshot),
             old_source.broker_count,
         )
-        yield from (Finding("strategy_impossible", mirror.name, reason=objection) for objection in objections)
         yield from (
             Finding("failback_rights_lacking", mirror.source, rights=missing)
             for missing in find_lacking_rights(
@@ -235,8 +234,7 @@ def _list_reasons(snapshot: FailbackSnapshot) -> Iterator[Finding]:
         else:
             yield from (Finding("demotion_impossible", name, reason=problem) for problem in cluster.demotion_problems)
     yield from explain_no_failback(mirror, snapshot.new_primary_authorizer)
-    circle_lines = explain_circles(build_reverse_mirror(mirror), snapshot.circles)
-    yield from (Finding("mirror_circle", mirror.name, reason=line) for line in circle_lines)
+    yield from explain_circles(build_reverse_mirror(mirror), snapshot.circles)
     if isinstance(snapshot.new_primary, NewPrimary):
         yield from _list_new_primary_reasons(snapshot, snapshot.new_primary)
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from mirror_core.decide.filters import build_topic_filter
-from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, FailureKind, Mirror, PartitionState, PartitionStatus
@@ -93,13 +92,10 @@ def build_reverse_mirror(mirror: Mirror) -> Mirror:
     )
 
 
-def explain_circles(mirror: Mirror, circles: Iterable[MirrorCircle]) -> Iterator[str]:
+def explain_circles(mirror: Mirror, circles: Iterable[MirrorCircle]) -> Iterator[Finding]:
     for circle in circles:
-        chain = " -> ".join(circle.mirrors)
-        yield (
-            f"it would close a circle with {chain}, back to cluster {mirror.source}: both directions select topic"
-            f" {join_limited(circle.topics)}. Let one of them leave it out (--exclude-topics, `mirrorbook mirror"
-            " change`), or stop the other mirror first"
+        yield Finding(
+            "mirror_circle", mirror.name, mirrors=circle.mirrors, topics=sorted(circle.topics), source=mirror.source
         )
 
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from mirror_core.decide.mirror_snapshot import ClusterTopic, join_limited
+from mirror_core.decide.mirror_snapshot import ClusterTopic
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.figures import FigureItems, FigureKey
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
 from mirror_core.model.run import FailbackStrategy
@@ -156,10 +157,10 @@ def explain_objections(
     compacted: Collection[str] = (),
     new_topics: Mapping[str, ClusterTopic] = _NO_TOPICS,
     broker_count: int | None = None,
-) -> Iterator[str]:
+) -> Iterator[Finding]:
     unknown_topics = sorted(set(allowed.topics) - {p.topic for p in statuses})
     if unknown_topics:
-        yield f"not topics of this mirror: {join_limited(unknown_topics)}"
+        yield Finding("strategy_topics_unknown", old_source, topics=unknown_topics)
     ends = {p: log.end for p, log in logs.items()}
     recreated = {p.topic for p, s in statuses.items() if is_recreated(s, topics)}
     divergent = {p.topic for p in find_divergent_tails(statuses, topics, ends)} | recreated
@@ -167,26 +168,16 @@ def explain_objections(
     yield from _explain_width_objections(wider_topics, allowed, old_source, recreated)
     unallowed = sorted(t for t in divergent if allowed.for_topic(t) is FailbackStrategy.NONE)
     if unallowed:
-        yield (
-            f"strategy none: {old_source} has records beyond the last mirrored offset, or other ones below it, in "
-            f"{join_limited(unallowed)}; with --strategy recreate they are salvaged and these topics copied anew"
-        )
+        yield Finding("strategy_none_impossible", old_source, topics=unallowed)
     to_truncate = {t for t in divergent | set(allowed.topics) if allowed.for_topic(t) in TRUNCATING_STRATEGIES}
     if to_truncate & recreated:
-        yield (
-            f"{join_limited(sorted(to_truncate & recreated))} on {old_source} was created anew, so nothing of it can"
-            " stay: only --strategy TOPIC=recreate is possible"
-        )
+        yield Finding("recreated_topics_not_truncatable", old_source, topics=sorted(to_truncate & recreated))
     yield from _explain_broker_objection(
         [t for t in sorted(to_truncate) if allowed.for_topic(t) is FailbackStrategy.REPLICA], old_source, broker_count
     )
     compacted_topics = sorted(to_truncate & set(compacted))
     if compacted_topics:
-        yield (
-            f"{join_limited(compacted_topics)} on {old_source}: compaction may have taken records below the truncation"
-            " point in favour of the tail's, and they would be missed when the tail is cut off: only --strategy"
-            " TOPIC=recreate is possible"
-        )
+        yield Finding("compacted_topics_not_truncatable", old_source, topics=compacted_topics)
     late_starts = [
         p
         for p in sorted(logs)
@@ -197,23 +188,14 @@ def explain_objections(
         p for p, log in sorted(logs.items()) if p.topic in to_truncate - recreated and p not in statuses and log.end > 0
     ]
     if unmirrored:
-        yield (
-            f"{join_limited(unmirrored)} on {old_source} was never mirrored, so nothing of it can stay: only --strategy"
-            " TOPIC=recreate is possible. It salvages all of it first"
-        )
+        yield Finding("unmirrored_partitions_not_truncatable", old_source, partitions=unmirrored)
     if late_with_records:
-        yield (
-            f"the log of {join_limited(late_with_records)} on {old_source} begins at or behind the truncation point, so"
-            " nothing of it can stay: only --strategy TOPIC=recreate is possible"
-        )
+        yield Finding("late_logs_not_truncatable", old_source, partitions=late_with_records)
 
 
-def _explain_broker_objection(topics: Collection[str], old_source: str, broker_count: int | None) -> Iterator[str]:
+def _explain_broker_objection(topics: Collection[str], old_source: str, broker_count: int | None) -> Iterator[Finding]:
     if topics and broker_count == 1:
-        yield (
-            f"strategy replica: {old_source} has one broker, and truncating {join_limited(topics)} by a replica takes"
-            " two: --strategy offline or recreate"
-        )
+        yield Finding("strategy_replica_impossible", old_source, topics=topics)
 
 
 def list_possible_strategies(broker_count: int | None) -> tuple[FailbackStrategy, ...]:
@@ -223,15 +205,17 @@ def list_possible_strategies(broker_count: int | None) -> tuple[FailbackStrategy
 
 def _explain_width_objections(
     widths: Mapping[str, tuple[int, int]], allowed: AllowedStrategies, old_source: str, recreated: Collection[str]
-) -> Iterator[str]:
+) -> Iterator[Finding]:
     for topic, (old_count, new_count) in widths.items():
         strategy = allowed.for_topic(topic)
         if strategy in TRUNCATING_STRATEGIES | {FailbackStrategy.NONE} and topic not in recreated:
-            yield (
-                f"strategy {strategy}: {topic} has {old_count} partitions on {old_source} and {new_count} on the new"
-                f" primary, and no partition can be taken away: --strategy {topic}=recreate salvages them and makes the"
-                f" topic anew with {new_count}. Or add partitions on the new primary first, if keys may go elsewhere"
-                " there"
+            yield Finding(
+                "topic_narrower",
+                topic,
+                strategy=strategy,
+                old_count=old_count,
+                new_count=new_count,
+                source=old_source,
             )
 
 

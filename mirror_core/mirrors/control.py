@@ -14,14 +14,15 @@ from mirror_core.decide.command_rules import (
     COMMAND_RULES,
     CommandContext,
     MirrorCommand,
+    explain_interruption,
     explain_refusals,
-    format_interrupted,
     list_effects,
 )
 from mirror_core.decide.fence_state import FenceState, find_fence_state, has_failed_over
 from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.model.errors import HeldByRun, LostOwnership, Refused
+from mirror_core.model.findings import Finding
 from mirror_core.model.logs import get_logger
 from mirror_core.model.timing import now_ms
 from mirror_core.state.lease import CLOCK_TIMEOUT_S, find_live_lease, find_writers_end_ms
@@ -40,7 +41,7 @@ MAX_ATTEMPTS: Final = 4
 _RETRY_PAUSE_S: Final = (0.2, 1.0)
 """Longer than a takeover; random, so that two retries do not meet."""
 
-ExtraChecks = Callable[[State], Iterable[str]]
+ExtraChecks = Callable[[State], Iterable[Finding | str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def preview_command(
             f"{verb} mirror {mirror.name} ({mirror.source} -> {mirror.destination}, {mirror.desired}):"
             f" {COMMAND_RULES[verb].effect}"
         ),
-        *list_effects(verb, status),
+        *map(str, list_effects(verb, status)),
     )
     return CommandPreview(lines, _find_refusal(link, verb, status, extra_checks(state)))
 
@@ -80,7 +81,7 @@ def take_control(
     with StateWriter(link.destination, make_control_id(link.mirror.name)) as writer:
         status = _read_status(link, writer.state)
         if status.run is not None:
-            raise HeldByRun(f"mirror {link.mirror.name}: {verb}", [format_interrupted(status.run)])
+            raise HeldByRun(f"mirror {link.mirror.name}: {verb}", [explain_interruption(status.run)])
         refusal = _find_refusal(link, verb, status, extra_checks(writer.state))
         if refusal is not None:
             raise refusal
@@ -127,7 +128,7 @@ def _read_status(link: MirrorLink, state: State) -> CommandContext:
 
 
 def _find_refusal(
-    link: MirrorLink, verb: MirrorCommand, status: CommandContext, extra_reasons: Iterable[str]
+    link: MirrorLink, verb: MirrorCommand, status: CommandContext, extra_reasons: Iterable[Finding | str]
 ) -> Refused | None:
     reasons = [*explain_refusals(verb, status), *extra_reasons]
     error_class = HeldByRun if status.run is not None else Refused

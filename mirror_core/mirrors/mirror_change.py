@@ -119,7 +119,11 @@ def _look_at_source(
         except MirrorError:
             groups = None
     circles = search_circles(link, recorded)
-    return frozenset(matching), groups, (*placement.refused.values(), *explain_circles(mirror, circles.circles))
+    return (
+        frozenset(matching),
+        groups,
+        (*placement.refused.values(), *map(str, explain_circles(mirror, circles.circles))),
+    )
 
 
 @retry_until_owned

@@ -25,6 +25,7 @@ from mirror_core.mirrors.departures import finish_departures, to_started
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Permission
 from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.errors import BadRequest, MirrorError, Unreachable
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, TopicAccess
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.pending_fence import FenceAction, PendingFence
@@ -342,7 +343,7 @@ def list_closed_clusters(state: State, mirror: MirrorName, lost_cluster: Cluster
         )
 
 
-def list_failbacks(link: MirrorLink) -> Iterator[str]:
+def list_failbacks(link: MirrorLink) -> Iterator[Finding]:
     """A source that does not answer is no obstacle."""
     with suppress(MirrorError):
         state = read_state(link.source, timeout_s=TIMEOUTS.other_cluster_s)
@@ -357,7 +358,7 @@ def find_failback(link: MirrorLink) -> Run | None:
     return next((run for run in runs if is_failback_over(link.mirror.name, run)), None)
 
 
-def _list_strayed(link: MirrorLink, state: State) -> list[str]:
+def _list_strayed(link: MirrorLink, state: State) -> list[Finding]:
     statuses = state.partitions.get(link.mirror.name, {})
     leaving = list_leaving_topics(state.mirrors[link.mirror.name], statuses)
     stopped = [s for p, s in statuses.items() if s.state is PartitionState.STOPPED and p.topic not in leaving]
@@ -379,7 +380,7 @@ class _CircleCheck:
     def doubts(self) -> tuple[str, ...]:
         return tuple(map(str, self._findings.doubts)) if self._findings else ()
 
-    def __call__(self, state: State) -> Iterator[str]:
+    def __call__(self, state: State) -> Iterator[Finding | str]:
         link = self._link
         if self._findings is None:
             self._findings = search_circles(link, {p.topic for p in state.partitions.get(link.mirror.name, {})})

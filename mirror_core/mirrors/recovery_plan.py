@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirror_core.decide.command_rules import format_held_by
+from mirror_core.decide.command_rules import explain_held_by
 from mirror_core.decide.failure_remedies import (
     ACTION_EFFECTS,
     DIVERGENT_KINDS,
@@ -112,7 +112,9 @@ def plan_recovery(
     """
     run = state.active_run(link.mirror.name)
     if run is not None:
-        raise HeldByRun(f"mirror {link.mirror.name}: recover", [format_held_by(run, find_conductor_status(state, run))])
+        raise HeldByRun(
+            f"mirror {link.mirror.name}: recover", [explain_held_by(run, find_conductor_status(state, run))]
+        )
     wanted = None if expressions is None else parse_topic_filter(expressions)
     statuses = state.partitions.get(link.mirror.name, {})
     failed = [

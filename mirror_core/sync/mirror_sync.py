@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from mirror_core.decide.clock_skew import to_owner_clock_ms
-from mirror_core.decide.command_rules import format_held_by
+from mirror_core.decide.command_rules import explain_held_by
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.topics import describe_configs, find_wrong_configs
@@ -94,7 +94,7 @@ def sync_mirror(
     active = log.state.active_run(link.mirror.name)
     if active is not None and active.id != run_id:
         raise HeldByRun(
-            f"mirror {link.mirror.name}: sync", [format_held_by(active, find_conductor_status(log.state, active))]
+            f"mirror {link.mirror.name}: sync", [explain_held_by(active, find_conductor_status(log.state, active))]
         )
     return _run_sync(link, log.state, log, only, run_id)
 
@@ -190,7 +190,7 @@ def _check_still_owned(link: MirrorLink, topics: frozenset[str]) -> None:
     state, name = read_complete_state(link.destination), link.mirror.name
     active = state.active_run(name)
     if active is not None:
-        raise HeldByRun(f"mirror {name}: sync", [format_held_by(active, find_conductor_status(state, active))])
+        raise HeldByRun(f"mirror {name}: sync", [explain_held_by(active, find_conductor_status(state, active))])
     stopped = topics & list_stopped_topics(link, state)
     if stopped:
         raise Refused(f"mirror {name}: sync", [f"topic {topic} was stopped meanwhile" for topic in sorted(stopped)])

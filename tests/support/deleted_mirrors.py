@@ -55,9 +55,8 @@ class East:
             lmo=Offset(7),
         )
         state = State(pending_fences={MIRROR.name: debt} if debt else {}, partitions={MIRROR.name: {PARTITION: status}})
-        return list(
-            mirror_commands._build_extra_checks(link, MirrorCommand.DELETE, ClusterName(gone) if gone else None)(state)
-        )
+        check = mirror_commands._build_extra_checks(link, MirrorCommand.DELETE, ClusterName(gone) if gone else None)
+        return list(map(str, check(state)))
 
     def __enter__(self) -> East:
         if self.silent:

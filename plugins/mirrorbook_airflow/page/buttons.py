@@ -8,7 +8,7 @@ from textwrap import shorten
 from types import MappingProxyType
 from typing import Final
 
-from mirror_core.decide.command_rules import format_held_by
+from mirror_core.decide.command_rules import explain_held_by
 from mirror_core.decide.process_liveness import ConductorStatus
 from mirror_core.model.run import Run, RunKind, RunMode
 from mirrorbook_airflow.page.mirror_state import MirrorAssessment
@@ -82,7 +82,7 @@ def _list_refusals(
 ) -> Sequence[str]:
     """Unknown reasons do not disable a button: the plan refuses all the same."""
     if run is not None and dag in _RUN_DAGS and not (dag == UNPLANNED and _is_planned(run)):
-        return (format_held_by(run, conductor),)
+        return (str(explain_held_by(run, conductor)),)
     if assessment is None:
         return ()
     if dag == FAILOVER and assessment.decision is not None:

@@ -13,16 +13,17 @@ from mirror_core.decide.command_rules import (
     CommandContext,
     MirrorCommand,
     explain_failback_hold,
+    explain_held_by,
+    explain_interruption,
     explain_not_copied,
     explain_refusals,
     find_moved_log_ends,
-    format_held_by,
-    format_interrupted,
     list_effects,
 )
 from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR, ConductorState, ConductorStatus
 from mirror_core.mirrors.mirror_commands import DeletionChoice, DeletionPlan
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permission, Resource
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import RunKind
@@ -72,19 +73,19 @@ def test_a_verb_is_for_mirrors_of_which_this_is_desired(verb: MirrorCommand, des
 @pytest.mark.parametrize("verb", MirrorCommand)
 def test_while_a_run_holds_the_mirror_every_verb_is_refused_with_all_its_reasons(verb: MirrorCommand) -> None:
     reasons = list(explain_refusals(verb, replace(seen(DesiredState.PAUSED), run=RUN)))
-    assert reasons[0] == format_held_by(RUN, UNKNOWN_CONDUCTOR)
+    assert reasons[0] == explain_held_by(RUN, UNKNOWN_CONDUCTOR)
     assert reasons[1:] == list(explain_refusals(verb, seen(DesiredState.PAUSED)))
 
 
 @pytest.mark.parametrize("verb", MirrorCommand)
 def test_a_mirror_that_is_gone_is_nobodys(verb: MirrorCommand) -> None:
-    assert list(explain_refusals(verb, replace(seen(), mirror=None))) == ["it has just been deleted"]
+    assert list(explain_refusals(verb, replace(seen(), mirror=None))) == [Finding("mirror_deleted")]
 
 
 def test_only_a_start_minds_that_applications_have_moved() -> None:
     moved = replace(seen(DesiredState.STOPPED, PartitionState.FAILED, PartitionState.STOPPED), has_failed_over=True)
     [reason] = explain_refusals(MirrorCommand.START, moved)
-    assert reason.startswith("a failover has moved applications to cluster west: only a failback leads back")
+    assert reason == Finding("started_after_failover", "m", destination="west")
     assert not list(explain_refusals(MirrorCommand.DELETE, moved))
     assert not list(explain_refusals(MirrorCommand.START, replace(moved, has_failed_over=False)))
 
@@ -93,7 +94,8 @@ def test_whoever_forgets_a_mirror_is_told_that_its_command_has_closed_a_cluster(
     [forgotten, closed] = list_effects(
         MirrorCommand.DELETE, replace(seen(DesiredState.STOPPED), fenced_by_command=ClusterName("east"))
     )
-    assert closed.startswith("so is that the fence_command of cluster east has closed it")
+    assert closed == Finding("fence_command_will_be_forgotten", "east")
+    assert forgotten == Finding("partitions_will_be_forgotten", "m", count=0)
     assert list(list_effects(MirrorCommand.DELETE, seen(DesiredState.STOPPED))) == [forgotten]
 
 
@@ -101,14 +103,14 @@ def test_a_way_home_is_not_started_by_hand_when_applications_are_home() -> None:
     ended = seen(DesiredState.STOPPED, PartitionState.STOPPED)
     back = replace(ended, mirror=replace(MIRROR, name=MirrorName("m-back"), failback_run="m-failback-1"))
     [reason] = explain_refusals(MirrorCommand.START, back)
-    assert reason.startswith("it was the way home of mirror m, and applications are home")
+    assert reason == Finding("way_home_over", "m-back", failback_of="m")
     assert not list(explain_refusals(MirrorCommand.START, replace(back, statuses=[])))
 
 
 def test_a_way_home_is_not_stopped_while_its_failback_needs_it_also_if_nobody_can_be_asked() -> None:
     way = replace(MIRROR, name=MirrorName("m-back"), failback_run="m-failback-1")
     [reason] = explain_refusals(MirrorCommand.STOP, replace(seen(), mirror=way))
-    assert "failback m-failback-1 cannot end without it" in reason
+    assert (reason.code, reason.values["run"], reason.values["failback_of"]) == ("way_home_needed", "m-failback-1", "m")
     assert not list(
         explain_refusals(MirrorCommand.STOP, replace(seen(), mirror=replace(way, desired=DesiredState.STOPPED)))
     )
@@ -118,7 +120,11 @@ def test_a_way_home_is_not_stopped_while_its_failback_needs_it_also_if_nobody_ca
 def test_a_way_home_belongs_to_its_failback_until_that_has_ended() -> None:
     failback = replace(RUN, plan=replace(RUN.plan, kind=RunKind.FAILBACK))
     [reason] = explain_failback_hold(MirrorName("m-back"), [RUN, failback])
-    assert failback.id in reason
+    assert (reason.code, reason.values["run"], reason.values["is_way_home"]) == (
+        "command_held_by_run",
+        failback.id,
+        True,
+    )
     assert not list(explain_failback_hold(MirrorName("m"), [failback]))
     assert not list(explain_failback_hold(MirrorName("m-back"), [replace(failback, ended_ms=1)]))
 
@@ -128,19 +134,18 @@ def test_what_was_stopped_goes_on_only_where_it_ended() -> None:
     ended = replace(status(0, PartitionState.STOPPED), lmo=Offset(10))
     assert not list(find_moved_log_ends([ended], {p: Offset(10)}, west))
     assert not list(find_moved_log_ends([replace(ended, state=PartitionState.PAUSED, lmo=None)], {}, west))
-    for end, words in ((11, "ended at 10, it ends at 11 now"), (9, "ended at 10, it ends at 9 now")):
+    for end in (11, 9):
         [reason] = find_moved_log_ends([ended], {p: Offset(end)}, west)
-        assert reason.startswith("cluster west, t-0: ")
-        assert words in reason
+        assert reason == Finding("log_end_moved", "t-0", destination="west", lmo=10, end=end)
     [unseen] = find_moved_log_ends([ended], {}, west)
-    assert "cannot be read now" in unseen
+    assert unseen == Finding("log_end_unreadable", "t-0", destination="west", lmo=10)
     [unknown] = find_moved_log_ends([replace(ended, lmo=None)], {p: Offset(10)}, west)
-    assert "nobody knows where mirroring ended" in unknown
+    assert unknown == Finding("last_mirrored_offset_unknown", "t-0", destination="west")
 
 
 def test_a_mirror_whose_data_plane_lives_is_not_forgotten() -> None:
     assert list(explain_refusals(MirrorCommand.DELETE, seen(DesiredState.STOPPED, copier="host/1/ab"))) == [
-        "host/1/ab still runs its data plane: end that first"
+        Finding("data_plane_runs", "m", owner="host/1/ab")
     ]
 
 
@@ -152,37 +157,50 @@ def test_a_stop_says_what_it_ends_and_what_it_waits_for() -> None:
         )
     )
     assert lines == [
-        "1 partitions become STOPPED",
-        "h/1 runs its data plane, which ends by this",
-        "its tasks may write for 12 s more: that is waited for",
+        Finding("partitions_will_stop", "m", count=1),
+        Finding("data_plane_will_end", "m", owner="h/1"),
+        Finding("tasks_may_write", "m", seconds=12.4),
     ]
-    assert list(list_effects(MirrorCommand.STOP, seen())) == ["0 partitions become STOPPED"]
+    assert list(list_effects(MirrorCommand.STOP, seen())) == [Finding("partitions_will_stop", "m", count=0)]
 
 
 def test_the_run_and_the_way_on_are_named() -> None:
-    assert "failover m-failover-1 is under way, begun by ann@desk" in format_held_by(RUN, UNKNOWN_CONDUCTOR)
-    assert "`mirrorbook failover resume m`" in format_held_by(RUN, UNKNOWN_CONDUCTOR)
-    assert "`mirrorbook failover abort m`" in format_held_by(RUN, UNKNOWN_CONDUCTOR)
-    assert "failover m-failover-1 began at this very moment" in format_interrupted(RUN)
-    assert "`mirrorbook failover resume m`" in format_interrupted(RUN)
+    held = explain_held_by(RUN, UNKNOWN_CONDUCTOR)
+    assert (held.code, held.subject, held.values) == (
+        "command_held_by_run",
+        "m",
+        {
+            "run": "m-failover-1",
+            "run_kind": "failover",
+            "started_by": "ann@desk",
+            "conductor_state": "unknown",
+            "conductor": str(UNKNOWN_CONDUCTOR),
+            "is_way_home": False,
+        },
+    )
+    assert "`mirrorbook failover resume m`" in str(held)
+    assert "`mirrorbook failover abort m`" in str(held)
+    interrupted = explain_interruption(RUN)
+    assert interrupted == Finding("run_interrupted", "m", run="m-failover-1", run_kind="failover")
+    assert "`mirrorbook failover resume m`" in str(interrupted)
 
 
 def test_who_is_held_up_by_a_run_learns_whether_anybody_conducts_it() -> None:
     heard = ConductorStatus(state=ConductorState.ALIVE, by="ann@desk", host="desk", pid=7, age_s=3.2)
     gone = ConductorStatus(state=ConductorState.SILENT, by="ann@desk", host="desk", pid=7, age_s=1_300.0)
-    held = format_held_by(RUN, heard)
+    held = str(explain_held_by(RUN, heard))
     assert "conducted by ann@desk on desk (process 7), seen 3 s ago: wait for its end" in held
     assert "resume" not in held, "it would be refused"
     assert "`mirrorbook failover abort m`" in held
-    left = format_held_by(RUN, gone)
+    left = str(explain_held_by(RUN, gone))
     assert "ann@desk on desk was not heard of for 21 min by this machine's clock; `resume` watches" in left
     assert "`mirrorbook failover resume m` goes" in left
     assert "wait" not in left
     [reason] = explain_refusals(MirrorCommand.PAUSE, replace(seen(), run=RUN, conductor=gone))
-    assert reason == left
+    assert str(reason) == left
     failback = replace(RUN, plan=replace(RUN.plan, kind=RunKind.FAILBACK))
     [reason] = explain_failback_hold(MirrorName("m-back"), [failback], lambda run: heard)
-    assert str(heard) in reason
+    assert (reason.values["conductor"], reason.values["conductor_state"]) == (str(heard), "alive")
 
 
 def test_what_cannot_be_undone_is_never_done_unasked() -> None:
@@ -255,4 +273,4 @@ def test_whoever_may_not_copy_is_told_what_would_be_taken(
     changes: dict[str, Any], has_failed_over: bool, command: str
 ) -> None:
     reason = explain_not_copied(replace(MIRROR, **changes), has_failed_over=has_failed_over)
-    assert re.findall(r"`([^`]*)`", reason) == ([command] if command else [])
+    assert re.findall(r"`([^`]*)`", str(reason)) == ([command] if command else [])

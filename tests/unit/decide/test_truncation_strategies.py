@@ -46,7 +46,7 @@ def logs(ends: dict[Partition, Offset] = ENDS, start: int = 0) -> dict[Partition
 
 
 def said(allowed: AllowedStrategies, start: int = 0, topics: dict[str, ClusterTopic] = TOPICS) -> str:
-    return "\n".join(explain_objections(STATUSES, topics, logs(start=start), allowed, "east"))
+    return "\n".join(map(str, explain_objections(STATUSES, topics, logs(start=start), allowed, "east")))
 
 
 def test_strategies_are_given_for_all_topics_or_by_topic() -> None:
@@ -109,7 +109,7 @@ def test_a_log_that_begins_behind_the_truncation_point_cannot_be_cut(strategy: F
 
 def test_a_tail_of_a_compacted_topic_cannot_be_cut_off() -> None:
     def compacted(allowed: AllowedStrategies) -> str:
-        return "\n".join(explain_objections(STATUSES, TOPICS, logs(), allowed, "east", {"a", "b"}))
+        return "\n".join(map(str, explain_objections(STATUSES, TOPICS, logs(), allowed, "east", {"a", "b"})))
 
     assert "a on east: compaction may have taken records" in compacted(AllowedStrategies(FailbackStrategy.OFFLINE))
     assert compacted(AllowedStrategies(FailbackStrategy.REPLICA, {"a": FailbackStrategy.RECREATE})) == ""
@@ -144,7 +144,9 @@ def test_one_broker_is_offered_no_strategy_that_takes_two() -> None:
     assert found[FigureKey.STRATEGY_RISKS] == {way: way for way in ("recreate", "offline")}
 
     def objections(broker_count: int | None, allowed: AllowedStrategies) -> str:
-        return "\n".join(explain_objections(STATUSES, TOPICS, logs(), allowed, "east", broker_count=broker_count))
+        return "\n".join(
+            map(str, explain_objections(STATUSES, TOPICS, logs(), allowed, "east", broker_count=broker_count))
+        )
 
     replica = AllowedStrategies(FailbackStrategy.REPLICA)
     assert "east has one broker, and truncating a by a replica takes two" in objections(1, replica)
@@ -175,7 +177,7 @@ SAME = {A0: Offset(10), A1: Offset(20), B0: Offset(5)}
 
 
 def refusals(allowed: AllowedStrategies, ends: dict[Partition, Offset], new_topics: dict[str, ClusterTopic]) -> str:
-    return "\n".join(explain_objections(STATUSES, WIDE, logs(ends), allowed, "east", new_topics=new_topics))
+    return "\n".join(map(str, explain_objections(STATUSES, WIDE, logs(ends), allowed, "east", new_topics=new_topics)))
 
 
 def test_all_of_a_partition_that_was_never_recorded_is_tail() -> None:

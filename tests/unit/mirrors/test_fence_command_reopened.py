@@ -184,7 +184,7 @@ def test_a_mirror_that_alone_knows_of_a_closed_cluster_is_not_deleted(
     monkeypatch.setattr(mirror_commands, "list_failbacks", lambda link: ())
     monkeypatch.setattr(mirror_commands, "_list_standing_denials", lambda *asked: ())
     state = State(pending_fences={MIRROR.name: debt} if debt else {})
-    reasons = list(mirror_commands._build_extra_checks(link, MirrorCommand.DELETE, gone)(state))
+    reasons = map(str, mirror_commands._build_extra_checks(link, MirrorCommand.DELETE, gone)(state))
     assert any("`mirrorbook mirror watch m --once` has it called" in reason for reason in reasons) is refused
 
 
