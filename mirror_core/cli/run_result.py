@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mirror_core.cli.output import format_block, print_line
-from mirror_core.decide.run_result import RunLoss, RunResult, format_outage
+from mirror_core.decide.run_result import RunLoss, RunResult, format_outage, format_rto
 from mirror_core.model.names import ClusterName
 from mirror_core.model.run import RunMode
 from mirror_core.model.text import format_count
@@ -28,6 +28,8 @@ def list_result(result: RunResult, mode: RunMode, report: Path | None) -> Iterat
     else:
         yield "lost", format_run_loss(result.loss, result.old_source)
     yield "without writes", format_outage(result.outage, mode, result.old_source)
+    if result.outage is not None and (rto := format_rto(result.outage)):
+        yield "RTO", rto
     yield "report", "not on this machine" if report is None else str(report)
 
 

@@ -132,6 +132,7 @@ class MirrorSnapshot:
     destination_authorizer: AuthorizerConfig = KAFKA_AUTHORIZER
     unwatched_warning: str = ""
     owner: str = ""
+    rto_s: float | None = None
     consistency_groups: tuple[tuple[str, ...], ...] = ()
     unmirrored: tuple[Partition, ...] = ()
     left_behind: frozenset[Partition] = frozenset()

@@ -252,6 +252,8 @@ def list_plan_unknowns(snapshot: MirrorSnapshot) -> Iterator[Finding]:
 def list_plan_figures(snapshot: MirrorSnapshot) -> FigureItems:
     if snapshot.owner:
         yield FigureKey.OWNER, snapshot.owner
+    if snapshot.rto_s is not None:
+        yield FigureKey.RTO_S, snapshot.rto_s
     left_partitions = frozenset(failover_scope.list_left_behind(snapshot))
     lags = [lag for partition, lag in list_lags(snapshot) if partition not in left_partitions]
     yield FigureKey.PARTITIONS, len(snapshot.statuses)

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from mirror_core.decide.steps import list_standstill_steps, measure_duration_s, measure_standstill_s
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.forecast import PlanForecast
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import ClusterName
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
+
+
+class RtoVerdict(StrEnum):
+    MET = "met"
+    MISSED = "missed"
+    UNKNOWN = "unknown"
+    """It lies between what is known for certain and what may have been."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +29,12 @@ class WriteOutage:
     """From the run's first step without writes to the promotion."""
     at_most_s: float | None
     """Since the fence; in an unplanned run since the source was last observed. None: unknown."""
+    accepted_s: float | None = None
+    """From then until every broker of the destination had taken a canary record. None: unknown."""
+    rto_s: float | None = None
+    """The mirror's limit when the run was approved. None: it had none."""
+    rto: RtoVerdict | None = None
+    """Null: there was no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +69,36 @@ def measure_outage(run: Run, steps: Iterable[StepRecord]) -> WriteOutage | None:
     promotion_s = measure_standstill_s(run, records.values())
     if promotion_s is None:
         return None
-    if run.plan.mode is RunMode.PLANNED:
-        return WriteOutage(promotion_s=promotion_s, at_most_s=promotion_s)
-    unseen_s = run.plan.forecast.unseen_s if isinstance(run.plan.forecast, PlanForecast) else None
     promoted_ms = records[list_standstill_steps(run.plan.kind, run.plan.mode)[-1]].ended_ms
+    at_most_s = promotion_s if run.plan.mode is RunMode.PLANNED else _measure_unobserved_s(run, promoted_ms)
+    canary = records.get("canary")
+    is_accepted = canary is not None and canary.state is StepState.DONE
+    canary_s = measure_duration_s(promoted_ms, canary.ended_ms) if canary and is_accepted and promoted_ms else None
+    accepted_s = None if at_most_s is None or canary_s is None else round(at_most_s + canary_s, 3)
+    rto_s = run.plan.figures.get(FigureKey.RTO_S)
+    limit_s = float(rto_s) if isinstance(rto_s, int | float) else None
+    return WriteOutage(
+        promotion_s=promotion_s,
+        at_most_s=at_most_s,
+        accepted_s=accepted_s,
+        rto_s=limit_s,
+        rto=None if limit_s is None else judge_rto(limit_s, promotion_s, accepted_s),
+    )
+
+
+def _measure_unobserved_s(run: Run, promoted_ms: int | None) -> float | None:
+    """From the last observation of the source to the promotion."""
+    unseen_s = run.plan.forecast.unseen_s if isinstance(run.plan.forecast, PlanForecast) else None
     conducted_s = measure_duration_s(run.started_ms, promoted_ms)
     if unseen_s is None or conducted_s is None or run.continues is not None:
-        return WriteOutage(promotion_s=promotion_s, at_most_s=None)
-    return WriteOutage(promotion_s=promotion_s, at_most_s=round(unseen_s + conducted_s, 3))
+        return None
+    return round(unseen_s + conducted_s, 3)
+
+
+def judge_rto(rto_s: float, at_least_s: float, at_most_s: float | None) -> RtoVerdict:
+    if at_least_s > rto_s:
+        return RtoVerdict.MISSED
+    return RtoVerdict.MET if at_most_s is not None and at_most_s <= rto_s else RtoVerdict.UNKNOWN
 
 
 def decide_run_result(
@@ -127,11 +164,27 @@ def format_outage(outage: WriteOutage | None, mode: RunMode, source: str) -> str
     )
 
 
+def format_rto(outage: WriteOutage) -> str:
+    """With what it was judged by. Empty: there was no limit."""
+    if outage.rto is None or outage.rto_s is None:
+        return ""
+    limit = f"{outage.rto_s:,.0f} s"
+    match outage.rto:
+        case RtoVerdict.MET:
+            return f"{limit}, met: every broker had taken a canary record after {outage.accepted_s or 0:,.1f} s at most"
+        case RtoVerdict.MISSED:
+            return f"{limit}, MISSED: the run alone took {outage.promotion_s:,.1f} s until the promotion"
+        case RtoVerdict.UNKNOWN:
+            most = "an unknown time" if outage.accepted_s is None else f"{outage.accepted_s:,.1f} s"
+            return f"{limit}, not known whether met: between {outage.promotion_s:,.1f} s and {most}"
+
+
 def format_outage_briefly(outage: WriteOutage | None, mode: RunMode) -> str:
     """For a cell of a table."""
     if outage is None:
         return "unknown"
+    judged = "" if outage.rto is None else f" (RTO {outage.rto_s:,.0f} s: {outage.rto})"
     if mode is RunMode.PLANNED:
-        return f"{outage.promotion_s:.1f} s"
+        return f"{outage.promotion_s:.1f} s{judged}"
     most = "unknown" if outage.at_most_s is None else f"up to {outage.at_most_s:.1f} s"
-    return f"{most}; first step to promotion {outage.promotion_s:.1f} s"
+    return f"{most}; first step to promotion {outage.promotion_s:.1f} s{judged}"

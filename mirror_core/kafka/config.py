@@ -200,6 +200,11 @@ class Config:
         """Contact for the mirror and its reverse mirror; may be empty."""
         return self.mirrors.get_owner(mirror)
 
+    def rto_s(self, mirror: MirrorName) -> float | None:
+        """How long applications may be without writes in a failover, the one that leads home included."""
+        rto_ms = get_for_mirror(self.mirrors.rtos_ms, mirror, None)
+        return None if rto_ms is None else rto_ms / 1_000
+
     def deletion_hold_ms(self, mirror: MirrorName) -> int:
         """How long what the source deletes stays on the destination, at least; 0: deletions are followed at once."""
         return get_for_mirror(self.mirrors.deletion_holds_ms, mirror, 0)

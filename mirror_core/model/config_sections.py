@@ -17,7 +17,8 @@ OWNER_KEY: Final = "owner"
 """Key of a plan figure: whom to call."""
 _MAX_OWNER_LENGTH: Final = 200
 _HOLD_KEY: Final = "hold_deletions"
-_SECTION_KEYS: Final = frozenset({_HOLD_KEY, OWNER_KEY, "switch", "together"})
+_RTO_KEY: Final = "rto"
+_SECTION_KEYS: Final = frozenset({_HOLD_KEY, OWNER_KEY, _RTO_KEY, "switch", "together"})
 T = TypeVar("T")
 
 
@@ -29,6 +30,7 @@ class MirrorSections:
     consistency_groups: Mapping[MirrorName, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     owners: Mapping[MirrorName, str] = field(default_factory=dict)
     deletion_holds_ms: Mapping[MirrorName, int] = field(default_factory=dict)
+    rtos_ms: Mapping[MirrorName, int] = field(default_factory=dict)
 
     def get_owner(self, mirror: MirrorName) -> str:
         return get_for_mirror(self.owners, mirror, "")
@@ -46,8 +48,8 @@ def parse_mirror_sections(path: str, mirrors: object) -> MirrorSections:
     for name, section in mirrors.items():
         if not isinstance(section, dict) or not section or section.keys() - _SECTION_KEYS:
             raise BadRequest(
-                f"{path}: mirrors.{name}: must be a mapping with the keys `{_HOLD_KEY}`, `owner`, `switch` and"
-                " `together` only"
+                f"{path}: mirrors.{name}: must be a mapping with the keys `{_HOLD_KEY}`, `owner`, `{_RTO_KEY}`,"
+                " `switch` and `together` only"
             )
 
     def parse_each(key: str, parse_value: Callable[[str, object], T]) -> dict[MirrorName, T]:
@@ -62,6 +64,7 @@ def parse_mirror_sections(path: str, mirrors: object) -> MirrorSections:
         consistency_groups=parse_each("together", _parse_topic_groups),
         owners=parse_each(OWNER_KEY, _parse_owner),
         deletion_holds_ms=parse_each(_HOLD_KEY, _parse_hold_ms),
+        rtos_ms=parse_each(_RTO_KEY, _parse_rto_ms),
     )
 
 
@@ -77,6 +80,16 @@ def _parse_hold_ms(location: str, raw: object) -> int:
         raise BadRequest(
             f"{location}: {raw!r} must be a whole number with a unit (s, m, h or d), such as 24h; or 0: deletions are"
             " followed at once"
+        )
+    return duration_ms
+
+
+def _parse_rto_ms(location: str, raw: object) -> int:
+    duration_ms = parse_duration_ms(str(raw))
+    if not duration_ms or isinstance(raw, bool):
+        raise BadRequest(
+            f"{location}: {raw!r} must be a whole number with a unit (s, m, h or d), such as 5m: how long applications"
+            " may be without writes"
         )
     return duration_ms
 

@@ -26,6 +26,7 @@ MAX_RECORDED_NAMES: Final = 200
 
 class FigureKey(StrEnum):
     OWNER = "owner"
+    RTO_S = "rto_s"
     PARTITIONS = "partitions"
     RIGHTS_GIVEN = "rights_given"
     LAG_OFFSETS = "lag_offsets"
@@ -189,6 +190,7 @@ FIGURES: Final[Mapping[FigureKey, FigureDefinition]] = MappingProxyType(
         key: FigureDefinition(label, unit, *texts)
         for key, unit, label, *texts in (
             (_K.OWNER, _U.TEXT, "owner"),
+            (_K.RTO_S, _U.SECONDS, "RTO: without writes, at most"),
             (_K.PARTITIONS, _U.NUMBER, "partitions"),
             (_K.RIGHTS_GIVEN, _U.NUMBER, "rights given at promotion"),
             (_K.LAG_OFFSETS, _U.OFFSETS, "lag"),

@@ -242,6 +242,7 @@ def take_snapshot(
             (query, len(topics)) for query, topics in sorted(siblings, key=lambda item: item[0].name)
         ),
         owner=link.config.owner(mirror.name),
+        rto_s=link.config.rto_s(mirror.name),
         closed_topics=_list_closed_topics(state, mirror, leaving_topics),
         leaving_topics=tuple(sorted(leaving_topics)),
         consistency_groups=link.config.consistency_groups(mirror.name),

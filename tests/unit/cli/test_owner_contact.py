@@ -87,3 +87,20 @@ def test_the_page_of_a_mirror_says_it(tmp_path: Path) -> None:
     known = replace(told(), links={NAME: link})
     assert f"Owner: {WHO}" in shown(make_mirror_page(MIRROR, known, seen(partition_row(0)), None, NOW))
     assert "Owner" not in shown(page(seen(partition_row(0))))
+
+
+def test_an_rto_holds_for_the_way_home_and_stands_in_the_plan_not_in_its_hash(
+    tmp_path: Path, failed_over: MirrorSnapshot
+) -> None:
+    config = load_config(configured(tmp_path, "  orders: {rto: 5m}\n"))
+    assert [config.rto_s(MirrorName(name)) for name in ("orders", "orders-back", "other")] == [300.0, 300.0, None]
+    free, limited = (failover_plan.decide_failover(replace(failed_over, rto_s=rto_s)).plan for rto_s in (None, 300.0))
+    assert limited.figures[FigureKey.RTO_S] == 300.0
+    assert FigureKey.RTO_S not in free.figures
+    assert limited.hash == free.hash
+
+
+@pytest.mark.parametrize("wrong", ["5", "0", "-1s", "soon", "true", "[5m]"])
+def test_what_is_no_rto_is_refused_where_it_stands(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(BadRequest, match=r"mirrors\.orders\.rto: "):
+        load_config(configured(tmp_path, f"  orders: {{rto: {wrong}}}\n"))

@@ -6,8 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.run_result import RunLoss, WriteOutage, decide_run_result, measure_outage
+from mirror_core.decide.run_result import (
+    RtoVerdict,
+    RunLoss,
+    WriteOutage,
+    decide_run_result,
+    format_outage_briefly,
+    format_rto,
+    measure_outage,
+)
 from mirror_core.decide.steps import list_standstill_steps
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.forecast import ForecastOutcome, PlanForecast
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, StepState
 from tests.support.mirror_views import MIRROR, RUN
@@ -98,3 +107,38 @@ def test_a_failback_tells_what_it_saved_and_the_outage_of_its_way_home() -> None
 @pytest.mark.parametrize("state", [state for state in RunState if state is not RunState.DONE])
 def test_a_run_that_is_not_done_has_no_result(state: RunState) -> None:
     assert decide_run_result(replace(UNPLANNED, state=state), [], MIRROR) is None
+
+
+def limited(run: Run, rto_s: float) -> Run:
+    return replace(run, plan=replace(run.plan, figures={FigureKey.RTO_S: rto_s}))
+
+
+@pytest.mark.parametrize(
+    ("run", "rto_s", "verdict"),
+    [
+        (PLANNED, 3.0, RtoVerdict.MET),
+        (PLANNED, 0.5, RtoVerdict.MISSED),
+        (PLANNED, 1.0, RtoVerdict.UNKNOWN),  # promoted within it, and nobody knows who wrote before the canary
+        (UNPLANNED, 30.0, RtoVerdict.MET),
+        (UNPLANNED, 0.5, RtoVerdict.MISSED),
+        (UNPLANNED, 10.0, RtoVerdict.UNKNOWN),  # applications may have stood still before the run began, or not
+        (replace(UNPLANNED, continues="m-failover-0"), 30.0, RtoVerdict.UNKNOWN),
+    ],
+)
+def test_an_rto_is_met_or_missed_by_what_is_certain(run: Run, rto_s: float, verdict: RtoVerdict) -> None:
+    steps = [*steps_of(run, 100_200, 100_800), step("canary", 100_900, 102_800)]
+    outage = measure_outage(limited(run, rto_s), steps)
+    assert outage is not None
+    assert (outage.rto_s, outage.rto) == (rto_s, verdict)
+    assert str(verdict).upper() in format_outage_briefly(outage, run.plan.mode).upper()
+    assert format_rto(outage).startswith(f"{rto_s:,.0f} s, ")
+
+
+def test_a_canary_ends_what_applications_stood_still_and_none_leaves_it_open() -> None:
+    promoted = steps_of(PLANNED, 100_200, 100_800)
+    accepted = measure_outage(PLANNED, [*promoted, step("canary", 100_900, 102_800)])
+    assert accepted == WriteOutage(promotion_s=0.6, at_most_s=0.6, accepted_s=2.6)
+    unfinished = measure_outage(limited(PLANNED, 9.0), [*promoted, step("canary", 100_900, None)])
+    assert unfinished is not None
+    assert (unfinished.accepted_s, unfinished.rto) == (None, RtoVerdict.UNKNOWN)
+    assert measure_outage(PLANNED, promoted) == WriteOutage(promotion_s=0.6, at_most_s=0.6), "there was no limit"
