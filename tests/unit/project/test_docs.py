@@ -23,6 +23,7 @@ from mirror_core.evidence.table_schemas import TABLES, Table, format_table
 from mirror_core.model.run import RunKind, RunMode
 from mirror_core.rights.acl_rules import format_acl_command
 from mirror_core.rights.required_acls import REQUIRED_ACLS, ClusterRole
+from mirror_core.spark.receipt_queries import QUERIES
 from mirror_core.state.partition_transitions import format_markdown
 from mirror_core.state.record_encoding import PIECE_KIND, SEGMENT_COUNTS
 from tests.support.doc_pages import DOCS, ROOT, anchors, commands, links, printed
@@ -57,6 +58,11 @@ def test_commands_page_shows_what_each_verb_does_and_when() -> None:
 def test_expectations_page_shows_the_columns_of_each_table(suite: Suite) -> None:
     page = DOCS / "operate" / "expectations.md"
     assert printed(page, f"mirror_core/evidence/expectation_suites.py {suite.table_kind}") == list(columns_table(suite))
+
+
+def test_page_of_tables_names_each_query() -> None:
+    page = (DOCS / "operate" / "spark-tables.md").read_text(encoding="utf-8")
+    assert [name for name in QUERIES if f"`, `{name}` |" not in page] == []
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
