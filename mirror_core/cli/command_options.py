@@ -58,6 +58,14 @@ GroupsOption = Annotated[list[str] | None, typer.Option("--groups", help='Consum
 ExcludeGroupsOption = Annotated[
     list[str] | None, typer.Option("--exclude-groups", help='Groups to leave out, also of --groups; repeat. "": none.')
 ]
+PrincipalsOption = Annotated[
+    list[str] | None,
+    typer.Option("--principals", help="Whose rights are synced, such as 'User:app-.*'; repeat. Denials always are."),
+]
+ExcludePrincipalsOption = Annotated[
+    list[str] | None,
+    typer.Option("--exclude-principals", help='Whose rights are not synced, also of --principals; repeat. "": none.'),
+]
 
 
 def to_patterns(given: list[str] | None) -> tuple[str, ...] | None:

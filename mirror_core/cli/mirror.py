@@ -21,10 +21,12 @@ from mirror_core.cli.command_options import (
     ConfigOption,
     DryRunOption,
     ExcludeGroupsOption,
+    ExcludePrincipalsOption,
     ExcludeTopicsOption,
     GroupsOption,
     JsonOption,
     NameArgument,
+    PrincipalsOption,
     TopicsOption,
     YesOption,
     find_mirror,
@@ -98,6 +100,8 @@ class MirrorListRow(msgspec.Struct, frozen=True, kw_only=True):
     exclude_topics: tuple[str, ...]
     groups: tuple[str, ...]
     exclude_groups: tuple[str, ...]
+    principals: tuple[str, ...]
+    exclude_principals: tuple[str, ...]
 
 
 class SilentCluster(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,6 +153,8 @@ def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> No
                     exclude_topics=mirror.exclude_topics,
                     groups=mirror.groups,
                     exclude_groups=mirror.exclude_groups,
+                    principals=mirror.principals,
+                    exclude_principals=mirror.exclude_principals,
                 )
             )
     rows.sort(key=lambda row: row.name)
@@ -343,6 +349,8 @@ def create(
     exclude_topics: ExcludeTopicsOption = None,
     groups: GroupsOption = None,
     exclude_groups: ExcludeGroupsOption = None,
+    principals: PrincipalsOption = None,
+    exclude_principals: ExcludePrincipalsOption = None,
     gaps: Annotated[
         GapFilling | None, typer.Option(help="How gaps in the offsets are filled. Default: as permissions allow.")
     ] = None,
@@ -359,6 +367,8 @@ def create(
         "exclude_topics": to_patterns(exclude_topics) or (),
         "groups": (".*",) if groups is None else to_patterns(groups),
         "exclude_groups": to_patterns(exclude_groups) or (),
+        "principals": (".*",) if principals is None else to_patterns(principals),
+        "exclude_principals": to_patterns(exclude_principals) or (),
         "gaps": gaps,
     }
     warnings = list[str]()

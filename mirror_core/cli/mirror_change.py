@@ -12,10 +12,12 @@ from mirror_core.cli.command_options import (
     ConfigOption,
     DryRunOption,
     ExcludeGroupsOption,
+    ExcludePrincipalsOption,
     ExcludeTopicsOption,
     GroupsOption,
     JsonOption,
     NameArgument,
+    PrincipalsOption,
     TopicsOption,
     YesOption,
     find_mirror,
@@ -42,6 +44,8 @@ def change(
     exclude_topics: ExcludeTopicsOption = None,
     groups: GroupsOption = None,
     exclude_groups: ExcludeGroupsOption = None,
+    principals: PrincipalsOption = None,
+    exclude_principals: ExcludePrincipalsOption = None,
     release: Annotated[
         bool,
         typer.Option("--release", help="Topics that leave become the applications'. Alone: those kept closed before."),
@@ -62,9 +66,10 @@ def change(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Change which topics and groups a mirror carries, while it runs. Without options: finish an earlier change.
+    """Change which topics, groups and rights a mirror carries, while it runs.
 
-    Each of the four filters replaces all of its kind; those that are not given stay.
+    Each of the six filters replaces all of its kind; those that are not given stay. Without options: finish an earlier
+    change.
     """
     if release and keep_closed:
         raise BadRequest("--release and --keep-closed exclude each other")
@@ -75,6 +80,8 @@ def change(
         exclude_topics=to_patterns(exclude_topics),
         groups=to_patterns(groups),
         exclude_groups=to_patterns(exclude_groups),
+        principals=to_patterns(principals),
+        exclude_principals=to_patterns(exclude_principals),
         access=TopicAccess.RELEASED if release else TopicAccess.CLOSED if keep_closed else None,
         with_rights=not withhold_rights,
     )

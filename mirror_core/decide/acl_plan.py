@@ -46,10 +46,14 @@ class AclScope:
     topics: Collection[str]
     groups: Collection[str]
     group_filter: NameFilter
+    principal_filter: NameFilter
     own_principals: Set[str]
     own_acls: Set[Acl] = frozenset()
     required_denials: Set[Acl] = frozenset()
     """DENYs that Mirrorbook needs on the destination, whatever the source has."""
+
+
+EXCLUDED_PRINCIPAL: Final = "the mirror does not sync this principal's rights (--principals, --exclude-principals)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +118,7 @@ def select_carried_acls(source: Set[Acl], scope: AclScope) -> tuple[set[Acl], di
     topics.
     """
     application_acls = {a for a in source - scope.own_acls if a.principal not in scope.own_principals}
-    topics, groups = SortedNames(scope.topics), SortedNames(scope.groups)
-    scoped_acls = {acl for acl in application_acls if _is_in_scope(acl, scope, topics, groups)}
+    scoped_acls = _select_scoped_acls(application_acls, scope)
     users = {acl.principal for acl in scoped_acls}
     writers = {acl.principal for acl in scoped_acls if can_change_topic(acl) and acl.operation in _WRITE_OPERATIONS}
     carried, left_out = set[Acl](), dict[Acl, str]()
@@ -133,6 +136,16 @@ def select_carried_acls(source: Set[Acl], scope: AclScope) -> tuple[set[Acl], di
         if reason:
             left_out[acl] = reason
     return carried, left_out
+
+
+def _select_scoped_acls(acls: Set[Acl], scope: AclScope) -> set[Acl]:
+    topics, groups = SortedNames(scope.topics), SortedNames(scope.groups)
+    return {acl for acl in acls if _is_in_scope(acl, scope, topics, groups)}
+
+
+def is_carried_acl(acl: Acl, principal_filter: NameFilter) -> bool:
+    """All denials are carried: leaving one out would open something."""
+    return acl.permission is Permission.DENY or acl.principal in principal_filter
 
 
 def _is_in_scope(acl: Acl, scope: AclScope, topics: SortedNames, groups: SortedNames) -> bool:
@@ -191,8 +204,12 @@ def plan_acls(
 ) -> AclPlan:
     """`ledger` and `other_ledgers`: this mirror's and other mirrors' entries for the destination."""
     own_entries, topics = {entry.acl: entry for entry in ledger}, SortedNames(scope.topics)
+    excluded_acls = {acl for acl in source if not is_carried_acl(acl, scope.principal_filter)}
+    source = source - excluded_acls
     shared_acls = {entry.acl for entry in other_ledgers if entry.purpose in (AclPurpose.COPIED, AclPurpose.PROMOTED)}
     carried, left_out = select_carried_acls(source, scope)
+    excluded_acls = {acl for acl in excluded_acls if acl.principal not in scope.own_principals}
+    left_out |= dict.fromkeys(_select_scoped_acls(excluded_acls, scope), EXCLUDED_PRINCIPAL)
     translated, staged_acls = _translate_acls(carried)
     narrowed = {acl for acl in translated if _must_wait_for_promotion(acl)}
     immediate_acls = (translated - narrowed) | set(_expand_to_names(narrowed, topics, SortedNames(scope.groups)))
@@ -224,6 +241,7 @@ def plan_acls(
         and e.acl in destination - shared_acls
         and not find_forgery_reason(e, scope.own_principals)
     ]
+    withdrawn_acls = {e.acl for e in withdrawn}
     own_acls = {acl for acl, entry in own_entries.items() if entry.purpose in (AclPurpose.COPIED, AclPurpose.PROMOTED)}
     return AclPlan(
         create=_sort_acls(acl for acl in immediate_acls - destination),
@@ -240,7 +258,7 @@ def plan_acls(
             if (entry.purpose is AclPurpose.COPIED and acl in all_immediate - immediate_acls)
             or (entry.purpose is AclPurpose.STAGED and acl in all_staged - staged_acls)
         ),
-        left_out=tuple(sorted(left_out.items())),
+        left_out=tuple(sorted((acl, why) for acl, why in left_out.items() if acl not in withdrawn_acls)),
         unprotected_grants=_sort_acls(
             acl
             for acl in find_changing_grants(destination, scope.topics, scope.own_principals)

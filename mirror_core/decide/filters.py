@@ -83,5 +83,12 @@ def build_group_filter(mirror: Mirror) -> GroupFilter:
     return GroupFilter(include, exclude, drilled=get_drill_group(mirror.name))
 
 
+def build_principal_filter(mirror: Mirror) -> NameFilter:
+    return NameFilter(
+        _compile_patterns("--principals", mirror.principals),
+        _compile_patterns("--exclude-principals", mirror.exclude_principals),
+    )
+
+
 def _compile_patterns(option: str, expressions: Iterable[str]) -> tuple[NamePattern, ...]:
     return tuple(compile_name_pattern(option, expression) for expression in expressions)

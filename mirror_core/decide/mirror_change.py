@@ -10,13 +10,13 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from mirror_core.decide.filters import build_group_filter, build_topic_filter
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.model.findings import Finding
 from mirror_core.model.json_documents import JsonDocument
-from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus, TopicAccess, TopicDeparture
+from mirror_core.model.mirror import FILTER_NAMES, Mirror, PartitionState, PartitionStatus, TopicAccess, TopicDeparture
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.run import shorten_hash
 from mirror_core.model.source_observation import SourceObservation
@@ -33,25 +33,22 @@ class FilterChange:
     exclude_topics: tuple[str, ...] | None = None
     groups: tuple[str, ...] | None = None
     exclude_groups: tuple[str, ...] | None = None
+    principals: tuple[str, ...] | None = None
+    exclude_principals: tuple[str, ...] | None = None
     access: TopicAccess | None = None
     """What becomes of topics that leave. Without another filter: of those that were kept closed."""
     with_rights: bool = True
 
     @property
     def has_filters(self) -> bool:
-        return any(value is not None for value in (self.topics, self.exclude_topics, self.groups, self.exclude_groups))
+        return bool(self._list_filters())
 
     def apply(self, mirror: Mirror) -> Mirror:
-        def choose(asked: tuple[str, ...] | None, present: tuple[str, ...]) -> tuple[str, ...]:
-            return present if asked is None else asked
+        return replace(mirror, **self._list_filters())
 
-        return replace(
-            mirror,
-            topics=choose(self.topics, mirror.topics),
-            exclude_topics=choose(self.exclude_topics, mirror.exclude_topics),
-            groups=choose(self.groups, mirror.groups),
-            exclude_groups=choose(self.exclude_groups, mirror.exclude_groups),
-        )
+    def _list_filters(self) -> dict[str, Any]:
+        filters = {name: getattr(self, name) for name in FILTER_NAMES}
+        return {name: patterns for name, patterns in filters.items() if patterns is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +79,8 @@ class ChangePlan(JsonDocument, frozen=True, kw_only=True):
     exclude_topics: tuple[str, ...]
     groups: tuple[str, ...]
     exclude_groups: tuple[str, ...]
+    principals: tuple[str, ...]
+    exclude_principals: tuple[str, ...]
     starts: tuple[str, ...]
     """Topics to be created, or adopted."""
     returns: tuple[str, ...]
@@ -162,6 +161,8 @@ def plan_change(change: FilterChange, inputs: ChangeInputs) -> ChangePlan:
         exclude_topics=changed.exclude_topics,
         groups=changed.groups,
         exclude_groups=changed.exclude_groups,
+        principals=changed.principals,
+        exclude_principals=changed.exclude_principals,
         starts=tuple(new),
         returns=tuple(returns),
         stops=tuple(stops),
@@ -209,8 +210,7 @@ def _hash_plan(plan: ChangePlan, inputs: ChangeInputs) -> str:
     mirror = inputs.mirror
     content = [
         [mirror.name, mirror.source_id, mirror.destination_id],
-        [mirror.topics, mirror.exclude_topics, mirror.groups, mirror.exclude_groups],
-        [plan.topics, plan.exclude_topics, plan.groups, plan.exclude_groups],
+        [[getattr(filters, name) for name in FILTER_NAMES] for filters in (mirror, plan)],
         [plan.starts, plan.returns, plan.stops, plan.released, plan.kept_closed, plan.unfinished],
         plan.with_rights,
         sorted((topic, inputs.destination_ids.get(topic, "")) for topic in {*plan.stops, *plan.returns}),
@@ -303,6 +303,7 @@ def format_plan(plan: ChangePlan, mirror: Mirror) -> Iterator[str]:
     )
     yield f"topics {' '.join(plan.topics)}, excluded {' '.join(plan.exclude_topics) or 'none'}"
     yield f"groups {' '.join(plan.groups) or 'none'}, excluded {' '.join(plan.exclude_groups) or 'none'}"
+    yield f"rights of {' '.join(plan.principals) or 'none'}, excluded {' '.join(plan.exclude_principals) or 'none'}"
     for text, names in rows:
         if names is None:
             yield f"{text}: not known now"

@@ -126,6 +126,8 @@ class MirrorSnapshot:
     groups_left: UnsyncedGroups | None = None
     promotion_grants: tuple[Acl, ...] | None = None
     unbacked_grants: tuple[Acl, ...] = ()
+    excluded_principals: tuple[str, ...] = ()
+    """They may write on the source; the mirror does not sync their rights."""
     sibling_mirrors: tuple[tuple[Mirror, int], ...] = ()
     fence_command_problems: tuple[str, ...] = ()
     source_authorizer: AuthorizerConfig = KAFKA_AUTHORIZER

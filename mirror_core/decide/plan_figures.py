@@ -82,16 +82,7 @@ def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
         yield from _warn_destination(
             mirror.destination, snapshot.destination, snapshot.destination_authorizer.authorizer
         )
-    if snapshot.unbacked_grants:
-        yield Finding("grants_unbacked", mirror.source, grants=snapshot.unbacked_grants, mirror=mirror.name)
-    if users := snapshot.unknown_scram_users:
-        yield Finding(
-            "scram_users_unknown",
-            mirror.source,
-            users=users,
-            destination=mirror.destination,
-            entity=format_option("--entity-name", users[0]),
-        )
+    yield from _warn_rights(snapshot)
     for other, topic_count in snapshot.sibling_mirrors:
         yield Finding(
             "sibling_mirror_left",
@@ -106,6 +97,24 @@ def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     yield from (
         Finding("fence_command_would_fail", mirror.name, reason=problem) for problem in snapshot.fence_command_problems
     )
+
+
+def _warn_rights(snapshot: MirrorSnapshot) -> Iterator[Finding]:
+    mirror = snapshot.mirror
+    if snapshot.unbacked_grants:
+        yield Finding("grants_unbacked", mirror.source, grants=snapshot.unbacked_grants, mirror=mirror.name)
+    if snapshot.excluded_principals:
+        yield Finding(
+            "principals_excluded", mirror.destination, principals=snapshot.excluded_principals, source=mirror.source
+        )
+    if users := snapshot.unknown_scram_users:
+        yield Finding(
+            "scram_users_unknown",
+            mirror.source,
+            users=users,
+            destination=mirror.destination,
+            entity=format_option("--entity-name", users[0]),
+        )
 
 
 def _warn_differences(snapshot: MirrorSnapshot) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from mirror_core.decide.copy_estimate import (
     warn_refused_settings,
     warn_unclean_elections,
 )
-from mirror_core.decide.filters import build_group_filter
+from mirror_core.decide.filters import build_group_filter, build_principal_filter
 from mirror_core.decide.mirror_topology import explain_circles
 from mirror_core.decide.topic_settings import is_compacted
 from mirror_core.kafka.authorization_probe import can_write_markers
@@ -36,7 +36,7 @@ from mirror_core.mirrors.broker_checks import UNCLEAN_ELECTION_KEY, check_auto_c
 from mirror_core.mirrors.preflight import check_shut_out, format_unknown_shut_out
 from mirror_core.model.errors import BadRequest, MirrorError, Refused, RemoteFault
 from mirror_core.model.logs import get_logger
-from mirror_core.model.mirror import DesiredState, GapFilling, Mirror
+from mirror_core.model.mirror import FILTER_NAMES, DesiredState, GapFilling, Mirror
 from mirror_core.model.names import ACTIVE_TOPIC, DRILL_PREFIX, MirrorName, Partition, get_base_name, is_reverse_mirror
 from mirror_core.model.timing import TIMEOUTS, now_ms
 from mirror_core.state import active_cluster
@@ -159,6 +159,8 @@ def create_mirror(
     exclude_topics: Sequence[str] = (),
     groups: Sequence[str] = (".*",),
     exclude_groups: Sequence[str] = (),
+    principals: Sequence[str] = (".*",),
+    exclude_principals: Sequence[str] = (),
     gaps: GapFilling | None = None,
     dry_run: bool = False,
     warn: Callable[[str], None] = lambda line: None,
@@ -195,12 +197,15 @@ def create_mirror(
             exclude_topics=tuple(exclude_topics),
             groups=tuple(groups),
             exclude_groups=tuple(exclude_groups),
+            principals=tuple(principals),
+            exclude_principals=tuple(exclude_principals),
             producer_id=generate_producer_id(),
             gaps=choose_gap_method(destination_config, gaps),
             desired=DesiredState.STOPPED,
             created_ms=now_ms(),
         )
         build_group_filter(mirror)  # report a bad expression now
+        build_principal_filter(mirror)
         link = make_mirror_link(config, mirror)
         circles = search_circles(link, ())
         if reasons := tuple(explain_circles(mirror, circles.circles)):
@@ -302,11 +307,7 @@ def _refuse_if_exists(mirror: Mirror, state: State) -> None:
 
 def explain_existing(known: Mirror, wanted: Mirror) -> Iterator[str]:
     yield f"it exists already on cluster {known.destination}"
-    if (known.source, known.destination) == (wanted.source, wanted.destination) and _get_filters(known) != _get_filters(
-        wanted
+    if (known.source, known.destination) == (wanted.source, wanted.destination) and any(
+        getattr(known, name) != getattr(wanted, name) for name in FILTER_NAMES
     ):
-        yield f"its topics or groups are others: `mirrorbook mirror change {known.name}` changes them"
-
-
-def _get_filters(mirror: Mirror) -> tuple[tuple[str, ...], ...]:
-    return mirror.topics, mirror.exclude_topics, mirror.groups, mirror.exclude_groups
+        yield f"its filters are others: `mirrorbook mirror change {known.name}` changes them"

@@ -312,6 +312,8 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
         MirrorFact("excluded", " ".join(mirror.exclude_topics) or "none"),
         MirrorFact("groups", " ".join(mirror.groups) or "none"),
         MirrorFact("excluded groups", " ".join(mirror.exclude_groups) or "none"),
+        MirrorFact("rights synced of", " ".join(mirror.principals)),
+        MirrorFact("rights not synced of", " ".join(mirror.exclude_principals) or "none"),
         MirrorFact("topics that are leaving", format_leaving_topics(mirror, leaving), not leaving),
         MirrorFact("topics kept closed", closed_text, not unenforced),
         MirrorFact("topics released", format_topics_by_access(departures, TopicAccess.RELEASED)),

@@ -15,7 +15,7 @@ from typing import Final
 from mirror_core.dataplane.epoch_planner import stop_departed, to_stopping
 from mirror_core.decide.command_rules import MirrorCommand
 from mirror_core.decide.fence_state import has_failed_over
-from mirror_core.decide.filters import build_group_filter, build_topic_filter
+from mirror_core.decide.filters import build_group_filter, build_principal_filter, build_topic_filter
 from mirror_core.decide.mirror_change import (
     ChangeInputs,
     ChangePlan,
@@ -70,6 +70,7 @@ def prepare_change(link: MirrorLink, state: State, change: FilterChange) -> Prep
     mirror = state.mirrors[link.mirror.name]
     changed = change.apply(mirror)
     build_group_filter(changed)  # report a bad expression now
+    build_principal_filter(changed)
     departures = state.departures.get(mirror.name, {})
     statuses = state.partitions.get(mirror.name, {})
     source_topics, groups, problems = frozenset[str](), None, tuple[str, ...]()

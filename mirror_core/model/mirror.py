@@ -84,6 +84,9 @@ class Mirror:
     """Regular expressions that win. Names with two leading underscores are never mirrored."""
     groups: tuple[str, ...] = (".*",)
     exclude_groups: tuple[str, ...] = ()
+    principals: tuple[str, ...] = (".*",)
+    """Whose rights are synced: regular expressions such as `User:app-.*`. Denials are synced for everybody."""
+    exclude_principals: tuple[str, ...] = ()
     producer_id: int
     """At least 2**62, so no broker assigns it."""
     desired: DesiredState
@@ -96,6 +99,10 @@ class Mirror:
     """Id of the failback run that made this reverse mirror."""
     is_preparing: bool = False
     """The failback has not yet read all that it needs."""
+
+
+FILTER_NAMES: Final = ("topics", "exclude_topics", "groups", "exclude_groups", "principals", "exclude_principals")
+"""Fields of `Mirror`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,13 +22,14 @@ from mirror_core.decide.acl_plan import (
     STAGED_PURPOSES,
     find_unbacked_grants,
     find_unknown_scram_users,
+    is_carried_acl,
     plan_promotion_grants,
     predict_synced_ledger,
 )
 from mirror_core.decide.clock_skew import compute_observer_ahead_ms, to_owner_clock_ms
 from mirror_core.decide.drills import forecast_standstill
 from mirror_core.decide.fence_limits import format_stray_warning
-from mirror_core.decide.filters import build_group_filter, build_topic_filter
+from mirror_core.decide.filters import build_group_filter, build_principal_filter, build_topic_filter
 from mirror_core.decide.mirror_change import drop_left_topics, list_leaving_topics, select_staying
 from mirror_core.decide.mirror_snapshot import (
     NO_HIDDEN_TOPICS,
@@ -221,6 +222,7 @@ def take_snapshot(
         grants=rights.bound,
         promotion_grants=rights.given,
         unbacked_grants=rights.unbacked,
+        excluded_principals=rights.excluded,
         forecast=forecast_standstill(state.runs.values(), state.steps_of, mirror.name, mode, conductor),
         now_ms=to_owner_clock_ms(
             now_ms(), clocks_ahead_ms.get(mirror.destination), lease, state.appended_ms.get(mirror.name)
@@ -344,6 +346,8 @@ class _PromotionRights(NamedTuple):
     bound: tuple[str, ...]
     given: tuple[Acl, ...] | None
     unbacked: tuple[Acl, ...]
+    excluded: tuple[str, ...]
+    """Principals that may change the topics on the source, and whose rights the mirror does not sync."""
 
 
 def compute_promotion_rights(
@@ -354,11 +358,15 @@ def compute_promotion_rights(
     destination: DestinationSnapshot | UnseenCluster,
 ) -> _PromotionRights:
     mirror, own_principal_names = link.mirror, list_own_principals(link)
-    ledger = tuple(e for e in state.ledger_entries(mirror.name) if e.cluster == mirror.destination)
-    source_acls = source.grants if isinstance(source, SourceSnapshot) and source.authorizer else None
+    principal_filter = build_principal_filter(mirror)
+    entries = (e for e in state.ledger_entries(mirror.name) if e.cluster == mirror.destination)
+    ledger = tuple(e for e in entries if is_carried_acl(e.acl, principal_filter))
+    all_grants = source.grants if isinstance(source, SourceSnapshot) else ()
+    carried_grants = tuple(acl for acl in all_grants if is_carried_acl(acl, principal_filter))
+    source_acls = carried_grants if isinstance(source, SourceSnapshot) and source.authorizer else None
     bound_acls = [e.acl for e in ledger if e.purpose in STAGED_PURPOSES]
     if mode is RunMode.PLANNED and isinstance(source, SourceSnapshot):
-        bound_acls = list(source.grants)
+        bound_acls = list(carried_grants)
     if mode is RunMode.PLANNED and source_acls is not None:
         ledger = predict_synced_ledger(ledger, mirror, source_acls)
     topics = {p.topic for p in state.partitions.get(mirror.name, {})}
@@ -370,6 +378,7 @@ def compute_promotion_rights(
         bound=tuple(sorted(map(str, bound_acls))),
         given=granted,
         unbacked=() if source_acls is None else find_unbacked_grants(ledger, topics, source_acls),
+        excluded=tuple(sorted({acl.principal for acl in all_grants if not is_carried_acl(acl, principal_filter)})),
     )
 
 

@@ -38,8 +38,16 @@ _ROW_RULES: Final[tuple[_RowRule, ...]] = (
     (lambda plan: plan.share, SyncAction.EQUAL, "copied by another mirror, too"),
     (lambda plan: plan.equal, SyncAction.EQUAL, ""),
     (lambda plan: plan.foreign, SyncAction.KEEP, "was there before the mirror: kept, and never deleted by it"),
-    (lambda plan: [e.acl for e in plan.remove], SyncAction.REMOVE, "gone from the source"),
-    (lambda plan: [e.acl for e in plan.forget], SyncAction.REMOVE, "gone from the source; only forgotten here"),
+    (
+        lambda plan: [e.acl for e in plan.remove],
+        SyncAction.REMOVE,
+        "gone from the source, or its principal was left out of the mirror",
+    ),
+    (
+        lambda plan: [e.acl for e in plan.forget],
+        SyncAction.REMOVE,
+        "gone from the source, or its principal was left out of the mirror; only forgotten here",
+    ),
     (lambda plan: [e.acl for e in plan.out_of_scope], SyncAction.KEEP, "no longer matched by a filter: kept"),
     (
         lambda plan: [e.acl for e in plan.repurposed if e.purpose is AclPurpose.WITHDRAWN],

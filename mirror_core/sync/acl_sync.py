@@ -13,11 +13,12 @@ from mirror_core.decide.acl_plan import (
     PromotionGrants,
     format_forged_entry,
     format_narrowed_grant,
+    is_carried_acl,
     plan_acls,
     plan_promotion_grants,
     warn_promotion_grants,
 )
-from mirror_core.decide.filters import build_group_filter
+from mirror_core.decide.filters import build_group_filter, build_principal_filter
 from mirror_core.kafka.acl_requests import (
     AuthorizerOff,
     BrokerAcls,
@@ -118,6 +119,7 @@ def sync_acls(
         topics=topics,
         groups=groups,
         group_filter=build_group_filter(link.mirror),
+        principal_filter=build_principal_filter(link.mirror),
         own_principals=list_own_principals(link),
         own_acls=own_denials,
         required_denials=build_guards(link.destination),
@@ -298,7 +300,10 @@ def _format_unlifted_denials(link: MirrorLink, state: State, no_authorizer: Auth
 def _plan_promotion(
     link: MirrorLink, state: State, topics: Collection[str], destination_topics: Collection[str]
 ) -> PromotionGrants:
+    carried = build_principal_filter(link.mirror)
     entries = [e for e in state.ledger_entries(link.mirror.name) if e.cluster == link.destination.name]
+    # Also before a sync has followed a changed filter.
+    entries = [e for e in entries if is_carried_acl(e.acl, carried)]
     if link.mirror.name.startswith(DRILL_PREFIX):  # no application moves: no groups and transactional ids
         entries = [e for e in entries if e.acl.resource is Resource.TOPIC]
     existing_topics = list_copied_topics(state).union(destination_topics)

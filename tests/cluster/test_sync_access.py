@@ -162,6 +162,28 @@ def test_reading_is_granted_at_once_and_writing_only_by_promotion(pair: Pair, li
         ]
 
 
+def test_a_mirror_syncs_the_rights_of_its_principals_only(pair: Pair, link: MirrorLink, topic: str) -> None:
+    reader, denied = (
+        acl(topic, Operation.READ, "User:reader"),
+        acl(topic, Operation.READ, "User:guest", Permission.DENY),
+    )
+    grant(link, reader, denied)
+    narrowed = replace(link, mirror=replace(link.mirror, exclude_principals=("User:app",)))
+    rows = synced(narrowed)
+    assert rows[str(acl(topic, Operation.WRITE))].action is SyncAction.SKIP
+    assert on(link, "destination", topic) == {reader, denied}
+    synced(link)
+    assert on(link, "destination", topic) == {acl(topic, Operation.READ), reader, denied}
+    # The filter narrows again: what was copied goes, and a promotion before the next sync gives nothing, either.
+    with writer_of(narrowed) as writer:
+        apply_promotion(narrowed, writer, [topic])
+    assert not may_write(pair.west, topic)
+    rows = synced(narrowed)
+    assert rows[str(acl(topic, Operation.READ))].action is SyncAction.REMOVE
+    applications = {a for a in on(link, "destination", topic) if a.principal != "User:mirror-data"}
+    assert applications == {reader, denied}
+
+
 def test_wider_rights_open_the_mirrors_topics_and_groups_alone_until_promotion(pair: Pair, topic: str) -> None:
     """Of a right by `*` or prefix, for somebody or for everybody; the denial that goes with one stays as wide."""
     other, group = new_topic(pair.west), f"g-{topic}"

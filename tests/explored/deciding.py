@@ -20,6 +20,7 @@ from mirror_core.kafka.config import Principal
 from mirror_core.mirrors import stray_denials
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Resource
 from mirror_core.model.mirror import DesiredState, PartitionState
+from mirror_core.model.name_patterns import compile_name_pattern
 from mirror_core.model.run import RunMode
 from mirror_core.rights import acl_rules, required_acls
 from mirror_core.state.state_records import State
@@ -251,6 +252,7 @@ def _synced(link: int, held: tuple[int, int], mask: int, own: int) -> int:
         topics=[topic_of(link)],
         groups=[],
         group_filter=NameFilter((), ()),
+        principal_filter=NameFilter((compile_name_pattern("--principals", ".*"),)),
         own_principals=OWN,
         own_acls=ACLS.values(own),
     )

@@ -172,7 +172,9 @@ def test_a_comparison_that_gets_no_slot_says_so_and_the_job_is_gone(
             patch.setattr(job_submission, "SLOT_TIMEOUT_S", 1.0)
             SparkParity(pair.config_path, "local[4]")(EAST, WEST, [whole(topic, 10)], None)
         assert not all_slots.done()
-        assert len(runner._context.statusTracker().getActiveJobsIds()) == 1
+        wait_until(  # Spark lists a cancelled job until its listeners have heard of it
+            lambda: len(tracker.getActiveJobsIds()) == 1, timeout_s=60, why="the refused jobs are gone"
+        )
     finally:
         runner.close()
     assert (

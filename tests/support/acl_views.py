@@ -9,7 +9,7 @@ from mirror_core.decide.acl_plan import (
     AclScope,
     plan_acls,
 )
-from mirror_core.decide.filters import build_group_filter
+from mirror_core.decide.filters import build_group_filter, build_principal_filter
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
@@ -26,7 +26,13 @@ TOPICS = ("orders-1", "orders-2", "bills")
 GROUPS = ("orders-app", "bills-app")
 
 
-def scope(topics: tuple[str, ...] = TOPICS, own_acls: frozenset[Acl] = frozenset()) -> AclScope:
+def scope(
+    topics: tuple[str, ...] = TOPICS,
+    own_acls: frozenset[Acl] = frozenset(),
+    *,
+    principals: tuple[str, ...] = (".*",),
+    exclude_principals: tuple[str, ...] = (),
+) -> AclScope:
     mirror = Mirror(
         name=MIRROR,
         source=ClusterName("east"),
@@ -35,6 +41,8 @@ def scope(topics: tuple[str, ...] = TOPICS, own_acls: frozenset[Acl] = frozenset
         destination_id="w",
         topics=(".*",),
         groups=("orders.*",),
+        principals=principals,
+        exclude_principals=exclude_principals,
         producer_id=1 << 62,
         desired=DesiredState.STARTED,
         created_ms=0,
@@ -43,6 +51,7 @@ def scope(topics: tuple[str, ...] = TOPICS, own_acls: frozenset[Acl] = frozenset
         topics=topics,
         groups=GROUPS,
         group_filter=build_group_filter(mirror),
+        principal_filter=build_principal_filter(mirror),
         own_principals=frozenset({"User:mirror-control", "User:mirror-data"}),
         own_acls=own_acls,
     )

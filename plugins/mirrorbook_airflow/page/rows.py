@@ -197,6 +197,8 @@ def _list_facts(view: MirrorView | None, cluster: ClusterSnapshot, mirror: Mirro
         "excluded": " ".join(mirror.exclude_topics) or "none",
         "groups": " ".join(mirror.groups) or "none",
         "excluded groups": " ".join(mirror.exclude_groups) or "none",
+        "rights synced of": " ".join(mirror.principals) or "none",
+        "rights not synced of": " ".join(mirror.exclude_principals) or "none",
     }
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.decide.acl_plan import (
+    EXCLUDED_PRINCIPAL,
     find_narrowed_acls,
     find_unknown_scram_users,
     format_narrowed_acls,
@@ -79,6 +80,30 @@ def test_narrower_filters_remove_nothing() -> None:
     made = plan({READ, WRITE}, {READ}, (entry(READ), entry(WRITE, AclPurpose.STAGED)), of=scope(topics=("bills",)))
     assert (made.remove, made.forget) == ((), ())
     assert [e.acl for e in made.out_of_scope] == [READ, WRITE]
+
+
+def test_an_excluded_principal_gets_no_right_and_keeps_its_denials() -> None:
+    denial = acl(Operation.READ, permission=Permission.DENY)
+    other = acl(Operation.READ, principal="User:other")
+    made = plan({READ, WRITE, denial, other}, set(), of=scope(exclude_principals=("User:app",)))
+    assert (set(made.create), made.stage) == ({denial, other}, ())
+    assert dict(made.left_out) == dict.fromkeys((READ, WRITE), EXCLUDED_PRINCIPAL)
+    narrow = plan({READ, WRITE, denial, other}, set(), of=scope(principals=("User:other",)))
+    assert narrow == made
+
+
+def test_rights_of_a_principal_that_is_excluded_later_are_withdrawn() -> None:
+    held = (entry(READ), entry(WRITE, AclPurpose.STAGED))
+    made = plan({READ, WRITE}, {READ}, held, of=scope(exclude_principals=(".*",)))
+    assert [e.acl for e in made.remove] == [READ]
+    assert [e.acl for e in made.forget] == [WRITE]
+
+
+def test_a_demotion_of_a_principal_that_is_excluded_later_stays_at_promotion() -> None:
+    denied = acl(Operation.WRITE, permission=Permission.DENY)
+    held = (entry(WRITE, AclPurpose.STAGED), entry(denied, AclPurpose.DEMOTED))
+    made = plan({WRITE}, {WRITE, denied}, held, of=scope(exclude_principals=("User:app",)))
+    assert made.repurposed == (entry(denied, AclPurpose.WITHDRAWN),)
 
 
 def test_what_two_mirrors_copied_goes_with_the_last_of_them() -> None:

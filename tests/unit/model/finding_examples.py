@@ -118,6 +118,7 @@ SUBJECT_EXAMPLES: Final[Mapping[str, str]] = {
             "more_grant_remarks",
             "no_rights_staged",
             "partitions_uncopied",
+            "principals_excluded",
             "state_writers",
             "topics_kept_closed",
             "leaving_topics_not_promoted",
