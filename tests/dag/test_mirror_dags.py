@@ -197,7 +197,7 @@ def test_the_limits_of_tiers_are_judged_every_hour(dag_bag: DagBag, pair: Pair, 
         run = run_dag(dag_bag.dags["mirror_check"], {"mirrors": [mirror]})
         return {"run": run.state, **{task.task_id: task.state for task in run.get_task_instances()}}
 
-    well = dict.fromkeys(("run", "clusters", "watchers", "mirrors", "check"), "success")
+    well = dict.fromkeys(("run", "approvers", "clusters", "watchers", "mirrors", "check"), "success")
     assert states() == well
     (docs,) = (get_home_folder("evidence") / mirror).glob("check-*/data-docs/index.html")
     assert docs.is_file()
