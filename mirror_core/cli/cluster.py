@@ -23,7 +23,6 @@ from mirror_core.cli.command_options import (
 )
 from mirror_core.cli.output import print_line
 from mirror_core.cli.tables import print_table
-from mirror_core.decide.fence_state import format_time
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.evidence.fence_file import FenceFile, read_fence_file
 from mirror_core.mirrors.fence_manual_commands import LiftPreview, lift_by_file, preview_lift
@@ -32,6 +31,7 @@ from mirror_core.mirrors.preflight import check_cluster as check_cluster
 from mirror_core.model.acl import Permission
 from mirror_core.model.errors import MissingPermission, RemoteFault
 from mirror_core.model.json_documents import JsonDocument, prints_json
+from mirror_core.model.text import format_time
 from mirror_core.rights.first_acl import FirstAclEffect
 
 

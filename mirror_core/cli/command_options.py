@@ -13,11 +13,10 @@ import typer
 
 from mirror_core.cli import completion
 from mirror_core.cli.output import print_line
-from mirror_core.decide.fence_state import format_time
 from mirror_core.kafka.config import Config, find_config, load_config
 from mirror_core.model.errors import Indeterminate, Refused
 from mirror_core.model.json_documents import JsonDocument, format_json
-from mirror_core.model.text import format_shell_command
+from mirror_core.model.text import format_shell_command, format_time
 from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
 from mirror_core.state.state_records import State
 

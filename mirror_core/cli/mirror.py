@@ -47,7 +47,6 @@ from mirror_core.cli.tables import print_table
 from mirror_core.decide.command_rules import MirrorCommand
 from mirror_core.decide.failure_remedies import RecoveryAction
 from mirror_core.decide.fence_limits import warn_foreign_destination, warn_foreign_source
-from mirror_core.decide.fence_state import format_time
 from mirror_core.decide.write_access import WriteAccess
 from mirror_core.evidence.expectation_suites import READINESS, SYNC
 from mirror_core.evidence.expectations import load_expectations
@@ -75,7 +74,7 @@ from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.files import check_writable
 from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.mirror import DesiredState, GapFilling, PartitionState
-from mirror_core.model.text import format_bytes, format_count, join_limited, parse_bytes_per_s
+from mirror_core.model.text import format_bytes, format_count, format_time, join_limited, parse_bytes_per_s
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.expectation_check import CHECK_ADVICE, CHECK_NAME, CheckDocument, MirrorCheck
 from mirror_core.runbook.expectation_check import check_mirror as check_mirror

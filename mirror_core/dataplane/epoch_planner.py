@@ -17,7 +17,6 @@ from typing import Final
 
 from mirror_core.decide.deletion_hold import LogStarts, decide_holds
 from mirror_core.decide.failure_remedies import make_deletion_failure, make_written_failure
-from mirror_core.decide.fence_state import format_time
 from mirror_core.decide.mirror_change import ENDED_STATES, list_leaving_topics
 from mirror_core.decide.task_assignment import (
     MAX_EPOCH_S,
@@ -50,6 +49,7 @@ from mirror_core.model.task_messages import (
     PartitionFailure,
     TaskReport,
 )
+from mirror_core.model.text import format_time
 from mirror_core.model.timing import TIMEOUTS, now_ms
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.partition_transitions import PartitionEvent, apply_events

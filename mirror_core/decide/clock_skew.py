@@ -73,13 +73,10 @@ def compute_writers_end_ms(now_ms: int, ahead_ms: int | None, lease: Lease, appe
     return now_ms + min(left_ms, lease.writers_until_ms - lease.heartbeat_ms)
 
 
-def format_clock_difference(cluster: str, ahead_ms: int) -> str:
+def find_clock_difference(cluster: str, ahead_ms: int, *, in_plan: bool = False) -> Finding | None:
     if abs(ahead_ms) <= MAX_CLOCK_SKEW_MS:
-        return ""
-    direction = "ahead of" if ahead_ms > 0 else "behind"
-    return (
-        f"the clock here is {abs(ahead_ms) / 1000:,.0f} s {direction} that of {cluster}'s brokers. Set the clock (NTP)"
-    )
+        return None
+    return Finding("clock_differs", cluster, ahead_s=ahead_ms / 1000, in_plan=in_plan)
 
 
 def find_clock_behind_s(
@@ -101,11 +98,8 @@ def find_clock_behind_s(
     return ahead / 1000 if ahead > MAX_CLOCK_SKEW_MS else None
 
 
-def format_clock_behind(mirror: str, clock_behind_s: float) -> str:
-    return (
-        f"the clock here is at least {clock_behind_s:.0f} s behind that of whoever mirrors {mirror}: ages shown here"
-        " are unknown, or too small by as much. Set the clock, look again"
-    )
+def explain_clock_behind(mirror: str, clock_behind_s: float) -> Finding:
+    return Finding("clock_behind", mirror, behind_s=clock_behind_s)
 
 
 def find_snapshot_clock_behind_s(snapshot: MirrorSnapshot) -> float | None:
@@ -117,8 +111,7 @@ def find_snapshot_clock_behind_s(snapshot: MirrorSnapshot) -> float | None:
 
 def warn_clock_skew(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     for cluster, ahead_ms in sorted(snapshot.clocks_ahead_ms.items()):
-        if difference := format_clock_difference(cluster, ahead_ms):
-            yield Finding("clock_differs", cluster, reason=difference)
+        if difference := find_clock_difference(cluster, ahead_ms, in_plan=True):
+            yield difference
     if (clock_behind_s := find_snapshot_clock_behind_s(snapshot)) is not None:
-        reason = format_clock_behind(snapshot.mirror.name, clock_behind_s)
-        yield Finding("clock_behind", snapshot.mirror.name, reason=reason)
+        yield explain_clock_behind(snapshot.mirror.name, clock_behind_s)

@@ -299,8 +299,7 @@ def _list_warnings(snapshot: FailbackSnapshot) -> Iterator[Finding]:
         yield Finding("mirror_unwatched", mirror.name, reason=snapshot.unwatched_warning)
     if isinstance(old_source, UnseenCluster):
         return
-    for line in warn_pending_fence(snapshot.pending_fence, snapshot.active_runs):
-        yield Finding("fence_pending", mirror.name, reason=line)
+    yield from warn_pending_fence(snapshot.pending_fence, snapshot.active_runs)
     if old_source.fenced_by_command:
         yield Finding("old_source_closed_by_command", source)
     elif not old_source.authorizer:

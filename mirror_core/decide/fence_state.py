@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from enum import StrEnum
 
 from mirror_core.decide import fence_limits, steps
 from mirror_core.decide.mirror_snapshot import UnseenCluster, join_limited
 from mirror_core.model.config_sections import AuthorizerKind, WriteBarrier
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus
 from mirror_core.model.names import (
     NO_OFFSETS,
@@ -38,6 +38,7 @@ from mirror_core.model.names import (
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Run, RunKind, RunMode, RunState
 from mirror_core.model.source_observation import SourceObservation
+from mirror_core.model.text import format_time
 
 LateRanges = Mapping[Partition, tuple[Offset, Offset]]
 """By partition: [first, next) offsets."""
@@ -253,20 +254,19 @@ def decide_fence(
     )
     if isinstance(observation, UnseenCluster) or state is not FenceState.PENDING:
         return decision
-    return replace(decision, alarms=(*warn_pending_fence(pending_fence, (run.id,)), *decision.alarms), is_exposed=True)
+    return replace(
+        decision, alarms=(*map(str, warn_pending_fence(pending_fence, (run.id,))), *decision.alarms), is_exposed=True
+    )
 
 
-def warn_pending_fence(pending_fence: PendingFence | None, active_runs: Collection[str]) -> Iterator[str]:
+def warn_pending_fence(pending_fence: PendingFence | None, active_runs: Collection[str]) -> Iterator[Finding]:
     if pending_fence is None or find_fence_state(pending_fence) is not FenceState.PENDING:
         return
-    subject = f"cluster {pending_fence.cluster} answers, and its fence is pending"
-    if pending_fence.run in active_runs:
-        yield (
-            f"{subject}, since failover {pending_fence.run} has not ended: `mirrorbook failover resume"
-            f" {pending_fence.mirror}` goes on with it. Until then only watchers keep writers out there"
-        )
+    cluster, mirror, run = pending_fence.cluster, pending_fence.mirror, pending_fence.run
+    if run in active_runs:
+        yield Finding("fence_awaits_run", cluster, mirror=mirror, run=run)
     else:
-        yield f"{subject}: `mirrorbook mirror watch {pending_fence.mirror}` puts it up"
+        yield Finding("fence_awaits_watcher", cluster, mirror=mirror)
 
 
 def decide_source_returned(
@@ -284,7 +284,7 @@ def decide_source_returned(
     )
     return FenceDecision(
         state=state,
-        lines=tuple(format_fence_state(pending_fence)),
+        lines=tuple(map(str, describe_fence(pending_fence))),
         alarms=(alarm,) if late_ranges else (),
         is_held_by_run=True,
         is_exposed=state is FenceState.PENDING,
@@ -321,15 +321,19 @@ def _decide_by_observation(
         is_waiting = pending_fence.applied_at_ms is None
         return FenceDecision(
             state=state,
-            lines=(*format_fence_state(pending_fence), f"no answer: {observation.reason}"),
+            lines=(*map(str, describe_fence(pending_fence)), f"no answer: {observation.reason}"),
             is_silent=is_waiting,
         )
     if pending_fence.action is FenceAction.LIFT:
-        return FenceDecision(state=state, action=FenceNextAction.LIFT, lines=tuple(format_fence_state(pending_fence)))
+        return FenceDecision(
+            state=state, action=FenceNextAction.LIFT, lines=tuple(map(str, describe_fence(pending_fence)))
+        )
     if observation.barred is WriteBarrier.NONE:
         return _decide_watched_only(pending_fence, observation)
     if pending_fence.applied_at_ms is None:
-        return FenceDecision(state=state, action=FenceNextAction.APPLY, lines=tuple(format_fence_state(pending_fence)))
+        return FenceDecision(
+            state=state, action=FenceNextAction.APPLY, lines=tuple(map(str, describe_fence(pending_fence)))
+        )
     return _decide_applied(pending_fence, observation)
 
 
@@ -352,38 +356,22 @@ def mark_applied(
     )
 
 
-def format_fence_state(pending_fence: PendingFence | None) -> Iterator[str]:
+def describe_fence(pending_fence: PendingFence | None) -> Iterator[Finding]:
     if pending_fence is None:
         return
+    cluster, since_ms = pending_fence.cluster, pending_fence.since_ms
     match find_fence_state(pending_fence):
         case FenceState.LIFTING:
-            yield (
-                f"{pending_fence.cluster}: run {pending_fence.run} was aborted, and its fence waits to be removed since"
-                f" {_format_since(pending_fence)}"
-            )
+            yield Finding("fence_lifting", cluster, run=pending_fence.run, since_ms=since_ms)
         case FenceState.PENDING:
-            yield (
-                f"{pending_fence.cluster}: fence pending since {_format_since(pending_fence)}; until it is in place,"
-                " this cluster accepts writes"
-            )
+            yield Finding("fence_pending", cluster, since_ms=since_ms)
         case FenceState.WATCHED_ONLY:
-            yield f"{pending_fence.cluster}: cannot be fenced; it is only watched since {_format_since(pending_fence)}"
+            yield Finding("fence_impossible", cluster, since_ms=since_ms)
         case FenceState.APPLIED:
-            how_text = ", closed by its fence_command, which no broker can show" if pending_fence.by_command else ""
-            yield (
-                f"{pending_fence.cluster}: its fence stands since"
-                f" {format_time(pending_fence.applied_at_ms or 0)}{how_text}"
-            )
+            applied_ms, by_command = pending_fence.applied_at_ms, pending_fence.by_command
+            yield Finding("fence_applied", cluster, since_ms=applied_ms, by_command=by_command)
     if pending_fence.problem:
-        yield pending_fence.problem
-
-
-def format_time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _format_since(pending_fence: PendingFence) -> str:
-    return format_time(pending_fence.since_ms)
+        yield Finding("fence_problem", cluster, reason=pending_fence.problem)
 
 
 def _decide_watched_only(pending_fence: PendingFence, observation: FenceObservation) -> FenceDecision:
@@ -438,7 +426,7 @@ def _decide_recorded(updated: PendingFence, previous: PendingFence, observation:
         state=find_fence_state(updated),
         action=action,
         pending_fence=updated,
-        lines=tuple(format_fence_state(updated)),
+        lines=tuple(map(str, describe_fence(updated))),
         alarms=alarms,
         written_ranges=observation.written_ranges,
     )

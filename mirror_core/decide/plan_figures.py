@@ -13,7 +13,7 @@ from mirror_core.decide.consistency_groups import list_completeness_figures
 from mirror_core.decide.deletion_hold import list_held_figures
 from mirror_core.decide.drills import FORECAST_KEYS
 from mirror_core.decide.failover_scope import find_lost_topics
-from mirror_core.decide.fence_state import format_fence_state, warn_pending_fence
+from mirror_core.decide.fence_state import describe_fence, warn_pending_fence
 from mirror_core.decide.group_offset_rules import format_all_uncommitted
 from mirror_core.decide.loss_bound import (
     can_lose,
@@ -55,10 +55,10 @@ def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     mirror, fence = snapshot.mirror, snapshot.pending_fence
     yield from _warn_differences(snapshot)
     yield from warn_uncopied(snapshot)
-    yield from (Finding("fence_state", mirror.name, reason=line) for line in format_fence_state(fence))
+    yield from describe_fence(fence)
     if isinstance(snapshot.source, SourceSnapshot):
         runs = (snapshot.active_run,) if snapshot.active_run else ()
-        yield from (Finding("fence_pending", mirror.name, reason=line) for line in warn_pending_fence(fence, runs))
+        yield from warn_pending_fence(fence, runs)
     if snapshot.unwatched_warning:
         yield Finding("mirror_unwatched", mirror.name, reason=snapshot.unwatched_warning)
     if snapshot.mode is RunMode.UNPLANNED:

@@ -16,11 +16,12 @@ from typing import Final
 import msgspec
 
 from mirror_core.decide.clock_skew import MAX_CLOCK_SKEW_MS, compute_age_s, format_ago
-from mirror_core.decide.fence_state import FenceState, find_fence_state, format_time
+from mirror_core.decide.fence_state import FenceState, find_fence_state
 from mirror_core.model.names import DRILL_PREFIX, MirrorName
 from mirror_core.model.pending_fence import PendingFence
 from mirror_core.model.run import Run
 from mirror_core.model.run_checkpoints import Checkpoint, RunHeartbeat, WatcherHeartbeat
+from mirror_core.model.text import format_time
 from mirror_core.model.timing import CONDUCTOR_TIMEOUT_S
 
 CONDUCTOR_STEP: Final = "conduct"

@@ -16,7 +16,7 @@ from typing import Final
 
 from mirror_core.decide import certificate_coverage
 from mirror_core.decide.drills import is_drill_mirror
-from mirror_core.decide.fence_state import FenceState, format_time
+from mirror_core.decide.fence_state import FenceState
 from mirror_core.decide.fence_state import find_fence_state as debt_standing
 from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR, ConductorState, ConductorStatus
 from mirror_core.decide.steps import RUN_STEPS, WriteLocation, find_no_return_step, list_step_names
@@ -26,6 +26,7 @@ from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus
 from mirror_core.model.names import MirrorName, format_reverse_name, get_base_name
 from mirror_core.model.pending_fence import PendingFence
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState, find_last_begun
+from mirror_core.model.text import format_time
 from mirror_core.model.timing import CONDUCTOR_TIMEOUT_S
 
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from mirror_core.decide.fence_state import format_time
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.model.mirror import NeverCopied, PartitionStatus
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
 from mirror_core.model.task_messages import TrimmedRange
+from mirror_core.model.text import format_time
 
 
 def find_counted_end(status: PartitionStatus) -> Offset | None:

@@ -20,7 +20,6 @@ import msgspec
 
 from mirror_core.decide import certificate_coverage
 from mirror_core.decide.audit_log_check import BOTH_EMPTY_VERDICT, format_compared
-from mirror_core.decide.fence_state import format_time
 from mirror_core.decide.forecast_accuracy import format_counted, format_error, format_forecast, list_forecast_rows
 from mirror_core.decide.run_result import format_outage, format_outage_briefly, measure_outage
 from mirror_core.decide.set_schedule import RunPhase, measure_set_standstill_s
@@ -41,6 +40,7 @@ from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Partition, format_reverse_name
 from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.run import Run, RunKind, RunMode, StepEvidence, StepRecord, StepState
+from mirror_core.model.text import format_time
 
 NO_PROOF: Final[StepEvidence] = MappingProxyType({})
 

@@ -15,8 +15,8 @@ from mirror_core.decide.deletion_hold import format_hold
 from mirror_core.decide.drills import forecast_standstill
 from mirror_core.decide.fence_state import (
     FenceState,
+    describe_fence,
     find_fence_state,
-    format_fence_state,
     format_late_writes,
     warn_pending_fence,
 )
@@ -220,8 +220,8 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
     proof = state.verifications.get(mirror.name)
     rows = tuple(_describe_partitions(statuses, proof, positions, starts, ends))
     fence_texts = [
-        *format_fence_state(pending_fence),
-        *(warn_pending_fence(pending_fence, (run.id,) if run else ()) if ends else ()),
+        *map(str, describe_fence(pending_fence)),
+        *(map(str, warn_pending_fence(pending_fence, (run.id,) if run else ())) if ends else ()),
     ]
     absent = (
         *_format_absent(mirror.source, at_source.absent, statuses),
@@ -345,9 +345,13 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
 
 def _clock(mirror: Mirror, ahead_ms: int | None, behind: float | None) -> tuple[str, bool]:
     """And whether it is normal."""
-    if differing := clock_skew.format_clock_difference(mirror.destination, ahead_ms or 0):
+    if differing := clock_skew.find_clock_difference(mirror.destination, ahead_ms or 0):
         return f"{differing}: ages shown here go by the brokers' clock", False
-    return (CLOCK_NOT_BEHIND, True) if behind is None else (clock_skew.format_clock_behind(mirror.name, behind), False)
+    return (
+        (CLOCK_NOT_BEHIND, True)
+        if behind is None
+        else (str(clock_skew.explain_clock_behind(mirror.name, behind)), False)
+    )
 
 
 def _describe_partitions(

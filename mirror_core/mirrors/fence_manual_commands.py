@@ -9,13 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from mirror_core.decide.fence_state import (
-    BrokerStartDecision,
-    RecordedMirrors,
-    decide_broker_start,
-    format_time,
-    has_failed_over,
-)
+from mirror_core.decide.fence_state import BrokerStartDecision, RecordedMirrors, decide_broker_start, has_failed_over
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.evidence.fence_file import FenceFile, find_overlapping_files, mark_lifted
 from mirror_core.kafka.acl_requests import AuthorizerOff, BrokerAcls, delete_acls, describe_acls, wait_until_acls_absent
@@ -28,7 +22,7 @@ from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import MirrorName, Partition, get_base_name
 from mirror_core.model.run import RunKind, RunState
-from mirror_core.model.text import format_option, format_shell_command
+from mirror_core.model.text import format_option, format_shell_command, format_time
 from mirror_core.model.timing import TIMEOUTS, now_ms
 from mirror_core.rights.acl_rules import EVERYBODY, build_denial, format_acl_command
 from mirror_core.state.active_cluster import read_active_cluster

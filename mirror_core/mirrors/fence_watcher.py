@@ -22,7 +22,7 @@ from mirror_core.decide.fence_state import (
     FenceState,
     add_unreported,
     decide_fence,
-    format_fence_state,
+    describe_fence,
     is_promoting,
     is_waiting_for_failback,
     mark_applied,
@@ -301,7 +301,7 @@ def _apply_fence(link: MirrorLink, writer: StateWriter, pending_fence: PendingFe
     writer.put(updated)
     with suppress(MirrorError):  # the cluster missed the active topic's update; optional
         copy_announcement(link.destination, link.source, get_base_name(link.mirror.name))
-    lines = list(format_fence_state(updated))
+    lines = list(map(str, describe_fence(updated)))
     if pending_fence.applied_at_ms is None:
         observed_text = "its fence_command has closed it" if updated.by_command else "its fence is seen on every broker"
         lines.append(f"{pending_fence.cluster} answers again, and {observed_text}")

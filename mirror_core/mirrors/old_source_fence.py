@@ -216,7 +216,7 @@ def observe_during_run(link: MirrorLink, state: State, run: Run, pending_fence: 
         if source_answered and decision.state is FenceState.PENDING:
             return replace(
                 decision,
-                alarms=(*warn_pending_fence(pending_fence, (run.id,)), *alarms),
+                alarms=(*map(str, warn_pending_fence(pending_fence, (run.id,))), *alarms),
                 is_silent=False,
                 is_exposed=True,
             )

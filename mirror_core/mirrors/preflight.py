@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from mirror_core.decide.clock_skew import format_clock_difference
+from mirror_core.decide.clock_skew import find_clock_difference
 from mirror_core.decide.fence_limits import warn_foreign_destination, warn_foreign_source
 from mirror_core.kafka.acl_requests import AuthorizerOff, BrokerAcls, describe_acls
 from mirror_core.kafka.authorization_probe import PrincipalRights, can_write_markers, fetch_features, probe_rights
@@ -173,8 +173,8 @@ def _check_clock(config: ClusterConfig) -> Iterator[str]:
     ahead_ms = measure_clock_ahead_ms(config, timeout_s=TIMEOUTS.liveness_probe_s)
     if ahead_ms is None:
         yield f"cluster {config.name}: its brokers do not tell the time: whether the clock here is right is unknown"
-    elif text := format_clock_difference(config.name, ahead_ms):
-        yield text
+    elif difference := find_clock_difference(config.name, ahead_ms):
+        yield str(difference)
 
 
 def _format_authorizer(acls: BrokerAcls | AuthorizerOff | str) -> str:

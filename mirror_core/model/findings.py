@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-from mirror_core.model.text import format_age, format_count, format_shell_command, join_limited
+from mirror_core.model.text import format_age, format_count, format_shell_command, format_time, join_limited
 
 if TYPE_CHECKING:
     import jinja2
@@ -136,7 +136,7 @@ def create_environment() -> jinja2.Environment:
 
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
     environment.filters.update(
-        age=format_age, count=format_count, limited=_join_limited, quoted=repr, shell=_format_argv
+        age=format_age, count=format_count, limited=_join_limited, quoted=repr, time=format_time, shell=_format_argv
     )
     return environment
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from decimal import Decimal
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -98,6 +99,10 @@ def format_age(seconds: float) -> str:
         if seconds >= 2 * unit_s:
             return f"{seconds / unit_s:,.0f} {unit} ago"
     return f"{seconds:.1f} s ago"
+
+
+def format_time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def join_limited(items: Iterable[object], limit: int = 10, total: int | None = None) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from mirror_core.decide.fence_state import LateRanges, count_offsets, format_late_ranges, format_time
+from mirror_core.decide.fence_state import LateRanges, count_offsets, format_late_ranges
 from mirror_core.decide.forecast_accuracy import find_not_copied
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.source_probe import SourceReply, explain_doubt, find_contradictions, format_ways_on
@@ -22,6 +22,7 @@ from mirror_core.model.errors import ConnectionRejected, LostOwnership, MirrorEr
 from mirror_core.model.names import NO_OFFSETS, Offset, Partition, PartitionOffsets
 from mirror_core.model.pending_fence import PendingFence
 from mirror_core.model.run import RunMode, StepEvidence
+from mirror_core.model.text import format_time
 from mirror_core.model.timing import TIMEOUTS, Moment, now_ms
 from mirror_core.runbook.fence_actions import LIFT_COMMAND_KEY, CommandFence, LiftFile, read_lift_file
 from mirror_core.runbook.step_context import StepContext

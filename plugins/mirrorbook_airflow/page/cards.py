@@ -10,11 +10,11 @@ from typing import Final
 from mirror_core.decide import drills
 from mirror_core.decide.clock_skew import UNKNOWN_TIME_TEXT, format_ago, format_since
 from mirror_core.decide.failover_readiness import UnplannedForecast, format_read_again
-from mirror_core.decide.fence_state import format_time
 from mirror_core.decide.loss_bound import LossBound, find_oldest, format_behind
 from mirror_core.model.figures import FigureKey, find_definition, format_share, format_value
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.run import Run, RunMode
+from mirror_core.model.text import format_time
 from mirrorbook_airflow.page.mirror_state import (
     ClusterSnapshot,
     IdleReverseMirror,

@@ -16,7 +16,7 @@ from mirrorbook_airflow.page.runs import list_run_views, parse_dag_run
 from mirrorbook_airflow.page.static import STATIC
 from mirrorbook_airflow.page.tables import ROWS_PER_PAGE
 
-from mirror_core.decide.clock_skew import format_clock_behind
+from mirror_core.decide.clock_skew import explain_clock_behind
 from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.failover_readiness import GroupReadAgain, UnplannedForecast
 from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR, WATCHER_STEP
@@ -120,7 +120,7 @@ def test_a_clock_that_is_behind_is_an_alarm_and_what_was_written_in_its_future_i
     synced = GroupSyncTime(mirror=NAME, synced_ms=NOW + 60_000, followed=True)
     drilled = replace(run(ended_ms=NOW), plan=replace(plan(), mirror=MirrorName(f"drill.{NAME}")), id="drill-1")
     one = told(synced, replace(drilled, started_ms=NOW + 60_000))
-    view = page(seen(row(0), seen_ms=NOW + 60_000, clock=format_clock_behind("m", 60.0)), one=one)
+    view = page(seen(row(0), seen_ms=NOW + 60_000, clock=str(explain_clock_behind("m", 60.0))), one=one)
     (alarm,) = view.alarms
     assert alarm.startswith("On the machine that serves this page the clock here is at least 60 s behind")
     cards = {card.title: " ".join((card.value, *card.lines)) for card in view.cards}

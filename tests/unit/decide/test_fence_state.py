@@ -14,11 +14,11 @@ from mirror_core.decide.fence_state import (
     FenceObservation,
     FenceState,
     decide_fence,
+    describe_fence,
     find_fence_state,
     find_late_ranges,
     find_new_late_ranges,
     find_unknown_ends,
-    format_fence_state,
     format_late_ranges,
     format_late_writes,
     is_promoting,
@@ -32,6 +32,7 @@ from mirror_core.mirrors.fence_manual_commands import MAX_NAMES_PER_LINE, format
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permission, Resource
 from mirror_core.model.config_sections import AuthorizerKind, WriteBarrier
 from mirror_core.model.figures import FigureKey
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import NO_OFFSETS, ClusterName, MirrorName, Offset, Partition, PartitionOffsets
 from mirror_core.model.pending_fence import PendingFence
@@ -118,15 +119,15 @@ def test_beside_a_run_nothing_is_recorded_and_people_are_called_as_behind_it(
         behind.written_ranges,
     )
     assert found.is_exposed is (debt is OWED and seen is not SILENT)
-    called = tuple(warn_pending_fence(debt, (RUN.id,))) if found.is_exposed else ()
+    called = tuple(map(str, warn_pending_fence(debt, (RUN.id,)))) if found.is_exposed else ()
     assert found.alarms == (*called, *behind.alarms)
 
 
 def test_a_cluster_that_answers_while_its_fence_is_pending_is_told_of() -> None:
     (stands,), (watched,) = warn_pending_fence(OWED, ("r",)), warn_pending_fence(OWED, ("another",))
-    assert stands.startswith("cluster east answers, and its fence is pending, since failover r has not ended: ")
-    assert "`mirrorbook failover resume m`" in stands
-    assert watched == "cluster east answers, and its fence is pending: `mirrorbook mirror watch m` puts it up"
+    assert stands == Finding("fence_awaits_run", "east", mirror="m", run="r")
+    assert "`mirrorbook failover resume m`" in str(stands)
+    assert watched == Finding("fence_awaits_watcher", "east", mirror="m")
     for debt in (None, STANDS, WATCHED, LIFTING):
         assert tuple(warn_pending_fence(debt, ("r",))) == ()
 
@@ -226,8 +227,9 @@ def test_what_is_written_in_spite_of_its_command_calls_people_and_it_is_closed_a
 
 
 def test_a_fence_by_command_is_not_said_to_be_seen() -> None:
-    assert "closed by its fence_command, which no broker can show" in next(format_fence_state(BY_COMMAND))
-    assert "fence_command" not in next(format_fence_state(STANDS))
+    for debt in (BY_COMMAND, STANDS):
+        found = next(describe_fence(debt))
+        assert (found.code, found.values["by_command"]) == ("fence_applied", debt is BY_COMMAND)
     assert not mark_applied(BY_COMMAND, {}, 9_000).by_command, "it has ACLs now"
 
 
@@ -295,12 +297,13 @@ def test_what_slipped_in_lies_between_the_last_mirrored_offset_and_the_fence() -
 
 
 def test_words_name_the_cluster_the_time_and_the_trouble() -> None:
-    assert list(format_fence_state(replace(OWED, problem="no right"))) == [
-        "east: fence pending since 1970-01-01 00:00:01 UTC; until it is in place, this cluster accepts writes",
-        "no right",
+    assert list(describe_fence(replace(OWED, problem="no right"))) == [
+        Finding("fence_pending", "east", since_ms=1_000),
+        Finding("fence_problem", "east", reason="no right"),
     ]
-    assert list(format_fence_state(STANDS)) == ["east: its fence stands since 1970-01-01 00:00:02 UTC"]
-    assert "run r was aborted" in next(format_fence_state(LIFTING))
+    assert list(describe_fence(STANDS)) == [Finding("fence_applied", "east", since_ms=2_000, by_command=False)]
+    assert list(describe_fence(WATCHED))[:1] == [Finding("fence_impossible", "east", since_ms=1_000)]
+    assert list(describe_fence(LIFTING)) == [Finding("fence_lifting", "east", run="r", since_ms=1_000)]
 
 
 def test_lines_to_paste_name_all_that_the_ledger_and_the_mirror_know() -> None:
@@ -371,7 +374,7 @@ def test_a_failovers_plan_warns_of_what_an_abort_still_owes() -> None:
         now_ms=0,
         pending_fence=LIFTING,
     )
-    assert next(format_fence_state(LIFTING)) in map(str, failover(view).plan.warnings)
+    assert next(describe_fence(LIFTING)) in failover(view).plan.warnings
     assert failover(view).plan.hash == failover(replace(view, pending_fence=None)).plan.hash, (
         "it is shown, not approved"
     )
