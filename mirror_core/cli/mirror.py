@@ -37,7 +37,7 @@ from mirror_core.cli.command_options import (
     require_confirmation,
     to_patterns,
 )
-from mirror_core.cli.confirm import UndoableYesOption, confirm_command
+from mirror_core.cli.confirm import CommandOutput, MirrorCommandDocument, UndoableYesOption, confirm_command
 from mirror_core.cli.mirror_change import change
 from mirror_core.cli.mirror_headline import list_headline
 from mirror_core.cli.mirror_watch import fence, watch
@@ -340,6 +340,7 @@ mirror_app.command()(describe)
 
 
 @mirror_app.command()
+@prints_json(MirrorCommandDocument)
 def create(
     name: NameArgument,
     source: Annotated[str, typer.Option(help="Cluster to copy from.")],
@@ -356,8 +357,10 @@ def create(
     config: ConfigOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Check that a mirror is possible and record it; `start` lets it run."""
+    output = CommandOutput(name, "create", as_json)
     loaded = load_configuration(config)
     settings = {
         "source": source,
@@ -372,66 +375,90 @@ def create(
     }
     warnings = list[str]()
     checked = creation.create_mirror(loaded, name, **settings, dry_run=True, warn=warnings.append)  # type: ignore[arg-type]
-    print_line(f"mirror {name}: {source} ({checked.source_id}) -> {destination} ({checked.destination_id})")
-    print_line(f"topics {' '.join(checked.topics)}, excluded {' '.join(checked.exclude_topics) or 'none'}")
-    print_line(f"gaps are {GAP_TEXTS[checked.gaps]}")
+    output.print_line(f"mirror {name}: {source} ({checked.source_id}) -> {destination} ({checked.destination_id})")
+    output.print_line(f"topics {' '.join(checked.topics)}, excluded {' '.join(checked.exclude_topics) or 'none'}")
+    output.print_line(f"gaps are {GAP_TEXTS[checked.gaps]}")
     if limit := format_gap_limit(loaded.cluster(destination), checked.gaps):
-        print_line(limit)
+        output.print_line(limit)
     if lacks_heartbeats(loaded.cluster(source)):
-        print_line(f"{WITHOUT_HEARTBEATS}; `mirrorbook cluster check {source}` names the rights")
+        output.print_line(f"{WITHOUT_HEARTBEATS}; `mirrorbook cluster check {source}` names the rights")
     for line in warnings:
-        print_line(f"warning: {line}")
+        output.print_line(f"warning: {line}")
     rules = (
         warn_foreign_source(checked.source, loaded.cluster(source).ruling),
         warn_foreign_destination(checked.destination, loaded.cluster(destination).ruling),
     )
     preview = creation.preview_copy(make_mirror_link(loaded, checked))
     for rule_or_line in chain(*rules, preview.lines):
-        print_line(str(rule_or_line))
+        output.print_line(str(rule_or_line))
     is_empty = preview.topics == 0
     if is_empty:
-        print_line(f"warning: no topic of {source} matches {' '.join(checked.topics)} now")
+        output.print_line(f"warning: no topic of {source} matches {' '.join(checked.topics)} now")
     if dry_run:
+        output.finish(done=False)
         return
     require_confirmation("Create a mirror that copies nothing yet?" if is_empty else "Create it?", yes)
     creation.create_mirror(loaded, name, **settings)  # type: ignore[arg-type]
-    print_line(f"created; `mirrorbook mirror start {name}` lets it run")
+    output.print_line(f"created; `mirrorbook mirror start {name}` lets it run")
+    output.finish(done=True)
 
 
 @mirror_app.command()
+@prints_json(MirrorCommandDocument)
 def start(
-    name: NameArgument, config: ConfigOption = None, dry_run: DryRunOption = False, yes: UndoableYesOption = False
+    name: NameArgument,
+    config: ConfigOption = None,
+    dry_run: DryRunOption = False,
+    yes: UndoableYesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Let a mirror run; `replicate` copies."""
+    output = CommandOutput(name, MirrorCommand.START, as_json)
     link, _ = find_mirror(config, name)
-    if confirm_command(link, MirrorCommand.START, dry_run=dry_run, yes=yes):
+    if confirm_command(link, MirrorCommand.START, output, dry_run=dry_run, yes=yes):
         mirror_commands.start_mirror(link)
-        print_line(f"mirror {name}: STARTED")
+        output.print_line(f"mirror {name}: STARTED")
+        output.finish(done=True)
 
 
 @mirror_app.command()
+@prints_json(MirrorCommandDocument)
 def pause(
-    name: NameArgument, config: ConfigOption = None, dry_run: DryRunOption = False, yes: UndoableYesOption = False
+    name: NameArgument,
+    config: ConfigOption = None,
+    dry_run: DryRunOption = False,
+    yes: UndoableYesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Stop copying for now; the topics stay the mirror's."""
+    output = CommandOutput(name, MirrorCommand.PAUSE, as_json)
     link, _ = find_mirror(config, name)
-    if confirm_command(link, MirrorCommand.PAUSE, dry_run=dry_run, yes=yes):
+    if confirm_command(link, MirrorCommand.PAUSE, output, dry_run=dry_run, yes=yes):
         mirror_commands.pause_mirror(link)
-        print_line(f"mirror {name}: PAUSED; the running data plane notices at its next epoch")
+        output.print_line(f"mirror {name}: PAUSED; the running data plane notices at its next epoch")
+        output.finish(done=True)
 
 
 @mirror_app.command()
+@prints_json(MirrorCommandDocument)
 def resume(
-    name: NameArgument, config: ConfigOption = None, dry_run: DryRunOption = False, yes: UndoableYesOption = False
+    name: NameArgument,
+    config: ConfigOption = None,
+    dry_run: DryRunOption = False,
+    yes: UndoableYesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Go on after a pause."""
+    output = CommandOutput(name, MirrorCommand.RESUME, as_json)
     link, _ = find_mirror(config, name)
-    if confirm_command(link, MirrorCommand.RESUME, dry_run=dry_run, yes=yes):
+    if confirm_command(link, MirrorCommand.RESUME, output, dry_run=dry_run, yes=yes):
         mirror_commands.resume_mirror(link)
-        print_line(f"mirror {name}: STARTED")
+        output.print_line(f"mirror {name}: STARTED")
+        output.finish(done=True)
 
 
 @mirror_app.command()
+@prints_json(MirrorCommandDocument)
 def throttle(
     name: NameArgument,
     rate: Annotated[
@@ -440,14 +467,17 @@ def throttle(
     config: ConfigOption = None,
     dry_run: DryRunOption = False,
     yes: UndoableYesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Limit what is read from the source, also while it is being copied. The drain of a failover heeds no limit."""
+    output = CommandOutput(name, MirrorCommand.THROTTLE, as_json)
     limit = None if rate == "off" else parse_bytes_per_s(rate)
     link, _ = find_mirror(config, name)
     change = f"{_format_limit(link.mirror.throttle)} now, {_format_limit(limit)} then"
-    if confirm_command(link, MirrorCommand.THROTTLE, dry_run=dry_run, yes=yes, further_lines=[change]):
+    if confirm_command(link, MirrorCommand.THROTTLE, output, dry_run=dry_run, yes=yes, further_lines=[change]):
         mirror_commands.throttle_mirror(link, limit)
-        print_line(f"mirror {name}: {_format_limit(limit)}; the running data plane notices at its next epoch")
+        output.print_line(f"mirror {name}: {_format_limit(limit)}; the running data plane notices at its next epoch")
+        output.finish(done=True)
 
 
 def _format_limit(rate: int | None) -> str:
@@ -455,17 +485,25 @@ def _format_limit(rate: int | None) -> str:
 
 
 @mirror_app.command()
+@prints_json(MirrorCommandDocument)
 def stop(
-    name: NameArgument, config: ConfigOption = None, dry_run: DryRunOption = False, yes: YesOption = False
+    name: NameArgument,
+    config: ConfigOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """End mirroring and record where (the LMO). For applications to move, use `failover` instead."""
+    output = CommandOutput(name, MirrorCommand.STOP, as_json)
     link, _ = find_mirror(config, name)
-    if confirm_command(link, MirrorCommand.STOP, dry_run=dry_run, yes=yes):
-        for partition, end in sorted(mirror_commands.stop_mirror(link, print_line).items()):
-            print_line(f"{partition}: STOPPED, LMO {end}")
+    if confirm_command(link, MirrorCommand.STOP, output, dry_run=dry_run, yes=yes):
+        for partition, end in sorted(mirror_commands.stop_mirror(link, output.print_line).items()):
+            output.print_line(f"{partition}: STOPPED, LMO {end}")
+        output.finish(done=True)
 
 
 @mirror_app.command()
+@prints_json(MirrorCommandDocument)
 def recover(
     name: NameArgument,
     config: ConfigOption = None,
@@ -476,30 +514,36 @@ def recover(
     ] = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Say what can be done about FAILED partitions and what it costs; do it after a question."""
     if salvage is not None and action is not RecoveryAction.RECOPY:
         raise BadRequest("--salvage saves what a recopy would delete: add --action recopy")
+    output = CommandOutput(name, MirrorCommand.RECOVER, as_json)
     link, state = find_mirror(config, name)
     recovery_survey = plan_recovery(link, state, topics, action)
     if not recovery_survey.proposals:
-        print_line("no partition is FAILED")
+        output.print_line("no partition is FAILED")
+        output.finish(done=False)
         return
     for line in format_proposals(link.mirror, recovery_survey, salvage):
-        print_line(line)
+        output.print_line(line)
     if not recovery_survey.actionable:
         raise Refused(f"mirror {name}: recover", format_blocked(recovery_survey))
     if dry_run:
+        output.finish(done=False)
         return
     require_confirmation(f"{format_question(recovery_survey)}?", yes)
     if salvage is not None:
-        partition_recovery.salvage_lost_records(link, recovery_survey, salvage, print_line)
-    partition_recovery.recover_partitions(link, recovery_survey, print_line)
+        partition_recovery.salvage_lost_records(link, recovery_survey, salvage, output.print_line)
+    partition_recovery.recover_partitions(link, recovery_survey, output.print_line)
     for line in format_done(recovery_survey):
-        print_line(line)
+        output.print_line(line)
+    output.finish(done=True)
 
 
 @mirror_app.command()
+@prints_json(MirrorCommandDocument)
 def delete(
     name: NameArgument,
     gone: Annotated[
@@ -515,15 +559,25 @@ def delete(
     config: ConfigOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Forget a stopped mirror, and withdraw the access rights that it copied; its topics stay."""
+    output = CommandOutput(name, MirrorCommand.DELETE, as_json)
     link, _ = find_mirror(config, name)
     lost = link.config.cluster(gone).name if gone else None
     forgotten = [f"denials on cluster {lost}, and its fence: if it ever comes back, it takes writes"] if lost else []
     choice = DeletionChoice(keep_rights=keep_rights, restore_settings=restore_settings)
     if confirm_command(
-        link, MirrorCommand.DELETE, dry_run=dry_run, yes=yes, further_lines=forgotten, gone=lost, deletion=choice
+        link,
+        MirrorCommand.DELETE,
+        output,
+        dry_run=dry_run,
+        yes=yes,
+        further_lines=forgotten,
+        gone=lost,
+        deletion=choice,
     ):
         for line in mirror_commands.delete_mirror(link, lost, choice):
-            print_line(line)
-        print_line(f"mirror {name}: deleted; its topics are still on cluster {link.mirror.destination}")
+            output.print_line(line)
+        output.print_line(f"mirror {name}: deleted; its topics are still on cluster {link.mirror.destination}")
+        output.finish(done=True)

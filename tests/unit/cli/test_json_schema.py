@@ -19,6 +19,7 @@ from msgspec import UNSET, UnsetType
 from typer.main import get_command
 
 from mirror_core.cli.command_options import JsonOption
+from mirror_core.cli.confirm import CommandOutput, MirrorCommandDocument
 from mirror_core.cli.failover import SetPlansDocument
 from mirror_core.cli.json_schema import json_schema_command, list_in_group, list_json_commands, make_schema
 from mirror_core.cli.parity import ParityDocument
@@ -42,6 +43,7 @@ SHARED: Final[dict[type[JsonDocument], str]] = {
     RunDocument: "run",
     SetPlansDocument: "failover plan-set",
     ParityDocument: "parity",
+    MirrorCommandDocument: "mirror create",
 }
 """Documents of several commands, and by which name the page has them."""
 PAGE: Final = Path(__file__).parents[3] / "docs" / "operate" / "commands.md"
@@ -177,6 +179,25 @@ def test_each_command_that_has_json_has_a_schema(name: str) -> None:
         assert said["$defs"][document.__name__]["description"], f"{document.__name__} has no docstring"
         optional = [field.name for field in msgspec.structs.fields(document) if not field.required]
         assert not optional, "a document has all of its keys"
+
+
+@pytest.mark.parametrize("verb", ["create", "start", "pause", "resume", "throttle", "stop", "recover", "delete"])
+def test_each_command_that_changes_a_mirror_prints_one_document(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert get_printed_documents(COMMANDS[f"mirror {verb}"].callback) == (MirrorCommandDocument,)
+    output = CommandOutput("orders", verb, as_json=True)
+    output.print_line("would be done")
+    output.print_line("done")
+    assert capsys.readouterr().out == "", "nothing stands before the document"
+    output.finish(done=True)
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == {"mirror": "orders", "command": verb, "done": True, "lines": ["would be done", "done"]}
+
+
+def test_people_read_lines_as_they_come_and_no_document(capsys: pytest.CaptureFixture[str]) -> None:
+    output = CommandOutput("orders", "pause", as_json=False)
+    output.print_line("PAUSED")
+    output.finish(done=True)
+    assert capsys.readouterr().out == "PAUSED\n"
 
 
 def test_a_command_prints_the_schema_of_one_or_of_all(capsys: pytest.CaptureFixture[str]) -> None:
