@@ -129,11 +129,28 @@ class LogEndsResponse:
     unknown: Mapping[Partition, UnknownLogEnd]
 
 
+def _require_clusters(cluster_ids: tuple[str, str], *sides: tuple[ClusterName, ClusterMetadata]) -> None:
+    """Else each of the other cluster's topics would seem to be a recreated one, and be FAILED."""
+    for (name, metadata), recorded_id in zip(sides, cluster_ids, strict=True):
+        if metadata.cluster_id != recorded_id:
+            raise RemoteFault(
+                f"cluster {name} is {metadata.cluster_id} now, and was {recorded_id} when the mirror was created:"
+                " nothing is copied until its address is corrected"
+            )
+
+
 class LogEndRequests:
-    def __init__(self, source: ClusterClient, destination: ClusterClient, producer_id: int) -> None:
+    def __init__(
+        self,
+        source: ClusterClient,
+        destination: ClusterClient,
+        producer_id: int,
+        cluster_ids: tuple[str, str] | None = None,
+    ) -> None:
         self.source = source
         self.destination = destination
         self._producer_id = producer_id
+        self._cluster_ids = cluster_ids
 
     def set_hurry(self, hurry: bool) -> None:
         for client in (self.source, self.destination):
@@ -142,6 +159,8 @@ class LogEndRequests:
     def fetch_metadata(self, expected: Sequence[ExpectedTopicIds]) -> BothMetadata:
         topics = {item.partition.topic for item in expected}
         source, destination = (client.metadata(topics) for client in (self.source, self.destination))
+        if self._cluster_ids is not None:
+            _require_clusters(self._cluster_ids, (self.source.name, source), (self.destination.name, destination))
         source_ids = {item.partition: item.source_topic_id for item in expected}
         destination_ids = {item.partition: item.destination_topic_id for item in expected}
         return BothMetadata(

@@ -211,12 +211,14 @@ class ResumeFinder:
         filter_connected: Callable[[list[PartitionReplicator]], list[PartitionReplicator]],
         threads: BackgroundThreads,
         epoch: int = 0,
+        cluster_ids: tuple[str, str] | None = None,
     ) -> None:
         """`set_brokers` receives the brokers' addresses. `filter_connected` returns those whose leaders are
         connected on both sides and records why the others wait. `epoch` decides which comparisons start first."""
         self.source = source
         self.destination = destination
         self.producer_id = producer_id
+        self._cluster_ids = cluster_ids
         self._set_brokers = set_brokers
         self._filter_connected = filter_connected
         self._threads = threads
@@ -270,7 +272,7 @@ class ResumeFinder:
         )
 
     def _new_requests(self) -> LogEndRequests:
-        return LogEndRequests(self.source.clone(), self.destination.clone(), self.producer_id)
+        return LogEndRequests(self.source.clone(), self.destination.clone(), self.producer_id, self._cluster_ids)
 
     def _advance_rounds(self, now: float) -> None:
         for round_ in [round_ for round_ in self._rounds if round_.future.done()]:

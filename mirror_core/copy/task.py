@@ -235,6 +235,7 @@ class CopyTask:
             self._filter_connected,
             self._threads,
             assignment.epoch,
+            assignment.cluster_ids,
         )
         self._gap_filler = GapFiller(
             destination,

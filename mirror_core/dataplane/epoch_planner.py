@@ -596,6 +596,7 @@ def build_assignments(
             throttle=rate,
             driver_address=epoch.driver,
             comparison_grace_s=epoch.comparison_grace_s,
+            cluster_ids=(link.mirror.source_id, link.mirror.destination_id),
         )
         for number, (group, rate) in enumerate(zip(groups, rates, strict=True))
     ]

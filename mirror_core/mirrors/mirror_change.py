@@ -49,7 +49,7 @@ from mirror_core.state.state_topic import read_complete_state
 from mirror_core.state.writer import StateWriter
 from mirror_core.sync.acl_sync import close_released_topics
 from mirror_core.sync.circle_search import search_circles
-from mirror_core.sync.cluster_identity import is_source_alive
+from mirror_core.sync.cluster_identity import check_cluster_ids, is_source_alive
 from mirror_core.sync.mirror_topics import create_missing_topics, list_mirror_topics, sync_configs
 
 FINISH_TIMEOUT_S: Final = 180.0
@@ -105,6 +105,7 @@ def _look_at_source(
     departed = state.departures.get(mirror.name, {}).keys()
     recorded = {p.topic for p in state.partitions.get(mirror.name, {})}
     with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
+        check_cluster_ids(link, source, destination)
         matching = list_mirror_topics(link, source)
         missing = [t for t in find_missing_literals(mirror, matching) if t not in before.topics]
         if missing:
@@ -189,6 +190,7 @@ def _restore_mirror_settings(
     if not topics:
         return
     with ClusterClient(link.source) as source:
+        check_cluster_ids(link, source, destination)
         rows, settings = sync_configs(link, writer.state, source, destination, topics, dry_run=False)
     if settings:
         writer.put(*settings)

@@ -70,6 +70,8 @@ class Assignment:
     """Receives progress, and passes gap claims to the next epoch's task."""
     comparison_grace_s: float = 0.0
     """Extra time for log comparisons, which the next task would restart."""
+    cluster_ids: tuple[str, str] | None = None
+    """Source's and destination's: a task reads its configuration anew, where addresses may have changed. None: any."""
 
 
 PIECE_OFFSETS: Final = 50_000

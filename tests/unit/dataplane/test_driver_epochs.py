@@ -174,7 +174,14 @@ def test_an_epoch_is_as_long_as_the_last_reports_ask_for(monkeypatch: pytest.Mon
 def test_a_comparison_that_is_cut_short_makes_the_driver_lengthen_its_epochs() -> None:
     """Of which tasks are told how long they may look on."""
     given, said, ended = list[Assignment](), list[str](), Future[tuple[TaskReport, ...]]()
-    mirror = SimpleNamespace(name="m", source="east", destination="west", producer_id=1, gaps=GapFilling.MARKERS)
+    names: dict[str, Any] = {
+        "name": "m",
+        "source": "east",
+        "destination": "west",
+        "source_id": "E",
+        "destination_id": "W",
+    }
+    mirror = SimpleNamespace(**names, producer_id=1, gaps=GapFilling.MARKERS)
     link: Any = SimpleNamespace(mirror=mirror, source=None, destination=None, config=SimpleNamespace(path=""))
     one: Any = Replication(
         link, SimpleNamespace, ReplicationOptions(epoch_s=EPOCH_S), stop=threading.Event(), report_line=said.append
