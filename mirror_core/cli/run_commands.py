@@ -262,7 +262,7 @@ def abort_run(conductor: Conductor[Any], run: Run, question: str, *, take_over: 
     """Refused while it is conducted, unless taken over."""
     if not take_over:
         refuse_if_conducted(conductor, run, "abort")
-    elif conductor_status := find_conductor(read_state(conductor.link.destination), run):
+    elif conductor_status := find_conductor(conductor.link.destination, read_state(conductor.link.destination), run):
         print_line(f"run {run.id}: {conductor_status}", err=as_json)
     require_confirmation(question, yes)
     with status_on_failure(conductor, run):

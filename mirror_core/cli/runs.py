@@ -34,6 +34,7 @@ from mirror_core.decide.forecast_accuracy import ForecastComparison
 from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
 from mirror_core.decide.run_result import RunResult
 from mirror_core.decide.steps import measure_step_s
+from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.figures import Figure, FigureKey, format_figures, list_figure_rows, to_figure_documents
 from mirror_core.model.findings import Finding
@@ -57,7 +58,7 @@ from mirror_core.model.run import (
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.run_outcome import format_run_outcome, read_run_result
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link, read_states
-from mirror_core.state.run_heartbeat import find_conductor_status
+from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_records import State
 
 
@@ -247,15 +248,15 @@ runs_app = typer.Typer(help="Runs of failover and failback: journal and evidence
 @prints_json(RunsDocument)
 def list_runs(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """All runs that the clusters know: by cluster, newest first. Exit code 4 when one did not answer."""
-    states_by_cluster, silent = _read_all_states(config)
-    runs = [(state, run) for state in states_by_cluster.values() for run in list_newest_first(state.runs.values())]
+    answered, silent = _read_all_states(config)
+    runs = [(cluster, state, run) for cluster, state in answered for run in list_newest_first(state.runs.values())]
     if as_json:
-        documents = tuple(to_run_document(run, (), find_conductor(state, run)) for state, run in runs)
+        documents = tuple(to_run_document(run, (), find_conductor(cluster, state, run)) for cluster, state, run in runs)
         print_json(RunsDocument(runs=documents, silent=silent))
     else:
         rows = [
             (r.id, r.plan.kind, r.plan.mirror, r.plan.mode, r.state, format_time(r.started_ms), r.started_by)
-            for _, r in runs
+            for _, _, r in runs
         ]
         print_table("Runs", ("id", "kind", "mirror", "mode", "state", "begun", "by"), rows)
     refuse_incomplete_list("runs", list(silent.values()))
@@ -269,13 +270,14 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """One run: its steps, their evidence, what was approved."""
-    states_by_cluster, silent = _read_all_states(config)
-    for state in states_by_cluster.values():
+    answered, silent = _read_all_states(config)
+    for cluster, state in answered:
         if id in state.runs:
             run = state.runs[id]
             loaded, mirror = load_configuration(config), state.mirrors.get(run.plan.mirror)
             result = None if mirror is None else read_run_result(make_mirror_link(loaded, mirror), state, run)
-            print_run(run, state.steps_of(run), find_conductor(state, run), result, as_json=as_json, evidence=True)
+            conductor = find_conductor(cluster, state, run)
+            print_run(run, state.steps_of(run), conductor, result, as_json=as_json, evidence=True)
             if not as_json:
                 print_run_result(result, run.plan.mode, find_report(loaded.path, None, run.id))
             return
@@ -329,7 +331,7 @@ def print_newest_run(
 ) -> None:
     run = find_newest_run(link, state, run_id, kind)
     result = read_run_result(link, state, run)
-    print_run(run, state.steps_of(run), find_conductor(state, run), result, as_json=as_json)
+    print_run(run, state.steps_of(run), find_conductor(link.destination, state, run), result, as_json=as_json)
     if not as_json:
         print_status_lines(format_run_outcome(link, state, run.id))
         print_run_result(result, run.plan.mode, find_report(link.config.path, evidence, run.id))
@@ -351,8 +353,8 @@ def print_status_lines(lines: Iterable[str]) -> None:
         print_line(line)
 
 
-def find_conductor(state: State, run: Run) -> ConductorStatus | None:
-    return find_conductor_status(state, run) if run.ended_ms is None else None
+def find_conductor(cluster: ClusterConfig, state: State, run: Run) -> ConductorStatus | None:
+    return observe_conductor(cluster, state, run) if run.ended_ms is None else None
 
 
 def print_run(
@@ -433,13 +435,14 @@ def _format_step_seconds(step: StepRecord) -> str:
     return f"{max(0, now_ms() - step.started_ms) / 1000:.0f}, not ended" if step.state is StepState.STARTED else ""
 
 
-def _read_all_states(config: Path | None) -> tuple[dict[str, State], dict[str, str]]:
+def _read_all_states(config: Path | None) -> tuple[list[tuple[ClusterConfig, State]], dict[str, str]]:
     """(states of clusters that answered, errors of the others)"""
-    states_by_cluster: dict[str, State] = {}
+    answered: list[tuple[ClusterConfig, State]] = []
     silent: dict[str, str] = {}
-    for cluster, state_or_error in read_states(load_configuration(config)):
+    loaded = load_configuration(config)
+    for cluster, state_or_error in read_states(loaded):
         if isinstance(state_or_error, MirrorError):
             silent[cluster] = str(state_or_error)
         else:
-            states_by_cluster[cluster] = state_or_error
-    return states_by_cluster, silent
+            answered.append((loaded.clusters[cluster], state_or_error))
+    return answered, silent

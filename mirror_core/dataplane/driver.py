@@ -39,7 +39,7 @@ from mirror_core.model.errors import (
     Unreachable,
 )
 from mirror_core.model.logs import get_logger, log_context
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.task_messages import TaskReport
 from mirror_core.model.timing import now_ms
 from mirror_core.state.lease import HeldLease, acquire_lease, make_owner_name, release_at_end
@@ -169,7 +169,7 @@ class Replication:
             open_local_folder(self.options.receipts).check("receipts", receipt_files.RECEIPTS_ADVICE)
         check_data_principal(self.link)
         with self._lease() as lease, SourceWatch(self.link, lease, self.report_line) as self._watch:
-            planner.read_broker_clock_ms = lambda: lease.read().appended_ms.get(mirror)
+            planner.read_broker_clock_ms = partial(_read_append_time_ms, lease, mirror)
             planner.may_be_written = partial(self._may_be_written, lease)
             self.counters.set_watch(self._watch)
             if not self.options.until_caught_up:
@@ -444,3 +444,9 @@ class Replication:
 
 def _to_wall_ms(monotonic_end: float) -> int:
     return now_ms() + max(0, round((monotonic_end - time.monotonic()) * 1000))
+
+
+def _read_append_time_ms(lease: HeldLease, mirror: MirrorName) -> int | None:
+    """When the lease's newest heartbeat reached the brokers, by their clock."""
+    state = lease.read()
+    return state.find_append_time_ms(state.leases.get(mirror))

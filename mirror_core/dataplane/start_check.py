@@ -13,7 +13,7 @@ from mirror_core.model.mirror import DesiredState
 from mirror_core.model.pending_fence import FenceAction
 from mirror_core.model.run import RunKind
 from mirror_core.state.mirror_link import MirrorLink
-from mirror_core.state.run_heartbeat import find_conductor_status
+from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_records import State
 
 
@@ -41,7 +41,7 @@ def check_may_run(state: State, link: MirrorLink) -> None:
     if run is not None and (run.plan.kind is not RunKind.FAILOVER or is_taken_over):
         raise HeldByRun(
             f"mirror {name}: replicate",
-            [f"{explain_held_by(run, find_conductor_status(state, run))}; it copies the rest itself"],
+            [f"{explain_held_by(run, observe_conductor(link.destination, state, run))}; it copies the rest itself"],
         )
     if mirror.desired is not DesiredState.STARTED:
         reason = explain_not_copied(mirror, has_failed_over=has_failed_over(pending_fence))

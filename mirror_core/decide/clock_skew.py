@@ -49,6 +49,17 @@ def to_broker_clock_ms(now_ms: int, ahead_ms: int | None) -> int:
     return now_ms if ahead_ms is None or abs(ahead_ms) <= MAX_CLOCK_SKEW_MS else now_ms - ahead_ms
 
 
+def to_local_clock_ms(written_ms: int, ahead_ms: int | None, appended_ms: int | None) -> int:
+    """A record's time, by this machine's clock, which is ahead of the brokers' by `ahead_ms`; None: unknown.
+
+    `written_ms` is by the clock of whoever wrote it; `appended_ms` by the brokers'.
+    """
+    if ahead_ms is None:
+        return written_ms
+    ahead_of_broker_ms = 0 if abs(ahead_ms) <= MAX_CLOCK_SKEW_MS else ahead_ms
+    return written_ms - compute_writer_ahead_ms(written_ms, appended_ms) + ahead_of_broker_ms
+
+
 def compute_writer_ahead_ms(written_ms: int | None, appended_ms: int | None) -> int:
     """How far a record's writer is ahead of the brokers' clock, by the times that both gave the record."""
     ahead_ms = 0 if written_ms is None or appended_ms is None else written_ms - appended_ms

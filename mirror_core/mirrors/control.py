@@ -123,7 +123,7 @@ def _read_status(link: MirrorLink, state: State) -> CommandContext:
             and pending_fence.by_command
             else None
         ),
-        conductor=find_conductor_status(state, run) if run else UNKNOWN_CONDUCTOR,
+        conductor=find_conductor_status(state, run, ahead_ms) if run else UNKNOWN_CONDUCTOR,
     )
 
 

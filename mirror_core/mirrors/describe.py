@@ -208,13 +208,14 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
     (positions,), (starts, ends) = at_destination.points, at_source.points
     lease = state.leases.get(mirror.name)
     run = state.active_run(mirror.name)
-    watcher = find_watcher_status(state, mirror.name, now_ms)
     ahead_ms = (
         None
         if at_destination.problem
         else measure_clock_ahead_ms(link.destination, timeout_s=TIMEOUTS.monitor_response_s)
     )
-    now_ms = clock_skew.to_owner_clock_ms(now_ms, ahead_ms, lease, state.appended_ms.get(mirror.name))
+    watcher = find_watcher_status(state, mirror.name, ahead_ms, now_ms)
+    run_texts = _format_run(mirror, run, state, ahead_ms) if run else ()
+    now_ms = clock_skew.to_owner_clock_ms(now_ms, ahead_ms, lease, state.find_append_time_ms(lease))
     has_driver = is_lease_fresh(lease, now_ms)
     pending_fence = state.pending_fences.get(mirror.name)
     proof = state.verifications.get(mirror.name)
@@ -268,7 +269,7 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
         MirrorFact("destination", f"{mirror.destination} ({mirror.destination_id})"),
         MirrorFact("trouble", problems or "none", not problems),
         MirrorFact("desired", mirror.desired, is_started),
-        MirrorFact("run under way", "; ".join(_format_run(mirror, run, state)) if run else "none", run is None),
+        MirrorFact("run under way", "; ".join(run_texts) or "none", run is None),
         MirrorFact("fence of the open run", open_fence or "none", not open_fence),
         MirrorFact("fence on the old source", "; ".join(fence_texts) or "none", not fence_texts),
         MirrorFact("watcher", "; ".join(alarms) or str(watcher), not alarms),
@@ -391,10 +392,9 @@ def _sum_lag(rows: Collection[PartitionDescription]) -> int | None:
     return None if not rows or None in lags else sum(lag or 0 for lag in lags)
 
 
-def _format_run(mirror: Mirror, run: Run, state: State) -> tuple[str, ...]:
-    alarms = format_stalled_alarms(
-        mirror, run, find_run_progress(run, state.steps_of(run)), find_conductor_status(state, run)
-    )
+def _format_run(mirror: Mirror, run: Run, state: State, clock_ahead_ms: int | None) -> tuple[str, ...]:
+    conductor = find_conductor_status(state, run, clock_ahead_ms)
+    alarms = format_stalled_alarms(mirror, run, find_run_progress(run, state.steps_of(run)), conductor)
     return alarms or (f"{run.plan.kind} {run.id}",)
 
 

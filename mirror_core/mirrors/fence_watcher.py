@@ -57,7 +57,7 @@ from mirror_core.model.timing import TIMEOUTS, now_ms
 from mirror_core.state.active_cluster import copy_announcement
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.point_of_no_return import is_past_no_return
-from mirror_core.state.run_heartbeat import find_conductor_status
+from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_cache import STATE_CACHE
 from mirror_core.state.state_records import State, Tombstone
 from mirror_core.state.state_topic import read_state
@@ -131,9 +131,8 @@ def _observe_run_holder(link: MirrorLink, state: State) -> FenceDecision | None:
         return None
     progress = step_of(run, state.steps_of(run))
     decision = _observe_for_run(link, state, run, progress)
-    alarms = format_stalled_alarms(
-        state.mirrors.get(link.mirror.name, link.mirror), run, progress, find_conductor_status(state, run)
-    )
+    conductor = observe_conductor(link.destination, state, run)
+    alarms = format_stalled_alarms(state.mirrors.get(link.mirror.name, link.mirror), run, progress, conductor)
     return replace(decision, alarms=(*alarms, *decision.alarms))
 
 

@@ -36,7 +36,7 @@ from mirror_core.model.timing import TIMEOUTS
 from mirror_core.rights.acl_rules import format_acl_command
 from mirror_core.state.lease import make_owner_name, release_at_end, take_over_lease
 from mirror_core.state.mirror_link import MirrorLink
-from mirror_core.state.run_heartbeat import find_conductor_status
+from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_records import PartitionRecord, State, Tombstone
 from mirror_core.state.state_topic import read_state
 from mirror_core.state.writer import StateWriter
@@ -347,7 +347,8 @@ def list_failbacks(link: MirrorLink) -> Iterator[Finding]:
     """A source that does not answer is no obstacle."""
     with suppress(MirrorError):
         state = read_state(link.source, timeout_s=TIMEOUTS.other_cluster_s)
-        yield from explain_failback_hold(link.mirror.name, state.runs.values(), partial(find_conductor_status, state))
+        find_status = partial(observe_conductor, link.source, state)
+        yield from explain_failback_hold(link.mirror.name, state.runs.values(), find_status)
 
 
 def find_failback(link: MirrorLink) -> Run | None:

@@ -29,7 +29,7 @@ from mirror_core.model.parity_verdict import ParityRange
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.state.lease import observe_live_lease
 from mirror_core.state.mirror_link import MirrorLink
-from mirror_core.state.run_heartbeat import find_conductor_status
+from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_records import State
 from mirror_core.sync.cluster_identity import check_cluster_ids
 
@@ -112,9 +112,8 @@ def plan_recovery(
     """
     run = state.active_run(link.mirror.name)
     if run is not None:
-        raise HeldByRun(
-            f"mirror {link.mirror.name}: recover", [explain_held_by(run, find_conductor_status(state, run))]
-        )
+        holder = explain_held_by(run, observe_conductor(link.destination, state, run))
+        raise HeldByRun(f"mirror {link.mirror.name}: recover", [holder])
     wanted = None if expressions is None else parse_topic_filter(expressions)
     statuses = state.partitions.get(link.mirror.name, {})
     failed = [

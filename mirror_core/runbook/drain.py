@@ -109,7 +109,7 @@ def verify_drained(link: MirrorLink, ends: Mapping[Partition, Offset], state: St
             )
         behind = {p: LogStarts(starts[p], source_starts[p]) for p in ends if starts[p] < source_starts[p]}
         hold_ms = link.config.deletion_hold_ms(name)
-        due = decide_holds(held, behind, now_ms=state.appended_ms.get(name), hold_ms=hold_ms).due
+        due = decide_holds(held, behind, now_ms=state.find_append_time_ms(state.leases.get(name)), hold_ms=hold_ms).due
         if due:
             delete_records(destination, due)
     left = {p: both.source - due.get(p, both.destination) for p, both in sorted(behind.items())}

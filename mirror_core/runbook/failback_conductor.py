@@ -45,7 +45,7 @@ from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
 from mirror_core.state.point_of_no_return import is_past_no_return
 from mirror_core.state.state_records import State
 from mirror_core.state.state_topic import read_state
-from mirror_core.state.watcher_heartbeat import find_watcher_status
+from mirror_core.state.watcher_heartbeat import observe_watcher
 from mirror_core.state.writer import StateWriter
 from mirror_core.sync.acl_sync import list_undemotable_rights
 from mirror_core.sync.circle_search import CircleFindings, search_circles
@@ -170,7 +170,7 @@ class Failback(Conductor[AllowedStrategies]):
                 reverse_unknown=reverse_snapshot if isinstance(reverse_snapshot, UnseenCluster) else None,
                 allowed_strategies=allowed,
                 pending_fence=state.pending_fences.get(mirror.name),
-                unwatched_warning="; ".join(find_watcher_status(state, mirror.name).format_alarms()),
+                unwatched_warning="; ".join(observe_watcher(link.destination, state, mirror.name).format_alarms()),
                 never_copied_topics=tuple(sorted(never_came)),
                 owner=link.config.owner(mirror.name),
                 new_primary_authorizer=link.destination.ruling,

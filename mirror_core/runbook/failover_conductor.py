@@ -37,7 +37,7 @@ from mirror_core.runbook.unplanned_steps import UnplannedSteps
 from mirror_core.state.journal import Journal, load_checkpoint, make_audit_entry, make_checkpoint, make_end_entry
 from mirror_core.state.partition_transitions import PartitionEvent, apply_events
 from mirror_core.state.point_of_no_return import SourceReturned, is_past_no_return
-from mirror_core.state.run_heartbeat import find_conductor_status
+from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_records import PartitionRecord, State, StateRecord, Tombstone
 from mirror_core.state.state_topic import read_state
 from mirror_core.state.writer import StateWriter, make_data_id
@@ -82,7 +82,7 @@ class Failover(Conductor[RunMode]):
             or is_past_no_return(state, holding_run)
         ):
             return snapshot
-        conductor_status = find_conductor_status(state, holding_run)
+        conductor_status = observe_conductor(self.link.destination, state, holding_run)
         return replace(
             snapshot,
             mirror=replace(snapshot.mirror, desired=holding_run.desired),

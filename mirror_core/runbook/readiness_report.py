@@ -24,6 +24,7 @@ from mirror_core.decide.gaps_and_resume import find_gap_limit
 from mirror_core.decide.run_status import find_newest_run, find_run_progress, is_conducted
 from mirror_core.decide.verification import find_differences
 from mirror_core.decide.write_access import has_moved_applications
+from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.mirrors.preflight import RightStatus, check_cluster
 from mirror_core.model.errors import MirrorError
@@ -34,6 +35,7 @@ from mirror_core.model.names import MirrorName
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.run_services import Services
+from mirror_core.state.lease import CLOCK_TIMEOUT_S
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.run_heartbeat import find_conductor_status
 from mirror_core.state.state_records import State
@@ -61,6 +63,8 @@ def assess_readiness(
         points, figures, foretold = [ReadinessPoint(PointWeight.REFUSAL, reason)], {}, UNSET
         unplanned, source_seen = UnplannedForecast(refused=to_finding_documents([reason])), True
     statuses = state.partitions.get(name, {})
+    has_signs = current and (run is not None or name in state.pending_fences)
+    ahead_ms = measure_clock_ahead_ms(link.destination, timeout_s=CLOCK_TIMEOUT_S) if has_signs else None
     points += find_recorded_points(name, state, begun)
     # After a failover neither drift nor the data plane's rights matter: nothing is copied until a failback.
     if with_drift and not has_moved_applications(
@@ -70,8 +74,8 @@ def assess_readiness(
     return Readiness(
         mirror=link.mirror,
         run_progress=find_run_progress(run, state.steps_of(run)) if run else None,
-        is_conducted=is_conducted(find_conductor_status(state, run)) if run and current else None,
-        watcher=find_watcher_status(state, name, begun if read_ms is None else read_ms) if current else None,
+        is_conducted=is_conducted(find_conductor_status(state, run, ahead_ms)) if run and current else None,
+        watcher=find_watcher_status(state, name, ahead_ms, begun if read_ms is None else read_ms) if current else None,
         points=tuple(points),
         figures=figures,
         predicted_s=foretold.seconds if isinstance(foretold, PlanForecast) else None,

@@ -30,7 +30,7 @@ from mirror_core.runbook.failback_steps import find_reverse_failover
 from mirror_core.state.lease import observe_live_lease
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
 from mirror_core.state.point_of_no_return import awaits_confirmation, is_past_no_return
-from mirror_core.state.run_heartbeat import find_conductor_status
+from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_records import State
 from mirror_core.state.state_topic import read_state
 
@@ -94,7 +94,7 @@ def _find_situation(link: MirrorLink, state: State, run: Run, *, is_copying: boo
         is_past_no_return=is_past_no_return(state, run),
         is_copying=is_copying,
         failed_partitions=[s for s in state.partitions.get(name, {}).values() if s.state is PartitionState.FAILED],
-        conductor=find_conductor_status(state, run),
+        conductor=observe_conductor(link.destination, state, run),
         source_returned=is_awaiting_confirmation(state, run),
         lifted_denials=_count_lifted_denials(link, state, run),
     )

@@ -218,14 +218,16 @@ def take_snapshot(
         lease=lease,
         active_run=active_run.id if active_run else None,
         pending_fence=state.pending_fences.get(mirror.name),
-        unwatched_warning="; ".join(find_watcher_status(state, mirror.name).format_alarms()),
+        unwatched_warning="; ".join(
+            find_watcher_status(state, mirror.name, clocks_ahead_ms.get(mirror.destination)).format_alarms()
+        ),
         grants=rights.bound,
         promotion_grants=rights.given,
         unbacked_grants=rights.unbacked,
         excluded_principals=rights.excluded,
         forecast=forecast_standstill(state.runs.values(), state.steps_of, mirror.name, mode, conductor),
         now_ms=to_owner_clock_ms(
-            now_ms(), clocks_ahead_ms.get(mirror.destination), lease, state.appended_ms.get(mirror.name)
+            now_ms(), clocks_ahead_ms.get(mirror.destination), lease, state.find_append_time_ms(lease)
         ),
         clocks_ahead_ms=clocks_ahead_ms,
         hooks={hook.name: hook.description for hook in link.config.hooks(mirror.name)},
@@ -235,7 +237,7 @@ def take_snapshot(
         destination_authorizer=link.destination.ruling,
         source_observation=observation,
         observer_ahead_ms=compute_observer_ahead_ms(
-            observation.at_ms if observation else None, state.observation_appended_ms.get(mirror.name)
+            observation.at_ms if observation else None, state.find_append_time_ms(observation)
         ),
         verification=state.verifications.get(mirror.name),
         groups=state.groups.get(mirror.name),

@@ -191,7 +191,7 @@ class UnplannedSteps(PromotionSteps):
         groups = self.link.config.consistency_groups(name)
         observation, statuses = self._read_observation(), self.statuses()
         ahead_ms = measure_clock_ahead_ms(self.link.destination, timeout_s=CLOCK_TIMEOUT_S)
-        observed = observation.at_ms if observation else None, state.observation_appended_ms.get(name)
+        observed = observation.at_ms if observation else None, state.find_append_time_ms(observation)
         observer_now_ms = to_broker_clock_ms(now_ms(), ahead_ms) + compute_writer_ahead_ms(*observed)
         return {
             **evidence,

@@ -138,11 +138,11 @@ def observe_live_lease(cluster: ClusterConfig, state: State, mirror: MirrorName)
 def find_live_lease(state: State, mirror: MirrorName, clock_ahead_ms: int | None) -> Lease | None:
     """None if no data plane runs. `clock_ahead_ms`: relative to the destination; None: unknown."""
     lease = state.leases.get(mirror)
-    now = to_owner_clock_ms(now_ms(), clock_ahead_ms, lease, state.appended_ms.get(mirror))
+    now = to_owner_clock_ms(now_ms(), clock_ahead_ms, lease, state.find_append_time_ms(lease))
     return lease if is_lease_fresh(lease, now) and lease is not None and not is_dead_local_owner(lease.owner) else None
 
 
-def make_next_lease(state: State, mirror: MirrorName, owner: str, clock_ahead_ms: int | None = None) -> Lease:
+def make_next_lease(state: State, mirror: MirrorName, owner: str, clock_ahead_ms: int | None) -> Lease:
     """The previous owner's tasks may write until a time by its clock, converted here."""
     previous, now = state.leases.get(mirror), now_ms()
     return Lease(
@@ -157,7 +157,7 @@ def make_next_lease(state: State, mirror: MirrorName, owner: str, clock_ahead_ms
 def find_writers_end_ms(state: State, mirror: MirrorName, clock_ahead_ms: int | None) -> int:
     """Until when tasks of the lease's owner may write, by this machine's clock; 0: nobody had the lease."""
     lease = state.leases.get(mirror)
-    return compute_writers_end_ms(now_ms(), clock_ahead_ms, lease, state.appended_ms.get(mirror)) if lease else 0
+    return compute_writers_end_ms(now_ms(), clock_ahead_ms, lease, state.find_append_time_ms(lease)) if lease else 0
 
 
 class ControlWriter(Protocol):
@@ -339,10 +339,10 @@ def take_over_lease(cluster: ClusterConfig, mirror: MirrorName, owner: str) -> H
     return HeldLease(writer, lease)
 
 
-def refuse_if_held(state: State, mirror: MirrorName, clock_ahead_ms: int | None = None) -> None:
+def refuse_if_held(state: State, mirror: MirrorName, clock_ahead_ms: int | None) -> None:
     lease = find_live_lease(state, mirror, clock_ahead_ms)
     if lease is not None:
-        now = to_owner_clock_ms(now_ms(), clock_ahead_ms, lease, state.appended_ms.get(mirror))
+        now = to_owner_clock_ms(now_ms(), clock_ahead_ms, lease, state.find_append_time_ms(lease))
         age_s = max(0, now - lease.heartbeat_ms) / 1000
         raise LostOwnership(
             f"mirror {mirror}: another process copies it already ({lease.owner}, generation {lease.generation}, "

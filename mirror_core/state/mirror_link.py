@@ -5,13 +5,15 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig, Config, load_config, register_config_text
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, MissingPermission
 from mirror_core.model.logs import get_logger
@@ -101,6 +103,13 @@ def _make_stray_error(cluster: ClusterName, mirror: Mirror) -> MirrorError:
 
 def _format_known(mirrors: set[str]) -> str:
     return f"are {', '.join(sorted(mirrors))}" if mirrors else "are none"
+
+
+def measure_clocks_ahead_ms(config: Config, clusters: Collection[ClusterName]) -> dict[ClusterName, int | None]:
+    """This machine's clock, of that of each cluster's brokers. Together, as a silent one takes seconds."""
+    measure = partial(measure_clock_ahead_ms, timeout_s=TIMEOUTS.monitor_response_s)
+    with ThreadPoolExecutor(max(1, len(clusters))) as pool:
+        return dict(zip(clusters, pool.map(measure, [config.clusters[name] for name in clusters]), strict=True))
 
 
 def read_states(

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
+from mirror_core.decide.clock_skew import to_local_clock_ms
 from mirror_core.decide.process_liveness import (
     CONDUCTOR_STEP,
     ConductorState,
@@ -22,6 +23,7 @@ from mirror_core.decide.process_liveness import (
     find_conductor_heartbeat,
     format_heartbeat_step,
 )
+from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.errors import LostOwnership, format_safe_error
 from mirror_core.model.logs import get_logger
@@ -29,6 +31,7 @@ from mirror_core.model.run import Run
 from mirror_core.model.run_checkpoints import Checkpoint, RunHeartbeat
 from mirror_core.model.timing import CONDUCTOR_TIMEOUT_S, now_ms
 from mirror_core.state.journal import find_run, make_checkpoint
+from mirror_core.state.lease import CLOCK_TIMEOUT_S
 from mirror_core.state.non_transactional_writer import NonFencingWriter
 from mirror_core.state.state_records import State, StateRecord, Tombstone
 from mirror_core.state.writer import StateWriter
@@ -161,10 +164,25 @@ def _make_heartbeat(conductor: str) -> RunHeartbeat:
     )
 
 
-def find_conductor_status(state: State, run: Run, at_ms: int | None = None) -> ConductorStatus:
-    """From one read and the clocks."""
+def observe_conductor(cluster: ClusterConfig, state: State, run: Run) -> ConductorStatus:
+    """Asks `cluster`, whose state it is, for its clock where there is a heartbeat to date."""
+    has_heartbeat = find_conductor_heartbeat(run.id, state.checkpoints) is not None
+    ahead_ms = measure_clock_ahead_ms(cluster, timeout_s=CLOCK_TIMEOUT_S) if has_heartbeat else None
+    return find_conductor_status(state, run, ahead_ms)
+
+
+def find_conductor_status(
+    state: State, run: Run, clock_ahead_ms: int | None, at_ms: int | None = None
+) -> ConductorStatus:
+    """From one read and the clocks. `clock_ahead_ms`: this one's, of that of the state's cluster; None: unknown."""
     heartbeat = find_conductor_heartbeat(run.id, state.checkpoints)
     now = now_ms() if at_ms is None else at_ms
+    if heartbeat is not None:
+        steps = (CONDUCTOR_STEP, format_heartbeat_step(heartbeat.token))
+        records = (state.checkpoints.get((run.id, step, RunHeartbeat.__name__)) for step in steps)
+        times = [time_ms for record in records if (time_ms := state.find_append_time_ms(record)) is not None]
+        at = to_local_clock_ms(heartbeat.at_ms, clock_ahead_ms, max(times, default=None))
+        heartbeat = replace(heartbeat, at_ms=at)
     return decide_conductor_status(
         run, heartbeat, (now - heartbeat.at_ms) / 1000 if heartbeat else 0.0, _has_process_ended
     )

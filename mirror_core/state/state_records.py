@@ -42,6 +42,8 @@ from mirror_core.state.record_encoding import (
 )
 
 STATE_TOPIC: Final = "__mirrorbook_state"
+_DATED_KINDS: Final = frozenset(("checkpoint", "groups", "lease", "pending_fence", "source_observation"))
+"""Not of the many records of partitions and ACLs, whose age nobody asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +118,11 @@ class State:
     """By mirror and role; missing: the id without a number."""
     departures: dict[MirrorName, dict[str, TopicDeparture]] = field(default_factory=dict)
     """By mirror and topic."""
-    appended_ms: dict[MirrorName, int] = field(default_factory=dict)
-    """For a mirror's lease, by the broker's clock.
+    append_times: dict[str, int] = field(default_factory=dict)
+    """In ms by the brokers' clock, by key, of records whose age counts.
 
-    Not for leases that this process wrote, or where the topic stores writers' times.
+    Not of those that this process wrote, or where the topic stores writers' times.
     """
-    observation_appended_ms: dict[MirrorName, int] = field(default_factory=dict)
-    """As `appended_ms`, for source observations."""
     unreadable: dict[str, str] = field(default_factory=dict)
     """By key, with the reason."""
     _pieces: dict[str, dict[int, bytes]] = field(default_factory=dict)
@@ -179,7 +179,11 @@ class State:
                 " find who may WRITE to that topic, and write a record without a value under that key"
             )
 
-    def apply(self, key: str, value: bytes | None) -> None:
+    def find_append_time_ms(self, record: StateRecord | None) -> int | None:
+        """By the brokers' clock. See `append_times`."""
+        return None if record is None else self.append_times.get(format_key(record))
+
+    def apply(self, key: str, value: bytes | None, appended_ms: int | None = None) -> None:
         """An unreadable record is noted, and the previous value dropped."""
         kind, _, segments = key.partition("/")
         self._drop(key)
@@ -190,6 +194,8 @@ class State:
                 self._store_piece(*parse_piece_key(segments), value)
             elif value is not None:
                 self._apply_value(key, value)
+                if appended_ms is not None and kind in _DATED_KINDS:
+                    self.append_times[key] = appended_ms
         except RecordUnreadable as error:
             if value is not None:
                 self.unreadable[key] = str(error)
@@ -198,12 +204,10 @@ class State:
         if isinstance(record, Tombstone):
             self._drop(format_key(record.record))
         else:
-            self.unreadable.pop(format_key(record), None)
+            key = format_key(record)
+            self.unreadable.pop(key, None)
+            self.append_times.pop(key, None)
             self._store(record)
-            if isinstance(record, Lease):
-                self.appended_ms.pop(record.mirror, None)
-            if isinstance(record, SourceObservation):
-                self.observation_appended_ms.pop(record.mirror, None)
 
     def to_rows(self, record: StateRecord | Tombstone) -> Iterator[tuple[str, bytes | None]]:
         """To write; replaces the current record."""
@@ -306,6 +310,7 @@ class State:
 
     def _drop(self, key: str) -> None:
         self.unreadable.pop(key, None)
+        self.append_times.pop(key, None)
         self._heads.pop(key, None)
         kind, _, segments = key.partition("/")
         match kind, segments.split("/"):

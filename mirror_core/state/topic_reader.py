@@ -29,7 +29,7 @@ from mirror_core.kafka.transactions import (
     write_final_marker,
 )
 from mirror_core.model.errors import AuthenticationFailed, MirrorError, MissingPermission, RemoteFault, Unreachable
-from mirror_core.model.names import MirrorName, Partition
+from mirror_core.model.names import Partition
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.state.record_encoding import drop_replaced_rows
 from mirror_core.state.state_records import STATE_TOPIC, State
@@ -78,8 +78,6 @@ _PAUSE_S: Final = 0.05
 _MAX_PAUSE_S: Final = 0.5
 _NO_HIGH_WATERMARK: Final = ErrorCode.offset_not_available.name.upper()
 """A new leader with too few in-sync replicas (KIP-207)."""
-_LEASE_PREFIX: Final = "lease/"
-_OBSERVATION_PREFIX: Final = "source_observation/"
 _BATCH_KIND: Final = "batch"
 """In place of a key: that of its records is not known."""
 _NO_TOPIC_ID: Final = "0" * 32
@@ -344,7 +342,7 @@ def _fetch_records(link: FetchLink, wanted: FetchPosition, *, is_waiting: bool) 
 def _apply_records(fetched: FetchedPartition, state: State, position: int, *, dense: bool = False) -> int:
     """Returns the next offset. `dense`: LogChanged where compaction removed a record."""
     new_rows: list[tuple[str, bytes | None]] = []
-    leases, observations = dict[MirrorName, int | None](), dict[MirrorName, int | None]()
+    append_times = dict[str, int | None]()
     for header, batch, visible in filter_committed(fetched, position):
         if dense and (header.base_offset != position or not is_dense(header)):
             raise LogChanged
@@ -358,15 +356,9 @@ def _apply_records(fetched: FetchedPartition, state: State, position: int, *, de
             rows = []
             state.unreadable[f"{_BATCH_KIND}/{header.base_offset}"] = f"{error}: somebody else wrote it?"
         appended_ms = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
-        for prefix, batch_times in ((_LEASE_PREFIX, leases), (_OBSERVATION_PREFIX, observations)):
-            batch_times |= {MirrorName(key[len(prefix) :]): appended_ms for key, _ in rows if key.startswith(prefix)}
+        append_times |= dict.fromkeys((key for key, _ in rows), appended_ms)
         new_rows += rows
         position = header.next_offset
     for key, value in drop_replaced_rows(new_rows):
-        state.apply(key, value)
-    for new_times, times in ((leases, state.appended_ms), (observations, state.observation_appended_ms)):
-        for mirror, at_ms in new_times.items():
-            times.pop(mirror, None)
-            if at_ms is not None:
-                times[mirror] = at_ms
+        state.apply(key, value, append_times[key])
     return position

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Final
 
+from mirror_core.decide.clock_skew import to_local_clock_ms
 from mirror_core.decide.process_liveness import (
     MAX_MISSED_PROBES,
     WATCHER_STEP,
@@ -13,6 +15,7 @@ from mirror_core.decide.process_liveness import (
     decide_watcher_status,
     find_watcher_heartbeat,
 )
+from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.errors import format_safe_error
 from mirror_core.model.logs import get_logger
@@ -20,6 +23,7 @@ from mirror_core.model.names import DRILL_PREFIX, MirrorName
 from mirror_core.model.run_checkpoints import WatcherHeartbeat
 from mirror_core.model.timing import now_ms
 from mirror_core.state.journal import make_checkpoint
+from mirror_core.state.lease import CLOCK_TIMEOUT_S
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.non_transactional_writer import NonFencingWriter
 from mirror_core.state.state_records import State
@@ -93,14 +97,29 @@ def extra_interval_s(link: MirrorLink) -> float:
     return max(fence_command.timeout_s if fence_command else 0.0, unfence_s) / MAX_MISSED_PROBES
 
 
-def find_watcher_status(state: State, mirror: MirrorName, at_ms: int | None = None) -> WatcherStatus:
-    """From one read and the clocks."""
+def observe_watcher(cluster: ClusterConfig, state: State, mirror: MirrorName) -> WatcherStatus:
+    """Asks `cluster`, whose state it is, for its clock where somebody has to watch."""
+    is_needed = mirror in state.pending_fences
+    ahead_ms = measure_clock_ahead_ms(cluster, timeout_s=CLOCK_TIMEOUT_S) if is_needed else None
+    return find_watcher_status(state, mirror, ahead_ms)
+
+
+def find_watcher_status(
+    state: State, mirror: MirrorName, clock_ahead_ms: int | None, at_ms: int | None = None
+) -> WatcherStatus:
+    """From one read and the clocks. `clock_ahead_ms`: this one's, of that of the state's cluster; None: unknown."""
     now, fence_key = now_ms() if at_ms is None else at_ms, f"pending_fence/{mirror}"
     if fence_key in state.unreadable and not mirror.startswith(DRILL_PREFIX):
         text = (
             f"it is not known whether an old source has to be watched: key {fence_key}: {state.unreadable[fence_key]}"
         )
         return WatcherStatus(state=WatcherState.UNKNOWN, mirror=mirror, text=text)
-    return decide_watcher_status(
-        mirror, state.pending_fences.get(mirror), find_watcher_heartbeat(mirror, state.checkpoints), now
-    )
+    fence, heartbeat = state.pending_fences.get(mirror), find_watcher_heartbeat(mirror, state.checkpoints)
+    if fence is not None:
+        since_ms = to_local_clock_ms(fence.since_ms, clock_ahead_ms, state.find_append_time_ms(fence))
+        fence = replace(fence, since_ms=since_ms)
+    if heartbeat is not None:
+        record = state.checkpoints[mirror, WATCHER_STEP, WatcherHeartbeat.__name__]
+        at = to_local_clock_ms(heartbeat.at_ms, clock_ahead_ms, state.find_append_time_ms(record))
+        heartbeat = replace(heartbeat, at_ms=at)
+    return decide_watcher_status(mirror, fence, heartbeat, now)

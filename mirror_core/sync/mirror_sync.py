@@ -16,12 +16,13 @@ from mirror_core.model.errors import HeldByRun, Refused
 from mirror_core.model.json_documents import JsonDocument
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import FailureKind, GroupSyncTime
+from mirror_core.model.run import Run
 from mirror_core.model.sync_state import WRITING_ACTIONS, DriftRow, SyncAction, SyncCategory
 from mirror_core.model.timing import MAX_FRESH_AGE_S, now_ms
 from mirror_core.state.journal import JournalLog
 from mirror_core.state.lease import CLOCK_TIMEOUT_S
 from mirror_core.state.mirror_link import MirrorLink
-from mirror_core.state.run_heartbeat import find_conductor_status
+from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_records import STATE_TOPIC, State, StateRecord, Tombstone
 from mirror_core.state.state_topic import STATE_TOPIC_CONFIGS, read_complete_state
 from mirror_core.sync.acl_sync import sync_acls
@@ -93,9 +94,7 @@ def sync_mirror(
     """HeldByRun while another run than `run_id` holds the mirror. May be repeated."""
     active = log.state.active_run(link.mirror.name)
     if active is not None and active.id != run_id:
-        raise HeldByRun(
-            f"mirror {link.mirror.name}: sync", [explain_held_by(active, find_conductor_status(log.state, active))]
-        )
+        raise _make_held_error(link, log.state, active)
     return _run_sync(link, log.state, log, only, run_id)
 
 
@@ -185,12 +184,17 @@ def _correct_state_topic(destination: ClusterClient, *, dry_run: bool) -> list[D
     )
 
 
+def _make_held_error(link: MirrorLink, state: State, run: Run) -> HeldByRun:
+    holder = explain_held_by(run, observe_conductor(link.destination, state, run))
+    return HeldByRun(f"mirror {link.mirror.name}: sync", [holder])
+
+
 def _check_still_owned(link: MirrorLink, topics: frozenset[str]) -> None:
     """Raises when a run has begun, or a topic was stopped, meanwhile."""
     state, name = read_complete_state(link.destination), link.mirror.name
     active = state.active_run(name)
     if active is not None:
-        raise HeldByRun(f"mirror {name}: sync", [explain_held_by(active, find_conductor_status(state, active))])
+        raise _make_held_error(link, state, active)
     stopped = topics & list_stopped_topics(link, state)
     if stopped:
         raise Refused(f"mirror {name}: sync", [f"topic {topic} was stopped meanwhile" for topic in sorted(stopped)])
@@ -199,8 +203,8 @@ def _check_still_owned(link: MirrorLink, topics: frozenset[str]) -> None:
 def _read_owner_clock_ms(link: MirrorLink, state: State) -> int:
     """The follower's times are by the data plane's clock."""
     name = link.mirror.name
-    ahead_ms = measure_clock_ahead_ms(link.destination, timeout_s=CLOCK_TIMEOUT_S)
-    return to_owner_clock_ms(now_ms(), ahead_ms, state.leases.get(name), state.appended_ms.get(name))
+    ahead_ms, lease = measure_clock_ahead_ms(link.destination, timeout_s=CLOCK_TIMEOUT_S), state.leases.get(name)
+    return to_owner_clock_ms(now_ms(), ahead_ms, lease, state.find_append_time_ms(lease))
 
 
 def _has_live_follower(link: MirrorLink, state: State, now_at_ms: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from mirrorbook_airflow.hooks import list_unusable_connections, provide_config
 if TYPE_CHECKING:
     from mirror_core.model.config_sections import MirrorSet
     from mirror_core.model.mirror import Mirror
+    from mirror_core.model.names import ClusterName
     from mirror_core.state.mirror_link import MirrorLink
     from mirror_core.state.state_records import State
 
@@ -93,9 +94,20 @@ def list_unwatched_alarms(names: Collection[str]) -> list[str]:
     know."""
     from mirror_core.state.watcher_heartbeat import find_watcher_status
 
-    known = ((state, mirror.name) for state, mirror in _list_recorded_mirrors() if not names or mirror.name in names)
-    statuses = {name: find_watcher_status(state, name) for state, name in known}
+    known = [(state, mirror) for state, mirror in _list_recorded_mirrors() if not names or mirror.name in names]
+    clocks = _measure_clocks({mirror.destination for state, mirror in known if mirror.name in state.pending_fences})
+    statuses = {
+        mirror.name: find_watcher_status(state, mirror.name, clocks.get(mirror.destination)) for state, mirror in known
+    }
     return [f"mirror {name}: {alarm}" for name in sorted(statuses) for alarm in statuses[name].format_alarms()]
+
+
+def _measure_clocks(clusters: Collection[ClusterName]) -> Mapping[ClusterName, int | None]:
+    from mirror_core.state.mirror_link import load_clusters, measure_clocks_ahead_ms
+
+    if not clusters:
+        return {}
+    return measure_clocks_ahead_ms(load_clusters(provide_config("all-clusters", list_clusters())), clusters)
 
 
 def _list_recorded_mirrors() -> Iterator[tuple[State, Mirror]]:

@@ -13,6 +13,7 @@ from typing import Final
 import pytest
 
 from mirror_core.decide.approval_rules import ApprovalPolicy, make_approval
+from mirror_core.decide.process_liveness import WatcherState
 from mirror_core.decide.run_status import find_newest_run
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.heartbeat_topic import HeartbeatProducer, ensure_heartbeat_topic
@@ -30,7 +31,9 @@ from mirror_core.model.sync_state import SyncCategory
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.state.approvals import find_approvals, record_approval
+from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_records import STATE_TOPIC
+from mirror_core.state.watcher_heartbeat import WatcherHeartbeats, observe_watcher
 from mirror_core.wire.batch import NO_TIMESTAMP
 from tests.support.broker_faults import killed
 from tests.support.cluster_admin import as_admin
@@ -156,6 +159,35 @@ def test_a_run_begun_by_a_clock_that_was_ahead_hides_none_of_the_later_ones(
     assert [run.id for run in list_newest_first(mirrored.state.runs.values())][:2] == [later.id, first.id]
     failback.abort(later.id)
     assert failover.is_in_effect(mirrored.state, first)
+
+
+@pytest.mark.parametrize("hours", [2, -2])
+def test_who_conducts_and_who_watches_is_told_by_the_brokers_clock(
+    pair: Pair, tmp_path: Path, clock: ShiftedClock, hours: int
+) -> None:
+    """Whoever asks is hours off; then whoever acted was."""
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    failover, west, name = mirrored.failover, mirrored.link.destination, mirrored.link.mirror.name
+    for acting, asking in ((0, hours), (hours, 0)):
+        clock.hours = acting
+        run = failover.begin(failover.plan(RunMode.PLANNED).hash)
+        clock.hours = asking
+        told = str(observe_conductor(west, mirrored.state, run))
+        assert re.search(r"stopped \d{1,2} s ago", told), told
+        clock.hours = 0
+        failover.abort(run.id)
+    failover.drive(begin(failover))
+    for acting, asking in ((0, hours), (hours, 0)):
+        clock.hours = acting
+        with WatcherHeartbeats(west, "a test", 30.0) as signs:
+            signs.send(name)
+        clock.hours = asking
+        watcher = observe_watcher(west, mirrored.state, name)
+        clock.hours = 0
+        assert watcher.state is WatcherState.ALIVE, watcher
 
 
 @pytest.mark.parametrize("hours", [2, -2])

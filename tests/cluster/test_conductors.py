@@ -161,7 +161,7 @@ def now(mirrored: Mirrored) -> ConductorStatus:
     state = mirrored.state
     run = state.active_run(mirrored.name)
     assert run is not None
-    return run_heartbeat.find_conductor_status(state, run)
+    return run_heartbeat.find_conductor_status(state, run, None)
 
 
 @dataclass(frozen=True, slots=True)

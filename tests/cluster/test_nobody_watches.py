@@ -53,12 +53,12 @@ def test_a_watcher_that_is_killed_is_missed_until_another_one_watches(pair: Pair
     topic = app_topic(pair)
     produce(pair.east, topic, 20)
     mirrored = copied(pair, tmp_path, topic)
-    assert str(find_watcher_status(mirrored.state, mirrored.name)) == "not needed"
+    assert str(find_watcher_status(mirrored.state, mirrored.name, None)) == "not needed"
     with suspended(pair.east):
         promoted(mirrored)
         check_fence(mirrored.link)
         assert sign_of(mirrored) is None, "one look is no watching"
-        assert str(find_watcher_status(mirrored.state, mirrored.name)).startswith("none yet, ")
+        assert str(find_watcher_status(mirrored.state, mirrored.name, None)).startswith("none yet, ")
         with another_process(mirrored) as process:
             wait_until(lambda: sign_of(mirrored), timeout_s=TIMEOUT_S, why="it gives a sign of life")
         last = sign_of(mirrored)

@@ -89,7 +89,7 @@ def test_an_old_source_is_fenced_and_a_writer_behind_the_fence_makes_it_red(
     assert {task.task_id: task.state for task in run.get_task_instances()}["look"] == "success"
     state = read_state(mirrored.link.destination)
     assert state.pending_fences[mirrored.name].applied_at_ms is not None
-    assert str(find_watcher_status(state, mirrored.name)).startswith("DAG mirror_watch on ")
+    assert str(find_watcher_status(state, mirrored.name, None)).startswith("DAG mirror_watch on ")
     assert denied(pair.east, topic)
     assert run_dag(dag, {"mirrors": [mirrored.name]}).state == "success"
     produce(pair.east, topic, 1, user="admin")

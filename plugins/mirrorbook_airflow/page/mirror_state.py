@@ -30,11 +30,13 @@ class ClusterSnapshot:
     at_ms: int
     """Wall clock before it was read; what is shown of it is as old as that."""
     unreachable_reason: str = ""
+    clock_ahead_ms: int | None = None
+    """This machine's clock, of the cluster's; None: unknown."""
 
     def find_conductor_status(self, run: Run, now_ms: int) -> ConductorStatus:
         if self.unreachable_reason or now_ms - self.at_ms > MAX_FRESH_AGE_S * 1000:
             return ConductorStatus(state=ConductorState.UNKNOWN, unknown_because="the state could not be read just now")
-        return find_conductor_status(self.state, run, now_ms)
+        return find_conductor_status(self.state, run, self.clock_ahead_ms, now_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,13 @@ from mirror_core.model.timing import now_ms
 from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.readiness_report import find_missing_rights, find_recorded_points
-from mirror_core.state.mirror_link import MirrorLink, load_clusters, make_mirror_link, read_states
+from mirror_core.state.mirror_link import (
+    MirrorLink,
+    load_clusters,
+    make_mirror_link,
+    measure_clocks_ahead_ms,
+    read_states,
+)
 from mirror_core.state.state_cache import STATE_CACHE
 from mirror_core.state.state_records import State
 from mirror_core.sync.mirror_sync import preview_sync
@@ -127,8 +133,9 @@ class ClusterPoller:
                 unreachable[cluster] = str(cluster_state)
             else:
                 states[cluster] = cluster_state
+        clocks = measure_clocks_ahead_ms(config, states)
         snapshots: dict[ClusterName, ClusterSnapshot] = {
-            name: ClusterSnapshot(state, {}, begun) for name, state in states.items()
+            name: ClusterSnapshot(state, {}, begun, clock_ahead_ms=clocks[name]) for name, state in states.items()
         }
         snapshots |= {
             name: replace(self._cluster_snapshots[name], unreachable_reason=why)

@@ -217,6 +217,7 @@ def test_who_takes_a_run_over_to_give_it_up_is_told_first_who_conducts_it(
         raise Refused(question, [capsys.readouterr().out])
 
     monkeypatch.setattr(common, "require_confirmation", agree)
+    monkeypatch.setattr(run_heartbeat, "measure_clock_ahead_ms", lambda cluster, timeout_s: None)
     one = GivesUp(replace(ELSEWHERE, at_ms=now_ms()))
     with pytest.raises(Refused, match="conducted by me on elsewhere"):
         one.give_up(monkeypatch, take_over=True)

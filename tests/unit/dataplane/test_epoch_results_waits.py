@@ -132,7 +132,7 @@ def test_as_much_is_told_as_a_person_reads() -> None:
 
 def test_who_has_not_ended_an_epoch_yet_does_not_say_that_copying_waits_for_nothing() -> None:
     """Spark starts, the first epoch waits, or an older version copies, which does not tell."""
-    lease = make_next_lease(State(), MirrorName("m"), "me")
+    lease = make_next_lease(State(), MirrorName("m"), "me", None)
     assert "nothing" not in (_format_waits(lease, has_driver=True)[0] or "")
     assert _format_waits(lease, has_driver=True, silent_source="east") == ("east, which does not answer", False)
 

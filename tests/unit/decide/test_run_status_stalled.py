@@ -18,6 +18,7 @@ from mirror_core.model.names import DRILL_PREFIX, MirrorName, Offset, Partition
 from mirror_core.model.run import Run, RunKind, RunMode, StepRecord, StepState
 from mirror_core.model.run_checkpoints import RunHeartbeat
 from mirror_core.model.timing import CONDUCTOR_TIMEOUT_S, now_ms
+from mirror_core.state import run_heartbeat
 from mirror_core.state.journal import make_checkpoint
 from mirror_core.state.state_records import PartitionRecord
 from tests.support.cluster_names import LINK
@@ -97,6 +98,7 @@ def held(mode: RunMode, step: str, *, beat_age_ms: int = 100_000) -> tuple[Memor
 
 def look(monkeypatch: pytest.MonkeyPatch, log: MemoryLog) -> Any:
     monkeypatch.setattr(fence_watcher, "read_state", lambda cluster: log.state)
+    monkeypatch.setattr(run_heartbeat, "measure_clock_ahead_ms", lambda cluster, timeout_s: None)
     return check_fence(LINK)
 
 
@@ -105,10 +107,10 @@ def test_watchers_and_describe_tell_of_a_planned_run_whose_conductor_has_died(mo
     log, run = held(RunMode.PLANNED, "drain")
     [alarm] = look(monkeypatch, log).alarms
     assert "stands still at drain" in alarm
-    assert _format_run(LINK.mirror, run, log.state) == (alarm,)
+    assert _format_run(LINK.mirror, run, log.state, None) == (alarm,)
     log, run = held(RunMode.PLANNED, "drain", beat_age_ms=1_000)
     assert look(monkeypatch, log).alarms == ()
-    assert _format_run(LINK.mirror, run, log.state) == (f"{RunKind.FAILOVER} {run.id}",)
+    assert _format_run(LINK.mirror, run, log.state, None) == (f"{RunKind.FAILOVER} {run.id}",)
 
 
 class _Client:

@@ -277,6 +277,7 @@ def test_a_failover_that_goes_on_from_a_run_sees_whether_somebody_conducts_it(
     lost = replace(seen, mode=RunMode.UNPLANNED, source=PRESUMED_DEAD, active_run=journal.run_id)
     monkeypatch.setattr(failover_conductor, "take_snapshot", lambda *_, **__: lost)
     monkeypatch.setattr(failover_conductor, "is_known_to_stand", lambda services, run_id: False)
+    monkeypatch.setattr(run_heartbeat, "measure_clock_ahead_ms", lambda cluster, timeout_s: None)
     found = Failover(LINK, cast(Services, None), started_by="test")._decide(journal.log.state, RunMode.UNPLANNED)
     told = any("that process loses the mirror to this run" in warning for warning in map(str, found.plan.warnings))
     assert told is not released

@@ -101,6 +101,13 @@ class Served:
         return {f"{s.labels['mirror']} {s.labels['desired']}": s.value for s in samples if s.value}
 
 
+@pytest.fixture(autouse=True)
+def nobody_tells_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are no brokers."""
+    monkeypatch.setattr(readiness_report, "measure_clock_ahead_ms", lambda cluster, timeout_s: None)
+    monkeypatch.setattr(poller, "measure_clocks_ahead_ms", lambda config, clusters: dict.fromkeys(clusters))
+
+
 def test_only_a_destination_is_believed_about_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     forged = state_of(replace(LINK.mirror, desired=DesiredState.STOPPED))
     served = Served(monkeypatch, {EAST: forged, WEST: state_of(STARTED)})

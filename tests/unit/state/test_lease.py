@@ -26,7 +26,7 @@ from mirror_core.state.lease import (
     make_owner_name,
     refuse_if_held,
 )
-from mirror_core.state.state_records import State
+from mirror_core.state.state_records import State, format_key
 from mirror_core.state.writer import StateWriter, make_data_id
 from tests.support.waiting import wait_until
 
@@ -52,19 +52,19 @@ def of_a_dead_process() -> str:
 
 def test_a_living_owner_is_respected_and_named() -> None:
     with pytest.raises(LostOwnership, match=r"another process copies it already .*generation 3"):
-        refuse_if_held(State(leases={MIRROR: make_lease(make_owner_name())}), MIRROR)
+        refuse_if_held(State(leases={MIRROR: make_lease(make_owner_name())}), MIRROR, None)
 
 
 def test_an_owner_of_another_host_is_respected() -> None:
     assert not is_dead_local_owner("elsewhere.example/1/abcd")
     with pytest.raises(LostOwnership):
-        refuse_if_held(State(leases={MIRROR: make_lease("elsewhere.example/1/abcd")}), MIRROR)
+        refuse_if_held(State(leases={MIRROR: make_lease("elsewhere.example/1/abcd")}), MIRROR, None)
 
 
 def test_nobody_waits_for_a_process_of_this_host_that_is_dead() -> None:
     owner = of_a_dead_process()
     assert is_dead_local_owner(owner)
-    refuse_if_held(State(leases={MIRROR: make_lease(owner)}), MIRROR)
+    refuse_if_held(State(leases={MIRROR: make_lease(owner)}), MIRROR, None)
 
 
 def test_a_run_that_drains_is_no_process() -> None:
@@ -77,7 +77,7 @@ def test_a_run_that_drains_is_no_process() -> None:
 )
 def test_what_is_old_or_given_back_belongs_to_nobody(held: Lease | None) -> None:
     assert not is_lease_fresh(held, int(time.time() * 1000))
-    refuse_if_held(State(leases={MIRROR: held} if held else {}), MIRROR)
+    refuse_if_held(State(leases={MIRROR: held} if held else {}), MIRROR, None)
 
 
 def test_a_login_that_is_refused_while_the_state_topic_is_not_written_ends_nobody(
@@ -126,7 +126,7 @@ def test_a_lease_is_judged_by_its_owners_clock_however_wrong_both_are(
         heartbeat_ms=beaten_ms + owner_ahead_ms,
         writers_until_ms=beaten_ms + owner_ahead_ms + 30_000,
     )
-    state = State(leases={MIRROR: held}, appended_ms={MIRROR: beaten_ms + 200})
+    state = State(leases={MIRROR: held}, append_times={format_key(held): beaten_ms + 200})
     assert (find_live_lease(state, MIRROR, ahead_ms) is held) is (age_ms < MAX_FRESH_AGE_S * 1000)
     left_ms = make_next_lease(state, MIRROR, "me", ahead_ms).writers_until_ms - here_ms
     assert abs(left_ms - max(0, 30_000 - age_ms)) <= 200
@@ -155,7 +155,7 @@ def test_tasks_are_never_waited_for_longer_than_their_driver_let_them_write(
 def test_a_lease_is_judged_as_before_where_nobody_tells_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_module, "now_ms", lambda: 50 * HOUR_MS)
     held = Lease(mirror=MIRROR, owner="a/1/b", generation=1, heartbeat_ms=50 * HOUR_MS - 3_000, writers_until_ms=7)
-    state = State(leases={MIRROR: held}, appended_ms={MIRROR: 40 * HOUR_MS})
+    state = State(leases={MIRROR: held}, append_times={format_key(held): 40 * HOUR_MS})
     assert find_live_lease(state, MIRROR, None) is held
     assert find_live_lease(State(leases={MIRROR: held}), MIRROR, clock_ahead_ms=2 * HOUR_MS) is held, (
         "the brokers' clock is the owner's"

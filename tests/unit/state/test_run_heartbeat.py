@@ -13,12 +13,13 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from mirror_core.decide import process_liveness
-from mirror_core.decide.process_liveness import CONDUCTOR_STEP, ConductorState
+from mirror_core.decide.process_liveness import CONDUCTOR_STEP, ConductorState, format_heartbeat_step
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.transactional_producer import ProducerFenced
 from mirror_core.model.audit_log import AuditEntryKind
 from mirror_core.model.errors import BadRequest, LostOwnership, RemoteFault, Unreachable
 from mirror_core.model.run import RunState, StepRecord, StepState
+from mirror_core.model.run_checkpoints import RunHeartbeat
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.state import non_transactional_writer, run_heartbeat
 from mirror_core.state.journal import Journal, make_audit_entry, make_checkpoint
@@ -148,7 +149,7 @@ def step(state: StepState = StepState.STARTED) -> StepRecord:
 
 def sign(producer: Producer) -> ConductorState:
     state = fold(row for rows in producer.taken for row in rows)
-    return find_conductor_status(state, state.runs[RUN.id]).state
+    return find_conductor_status(state, state.runs[RUN.id], None).state
 
 
 # -- the writer ------------------------------------------------------------------------------------------------------
@@ -469,3 +470,25 @@ def test_of_two_who_watched_a_dead_one_the_second_is_refused(
     for _ in range(2):
         with by._conduct(RUN.id):
             assert sign(producer) is ConductorState.ALIVE, "who has it is not asked again"
+
+
+@pytest.mark.parametrize("here_h", [-2, 0, 2])
+@pytest.mark.parametrize("there_h", [-2, 0, 2])
+@pytest.mark.parametrize(("age_s", "state"), [(5, ConductorState.ALIVE), (60, ConductorState.SILENT)])
+def test_a_conductor_is_judged_by_the_brokers_clock_however_wrong_others_are(
+    here_h: int, there_h: int, age_s: int, state: ConductorState
+) -> None:
+    """`here_h`: how far this machine's clock is ahead; `there_h`: the conductor's."""
+    hour_ms, brokers_ms = 3_600_000, 1_800_000_000_000
+    beat = RunHeartbeat(
+        token="t", by=RUN.conducted_by, host="elsewhere", boot_id="b", pid=1, start_ticks=1,
+        at_ms=brokers_ms - age_s * 1000 + there_h * hour_ms,
+    )  # fmt: skip
+    first = replace(beat, at_ms=beat.at_ms - 100_000)
+    read = State()
+    for step, sent, ago_s in ((CONDUCTOR_STEP, first, age_s + 100), (format_heartbeat_step("t"), beat, age_s)):
+        for key, value in State().to_rows(make_checkpoint(RUN.id, step, sent)):
+            read.apply(key, value, brokers_ms - ago_s * 1000)
+    status = find_conductor_status(read, RUN, here_h * hour_ms, brokers_ms + here_h * hour_ms)
+    assert (status.state, status.age_s) == (state, age_s)
+    assert status.last_seen_ms == brokers_ms + here_h * hour_ms - age_s * 1000, "by this machine's clock"

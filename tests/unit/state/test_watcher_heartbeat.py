@@ -168,10 +168,10 @@ def test_a_sign_of_life_is_read_as_it_was_given(log: MemoryLog, aside: MemoryAsi
     sign = find_watcher_heartbeat(NAME, read.checkpoints)
     assert sign is not None
     assert (sign.by, sign.interval_s) == ("DAG mirror_watch", 75.0)
-    assert str(find_watcher_status(read, NAME)).startswith(
+    assert str(find_watcher_status(read, NAME, None)).startswith(
         f"DAG mirror_watch on {sign.host} (process {sign.pid}), seen 0."
     )
-    assert find_watcher_status(fold(State().to_rows(LEFT)), NAME).state is WatcherState.UNKNOWN, (
+    assert find_watcher_status(fold(State().to_rows(LEFT)), NAME, None).state is WatcherState.UNKNOWN, (
         "an older version's state"
     )
 
@@ -184,11 +184,29 @@ def test_no_version_is_held_up_by_a_sign_of_life_that_it_cannot_read() -> None:
     endless = make_checkpoint(NAME, WATCHER_STEP, replace(SIGN, interval_s=1e9))
     for record in (newer, broken, *odd, endless):
         state = fold([*State().to_rows(LEFT), *State().to_rows(record)])
-        assert find_watcher_status(state, NAME).state is WatcherState.UNKNOWN
+        assert find_watcher_status(state, NAME, None).state is WatcherState.UNKNOWN
         state.require_readable(NAME)
     state.apply(key, b"damaged")
     state.require_readable(NAME)  # not about a mirror that somebody wants to act on
     assert parse_mirror_name(key) is None
+
+
+@pytest.mark.parametrize("here_h", [-2, 0, 2])
+@pytest.mark.parametrize("there_h", [-2, 0, 2])
+@pytest.mark.parametrize(("age_s", "state"), [(5, WatcherState.ALIVE), (3_000, WatcherState.MISSING)])
+def test_a_watcher_is_judged_by_the_brokers_clock_however_wrong_others_are(
+    here_h: int, there_h: int, age_s: int, state: WatcherState
+) -> None:
+    """`here_h`: how far this machine's clock is ahead; `there_h`: the watcher's, and that of who failed over."""
+    hour_ms, brokers_ms = 3_600_000, 1_800_000_000_000
+    sign = replace(SIGN, at_ms=brokers_ms - age_s * 1000 + there_h * hour_ms)
+    left = replace(LEFT, since_ms=brokers_ms - hour_ms + there_h * hour_ms)
+    read = State()
+    for record, ago_s in ((left, 3_600), (make_checkpoint(NAME, WATCHER_STEP, sign), age_s)):
+        for key, value in State().to_rows(record):
+            read.apply(key, value, brokers_ms - ago_s * 1000)
+    found = find_watcher_status(read, NAME, here_h * hour_ms, brokers_ms + here_h * hour_ms)
+    assert found.state is state
 
 
 def test_a_debt_that_cannot_be_read_is_not_taken_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +215,8 @@ def test_a_debt_that_cannot_be_read_is_not_taken_for_none(monkeypatch: pytest.Mo
     state = State()
     state.put(LEFT)
     state.apply(format_key(LEFT), b"of another version")
-    assert find_watcher_status(state, NAME).state is WatcherState.UNKNOWN
+    assert find_watcher_status(state, NAME, None).state is WatcherState.UNKNOWN
+    monkeypatch.setattr(mirror_lookup, "_measure_clocks", lambda clusters: dict.fromkeys(clusters))
     monkeypatch.setattr(mirror_lookup, "_list_recorded_mirrors", lambda: iter([(state, LINK.mirror)]))
     [alarm] = mirror_lookup.list_unwatched_alarms(())
     assert alarm.startswith("mirror m: it is not known whether an old source has to be watched: key pending_fence/m: ")
@@ -357,6 +376,7 @@ def test_the_hourly_task_is_red_where_nobody_watches(
     state = State()
     for one in records:
         state.put(one)
+    monkeypatch.setattr(mirror_lookup, "_measure_clocks", lambda clusters: dict.fromkeys(clusters))
     monkeypatch.setattr(mirror_lookup, "_list_recorded_mirrors", lambda: iter([(state, LINK.mirror)]))
     task = CheckWatchers(task_id="watchers")
     assert len(mirror_lookup.list_unwatched_alarms(())) == len(mirror_lookup.list_unwatched_alarms([NAME])) == alarms
