@@ -12,7 +12,14 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-from mirror_core.model.text import format_age, format_count, format_shell_command, format_time, join_limited
+from mirror_core.model.text import (
+    escape_invisible,
+    format_age,
+    format_count,
+    format_shell_command,
+    format_time,
+    join_limited,
+)
 
 if TYPE_CHECKING:
     import jinja2
@@ -87,7 +94,10 @@ def format_remedy(finding: Finding) -> str:
 
 def _render(source: str, finding: Finding) -> str:
     values = {name: _restore_total(name, value, finding.values) for name, value in finding.values.items()}
-    return compile_template(source).render({**values, "subject": finding.subject})
+    if isinstance(reason := values.get(ERROR_VALUE), str):
+        values[ERROR_VALUE] = " ".join(reason.split("\n"))  # an error lists its reasons in lines
+    sentence = compile_template(source).render({**values, "subject": finding.subject})
+    return escape_invisible(sentence)  # of names that anybody chose none may look like lines of ours
 
 
 class _FirstItems(tuple[str, ...]):

@@ -44,8 +44,20 @@ def format_address(host: str, port: int) -> str:
 
 
 def format_shell_command(program: str, *arguments: str) -> str:
-    """The only place that builds command lines to paste, so that no name in them is executed."""
-    return shlex.join([program, *arguments])
+    """The only place that builds command lines to paste, so that no name in them is executed. Always one line."""
+    return " ".join(_quote_argument(argument) for argument in (program, *arguments))
+
+
+def _quote_argument(argument: str) -> str:
+    r"""`$'\012'` where others would see a second line, or a terminal would obey."""
+    if argument.isprintable():
+        return shlex.quote(argument)
+    chars = (f"\\{char}" if char in "\\'" else char if char.isprintable() else _to_octal(char) for char in argument)
+    return f"$'{''.join(chars)}'"
+
+
+def _to_octal(char: str) -> str:
+    return "".join(f"\\{byte:03o}" for byte in char.encode("utf-8", "surrogatepass"))
 
 
 def format_option(name: str, value: str) -> tuple[str, ...]:
@@ -106,8 +118,8 @@ def format_time(at_ms: int) -> str:
 
 
 def join_limited(items: Iterable[object], limit: int = 10, total: int | None = None) -> str:
-    """`total`: of how many `items` are the first ones."""
-    texts = [str(item) for item in items]
+    """`total`: of how many `items` are the first ones. In one line, whatever names are among them."""
+    texts = [escape_invisible(str(item)) for item in items]
     more = (len(texts) if total is None else total) - limit
     more_text = f" and {more} more" if more > 0 else ""
     return ", ".join(texts[:limit]) + more_text

@@ -64,6 +64,24 @@ def test_names_of_groups_are_shown_whole_and_obeyed_by_no_terminal(
     assert not [char for char in printed if not char.isprintable() and char != "\n"]
 
 
+def test_no_name_looks_like_a_line_of_a_plan(desk: Desk) -> None:
+    """Whoever reads a plan approves it, and pastes its lines."""
+    topic = new_topic(desk.pair.east)
+    produce(desk.pair.east, topic, 10)
+    mirrored = new_mirror(desk.pair, desk.folder, topic)
+    mirrored.copy()
+    open_id = f"x-{secrets.token_hex(3)}\nhash: forged"
+    producer = Producer({**desk.pair.east.client_config("admin"), "transactional.id": open_id})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"open")
+    assert producer.flush(TIMEOUT_S) == 0
+    said = desk.run("failover", "plan", mirrored.name)
+    producer.abort_transaction(TIMEOUT_S)
+    assert open_id.replace("\n", "\\n") in said.out
+    assert len([line for line in said.out.splitlines() if line.startswith("hash: ")]) == 1
+
+
 def test_json_holds_names_as_they_are_and_shows_none_to_a_terminal(
     desk: Desk, watched: Mirrored, hostile: dict[str, str]
 ) -> None:

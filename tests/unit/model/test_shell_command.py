@@ -19,7 +19,7 @@ from mirror_core.mirrors.fence_manual_commands import format_fence_commands
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, Partition
-from mirror_core.model.text import format_option, format_shell_command
+from mirror_core.model.text import escape_invisible, format_option, format_shell_command
 from mirror_core.rights.acl_rules import format_acl_command
 
 ROOT: Final = Path(__file__).parents[3]
@@ -38,7 +38,10 @@ MIRROR: Final = Mirror(
     desired=DesiredState.STARTED,
     created_ms=0,
 )
+_WORD: Final = re.compile(r"\$'((?:[^'\\]|\\.)*)'|((?:[^ '\"$]|'[^']*'|\"'\")+)")
+_ESCAPED_BYTES: Final = re.compile(rb"\\([0-7]{3}|.)")
 HOSTILE: Final = (
+    "x\ntouch pwned\\\x1b[2J\u202e'é$(touch pwned)",
     "x'; touch pwned; '",
     "$(touch pwned)",
     "`touch pwned`",
@@ -48,9 +51,32 @@ HOSTILE: Final = (
 )
 
 
+def split_line(line: str) -> list[str]:
+    """As bash does: `shlex` knows no `$'…'`."""
+    words, position = list[str](), 0
+    while position < len(line):
+        match = _WORD.match(line, position)
+        assert match, line[position:]
+        if match[2]:
+            words += shlex.split(match[2])
+        else:
+            raw = match[1].encode()
+            words.append(_ESCAPED_BYTES.sub(lambda m: bytes([int(m[1], 8)]) if len(m[1]) == 3 else m[1], raw).decode())
+        assert line[match.end() : match.end() + 1] in ("", " ")
+        position = match.end() + 1
+    return words
+
+
 @given(st.lists(ARGUMENTS))
 def test_a_printed_command_splits_into_its_arguments(arguments: list[str]) -> None:
-    assert shlex.split(format_shell_command("kafka-acls.sh", *arguments)) == ["kafka-acls.sh", *arguments]
+    assert split_line(format_shell_command("kafka-acls.sh", *arguments)) == ["kafka-acls.sh", *arguments]
+
+
+@given(st.lists(ARGUMENTS))
+def test_a_command_is_shown_as_it_is_in_one_line(arguments: list[str]) -> None:
+    """Of a name with a line break somebody would paste one half; escaped afterwards it would be another name."""
+    line = format_shell_command("kafka-acls.sh", *arguments)
+    assert escape_invisible(line) == line
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -85,7 +111,7 @@ def test_the_line_of_an_acl_names_exactly_that_acl(
         ),
         *("--resource-pattern-type", "prefixed", *(format_option("--deny-host", host) if host != "*" else ())),
     ]
-    assert shlex.split(format_acl_command(acl, bootstrap=bootstrap, remove=remove)) == expected
+    assert split_line(format_acl_command(acl, bootstrap=bootstrap, remove=remove)) == expected
 
 
 @given(name=ARGUMENTS, controller=ARGUMENTS)
@@ -99,7 +125,7 @@ def test_the_lines_of_a_fence_name_its_transactional_ids(name: str, controller: 
     )
     entry = LedgerEntry(mirror=MIRROR.name, cluster=MIRROR.source, acl=denied, purpose=AclPurpose.FENCE)
     _, line = format_fence_commands(MIRROR, [entry], [Partition("orders", 0)], controller)
-    words = shlex.split(line)
+    words = split_line(line)
     named = format_option("--transactional-id", name)
     assert tuple(words[-len(named) :]) == named
     where = format_option("--bootstrap-controller", controller)
@@ -108,7 +134,7 @@ def test_the_lines_of_a_fence_name_its_transactional_ids(name: str, controller: 
 
 @given(bootstrap=ARGUMENTS, topic=ARGUMENTS)
 def test_the_line_that_lowers_min_insync_replicas_names_its_topic(bootstrap: str, topic: str) -> None:
-    words = shlex.split(format_min_isr_command(bootstrap, topic, 1))
+    words = split_line(format_min_isr_command(bootstrap, topic, 1))
     assert words[-2:] == ["--add-config", "min.insync.replicas=1"]
     named = format_option("--entity-name", topic)
     assert tuple(words[-2 - len(named) : -2]) == named
