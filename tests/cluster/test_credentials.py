@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -151,6 +152,11 @@ class Thief:
         binding = AclBinding(ResourceType.TOPIC, "*", ResourcePatternType.LITERAL, user, "*", *both)
         done(self.admin.create_acls([binding], request_timeout=TIMEOUT_S))
 
+    def lift_fence(self) -> None:
+        """And whatever else is denied."""
+        anything: Any = (None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.DENY)
+        done(self.admin.delete_acls([AclBindingFilter(ResourceType.ANY, *anything)], request_timeout=TIMEOUT_S))
+
     def replace_password_of_admin(self) -> None:
         scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         done(self.admin.alter_user_scram_credentials([UserScramCredentialUpsertion("admin", scram, b"forged")]))
@@ -231,6 +237,7 @@ def test_the_data_principal_on_the_source(world: World, new_user: NewUser) -> No
     assert refusal(lambda: thief.empty(world.topic)) == "TOPIC_AUTHORIZATION_FAILED"
     assert refusal(lambda: thief.commit(world.group)) == "GROUP_AUTHORIZATION_FAILED"
     assert refusal(thief.grant_everything) == "CLUSTER_AUTHORIZATION_FAILED"
+    assert refusal(thief.lift_fence) == "CLUSTER_AUTHORIZATION_FAILED"
     assert refusal(thief.replace_password_of_admin) == "CLUSTER_AUTHORIZATION_FAILED"
 
 
@@ -247,6 +254,7 @@ def test_the_data_principal_on_the_destination(world: World, new_user: NewUser) 
     assert refusal(lambda: thief.change_settings(world.topic)) == "TOPIC_AUTHORIZATION_FAILED"
     assert refusal(lambda: thief.add_partitions(world.topic)) == "TOPIC_AUTHORIZATION_FAILED"
     assert refusal(thief.grant_everything) == "CLUSTER_AUTHORIZATION_FAILED"
+    assert refusal(thief.lift_fence) == "CLUSTER_AUTHORIZATION_FAILED"
     assert refusal(thief.replace_password_of_admin) == "CLUSTER_AUTHORIZATION_FAILED"
 
 
@@ -297,6 +305,7 @@ def test_an_application_before_the_promotion(world: World, new_user: NewUser) ->
     shut_out = refusal(lambda: thief.fence_owner(str(make_control_id(world.mirrored.name))))
     assert shut_out == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
     assert refusal(thief.grant_everything) == "CLUSTER_AUTHORIZATION_FAILED"
+    assert refusal(thief.lift_fence) == "CLUSTER_AUTHORIZATION_FAILED"
 
 
 def test_an_observer_on_a_broker_s_host(world: World, new_user: NewUser) -> None:
@@ -310,3 +319,4 @@ def test_an_observer_on_a_broker_s_host(world: World, new_user: NewUser) -> None
     assert refusal(lambda: thief.read(world.topic)) == "TOPIC_AUTHORIZATION_FAILED", "records of applications"
     assert refusal(lambda: thief.commit(world.group)) == "GROUP_AUTHORIZATION_FAILED"
     assert refusal(thief.grant_everything) == "CLUSTER_AUTHORIZATION_FAILED"
+    assert refusal(thief.lift_fence) == "CLUSTER_AUTHORIZATION_FAILED"

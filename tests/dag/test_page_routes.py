@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from mirrorbook_airflow.page.mirror_state import ClusterSnapshots
@@ -23,6 +23,7 @@ from tests.support.page_sessions import signed_in
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
     from fastapi.testclient import TestClient
     from httpx import Response
 
@@ -204,6 +205,73 @@ def test_nobody_approves_clears_or_marks_who_may_only_see(
 ) -> None:
     answer = site.client.request(method, f"/api/v2{path}", json=body, headers=signed_in(role))
     assert answer.status_code == 403, answer.text
+
+
+@pytest.mark.parametrize("path", ["/connections", "/connections/east", "/config", "/variables/mirrorbook_clusters"])
+def test_who_may_start_dags_reads_no_password_and_no_settings(site: Site, path: str) -> None:
+    answer = site.client.get(f"/api/v2{path}", headers=signed_in("user"))
+    assert answer.status_code == 403, answer.text
+
+
+def test_who_may_see_another_dag_only_gets_no_page(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+
+    def is_authorized(self: object, *, details: DagDetails | None = None, **_: object) -> bool:
+        return details is not None and details.id == "somebody_elses"
+
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", is_authorized)
+    name = site.mirrored.name
+    for path in ("/", f"/mirrors/{name}", f"/mirrors/{name}/runbook", f"/runs/{site.run}/files", "/api/mirrors"):
+        answer = site.get(path, role="user")
+        assert answer.status_code == 403, path
+        assert name not in answer.text
+
+
+HOSTILE_PARTS: Final = (
+    "..%2F..%2F..%2Fetc%2Fpasswd",
+    "%2e%2e",
+    "%00",
+    "a%00.html",
+    "%3Cscript%3Ealert(1)%3C%2Fscript%3E",
+    "%22%20onload%3D%22alert(1)",
+    "%0d%0aSet-Cookie:%20a=b",
+    "a" * 20_000,
+    "%ff%fe",
+    "report.html%3F",
+)
+
+
+@pytest.mark.parametrize("part", HOSTILE_PARTS, ids=range(len(HOSTILE_PARTS)))
+def test_no_path_or_query_is_an_error_or_comes_back_as_markup(site: Site, part: str) -> None:
+    name = site.mirrored.name
+    paths = (
+        f"/mirrors/{part}",
+        f"/mirrors/{part}/runbook",
+        f"/api/mirrors/{part}",
+        f"/api/mirrors/{part}/runbook",
+        f"/runs/{part}/files",
+        f"/runs/{site.run}/files/{part}",
+        f"/mirrors/{name}/reports/{part}/index.html",
+        f"/mirrors/{name}/reports/parity-20260101T000000Z/{part}",
+        f"/sets/{part}/report",
+        f"/sets/run-{part}/{part}",
+        f"/static/{part}",
+        f"/mirrors/{name}?page={part}",
+        f"/{part}",
+    )
+    for path in paths:
+        answer = site.client.get(
+            f"/mirrorbook{path}", headers={**signed_in("viewer"), "Origin": "https://evil.example"}
+        )
+        assert answer.status_code < 500 or answer.status_code == 503, (path[:200], answer.status_code)
+        assert "<script>alert" not in answer.text, path[:200]
+        assert '" onload="' not in answer.text, path[:200]
+        assert "root:" not in answer.text, path[:200]
+        assert "set-cookie" not in answer.headers, path[:200]
+        assert "access-control-allow-origin" not in answer.headers, path[:200]
+        location = answer.headers.get("location", "/")
+        assert location.startswith("/"), path[:200]
+        assert not location.startswith("//"), path[:200]
 
 
 def test_whoever_has_no_role_sees_nothing(site: Site) -> None:

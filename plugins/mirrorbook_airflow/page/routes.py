@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
 from starlette.exceptions import HTTPException as AnyHTTPException
 
@@ -278,6 +279,12 @@ async def _send_error(request: Request, error: Exception) -> Response:
     return HTMLResponse(render("refused", status=error.status_code, words=error.detail), error.status_code, HEADERS)
 
 
+async def _send_invalid(request: Request, error: Exception) -> Response:
+    """FastAPI's own answer repeats the value, without our headers."""
+    return await _send_error(request, HTTPException(422, "a value in this address is none that a page takes"))
+
+
 app: Final = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, title="Mirrorbook")
 app.include_router(pages)
 app.add_exception_handler(AnyHTTPException, _send_error)
+app.add_exception_handler(RequestValidationError, _send_invalid)

@@ -22,17 +22,22 @@ def test_every_test_that_the_threat_model_names_is_there() -> None:
     assert gone == []
 
 
-def test_every_credential_has_its_worst_and_its_limit() -> None:
+def list_credentials() -> list[list[str]]:
     table = PAGE.partition("### What a thief of one credential can do")[2].partition("###")[0]
-    rows = [line.strip("|").split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+    return [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+
+
+def test_every_credential_has_its_worst_and_its_limit() -> None:
+    rows = list_credentials()
     assert [row[0].split(" (")[0].strip() for row in rows] == [
         "control principal", "data principal", "an application's", "Airflow user", "Airflow operator", "user of a host",
     ]  # fmt: skip
     assert all(len(row) == 3 for row in rows)
 
 
-def test_three_attempts_beyond_each_credential_are_tests() -> None:
-    listed = PAGE.partition("Tests try at least three things")[2].partition("###")[0]
-    tried = {line.partition(":")[0].strip(): NAMES.findall(line) for line in listed.split("\n- ")[1:]}
-    for credential in ("Airflow user", "Airflow operator", "user of a host"):
-        assert len(tried[credential]) >= 3
+def test_each_promise_about_a_credential_names_the_tests_that_try_to_break_it() -> None:
+    for name, _, limits in list_credentials():
+        without = [promise for promise in limits.split("; ") if not NAMES.search(promise)]
+        assert without == [], name
+        assert all(test for _, test in NAMES.findall(limits)), f"{name}: a file alone is no test"
+        assert len({*NAMES.findall(limits)}) >= 3, name
