@@ -1,6 +1,6 @@
 """Airflow's side of Mirrorbook: connection type, hook, tasks and pages. The core knows nothing of it.
 
-Discovered by every Airflow process, so nothing heavy is imported here: `mirrorbook_dags` when it is asked for.
+Discovered by every Airflow process, so nothing heavy is imported here: the building blocks when they are asked for.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from mirrorbook_airflow.dag_factory import mirrorbook_dags
+    from mirrorbook_airflow.dag_factory import MirrorRunbook, mirrorbook_dags, mirrorbook_params
 
-__all__ = ["mirrorbook_dags"]
+__all__ = ["MirrorRunbook", "mirrorbook_dags", "mirrorbook_params"]
 
-_MODULES: Final = {"mirrorbook_dags": "dag_factory"}
+_MODULE: Final = "mirrorbook_airflow.dag_factory"
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(import_module(_MODULE), name)

@@ -61,7 +61,7 @@ class ApprovePlan(ApprovalOperator):
 
     template_fields = (*ApprovalOperator.template_fields, "mirror", "set_name")
 
-    def __init__(self, *, question: str, plan: BaseOperator, **kwargs: Any) -> None:
+    def __init__(self, *, question: str, plan: BaseOperator, approvers: Sequence[str] = (), **kwargs: Any) -> None:
         xcom = f"ti.xcom_pull(task_ids='{plan.task_id}')"
         super().__init__(
             subject=f"{question} Plan {{{{ {xcom}['hash'][:12] }}}}",
@@ -69,11 +69,12 @@ class ApprovePlan(ApprovalOperator):
             defaults=[self.REJECT],
             fail_on_reject=True,
             response_timeout=APPROVAL_TIMEOUT,
-            assigned_users=read_approvers(),
+            assigned_users=read_approvers(approvers),
             notifiers=make_notifiers(),
             **{**TASK_DEFAULTS, **kwargs},
         )
         self.plan_task = plan.task_id
+        self.approvers = tuple(approvers)
         self.mirror: str = getattr(plan, "mirror", "")
         self.set_name: str = getattr(plan, "set_name", "")
 
@@ -138,7 +139,7 @@ class ApprovePlan(ApprovalOperator):
         # Asked again, the task has an answer of another time.
         approval_id = f"{run.dag_id}/{run.run_id}/{self.task_id}/{at_ms}"
         approval = make_approval(approval_id, user_id, str(person.get("name") or user_id), at_ms)
-        if not is_approver(make_approval_policy(context, self.plan_task, (self.task_id,)), approval):
+        if not is_approver(make_approval_policy(context, self.plan_task, (self.task_id,), self.approvers), approval):
             raise AirflowFailException(
                 f"{approval.name} ({approval.id}) may not approve here: {self.format_left_unchanged()}"
             )
@@ -253,11 +254,12 @@ def format_responder(event: Mapping[str, Any]) -> str:
 class CheckApprovers(BaseOperator):
     """Fails where nobody could approve, before a disaster shows it."""
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, *, approvers: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(**{**TASK_DEFAULTS, **kwargs})
+        self.approvers = tuple(approvers)
 
     def execute(self, context: Context) -> None:
-        if wrong := explain_wrong_approvers():
+        if wrong := explain_wrong_approvers(self.approvers):
             raise AirflowFailException("; ".join(wrong))
 
 
@@ -266,9 +268,11 @@ def make_question_id(context: Context, plan_task: str) -> str:
     return f"{run.dag_id}/{run.run_id}/{plan_task}"
 
 
-def make_approval_policy(context: Context, plan_task: str, tasks: Sequence[str]) -> ApprovalPolicy:
-    """From the deployment's settings, not from the run's parameters."""
-    allowed_users = read_approvers()
+def make_approval_policy(
+    context: Context, plan_task: str, tasks: Sequence[str], approvers: Sequence[str]
+) -> ApprovalPolicy:
+    """From the deployment's settings and the DAG's code, not from the run's parameters."""
+    allowed_users = read_approvers(approvers)
     ids = None if allowed_users is None else frozenset(user["id"] for user in allowed_users)
     return ApprovalPolicy(question=make_question_id(context, plan_task), tasks=tuple(tasks), approvers=ids)
 
@@ -307,15 +311,18 @@ def read_shown_plan(context: Context, plan_task: str, states: Iterable[tuple[Mir
 
 
 def read_go_ahead(
-    context: Context, go_ahead: GoAheadTaskIds, states: Callable[[], Sequence[tuple[MirrorLink, State]]], run: str
+    context: Context,
+    go_ahead: GoAheadTask,
+    states: Callable[[], Sequence[tuple[MirrorLink, State]]],
+    run: str,
 ) -> GoAheadApprovals:
     """Approvals of task `go_ahead`; empty where the run does not ask. Raises Refused without a valid one."""
     from mirror_core.state.approvals import find_approvals, read_approval_time_ms
 
     if go_ahead is None or not context["params"]["pause"]:
         return ()
-    task, plan_task = go_ahead
-    policy = make_approval_policy(context, plan_task, (task,))
+    task, plan_task, approvers = go_ahead
+    policy = make_approval_policy(context, plan_task, (task,), approvers)
     for link, state in states():
         recorded = find_approvals(state, link.mirror.name, policy.question)
         people = select_valid_approvals(policy, [approval for approval in recorded if approval.approves == run])
@@ -325,8 +332,8 @@ def read_go_ahead(
     return people
 
 
-GoAheadTaskIds = tuple[str, str] | None
-"""Ids of the asking task and of the plan's task; None: the run does not ask."""
+GoAheadTask = tuple[str, str, tuple[str, ...]] | None
+"""Ids of the asking task and of the plan's task, and its approvers; None: the run does not ask."""
 GoAheadApprovals = tuple[Approval, ...]
 
 

@@ -72,10 +72,13 @@ class ShowChange(MirrorOperator):
 class ControlMirror(MirrorOperator):
     """Do what parameter `action` says, with the approvals that it needs. Doing it twice is harmless."""
 
-    def __init__(self, *, show: BaseOperator, approvals: Sequence[BaseOperator], **kwargs: Any) -> None:
+    def __init__(
+        self, *, show: BaseOperator, approvals: Sequence[BaseOperator], approvers: Sequence[str] = (), **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.show_task = show.task_id
         self.approval_tasks = tuple(task.task_id for task in approvals)
+        self.approvers = tuple(approvers)
 
     timeout = COPY_TIMEOUT  # `recover` may salvage whole logs, `leave_behind` goes through a failover
 
@@ -94,7 +97,7 @@ class ControlMirror(MirrorOperator):
     def _require_approvals(self, context: Context, link: MirrorLink, state: State, change: ControlChange) -> str:
         from mirror_core.state.approvals import find_approvals, read_approval_time_ms
 
-        policy = make_approval_policy(context, self.show_task, self.approval_tasks)
+        policy = make_approval_policy(context, self.show_task, self.approval_tasks, self.approvers)
         recorded = find_approvals(state, MirrorName(self.mirror), policy.question)
         now = read_approval_time_ms(link.destination)
         if reasons := explain_not_approved(policy, recorded, change.hash, now):

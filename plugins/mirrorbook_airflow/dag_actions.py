@@ -181,7 +181,7 @@ def _map_tasks(operators: _Operators, **limit: int) -> dict[str, Any]:
 
 
 def _make_tasks(operators: _Operators, mirror: str) -> dict[str, Any]:
-    """As `_map_tasks`, for one mirror."""
+    """For one mirror, by task id."""
     return {name: operator(task_id=name, mirror=mirror) for name, operator in operators.items()}
 
 

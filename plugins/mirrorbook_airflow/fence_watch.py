@@ -129,12 +129,13 @@ class KeepSourceFenced(_FenceTask):
 class CheckWatchers(BaseOperator):
     """Fails where a fence is pending or standing without a watcher: `mirror_watch` may be paused."""
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, *, own_mirrors: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(**{**TASK_DEFAULTS, **kwargs})
+        self.own_mirrors = tuple(own_mirrors)
 
     def execute(self, context: Context) -> None:
         with airflow_errors():
-            alarms = list_unwatched_alarms(context["params"]["mirrors"] or ())
+            alarms = list_unwatched_alarms(context["params"]["mirrors"] or self.own_mirrors)
         _raise_alarms(alarms)
 
 

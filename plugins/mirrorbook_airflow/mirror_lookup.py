@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirror_core.decide.drills import is_drill_mirror
-from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
+from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, Unreachable
 from mirror_core.model.mirror import DesiredState
 from mirrorbook_airflow.airflow_variables import CLUSTERS_VARIABLE, list_clusters, update_form_names
 from mirrorbook_airflow.hooks import list_unusable_connections, provide_config
@@ -49,6 +49,22 @@ def list_started_mirrors() -> list[str]:
     left behind, is none of them."""
     known = (mirror for _, mirror in _list_recorded_mirrors() if not is_drill_mirror(mirror))
     return sorted({mirror.name for mirror in known if mirror.desired is DesiredState.STARTED})
+
+
+def list_own_started_mirrors(names: Collection[str]) -> list[str]:
+    """Those of a DAG's own mirrors that are meant to run. Raises the reason unless the first one can be looked up; the
+    others exist after a failover only."""
+    started = []
+    for number, name in enumerate(names):
+        try:
+            link, _ = find_mirror(name)
+        except (BadRequest, Indeterminate, Unreachable) as error:
+            if not number:
+                raise
+            _log.info("mirror %s is left out: %s", name, error)
+        else:
+            started += [name] if link.mirror.desired is DesiredState.STARTED else []
+    return started
 
 
 def list_silent_clusters() -> dict[str, str]:

@@ -6,7 +6,7 @@ import asyncio
 import pkgutil
 from collections.abc import Mapping
 from datetime import timedelta
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseNotifier
@@ -28,9 +28,11 @@ class NamedNotifier(BaseNotifier):
     A wrong name or a failing service is logged, and delays no failover.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, scope: Mapping[str, Any] = MappingProxyType({})) -> None:
         super().__init__()
         self.name = name
+        self.scope = dict(scope)
+        """Mirrors or set of the DAG, for a run whose parameters name none."""
 
     def notify(self, context: Context) -> None:
         try:
@@ -41,8 +43,13 @@ class NamedNotifier(BaseNotifier):
     def _find_owners(self, context: Context) -> dict[str, str]:
         """A mistake in the file is logged; the notification is still sent."""
         run: Any = context.get("dag_run")
+        params = context.get("params") or getattr(run, "conf", None) or {}
+        if not any(params.get(name) for name in ("mirror", "mirrors", "set")):
+            task: Any = context.get("task")
+            of_task = {"mirror": getattr(task, "mirror", ""), "set": getattr(task, "set_name", "")}
+            params = of_task if any(of_task.values()) else self.scope
         try:
-            return find_owners(context.get("params") or getattr(run, "conf", None) or {})
+            return find_owners(params)
         except MirrorError as error:
             self.log.error("the owners cannot be read: %s", error)
         except Exception:
@@ -50,33 +57,34 @@ class NamedNotifier(BaseNotifier):
         return {}
 
 
-def make_notifiers() -> list[NamedNotifier]:
-    return [NamedNotifier(name) for name in read_notifier_names()]
+def make_notifiers(scope: Mapping[str, Any] = MappingProxyType({})) -> list[NamedNotifier]:
+    return [NamedNotifier(name, scope) for name in read_notifier_names()]
 
 
-def notify_on_failure() -> dict[str, Any]:
-    """Empty where no notifier is configured."""
-    callbacks = make_notifiers()
-    return {"on_failure_callback": callbacks} if callbacks else {}
-
-
-def notify_on_failure_or_deadline() -> dict[str, Any]:
-    """Also notifies of a run that exceeds the configured deadline."""
-    callbacks, limit_s = notify_on_failure(), read_deadline_s()
-    if not callbacks or not limit_s:
-        return callbacks
+def notify_on_failure(scope: Mapping[str, Any], *, with_deadline: bool) -> dict[str, Any]:
+    """Arguments of a DAG, empty where no notifier is configured. `with_deadline`: also of a run that exceeds it."""
+    callbacks = make_notifiers(scope)
+    if not callbacks:
+        return {}
+    limit_s = read_deadline_s() if with_deadline else 0
+    if not limit_s:
+        return {"on_failure_callback": callbacks}
     # Only where it is asked for: Airflow calls it experimental, and an import that fails would take the runbooks away.
     from airflow.sdk.definitions.callback import AsyncCallback
     from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
     # In the triggerer: a SyncCallback is for executors, and where one knows none (KubernetesExecutor, say) a missed
     # deadline ends the scheduler. Not by the logical date: a run that was triggered may have none.
-    callback = AsyncCallback(notify_deadline_missed, {"limit_s": limit_s})
+    kwargs = {"limit_s": limit_s, **({"scope": dict(scope)} if scope else {})}
+    callback = AsyncCallback(notify_deadline_missed, kwargs)
     interval = timedelta(seconds=limit_s)
-    return {**callbacks, "deadline": DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, interval, callback)}
+    deadline = DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, interval, callback)
+    return {"on_failure_callback": callbacks, "deadline": deadline}
 
 
-async def notify_deadline_missed(context: Mapping[str, Any], limit_s: float) -> None:
+async def notify_deadline_missed(
+    context: Mapping[str, Any], limit_s: float, scope: Mapping[str, Any] = MappingProxyType({})
+) -> None:
     """Nothing for a failed run: its failure was notified already."""
     from airflow.sdk import DAG
 
@@ -88,5 +96,5 @@ async def notify_deadline_missed(context: Mapping[str, Any], limit_s: float) -> 
         "dag_run": run,
         "reason": f"not done {limit_s:g} s after it was asked for",
     }
-    for notifier in make_notifiers():
+    for notifier in make_notifiers(scope):
         await asyncio.to_thread(notifier, notifier_context)

@@ -18,6 +18,7 @@ from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.hooks import get_home_folder
 from mirrorbook_airflow.mirror_lookup import (
     find_mirror,
+    list_own_started_mirrors,
     list_silent_clusters,
     list_started_mirrors,
     provide_mirror_config,
@@ -150,13 +151,17 @@ class SyncMirror(MirrorOperator):
 
 
 class ListMirrors(BaseOperator):
-    """Names for the tasks that follow: those of parameter `mirrors`, or every mirror that is meant to run."""
+    """Names for the tasks that follow: those of parameter `mirrors`, or every mirror that is meant to run; in a DAG of
+    one mirror those of its own."""
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, *, own_mirrors: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(**{**TASK_DEFAULTS, **kwargs})
+        self.own_mirrors = tuple(own_mirrors)
 
     def execute(self, context: Context) -> list[str]:
         with airflow_errors():
+            if self.own_mirrors:
+                return list_own_started_mirrors(self.own_mirrors)
             return list(context["params"]["mirrors"] or ()) or list_started_mirrors()
 
 

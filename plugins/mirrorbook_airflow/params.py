@@ -152,14 +152,26 @@ def must_start_data_planes() -> bool:
     return chosen == "start"
 
 
-def read_approvers() -> list[HITLUser] | None:
-    """The only users whose approval counts, by their ids in the auth manager; None: whoever may answer in Airflow."""
-    return [{"id": user, "name": user} for user in conf.get(_SECTION, "approvers", fallback="").split()] or None
+def read_approvers(own: Sequence[str] = ()) -> list[HITLUser] | None:
+    """The only users whose approval counts, by their ids in the auth manager; None: whoever may answer in Airflow.
+
+    `own`: the only ones of a DAG. Raises BadRequest where the deployment names others, or two people are needed.
+    """
+    allowed = conf.get(_SECTION, "approvers", fallback="").split()
+    if isinstance(own, str) or (own and allowed and (others := set(own) - set(allowed))):
+        raise BadRequest(
+            "approvers is a text: it must be a list of ids"
+            if isinstance(own, str)
+            else f"approvers {', '.join(sorted(others))} are not in Airflow's setting [{_SECTION}] approvers"
+        )
+    if own and must_ask_two_people() and len(set(own)) < 2:
+        raise BadRequest(f"approvers names one user, and Airflow's setting [{_SECTION}] two_people asks two people")
+    return [{"id": user, "name": user} for user in own or allowed] or None
 
 
-def explain_wrong_approvers() -> list[str]:
+def explain_wrong_approvers(own: Sequence[str] = ()) -> list[str]:
     """Why nobody could approve anything as the deployment is set up: ids that its auth manager gives to nobody."""
-    ids = [user["id"] for user in read_approvers() or ()]
+    ids = [user["id"] for user in read_approvers(own) or ()]
     manager = conf.get("core", "auth_manager", fallback="").rpartition(".")[2]
     if manager == "SimpleAuthManager" and not conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False):
         users = conf.get("core", "simple_auth_manager_users", fallback="").split(",")

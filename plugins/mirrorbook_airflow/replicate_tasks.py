@@ -122,16 +122,16 @@ def make_triggered_run_id(mirror: str, dag_id: str, run_id: str, task_id: str) -
 
 
 class ReplicateMirror(TriggerDagRunOperator):
-    """Start a run of DAG `mirror_replicate` for this mirror, with this run's choice of a runner.
+    """Start a run of DAG `mirror_replicate`, or of the mirror's own one, with this run's choice of a runner.
 
     Tried again or cleared, it starts no second run beside the one that it has started: a run that has ended is cleared.
     """
 
     template_fields = ("mirror",)
 
-    def __init__(self, *, mirror: str, **kwargs: Any) -> None:
+    def __init__(self, *, mirror: str, replicate_dag: str = DAG_ID, **kwargs: Any) -> None:
         super().__init__(
-            trigger_dag_id=DAG_ID,
+            trigger_dag_id=replicate_dag,
             logical_date=None,
             reset_dag_run=True,
             fail_when_dag_is_paused=True,
@@ -141,20 +141,21 @@ class ReplicateMirror(TriggerDagRunOperator):
 
     def execute(self, context: Context) -> None:
         params, ti, run = context["params"], context["ti"], context["dag_run"]
+        dag_id = self.trigger_dag_id
         self.conf = {
             "mirror": self.mirror,
             **{name: params[name] for name in FORWARDED_PARAMS},
             **self.make_extra_conf(context),
         }
         self.trigger_run_id = make_triggered_run_id(self.mirror, run.dag_id, run.run_id, self.task_id)
-        if ti.get_dr_count(dag_id=DAG_ID, run_ids=[self.trigger_run_id], states=["queued", "running"]):
-            self.log.info("run %s of DAG %s goes on: an earlier try has started it", self.trigger_run_id, DAG_ID)
+        if ti.get_dr_count(dag_id=dag_id, run_ids=[self.trigger_run_id], states=["queued", "running"]):
+            self.log.info("run %s of DAG %s goes on: an earlier try has started it", self.trigger_run_id, dag_id)
             return
         try:
             super().execute(context)
         except DagIsPaused:
             message = (
-                f"DAG {DAG_ID} is paused, so nothing watches mirror {self.mirror}: unpause it, then clear this task"
+                f"DAG {dag_id} is paused, so nothing watches mirror {self.mirror}: unpause it, then clear this task"
             )
             raise AirflowFailException(message) from None
 

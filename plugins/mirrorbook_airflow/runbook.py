@@ -36,7 +36,7 @@ from mirrorbook_airflow.approvals import (
     ApproveSecond,
     GoAhead,
     GoAheadApprovals,
-    GoAheadTaskIds,
+    GoAheadTask,
     format_approvers,
     make_approval_policy,
     read_go_ahead,
@@ -149,10 +149,13 @@ class PlanRun(RunOperator):
 class BeginRun(RunOperator):
     """Opens a run of the approved plan if it still holds, or resumes its own; returns the run's id."""
 
-    def __init__(self, *, plan: BaseOperator, approvals: Sequence[BaseOperator], **kwargs: Any) -> None:
+    def __init__(
+        self, *, plan: BaseOperator, approvals: Sequence[BaseOperator], approvers: Sequence[str] = (), **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.plan_task = plan.task_id
         self.approval_tasks = tuple(task.task_id for task in approvals)
+        self.approvers = tuple(approvers)
 
     def execute(self, context: Context) -> str:
         with airflow_errors():
@@ -161,7 +164,7 @@ class BeginRun(RunOperator):
             own = engine.find_run_to_resume(plan.plan_hash)
             if own is not None:
                 return own.id
-            policy = make_approval_policy(context, self.plan_task, self.approval_tasks)
+            policy = make_approval_policy(context, self.plan_task, self.approval_tasks, self.approvers)
             return engine.begin(
                 plan.plan_hash, self.plan_choice, approved_by=policy, silent=bool(plan.silent_sources)
             ).id
@@ -182,7 +185,7 @@ class RunSteps(RunOperator):
         super().__init__(**{"execution_timeout": get_timeout(steps), **kwargs})
         self.steps = tuple(steps)
         self.begin_task = begin.task_id
-        self.go_ahead: GoAheadTaskIds = (go_ahead.task_id, go_ahead.plan_task) if go_ahead else None
+        self.go_ahead: GoAheadTask = (go_ahead.task_id, go_ahead.plan_task, go_ahead.approvers) if go_ahead else None
 
     def execute(self, context: Context) -> dict[str, object]:
         run = context["ti"].xcom_pull(task_ids=self.begin_task)

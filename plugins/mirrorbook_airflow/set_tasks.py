@@ -17,7 +17,7 @@ from mirror_core.model.run import RunKind, RunMode
 from mirror_core.model.text import escape_invisible_lines
 from mirrorbook_airflow.approvals import (
     GoAhead,
-    GoAheadTaskIds,
+    GoAheadTask,
     format_approvers,
     make_approval_policy,
     read_go_ahead,
@@ -114,10 +114,13 @@ class PlanSet(SetOperator):
 class BeginSet(SetOperator):
     """Opens the runs of the approved plans if they still hold, or resumes its own; returns the attempt's id."""
 
-    def __init__(self, *, plan: BaseOperator, approvals: Sequence[BaseOperator], **kwargs: Any) -> None:
+    def __init__(
+        self, *, plan: BaseOperator, approvals: Sequence[BaseOperator], approvers: Sequence[str] = (), **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.plan_task = plan.task_id
         self.approval_tasks = tuple(task.task_id for task in approvals)
+        self.approvers = tuple(approvers)
 
     def execute(self, context: Context) -> str:
         with airflow_errors():
@@ -132,7 +135,7 @@ class BeginSet(SetOperator):
                 failover.abort(
                     unbegun_attempt
                 )  # its own, whose process was killed: what was approved is begun as a whole
-            policy = make_approval_policy(context, self.plan_task, self.approval_tasks)
+            policy = make_approval_policy(context, self.plan_task, self.approval_tasks, self.approvers)
             return failover.begin(plan.plan_hash, approved_by=policy, silent=plan.silent_sources)
 
 
@@ -164,7 +167,7 @@ class CutOverSet(SetOperator):
     def __init__(self, *, begin: BaseOperator, go_ahead: GoAhead | None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.begin_task = begin.task_id
-        self.go_ahead: GoAheadTaskIds = (go_ahead.task_id, go_ahead.plan_task) if go_ahead else None
+        self.go_ahead: GoAheadTask = (go_ahead.task_id, go_ahead.plan_task, go_ahead.approvers) if go_ahead else None
 
     def execute(self, context: Context) -> dict[str, str]:
         attempt = context["ti"].xcom_pull(task_ids=self.begin_task)

@@ -124,6 +124,34 @@ def test_whoever_is_told_learns_whom_to_call(ours: str, about: dict[str, Any], o
     assert sys.modules[ours].owners == [owners]
 
 
+@pytest.mark.parametrize(
+    ("about", "owners"),
+    [
+        ({}, {"bills": "bob"}),
+        ({"params": {"mirrors": []}}, {"bills": "bob"}),
+        ({"params": {"mirror": "orders"}}, {"orders": "ann"}),
+        (
+            {"params": {"pause": True}, "task": SimpleNamespace(mirror="orders-back", set_name="")},
+            {"orders-back": "ann"},
+        ),
+        ({"task": SimpleNamespace(mirror="", set_name="shop")}, {"bills": "bob"}),
+    ],
+)
+def test_a_dag_of_one_mirror_names_its_owner_only(ours: str, about: dict[str, Any], owners: dict[str, str]) -> None:
+    from mirrorbook_airflow.notifications import NamedNotifier
+
+    with named(
+        {
+            "mirrors": {"orders": {"owner": "ann"}, "bills": {"owner": "bob"}},
+            "sets": {"shop": {"mirrors": ["bills"]}},
+        }
+    ):
+        context: Any = {"what": "red", **about}
+        NamedNotifier(f"{ours}:on_call", {"mirrors": ["bills", "bills-back"]}).notify(context)
+    [told] = sys.modules[ours].owners
+    assert {name: owner for name, owner in told.items() if name != "bills-back"} == owners
+
+
 def test_a_mistake_about_owners_keeps_nobody_from_being_told(ours: str, capsys: pytest.CaptureFixture[str]) -> None:
     from mirrorbook_airflow.notifications import NamedNotifier
 

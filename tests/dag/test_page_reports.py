@@ -193,7 +193,7 @@ def test_a_failover_without_the_source_is_grey_while_its_refusal_is_known_to_hol
 ) -> None:
     from mirrorbook_airflow.page import routes
 
-    monkeypatch.setattr(routes, "explain_denied_dags", lambda user, dags: {})
+    monkeypatch.setattr(routes, "explain_denied_dags", lambda user, dags, own: {})
     for age_ms, grey in ((0, True), (200_000, False)):
         refused = MirrorAssessment(
             now_ms() - age_ms,

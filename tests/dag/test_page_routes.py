@@ -130,10 +130,14 @@ def test_what_brokers_say_is_on_the_page(site: Site) -> None:
     assert f"mirrorbook mirror describe {name}" in site.body(f"/mirrors/{name}/runbook")
 
 
-def record_question(mirror: str, *, answered: bool = False, ended: bool = False) -> str:
-    """As a task that asks leaves it in Airflow's database. Returns the id of its DAG run."""
+def record_question(
+    mirror: str, *, answered: bool = False, ended: bool = False, task_mirror: str = "", operator: str = "ApprovePlan"
+) -> str:
+    """As a task that asks leaves it in Airflow's database. Returns the id of its DAG run. `task_mirror`: the run has no
+    parameter, as that of a team's own DAG, and the task is about this mirror."""
     from airflow.models.dagrun import DagRun
     from airflow.models.hitl import HITLDetail
+    from airflow.models.renderedtifields import RenderedTaskInstanceFields
     from airflow.models.taskinstance import TaskInstance
     from airflow.sdk.timezone import utcnow
     from airflow.utils.session import create_session
@@ -148,15 +152,28 @@ def record_question(mirror: str, *, answered: bool = False, ended: bool = False)
         kind, by = DagRunType.MANUAL, DagRunTriggeredByType.UI
         database.add(
             DagRun(
-                FAILOVER, run, run_type=kind, state=state, run_after=utcnow(), triggered_by=by, conf={"mirror": mirror}
+                *(FAILOVER, run),
+                run_type=kind,
+                state=state,
+                run_after=utcnow(),
+                triggered_by=by,
+                conf={} if task_mirror else {"mirror": mirror},
             )
         )
         database.flush()
         database.execute(
             insert(TaskInstance.__table__).values(
-                id=task, dag_id=FAILOVER, run_id=run, task_id="approve", map_index=-1, pool="default_pool", pool_slots=1
+                **{"id": task, "dag_id": FAILOVER, "run_id": run, "task_id": "approve", "map_index": -1},
+                **{"pool": "default_pool", "pool_slots": 1, "operator": operator},
             )
         )
+        if task_mirror:
+            database.execute(
+                insert(RenderedTaskInstanceFields.__table__).values(
+                    **{"dag_id": FAILOVER, "run_id": run, "task_id": "approve", "map_index": -1},
+                    rendered_fields={"mirror": task_mirror},
+                )
+            )
         answered_at = utcnow() if answered else None
         asks = {"options": ["Approve"], "subject": f"Fail over mirror {mirror}?", "params": {}, "params_input": {}}
         database.add(HITLDetail(ti_id=task, responded_at=answered_at, **asks))
@@ -171,6 +188,18 @@ def test_a_question_that_waits_is_on_its_mirrors_page_only_until_it_is_answered(
     (link,) = re.findall(r'<a id="answer-1" href="([^"]*)">', site.body(f"/mirrors/{name}"))
     assert link == f"/dags/{FAILOVER}/runs/{run}/required_actions?response_received=false"
     assert f"Fail over mirror {name}?" in site.body(f"/mirrors/{name}")
+
+
+def test_a_question_of_any_dag_about_a_mirror_or_its_way_home_is_on_its_page(site: Site) -> None:
+    def runs() -> set[str]:
+        return set(re.findall(r'<a id="answer-[0-9]+" href="/dags/[^/]*/runs/([^/]*)/', site.body(f"/mirrors/{name}")))
+
+    name = site.mirrored.name
+    before = runs()
+    record_question("", task_mirror="another"), record_question("", task_mirror=name, operator="HITLOperator")
+    assert runs() == before
+    asked = {record_question("", task_mirror=about) for about in (name, f"{name}-back")}
+    assert runs() == before | asked
 
 
 def test_a_viewer_sees_and_cannot_act(site: Site) -> None:

@@ -21,12 +21,13 @@ require_page_access = requires_access_dag(method="GET", access_entity=DagAccessE
 """The page shows what runs of this DAG show."""
 
 
-def explain_denied_dags(user: BaseUser, dags: Collection[str]) -> dict[str, str]:
-    """Reason by DAG; empty: allowed."""
+def explain_denied_dags(user: BaseUser, dags: Collection[str], own: Collection[str]) -> dict[str, str]:
+    """Reason by DAG; empty: allowed. `own`: DAGs of one mirror or set; those that do not exist are left out."""
     with create_session() as database:
-        rows = database.execute(select(DagModel.dag_id, DagModel.is_stale).where(DagModel.dag_id.in_(dags)))
+        rows = database.execute(select(DagModel.dag_id, DagModel.is_stale).where(DagModel.dag_id.in_([*dags, *own])))
         stale = {dag: is_stale for dag, is_stale in rows}
-    return {dag: _explain_denied(dag, stale.get(dag), user) for dag in dags}
+    known = (*dags, *(dag for dag in own if stale.get(dag) is False))
+    return {dag: _explain_denied(dag, stale.get(dag), user) for dag in known}
 
 
 def _explain_denied(dag: str, stale: bool | None, user: BaseUser) -> str:

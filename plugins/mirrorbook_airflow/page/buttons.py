@@ -10,6 +10,7 @@ from typing import Final
 
 from mirror_core.decide.command_rules import explain_held_by
 from mirror_core.decide.process_liveness import ConductorStatus
+from mirror_core.model.names import MirrorName, get_base_name
 from mirror_core.model.run import Run, RunKind, RunMode
 from mirrorbook_airflow.page.mirror_state import MirrorAssessment
 
@@ -43,27 +44,44 @@ class ActionButton:
     label: str
     disabled_reason: str
     """Empty: enabled."""
+    dag_id: str
+    """The DAG itself: that of all mirrors, or the mirror's own."""
+
+
+def list_own_dags(name: MirrorName) -> dict[str, str]:
+    """Ids of the DAGs that a mirror, or the one that it is the way home of, may have of its own; by the DAG for all."""
+    return {dag: f"{dag}.{name if dag in _RUN_DAGS else get_base_name(name)}" for dag in MIRROR_BUTTON_LABELS}
+
+
+def list_own_set_dags(name: str) -> dict[str, str]:
+    return {dag: f"{dag}.{name}" for dag in SET_BUTTON_LABELS}
 
 
 def list_mirror_buttons(
-    denied: Mapping[str, str], assessment: MirrorAssessment | None, run: Run | None, conductor: ConductorStatus
+    denied: Mapping[str, str],
+    assessment: MirrorAssessment | None,
+    run: Run | None,
+    conductor: ConductorStatus,
+    own: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[ActionButton]:
-    """The user's rights first, then the core's reasons. `assessment`: None when outdated."""
+    """The user's rights first, then the core's reasons. `assessment`: None when outdated; `own`: DAGs of this mirror,
+    by the DAG for all."""
     for dag, label in MIRROR_BUTTON_LABELS.items():
-        yield ActionButton(
-            dag, label, denied.get(dag, "") or _format_refusals(_list_refusals(dag, assessment, run, conductor))
-        )
+        dag_id = own.get(dag, dag)
+        refusals = _format_refusals(_list_refusals(dag, assessment, run, conductor))
+        yield ActionButton(dag, label, denied.get(dag_id, "") or refusals, dag_id)
 
 
 def list_set_buttons(
-    denied: Mapping[str, str], unknown: Sequence[str], active_runs: Sequence[Run]
+    denied: Mapping[str, str], unknown: Sequence[str], active_runs: Sequence[Run], own: Mapping[str, str]
 ) -> Iterator[ActionButton]:
     """`unknown`: mirrors that no cluster knows; `active_runs`: of mirrors of the set."""
     unknown_mirrors = [f"no cluster that answers knows mirror {name}" for name in unknown]
     for dag, label in SET_BUTTON_LABELS.items():
         runs = [run for run in active_runs if not (dag == FAILOVER_SET_UNPLANNED and _is_planned(run))]
         reasons = [*unknown_mirrors, *(f"{run.plan.mirror}: {run.plan.kind} {run.id} is under way" for run in runs)]
-        yield ActionButton(dag, label, denied.get(dag, "") or "; ".join(reasons))
+        dag_id = own.get(dag, dag)
+        yield ActionButton(dag, label, denied.get(dag_id, "") or "; ".join(reasons), dag_id)
 
 
 MAX_REFUSAL_LENGTH: Final = 160

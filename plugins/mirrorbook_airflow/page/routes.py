@@ -21,7 +21,13 @@ from mirror_core.model.timing import now_ms
 from mirrorbook_airflow.hooks import get_home_folder
 from mirrorbook_airflow.page import PREFIX
 from mirrorbook_airflow.page.auth import explain_denied_dags, require_page_access
-from mirrorbook_airflow.page.buttons import MIRROR_BUTTON_LABELS, SET_BUTTON_LABELS, list_mirror_buttons
+from mirrorbook_airflow.page.buttons import (
+    MIRROR_BUTTON_LABELS,
+    SET_BUTTON_LABELS,
+    list_mirror_buttons,
+    list_own_dags,
+    list_own_set_dags,
+)
 from mirrorbook_airflow.page.mirror_state import ClusterSnapshots
 from mirrorbook_airflow.page.number_format import compute_age
 from mirrorbook_airflow.page.overview import list_overviews
@@ -155,9 +161,9 @@ def _render_mirrors(user: Any, base: str) -> str:
         {m.name: _cluster_poller.get_readiness(m) for m in recorded_mirrors},
     )
     rows = list_overviews(clusters, views, readiness, now_ms())
-    sets = list(
-        list_set_views(clusters, rows, explain_denied_dags(user, SET_BUTTON_LABELS) if clusters.sets else {}, now_ms())
-    )
+    own = [dag for mirror_set in clusters.sets or () for dag in list_own_set_dags(mirror_set.name).values()]
+    denied = explain_denied_dags(user, SET_BUTTON_LABELS, own) if clusters.sets else {}
+    sets = list(list_set_views(clusters, rows, denied, now_ms()))
     return render("mirrors", rows=rows, sets=sets, clusters=clusters, base=base, root=f"{base}{PREFIX}")
 
 
@@ -178,14 +184,11 @@ def _render_mirror(name: str, page: int, topics: int, user: Any, base: str) -> s
     view = make_mirror_page(recorded_mirror, cluster, mirror_view, assessment, at_ms, page, topics, idle)
     run = cluster.state.active_run(mirror_name)
     conductor = cluster.find_conductor_status(run, at_ms) if run else UNKNOWN_CONDUCTOR
-    buttons = list(
-        list_mirror_buttons(
-            explain_denied_dags(user, MIRROR_BUTTON_LABELS),
-            select_valid(assessment, cluster, recorded_mirror, at_ms),
-            run,
-            conductor,
-        )
-    )
+    possible = list_own_dags(mirror_name)
+    denied = explain_denied_dags(user, MIRROR_BUTTON_LABELS, possible.values())
+    own = {dag: dag_id for dag, dag_id in possible.items() if dag_id in denied}
+    valid = select_valid(assessment, cluster, recorded_mirror, at_ms)
+    buttons = list(list_mirror_buttons(denied, valid, run, conductor, own))
     sets = [mirror_set.name for mirror_set in clusters.sets or () if name in mirror_set.mirrors]
     trouble = {"trouble": clusters.error, "past": history.error if history else ""}
     panels = {"reports": _report_poller.get_newest(name), "sets": sets, **trouble}

@@ -11,7 +11,7 @@ from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Run, StepRecord
 from mirror_core.state.point_of_no_return import is_past_no_return
-from mirrorbook_airflow.page.buttons import ActionButton, list_set_buttons
+from mirrorbook_airflow.page.buttons import ActionButton, list_own_set_dags, list_set_buttons
 from mirrorbook_airflow.page.mirror_state import ClusterSnapshots
 from mirrorbook_airflow.page.number_format import format_counts
 from mirrorbook_airflow.page.overview import MirrorOverview
@@ -67,12 +67,13 @@ SetAttempt = dict[MirrorName, AttemptMember]
 def list_set_views(
     clusters: ClusterSnapshots, overviews: Sequence[MirrorOverview], denied: Mapping[str, str], now_ms: int
 ) -> Iterator[SetView]:
-    """By name. `denied`: why the user may not trigger a DAG."""
+    """By name. `denied`: why the user may not trigger a DAG, of all that there are."""
     known = {overview.name: overview for overview in overviews}
     for mirror_set in sorted(clusters.sets or (), key=lambda mirror_set_: mirror_set_.name):
         member_overviews = [known[name] for name in mirror_set.mirrors if name in known]
         unknown = [name for name in mirror_set.mirrors if name not in known]
         last = _find_last(_list_attempts(clusters, mirror_set.name))
+        own = {dag: dag_id for dag, dag_id in list_own_set_dags(mirror_set.name).items() if dag_id in denied}
         yield SetView(
             name=mirror_set.name,
             order=mirror_set.order.replace("_", " "),
@@ -82,7 +83,7 @@ def list_set_views(
             if unknown
             else max(member_overviews, key=lambda overview: _rank_unknown_last(overview.known_loss)),
             run=_make_run_view(last) if last else None,
-            actions=tuple(list_set_buttons(denied, unknown, _list_active_runs(clusters, mirror_set))),
+            actions=tuple(list_set_buttons(denied, unknown, _list_active_runs(clusters, mirror_set), own)),
         )
 
 

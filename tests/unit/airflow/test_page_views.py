@@ -6,7 +6,14 @@ import re
 from dataclasses import replace
 
 import pytest
-from mirrorbook_airflow.page.buttons import FAILBACK, FAILOVER, MIRROR_BUTTON_LABELS, UNPLANNED, list_mirror_buttons
+from mirrorbook_airflow.page.buttons import (
+    FAILBACK,
+    FAILOVER,
+    MIRROR_BUTTON_LABELS,
+    UNPLANNED,
+    list_mirror_buttons,
+    list_own_dags,
+)
 from mirrorbook_airflow.page.mirror_state import MirrorAssessment
 from mirrorbook_airflow.page.pending_approvals import PendingApproval
 from mirrorbook_airflow.page.prometheus_history import MAX_POINTS, compute_rates, make_plot
@@ -445,6 +452,18 @@ def grey(**known: object) -> dict[str, str]:
 def test_a_button_is_grey_by_the_users_rights_or_by_the_cores_reasons() -> None:
     assert grey(assessment=None, run=None) == {FAILBACK: "viewer may not"}
     assert grey(assessment=judged("not caught up"), run=None)[FAILOVER] == "not caught up"
+
+
+def test_a_button_leads_to_the_mirrors_own_dag_where_there_is_one() -> None:
+    """And by the rights for that one."""
+    possible = list_own_dags(MirrorName("orders-back"))
+    assert possible[FAILOVER] == "mirror_failover.orders-back"
+    assert possible["mirror_sync"] == "mirror_sync.orders", "which syncs its way home, too"
+    denied = {**dict.fromkeys(MIRROR_BUTTON_LABELS, "viewer may not"), possible[FAILOVER]: ""}
+    own = {FAILOVER: possible[FAILOVER]}
+    found = {button.dag: button for button in list_mirror_buttons(denied, None, None, UNKNOWN_CONDUCTOR, own)}
+    assert (found[FAILOVER].dag_id, found[FAILOVER].disabled_reason) == ("mirror_failover.orders-back", "")
+    assert (found[FAILBACK].dag_id, found[FAILBACK].disabled_reason) == (FAILBACK, "viewer may not")
 
 
 def test_a_failover_without_the_source_is_grey_with_the_reason_why_it_would_be_refused() -> None:
