@@ -14,7 +14,7 @@ import yaml
 
 from mirror_core.decide.drills import is_drill_mirror, to_drill_name
 from mirror_core.kafka.config import load_config
-from mirror_core.mirrors.mirror_commands import start_mirror
+from mirror_core.mirrors.mirror_commands import pause_mirror, start_mirror
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.mirror import DesiredState, Mirror, TopicAccess
 from mirror_core.model.names import MirrorName
@@ -106,6 +106,25 @@ def test_sync_of_one_mirror_is_green(dag_bag: DagBag, pair: Pair, mirror: Mirror
     assert run_dag(dag_bag.dags["mirror_create"], params).state == "success"
 
     assert run_dag(dag_bag.dags["mirror_sync"], {"mirrors": [mirror]}).state == "success"
+
+
+def test_the_dag_of_one_mirror_lists_it_only_while_it_is_started(
+    dag_bag: DagBag, pair: Pair, mirror: MirrorName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mirrorbook_airflow.operators import ListMirrors
+
+    monkeypatch.setenv("AIRFLOW_VAR_MIRRORBOOK_CLUSTERS", "east,west")
+    for cluster in (pair.east, pair.west):
+        monkeypatch.setenv(f"AIRFLOW_CONN_{cluster.name.upper()}", json.dumps(connection_of(cluster)))
+
+    params = {"mirror": mirror, "source": "east", "destination": "west", "topics": [new_topic(pair.east)]}
+    assert run_dag(dag_bag.dags["mirror_create"], params).state == "success"
+    mirrors = ListMirrors(task_id="mirrors", own_mirrors=(mirror, f"{mirror}-back"))
+    context: Any = {"params": {"mirrors": []}}
+    assert mirrors.execute(context) == [mirror]
+    link, _ = find_mirror_link(load_config(pair.config_path), mirror)
+    pause_mirror(link)
+    assert mirrors.execute(context) == []
 
 
 def test_a_sync_beside_a_run_is_skipped_and_the_runs_conductor_is_not_disturbed(
