@@ -34,6 +34,7 @@ PLAN: Final = {
 RUN: Final = {
     *(
         "id",
+        "number",
         "state",
         "plan",
         "plan_hash",
@@ -49,7 +50,8 @@ RUN: Final = {
     "steps",
 }
 STEP: Final = {"step", "state", "attempt", "started_ms", "ended_ms", "evidence", "error"}
-MIRROR: Final = {"name", "source", "destination", "desired", "partitions", "failed"}
+FILTERS: Final = {"topics", "exclude_topics", "groups", "exclude_groups", "principals", "exclude_principals"}
+MIRROR: Final = {"name", "source", "destination", "desired", "partitions", "failed", *FILTERS}
 ROW: Final = {
     *("partition", "state", "position", "source_start", "source_end", "lag", "lmo", "verified_end", "kind", "reason"),
     "never_copied",
@@ -95,7 +97,15 @@ def test_a_mirror_is_made_listed_stopped_and_forgotten(desk: Desk) -> None:
     produce(desk.pair.east, topic, 30)
     assert f"`mirrorbook mirror start {name}` lets it run" in done(desk.create("--topics", topic, name=name))
     ends = {"name": name, "source": "east", "destination": "west"}
-    assert listed(desk, name) == [{**ends, "desired": "STOPPED", "partitions": 0, "failed": 0}]
+    filters = {
+        "topics": [topic],
+        "exclude_topics": [],
+        "groups": [".*"],
+        "exclude_groups": [],
+        "principals": [".*"],
+        "exclude_principals": [],
+    }
+    assert listed(desk, name) == [{**ends, **filters, "desired": "STOPPED", "partitions": 0, "failed": 0}]
 
     assert "STARTED" in done(desk.run("mirror", "start", name, "--yes"))
     assert desk.run("replicate", name, "--runner", "local", "--until-caught-up").code == 0
