@@ -262,8 +262,13 @@ def test_a_mirror_that_exists_is_not_told_to_delete_its_own_copy(desk: Desk) -> 
     mirrored = desk.started(topic)
     copied = desk.run("replicate", mirrored.name, "--runner", "local", "--until-caught-up")
     assert copied.code == 0, copied.err
-    again = desk.create("--topics", topic, name=mirrored.name)
-    assert again == Said(3, "", f"error: mirror {mirrored.name}:\n  - it exists already on cluster west\n")
+    refused = f"error: mirror {mirrored.name}:\n  - it exists already on cluster west\n"
+    again = desk.create("--topics", topic, "--groups", "", name=mirrored.name)
+    assert again == Said(3, "", refused)
+    other_groups = desk.create("--topics", topic, name=mirrored.name)
+    assert other_groups.code == 3
+    assert other_groups.err.startswith(refused)
+    assert f"`mirrorbook mirror change {mirrored.name}`" in other_groups.err
     other = desk.create("--topics", topic)
     assert other == Said(
         3,
