@@ -20,8 +20,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 from mirror_core.dataplane.counters import Counters, RetriedWork
 from mirror_core.dataplane.datagram_receiver import DatagramReceiver, build_handlers
-from mirror_core.dataplane.epoch_planner import CopyEpoch, CopyPlan, EpochLength, Planner, build_assignments
-from mirror_core.dataplane.epoch_results import EpochResults, ReplicationSummary
+from mirror_core.dataplane.epoch_planner import CopyEpoch, CopyPlan, Planner, build_assignments
+from mirror_core.dataplane.epoch_results import EpochLength, EpochResults, ReplicationSummary
 from mirror_core.dataplane.progress import ProgressTracker
 from mirror_core.dataplane.source_monitor import SourceWatch
 from mirror_core.dataplane.start_check import check_data_principal, check_may_run

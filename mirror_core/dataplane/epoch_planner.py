@@ -5,7 +5,7 @@ Retries FAILED partitions whose cause may pass by itself, such as a missing righ
 Both logs are checked again, as after `mirror recover`. Where the logs differ, or another topic took the place,
 operators decide.
 
-An epoch, its assignments, and the length of the next one.
+An epoch and its assignments.
 """
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ from mirror_core.decide.deletion_hold import LogStarts, decide_holds
 from mirror_core.decide.failure_remedies import make_deletion_failure, make_written_failure
 from mirror_core.decide.mirror_change import ENDED_STATES, list_leaving_topics
 from mirror_core.decide.task_assignment import (
-    MAX_EPOCH_S,
     assign_partitions,
-    compute_comparison_s,
-    compute_epoch_s,
     share_rate,
 )
 from mirror_core.decide.trimmed_offsets import find_counted_end
@@ -47,7 +44,6 @@ from mirror_core.model.task_messages import (
     DriverAddress,
     PartitionAssignment,
     PartitionFailure,
-    TaskReport,
 )
 from mirror_core.model.text import format_time
 from mirror_core.model.timing import TIMEOUTS, now_ms
@@ -540,34 +536,6 @@ class CopyEpoch:
     """Bytes per second, of all tasks."""
     driver: DriverAddress | None
     comparison_grace_s: float = 0.0
-
-
-class EpochLength:
-    """A comparison that its task does not finish starts anew: a long one gets a longer epoch."""
-
-    def __init__(self, usual_s: float, report_line: Callable[[str], None]) -> None:
-        self._usual_s, self._report_line = usual_s, report_line
-        self.seconds = usual_s
-        self.comparison_grace_s = compute_comparison_s(usual_s)
-
-    def update(self, epoch: CopyEpoch, reports: Iterable[TaskReport]) -> None:
-        report_list = tuple(reports)
-        interrupted, comparisons_unknown = (
-            sum(report.interrupted_comparisons for report in report_list),
-            any(report.comparisons_unknown for report in report_list),
-        )
-        previous_s, lasted_s = self.seconds, (epoch.stop_ms - epoch.start_ms) / 1000
-        self.seconds = compute_epoch_s(
-            self._usual_s, previous_s, lasted_s, was_cut_short=interrupted > 0, is_unknown=comparisons_unknown
-        )
-        if previous_s == self._usual_s < self.seconds:
-            self._report_line(
-                f"comparing the logs of {interrupted} partition(s) takes longer than an epoch of {lasted_s:g} s: until "
-                f"it is done epochs last longer, {MAX_EPOCH_S:g} s at most. What is heeded when an epoch begins (new "
-                "topics, pause, throttle, recover) waits for that"
-            )
-        elif previous_s > self._usual_s == self.seconds:
-            self._report_line(f"logs are compared: epochs last {self.seconds:g} s again")
 
 
 def build_assignments(

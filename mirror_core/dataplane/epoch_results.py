@@ -9,11 +9,12 @@ from typing import Final
 
 from mirror_core.copy.driver_messages import ClaimBoard
 from mirror_core.dataplane.counters import Counters, RetriedWork
-from mirror_core.dataplane.epoch_planner import COPIED_STATES, CopyPlan, mark_aligned, mark_failed
+from mirror_core.dataplane.epoch_planner import COPIED_STATES, CopyEpoch, CopyPlan, mark_aligned, mark_failed
 from mirror_core.dataplane.receipt_writer import ReceiptWriter
 from mirror_core.decide.deletion_hold import format_held_deletions
 from mirror_core.decide.failover_readiness import list_newest_times
 from mirror_core.decide.mirror_snapshot import join_limited
+from mirror_core.decide.task_assignment import MAX_EPOCH_S, compute_comparison_s, compute_epoch_s
 from mirror_core.decide.trimmed_offsets import count_deletions, sum_never_copied
 from mirror_core.model.errors import Indeterminate, MirrorError, PartitionFailed
 from mirror_core.model.logs import get_logger
@@ -301,3 +302,31 @@ def raise_if_failed(summary: ReplicationSummary) -> None:
         )
     if summary.undecided:
         raise Indeterminate("; ".join(summary.undecided))
+
+
+class EpochLength:
+    """A comparison that its task does not finish starts anew: a long one gets a longer epoch."""
+
+    def __init__(self, usual_s: float, report_line: Callable[[str], None]) -> None:
+        self._usual_s, self._report_line = usual_s, report_line
+        self.seconds = usual_s
+        self.comparison_grace_s = compute_comparison_s(usual_s)
+
+    def update(self, epoch: CopyEpoch, reports: Iterable[TaskReport]) -> None:
+        report_list = tuple(reports)
+        interrupted, comparisons_unknown = (
+            sum(report.interrupted_comparisons for report in report_list),
+            any(report.comparisons_unknown for report in report_list),
+        )
+        previous_s, lasted_s = self.seconds, (epoch.stop_ms - epoch.start_ms) / 1000
+        self.seconds = compute_epoch_s(
+            self._usual_s, previous_s, lasted_s, was_cut_short=interrupted > 0, is_unknown=comparisons_unknown
+        )
+        if previous_s == self._usual_s < self.seconds:
+            self._report_line(
+                f"comparing the logs of {interrupted} partition(s) takes longer than an epoch of {lasted_s:g} s: until "
+                f"it is done epochs last longer, {MAX_EPOCH_S:g} s at most. What is heeded when an epoch begins (new "
+                "topics, pause, throttle, recover) waits for that"
+            )
+        elif previous_s > self._usual_s == self.seconds:
+            self._report_line(f"logs are compared: epochs last {self.seconds:g} s again")

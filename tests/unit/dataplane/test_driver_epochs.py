@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from mirror_core.dataplane import driver
 from mirror_core.dataplane.driver import PLAN_LEAD_S, Replication, ReplicationOptions
-from mirror_core.dataplane.epoch_planner import CopyEpoch, EpochLength
+from mirror_core.dataplane.epoch_planner import CopyEpoch
+from mirror_core.dataplane.epoch_results import EpochLength
 from mirror_core.decide.task_assignment import MAX_EPOCH_S, compute_comparison_s, compute_epoch_s
 from mirror_core.model.errors import StateNotWritten
 from mirror_core.model.mirror import GapFilling
