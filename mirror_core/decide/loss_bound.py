@@ -82,6 +82,11 @@ class LossBound:
         return {p: partition_loss for p, partition_loss in self.partitions.items() if partition_loss.uncopied_reason}
 
     @property
+    def missing_in_all(self) -> int | None:
+        """None: unknown of a partition, or the mirror has none yet."""
+        return self.known_missing if self.partitions and not self.unknown_partitions else None
+
+    @property
     def has_clock_skew(self) -> bool:
         return any(
             partition_loss.observed_end is not None and partition_loss.age_s is None
@@ -274,7 +279,7 @@ def list_loss_figures(snapshot: MirrorSnapshot) -> FigureItems:
     yield FigureKey.SOURCE_DRAINED, snapshot.is_drained
     if snapshot.is_drained:
         losses = {p: losses[p] for p in {*list_failed(snapshot), *bound.uncopied}}
-    yield FigureKey.LOST_OFFSETS, _sum_missing(losses.values())
+    yield FigureKey.LOST_OFFSETS, _sum_missing(losses.values()) if losses or not snapshot.is_drained else 0
     if unknown := sum(partition_loss.missing is None for partition_loss in losses.values()):
         yield FigureKey.LOST_UNKNOWN_PARTITIONS, unknown
     yield from list_uncopied_figures(bound)
@@ -292,9 +297,9 @@ def list_loss_figures(snapshot: MirrorSnapshot) -> FigureItems:
 
 
 def _sum_missing(losses: Collection[PartitionLoss]) -> int | None:
-    """At least so many. None: unknown of all."""
+    """At least so many. None: unknown of all, or of none is known that it exists."""
     known = [partition_loss.missing for partition_loss in losses if partition_loss.missing is not None]
-    return sum(known) if known or not losses else None
+    return sum(known) if known else None
 
 
 def list_uncopied_figures(bound: LossBound) -> FigureItems:

@@ -253,7 +253,7 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
     uncommitted = format_all_uncommitted(groups_left.uncommitted) if groups_left else "unknown"
     unsynced = join_limited(groups_left.unsupported_groups) if groups_left else "unknown"
     gap_warning = gaps_and_resume.find_gap_limit(mirror.name, statuses.values())
-    missing = None if loss_estimate.unknown_partitions or not rows else max(loss_estimate.known_missing, lag or 0)
+    missing = None if loss_estimate.missing_in_all is None else max(loss_estimate.missing_in_all, lag or 0)
     proof_figures = dict(list_proof_figures(proof, positions, _list_topic_ids(statuses.values()), now_ms))
     alarms = tuple(watcher.format_alarms())
     is_started = mirror.desired is DesiredState.STARTED

@@ -143,4 +143,4 @@ class MirrorAssessment:
 
 def is_loss_current(loss: LossBound) -> bool:
     """An old bound says little, however small it is."""
-    return not loss.unknown_partitions and loss.observed_s is not None and loss.observed_s <= MAX_FRESH_AGE_S
+    return loss.missing_in_all is not None and loss.observed_s is not None and loss.observed_s <= MAX_FRESH_AGE_S

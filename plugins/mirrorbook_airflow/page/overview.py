@@ -100,7 +100,7 @@ def _make_overview(
         run=f"{run.plan.kind} under way" if run else "none",
         lag=None if lag is None else int(lag),
         behind=_format_behind(mirror, loss),
-        known_loss=loss.known_missing if loss and not loss.unknown_partitions else None,
+        known_loss=loss.missing_in_all if loss else None,
         loss_bound=loss.text if loss else UNKNOWN,
         assessment_age=compute_assessment_age(assessment, now_ms),
         readiness=make_readiness_card(assessment, cluster, view, mirror, states, now_ms),

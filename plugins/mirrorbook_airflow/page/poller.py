@@ -171,7 +171,7 @@ class ClusterPoller:
         sample = MirrorSample(
             begun,
             None if lag is None else int(lag),
-            loss.known_missing if is_loss_current(loss) else None,
+            loss.missing_in_all if is_loss_current(loss) else None,
             None if None in positions else sum(p or 0 for p in positions),
         )
         return MirrorView(begun, description, loss, self._add_sample(mirror, sample))

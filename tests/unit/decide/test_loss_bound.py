@@ -22,6 +22,7 @@ from mirror_core.model.figures import FigureKey, Figures
 from mirror_core.model.forecast import PlanForecast, TransactionArrival, UncopiedReason
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.run import RunMode
 from mirror_core.model.source_observation import (
     TRANSACTION_OVER,
     ObservedTopic,
@@ -350,6 +351,23 @@ def test_what_a_look_at_the_living_source_finds_is_named_though_the_data_plane_h
     loss = compute_snapshot_loss(replace(view, unmirrored=(N0,)))
     assert loss.uncopied.keys() == {N0}
     assert loss.unknown_partitions == (N0,)
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_the_loss_of_a_mirror_without_any_partition_is_unknown_and_not_0(
+    view: MirrorSnapshot, *, is_listed: bool
+) -> None:
+    empty = replace(view, statuses={}, source_observation=replace(SIGHTING, topics=()) if is_listed else None)
+    bound = compute_snapshot_loss(empty)
+    assert bound.missing_in_all is None
+    assert "offset(s)" not in bound.text
+    for snapshot in (empty, replace(empty, mode=RunMode.UNPLANNED)):
+        assert dict(list_loss_figures(snapshot))[FigureKey.LOST_OFFSETS] is None
+        plan = decide_failover(snapshot).plan
+        assert plan.figures[FigureKey.LOST_OFFSETS] is None
+        assert isinstance(plan.forecast, PlanForecast)
+        assert plan.forecast.lost_offsets is None
+    assert dict(list_loss_figures(replace(empty, is_drained=True)))[FigureKey.LOST_OFFSETS] == 0, "nothing is missing"
 
 
 NEVER_MADE = replace(status(B0, "broker refused: collides with b_"), destination_topic_id="", kind=FailureKind.REFUSED)
