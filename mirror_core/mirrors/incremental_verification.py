@@ -323,6 +323,8 @@ def plan_comparison(
         link.destination.name,
         scope.ranges if compare_all else basis.list_remaining(scope.ranges),
         StoredBasis.from_basis(basis, state.verifications.get(link.mirror.name)),
+        source_id=link.mirror.source_id,
+        destination_id=link.mirror.destination_id,
         level=level,
         throttle=throttle,
         left_out={partition: f"it is {status.value}" for partition, status in scope.left_out.items()},

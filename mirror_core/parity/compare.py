@@ -62,6 +62,8 @@ class CompareTask:
     """Bytes per second of each cluster."""
     values: bool = False
     """Findings show values, not only sizes and digests."""
+    cluster_ids: tuple[str, str] | None = None
+    """The source's and the destination's, where another configuration may name other clusters so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,12 @@ def compare_task(task: CompareTask) -> tuple[ParityRow, ...]:
         return to_unread_rows(task, error)
     paces = [RateLimiter(task.throttle) for _ in sides]
     with LogReader(sides[0], pace=paces[0]) as source, LogReader(sides[1], pace=paces[1]) as destination:
+        try:
+            others = _list_other_clusters(task, (source, destination))
+        except MirrorError as error:
+            return to_unread_rows(task, error)
+        if others:
+            return to_unread_rows(task, "; ".join(others))
         for number, piece in enumerate(task.pieces):
             if number % PREFETCH_LOGS == 0:
                 for side in (source, destination):
@@ -99,6 +107,18 @@ def compare_task(task: CompareTask) -> tuple[ParityRow, ...]:
     # Use up the rate limit's debt here: the next task starts a new limiter.
     time.sleep(max(pace.wait_s(time.monotonic()) for pace in paces))
     return tuple(rows)
+
+
+def _list_other_clusters(task: CompareTask, sides: Sequence[LogReader]) -> list[str]:
+    """What they hold proves nothing of those that were meant."""
+    if task.cluster_ids is None:
+        return []
+    return [
+        f"cluster {side.name} of {task.config_path} is {found_id}, and {wanted_id} was to be compared: correct its"
+        " address where tasks run"
+        for side, wanted_id in zip(sides, task.cluster_ids, strict=True)
+        if (found_id := side.fetch_cluster_id()) != wanted_id
+    ]
 
 
 def list_start_offsets(pieces: Sequence[ParityRange]) -> dict[Partition, Offset]:

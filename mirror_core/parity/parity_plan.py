@@ -78,6 +78,9 @@ class ParityPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Another mirror of this name has another one."""
     source: ClusterName
     destination: ClusterName
+    source_id: str
+    """Where tasks run, the names may lead to other clusters."""
+    destination_id: str
     level: int
     chunk: int
     throttle: int | None
@@ -113,6 +116,8 @@ def make_parity_plan(
     ranges: Sequence[ParityRange],
     basis: StoredBasis,
     *,
+    source_id: str,
+    destination_id: str,
     level: int = LEVEL_RECORDS,
     chunk: int = CHUNK_OFFSETS,
     span_bytes: int = SPAN_BYTES,
@@ -131,6 +136,8 @@ def make_parity_plan(
         producer_id=producer_id,
         source=source,
         destination=destination,
+        source_id=source_id,
+        destination_id=destination_id,
         level=level,
         chunk=chunk,
         throttle=throttle,

@@ -44,6 +44,7 @@ class SpanTask:
     level: int
     chunk: int
     throttle: int | None
+    cluster_ids: tuple[str, str]
     spans: tuple[ParitySpan, ...]
 
     def to_compare_task(self) -> CompareTask:
@@ -55,6 +56,7 @@ class SpanTask:
             chunk=self.chunk,
             pieces=tuple(span.range for span in self.spans),
             throttle=self.throttle,
+            cluster_ids=self.cluster_ids,
         )
 
 
@@ -68,6 +70,7 @@ def make_span_tasks(plan: ParityPlan, packed: Sequence[tuple[ParitySpan, ...]], 
             level=plan.level,
             chunk=plan.chunk,
             throttle=divide_throttle(plan.throttle, at_once),
+            cluster_ids=(plan.source_id, plan.destination_id),
             spans=spans,
         )
         for spans in packed

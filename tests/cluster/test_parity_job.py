@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.parity.parity_plan import encode_plan, parse_plan
@@ -96,6 +97,27 @@ def test_what_was_not_run_is_indeterminate_and_another_mirrors_plan_is_refused(
     other.write_bytes(encode_plan(msgspec.structs.replace(earlier, producer_id=earlier.producer_id + 1)))
     with pytest.raises(Refused, match="an earlier one of this name"):
         invoked("parity-job", "judge", str(other), "--table", str(tmp_path / "none"), *config)
+
+
+def test_what_tasks_read_of_another_cluster_proves_nothing(pair: Pair, mirror: tuple[str, str], tmp_path: Path) -> None:
+    name, _ = mirror
+    config, table = ("--config", str(pair.config_path)), ("--table", str(tmp_path / "table"))
+    (planned,) = answered("parity-job", "plan", name, "--output", str(tmp_path), *config)["plans"]
+    document = yaml.safe_load(pair.config_path.read_text(encoding="utf-8"))
+    document["clusters"]["west"] = document["clusters"]["east"]  # where tasks run, west's address leads to east
+    seen_by_tasks = pair.config_path.with_name("seen-by-tasks.yaml")
+    seen_by_tasks.write_text(yaml.safe_dump(document), encoding="utf-8")
+    plan = parse_plan(Path(planned["file"]).read_bytes(), "plan")
+    given = tmp_path / "given.json"
+    given.write_bytes(encode_plan(msgspec.structs.replace(plan, config_path=str(seen_by_tasks))))
+    answered("parity-job", "run", str(given), *table, "--runner", "local")
+    told = answered(
+        "parity-job", "judge", str(given), *table, "--output", str(tmp_path / "report"), *config, exit_code=4
+    )
+    assert told["records"] == 0
+    assert all(plan.source_id in reason and plan.destination_id in reason for reason in told["reasons"][:1])
+    rows = answered("mirror", "describe", name, *config)["rows"]
+    assert {row["verified_end"] for row in rows}.isdisjoint({300})
 
 
 def test_tasks_need_no_secret_of_the_control_principal(pair: Pair, mirror: tuple[str, str], tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ def plan() -> ParityPlan:
         producer_id=1,
         source=ClusterName("east"),
         destination=ClusterName("west"),
+        source_id="id-of-east",
+        destination_id="id-of-west",
         level=3,
         chunk=10,
         throttle=None,
