@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from demo.airflow import AirflowFailed
+from mirror_core.model.names import MirrorName
 from mirror_core.model.run import RunKind, RunState
+from mirror_core.supervisor.lifecycle import stop_supervisor
 from mirrorbook_tools.sandbox.credentials import CONTROL, DATA
 from tests.support import celery_airflow
 from tests.support.celery_airflow import make_airflow
@@ -98,3 +100,6 @@ def test_a_mirrors_own_dags_move_it_and_bring_it_home_and_move_no_other(
         assert len(read_all(pair.east, topic)) >= 555
     finally:
         airflow.stop()
+        home_folder = airflow.folder / "mirrorbook" / "data-plane"
+        for folder in sorted(home_folder.iterdir()) if home_folder.is_dir() else ():
+            stop_supervisor(home_folder, MirrorName(folder.name))
