@@ -191,11 +191,15 @@ def _restore_mirror_settings(
         return
     with ClusterClient(link.source) as source:
         check_cluster_ids(link, source, destination)
-        rows, settings = sync_configs(link, writer.state, source, destination, topics, dry_run=False)
-    if settings:
-        writer.put(*settings)
-    undone = [f"{row.subject}: {row.reason}" for row in rows if row.reason.startswith("left out") and not row.done]
-    unread = topics.keys() - {record.topic for record in settings}
+        config_sync = sync_configs(link, writer.state, source, destination, topics, dry_run=False)
+    if config_sync.new_settings:
+        writer.put(*config_sync.new_settings)
+    undone = [
+        f"topic {topic}: {link.destination.name} refuses {key}: {error}"
+        for topic, errors in sorted(config_sync.refused.items())
+        for key, error in sorted(errors.items())
+    ]
+    unread = topics.keys() - {record.topic for record in config_sync.new_settings}
     if undone or unread:
         raise Refused(f"mirror {link.mirror.name}: change", [*undone, *map(_format_disputed, sorted(unread))])
 

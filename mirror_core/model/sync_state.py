@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import MirrorName, Offset, PartitionOffsets
 
 
@@ -124,3 +125,12 @@ class UnsyncedGroups:
     mirror: MirrorName
     unsupported_groups: tuple[str, ...] = ()
     uncommitted: tuple[UncommittedGroupOffset, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigSync:
+    rows: tuple[DriftRow, ...]
+    new_settings: tuple[TopicSettings, ...]
+    """To record for promotion."""
+    refused: Mapping[str, Mapping[str, RemoteFault]]
+    """Topic -> setting that the mirror needs -> why the destination does not take it."""

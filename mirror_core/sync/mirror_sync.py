@@ -121,10 +121,10 @@ def _run_sync(
         if SyncCategory.CONFIGS in only:
             rows += _correct_state_topic(destination, dry_run=log is None)
             rows += list_left_out_rows(placement) if log is None else []
-            config_rows, new_settings = sync_configs(link, state, source, destination, ready, dry_run=log is None)
-            rows += config_rows
-            if log is not None and new_settings:
-                log.put(*new_settings)
+            config_sync = sync_configs(link, state, source, destination, ready, dry_run=log is None)
+            rows += config_sync.rows
+            if log is not None and config_sync.new_settings:
+                log.put(*config_sync.new_settings)
         # A mirror without topics left manages no ACLs and offsets any more.
         if SyncCategory.ACLS in only and (syncable_topics or not stopped):
             groups = list_groups_in_scope(link, source)

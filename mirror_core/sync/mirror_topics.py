@@ -38,7 +38,7 @@ from mirror_core.kafka.topics import (
 )
 from mirror_core.model.errors import MissingPermission, RemoteFault, SettingRefused
 from mirror_core.model.mirror import FailureKind, PartitionState
-from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory, TopicSettings
+from mirror_core.model.sync_state import ConfigSync, DriftRow, SyncAction, SyncCategory, TopicSettings
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import STATE_TOPIC as STATE_TOPIC
 from mirror_core.state.state_records import State
@@ -376,8 +376,7 @@ def sync_configs(
     topics: Mapping[str, TopicMetadata],
     *,
     dry_run: bool,
-) -> tuple[list[DriftRow], list[TopicSettings]]:
-    """Returns also settings to record for promotion."""
+) -> ConfigSync:
     (source_configs, hidden), (destination_configs, hidden_destination) = (
         describe_visible_configs(side, topics, len(topics)) for side in (source, destination)
     )
@@ -434,7 +433,7 @@ def sync_configs(
         )
         if settings != state.topic_settings.get((link.mirror.name, name)):
             new_settings.append(settings)
-    return rows, new_settings
+    return ConfigSync(rows=tuple(rows), new_settings=tuple(new_settings), refused=outcome)
 
 
 def apply_config_changes(
