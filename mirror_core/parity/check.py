@@ -30,7 +30,7 @@ from mirror_core.model.errors import BadRequest, RemoteFault
 from mirror_core.model.names import ClusterName
 from mirror_core.model.parity_verdict import ParityRange, ParityResult
 from mirror_core.parity.comparable_ranges import format_missing_partition
-from mirror_core.parity.compare import CompareTask, compare_task, list_compacted_topics, read_ends
+from mirror_core.parity.compare import CompareTask, compare_task, fetch_cluster_ids, list_compacted_topics, read_ends
 
 OnParityProgress = Callable[[ParityResult], None]
 PROGRESS_INTERVAL_S: Final = 5.0
@@ -179,9 +179,15 @@ def check_parity(
         values=values,
     )
     ends, shared = compare_ends(config, source, destination, ranges)
+    cluster_ids = None
+    if opened_by_tasks and shared:
+        try:
+            cluster_ids = fetch_cluster_ids(config, source, destination)
+        except RemoteFault as error:
+            ends, shared = [*ends, *(_to_unknown_end_row(wanted, str(error)) for wanted in shared)], []
     rows, progress = ParityRowBuffer(ends), ParityProgress(on_progress, ranges, level, ends) if on_progress else None
     for shares in plan_rounds(shared, tasks, chunk) if level > LEVEL_ENDS else ():
-        for new_rows in run([task(pieces=pieces) for pieces in shares]):
+        for new_rows in run([task(pieces=pieces, cluster_ids=cluster_ids) for pieces in shares]):
             rows.add(new_rows)
             if progress:
                 progress.add(new_rows)

@@ -153,6 +153,14 @@ def read_ends(
     return BothLogEnds(ends, unknown)
 
 
+def fetch_cluster_ids(config: Config, source: ClusterName, destination: ClusterName) -> tuple[str, str]:
+    with (
+        ClusterClient(config.cluster(source), Principal.CONTROL) as source_client,
+        ClusterClient(config.cluster(destination), Principal.CONTROL) as destination_client,
+    ):
+        return source_client.metadata(()).cluster_id, destination_client.metadata(()).cluster_id
+
+
 def list_compacted_topics(
     config: Config, source: ClusterName, destination: ClusterName, topics: Collection[str]
 ) -> CompactedTopics:

@@ -11,6 +11,10 @@ import pytest
 import yaml
 
 from mirror_core.model.errors import BadRequest, Refused
+from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.parity_verdict import ParityRange, ParityResult, ParityVerdict
+from mirror_core.parity.check import check_parity
+from mirror_core.parity.compare import compare_task
 from mirror_core.parity.parity_plan import encode_plan, parse_plan
 from tests.support.cli_process import invoked
 from tests.support.kafka_clients import Pair, new_topic, produce
@@ -99,14 +103,20 @@ def test_what_was_not_run_is_indeterminate_and_another_mirrors_plan_is_refused(
         invoked("parity-job", "judge", str(other), "--table", str(tmp_path / "none"), *config)
 
 
+def write_misled_configuration(pair: Pair) -> Path:
+    """As a task's machine may have it: west's address leads to east."""
+    document = yaml.safe_load(pair.config_path.read_text(encoding="utf-8"))
+    document["clusters"]["west"] = document["clusters"]["east"]
+    path = pair.config_path.with_name("seen-by-tasks.yaml")
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return path
+
+
 def test_what_tasks_read_of_another_cluster_proves_nothing(pair: Pair, mirror: tuple[str, str], tmp_path: Path) -> None:
     name, _ = mirror
     config, table = ("--config", str(pair.config_path)), ("--table", str(tmp_path / "table"))
     (planned,) = answered("parity-job", "plan", name, "--output", str(tmp_path), *config)["plans"]
-    document = yaml.safe_load(pair.config_path.read_text(encoding="utf-8"))
-    document["clusters"]["west"] = document["clusters"]["east"]  # where tasks run, west's address leads to east
-    seen_by_tasks = pair.config_path.with_name("seen-by-tasks.yaml")
-    seen_by_tasks.write_text(yaml.safe_dump(document), encoding="utf-8")
+    seen_by_tasks = write_misled_configuration(pair)
     plan = parse_plan(Path(planned["file"]).read_bytes(), "plan")
     given = tmp_path / "given.json"
     given.write_bytes(encode_plan(msgspec.structs.replace(plan, config_path=str(seen_by_tasks))))
@@ -118,6 +128,33 @@ def test_what_tasks_read_of_another_cluster_proves_nothing(pair: Pair, mirror: t
     assert all(plan.source_id in reason and plan.destination_id in reason for reason in told["reasons"][:1])
     rows = answered("mirror", "describe", name, *config)["rows"]
     assert {row["verified_end"] for row in rows}.isdisjoint({300})
+
+
+def test_nor_does_what_executors_read_of_it_by_their_own_configuration(
+    pair: Pair, mirror: tuple[str, str], tmp_path: Path
+) -> None:
+    _, topic = mirror
+    ranges = [ParityRange(partition=Partition(topic, n), start=Offset(0), end=Offset(300)) for n in (0, 1)]
+
+    def compared(opened_by_tasks: Path) -> ParityResult:
+        return check_parity(
+            pair.config_path,
+            ClusterName("east"),
+            ClusterName("west"),
+            ranges,
+            None,
+            run=lambda tasks: [compare_task(task) for task in tasks],
+            tasks=2,
+            level=3,
+            chunk=100,
+            demands=None,
+            opened_by_tasks=opened_by_tasks,
+        )
+
+    assert compared(pair.config_path).verdict is ParityVerdict.PASSED
+    misled = compared(write_misled_configuration(pair))
+    assert (misled.verdict, misled.records) == (ParityVerdict.INDETERMINATE, 0)
+    assert all("was to be compared" in reason for reason in misled.reasons[:2])
 
 
 def test_tasks_need_no_secret_of_the_control_principal(pair: Pair, mirror: tuple[str, str], tmp_path: Path) -> None:

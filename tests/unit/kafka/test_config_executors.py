@@ -127,6 +127,7 @@ def test_tasks_that_compare_are_told_the_drivers_own_name_of_the_file(
         told.extend(task.config_path for task in tasks)
 
     monkeypatch.setattr(check, "compare_ends", lambda *asked: ([], [wanted]))
+    monkeypatch.setattr(check, "fetch_cluster_ids", lambda *asked: ("id", "id"))
     west = ClusterName("west")
     check.check_parity(
         path, west, west, [wanted], None, run=compared, tasks=1, level=3, chunk=10, demands=None, opened_by_tasks=other
