@@ -206,7 +206,7 @@ def test_what_belongs_together_is_said_in_the_file_also_for_the_way_home(tmp_pat
         ("together: [orders]", "a list of lists"),
         ("together: [[]]", "a list of lists"),
         ("together: [['(']]", "not a regular expression"),
-        ("apart: []", "`owner`, `switch` and `together` only"),
+        ("apart: []", "`owner`, `rto`, `switch` and `together` only"),
     ):
         path.write_text(f"{head}{wrong}\n")
         with pytest.raises(BadRequest, match=why):
