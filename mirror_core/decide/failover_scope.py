@@ -28,7 +28,7 @@ from mirror_core.decide.mirror_snapshot import (
 from mirror_core.model.config_sections import WriteBarrier
 from mirror_core.model.figures import FigureItems, FigureKey
 from mirror_core.model.findings import Finding
-from mirror_core.model.mirror import PartitionStatus
+from mirror_core.model.mirror import FailureKind, PartitionStatus
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunMode
 
@@ -188,6 +188,15 @@ def build_scope(snapshot: MirrorSnapshot) -> FailoverScope:
             if name not in left_out
         )
     )
+
+
+def find_gone_topics(snapshot: MirrorSnapshot) -> frozenset[str]:
+    """What their copies hold is promoted: the source has nothing newer. Of an unseen source: as was recorded."""
+    topics = {p.topic for p in snapshot.statuses} - find_lost_topics(snapshot)
+    if isinstance(snapshot.source, SourceSnapshot):
+        return frozenset(topics - snapshot.source.topics.keys() - snapshot.source.hidden.topics)
+    deleted = {p.topic for p, status in snapshot.statuses.items() if status.kind is FailureKind.GONE}
+    return frozenset(topics & deleted)
 
 
 def find_lost_topics(snapshot: MirrorSnapshot) -> frozenset[str]:

@@ -83,7 +83,7 @@ class LossBound:
 
     @property
     def missing_in_all(self) -> int | None:
-        """None: unknown of a partition, or the mirror has none yet."""
+        """Unknown where it is unknown of one partition, and where the mirror has none yet."""
         return self.known_missing if self.partitions and not self.unknown_partitions else None
 
     @property

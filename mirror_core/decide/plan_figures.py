@@ -12,7 +12,7 @@ from mirror_core.decide.clock_skew import compute_age_s
 from mirror_core.decide.consistency_groups import list_completeness_figures
 from mirror_core.decide.deletion_hold import list_held_figures
 from mirror_core.decide.drills import FORECAST_KEYS
-from mirror_core.decide.failover_scope import find_lost_topics
+from mirror_core.decide.failover_scope import find_gone_topics, find_lost_topics
 from mirror_core.decide.fence_state import describe_fence, warn_pending_fence
 from mirror_core.decide.group_offset_rules import format_all_uncommitted
 from mirror_core.decide.loss_bound import (
@@ -40,7 +40,7 @@ from mirror_core.decide.verification import find_differences, format_differences
 from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.figures import FigureItems, FigureKey, Figures, FigureValue
 from mirror_core.model.findings import Finding
-from mirror_core.model.mirror import DesiredState, Lease, PartitionState, PartitionStatus, is_lease_fresh
+from mirror_core.model.mirror import DesiredState, FailureKind, Lease, PartitionState, PartitionStatus, is_lease_fresh
 from mirror_core.model.names import Partition
 from mirror_core.model.parity_verdict import UNREADABLE_KIND_PREFIX
 from mirror_core.model.run import RunMode
@@ -151,8 +151,10 @@ def _warn_state_writers(snapshot: MirrorSnapshot) -> Iterator[Finding]:
 
 
 def _warn_failed_partitions(snapshot: MirrorSnapshot) -> Iterator[Finding]:
-    lacking = find_without_copy(snapshot)
-    if failed := [p for p in list_failed(snapshot) if p not in lacking]:
+    lacking, gone_topics = find_without_copy(snapshot), find_gone_topics(snapshot)
+    failed = [p for p in list_failed(snapshot) if p not in lacking]
+    failed = [p for p in failed if p.topic not in gone_topics or snapshot.statuses[p].kind is not FailureKind.GONE]
+    if failed:
         yield Finding(
             "partitions_failed",
             snapshot.mirror.name,
@@ -160,6 +162,8 @@ def _warn_failed_partitions(snapshot: MirrorSnapshot) -> Iterator[Finding]:
             failures=[f"{p}{_format_failure(snapshot.statuses[p])}" for p in failed[:MAX_LISTED_FAILED]],
             more=max(0, len(failed) - MAX_LISTED_FAILED),
         )
+    if gone_topics:
+        yield Finding("topics_gone_from_source", snapshot.mirror.source, topics=sorted(gone_topics))
 
 
 def _format_failure(status: PartitionStatus) -> str:
@@ -173,8 +177,6 @@ def _warn_source(snapshot: MirrorSnapshot, source: SourceSnapshot) -> Iterator[F
         yield Finding("stray_denials", name, reason=source.stray_denials_warning)
     if not source.authorizer and not snapshot.source_authorizer.is_foreign:
         yield Finding("source_without_acls", name, reason=snapshot.source_authorizer.authorizer.no_acl_reason)
-    for topic in sorted({p.topic for p in snapshot.statuses} - set(source.topics) - source.hidden.topics):
-        yield Finding("topic_gone_from_source", topic, source=name)
     if source.offline_partitions:
         yield Finding("source_partitions_offline", name, partitions=source.offline_partitions)
     if source.transactions:

@@ -28,6 +28,7 @@ from mirror_core.model.config_sections import AuthorizerConfig, AuthorizerKind
 from mirror_core.model.figures import FigureKey, Figures
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import (
+    FailureKind,
     GroupSyncTime,
     Lease,
     NeverCopied,
@@ -291,8 +292,7 @@ def test_what_a_person_should_know_before_approving(view: MirrorSnapshot) -> Non
     source = replace(SOURCE, authorizer=False, transactions=("tx-1", "tx-2"), topics={"a": SOURCE.topics["a"]})
     text = warned(replace(view, source=source, destination=replace(DESTINATION, authorizer=False)))
     assert "east has no authorizer" in text
-    assert "topic b no longer exists or matches on east" in text
-    assert "topic a no longer" not in text
+    assert "b is gone from east, or no longer mirrored: what was copied is promoted" in text
     assert "open transactions on east (tx-1, tx-2)" in text
     assert "while it stands, no producer of these ids can write anything there, other topics included" in text
     assert "west has no authorizer" in text
@@ -335,6 +335,33 @@ def test_a_failed_partition_is_named_with_its_offset_and_its_reason(view: Mirror
     assert text == f"{head}a-1 at offset 0 (damaged)"
     nowhere = replace(failed, failed_at=None)
     assert warned(replace(view, statuses={**view.statuses, A1: nowhere})) == f"{head}a-1 (damaged)"
+
+
+@pytest.mark.parametrize("is_source_seen", [True, False])
+def test_a_topic_that_was_deleted_on_the_source_lacks_no_newer_records(
+    view: MirrorSnapshot, *, is_source_seen: bool
+) -> None:
+    deleted = replace(status(B0, PartitionState.FAILED), reason="deleted", kind=FailureKind.GONE)
+    source = replace(SOURCE, topics={"a": SOURCE.topics["a"]}) if is_source_seen else UnseenCluster("dead")
+    gone = replace(view, statuses={**view.statuses, B0: deleted}, source=source, mode=RunMode.UNPLANNED)
+
+    def list_said(snapshot: MirrorSnapshot) -> dict[str, Finding]:
+        return {finding.code: finding for finding in list_plan_warnings(snapshot)}
+
+    said = list_said(gone)
+    assert "partitions_failed" not in said
+    assert (said["topics_gone_from_source"].subject, said["topics_gone_from_source"].values["topics"]) == (
+        "east",
+        ("b",),
+    )
+    damaged = list_said(replace(gone, statuses={**gone.statuses, B0: replace(deleted, kind=FailureKind.CORRUPT)}))
+    assert "partitions_failed" in damaged, "records were there that it lacks"
+    assert ("topics_gone_from_source" in damaged) is is_source_seen
+    shown_again = list_said(replace(gone, source=SOURCE))
+    assert "partitions_failed" in shown_again, "its brokers were behind: there are newer records"
+    assert "topics_gone_from_source" not in shown_again
+    elsewhere = replace(gone, destination=replace(DESTINATION, topics={"a": DESTINATION.topics["a"]}))
+    assert "topics_gone_from_source" not in list_said(elsewhere), "nothing of it is promoted"
 
 
 def test_many_failed_partitions_are_one_warning_and_push_no_other_one_out_of_sight(view: MirrorSnapshot) -> None:
