@@ -205,7 +205,7 @@ def plan_acls(
     """`ledger` and `other_ledgers`: this mirror's and other mirrors' entries for the destination."""
     own_entries, topics = {entry.acl: entry for entry in ledger}, SortedNames(scope.topics)
     excluded_acls = {acl for acl in source if not is_carried_acl(acl, scope.principal_filter)}
-    source = source - excluded_acls
+    all_source, source = source, source - excluded_acls
     shared_acls = {entry.acl for entry in other_ledgers if entry.purpose in (AclPurpose.COPIED, AclPurpose.PROMOTED)}
     carried, left_out = select_carried_acls(source, scope)
     excluded_acls = {acl for acl in excluded_acls if acl.principal not in scope.own_principals}
@@ -214,9 +214,11 @@ def plan_acls(
     narrowed = {acl for acl in translated if _must_wait_for_promotion(acl)}
     immediate_acls = (translated - narrowed) | set(_expand_to_names(narrowed, topics, SortedNames(scope.groups)))
     staged_acls |= narrowed
-    all_immediate, all_staged = _translate_acls(source - scope.own_acls)
+    # Staged rights of excluded principals are kept, and their demotions: they may be the applications' rights at home.
+    all_rights, all_staged = _translate_acls(all_source - scope.own_acls)
+    all_staged |= {acl for acl in all_rights if _must_wait_for_promotion(acl)} | narrowed
+    all_immediate, _ = _translate_acls(source - scope.own_acls)
     wide_acls = {acl for acl in all_immediate if _must_wait_for_promotion(acl)}
-    all_staged |= wide_acls | narrowed
     all_immediate = (all_immediate - wide_acls) | immediate_acls | _select_backed_acls(own_entries, wide_acls)
     immediate_acls |= {
         denial for denial in scope.required_denials if denial in own_entries or denial not in destination
@@ -241,7 +243,6 @@ def plan_acls(
         and e.acl in destination - shared_acls
         and not find_forgery_reason(e, scope.own_principals)
     ]
-    withdrawn_acls = {e.acl for e in withdrawn}
     own_acls = {acl for acl, entry in own_entries.items() if entry.purpose in (AclPurpose.COPIED, AclPurpose.PROMOTED)}
     return AclPlan(
         create=_sort_acls(acl for acl in immediate_acls - destination),
@@ -258,7 +259,7 @@ def plan_acls(
             if (entry.purpose is AclPurpose.COPIED and acl in all_immediate - immediate_acls)
             or (entry.purpose is AclPurpose.STAGED and acl in all_staged - staged_acls)
         ),
-        left_out=tuple(sorted((acl, why) for acl, why in left_out.items() if acl not in withdrawn_acls)),
+        left_out=tuple(sorted((acl, why) for acl, why in left_out.items() if acl not in own_entries)),
         unprotected_grants=_sort_acls(
             acl
             for acl in find_changing_grants(destination, scope.topics, scope.own_principals)
@@ -270,7 +271,7 @@ def plan_acls(
                 *(replace(own_entries[acl], purpose=AclPurpose.DEMOTED) for acl in newly_demoted),
                 *update_demotions(
                     own_entries.values(),
-                    source - scope.own_acls,
+                    all_source - scope.own_acls,
                     {e.acl for e in withdrawn if e.purpose is AclPurpose.STAGED},
                 ),
             )

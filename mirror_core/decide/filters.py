@@ -83,11 +83,19 @@ def build_group_filter(mirror: Mirror) -> GroupFilter:
     return GroupFilter(include, exclude, drilled=get_drill_group(mirror.name))
 
 
+def build_promotion_filter(mirror: Mirror) -> NameFilter:
+    """Whose staged rights a promotion grants. A way home gives back to everybody what was taken there."""
+    return EVERY_NAME if mirror.failback_run else build_principal_filter(mirror)
+
+
 def build_principal_filter(mirror: Mirror) -> NameFilter:
     return NameFilter(
         _compile_patterns("--principals", mirror.principals),
         _compile_patterns("--exclude-principals", mirror.exclude_principals),
     )
+
+
+EVERY_NAME = NameFilter((compile_name_pattern("", ".*"),))
 
 
 def _compile_patterns(option: str, expressions: Iterable[str]) -> tuple[NamePattern, ...]:

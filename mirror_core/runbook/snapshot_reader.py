@@ -29,7 +29,12 @@ from mirror_core.decide.acl_plan import (
 from mirror_core.decide.clock_skew import compute_observer_ahead_ms, to_owner_clock_ms
 from mirror_core.decide.drills import forecast_standstill
 from mirror_core.decide.fence_limits import format_stray_warning
-from mirror_core.decide.filters import build_group_filter, build_principal_filter, build_topic_filter
+from mirror_core.decide.filters import (
+    build_group_filter,
+    build_principal_filter,
+    build_promotion_filter,
+    build_topic_filter,
+)
 from mirror_core.decide.mirror_change import drop_left_topics, list_leaving_topics, select_staying
 from mirror_core.decide.mirror_snapshot import (
     NO_HIDDEN_TOPICS,
@@ -362,7 +367,8 @@ def compute_promotion_rights(
     mirror, own_principal_names = link.mirror, list_own_principals(link)
     principal_filter = build_principal_filter(mirror)
     entries = (e for e in state.ledger_entries(mirror.name) if e.cluster == mirror.destination)
-    ledger = tuple(e for e in entries if is_carried_acl(e.acl, principal_filter))
+    promotion_filter = build_promotion_filter(mirror)
+    ledger = tuple(e for e in entries if is_carried_acl(e.acl, promotion_filter))
     all_grants = source.grants if isinstance(source, SourceSnapshot) else ()
     carried_grants = tuple(acl for acl in all_grants if is_carried_acl(acl, principal_filter))
     source_acls = carried_grants if isinstance(source, SourceSnapshot) and source.authorizer else None

@@ -18,7 +18,7 @@ from mirror_core.decide.acl_plan import (
     plan_promotion_grants,
     warn_promotion_grants,
 )
-from mirror_core.decide.filters import build_group_filter, build_principal_filter
+from mirror_core.decide.filters import build_group_filter, build_principal_filter, build_promotion_filter
 from mirror_core.kafka.acl_requests import (
     AuthorizerOff,
     BrokerAcls,
@@ -300,7 +300,7 @@ def _format_unlifted_denials(link: MirrorLink, state: State, no_authorizer: Auth
 def _plan_promotion(
     link: MirrorLink, state: State, topics: Collection[str], destination_topics: Collection[str]
 ) -> PromotionGrants:
-    carried = build_principal_filter(link.mirror)
+    carried = build_promotion_filter(link.mirror)
     entries = [e for e in state.ledger_entries(link.mirror.name) if e.cluster == link.destination.name]
     # Also before a sync has followed a changed filter.
     entries = [e for e in entries if is_carried_acl(e.acl, carried)]

@@ -26,14 +26,8 @@ TOPICS = ("orders-1", "orders-2", "bills")
 GROUPS = ("orders-app", "bills-app")
 
 
-def scope(
-    topics: tuple[str, ...] = TOPICS,
-    own_acls: frozenset[Acl] = frozenset(),
-    *,
-    principals: tuple[str, ...] = (".*",),
-    exclude_principals: tuple[str, ...] = (),
-) -> AclScope:
-    mirror = Mirror(
+def make_mirror(principals: tuple[str, ...] = (".*",), exclude_principals: tuple[str, ...] = ()) -> Mirror:
+    return Mirror(
         name=MIRROR,
         source=ClusterName("east"),
         destination=WEST,
@@ -47,6 +41,16 @@ def scope(
         desired=DesiredState.STARTED,
         created_ms=0,
     )
+
+
+def scope(
+    topics: tuple[str, ...] = TOPICS,
+    own_acls: frozenset[Acl] = frozenset(),
+    *,
+    principals: tuple[str, ...] = (".*",),
+    exclude_principals: tuple[str, ...] = (),
+) -> AclScope:
+    mirror = make_mirror(principals, exclude_principals)
     return AclScope(
         topics=topics,
         groups=GROUPS,

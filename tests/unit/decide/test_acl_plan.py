@@ -15,6 +15,7 @@ from mirror_core.decide.acl_plan import (
     format_narrowed_acls,
     translate_acl,
 )
+from mirror_core.decide.filters import build_principal_filter, build_promotion_filter
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 from mirror_core.model.names import MirrorName
 from mirror_core.rights.acl_rules import (
@@ -26,7 +27,21 @@ from mirror_core.rights.acl_rules import (
     is_wildcard_grant,
 )
 from mirror_core.rights.ledger_rules import find_forgery_reason
-from tests.support.acl_views import ALL, GROUPS, MIRROR, READ, TOPICS, WEST, WRITE, acl, acls, entry, plan, scope
+from tests.support.acl_views import (
+    ALL,
+    GROUPS,
+    MIRROR,
+    READ,
+    TOPICS,
+    WEST,
+    WRITE,
+    acl,
+    acls,
+    entry,
+    make_mirror,
+    plan,
+    scope,
+)
 
 
 def test_reading_is_copied_and_writing_is_staged() -> None:
@@ -92,18 +107,27 @@ def test_an_excluded_principal_gets_no_right_and_keeps_its_denials() -> None:
     assert narrow == made
 
 
-def test_rights_of_a_principal_that_is_excluded_later_are_withdrawn() -> None:
+def test_copied_rights_of_a_principal_that_is_excluded_later_are_withdrawn_and_staged_ones_kept() -> None:
     held = (entry(READ), entry(WRITE, AclPurpose.STAGED))
     made = plan({READ, WRITE}, {READ}, held, of=scope(exclude_principals=(".*",)))
     assert [e.acl for e in made.remove] == [READ]
-    assert [e.acl for e in made.forget] == [WRITE]
+    assert made.forget == ()
+    assert [e.acl for e in made.out_of_scope] == [WRITE]
+    assert made.left_out == ()
 
 
-def test_a_demotion_of_a_principal_that_is_excluded_later_stays_at_promotion() -> None:
+def test_a_demotion_of_an_excluded_principal_is_lifted_by_promotion_whenever_it_was_excluded() -> None:
     denied = acl(Operation.WRITE, permission=Permission.DENY)
     held = (entry(WRITE, AclPurpose.STAGED), entry(denied, AclPurpose.DEMOTED))
     made = plan({WRITE}, {WRITE, denied}, held, of=scope(exclude_principals=("User:app",)))
-    assert made.repurposed == (entry(denied, AclPurpose.WITHDRAWN),)
+    assert made.repurposed == ()
+
+
+def test_a_way_home_gives_excluded_principals_back_what_they_had() -> None:
+    mirror = replace(make_mirror(exclude_principals=("User:app",)), failback_run="run-1")
+    assert "User:app" in build_promotion_filter(mirror)
+    assert "User:app" not in build_principal_filter(mirror)
+    assert "User:app" not in build_promotion_filter(replace(mirror, failback_run=""))
 
 
 def test_what_two_mirrors_copied_goes_with_the_last_of_them() -> None:
