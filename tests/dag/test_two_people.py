@@ -228,7 +228,7 @@ def _conductor(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[App
     failover = Failover(LINK, cast("Any", None), started_by="airflow mirror_failover/r1 by ann")
 
     def begin(plan_hash: str, choice: object, *, approved_by: ApprovalPolicy, silent: bool) -> Any:
-        begun.append(cast("Any", failover)._check_approvals(desk.state, approved_by, plan_hash, standalone=True))
+        begun.append(cast("Any", failover)._check_approvals(desk.state, approved_by, plan_hash, part_of=None))
         return SimpleNamespace(id="r1")
 
     engine = SimpleNamespace(begin=begin, find_run_to_resume=lambda plan_hash: None)
