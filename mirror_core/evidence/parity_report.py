@@ -122,27 +122,27 @@ def warm_up() -> None:
     pa.array([], pa.int64())
 
 
+def to_columns(row: ParityRow) -> dict[str, Any]:
+    """The columns that each table of chunks has."""
+    return {
+        "topic": row.partition.topic,
+        "partition": row.partition.index,
+        "chunk": row.chunk,
+        "start": row.start,
+        "end": row.end,
+        "level": row.level,
+        "src_count": row.src_count,
+        "dst_count": row.dst_count,
+        "src_digest": row.src_digest,
+        "dst_digest": row.dst_digest,
+        "differing": row.differing,
+        "error": row.error,
+    }
+
+
 def to_table(rows: Sequence[ParityRow], level: int) -> pa.Table:
     return pa.Table.from_pylist(
-        [
-            {
-                "topic": row.partition.topic,
-                "partition": row.partition.index,
-                "chunk": row.chunk,
-                "start": row.start,
-                "end": row.end,
-                "level": row.level,
-                "src_count": row.src_count,
-                "dst_count": row.dst_count,
-                "src_digest": row.src_digest,
-                "dst_digest": row.dst_digest,
-                "compared": count_sample(row, level),
-                "differing": row.differing,
-                "error": row.error,
-            }
-            for row in rows
-        ],
-        schema=PARITY_SCHEMA,
+        [{**to_columns(row), "compared": count_sample(row, level)} for row in rows], schema=PARITY_SCHEMA
     )
 
 

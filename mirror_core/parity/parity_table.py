@@ -20,10 +20,11 @@ import pyarrow.parquet as pq
 from mirror_core.decide.parity_result import ParityRow, ParityRowBuffer
 from mirror_core.decide.parity_spans import ParitySpan, pack_spans
 from mirror_core.evidence.file_store import Folder
+from mirror_core.evidence.parity_report import to_columns
 from mirror_core.evidence.table_schemas import PARITY_ROWS
 from mirror_core.kafka.connection_pool import CONNECTION_POOL
 from mirror_core.model.errors import Indeterminate
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityFinding
 from mirror_core.model.timing import now_ms
 from mirror_core.parity.check import DEFAULT_THREADS, divide_throttle
@@ -38,39 +39,25 @@ TABLE_ADVICE: Final = "make room and rights there, or give another folder (--tab
 class SpanTask:
     """Holds no secret."""
 
-    config_path: str
-    source: ClusterName
-    destination: ClusterName
-    level: int
-    chunk: int
-    throttle: int | None
-    cluster_ids: tuple[str, str]
+    comparison: CompareTask
+    """Covers the ranges of these spans."""
     spans: tuple[ParitySpan, ...]
-
-    def to_compare_task(self) -> CompareTask:
-        return CompareTask(
-            config_path=self.config_path,
-            source=self.source,
-            destination=self.destination,
-            level=self.level,
-            chunk=self.chunk,
-            pieces=tuple(span.range for span in self.spans),
-            throttle=self.throttle,
-            cluster_ids=self.cluster_ids,
-        )
 
 
 def make_span_tasks(plan: ParityPlan, packed: Sequence[tuple[ParitySpan, ...]], at_once: int) -> list[SpanTask]:
     """`at_once`: tasks that share the throttle."""
     return [
         SpanTask(
-            config_path=plan.config_path,
-            source=plan.source,
-            destination=plan.destination,
-            level=plan.level,
-            chunk=plan.chunk,
-            throttle=divide_throttle(plan.throttle, at_once),
-            cluster_ids=(plan.source_id, plan.destination_id),
+            comparison=CompareTask(
+                config_path=plan.config_path,
+                source=plan.source,
+                destination=plan.destination,
+                level=plan.level,
+                chunk=plan.chunk,
+                pieces=tuple(span.range for span in spans),
+                throttle=divide_throttle(plan.throttle, at_once),
+                cluster_ids=(plan.source_id, plan.destination_id),
+            ),
             spans=spans,
         )
         for spans in packed
@@ -79,11 +66,11 @@ def make_span_tasks(plan: ParityPlan, packed: Sequence[tuple[ParitySpan, ...]], 
 
 def compare_spans(task: SpanTask) -> pa.RecordBatch:
     """Both sides of each span, in one task."""
-    return _to_batch(task.spans, compare_task(task.to_compare_task()))
+    return _to_batch(task.spans, compare_task(task.comparison))
 
 
 def build_lost_rows(task: SpanTask, error: str) -> pa.RecordBatch:
-    return _to_batch(task.spans, to_unread_rows(task.to_compare_task(), error))
+    return _to_batch(task.spans, to_unread_rows(task.comparison, error))
 
 
 def _to_batch(spans: Sequence[ParitySpan], rows: Iterable[ParityRow]) -> pa.RecordBatch:
@@ -93,20 +80,9 @@ def _to_batch(spans: Sequence[ParitySpan], rows: Iterable[ParityRow]) -> pa.Reco
             {
                 "span": find_span.find(row).id,
                 "reading": reading,
-                "topic": row.partition.topic,
-                "partition": row.partition.index,
-                "chunk": row.chunk,
-                "start": row.start,
-                "end": row.end,
-                "level": row.level,
-                "src_count": row.src_count,
-                "dst_count": row.dst_count,
-                "src_digest": row.src_digest,
-                "dst_digest": row.dst_digest,
-                "differing": row.differing,
+                **to_columns(row),
                 "findings": _list_findings(row.findings),
                 "damaged": _list_findings(row.damaged),
-                "error": row.error,
                 "compared_at": time_ms * 1000,
             }
             for row in rows
