@@ -208,17 +208,18 @@ def plan_acls(
     all_source, source = source, source - excluded_acls
     shared_acls = {entry.acl for entry in other_ledgers if entry.purpose in (AclPurpose.COPIED, AclPurpose.PROMOTED)}
     carried, left_out = select_carried_acls(source, scope)
-    excluded_acls = {acl for acl in excluded_acls if acl.principal not in scope.own_principals}
-    left_out |= dict.fromkeys(_select_scoped_acls(excluded_acls, scope), EXCLUDED_PRINCIPAL)
+    excluded_of_applications = {acl for acl in excluded_acls if acl.principal not in scope.own_principals}
+    left_out |= dict.fromkeys(_select_scoped_acls(excluded_of_applications, scope), EXCLUDED_PRINCIPAL)
     translated, staged_acls = _translate_acls(carried)
     narrowed = {acl for acl in translated if _must_wait_for_promotion(acl)}
     immediate_acls = (translated - narrowed) | set(_expand_to_names(narrowed, topics, SortedNames(scope.groups)))
     staged_acls |= narrowed
-    # Staged rights of excluded principals are kept, and their demotions: they may be the applications' rights at home.
-    all_rights, all_staged = _translate_acls(all_source - scope.own_acls)
-    all_staged |= {acl for acl in all_rights if _must_wait_for_promotion(acl)} | narrowed
-    all_immediate, _ = _translate_acls(source - scope.own_acls)
+    all_immediate, all_staged = _translate_acls(source - scope.own_acls)
     wide_acls = {acl for acl in all_immediate if _must_wait_for_promotion(acl)}
+    # Staged rights of excluded principals are kept, and their demotions: they may be the applications' rights at home.
+    excluded_immediate, excluded_staged = _translate_acls(excluded_acls - scope.own_acls)
+    all_staged |= wide_acls | narrowed | excluded_staged
+    all_staged |= {acl for acl in excluded_immediate if _must_wait_for_promotion(acl)}
     all_immediate = (all_immediate - wide_acls) | immediate_acls | _select_backed_acls(own_entries, wide_acls)
     immediate_acls |= {
         denial for denial in scope.required_denials if denial in own_entries or denial not in destination

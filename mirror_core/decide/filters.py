@@ -84,7 +84,7 @@ def build_group_filter(mirror: Mirror) -> GroupFilter:
 
 
 def build_promotion_filter(mirror: Mirror) -> NameFilter:
-    """Whose staged rights a promotion grants. A way home gives back to everybody what was taken there."""
+    """Principals whose staged rights a promotion grants: on a way home everybody gets back what was taken there."""
     return EVERY_NAME if mirror.failback_run else build_principal_filter(mirror)
 
 

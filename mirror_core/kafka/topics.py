@@ -177,7 +177,7 @@ def try_alter_configs(
 
 
 def find_wrong_configs(topic_configs: TopicConfigs | None, wanted: Mapping[str, str]) -> dict[str, str]:
-    """What has to be set; empty without the topic."""
+    """Settings to correct. Empty without the topic."""
     return {} if topic_configs is None else dict(wanted.items() - topic_configs.effective.items())
 
 

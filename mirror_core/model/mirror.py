@@ -85,7 +85,7 @@ class Mirror:
     groups: tuple[str, ...] = (".*",)
     exclude_groups: tuple[str, ...] = ()
     principals: tuple[str, ...] = (".*",)
-    """Whose rights are synced: regular expressions such as `User:app-.*`. Denials are synced for everybody."""
+    """Regular expressions such as `User:app-.*` of those whose rights are synced. Denials are, of everybody."""
     exclude_principals: tuple[str, ...] = ()
     producer_id: int
     """At least 2**62, so no broker assigns it."""

@@ -91,7 +91,7 @@ def writing(pair: Pair, topic: str, user: str = "app") -> Iterator[list[int]]:
     stop = threading.Event()
 
     def delivered(error: KafkaError | None, message: object) -> None:
-        offset = message.offset()  # type: ignore[attr-defined]  # a confluent_kafka.Finding
+        offset = message.offset()  # type: ignore[attr-defined]  # a confluent_kafka.Message
         if error is None:
             acked.append(offset)
         else:
