@@ -106,20 +106,29 @@ def test_when_one_connection_to_a_broker_is_found_dead_the_others_are_not_tried(
 
 def test_one_that_only_takes_connections_is_not_waited_for_when_another_one_answers(tmp_path: Path) -> None:
     """Without signing in, and without TLS, nothing else tells them apart."""
+    is_asked = threading.Event()
+
+    def answer_after_both_are_asked() -> None:
+        assert is_asked.wait(60.0)
+        answer_metadata(well, 2)
+
+    def stop() -> None:
+        is_asked.set()
+        well.shutdown(socket.SHUT_RDWR)
+
     with socket.create_server(("127.0.0.1", 0)) as silent, socket.create_server(("127.0.0.1", 0)) as well:
+        silent.settimeout(60.0)
         ports = [listener.getsockname()[1] for listener in (silent, well)]
         config = open_to_all(ports[0], tmp_path, f",127.0.0.1:{ports[1]}")
-        with (
-            beside(partial(answer_metadata, well, 2), partial(well.shutdown, socket.SHUT_RDWR)),
-            ClusterClient(config, timeout_s=600.0) as client,
-        ):
+        with beside(answer_after_both_are_asked, stop), ClusterClient(config, timeout_s=600.0) as client:
             asking = Work(lambda: client.metadata(())).start()
-            wait_until(lambda: not asking.alive, timeout_s=60.0, why="the other one's answer is taken")
-            assert asking.result().topics == {}
             connection, _ = silent.accept()
             with connection:
                 connection.settimeout(60.0)
                 assert frame(connection), "it was asked"
+                is_asked.set()
+                wait_until(lambda: not asking.alive, timeout_s=60.0, why="the other one's answer is taken")
+                assert asking.result().topics == {}
                 assert connection.recv(1) == b"", "nobody waits for it, and the process may end"
 
 
