@@ -129,7 +129,7 @@ class LogEndsResponse:
     unknown: Mapping[Partition, UnknownLogEnd]
 
 
-def _require_clusters(cluster_ids: tuple[str, str], *sides: tuple[ClusterName, ClusterMetadata]) -> None:
+def _require_recorded_clusters(cluster_ids: tuple[str, str], *sides: tuple[ClusterName, ClusterMetadata]) -> None:
     """Else each of the other cluster's topics would seem to be a recreated one, and be FAILED."""
     for (name, metadata), recorded_id in zip(sides, cluster_ids, strict=True):
         if metadata.cluster_id != recorded_id:
@@ -160,7 +160,9 @@ class LogEndRequests:
         topics = {item.partition.topic for item in expected}
         source, destination = (client.metadata(topics) for client in (self.source, self.destination))
         if self._cluster_ids is not None:
-            _require_clusters(self._cluster_ids, (self.source.name, source), (self.destination.name, destination))
+            _require_recorded_clusters(
+                self._cluster_ids, (self.source.name, source), (self.destination.name, destination)
+            )
         source_ids = {item.partition: item.source_topic_id for item in expected}
         destination_ids = {item.partition: item.destination_topic_id for item in expected}
         return BothMetadata(

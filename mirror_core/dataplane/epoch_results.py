@@ -325,8 +325,8 @@ class EpochLength:
         if previous_s == self._usual_s < self.seconds:
             self._report_line(
                 f"comparing the logs of {interrupted} partition(s) takes longer than an epoch of {lasted_s:g} s: until "
-                f"it is done epochs last longer, {MAX_EPOCH_S:g} s at most. What is heeded when an epoch begins (new "
-                "topics, pause, throttle, recover) waits for that"
+                f"it is done epochs last longer, {MAX_EPOCH_S:g} s at most. New topics, pause, throttle and "
+                "recover take effect when the next epoch begins"
             )
         elif previous_s > self._usual_s == self.seconds:
             self._report_line(f"logs are compared: epochs last {self.seconds:g} s again")

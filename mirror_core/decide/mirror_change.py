@@ -222,8 +222,8 @@ def _list_refusals(change: FilterChange, changed: Mirror, inputs: ChangeInputs, 
     mirror = inputs.mirror
     if inputs.has_failed_over and change.has_filters:
         yield (
-            f"a failover has moved applications to cluster {mirror.destination}, by these filters: a failback leads"
-            f" back, and then they can be changed; use `mirrorbook failback plan {mirror.name}`"
+            f"a failover has moved applications to cluster {mirror.destination}: filters can be changed again after"
+            f" a failback; use `mirrorbook failback plan {mirror.name}`"
         )
     if plan.unfinished:
         if changed != mirror or _has_other_access(change, inputs, plan):
@@ -234,7 +234,7 @@ def _list_refusals(change: FilterChange, changed: Mirror, inputs: ChangeInputs, 
             )
         return
     if changed == mirror and not plan.released:
-        yield "this changes nothing: its filters are these already"
+        yield "this changes nothing: the mirror has these filters already"
     if not changed.topics:
         yield "no topics are left: `mirrorbook mirror stop` ends a mirror"
     leaving_copies = sorted({*plan.stops} & {p.topic for p, s in inputs.statuses.items() if s.destination_topic_id})

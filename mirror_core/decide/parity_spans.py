@@ -1,6 +1,6 @@
 """Cuts what is to be compared into spans of about as many bytes, and packs them into tasks.
 
-A span is what one task reads of both sides at once, and what is missing or lost by itself.
+A span is the smallest unit: one task reads it from both sides, and it can be missing or fail on its own.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _cut_range(
 
 
 def pack_spans(spans: Sequence[ParitySpan], tasks: int | None = None) -> list[tuple[ParitySpan, ...]]:
-    """Tasks of about as many bytes each, the largest first; by itself as many as make `SPAN_BYTES` each."""
+    """Tasks of about as many bytes each, the largest first. `tasks` None: as many as make `SPAN_BYTES` each."""
     if not spans:
         return []
     costs = {span.id: span.size_bytes + SPAN_COST_BYTES for span in spans}

@@ -18,7 +18,7 @@ class RtoVerdict(StrEnum):
     MET = "met"
     MISSED = "missed"
     UNKNOWN = "unknown"
-    """It lies between what is known for certain and what may have been."""
+    """The RTO lies between the shortest and the longest outage that are possible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class WriteOutage:
     at_most_s: float | None
     """Since the fence; in an unplanned run since the source was last observed. None: unknown."""
     accepted_s: float | None = None
-    """From then until every broker of the destination had taken a canary record. None: unknown."""
+    """From the start of `at_most_s` until every broker of the destination had taken a canary record. None: unknown."""
     rto_s: float | None = None
     """The mirror's limit when the run was approved. None: it had none."""
     rto: RtoVerdict | None = None

@@ -74,7 +74,7 @@ class AccessSituation:
     is_source_silent: bool
     is_copying: bool
     home: WriteAccess | None = None
-    """As the failover says that leads an open failback's applications home. None: unknown."""
+    """During a failback: what the reverse mirror's failover says. None: unknown."""
 
 
 def decide_write_access(situation: AccessSituation) -> WriteAccess:

@@ -310,4 +310,4 @@ def explain_existing(known: Mirror, wanted: Mirror) -> Iterator[str]:
     if (known.source, known.destination) == (wanted.source, wanted.destination) and any(
         getattr(known, name) != getattr(wanted, name) for name in FILTER_NAMES
     ):
-        yield f"its filters are others: `mirrorbook mirror change {known.name}` changes them"
+        yield f"it has other filters: `mirrorbook mirror change {known.name}` changes them"

@@ -124,7 +124,7 @@ class ListedCopies:
 
     listed: Mapping[str, TopicMetadata]
     disputed: frozenset[str]
-    """Not listed, and not known to be absent: taken for absent, they would stay closed."""
+    """Not listed, but possibly present: if treated as absent, they would stay closed."""
 
 
 def list_copies(client: ClusterClient, topics: Collection[str]) -> ListedCopies:

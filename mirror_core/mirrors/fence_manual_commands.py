@@ -191,7 +191,7 @@ def lift_by_file(config: Config, cluster: ClusterConfig, fence: FenceFile, path:
             except Unwritable as error:
                 problems.append(str(error))
         if fence.command:
-            held_topics, _ = _find_held(config, fence, state_or_error)
+            held_topics, _ = _find_held_topics(config, fence, state_or_error)
             if openable := set(fence.topics) - held_topics:
                 run_unfence_command(_build_lift_target(config, cluster, fence, openable))
             return (*problems, *format_held_topics(cluster.name, held_topics & set(fence.topics)))
@@ -202,7 +202,7 @@ def lift_by_file(config: Config, cluster: ClusterConfig, fence: FenceFile, path:
     return tuple(problems)
 
 
-def _find_held(
+def _find_held_topics(
     config: Config, fence: FenceFile, state_or_error: State | MirrorError
 ) -> tuple[frozenset[str], tuple[str, ...]]:
     """Topics that other mirrors keep closed, and clusters that did not answer."""
@@ -215,7 +215,7 @@ def _find_held(
 
 def _check_held_by_others(config: Config, fence: FenceFile, state_or_error: State | MirrorError) -> None:
     """Whatever destination and mirror the file names: it may be edited."""
-    held_topics, unanswered = _find_held(config, fence, state_or_error)
+    held_topics, unanswered = _find_held_topics(config, fence, state_or_error)
     reasons = [Finding("fence_maybe_anothers", fence.destination, clusters=unanswered)] if unanswered else []
     # With a command, what others hold stays closed.
     if held := sorted(held_topics & set(() if fence.command else fence.topics)):

@@ -297,7 +297,7 @@ def _make_proof_saver(
             store.save_proof(proof)
         except (Refused, LostOwnership, RemoteFault) as error:
             if not reported:
-                report(f"how far it is proved is not kept: {error}")
+                report(f"the progress of this comparison is not saved: {error}")
             reported.append(str(error))
 
     return save_or_report

@@ -205,7 +205,7 @@ def _restore_mirror_settings(
 
 
 def _format_disputed(topic: str) -> str:
-    return f"topic {topic}: brokers do not agree now whether it exists: repeat this"
+    return f"topic {topic}: brokers do not agree yet whether it exists: try again"
 
 
 def finish_change(

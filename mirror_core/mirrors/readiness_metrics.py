@@ -24,8 +24,8 @@ READINESS_METRICS: Final = (
         "mirrorbook_readiness_points",
         "gauge",
         ("weight",),
-        "what speaks against a failover now. refusal: it is refused by it; warning: it would cost something; unknown: "
-        "nobody knows. `mirrorbook readiness NAME` has their words and remedies",
+        "what speaks against a failover now. refusal: it would be refused; warning: it would cost something; unknown: "
+        "the cost is not known. `mirrorbook readiness NAME` shows each point and its remedy",
     ),
     MetricDescription(
         "mirrorbook_without_writes_predicted_seconds",

@@ -49,7 +49,7 @@ def format_shell_command(program: str, *arguments: str) -> str:
 
 
 def _quote_argument(argument: str) -> str:
-    r"""`$'\012'` where others would see a second line, or a terminal would obey."""
+    r"""Control characters as `$'\012'`: otherwise they would start a new line, or steer the terminal."""
     if argument.isprintable():
         return shlex.quote(argument)
     chars = (f"\\{char}" if char in "\\'" else char if char.isprintable() else _to_octal(char) for char in argument)

@@ -1,6 +1,6 @@
 """A comparison as a file: what to compare, in which spans, and what was known before.
 
-The control principal writes it, tasks read it, and the verdict is found by it: nothing that a task leaves out passes.
+The control principal writes it, tasks read it, and the verdict follows it: a span without rows never passes.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def parse_plan(content: bytes, where: str) -> ParityPlan:
         stored = msgspec.json.decode(content, type=_PlanFile)
     except msgspec.DecodeError as error:
         raise BadRequest(
-            f"{where}: this is no plan of a comparison: {error}. Make one: mirrorbook parity-job plan"
+            f"{where}: this is not the plan of a comparison: {error}. Make one: mirrorbook parity-job plan"
         ) from None
     if stored.plan.format != PLAN_FORMAT or stored.plan.digest != stored.digest:
         raise BadRequest(f"{where}: the plan is not as it was written: its digest differs. Make a new one")

@@ -1,6 +1,6 @@
 """The rows of a planned comparison as a table: tasks write it, and it is read to find the verdict.
 
-Errors are rows. A span that was read twice counts by its worse reading, and rows of no span of the plan count nothing.
+An error is a row, too. Of several readings of a span the worst one counts; rows outside the plan's spans are ignored.
 """
 
 from __future__ import annotations

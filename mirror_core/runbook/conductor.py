@@ -77,7 +77,7 @@ def process_caches() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class SetPart:
+class SetMembership:
     """The failover of a set that a run belongs to."""
 
     attempt: str
@@ -129,7 +129,7 @@ class Conductor(ABC, Generic[PlanChoice]):
         choice: PlanChoice | None = None,
         *,
         approved_by: str | Sequence[Approval] | ApprovalPolicy = "",
-        part_of: SetPart | None = None,
+        part_of: SetMembership | None = None,
         silent: bool = False,
     ) -> Run:
         """Open a run of the plan with this hash. Refused if it changed or may not run.
@@ -332,7 +332,7 @@ class Conductor(ABC, Generic[PlanChoice]):
         state: State,
         approved_by: str | Sequence[Approval] | ApprovalPolicy,
         plan_hash: str,
-        part_of: SetPart | None,
+        part_of: SetMembership | None,
     ) -> str | tuple[Approval, ...]:
         """Refused if approvals are too few or already used. A set checks reuse itself."""
         mirror = self.link.mirror.name
@@ -361,7 +361,7 @@ class Conductor(ABC, Generic[PlanChoice]):
         decision: PlanDecision,
         plan_hash: str,
         approved_by: str | Sequence[Approval] | ApprovalPolicy,
-        part_of: SetPart | None,
+        part_of: SetMembership | None,
         *,
         silent: bool,
     ) -> Run:

@@ -70,7 +70,7 @@ def read_write_access(link: MirrorLink, state: State, *, is_source_silent: bool,
 
 
 def _read_home_access(link: MirrorLink, state: State, run: Run) -> WriteAccess | None:
-    """By the state of the failover that leads a failback's applications home, on the old source."""
+    """What the reverse mirror's failover says, by the state topic of the old source."""
     if not can_have_reverse_failover(run, state.steps_of(run)):
         return None
     try:

@@ -61,7 +61,7 @@ from mirror_core.model.run import (
     shorten_hash,
 )
 from mirror_core.model.timing import now_ms
-from mirror_core.runbook.conductor import SetPart, process_caches
+from mirror_core.runbook.conductor import SetMembership, process_caches
 from mirror_core.runbook.evidence_bundle import copy_page_or_report
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.run_outcome import is_awaiting_confirmation
@@ -298,7 +298,9 @@ class SetFailover:
         timestamp = datetime.fromtimestamp(now_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%S")
         attempt = f"{self.mirror_set.name}-{timestamp}-{secrets.token_hex(2)}"
         plans = {name: decision.plan.hash for name, decision in set_plan.decisions.items()}
-        part = SetPart(attempt, set_plan.hash, max(state.next_run_number() for state in self._read_states().values()))
+        part = SetMembership(
+            attempt, set_plan.hash, max(state.next_run_number() for state in self._read_states().values())
+        )
         actions = {
             name: partial(self._begin_member, name, plan, approved_by, part, silent=name in silent)
             for name, plan in plans.items()
@@ -468,7 +470,7 @@ class SetFailover:
         name: MirrorName,
         plan_hash: str,
         approved_by: str | Sequence[Approval] | ApprovalPolicy,
-        part: SetPart,
+        part: SetMembership,
         *,
         silent: bool,
     ) -> None:

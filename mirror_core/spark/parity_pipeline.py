@@ -1,7 +1,7 @@
 """A planned comparison as a DataFrame: each task reads both sides of its spans, and executors write the rows.
 
-Every span gets a row, also the one that kills its worker: the last attempt of a task does not compare again. It says
-that its worker ended if it has one span, and nothing if it has several, which are then compared alone.
+Every span gets a row, also one that kills its worker. The last attempt of a task compares nothing: with one span it
+writes an error row, with several it writes none, and `write_rows` compares each of them in a task of its own.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def create_ends_view(spark: SparkSession, config: Path, destination: ClusterName
 
 
 def find_holes_and_overlaps(spark: SparkSession, mirror: str) -> DataFrame:
-    """Offsets of the copy for which no receipt speaks, or several do. Needs view `ends`."""
+    """Offsets of the copy that no receipt covers, or more than one does. Needs view `ends`."""
     return spark.sql(HOLES_AND_OVERLAPS, args={"mirror": mirror})
 
 

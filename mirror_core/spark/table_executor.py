@@ -25,7 +25,7 @@ def read_salvage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def compare_batches(last_attempt: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """`last_attempt`: number of the attempt that compares nothing; 0: there is none."""
+    """From attempt `last_attempt` on a task compares nothing, as its workers died before. 0: no such limit."""
     from pyspark import TaskContext  # late: workers have imported it
 
     context = TaskContext.get()

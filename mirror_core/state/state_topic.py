@@ -16,8 +16,8 @@ from mirror_core.state.topic_reader import read_from_start
 STATE_TOPIC_CONFIGS: Final[Mapping[str, str]] = MappingProxyType(
     {"cleanup.policy": "compact", "retention.ms": "-1", "retention.bytes": "-1", **BROKER_TIME_CONFIGS}
 )
-"""Whatever else makes brokers forget mirrors, and fences that are owed. Without time and size limits a policy for all
-topics of a cluster that says `delete` deletes nothing."""
+"""With other settings brokers delete records of mirrors and of pending fences. Without limits of time and
+size, `delete` removes nothing, even if a policy for all topics of the cluster sets it."""
 STATE_TRANSACTION_MS: Final = 10_000
 """Also for owners killed during a commit."""
 _ABORT_WAIT_S: Final = 35.0

@@ -360,7 +360,7 @@ def _promote_access(
         for acl in sorted(grants - destination_acls.entries - refused.keys())
     ]
     rows += [to_acl_row(acl, SyncAction.SKIP, why, done=False) for acl, why in sorted(refused.items())]
-    old_tasks = "copying tasks of the past"
+    old_tasks = "earlier copying tasks"
     task_text = (
         f"may stop {old_tasks}: {fenced_tasks.uncertainty}" if fenced_tasks.uncertainty else f"stops {old_tasks}"
     )

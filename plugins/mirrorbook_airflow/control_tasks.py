@@ -85,7 +85,7 @@ class ControlMirror(MirrorOperator):
     def execute(self, context: Context) -> str:
         with airflow_errors():
             link, state = find_mirror(self.mirror)
-            change = _plan_change(link, state, context, is_shown=True)
+            change = _plan_change(link, state, context, was_planned=True)
             people = self._require_approvals(context, link, state, change) if change else ""
             result = ACTIONS[context["params"]["action"]](link, context, change)
             if change:  # not before: the next attempt of a task whose process was killed goes on by the same approvals
@@ -111,15 +111,17 @@ class ControlMirror(MirrorOperator):
         use_up_approvals(link.destination, state, MirrorName(self.mirror), question)
 
 
-def _plan_change(link: MirrorLink, state: State, context: Context, *, is_shown: bool = False) -> ControlChange | None:
-    """What the chosen action would change that needs approval. The same hash for as long as an attempt, whose process
-    was killed, has to be repeated. `is_shown`: it was planned before, and an attempt may have done it since."""
+def _plan_change(
+    link: MirrorLink, state: State, context: Context, *, was_planned: bool = False
+) -> ControlChange | None:
+    """What the chosen action would change that needs approval. Its hash stays the same until a killed
+    attempt has been repeated. `was_planned`: it was planned before, and an attempt may have done it since."""
     params, mirror = context["params"], link.mirror
     action = params["action"]
     if action == "recover":
         return _plan_recovery_change(link, context)
     if action == "change":
-        return _plan_filter_change(link, state, context, is_shown=is_shown)
+        return _plan_filter_change(link, state, context, was_planned=was_planned)
     if action not in _ACTIONS_TO_APPROVE or (action == "stop" and _is_stopped(mirror, state)):
         return None
     hashed_values = [action, mirror.name, mirror.source_id, mirror.destination_id]
@@ -314,11 +316,11 @@ def _read_filter_change(params: Mapping[str, Any]) -> FilterChange:
     )
 
 
-def _plan_filter_change(link: MirrorLink, state: State, context: Context, *, is_shown: bool) -> ControlChange | None:
+def _plan_filter_change(link: MirrorLink, state: State, context: Context, *, was_planned: bool) -> ControlChange | None:
     from mirror_core.mirrors.mirror_change import prepare_change
 
     change = _read_filter_change(context["params"])
-    is_recorded = is_shown and change.apply(link.mirror) == link.mirror
+    is_recorded = was_planned and change.apply(link.mirror) == link.mirror
     if is_recorded and change.has_filters:
         return None  # by an attempt before this one, whose process was killed
     plan = prepare_change(link, state, change).plan

@@ -173,8 +173,8 @@ def _merge_default_args(
 ) -> dict[str, Any]:
     if wrong := sorted(_OWN_ARGS.intersection(default_args or {})):
         raise BadRequest(
-            f"default_args: {', '.join(wrong)}: the steps state these themselves, and must. For execution timeouts: "
-            "time_limits"
+            f"default_args: {', '.join(wrong)}: the steps state these themselves, and a DAG cannot "
+            "change them. For execution timeouts use time_limits"
         )
     read_approvers(settings.get("approvers", ()))  # refused here, not on the day of the disaster
     return {**(URGENT_TASK_DEFAULTS if action.is_runbook else {}), **(default_args or {}), **settings}
@@ -196,7 +196,7 @@ def _choose_params(group: MirrorRunbook, action: DagAction, values: Mapping[str,
         if form.get("type") != own[name].schema.get("type") or name in (values or {}):
             raise BadRequest(
                 f"MirrorRunbook {group.group_id}: parameter {name!r} of DAG {group.dag.dag_id} decides for this group, "
-                "too: take it from mirrorbook_params(), and give no value here; or call it otherwise"
+                "too: take it from mirrorbook_params(), and give no value here; or give it another name"
             )
     return {name: param for name, param in own.items() if name not in group.dag.params}
 

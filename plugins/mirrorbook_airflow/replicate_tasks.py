@@ -124,7 +124,7 @@ def make_triggered_run_id(mirror: str, dag_id: str, run_id: str, task_id: str) -
 class ReplicateMirror(TriggerDagRunOperator):
     """Start a run of DAG `mirror_replicate`, or of the mirror's own one, with this run's choice of a runner.
 
-    Tried again or cleared, it starts no second run beside the one that it has started: a run that has ended is cleared.
+    A retry or a clear starts no second run: it goes on with the first one, and clears that if it has ended.
     """
 
     template_fields = ("mirror",)

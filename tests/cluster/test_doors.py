@@ -53,7 +53,7 @@ TYPED: Final = tuple(
     verb for verb in MirrorCommand if verb not in (MirrorCommand.WATCH, MirrorCommand.PROVE, MirrorCommand.RECEIPTS)
 )
 """What people ask of a mirror. A watcher acts by itself, and only says so while a run holds the mirror; so does a
-comparison, whose answer stands though how far it is proved is not kept then: `test_proving`. Of receipts something is
+comparison, whose answer stands though its progress is not saved then: `test_proving`. Of receipts something is
 written down only where there is something to write: `test_receipts_compacted`."""
 CALLS: Final[Mapping[MirrorCommand, Callable[[MirrorLink], object]]] = {
     MirrorCommand.START: mirror_commands.start_mirror,
@@ -138,8 +138,8 @@ def test_a_run_that_begins_in_the_moment_of_taking_over_is_told_and_can_be_resum
         with pytest.raises(HeldByRun) as refused:
             mirror_commands.pause_mirror(mirrored.link)
     assert refused.value.reasons == (
-        f"failover {begun[0]} began at this very moment, and whoever conducts it has been interrupted by this (exit "
-        f"code 5). Nothing else was changed: `mirrorbook failover resume {mirrored.name}` goes on with it",
+        f"failover {begun[0]} began at the same moment, and this command has interrupted the process that conducts it "
+        f"(exit code 5). Nothing else was changed: `mirrorbook failover resume {mirrored.name}` goes on with it",
     )
     assert mirrored.link.mirror == before
     assert failover.drive(begun[0]).state is RunState.DONE
@@ -154,7 +154,7 @@ def test_a_dry_run_says_what_would_be_done_or_why_not_and_writes_nothing(desk: D
     refused = {
         MirrorCommand.RESUME: "it is STARTED",
         MirrorCommand.DELETE: "it is STARTED: stop it first",
-        MirrorCommand.CHANGE: "this changes nothing: its filters are these already",
+        MirrorCommand.CHANGE: "this changes nothing: the mirror has these filters already",
     }
     for verb in TYPED:
         said = desk.run(*command(verb, mirrored.name), "--dry-run")

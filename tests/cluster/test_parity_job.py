@@ -166,5 +166,5 @@ def test_tasks_need_no_secret_of_the_control_principal(pair: Pair, mirror: tuple
     secrets = [password for cluster in (pair.east, pair.west) for password in cluster.passwords.values()]
     assert not any(secret in text for secret in secrets)
     assert Path(planned["file"]).stat().st_mode & 0o77 == 0
-    with pytest.raises(BadRequest, match="no plan of a comparison"):
+    with pytest.raises(BadRequest, match="not the plan of a comparison"):
         invoked("parity-job", "run", str(pair.config_path), "--table", str(tmp_path), "--runner", "local")

@@ -250,7 +250,7 @@ def test_a_failover_proves_what_is_new_and_goes_by_what_was_proved(mirrored: Mir
     # The run holds the mirror: a comparison beside it disturbs nobody, and keeps nothing.
     beside = parity(mirrored)
     assert beside.exit_code == 0
-    assert "how far it is proved is not kept" in beside.stderr
+    assert "the progress of this comparison is not saved" in beside.stderr
     for name in ("fence", "drain", "final_sync", "parity"):
         mirrored.failover.run_step(run.id, name)
     assert mirrored.state.steps[run.id, "parity"].evidence["records_in_all"] == 220

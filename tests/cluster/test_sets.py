@@ -22,7 +22,7 @@ from mirror_core.model.errors import LostOwnership, MirrorError, Refused
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord
-from mirror_core.runbook.conductor import SetPart
+from mirror_core.runbook.conductor import SetMembership
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.fence_recheck import PromotionProbe
 from mirror_core.runbook.planned_steps import PlannedSteps
@@ -260,7 +260,7 @@ def test_one_that_somebody_conducts_is_not_gone_on_with(
 
 def _begin_alone(mirrored: Mirrored, attempt: str) -> Run:
     plan = mirrored.failover.plan(RunMode.PLANNED)
-    return mirrored.failover.begin(plan.hash, part_of=SetPart(attempt, plan.hash, 0))
+    return mirrored.failover.begin(plan.hash, part_of=SetMembership(attempt, plan.hash, 0))
 
 
 @pytest.mark.slow

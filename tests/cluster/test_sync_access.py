@@ -435,7 +435,7 @@ def test_a_promotion_takes_no_grant_away_because_somebody_wrote_so_into_the_othe
 @pytest.mark.parametrize(
     "planted",
     [
-        pytest.param(("User:mirror-data", "LITERAL"), id="what stops copying tasks of the past"),
+        pytest.param(("User:mirror-data", "LITERAL"), id="what stops earlier copying tasks"),
         pytest.param(("User:*", "LITERAL"), id="a denial for everybody"),
         pytest.param((APP, "PREFIXED"), id="a denial by prefix"),
     ],

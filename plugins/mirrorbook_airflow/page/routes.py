@@ -284,7 +284,7 @@ async def _send_error(request: Request, error: Exception) -> Response:
 
 async def _send_invalid(request: Request, error: Exception) -> Response:
     """FastAPI's own answer repeats the value, without our headers."""
-    return await _send_error(request, HTTPException(422, "a value in this address is none that a page takes"))
+    return await _send_error(request, HTTPException(422, "this address contains a value that no page accepts"))
 
 
 app: Final = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, title="Mirrorbook")

@@ -54,7 +54,7 @@ Planned = Callable[..., ControlChange | None]
 def planned(monkeypatch: pytest.MonkeyPatch) -> Planned:
     """Plans what the form asks for, of topic `t` and of topics that have left."""
 
-    def plan(context: Any, *departures: TopicDeparture, is_shown: bool = False) -> ControlChange | None:
+    def plan(context: Any, *departures: TopicDeparture, was_planned: bool = False) -> ControlChange | None:
         inputs = ChangeInputs(
             mirror=MIRROR,
             statuses={Partition("t", 0): copied("t")},
@@ -69,7 +69,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Planned:
             return SimpleNamespace(plan=plan_change(change, inputs))
 
         monkeypatch.setattr(mirror_change, "prepare_change", prepare)
-        return control_tasks._plan_change(LINK, State(), context, is_shown=is_shown)
+        return control_tasks._plan_change(LINK, State(), context, was_planned=was_planned)
 
     return plan
 
@@ -131,12 +131,12 @@ def test_an_earlier_change_is_finished_unasked_and_nothing_else_beside_it(planne
 
 def test_an_attempt_after_one_that_was_killed_goes_on_without_another_approval(planned: Planned) -> None:
     same = form("release", new_topics=["t"])
-    assert planned(same, is_shown=True) is None, "the filters are recorded"
+    assert planned(same, was_planned=True) is None, "the filters are recorded"
     released = form("release")
     assert planned(released, departed("x", CLOSED)) is not None
-    assert planned(released, departed("x", CLOSED), is_shown=True) is not None, "it has not begun"
-    assert planned(released, departed("x", RELEASED, is_done=False), is_shown=True) is None, "it is half way"
-    assert planned(released, departed("x", RELEASED), is_shown=True) is None, "it is done"
+    assert planned(released, departed("x", CLOSED), was_planned=True) is not None, "it has not begun"
+    assert planned(released, departed("x", RELEASED, is_done=False), was_planned=True) is None, "it is half way"
+    assert planned(released, departed("x", RELEASED), was_planned=True) is None, "it is done"
 
 
 @pytest.mark.parametrize("is_approved", [False, True])

@@ -127,7 +127,7 @@ def test_epochs_grow_while_comparisons_do_not_end_and_people_hear_of_it_once() -
     assert [heard(length, lasted, 0, 2) for lasted in (30, 30, 60, 60, 120)] == [60, 60, 120, 120, 120]
     assert said == [
         "comparing the logs of 2 partition(s) takes longer than an epoch of 30 s: until it is done epochs last longer, "
-        "120 s at most. What is heeded when an epoch begins (new topics, pause, throttle, recover) waits for that"
+        "120 s at most. New topics, pause, throttle and recover take effect when the next epoch begins"
     ]
     assert heard(length, 120, 0, 0) == 30
     assert said[1:] == ["logs are compared: epochs last 30 s again"]

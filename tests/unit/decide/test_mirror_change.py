@@ -103,7 +103,7 @@ def test_a_topic_that_never_had_a_copy_leaves_without_a_word() -> None:
 
 @pytest.mark.parametrize("change", [FilterChange(topics=("a", "b")), FilterChange(groups=(".*",)), FilterChange()])
 def test_a_change_of_nothing_is_refused(change: FilterChange) -> None:
-    assert planned(change).refused == ("this changes nothing: its filters are these already",)
+    assert planned(change).refused == ("this changes nothing: the mirror has these filters already",)
 
 
 @pytest.mark.parametrize("access", [CLOSED, RELEASED])

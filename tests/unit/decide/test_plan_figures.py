@@ -276,7 +276,7 @@ def test_what_copying_waits_for_is_warned_of_where_writers_would_wait_for_it(
     view: MirrorSnapshot, mode: RunMode, waits: bool, said: bool
 ) -> None:
     lease = replace(LEASE, wait_reasons=("broker 2 does not answer",) if waits else ())
-    assert ("writers stand still: broker 2 does not answer" in warned(replace(view, mode=mode, lease=lease))) is said
+    assert ("nobody can write: broker 2 does not answer" in warned(replace(view, mode=mode, lease=lease))) is said
 
 
 def test_the_lease_is_shown_as_it_is(view: MirrorSnapshot) -> None:

@@ -69,5 +69,5 @@ def test_an_altered_plan_is_refused(altered: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff"])
 def test_what_is_no_plan_is_refused(content: bytes) -> None:
-    with pytest.raises(BadRequest, match=r"plan.json: this is no plan of a comparison"):
+    with pytest.raises(BadRequest, match=r"plan.json: this is not the plan of a comparison"):
         parse_plan(content, "plan.json")

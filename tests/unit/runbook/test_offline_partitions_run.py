@@ -212,7 +212,7 @@ def test_one_that_has_failed_behind_the_fence_is_promoted_as_it_is_unless_the_co
 
 def test_a_slow_leader_on_the_destination_forbids_the_plan_and_does_not_end_the_run(left: MirrorSnapshot) -> None:
     slow = replace(left, destination=replace(there(left), positions={P0: Offset(10)}))
-    assert "how far west holds them is not known" in reasons_of(slow)
+    assert "their log ends on west are not known" in reasons_of(slow)
     assert list_new_reasons(replace(slow, active_run="run-1"), source_seen=True) == ()
 
 

@@ -1,4 +1,4 @@
-"""Whether copying tasks of the past are kept out for sure: not where nobody knows what brokers call their user."""
+"""Whether earlier copying tasks are kept out for sure: not where nobody knows what brokers call their user."""
 
 from __future__ import annotations
 
