@@ -119,7 +119,7 @@ def parity_command(
         certified_scope = read_certificate_scope(link, state, proof.folder(receipts))
         result, _ = check_certificates(
             link.config.path,
-            link.destination.name,
+            link.mirror.destination_identity,
             certified_scope,
             folder,
             run=proof.run,
@@ -178,7 +178,7 @@ def _compare(
     folder: Path,
 ) -> ParityResult:
     def compare(ranges_left: Sequence[ParityRange], so_far: OnParityProgress | None) -> ParityResult:
-        return check(link.mirror.source, link.mirror.destination, ranges_left, folder, so_far)
+        return check(link.mirror.source_identity, link.mirror.destination_identity, ranges_left, folder, so_far)
 
     if level == LEVEL_ENDS:
         result = compare(ranges, None)

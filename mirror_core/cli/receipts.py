@@ -120,7 +120,7 @@ def rebuild(
         state,
         proof.folder(receipts),
         proof,
-        lambda ranges: check(link.mirror.source, link.mirror.destination, ranges, None, None),
+        lambda ranges: check(link.mirror.source_identity, link.mirror.destination_identity, ranges, None, None),
         lambda line: print_line(line, err=True),
     )
     _print_rebuild(name, rebuilt, as_json)

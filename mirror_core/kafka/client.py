@@ -188,10 +188,14 @@ class ClusterClient:
     # -- metadata ------------------------------------------------------------------------------------------------
 
     def metadata(self, topics: Iterable[str] | None = None) -> ClusterMetadata:
-        """None stands for all visible topics. Without topics that do not exist."""
+        """None stands for all visible topics. Without topics that do not exist.
+
+        Raises RemoteFault for another cluster than the pinned one.
+        """
         named = (MetadataRequestTopic(topic_id=None, name=TopicName(t)) for t in topics or ())
         requested = None if topics is None else tuple(named)
         response = self._call_any(replace(_BROKERS_ONLY_REQUEST, topics=requested), MetadataResponse)
+        self._check_pinned_id(response.cluster_id)
         self._brokers = {int(b.node_id): (b.host, int(b.port)) for b in response.brokers}
         self._controller = int(response.controller_id)
         described, denied = {}, set()
@@ -215,6 +219,14 @@ class ClusterClient:
         return ClusterMetadata(
             response.cluster_id or "", self._controller, dict(self._brokers), described, frozenset(denied)
         )
+
+    def _check_pinned_id(self, found_id: str | None) -> None:
+        if self.config.pinned_id not in (None, found_id):
+            addresses = self.config.properties(self.principal)["bootstrap.servers"]
+            raise RemoteFault(
+                f"cluster {self.name}: {addresses} leads to cluster {found_id}, and {self.config.pinned_id} is meant:"
+                " correct its address in mirrorbook.yaml where this ran"
+            )
 
     def leaders(self, partitions: Iterable[Partition]) -> dict[int, list[Partition]]:
         """Offline and unknown partitions are under -1."""

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache, partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from mirror_core.model.errors import BadRequest
 from mirror_core.model.files import PASSWORD_ADVICE, has_password
 from mirror_core.model.hooks import Hook
 from mirror_core.model.logs import get_logger
-from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.names import ClusterIdentity, ClusterName, MirrorName
 from mirror_core.model.text import format_suggestion
 
 SUPPORTED_SECURITY: Final = frozenset(
@@ -134,6 +134,8 @@ class ClusterConfig:
     ruling: AuthorizerConfig = KAFKA_AUTHORIZER
     has_data_login: bool = True
     """False if `load_config` read for CONTROL only."""
+    pinned_id: str | None = None
+    """Clients refuse a cluster with another id. None: any."""
 
     def properties(self, principal: Principal = Principal.CONTROL) -> dict[str, str]:
         return dict(self.control if principal is Principal.CONTROL else self.data)
@@ -187,6 +189,9 @@ class Config:
         except KeyError:
             known = ", ".join(sorted(self.clusters)) or "none"
             raise BadRequest(f"unknown cluster {name!r}: {self.path} knows {known}") from None
+
+    def pinned_cluster(self, identity: ClusterIdentity) -> ClusterConfig:
+        return replace(self.cluster(identity.name), pinned_id=identity.id)
 
     def hooks(self, mirror: MirrorName) -> tuple[Hook, ...]:
         """A reverse mirror uses its forward mirror's hooks."""

@@ -96,9 +96,6 @@ class LogReader:
         self._prefetched: dict[Partition, tuple[int, fetch.FetchedPartition]] = {}
         self._prefetch_failed, self._backoff = False, BrokerBackoff()
 
-    def fetch_cluster_id(self) -> str:
-        return self._client.metadata(()).cluster_id
-
     def prefetch(self, start_offsets: Mapping[Partition, Offset]) -> None:
         """The beginnings of these logs, one request per leader.
 

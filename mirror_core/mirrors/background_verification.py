@@ -124,8 +124,8 @@ class BackgroundVerification:
         mirror = self._link.mirror
         return check_parity(
             self._link.config.path,
-            mirror.source,
-            mirror.destination,
+            mirror.source_identity,
+            mirror.destination_identity,
             ranges,
             None,
             run=self._run_tasks,

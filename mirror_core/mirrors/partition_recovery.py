@@ -46,7 +46,7 @@ def check_approved_plan(link: MirrorLink, current_plan: RecoveryPlan, approved_h
 
 def salvage_lost_records(link: MirrorLink, approved_plan: RecoveryPlan, folder: Path, report: ReportLine) -> None:
     """Raises unless every record is saved."""
-    saved = LocalSalvage(link.config.path)(link.destination.name, approved_plan.lost, folder)
+    saved = LocalSalvage(link.config.path)(link.mirror.destination_identity, approved_plan.lost, folder)
     report(f"{sum(s.records for s in saved.values())} record(s) of cluster {link.destination.name} saved to {folder}")
 
 

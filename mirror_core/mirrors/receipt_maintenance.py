@@ -343,9 +343,11 @@ def _build_tasks(
     link: MirrorLink, pieces: Mapping[Partition, Sequence[ReceiptPiece]], tasks: int
 ) -> list[CertificateTask]:
     coverage = {partition: Coverage(tuple(partition_pieces), None) for partition, partition_pieces in pieces.items()}
-    path, name = str(link.config.path.absolute()), link.destination.name
+    path, destination = str(link.config.path.absolute()), link.mirror.destination_identity
     return [
-        CertificateTask(config_path=path, destination=name, pieces=partition_pieces, compacted_topics=frozenset())
+        CertificateTask(
+            config_path=path, destination=destination, pieces=partition_pieces, compacted_topics=frozenset()
+        )
         for partition_pieces in distribute_pieces(coverage, tasks)
     ]
 

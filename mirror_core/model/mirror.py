@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.names import ClusterIdentity, ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.timing import MAX_FRESH_AGE_S
 
 
@@ -99,6 +99,14 @@ class Mirror:
     """Id of the failback run that made this reverse mirror."""
     is_preparing: bool = False
     """The failback has not yet read all that it needs."""
+
+    @property
+    def source_identity(self) -> ClusterIdentity:
+        return ClusterIdentity(self.source, self.source_id)
+
+    @property
+    def destination_identity(self) -> ClusterIdentity:
+        return ClusterIdentity(self.destination, self.destination_id)
 
 
 FILTER_NAMES: Final = ("topics", "exclude_topics", "groups", "exclude_groups", "principals", "exclude_principals")

@@ -12,6 +12,14 @@ Offset = NewType("Offset", int)
 """Equal on source and destination."""
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterIdentity:
+    """What a name of a configuration must lead to: another machine's file, or a later one, may name another cluster."""
+
+    name: ClusterName
+    id: str
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Partition:
     topic: str

@@ -12,6 +12,8 @@ executor runs; it opens the configuration itself, so no secret travels.
 **Invariants**
 
 - *What cannot be read is never equal.* It becomes a row with an error, and the result is indeterminate.
+- *A cluster is a name and an id* (`ClusterIdentity`): whoever reads, on whatever machine, refuses another cluster that
+  its configuration calls so.
 - *Digests are keyed, and keys are drawn after both logs were written* (`keyed_digest`, ADR 0014): nobody can prepare
   two inputs with equal digests.
 - *Compaction explains a lone record only by evidence* (`record_differences`): a newer record of its key, or a tombstone

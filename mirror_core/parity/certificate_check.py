@@ -35,7 +35,7 @@ from mirror_core.kafka.topic_existence import find_existing_topics
 from mirror_core.kafka.topics import NO_TOPIC_ID, describe_configs
 from mirror_core.model.errors import Indeterminate, MirrorError, RemoteFault
 from mirror_core.model.mirror import Lease, PartitionStatus
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import ClusterIdentity, ClusterName, Offset, Partition
 from mirror_core.model.parity_verdict import ALTERED_KIND, ParityFinding, ParityRange, ParityResult
 from mirror_core.model.task_messages import PIECE_OFFSETS, ReceiptPiece
 from mirror_core.parity.comparable_ranges import COMPARABLE_STATES
@@ -204,7 +204,7 @@ MAYBE_RECREATED_REASON: Final = "not known whether the topic was made anew while
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateTask:
     config_path: str
-    destination: ClusterName
+    destination: ClusterIdentity
     pieces: tuple[tuple[Partition, ReceiptPiece], ...]
     compacted_topics: frozenset[str]
 
@@ -214,7 +214,7 @@ RunCertificateTasks = Callable[[Sequence[CertificateTask]], Sequence[ParityRow]]
 
 def check_certificates(
     config_path: Path,
-    destination: ClusterName,
+    destination: ClusterIdentity,
     scope: CertificateScope,
     output: Path | None,
     *,
@@ -229,7 +229,7 @@ def check_certificates(
     """
     started, began = time.time(), time.monotonic()
     config = load_config(config_path)
-    config.cluster(destination)
+    cluster = config.pinned_cluster(destination)
     ranges = to_certified_ranges(scope)
     rows = [_to_end_row(wanted, scope.ends[wanted.partition][1]) for wanted in ranges]
     task_list = [
@@ -241,9 +241,7 @@ def check_certificates(
         )
         for pieces in distribute_pieces(scope.certified, tasks)
     ]
-    rows = (
-        _check_topic_ids(config.cluster(destination), scope.topic_ids, [*rows, *run(task_list)]) if task_list else rows
-    )
+    rows = _check_topic_ids(cluster, scope.topic_ids, [*rows, *run(task_list)]) if task_list else rows
     piece_rows = [row for row in rows if row.chunk >= 0]
     gap_rows = [_to_gap_row(partition, gap) for partition, gaps in scope.uncertified.items() for gap in gaps]
     table = tuple(sorted([*rows, *gap_rows], key=lambda row: (row.partition, row.chunk >= 0, row.start)))
@@ -262,7 +260,7 @@ def check_certificates(
         result,
         table,
         source=source,
-        destination=destination,
+        destination=destination.name,
         level=LEVEL_DIGEST,
         started=started,
         demands=demands,
@@ -312,7 +310,7 @@ def verify_task(task: CertificateTask) -> tuple[ParityRow, ...]:
 def iterate_verified(task: CertificateTask) -> Iterator[ParityRow]:
     """In the order of the task's pieces, as they are known."""
     try:
-        cluster = load_config(Path(task.config_path), only_principal=Principal.DATA).cluster(task.destination)
+        cluster = load_config(Path(task.config_path), only_principal=Principal.DATA).pinned_cluster(task.destination)
     except MirrorError as error:
         yield from to_unread_certificate_rows(task, str(error))
         return

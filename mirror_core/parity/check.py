@@ -27,10 +27,10 @@ from mirror_core.evidence.parity_report import write_parity_report
 from mirror_core.kafka.config import Config, load_config
 from mirror_core.kafka.connection_pool import CONNECTION_POOL
 from mirror_core.model.errors import BadRequest, RemoteFault
-from mirror_core.model.names import ClusterName
+from mirror_core.model.names import ClusterIdentity, ClusterName
 from mirror_core.model.parity_verdict import ParityRange, ParityResult
 from mirror_core.parity.comparable_ranges import format_missing_partition
-from mirror_core.parity.compare import CompareTask, compare_task, fetch_cluster_ids, list_compacted_topics, read_ends
+from mirror_core.parity.compare import CompareTask, compare_task, list_compacted_topics, read_ends
 
 OnParityProgress = Callable[[ParityResult], None]
 PROGRESS_INTERVAL_S: Final = 5.0
@@ -99,8 +99,8 @@ class LocalParity:
 
     def __call__(
         self,
-        source: ClusterName,
-        destination: ClusterName,
+        source: ClusterIdentity,
+        destination: ClusterIdentity,
         ranges: Sequence[ParityRange],
         output: Path | None,
         on_progress: OnParityProgress | None = None,
@@ -141,8 +141,8 @@ def divide_throttle(throttle: int | None, tasks: int) -> int | None:
 
 def check_parity(
     config_path: Path,
-    source: ClusterName,
-    destination: ClusterName,
+    source: ClusterIdentity,
+    destination: ClusterIdentity,
     ranges: Sequence[ParityRange],
     output: Path | None,
     *,
@@ -179,15 +179,9 @@ def check_parity(
         values=values,
     )
     ends, shared = compare_ends(config, source, destination, ranges)
-    cluster_ids = None
-    if opened_by_tasks and shared:
-        try:
-            cluster_ids = fetch_cluster_ids(config, source, destination)
-        except RemoteFault as error:
-            ends, shared = [*ends, *(_to_unknown_end_row(wanted, str(error)) for wanted in shared)], []
     rows, progress = ParityRowBuffer(ends), ParityProgress(on_progress, ranges, level, ends) if on_progress else None
     for shares in plan_rounds(shared, tasks, chunk) if level > LEVEL_ENDS else ():
-        for new_rows in run([task(pieces=pieces, cluster_ids=cluster_ids) for pieces in shares]):
+        for new_rows in run([task(pieces=pieces) for pieces in shares]):
             rows.add(new_rows)
             if progress:
                 progress.add(new_rows)
@@ -195,8 +189,8 @@ def check_parity(
         ranges,
         rows.rows,
         output,
-        source=source,
-        destination=destination,
+        source=source.name,
+        destination=destination.name,
         level=level,
         started=started,
         seconds=time.monotonic() - began,
@@ -227,10 +221,10 @@ def judge_comparison(
 
 
 def compare_ends(
-    config: Config, source: ClusterName, destination: ClusterName, ranges: Sequence[ParityRange]
+    config: Config, source: ClusterIdentity, destination: ClusterIdentity, ranges: Sequence[ParityRange]
 ) -> tuple[list[ParityRow], list[ParityRange]]:
     """Rows about the ends, and the range that both sides hold."""
-    config.cluster(source), config.cluster(destination)
+    config.pinned_cluster(source), config.pinned_cluster(destination)
     rows = [_to_unknown_end_row(wanted, wanted.unreadable_reason) for wanted in ranges if wanted.unreadable_reason]
     ranges = [wanted for wanted in ranges if not wanted.unreadable_reason]
     if not ranges:
@@ -252,7 +246,7 @@ def compare_ends(
     shared = []
     for wanted, compared in zip(ranges, comparisons, strict=True):
         if compared is None:
-            reason = both_ends.unknown.get(wanted.partition) or format_missing_partition(source)
+            reason = both_ends.unknown.get(wanted.partition) or format_missing_partition(source.name)
             rows.append(_to_unknown_end_row(wanted, reason))
             continue
         end_rows, common_range = compared

@@ -26,7 +26,7 @@ from mirror_core.kafka.log_reader import PREFETCH_LOGS, LogReader, LogTrimmed
 from mirror_core.kafka.topic_existence import check_presence
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import MirrorError
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import ClusterIdentity, Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange
 from mirror_core.parity.keyed_digest import DigestKey, KeyedDigest
 from mirror_core.parity.record_differences import (
@@ -52,8 +52,8 @@ class CompareTask:
     """Holds no secret: the task opens `config_path` itself."""
 
     config_path: str
-    source: ClusterName
-    destination: ClusterName
+    source: ClusterIdentity
+    destination: ClusterIdentity
     level: int
     chunk: int
     """Offsets of a chunk."""
@@ -62,8 +62,6 @@ class CompareTask:
     """Bytes per second of each cluster."""
     values: bool = False
     """Findings show values, not only sizes and digests."""
-    cluster_ids: tuple[str, str] | None = None
-    """The source's and the destination's, where another configuration may name other clusters so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +83,11 @@ def compare_task(task: CompareTask) -> tuple[ParityRow, ...]:
     rows: list[ParityRow] = []
     try:
         config = load_config(Path(task.config_path), only_principal=Principal.DATA)
-        sides = config.cluster(task.source), config.cluster(task.destination)
+        sides = config.pinned_cluster(task.source), config.pinned_cluster(task.destination)
     except MirrorError as error:
         return to_unread_rows(task, error)
     paces = [RateLimiter(task.throttle) for _ in sides]
     with LogReader(sides[0], pace=paces[0]) as source, LogReader(sides[1], pace=paces[1]) as destination:
-        try:
-            others = _list_other_clusters(task, (source, destination))
-        except MirrorError as error:
-            return to_unread_rows(task, error)
-        if others:
-            return to_unread_rows(task, "; ".join(others))
         for number, piece in enumerate(task.pieces):
             if number % PREFETCH_LOGS == 0:
                 for side in (source, destination):
@@ -107,18 +99,6 @@ def compare_task(task: CompareTask) -> tuple[ParityRow, ...]:
     # Use up the rate limit's debt here: the next task starts a new limiter.
     time.sleep(max(pace.wait_s(time.monotonic()) for pace in paces))
     return tuple(rows)
-
-
-def _list_other_clusters(task: CompareTask, sides: Sequence[LogReader]) -> list[str]:
-    """What they hold proves nothing of those that were meant."""
-    if task.cluster_ids is None:
-        return []
-    return [
-        f"cluster {side.name} of {task.config_path} is {found_id}, and {wanted_id} was to be compared: correct its"
-        " address where tasks run"
-        for side, wanted_id in zip(sides, task.cluster_ids, strict=True)
-        if (found_id := side.fetch_cluster_id()) != wanted_id
-    ]
 
 
 def list_start_offsets(pieces: Sequence[ParityRange]) -> dict[Partition, Offset]:
@@ -138,36 +118,28 @@ class BothLogEnds:
 
 
 def read_ends(
-    config: Config, source: ClusterName, destination: ClusterName, partitions: Sequence[Partition]
+    config: Config, source: ClusterIdentity, destination: ClusterIdentity, partitions: Sequence[Partition]
 ) -> BothLogEnds:
     """The destination is read first: see `decide.parity_result.compare_log_bounds`."""
-    with ClusterClient(config.cluster(destination), Principal.CONTROL) as client:
+    with ClusterClient(config.pinned_cluster(destination), Principal.CONTROL) as client:
         destination_ends, destination_unknown = _list_ends(client, partitions)
-    with ClusterClient(config.cluster(source), Principal.CONTROL) as client:
+    with ClusterClient(config.pinned_cluster(source), Principal.CONTROL) as client:
         source_ends, source_unknown = _list_ends(client, partitions)
     missing_ends, unknown = (
-        ParityLogBounds(start=Offset(0), end=Offset(0), missing_on=destination),
+        ParityLogBounds(start=Offset(0), end=Offset(0), missing_on=destination.name),
         {**destination_unknown, **source_unknown},
     )
     ends = {p: (ends, destination_ends.get(p, missing_ends)) for p, ends in source_ends.items() if p not in unknown}
     return BothLogEnds(ends, unknown)
 
 
-def fetch_cluster_ids(config: Config, source: ClusterName, destination: ClusterName) -> tuple[str, str]:
-    with (
-        ClusterClient(config.cluster(source), Principal.CONTROL) as source_client,
-        ClusterClient(config.cluster(destination), Principal.CONTROL) as destination_client,
-    ):
-        return source_client.metadata(()).cluster_id, destination_client.metadata(()).cluster_id
-
-
 def list_compacted_topics(
-    config: Config, source: ClusterName, destination: ClusterName, topics: Collection[str]
+    config: Config, source: ClusterIdentity, destination: ClusterIdentity, topics: Collection[str]
 ) -> CompactedTopics:
     """Sends nothing for no topics: a planned failover calls it while applications stand still."""
     sides = list[frozenset[str]]()
-    for name in (source, destination) if topics else ():
-        with ClusterClient(config.cluster(name), Principal.CONTROL) as client:
+    for identity in (source, destination) if topics else ():
+        with ClusterClient(config.pinned_cluster(identity), Principal.CONTROL) as client:
             described = describe_configs(client, topics)
         sides.append(frozenset(topic for topic, configs in described.items() if is_compacted(configs.effective)))
     return CompactedTopics(frozenset().union(*sides), frozenset(topics).intersection(*sides))

@@ -21,7 +21,7 @@ from mirror_core.kafka.config import Config, Principal
 from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets
 from mirror_core.kafka.log_snapshot import fetch_log_sizes
 from mirror_core.model.errors import BadRequest, RemoteFault
-from mirror_core.model.names import ClusterName, MirrorName, Partition
+from mirror_core.model.names import ClusterIdentity, ClusterName, MirrorName, Partition
 from mirror_core.model.parity_verdict import KnownDifference, MirrorVerification, ParityRange, VerifiedEnd
 from mirror_core.model.timing import TIMEOUTS, now_ms
 from mirror_core.parity.check import compare_ends
@@ -76,11 +76,8 @@ class ParityPlan(msgspec.Struct, frozen=True, kw_only=True):
     mirror: MirrorName
     producer_id: int
     """Another mirror of this name has another one."""
-    source: ClusterName
-    destination: ClusterName
-    source_id: str
-    """Where tasks run, the names may lead to other clusters."""
-    destination_id: str
+    source: ClusterIdentity
+    destination: ClusterIdentity
     level: int
     chunk: int
     throttle: int | None
@@ -111,13 +108,11 @@ def make_parity_plan(
     config: Config,
     mirror: MirrorName,
     producer_id: int,
-    source: ClusterName,
-    destination: ClusterName,
+    source: ClusterIdentity,
+    destination: ClusterIdentity,
     ranges: Sequence[ParityRange],
     basis: StoredBasis,
     *,
-    source_id: str,
-    destination_id: str,
     level: int = LEVEL_RECORDS,
     chunk: int = CHUNK_OFFSETS,
     span_bytes: int = SPAN_BYTES,
@@ -129,15 +124,13 @@ def make_parity_plan(
     if not LEVEL_DIGEST <= level <= LEVEL_RECORDS:
         raise BadRequest(f"plan of level {level}: there are 2 (digests) and 3 (records); ends need no tasks")
     ends, shared = compare_ends(config, source, destination, ranges)
-    means = _measure_bytes_per_offset(config, source, [one.partition for one in shared if one.start < one.end])
+    means = _measure_bytes_per_offset(config, source.name, [one.partition for one in shared if one.start < one.end])
     return ParityPlan(
         format=PLAN_FORMAT,
         mirror=mirror,
         producer_id=producer_id,
         source=source,
         destination=destination,
-        source_id=source_id,
-        destination_id=destination_id,
         level=level,
         chunk=chunk,
         throttle=throttle,

@@ -56,7 +56,6 @@ def make_span_tasks(plan: ParityPlan, packed: Sequence[tuple[ParitySpan, ...]], 
                 chunk=plan.chunk,
                 pieces=tuple(span.range for span in spans),
                 throttle=divide_throttle(plan.throttle, at_once),
-                cluster_ids=(plan.source_id, plan.destination_id),
             ),
             spans=spans,
         )

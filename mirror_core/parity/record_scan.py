@@ -24,7 +24,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_offset_points
 from mirror_core.kafka.log_reader import LogReader, LogTrimmed
 from mirror_core.kafka.topic_existence import find_existing_topics
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import ClusterIdentity, ClusterName, Offset, Partition
 from mirror_core.wire.batch import LOG_APPEND_TIME, BatchHeader
 from mirror_core.wire.records import Record
 
@@ -95,7 +95,7 @@ class RecordScan:
 
     config_path: str
     """Where it is read."""
-    cluster: ClusterName
+    cluster: ClusterIdentity
     columns: tuple[str, ...]
     ranges: tuple[LogRange, ...]
     """Spark reads each in a task of its own."""
@@ -162,6 +162,7 @@ def plan_record_scan(options: RecordScanOptions) -> RecordScan:
     cluster = config.cluster(ClusterName(options.cluster))
     assigned = _parse_assignment(options.assign) if options.assign else None
     with ClusterClient(cluster, Principal.DATA) as client:
+        cluster_id = client.metadata(()).cluster_id
         topics = _split(options.subscribe) if assigned is None else tuple(sorted({p.topic for p in assigned}))
         found = find_existing_topics(client, topics)
         if absent := [topic for topic in topics if topic not in found]:
@@ -187,7 +188,7 @@ def plan_record_scan(options: RecordScanOptions) -> RecordScan:
     ]
     return RecordScan(
         config_path=str(Path(options.executorsConfig or options.config).absolute()),
-        cluster=cluster.name,
+        cluster=ClusterIdentity(cluster.name, cluster_id),
         columns=_split(options.columns),
         ranges=tuple(split_ranges(unsplit_ranges, int(options.minPartitions))),
     )
@@ -211,7 +212,7 @@ def read_record_scan(table: RecordScan) -> Iterator[pa.RecordBatch]:
     Raises LogTrimmed when the log's start passed a range while it was read.
     """
     config = load_config(Path(table.config_path), only_principal=Principal.DATA)
-    with LogReader(config.cluster(table.cluster)) as reader:
+    with LogReader(config.pinned_cluster(table.cluster)) as reader:
         for log_range in table.ranges:
             yield from build_batches(
                 log_range.partition,
@@ -219,7 +220,9 @@ def read_record_scan(table: RecordScan) -> Iterator[pa.RecordBatch]:
                 table.list_columns(),
             )
             if (log_start := reader.log_start(log_range.partition)) > log_range.start:
-                raise LogTrimmed(f"cluster {table.cluster}, {log_range.partition}, offset {log_range.start}", log_start)
+                raise LogTrimmed(
+                    f"cluster {table.cluster.name}, {log_range.partition}, offset {log_range.start}", log_start
+                )
 
 
 def build_batches(

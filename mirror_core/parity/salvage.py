@@ -26,7 +26,7 @@ from mirror_core.kafka.log_reader import LogReader
 from mirror_core.kafka.topic_existence import find_existing_topics
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.files import report_write_errors, sync_path, sync_tree
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import ClusterIdentity, ClusterName, Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange, SalvagedPartition, SalvageMatch
 from mirror_core.parity.keyed_digest import digest_in_memory
 from mirror_core.parity.record_scan import SCANNED_COLUMNS, RecordColumn, build_batches
@@ -93,7 +93,7 @@ class SalvageIncomplete(MirrorError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SalvageTask:
     config_path: str
-    cluster: ClusterName
+    cluster: ClusterIdentity
     range: ParityRange
     counterpart: TailCounterpart | None = None
 
@@ -102,7 +102,7 @@ class SalvageTask:
 class TailCounterpart:
     """The other cluster's log since both parted, [start, end)."""
 
-    cluster: ClusterName
+    cluster: ClusterIdentity
     start: Offset
     end: Offset
 
@@ -112,17 +112,21 @@ class LocalSalvage:
         self._config_path = config_path
 
     def __call__(
-        self, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path, against: ClusterName | None = None
+        self,
+        cluster: ClusterIdentity,
+        ranges: Sequence[ParityRange],
+        output: Path,
+        against: ClusterIdentity | None = None,
     ) -> dict[Partition, SalvagedPartition]:
         return salvage_records(self._config_path, cluster, ranges, output, against, write=write_locally)
 
 
 def salvage_records(
     config_path: Path,
-    cluster: ClusterName,
+    cluster: ClusterIdentity,
     ranges: Sequence[ParityRange],
     output: Path,
-    against: ClusterName | None = None,
+    against: ClusterIdentity | None = None,
     *,
     write: WriteRecords,
     opened_by_tasks: Path | None = None,
@@ -139,7 +143,7 @@ def salvage_records(
     if finished is not None:
         return finished
     config = load_config(config_path)
-    with ClusterClient(config.cluster(cluster)) as client:
+    with ClusterClient(config.pinned_cluster(cluster)) as client:
         starts = list_offsets(client, [r.partition for r in wanted], OffsetPoint.START) if wanted else {}
     counterparts = _list_counterparts(config, against, wanted) if against else {}
     tasks = [
@@ -154,13 +158,13 @@ def salvage_records(
     work = [task for task in tasks if task.range.start < task.range.end]
     expected = {task.range.partition: count_records(task) if task in work else 0 for task in tasks}
     incomplete = output.with_name(f"_{output.name}.incomplete")
-    with report_write_errors(f"salvage of cluster {cluster}", output, NOT_WRITABLE_ADVICE):
+    with report_write_errors(f"salvage of cluster {cluster.name}", output, NOT_WRITABLE_ADVICE):
         shutil.rmtree(incomplete, ignore_errors=True)
         incomplete.mkdir(parents=True, mode=0o700)  # application data
         if work:
             write(work, incomplete)
         manifest = [replace(s, log_start=starts[p]) for p, s in _count_saved(incomplete, wanted).items()]
-        _check_counts(cluster, expected, {s.requested_range.partition: s.records for s in manifest}, incomplete)
+        _check_counts(cluster.name, expected, {s.requested_range.partition: s.records for s in manifest}, incomplete)
         (incomplete / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
         sync_tree(incomplete)
         os.replace(incomplete, output)
@@ -174,7 +178,7 @@ def read_record_batches(task: SalvageTask) -> Iterator[pa.RecordBatch]:
     wanted = task.range
     matches = _find_matches(config, task)
     match = replace(_MATCH, read=lambda p, h, r: matches.find_match(r).value) if matches is not None else _MATCH
-    with LogReader(config.cluster(task.cluster)) as reader:
+    with LogReader(config.pinned_cluster(task.cluster)) as reader:
         records = reader.records(wanted.partition, wanted.start, wanted.end)
         yield from build_batches(wanted.partition, records, [*SCANNED_COLUMNS, match])
 
@@ -184,8 +188,8 @@ def _find_matches(config: Config, task: SalvageTask) -> TailMatches | None:
         return None
     other, wanted = task.counterpart, task.range
     with (
-        LogReader(config.cluster(task.cluster)) as tail_reader,
-        LogReader(config.cluster(other.cluster)) as other_reader,
+        LogReader(config.pinned_cluster(task.cluster)) as tail_reader,
+        LogReader(config.pinned_cluster(other.cluster)) as other_reader,
     ):
         return find_tail_records(
             (record for _, record in tail_reader.records(wanted.partition, wanted.start, wanted.end)),
@@ -194,10 +198,10 @@ def _find_matches(config: Config, task: SalvageTask) -> TailMatches | None:
 
 
 def _list_counterparts(
-    config: Config, cluster: ClusterName, wanted: Sequence[ParityRange]
+    config: Config, cluster: ClusterIdentity, wanted: Sequence[ParityRange]
 ) -> dict[Partition, TailCounterpart]:
     """An empty range where the other cluster lacks the partition."""
-    with ClusterClient(config.cluster(cluster)) as client:
+    with ClusterClient(config.pinned_cluster(cluster)) as client:
         topics = find_existing_topics(client, {wanted_range.partition.topic for wanted_range in wanted})
         present = [
             p
@@ -218,7 +222,7 @@ def count_records(task: SalvageTask) -> int:
     config = load_config(Path(task.config_path), only_principal=Principal.DATA)
     wanted = task.range
     records = 0
-    with LogReader(config.cluster(task.cluster)) as reader:
+    with LogReader(config.pinned_cluster(task.cluster)) as reader:
         for header, _ in reader.batches(wanted.partition, wanted.start, wanted.end):
             if header.base_offset >= wanted.start and header.next_offset <= wanted.end:
                 records += header.record_count

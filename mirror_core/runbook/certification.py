@@ -105,7 +105,7 @@ def certify_destination(
     try:
         result, rows = check_certificates(
             link.config.path,
-            link.destination.name,
+            link.mirror.destination_identity,
             scope,
             output / CERTIFICATES_FOLDER,
             run=deadline_runner,

@@ -210,7 +210,7 @@ class TailSteps(StepContext):
         folder = self.services.run_dir(self.journal.run_id) / "compare"
         # The new primary's retention goes on: the old source's log is in question.
         parity = self.services.choose_parity(ranges)
-        result = parity(self.link.destination.name, self.link.source.name, ranges, folder)
+        result = parity(self.link.mirror.destination_identity, self.link.mirror.source_identity, ranges, folder)
         doubts = [reason for reason in result.reasons if reason not in NOTHING_REASONS]
         doubts += [f"{f.partition}: {f.detail}" for f in result.findings if f.kind in _LOG_MOVED_KINDS]
         if doubts:
@@ -251,10 +251,10 @@ class TailSteps(StepContext):
         if not tail_ranges:
             return {}
         ranges = [ParityRange(partition=p, start=start, end=end) for p, (start, end) in tail_ranges.items()]
-        old, new = self.link.source.name, self.link.destination.name
+        old, new = self.link.mirror.source_identity, self.link.mirror.destination_identity
         saved = self.services.salvage(old, ranges, self._evidence_folder(name), new)
         write_salvage_report(
-            self._evidence_folder(name), list(saved.values()), run=self.journal.run_id, old=old, new=new
+            self._evidence_folder(name), list(saved.values()), run=self.journal.run_id, old=old.name, new=new.name
         )
         return saved
 

@@ -345,7 +345,7 @@ def _verify_promotion(
     state = read_cluster_state(link.config, link.destination.name)
     run = state.runs[run_id]
     ranges = read_parity_scope(link, state).ranges
-    comparison = services.quick_parity(link.source.name, link.destination.name, ranges, None)
+    comparison = services.quick_parity(link.mirror.source_identity, link.mirror.destination_identity, ranges, None)
     if comparison.verdict is not ParityVerdict.PASSED:
         finding_lines = [
             *comparison.reasons,

@@ -166,7 +166,13 @@ class PlannedSteps(PromotionSteps):
                 self.services.run_dir(self.journal.run_id) / folder_name,
                 report_compare_progress(ranges_left, so_far, self.print_line),
             )
-            return compare(self.link.source.name, self.link.destination.name, ranges_left, folder, on_progress)
+            return compare(
+                self.link.mirror.source_identity,
+                self.link.mirror.destination_identity,
+                ranges_left,
+                folder,
+                on_progress,
+            )
 
         # Compacted logs are compared whole in the first round only: else no round would be shorter.
         proven = self.journal.load_checkpoint("prove", ProveResult)
@@ -320,7 +326,7 @@ class PlannedSteps(PromotionSteps):
             for p, end in sorted(ends.items())
         ]
         result = self.services.compare_at_gate(
-            self.link.source.name, self.link.destination.name, ranges, self.journal.run_id
+            self.link.mirror.source_identity, self.link.mirror.destination_identity, ranges, self.journal.run_id
         )
         if result.findings or result.damage_findings:  # also for an aborted run
             self.writer.put(add_differences(self.writer.state, self.link.mirror.name, result))

@@ -11,7 +11,7 @@ from mirror_core.dataplane.task_runner import LocalCopy, RecordTrimmed
 from mirror_core.evidence.file_store import Folder, open_local_folder
 from mirror_core.evidence.parity_report import warm_up
 from mirror_core.model.files import Unwritable, check_free_space, check_writable, report_write_errors
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import ClusterIdentity, Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange, ParityResult, SalvagedPartition
 from mirror_core.parity.check import LocalParity, OnParityProgress
 from mirror_core.parity.salvage import LocalSalvage
@@ -25,8 +25,8 @@ class ParityCheck(Protocol):
 
     def __call__(
         self,
-        source: ClusterName,
-        destination: ClusterName,
+        source: ClusterIdentity,
+        destination: ClusterIdentity,
         ranges: Sequence[ParityRange],
         output: Path | None,
         on_progress: OnParityProgress | None = None,
@@ -40,7 +40,11 @@ class TailSalvage(Protocol):
     """Saves [start, end) to Parquet, with what another cluster has of each record."""
 
     def __call__(
-        self, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path, against: ClusterName | None = None
+        self,
+        cluster: ClusterIdentity,
+        ranges: Sequence[ParityRange],
+        output: Path,
+        against: ClusterIdentity | None = None,
     ) -> dict[Partition, SalvagedPartition]: ...
 
 
@@ -98,7 +102,7 @@ class Services:
         warm_up()
 
     def compare_at_gate(
-        self, source: ClusterName, destination: ClusterName, ranges: Sequence[ParityRange], run_id: str
+        self, source: ClusterIdentity, destination: ClusterIdentity, ranges: Sequence[ParityRange], run_id: str
     ) -> ParityResult:
         """A full disk must not extend the write block: the report's path says so."""
         try:

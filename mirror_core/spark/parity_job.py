@@ -16,7 +16,7 @@ from mirror_core.decide.parity_result import CHUNK_OFFSETS, LEVEL_RECORDS, Parit
 from mirror_core.evidence.expectation_suites import PARITY, TableExpectations
 from mirror_core.evidence.file_store import Folder, is_url, open_local_folder
 from mirror_core.model.errors import RemoteFault
-from mirror_core.model.names import ClusterName
+from mirror_core.model.names import ClusterIdentity
 from mirror_core.model.parity_verdict import ParityRange, ParityResult
 from mirror_core.parity import certificate_check
 from mirror_core.parity.certificate_check import CertificateTask
@@ -91,8 +91,8 @@ class SparkParity:
 
     def __call__(
         self,
-        source: ClusterName,
-        destination: ClusterName,
+        source: ClusterIdentity,
+        destination: ClusterIdentity,
         ranges: Sequence[ParityRange],
         output: Path | None,
         on_progress: OnParityProgress | None = None,

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 
 from mirror_core.evidence.table_schemas import SALVAGE
 from mirror_core.model.errors import RemoteFault
-from mirror_core.model.names import ClusterName, Partition
+from mirror_core.model.names import ClusterIdentity, Partition
 from mirror_core.model.parity_verdict import ParityRange, SalvagedPartition
 from mirror_core.parity.salvage import SalvageTask, salvage_records, write_locally
 from mirror_core.spark.job_submission import create_payload_frame, require_task_slot
@@ -42,7 +42,11 @@ class SparkSalvage:
         self._conf = conf
 
     def __call__(
-        self, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path, against: ClusterName | None = None
+        self,
+        cluster: ClusterIdentity,
+        ranges: Sequence[ParityRange],
+        output: Path,
+        against: ClusterIdentity | None = None,
     ) -> dict[Partition, SalvagedPartition]:
         return salvage_records(
             self._config_path,
@@ -64,10 +68,10 @@ class SparkSalvage:
             rows = create_payload_frame(spark, payloads).mapInArrow(
                 cast("ArrowMapIterFunction", read_salvage), SALVAGE.ddl
             )
-            with require_task_slot(spark.sparkContext, f"Spark, salvage of cluster {tasks[0].cluster}"):
+            with require_task_slot(spark.sparkContext, f"Spark, salvage of cluster {tasks[0].cluster.name}"):
                 rows.write.mode("append").option("compression", "zstd").parquet(folder.resolve().as_uri())
         except (PySparkException, Py4JError, OSError) as error:
             raise RemoteFault(
-                f"salvage of cluster {tasks[0].cluster}: Spark gave up: {format_job_error(error)}. Nothing may be"
+                f"salvage of cluster {tasks[0].cluster.name}: Spark gave up: {format_job_error(error)}. Nothing may be"
                 " deleted now; run it again"
             ) from None

@@ -15,7 +15,7 @@ from mirror_core.model.files import Unwritable
 from mirrorbook_airflow.params import read_salvage_location
 
 if TYPE_CHECKING:
-    from mirror_core.model.names import ClusterName, Partition
+    from mirror_core.model.names import ClusterIdentity, Partition
     from mirror_core.model.parity_verdict import ParityRange, SalvagedPartition
     from mirror_core.runbook.run_services import TailSalvage
 
@@ -154,7 +154,7 @@ def wrap_salvage(salvage: TailSalvage) -> TailSalvage:
     """Returns only when the records are in the object store."""
 
     def salvage_and_copy(
-        cluster: ClusterName, ranges: Sequence[ParityRange], output: Path, against: ClusterName | None = None
+        cluster: ClusterIdentity, ranges: Sequence[ParityRange], output: Path, against: ClusterIdentity | None = None
     ) -> dict[Partition, SalvagedPartition]:
         with copy_to_object_store(output):
             return salvage(cluster, ranges, output, against)

@@ -212,7 +212,9 @@ class CheckParity(MirrorOperator):
                 link,
                 state,
                 scope.ranges,
-                lambda rest, so_far: check(link.mirror.source, link.mirror.destination, rest, output, so_far),
+                lambda rest, so_far: check(
+                    link.mirror.source_identity, link.mirror.destination_identity, rest, output, so_far
+                ),
                 compare_all=context["params"]["whole"],
                 report=self.log.info,
             )

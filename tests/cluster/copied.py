@@ -9,7 +9,7 @@ from pathlib import Path
 from mirror_core.evidence.file_store import LocalFolder
 from mirror_core.mirrors.receipt_maintenance import RebuildResult, rebuild_receipts
 from mirror_core.model.mirror import GapFilling
-from mirror_core.model.names import ClusterName, Partition
+from mirror_core.model.names import Partition
 from mirror_core.model.parity_verdict import ParityRange, ParityResult
 from mirror_core.parity.certificate_check import (
     CertificateScope,
@@ -37,14 +37,16 @@ class Copied:
         return read_certificate_scope(self.mirrored.link, self.mirrored.state, self.receipts)
 
     def proved(self, scope: CertificateScope | None = None, run: RunCertificateTasks | None = None) -> ParityResult:
-        run, config = run or LocalCertificateRunner().run, self.mirrored.config.path
-        return check_certificates(config, ClusterName("west"), scope or self.scope, None, run=run, tasks=3)[0]
+        run, link = run or LocalCertificateRunner().run, self.mirrored.link
+        return check_certificates(
+            link.config.path, link.mirror.destination_identity, scope or self.scope, None, run=run, tasks=3
+        )[0]
 
     def rebuilt(self) -> RebuildResult:
         check, link = LocalParity(self.mirrored.config.path), self.mirrored.link
 
         def compare(ranges: Sequence[ParityRange]) -> ParityResult:
-            return check(ClusterName("east"), ClusterName("west"), ranges, None)
+            return check(link.mirror.source_identity, link.mirror.destination_identity, ranges, None)
 
         return rebuild_receipts(
             link, self.mirrored.state, self.receipts, LocalCertificateRunner(), compare, lambda line: None

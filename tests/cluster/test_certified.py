@@ -17,7 +17,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import mirror_commands
 from mirror_core.model.mirror import GapFilling, PartitionState
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.parity.certificate_check import (
@@ -238,9 +238,10 @@ def test_a_destination_that_does_not_answer_is_indeterminate(pair: Pair, tmp_pat
     made = copied(pair, tmp_path, content(20))
     scope = made.scope
     config = load_config(pair.config_path)
+    identity = made.mirrored.link.mirror.destination_identity
     with suspended(pair.west):
         proof = LocalCertificateRunner()
-        found, _ = check_certificates(config.path, ClusterName("west"), scope, None, run=proof.run, tasks=1)
+        found, _ = check_certificates(config.path, identity, scope, None, run=proof.run, tasks=1)
     assert found.verdict is ParityVerdict.INDETERMINATE
     assert f"{made.topic}-0 [0, 20):" in found.reasons[0]
 

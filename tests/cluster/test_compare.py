@@ -261,10 +261,11 @@ def test_what_the_source_has_deleted_is_not_compared_and_what_the_destination_lo
 
 def test_retention_that_overtakes_the_reading_is_followed_and_a_loss_on_the_destination_is_not(pair: Pair) -> None:
     topic = pair_with(pair, content(50), content(50))
+    source, destination = pair.identities
     task = CompareTask(
         config_path=str(pair.config_path),
-        source=EAST,
-        destination=WEST,
+        source=source,
+        destination=destination,
         level=3,
         chunk=CHUNK,
         pieces=(whole(topic, 50),),  # as it was when the ends were looked at
@@ -348,7 +349,7 @@ def test_a_dead_side_is_indeterminate_and_named(pair: Pair, tmp_path: Path) -> N
         text = pair.config_path.read_text().replace(pair.east.bootstrap, f"127.0.0.1:{closed.getsockname()[1]}")
     config = pair.config_path.parent / f"dead-{tmp_path.name}.yaml"  # beside the file that it refers to
     config.write_text(text)
-    result = LocalParity(config)(EAST, WEST, [whole(topic, 20)], tmp_path / "out")
+    result = LocalParity(config)(*pair.identities, [whole(topic, 20)], tmp_path / "out")
     assert (result.verdict, result.verified_ends) == (ParityVerdict.INDETERMINATE, {Partition(topic, 0): 0})
     assert "cluster east" in result.reasons[0]
     assert "indeterminate" in (tmp_path / "out" / "index.html").read_text()

@@ -21,7 +21,7 @@ from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic
 from mirror_core.mirrors import mirror_commands
 from mirror_core.model.errors import Indeterminate, LostOwnership, Refused, Unreachable
 from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
-from mirror_core.model.names import ClusterName, Offset, Partition, format_reverse_name
+from mirror_core.model.names import ClusterIdentity, Offset, Partition, format_reverse_name
 from mirror_core.model.parity_verdict import ParityRange, ParityResult
 from mirror_core.model.run import Run, RunMode, RunState
 from mirror_core.model.run_checkpoints import RecordedApproval
@@ -60,8 +60,8 @@ def test_a_partition_that_fails_while_the_rest_is_proven_stops_the_promotion(pai
     link, failed = mirrored.link, mirrored.statuses[Partition(topic, 1)]
 
     def parity(
-        source: ClusterName,
-        destination: ClusterName,
+        source: ClusterIdentity,
+        destination: ClusterIdentity,
         ranges: Sequence[ParityRange],
         output: Path | None,
         on_progress: OnParityProgress | None = None,
@@ -175,8 +175,8 @@ class Asking:
 
     def __call__(
         self,
-        source: ClusterName,
-        destination: ClusterName,
+        source: ClusterIdentity,
+        destination: ClusterIdentity,
         ranges: Sequence[ParityRange],
         output: Path | None,
         on_progress: OnParityProgress | None = None,

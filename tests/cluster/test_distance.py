@@ -143,6 +143,7 @@ def test_both_sides_are_compared_and_tails_are_saved(
     distant: Distant, tmp_path: Path, side: str, round_trip_ms: int
 ) -> None:
     pair = distant.pair
+    identities = {str(identity.name): identity for identity in pair.identities}
     topic = new_topic(pair.east, 4, retention_ms="-1")
     send(pair.east, topic, content(300))
     transact(pair, topic, 2)
@@ -153,7 +154,7 @@ def test_both_sides_are_compared_and_tails_are_saved(
         produce(pair.west, topic, 1, partition=1)  # somebody else's, behind the copy
         produce(pair.east, topic, 1, partition=1)
         found = parity(mirrored)
-        saved = LocalSalvage(pair.config_path)(ClusterName(side), [whole(topic, 300, start=100)], tmp_path / "saved")
+        saved = LocalSalvage(pair.config_path)(identities[side], [whole(topic, 300, start=100)], tmp_path / "saved")
     assert found.verdict is ParityVerdict.FAILED
     assert {finding.partition for finding in found.findings} == {Partition(topic, 1)}
     assert {partition: one.records for partition, one in saved.items()} == {Partition(topic, 0): 200}

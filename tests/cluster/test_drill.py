@@ -24,7 +24,7 @@ from mirror_core.mirrors.creation import create_mirror
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, MissingPermission, Refused
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.json_documents import format_json
-from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, Offset, Partition
+from mirror_core.model.names import ACTIVE_TOPIC, ClusterIdentity, Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange, ParityResult, ParityVerdict
 from mirror_core.model.run import RunKind, RunMode, RunState
 from mirror_core.parity.check import OnParityProgress
@@ -157,8 +157,8 @@ def test_a_drill_that_promoted_something_else_has_not_come_through(
     )
 
     def at_the_end(
-        source: ClusterName,
-        destination: ClusterName,
+        source: ClusterIdentity,
+        destination: ClusterIdentity,
         ranges: Sequence[ParityRange],
         output: Path | None,
         on_progress: OnParityProgress | None = None,

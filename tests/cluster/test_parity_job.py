@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import yaml
 
 from mirror_core.model.errors import BadRequest, Refused
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange, ParityResult, ParityVerdict
 from mirror_core.parity.check import check_parity
 from mirror_core.parity.compare import compare_task
 from mirror_core.parity.parity_plan import encode_plan, parse_plan
 from tests.support.cli_process import invoked
+from tests.support.comparisons import write_misled_configuration
 from tests.support.kafka_clients import Pair, new_topic, produce
 
 pytestmark = pytest.mark.cluster
@@ -103,15 +104,6 @@ def test_what_was_not_run_is_indeterminate_and_another_mirrors_plan_is_refused(
         invoked("parity-job", "judge", str(other), "--table", str(tmp_path / "none"), *config)
 
 
-def write_misled_configuration(pair: Pair) -> Path:
-    """As a task's machine may have it: west's address leads to east."""
-    document = yaml.safe_load(pair.config_path.read_text(encoding="utf-8"))
-    document["clusters"]["west"] = document["clusters"]["east"]
-    path = pair.config_path.with_name("seen-by-tasks.yaml")
-    path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    return path
-
-
 def test_what_tasks_read_of_another_cluster_proves_nothing(pair: Pair, mirror: tuple[str, str], tmp_path: Path) -> None:
     name, _ = mirror
     config, table = ("--config", str(pair.config_path)), ("--table", str(tmp_path / "table"))
@@ -125,7 +117,7 @@ def test_what_tasks_read_of_another_cluster_proves_nothing(pair: Pair, mirror: t
         "parity-job", "judge", str(given), *table, "--output", str(tmp_path / "report"), *config, exit_code=4
     )
     assert told["records"] == 0
-    assert all(plan.source_id in reason and plan.destination_id in reason for reason in told["reasons"][:1])
+    assert all(plan.source.id in reason and plan.destination.id in reason for reason in told["reasons"][:1])
     rows = answered("mirror", "describe", name, *config)["rows"]
     assert {row["verified_end"] for row in rows}.isdisjoint({300})
 
@@ -136,25 +128,38 @@ def test_nor_does_what_executors_read_of_it_by_their_own_configuration(
     _, topic = mirror
     ranges = [ParityRange(partition=Partition(topic, n), start=Offset(0), end=Offset(300)) for n in (0, 1)]
 
-    def compared(opened_by_tasks: Path) -> ParityResult:
+    def compared(seen_by_tasks: Path) -> ParityResult:
+        """At the same path, on machines of their own."""
         return check_parity(
             pair.config_path,
-            ClusterName("east"),
-            ClusterName("west"),
+            *pair.identities,
             ranges,
             None,
-            run=lambda tasks: [compare_task(task) for task in tasks],
+            run=lambda tasks: [compare_task(replace(task, config_path=str(seen_by_tasks))) for task in tasks],
             tasks=2,
             level=3,
             chunk=100,
             demands=None,
-            opened_by_tasks=opened_by_tasks,
         )
 
     assert compared(pair.config_path).verdict is ParityVerdict.PASSED
     misled = compared(write_misled_configuration(pair))
     assert (misled.verdict, misled.records) == (ParityVerdict.INDETERMINATE, 0)
-    assert all("was to be compared" in reason for reason in misled.reasons[:2])
+    assert all(identity.id in misled.reasons[0] for identity in pair.identities)
+
+
+@pytest.mark.parametrize("level", ["1", "2", "3"])
+def test_nor_does_a_comparison_whose_own_configuration_leads_to_another_cluster(
+    pair: Pair, mirror: tuple[str, str], tmp_path: Path, level: str
+) -> None:
+    """The destination has what the destination has: each level would find both sides equal."""
+    name, _ = mirror
+    misled = write_misled_configuration(pair, misled="east", leads_to="west")
+    compare = ("parity", name, "--runner", "local", "--level", level, "--output", str(tmp_path / "report"))
+    told = answered(*compare, "--config", str(misled), exit_code=4)
+    assert told["records"] == 0
+    rows = answered("mirror", "describe", name, "--config", str(pair.config_path))["rows"]
+    assert {row["verified_end"] for row in rows}.isdisjoint({300})
 
 
 def test_tasks_need_no_secret_of_the_control_principal(pair: Pair, mirror: tuple[str, str], tmp_path: Path) -> None:

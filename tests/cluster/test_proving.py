@@ -218,7 +218,7 @@ def test_a_comparison_does_not_put_back_what_was_taken_out_of_the_proof_meanwhil
                 writer.put(writer.state.verifications[link.mirror.name].forget_partitions(taken))
                 mirror = writer.state.mirrors[link.mirror.name]
                 writer.put(replace(mirror, producer_id=mirror.producer_id + later))
-            found = LocalParity(mirrored.config.path)("east", "west", rest, None)  # type: ignore[arg-type]  # names
+            found = LocalParity(mirrored.config.path)(mirror.source_identity, mirror.destination_identity, rest, None)
             so_far(found)
             return found
 
@@ -277,7 +277,7 @@ def compare(rest, on_progress):
         on_progress(so_far)
         if dies and len([*find_mirror_link(load_config(path), name)[1].verifications[name].iterate_partitions()]) == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-    return check(mirror.source, mirror.destination, rest, None, report)
+    return check(mirror.source_identity, mirror.destination_identity, rest, None, report)
 ranges = read_parity_scope(link, state).ranges
 found = incremental_verification.compare_and_record(link, state, ranges, compare, compare_all=False, report=print)
 print(found.records)

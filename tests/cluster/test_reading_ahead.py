@@ -14,7 +14,7 @@ from mirror_core.kafka.config import load_config
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.log_reader import LogReader
 from mirror_core.model.errors import Unreachable
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.parity.check import LocalParity
 from tests.support.kafka_clients import Pair
@@ -57,7 +57,7 @@ def compared(
 ) -> tuple[ParityVerdict, set[tuple[int, str, int | None]], int]:
     ranges = [whole(topic, RECORDS, partition=number) for number in range(PARTITIONS)]
     parity = LocalParity(pair.config_path, threads=THREADS, chunk=chunk)
-    result = parity(ClusterName("east"), ClusterName("west"), ranges, None)
+    result = parity(*pair.identities, ranges, None)
     return result.verdict, {(f.partition.index, f.kind, f.offset) for f in result.findings}, result.records
 
 

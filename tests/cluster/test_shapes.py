@@ -13,7 +13,7 @@ from mirror_core.evidence.file_store import LocalFolder
 from mirror_core.kafka.topics import delete_records, delete_topics
 from mirror_core.mirrors import mirror_commands
 from mirror_core.model.mirror import GapFilling
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.parity.certificate_check import LocalCertificateRunner, check_certificates, read_certificate_scope
 from mirror_core.wire.batch import (
@@ -87,7 +87,8 @@ def assert_certified(mirrored: Mirrored, receipts: LocalFolder, made: Shapes) ->
     """All of the copy is proved by what was written down while it was made; the source is not asked. Where retention
     has deleted the begin of a piece, its rest is left out."""
     wanted, proof = read_certificate_scope(mirrored.link, mirrored.state, receipts), LocalCertificateRunner()
-    found, _ = check_certificates(mirrored.config.path, ClusterName("west"), wanted, None, run=proof.run, tasks=3)
+    destination = mirrored.link.mirror.destination_identity
+    found, _ = check_certificates(mirrored.config.path, destination, wanted, None, run=proof.run, tasks=3)
     assert (found.findings, found.reasons, found.verdict) == ((), (), ParityVerdict.PASSED)
     emptied = Partition(made.topics["emptied"], 0)
     assert wanted.left_out.keys() <= {emptied}

@@ -114,7 +114,7 @@ def test_the_others_are_compared_and_proved_without_it(three: Pair, tmp_path: Pa
         check, link = LocalParity(mirrored.config.path), mirrored.link
 
         def compare(ranges: Sequence[ParityRange], so_far: Callable[[ParityResult], None]) -> ParityResult:
-            return check(link.source.name, link.destination.name, ranges, None, so_far)
+            return check(link.mirror.source_identity, link.mirror.destination_identity, ranges, None, so_far)
 
         state, said = mirrored.state, list[str]()
         ranges = read_parity_scope(link, state).ranges

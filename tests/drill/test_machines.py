@@ -190,8 +190,8 @@ path, name, master, here = Path(sys.argv[1]), *sys.argv[2:]
 conf = {"spark.driver.host": here, "spark.executor.memory": "512m"}
 check = SparkParity(path, master, chunk=200, demands=None, conf=conf)
 link, state = find_mirror_link(load_config(path), name)
-ranges = read_parity_scope(link, state).ranges
-found = check(link.mirror.source, link.mirror.destination, ranges, None, lambda _: print("round", flush=True))
+ranges, mirror = read_parity_scope(link, state).ranges, link.mirror
+found = check(mirror.source_identity, mirror.destination_identity, ranges, None, lambda _: print("round", flush=True))
 tracker = SparkContext.getOrCreate().statusTracker()
 stages = [stage for number in range(200) if (stage := tracker.getStageInfo(number))]
 failed, most = sum(stage.numFailedTasks for stage in stages), max(stage.numTasks for stage in stages)

@@ -67,7 +67,7 @@ def test_spark_neither_counts_nor_compares_nor_saves_them(
 
     services = make_spark_services(mirrored.config.path, evidence_dir=tmp_path / "evidence", master="local[4]")
     mirror, compared = mirrored.link.mirror, read_parity_scope(mirrored.link, mirrored.state)
-    result = services.parity(mirror.source, mirror.destination, compared.ranges, None)
+    result = services.parity(mirror.source_identity, mirror.destination_identity, compared.ranges, None)
     assert (result.verdict, result.records, result.findings) == (ParityVerdict.PASSED, copied, ())
-    saved = services.salvage(mirror.destination, compared.ranges, tmp_path / "salvage")
+    saved = services.salvage(mirror.destination_identity, compared.ranges, tmp_path / "salvage")
     assert sum(s.records for s in saved.values()) == copied

@@ -40,7 +40,7 @@ def test_equal_topics_pass_and_data_docs_load_nothing_from_elsewhere(pair: Pair,
         send(pair.east, topic, content(300), partition)
         copy_bytes(pair, topic, 300, partition)
     ranges = [whole(topic, 300, partition=partition) for partition in (0, 1)]
-    result = SparkParity(pair.config_path, "local[2]", chunk=50)(EAST, WEST, ranges, tmp_path)
+    result = SparkParity(pair.config_path, "local[2]", chunk=50)(*pair.identities, ranges, tmp_path)
     assert (result.verdict, result.records, result.chunks) == (ParityVerdict.PASSED, 600, 12)
     document = json.loads((tmp_path / "result.json").read_text())
     assert document["great_expectations"]["success"] is True
@@ -61,7 +61,7 @@ def test_a_defect_fails_in_both_judgements(pair: Pair, tmp_path: Path) -> None:
     copy = content(300)
     copy[123] = replace(copy[123], value=b"damaged")
     send(pair.west, topic, copy)
-    result = SparkParity(pair.config_path, "local[2]", chunk=50)(EAST, WEST, [whole(topic, 300)], tmp_path)
+    result = SparkParity(pair.config_path, "local[2]", chunk=50)(*pair.identities, [whole(topic, 300)], tmp_path)
     assert (result.verdict, result.verified_ends) == (ParityVerdict.FAILED, {Partition(topic, 0): 123})
     assert [(finding.kind, finding.offset) for finding in result.findings] == [("value", 123)]
     expectations = json.loads((tmp_path / "result.json").read_text())["great_expectations"]["expectations"]
@@ -72,7 +72,7 @@ def test_a_defect_fails_in_both_judgements(pair: Pair, tmp_path: Path) -> None:
 
 def test_nothing_to_compare_is_indeterminate_in_both_judgements(pair: Pair, tmp_path: Path) -> None:
     topic = twin_topics(pair)
-    result = SparkParity(pair.config_path, "local[2]")(EAST, WEST, [whole(topic, 0)], tmp_path)
+    result = SparkParity(pair.config_path, "local[2]")(*pair.identities, [whole(topic, 0)], tmp_path)
     assert result.verdict is ParityVerdict.INDETERMINATE
     assert json.loads((tmp_path / "result.json").read_text())["great_expectations"]["success"] is False
 
@@ -87,7 +87,7 @@ def test_a_configuration_that_executors_cannot_use_is_indeterminate(
     config = pair.config_path.parent / f"env-{tmp_path.name}.yaml"
     config.write_text(text.replace("SASL_PLAINTEXT", "${env:ONLY_THE_DRIVER_HAS_IT}"))
     monkeypatch.setenv("ONLY_THE_DRIVER_HAS_IT", "SASL_PLAINTEXT")  # after Spark was started, so workers lack it
-    result = SparkParity(config, "local[2]")(EAST, WEST, [whole(topic, 10)], None)
+    result = SparkParity(config, "local[2]")(*pair.identities, [whole(topic, 10)], None)
     assert result.verdict is ParityVerdict.INDETERMINATE
     assert "ONLY_THE_DRIVER_HAS_IT is not set" in result.reasons[0]
 
@@ -138,7 +138,7 @@ def test_a_share_whose_worker_always_dies_leaves_the_others_proved(
         copy_bytes(pair, topic, 100, partition)
     ranges = [whole(topic, 100, partition=partition) for partition in range(3)]
     monkeypatch.setattr(parity_job, "run_compare_task", work.compare_or_die)
-    result = SparkParity(pair.config_path, "local[4]", chunk=100)(EAST, WEST, ranges, None)
+    result = SparkParity(pair.config_path, "local[4]", chunk=100)(*pair.identities, ranges, None)
     assert result.verdict is ParityVerdict.INDETERMINATE
     assert result.verified_ends[Partition(topic, 0)] == result.verified_ends[Partition(topic, 2)] == 100
     assert result.verified_ends.get(Partition(topic, 1), 0) == 0
@@ -170,7 +170,7 @@ def test_a_comparison_that_gets_no_slot_says_so_and_the_job_is_gone(
         refused = pytest.raises(RemoteFault, match=r"parity of \d+ shares: .* no task slot within 1 s.*spark.cores.max")
         with monkeypatch.context() as patch, refused:
             patch.setattr(job_submission, "SLOT_TIMEOUT_S", 1.0)
-            SparkParity(pair.config_path, "local[4]")(EAST, WEST, [whole(topic, 10)], None)
+            SparkParity(pair.config_path, "local[4]")(*pair.identities, [whole(topic, 10)], None)
         assert not all_slots.done()
         wait_until(  # Spark lists a cancelled job until its listeners have heard of it
             lambda: len(tracker.getActiveJobsIds()) == 1, timeout_s=60, why="the refused jobs are gone"
@@ -178,5 +178,6 @@ def test_a_comparison_that_gets_no_slot_says_so_and_the_job_is_gone(
     finally:
         runner.close()
     assert (
-        SparkParity(pair.config_path, "local[4]")(EAST, WEST, [whole(topic, 10)], None).verdict is ParityVerdict.PASSED
+        SparkParity(pair.config_path, "local[4]")(*pair.identities, [whole(topic, 10)], None).verdict
+        is ParityVerdict.PASSED
     )

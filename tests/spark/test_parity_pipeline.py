@@ -35,7 +35,7 @@ from tests.spark import work
 from tests.support.compacted_comparisons import keyed
 from tests.support.doc_pages import ROOT
 from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic
-from tests.support.parity_plans import EAST, WEST, judged, planned, rows_of
+from tests.support.parity_plans import judged, planned, rows_of
 from tests.support.parity_topics import Content, content, copy_bytes, send, twin_topics, whole
 
 pytestmark = [
@@ -145,7 +145,7 @@ def test_a_planned_comparison_finds_what_a_comparison_finds(
     assert len(plan.spans) > 2 * len(PLAIN), "partitions are split"
     write(spark, plan, tmp_path / "table")
     result = judged(plan, tmp_path / "table")
-    wanted = LocalParity(pair.config_path, threads=2, chunk=CHUNK)(EAST, WEST, ranges, None)
+    wanted = LocalParity(pair.config_path, threads=2, chunk=CHUNK)(*pair.identities, ranges, None)
     assert comparable(result) == comparable(wanted)
     assert result.verdict is ParityVerdict.FAILED
     assert {finding.partition for finding in result.findings} == {

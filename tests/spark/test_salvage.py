@@ -56,7 +56,7 @@ def test_all_of_every_record_is_saved(pair: Pair, tmp_path: Path, make: Make) ->
     records[150:152] = [replace(records[150], aborted=True)]
     topic = filled(pair, records, partitions=2)
     ranges = [whole(topic, 200, start=120), whole(topic, 50, start=7, partition=1)]
-    saved = make(pair.config_path)(EAST, ranges, tmp_path / "tail")
+    saved = make(pair.config_path)(pair.identities[0], ranges, tmp_path / "tail")
     assert {p: s.records for p, s in saved.items()} == {Partition(topic, 0): 78, Partition(topic, 1): 43}
     table = pq.read_table(tmp_path / "tail").sort_by([("partition", "ascending"), ("offset", "ascending")])
     rows = table.to_pylist()
@@ -73,12 +73,12 @@ def test_all_of_every_record_is_saved(pair: Pair, tmp_path: Path, make: Make) ->
 @pytest.mark.parametrize("make", [on_spark, in_process])
 def test_a_second_run_leaves_the_first_alone_and_tells_the_same(pair: Pair, tmp_path: Path, make: Make) -> None:
     topic = filled(pair, content(20))
-    first = make(pair.config_path)(EAST, [whole(topic, 20)], tmp_path / "tail")
+    first = make(pair.config_path)(pair.identities[0], [whole(topic, 20)], tmp_path / "tail")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "tail").iterdir()}
-    assert make(pair.config_path)(EAST, [whole(topic, 20)], tmp_path / "tail") == first
+    assert make(pair.config_path)(pair.identities[0], [whole(topic, 20)], tmp_path / "tail") == first
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "tail").iterdir()} == before
     with pytest.raises(Refused, match="other ranges"):
-        make(pair.config_path)(EAST, [whole(topic, 19)], tmp_path / "tail")
+        make(pair.config_path)(pair.identities[0], [whole(topic, 19)], tmp_path / "tail")
 
 
 def test_few_records_are_saved_before_spark_would_have_started(
@@ -88,22 +88,22 @@ def test_few_records_are_saved_before_spark_would_have_started(
     ranges = [whole(topic, 20), whole(topic, 20, partition=1)]
     monkeypatch.setattr(spark_salvage, "get_spark_session", lambda *_: pytest.fail("Spark is started for 40 offsets"))
     monkeypatch.setattr(spark_salvage, "MAX_LOCAL_OFFSETS", 40)
-    saved = on_spark(pair.config_path)(EAST, ranges, tmp_path / "tail")
+    saved = on_spark(pair.config_path)(pair.identities[0], ranges, tmp_path / "tail")
     assert [one.records for one in saved.values()] == [20, 20]
     monkeypatch.setattr(spark_salvage, "MAX_LOCAL_OFFSETS", 39)
     with pytest.raises(pytest.fail.Exception, match="40 offsets"):
-        on_spark(pair.config_path)(EAST, ranges, tmp_path / "another")
+        on_spark(pair.config_path)(pair.identities[0], ranges, tmp_path / "another")
 
 
 def test_a_folder_of_something_else_is_refused(pair: Pair, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(Refused, match="no finished salvage"):
-        LocalSalvage(pair.config_path)(EAST, [whole("any", 1)], tmp_path)
+        LocalSalvage(pair.config_path)(pair.identities[0], [whole("any", 1)], tmp_path)
 
 
 def test_an_empty_tail_is_saved_as_nothing(pair: Pair, tmp_path: Path) -> None:
     topic = filled(pair, content(5))
-    saved = LocalSalvage(pair.config_path)(EAST, [whole(topic, 5, start=5)], tmp_path / "tail")
+    saved = LocalSalvage(pair.config_path)(pair.identities[0], [whole(topic, 5, start=5)], tmp_path / "tail")
     assert {p: s.records for p, s in saved.items()} == {Partition(topic, 0): 0}
 
 
@@ -111,10 +111,10 @@ def test_a_writer_that_loses_records_is_found_out(pair: Pair, tmp_path: Path) ->
     topic = filled(pair, content(20))
 
     def lossy(tasks: object, folder: Path) -> None:
-        LocalSalvage(pair.config_path)(EAST, [whole(topic, 19)], tmp_path / "other")
+        LocalSalvage(pair.config_path)(pair.identities[0], [whole(topic, 19)], tmp_path / "other")
         (saved,) = (tmp_path / "other").glob("*.parquet")
         saved.rename(folder / "part.parquet")
 
     with pytest.raises(SalvageIncomplete, match="19 saved, 20 in the log"):
-        salvage_records(pair.config_path, EAST, [whole(topic, 20)], tmp_path / "tail", write=lossy)
+        salvage_records(pair.config_path, pair.identities[0], [whole(topic, 20)], tmp_path / "tail", write=lossy)
     assert not (tmp_path / "tail").exists()

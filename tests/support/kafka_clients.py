@@ -39,6 +39,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from mirror_core.model.names import ClusterIdentity, ClusterName
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from mirrorbook_tools.sandbox.sandbox import Sandbox
 from tests.support.waiting import patience, wait_until
@@ -56,6 +57,15 @@ class Pair:
     east: SandboxCluster
     west: SandboxCluster
     config_path: Path
+
+    @property
+    def identities(self) -> tuple[ClusterIdentity, ClusterIdentity]:
+        """East's and west's."""
+        east, west = (
+            ClusterIdentity(ClusterName(cluster.name), self.sandbox.state.clusters[cluster.name].cluster_id)
+            for cluster in (self.east, self.west)
+        )
+        return east, west
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

@@ -9,8 +9,7 @@ from pathlib import Path
 from mirror_core.decide.parity_result import ParityRow
 from mirror_core.decide.verification import VerificationBasis
 from mirror_core.evidence.file_store import open_local_folder
-from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import ClusterConfig, Principal, load_config
+from mirror_core.kafka.config import load_config
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.parity_verdict import ParityRange, ParityResult
 from mirror_core.parity.check import judge_comparison
@@ -24,25 +23,16 @@ NO_BASIS = StoredBasis.from_basis(VerificationBasis({}, {}, {}), None)
 
 def planned(pair: Pair, ranges: Sequence[ParityRange], *, chunk: int = 10, span_bytes: int = 1_000) -> ParityPlan:
     config = load_config(pair.config_path)
-    source_id, destination_id = map(_fetch_cluster_id, (config.cluster(EAST), config.cluster(WEST)))
     return make_parity_plan(
         config,
         MirrorName("m"),
         1,
-        EAST,
-        WEST,
+        *pair.identities,
         ranges,
         NO_BASIS,
-        source_id=source_id,
-        destination_id=destination_id,
         chunk=chunk,
         span_bytes=span_bytes,
     )
-
-
-def _fetch_cluster_id(cluster: ClusterConfig) -> str:
-    with ClusterClient(cluster, Principal.CONTROL) as client:
-        return client.metadata(()).cluster_id
 
 
 def rows_of(plan: ParityPlan, table: Path) -> list[ParityRow]:
@@ -54,8 +44,8 @@ def judged(plan: ParityPlan, table: Path) -> ParityResult:
         plan.ranges,
         [*plan.ends, *rows_of(plan, table)],
         None,
-        source=plan.source,
-        destination=plan.destination,
+        source=plan.source.name,
+        destination=plan.destination.name,
         level=plan.level,
         started=time.time(),
         seconds=0.0,

@@ -57,7 +57,7 @@ def parity(mirrored: Mirrored) -> ParityResult:
     """What Mirrorbook's own comparison finds."""
     mirror, compared = mirrored.link.mirror, read_parity_scope(mirrored.link, mirrored.state)
     assert not compared.left_out, f"not comparable: {compared.left_out}"
-    return LocalParity(mirrored.config.path)(mirror.source, mirror.destination, compared.ranges, None)
+    return LocalParity(mirrored.config.path)(mirror.source_identity, mirror.destination_identity, compared.ranges, None)
 
 
 @about_data()

@@ -19,13 +19,13 @@ from mirror_core.evidence.file_store import Folder
 from mirror_core.mirrors import partition_recovery
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.files import Unwritable
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import ClusterIdentity, ClusterName, Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange, SalvagedPartition
 from mirror_core.parity.salvage import MANIFEST
 from tests.support.task_context import CONTEXT
 
 URL = "memory://bucket/mirrorbook"
-EAST = ClusterName("east")
+EAST = ClusterIdentity(ClusterName("east"), "id-of-east")
 RANGE = ParityRange(partition=Partition("t", 0), start=Offset(3), end=Offset(5))
 SAVED = {RANGE.partition: SalvagedPartition(requested_range=RANGE, log_start=Offset(0), records=2)}
 
@@ -104,7 +104,11 @@ class Salvaging:
         self.deleted = False
 
     def __call__(
-        self, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path, against: ClusterName | None = None
+        self,
+        cluster: ClusterIdentity,
+        ranges: Sequence[ParityRange],
+        output: Path,
+        against: ClusterIdentity | None = None,
     ) -> dict[Partition, SalvagedPartition]:
         """As `parity.salvage` does: found done, it is told again. Files have other names each time, as Spark's have."""
         if not output.exists():

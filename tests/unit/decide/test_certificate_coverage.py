@@ -20,7 +20,7 @@ from mirror_core.decide.certificate_coverage import (
 )
 from mirror_core.decide.parity_result import LEVEL_DIGEST, NOTHING_COMPARED, ParityRow
 from mirror_core.model.figures import FigureKey, FigureValue, list_values
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import ClusterIdentity, ClusterName, Offset, Partition
 from mirror_core.model.parity_verdict import ParityFinding, ParityResult, ParityVerdict
 from mirror_core.model.run import RunState, StepEvidence, StepRecord, StepState
 from mirror_core.model.task_messages import ReceiptPiece
@@ -155,7 +155,10 @@ def reported(seen: StepEvidence) -> StepRecord:
 def task(*pieces: tuple[int, int]) -> CertificateTask:
     made = tuple((ONE, ReceiptPiece(first=Offset(a), next=Offset(b), records=b - a, digest="a")) for a, b in pieces)
     return CertificateTask(
-        config_path=str(Path("m.yaml")), destination=ClusterName("west"), pieces=made, compacted_topics=frozenset()
+        config_path=str(Path("m.yaml")),
+        destination=ClusterIdentity(ClusterName("west"), "id"),
+        pieces=made,
+        compacted_topics=frozenset(),
     )
 
 

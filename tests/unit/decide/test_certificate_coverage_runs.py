@@ -21,7 +21,7 @@ from mirror_core.kafka.reassignment import TopicIds
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.figures import FigureKey, FigureValue
 from mirror_core.model.mirror import PartitionState
-from mirror_core.model.names import MirrorName, Offset, Partition
+from mirror_core.model.names import ClusterIdentity, ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.parity_verdict import ALTERED_KIND, ParityResult
 from mirror_core.model.receipt_heads import ReceiptFileEntry, ReceiptsHead
 from mirror_core.model.run import StepEvidence
@@ -71,7 +71,7 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.folder, self.said, self.kept = folder, list[str](), list[ParityResult]()
-        self.config: Any = SimpleNamespace(path=folder / "mirrorbook.yaml", cluster=lambda name: None)
+        self.config: Any = SimpleNamespace(path=folder / "mirrorbook.yaml", pinned_cluster=lambda identity: None)
         self.heard = TopicIds({ONE.topic: frozenset({ID})}, ())
         self._patch = monkeypatch
         monkeypatch.setattr(certificate_check, "load_config", lambda path: self.config)
@@ -92,7 +92,8 @@ class World:
         head = ReceiptsHead(mirror=NAME, part="2026-11-24T07", files=(file,), location=where)
         state = State(receipts={NAME: {head.part: head}}, partitions={NAME: status})
         west = SimpleNamespace(name="west")
-        link: Any = SimpleNamespace(mirror=SimpleNamespace(name=NAME), destination=west, config=self.config)
+        mirror = SimpleNamespace(name=NAME, destination_identity=ClusterIdentity(ClusterName("west"), "id-of-west"))
+        link: Any = SimpleNamespace(mirror=mirror, destination=west, config=self.config)
         opened: Any = lambda where: SimpleNamespace(where=where)  # noqa: E731
         return certification.certify_destination(
             link,

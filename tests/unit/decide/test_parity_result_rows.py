@@ -21,7 +21,7 @@ from mirror_core.decide.parity_result import (
     merge_equal_rows,
     plan_rounds,
 )
-from mirror_core.model.names import ClusterName, Offset
+from mirror_core.model.names import ClusterIdentity, ClusterName, Offset
 from mirror_core.model.parity_verdict import ParityResult, ParityVerdict
 from mirror_core.parity import check
 from mirror_core.parity.compare import CompareTask
@@ -152,8 +152,8 @@ def test_a_comparison_tells_of_each_task_as_it_ends(monkeypatch: pytest.MonkeyPa
 
     result = check.check_parity(
         tmp_path / "mirrorbook.yaml",
-        EAST,
-        WEST,
+        ClusterIdentity(EAST, "id-of-east"),
+        ClusterIdentity(WEST, "id-of-west"),
         ranges,
         None,
         run=run,  # type: ignore[arg-type]  # a sequence of tasks

@@ -18,7 +18,7 @@ from mirror_core.evidence.parity_report import write_parity_report
 from mirror_core.evidence.run_report import write_run_report
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.files import Unwritable, check_writable, report_write_errors
-from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.names import ClusterIdentity, ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.parity_verdict import ParityResult, ParityVerdict
 from mirror_core.model.run import Plan, RunKind, RunMode
 from mirror_core.model.task_messages import Receipt
@@ -88,14 +88,18 @@ def test_a_gate_whose_report_cannot_be_written_says_what_it_saw_all_the_same(tmp
     asked: list[Path | None] = []
 
     def compare(
-        source: ClusterName, destination: ClusterName, ranges: object, output: Path | None, on_progress: object = None
+        source: ClusterIdentity,
+        destination: ClusterIdentity,
+        ranges: object,
+        output: Path | None,
+        on_progress: object = None,
     ) -> ParityResult:
         asked.append(output)
         if output is not None:
             write_parity(output)
         return ParityResult(verdict=ParityVerdict.FAILED, records=7, chunks=1, report=str(output or ""))
 
-    east, west = ClusterName("east"), ClusterName("west")
+    east, west = (ClusterIdentity(ClusterName(name), f"id-of-{name}") for name in ("east", "west"))
     written = replace(services(tmp_path), quick_parity=compare).compare_at_gate(east, west, [], "r")
     assert written.report == str(tmp_path / "run-r" / "parity")
     found = replace(services(taken), quick_parity=compare).compare_at_gate(east, west, [], "r")

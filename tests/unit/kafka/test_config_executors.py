@@ -12,7 +12,7 @@ import pytest
 from mirror_core.decide.parity_result import ParityRow
 from mirror_core.kafka.config import Principal, find_config, load_config, register_config_text
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import ClusterIdentity, ClusterName, Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange
 from mirror_core.parity import check, salvage
 from mirror_core.parity.compare import CompareTask
@@ -127,8 +127,7 @@ def test_tasks_that_compare_are_told_the_drivers_own_name_of_the_file(
         told.extend(task.config_path for task in tasks)
 
     monkeypatch.setattr(check, "compare_ends", lambda *asked: ([], [wanted]))
-    monkeypatch.setattr(check, "fetch_cluster_ids", lambda *asked: ("id", "id"))
-    west = ClusterName("west")
+    west = ClusterIdentity(ClusterName("west"), "id")
     check.check_parity(
         path, west, west, [wanted], None, run=compared, tasks=1, level=3, chunk=10, demands=None, opened_by_tasks=other
     )

@@ -11,11 +11,12 @@ import pytest
 from mirror_core.decide.parity_result import LEVEL_RECORDS, ParityLogBounds, fill_missing_rows, judge_rows
 from mirror_core.kafka import log_offsets
 from mirror_core.kafka.log_offsets import OffsetPoint, OffsetsResult, explain_missing_offset, list_points_with_retry
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import ClusterIdentity, ClusterName, Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange, ParityVerdict
 from mirror_core.parity import check
 from mirror_core.parity.compare import BothLogEnds, CompactedTopics, list_compacted_topics
 
+EAST, WEST = (ClusterIdentity(ClusterName(name), f"id-of-{name}") for name in ("east", "west"))
 WELL, LONE, LATE = Partition("a", 0), Partition("a", 1), Partition("a", 2)
 NOTHING_CLEANED = CompactedTopics(frozenset(), frozenset())
 
@@ -36,9 +37,9 @@ def test_what_could_not_be_seen_is_in_doubt_and_the_rest_is_compared(monkeypatch
 
     monkeypatch.setattr(check, "read_ends", read_ends)
     monkeypatch.setattr(check, "list_compacted_topics", lambda *asked: NOTHING_CLEANED)
-    config = cast("Any", SimpleNamespace(cluster=lambda name: None))
+    config = cast("Any", SimpleNamespace(pinned_cluster=lambda name: None))
     ranges = [wanted(WELL), wanted(LONE, "cluster east: nobody leads it"), wanted(LATE)]
-    rows, shared = check.compare_ends(config, ClusterName("east"), ClusterName("west"), ranges)
+    rows, shared = check.compare_ends(config, EAST, WEST, ranges)
     assert [one.partition for one in shared] == [WELL]
     assert asked == [[WELL, LATE]]
     found = judge_rows(ranges, fill_missing_rows(ranges, rows, LEVEL_RECORDS), LEVEL_RECORDS)
@@ -61,10 +62,10 @@ def test_whether_topics_are_cleaned_is_asked_of_those_that_are_to_be_read_only(m
         return CompactedTopics(frozenset(topics), frozenset())
 
     monkeypatch.setattr(check, "list_compacted_topics", cleaned_of)
-    config = cast("Any", SimpleNamespace(cluster=lambda name: None))
+    config = cast("Any", SimpleNamespace(pinned_cluster=lambda name: None))
     nothing_new = replace(wanted(WELL), start=Offset(9), end=Offset(9))
     ranges = [nothing_new, replace(wanted(new), start=Offset(7), end=Offset(9))]
-    rows, shared = check.compare_ends(config, ClusterName("east"), ClusterName("west"), ranges)
+    rows, shared = check.compare_ends(config, EAST, WEST, ranges)
     assert asked == [{"new"}]
     assert [(one.partition, one.start, one.end, one.compacted) for one in shared] == [
         (WELL, 9, 9, False),
@@ -74,7 +75,7 @@ def test_whether_topics_are_cleaned_is_asked_of_those_that_are_to_be_read_only(m
 
 
 def test_nobody_is_asked_whether_no_topic_is_cleaned() -> None:
-    assert list_compacted_topics(cast("Any", None), ClusterName("east"), ClusterName("west"), ()) == NOTHING_CLEANED
+    assert list_compacted_topics(cast("Any", None), EAST, WEST, ()) == NOTHING_CLEANED
 
 
 @pytest.mark.parametrize(("elected", "asked"), [(True, 2), (False, None)])

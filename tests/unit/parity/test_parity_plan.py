@@ -9,7 +9,7 @@ import pytest
 from mirror_core.decide.parity_spans import cut_spans
 from mirror_core.decide.verification import VerificationBasis
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.names import ClusterIdentity, ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.parity_verdict import KnownDifference, MirrorVerification, VerifiedEnd
 from mirror_core.parity.parity_plan import PLAN_FORMAT, ParityPlan, StoredBasis, encode_plan, parse_plan
 from tests.support.parity_rows import ends, partition, wanted
@@ -32,10 +32,8 @@ def plan() -> ParityPlan:
         format=PLAN_FORMAT,
         mirror=MirrorName("m"),
         producer_id=1,
-        source=ClusterName("east"),
-        destination=ClusterName("west"),
-        source_id="id-of-east",
-        destination_id="id-of-west",
+        source=ClusterIdentity(ClusterName("east"), "id-of-east"),
+        destination=ClusterIdentity(ClusterName("west"), "id-of-west"),
         level=3,
         chunk=10,
         throttle=None,

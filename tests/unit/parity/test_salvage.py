@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import ClusterIdentity, Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange
 from mirror_core.parity import salvage as salvaging
 from mirror_core.parity.record_scan import estimate_row_bytes
@@ -18,6 +18,7 @@ from mirror_core.parity.salvage import MANIFEST, SCHEMA, SalvageTask, salvage_re
 from mirror_core.wire.records import MAX_HEADERS, Record
 from tests.support.resume_decisions import EAST
 
+IDENTITY = ClusterIdentity(EAST, "id-of-east")
 PARTITION = Partition("orders", 0)
 ROW = {"topic": "orders", "partition": 0, "offset": 4, "timestamp_ms": 0, "timestamp_type": "CreateTime", "headers": []}
 
@@ -42,13 +43,13 @@ def test_all_of_it_is_on_the_disk_before_anything_is_deleted(tmp_path: Path, mon
 
     monkeypatch.setattr(os, "fsync", noting)
     wanted = [ParityRange(partition=PARTITION, start=Offset(4), end=Offset(5))]
-    saved = salvage_records(config, EAST, wanted, out, write=write)
+    saved = salvage_records(config, IDENTITY, wanted, out, write=write)
     assert saved[PARTITION].records == 1
     assert synced == {
         one.stat().st_ino for one in (out, out / "part", out / "part/0.parquet", out / MANIFEST, tmp_path)
     }
     synced.clear()
-    assert salvage_records(config, EAST, wanted, out, write=write) == saved, (
+    assert salvage_records(config, IDENTITY, wanted, out, write=write) == saved, (
         "who moved it may have been killed in that moment"
     )
     assert synced == {tmp_path.stat().st_ino}
@@ -67,5 +68,5 @@ def test_topics_of_the_longest_names_are_saved_beside_each_other(
     monkeypatch.setattr(salvaging, "read_record_batches", lambda task: iter(()))
     partitions = [Partition("t" * 248 + last, 0) for last in "ab"]
     ranges = [ParityRange(partition=partition, start=Offset(0), end=Offset(1)) for partition in partitions]
-    write_locally([SalvageTask(config_path="", cluster=EAST, range=one) for one in ranges], tmp_path)
+    write_locally([SalvageTask(config_path="", cluster=IDENTITY, range=one) for one in ranges], tmp_path)
     assert len([*tmp_path.glob("*.parquet")]) == 2

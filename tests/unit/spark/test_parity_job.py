@@ -10,11 +10,11 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkRuntimeError
 
 from mirror_core.model.errors import RemoteFault
-from mirror_core.model.names import ClusterName
+from mirror_core.model.names import ClusterIdentity, ClusterName
 from mirror_core.spark import parity_job
 from mirror_core.spark.parity_job import SparkCertificateCheck, SparkParity
 
-EAST, WEST = ClusterName("east"), ClusterName("west")
+EAST, WEST = (ClusterIdentity(ClusterName(name), f"id-of-{name}") for name in ("east", "west"))
 
 
 @pytest.mark.parametrize(
