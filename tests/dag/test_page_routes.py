@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 import secrets
 from collections.abc import Iterator
@@ -242,18 +243,76 @@ def test_who_may_start_dags_reads_no_password_and_no_settings(site: Site, path: 
     assert answer.status_code == 403, answer.text
 
 
-def test_who_may_see_another_dag_only_gets_no_page(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def grant_by_dag(monkeypatch: pytest.MonkeyPatch, *granted: str) -> None:
+    """Users have rights on these DAGs only."""
     from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 
     def is_authorized(self: object, *, details: DagDetails | None = None, **_: object) -> bool:
-        return details is not None and details.id == "somebody_elses"
+        return details is not None and details.id in granted
 
     monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", is_authorized)
+
+
+def record_dags(*dags: str) -> None:
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.utils.session import create_session
+
+    with create_session() as database:
+        database.merge(DagBundleModel(name="ours"))
+        database.flush()
+        for dag in dags:
+            database.merge(DagModel(dag_id=dag, bundle_name="ours", is_stale=False))
+
+
+def test_who_may_see_another_dag_only_gets_no_page(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    grant_by_dag(monkeypatch, "somebody_elses")
     name = site.mirrored.name
     for path in ("/", f"/mirrors/{name}", f"/mirrors/{name}/runbook", f"/runs/{site.run}/files", "/api/mirrors"):
         answer = site.get(path, role="user")
         assert answer.status_code == 403, path
         assert name not in answer.text
+
+
+def test_a_user_with_rights_on_the_dags_of_one_mirror_sees_and_moves_that_one_and_no_other(
+    site: Site, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mirrorbook_airflow.hooks import get_home_folder
+
+    topic = new_topic(pair.east)
+    own, other = new_mirror(pair, get_home_folder("evidence"), topic).name, site.mirrored.name
+    dag, sets = f"{FAILOVER}.{own}", get_home_folder("config").parent / "mirrors.yaml"
+    members = {"mine": [str(own)], "mixed": [str(own), str(other)]}
+    sets.write_text(json.dumps({"sets": {name: {"mirrors": names} for name, names in members.items()}}))
+    record_dags(dag, FAILOVER)
+    try:
+        wait_until(lambda: str(own) in site.body("/mirrors", "admin"), timeout_s=TIMEOUT_S, why="it was looked at")
+        wait_until(lambda: ">mixed<" in site.body("/mirrors", "admin"), timeout_s=TIMEOUT_S, why="sets were read")
+        grant_by_dag(monkeypatch, dag)
+        listed = site.body("/mirrors", "user")
+        assert f'/mirrors/{own}"' in listed
+        assert ">mine<" in listed
+        assert str(other) not in listed
+        assert ">mixed<" not in listed, "a set is for whoever may see all of its mirrors"
+        assert f'href="/dags/{dag}"' in site.body(f"/mirrors/{own}", "user")
+        assert site.get(f"/mirrors/{own}/runbook", "user").status_code == 200
+        unknown = site.get("/mirrors/no-such", "user")
+        for path in (f"/mirrors/{other}", f"/mirrors/{other}/runbook", f"/mirrors/{other}/reports/check-1/index.html"):
+            for shown in (path, f"/api{path}") if "reports" not in path else (path,):
+                answer = site.get(shown, "user")
+                assert answer.status_code == 403, shown
+                assert str(other) not in answer.text
+        assert site.get(f"/mirrors/{other}", "user").text == unknown.text, "nobody learns which other mirrors exist"
+        for path in (f"/runs/{site.run}/files", f"/runs/{site.run}/files/index.html"):
+            assert site.get(path, "user").status_code == 404, path
+        grant_by_dag(monkeypatch, FAILOVER)
+        listed = site.body("/mirrors", "user")
+        assert str(other) in listed, "it has no DAG of its own"
+        assert str(own) not in listed
+        assert site.get(f"/mirrors/{own}", "user").status_code == 403
+        assert site.get(f"/runs/{site.run}/files", "user").status_code == 200
+    finally:
+        sets.unlink()
 
 
 HOSTILE_PARTS: Final = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import shorten
 from types import MappingProxyType
@@ -51,6 +51,12 @@ class ActionButton:
 def list_own_dags(name: MirrorName) -> dict[str, str]:
     """Ids of the DAGs that a mirror, or the one that it is the way home of, may have of its own; by the DAG for all."""
     return {dag: f"{dag}.{name if dag in _RUN_DAGS else get_base_name(name)}" for dag in MIRROR_BUTTON_LABELS}
+
+
+def choose_deciding_dag(mirror: MirrorName, existing: Collection[str]) -> str:
+    """The failover whose runs only those may read who see the mirror. A way home goes by its mirror's."""
+    own = (f"{FAILOVER}.{mirror}", f"{FAILOVER}.{get_base_name(mirror)}")
+    return next((dag for dag in own if dag in existing), FAILOVER)
 
 
 def list_own_set_dags(name: str) -> dict[str, str]:

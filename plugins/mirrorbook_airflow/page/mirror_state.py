@@ -62,11 +62,10 @@ class ClusterSnapshots:
     def find_cluster(self, mirror: str) -> ClusterSnapshot | None:
         return next((cluster for known_mirror, cluster in self.mirrors if known_mirror.name == mirror), None)
 
-    def has_run(self, run: str) -> bool:
-        return any(run in cluster.state.runs for cluster in self.clusters.values())
-
-    def has_set_attempt(self, attempt: str) -> bool:
-        return any(run.set_run == attempt for cluster in self.clusters.values() for run in cluster.state.runs.values())
+    def find_run_mirrors(self, run: str) -> set[MirrorName]:
+        """For a run, or for an attempt of a set. Empty: no cluster that answers knows it."""
+        runs = (recorded for cluster in self.clusters.values() for recorded in cluster.state.runs.values())
+        return {recorded.plan.mirror for recorded in runs if run in (recorded.id, recorded.set_run)}
 
     @property
     def mirrors(self) -> list[tuple[Mirror, ClusterSnapshot]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -20,7 +21,7 @@ from mirror_core.model.names import MirrorName
 from mirror_core.model.timing import now_ms
 from mirrorbook_airflow.hooks import get_home_folder
 from mirrorbook_airflow.page import PREFIX
-from mirrorbook_airflow.page.auth import explain_denied_dags, require_page_access
+from mirrorbook_airflow.page.auth import explain_denied_dags, require_page_access, select_visible_mirrors
 from mirrorbook_airflow.page.buttons import (
     MIRROR_BUTTON_LABELS,
     SET_BUTTON_LABELS,
@@ -74,66 +75,66 @@ def get_mirrors_body(request: Request, user: GetUserDep) -> JSONResponse:
     return JSONResponse({"html": _render_mirrors(user, _get_base_path(request))}, headers=HEADERS)
 
 
-@pages.get("/mirrors/{name}")
+@pages.get("/mirrors/{mirror}")
 def show_mirror(
-    request: Request, user: GetUserDep, name: str, page: _PageNumber = 1, topics: _PageNumber = 1
+    request: Request, user: GetUserDep, mirror: str, page: _PageNumber = 1, topics: _PageNumber = 1
 ) -> HTMLResponse:
     """`page`: of its partitions; `topics`: of its topics."""
-    status = _find_status(name)
-    body = _render_mirror(name, page, topics, user, _get_base_path(request))
-    data = f"api/mirrors/{quote(name, safe='')}?page={page}&topics={topics}"
+    status = _find_status(mirror)
+    body = _render_mirror(mirror, page, topics, user, _get_base_path(request))
+    data = f"api/mirrors/{quote(mirror, safe='')}?page={page}&topics={topics}"
     return _send_page(
-        "page", request, user=user.get_name(), title=f"Mirror {name}", body=body, data=data, status=status
+        "page", request, user=user.get_name(), title=f"Mirror {mirror}", body=body, data=data, status=status
     )
 
 
-@pages.get("/api/mirrors/{name}")
+@pages.get("/api/mirrors/{mirror}")
 def get_mirror_body(
-    request: Request, user: GetUserDep, name: str, page: _PageNumber = 1, topics: _PageNumber = 1
+    request: Request, user: GetUserDep, mirror: str, page: _PageNumber = 1, topics: _PageNumber = 1
 ) -> JSONResponse:
-    return JSONResponse({"html": _render_mirror(name, page, topics, user, _get_base_path(request))}, headers=HEADERS)
+    return JSONResponse({"html": _render_mirror(mirror, page, topics, user, _get_base_path(request))}, headers=HEADERS)
 
 
-@pages.get("/mirrors/{name}/runbook")
-def show_runbook(request: Request, user: GetUserDep, name: str) -> HTMLResponse:
+@pages.get("/mirrors/{mirror}/runbook")
+def show_runbook(request: Request, user: GetUserDep, mirror: str) -> HTMLResponse:
     """What to do with one mirror, to be printed."""
-    status = _find_status(name)
-    body, data = _render_runbook(name, _get_base_path(request)), f"api/mirrors/{quote(name, safe='')}/runbook"
-    title = f"Runbook of mirror {name}"
+    status = _find_status(mirror)
+    body, data = _render_runbook(mirror, _get_base_path(request)), f"api/mirrors/{quote(mirror, safe='')}/runbook"
+    title = f"Runbook of mirror {mirror}"
     return _send_page("page", request, user=user.get_name(), title=title, body=body, data=data, status=status)
 
 
-@pages.get("/api/mirrors/{name}/runbook")
-def get_runbook_body(request: Request, name: str) -> JSONResponse:
-    return JSONResponse({"html": _render_runbook(name, _get_base_path(request))}, headers=HEADERS)
+@pages.get("/api/mirrors/{mirror}/runbook")
+def get_runbook_body(request: Request, mirror: str) -> JSONResponse:
+    return JSONResponse({"html": _render_runbook(mirror, _get_base_path(request))}, headers=HEADERS)
 
 
 @pages.get("/runs/{run}/files")
 def show_run_reports(request: Request, user: GetUserDep, run: str) -> HTMLResponse:
-    snapshots = _require_known("run", lambda clusters: clusters.has_run(run))
+    snapshots = _require_visible_run(run, user)
     listing = _remote_reports.list_reports(get_home_folder("evidence"), snapshots.copy_to, f"run-{run}")
     body = render("files", run=run, listing=listing, clusters=snapshots, root=f"{_get_base_path(request)}{PREFIX}")
     return _send_page("page", request, user=user.get_name(), title=f"Reports of {run}", body=body, data="")
 
 
 @pages.get("/runs/{run}/files/{name:path}")
-def get_run_report(run: str, name: str) -> Response:
-    snapshots = _require_known("run", lambda clusters: clusters.has_run(run))
+def get_run_report(user: GetUserDep, run: str, name: str) -> Response:
+    snapshots = _require_visible_run(run, user)
     return _send_report(get_home_folder("evidence"), snapshots.copy_to, f"run-{run}", name)
 
 
-@pages.get("/mirrors/{name}/reports/{folder}/{file:path}")
-def get_mirror_report(name: str, folder: str, file: str) -> Response:
-    snapshots = _require_known("mirror", lambda clusters: clusters.find_cluster(name) is not None)
-    if not is_report(name, folder):
+@pages.get("/mirrors/{mirror}/reports/{folder}/{file:path}")
+def get_mirror_report(mirror: str, folder: str, file: str) -> Response:
+    snapshots = _require_known("mirror", lambda clusters: clusters.find_cluster(mirror) is not None)
+    if not is_report(mirror, folder):
         raise HTTPException(404, "there is no such report")
-    copies = f"{snapshots.copy_to.rstrip('/')}/{name}" if snapshots.copy_to else None
-    return _send_report(get_home_folder("evidence") / name, copies, folder, file)
+    copies = f"{snapshots.copy_to.rstrip('/')}/{mirror}" if snapshots.copy_to else None
+    return _send_report(get_home_folder("evidence") / mirror, copies, folder, file)
 
 
 @pages.get("/sets/{attempt}/report")
-def get_set_report(attempt: str) -> Response:
-    snapshots = _require_known("failover", lambda clusters: clusters.has_set_attempt(attempt))
+def get_set_report(user: GetUserDep, attempt: str) -> Response:
+    snapshots = _require_visible_run(attempt, user)
     return _send_report(get_home_folder("evidence"), snapshots.copy_to, f"set-{attempt}", SET_PAGE)
 
 
@@ -155,12 +156,16 @@ def _render_mirrors(user: Any, base: str) -> str:
     clusters = _cluster_poller.get_clusters()
     if clusters is None:
         return render("waiting", words=_FIRST_POLL_TEXT)
-    recorded_mirrors = [mirror for mirror, _ in clusters.mirrors]
+    members = [name for mirror_set in clusters.sets or () for name in mirror_set.mirrors]
+    visible = select_visible_mirrors(user, {*members, *(mirror.name for mirror, _ in clusters.mirrors)})
+    recorded_mirrors = [mirror for mirror, _ in clusters.mirrors if mirror.name in visible]
+    if clusters.sets:
+        clusters = replace(clusters, sets=tuple(s for s in clusters.sets if visible.issuperset(s.mirrors)))
     views, readiness = (
         {m.name: _cluster_poller.get_view(m.name) for m in recorded_mirrors},
         {m.name: _cluster_poller.get_readiness(m) for m in recorded_mirrors},
     )
-    rows = list_overviews(clusters, views, readiness, now_ms())
+    rows = [row for row in list_overviews(clusters, views, readiness, now_ms()) if row.name in visible]
     own = [dag for mirror_set in clusters.sets or () for dag in list_own_set_dags(mirror_set.name).values()]
     denied = explain_denied_dags(user, SET_BUTTON_LABELS, own) if clusters.sets else {}
     sets = list(list_set_views(clusters, rows, denied, now_ms()))
@@ -241,6 +246,16 @@ def _require_known(noun: str, is_known: Callable[[ClusterSnapshots], bool]) -> C
     if clusters is None or compute_age(clusters.at_ms, now_ms()).stale:
         raise HTTPException(503, "the clusters are being looked at: try again in some seconds")
     raise HTTPException(404, f"no cluster that answers knows such a {noun}")
+
+
+def _require_visible_run(run: str, user: Any) -> ClusterSnapshots:
+    """A run of a mirror that the user may not see is as unknown as one that does not exist."""
+
+    def is_visible(clusters: ClusterSnapshots) -> bool:
+        mirrors = clusters.find_run_mirrors(run)
+        return bool(mirrors) and mirrors == select_visible_mirrors(user, mirrors)
+
+    return _require_known("run", is_visible)
 
 
 def _send_report(evidence: Path, copy_to: str | None, folder: str, name: str) -> Response:

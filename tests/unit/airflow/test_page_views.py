@@ -11,6 +11,7 @@ from mirrorbook_airflow.page.buttons import (
     FAILOVER,
     MIRROR_BUTTON_LABELS,
     UNPLANNED,
+    choose_deciding_dag,
     list_mirror_buttons,
     list_own_dags,
 )
@@ -464,6 +465,22 @@ def test_a_button_leads_to_the_mirrors_own_dag_where_there_is_one() -> None:
     found = {button.dag: button for button in list_mirror_buttons(denied, None, None, UNKNOWN_CONDUCTOR, own)}
     assert (found[FAILOVER].dag_id, found[FAILOVER].disabled_reason) == ("mirror_failover.orders-back", "")
     assert (found[FAILBACK].dag_id, found[FAILBACK].disabled_reason) == (FAILBACK, "viewer may not")
+
+
+@pytest.mark.parametrize(
+    ("mirror", "existing", "dag"),
+    [
+        ("orders", [], FAILOVER),
+        ("orders", ["mirror_failover.bills", "mirror_sync.orders", "mirror_failover_set.orders"], FAILOVER),
+        ("orders", ["mirror_failover.orders", FAILOVER], "mirror_failover.orders"),
+        ("orders-back", ["mirror_failover.orders"], "mirror_failover.orders"),
+        ("orders-back", ["mirror_failover.orders-back", "mirror_failover.orders"], "mirror_failover.orders-back"),
+    ],
+)
+def test_a_mirror_is_seen_by_the_rights_on_its_own_dag_where_there_is_one(
+    mirror: str, existing: list[str], dag: str
+) -> None:
+    assert choose_deciding_dag(MirrorName(mirror), existing) == dag
 
 
 def test_a_failover_without_the_source_is_grey_with_the_reason_why_it_would_be_refused() -> None:
