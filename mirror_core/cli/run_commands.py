@@ -40,7 +40,7 @@ from mirror_core.runbook.conductor import Conductor
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.run_outcome import read_run_outcome
 from mirror_core.runbook.run_services import Services, local_services
-from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.mirror_link import MirrorLink, read_broker_time_ms
 from mirror_core.state.state_topic import read_state
 
 
@@ -232,7 +232,7 @@ def print_proof(record: StepRecord, prefix: str = "", *, err: bool = False) -> N
 
 def find_expired_approval(conductor: Conductor[Any], run: Run) -> str:
     """Why an old approval must be renewed. Empty: still valid, or the run already disturbs."""
-    since = explain_stale_run_approval(run, now_ms())
+    since = explain_stale_run_approval(run, read_broker_time_ms(conductor.link.destination))
     return since if since and run.state is RunState.RUNNING and not conductor.has_disturbed(run) else ""
 
 

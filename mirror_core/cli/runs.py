@@ -55,7 +55,6 @@ from mirror_core.model.run import (
     list_newest_first,
     shorten_hash,
 )
-from mirror_core.model.timing import now_ms
 from mirror_core.runbook.run_outcome import format_run_outcome, read_run_result
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link, read_states
 from mirror_core.state.run_heartbeat import observe_conductor
@@ -428,11 +427,11 @@ def format_time(ms: int) -> str:
 
 
 def _format_step_seconds(step: StepRecord) -> str:
-    """Age alone does not tell whether a step still runs: its conductor may be dead."""
+    """Whether a step still runs, its age does not tell: its conductor may be dead."""
     if step.ended_ms is not None:
         seconds = measure_step_s(step)
         return "unknown (a clock was set back)" if seconds is None else f"{seconds:.1f}"
-    return f"{max(0, now_ms() - step.started_ms) / 1000:.0f}, not ended" if step.state is StepState.STARTED else ""
+    return f"not ended, begun {format_time(step.started_ms)}" if step.state is StepState.STARTED else ""
 
 
 def _read_all_states(config: Path | None) -> tuple[list[tuple[ClusterConfig, State]], dict[str, str]]:

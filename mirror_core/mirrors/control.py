@@ -24,8 +24,8 @@ from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.model.errors import HeldByRun, LostOwnership, Refused
 from mirror_core.model.findings import Finding
 from mirror_core.model.logs import get_logger
-from mirror_core.model.timing import now_ms
-from mirror_core.state.lease import CLOCK_TIMEOUT_S, find_live_lease, find_writers_end_ms
+from mirror_core.model.timing import CLOCK_TIMEOUT_S, now_ms
+from mirror_core.state.lease import find_live_lease, find_writers_end_ms
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.run_heartbeat import find_conductor_status
 from mirror_core.state.state_records import State

@@ -53,9 +53,9 @@ from mirror_core.model.logs import get_logger
 from mirror_core.model.names import ClusterName, MirrorName, get_base_name
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Run
-from mirror_core.model.timing import TIMEOUTS, now_ms
+from mirror_core.model.timing import TIMEOUTS
 from mirror_core.state.active_cluster import copy_announcement
-from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.mirror_link import MirrorLink, read_broker_time_ms
 from mirror_core.state.point_of_no_return import is_past_no_return
 from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_cache import STATE_CACHE
@@ -141,7 +141,9 @@ def _observe_for_run(link: MirrorLink, state: State, run: Run, progress: At) -> 
     if (
         pending_fence is not None
         and not past_no_return
-        and is_promoting(pending_fence, run, state.steps, is_stalled=is_stalled(progress, now_ms()))
+        and is_promoting(
+            pending_fence, run, state.steps, is_stalled=is_stalled(progress, read_broker_time_ms(link.destination))
+        )
     ):
         return observe_returned_source(link, state, run, pending_fence)
     if pending_fence is None or not must_fence_during_run(pending_fence, run, is_past_no_return=past_no_return):
@@ -295,7 +297,7 @@ def _apply_fence(link: MirrorLink, writer: StateWriter, pending_fence: PendingFe
             if not by_command:
                 return None
         ends = (check_stillness if by_command else wait_until_still)(source, statuses)
-        updated = mark_applied(pending_fence, ends, now_ms(), by_command=by_command)
+        updated = mark_applied(pending_fence, ends, writer.now_ms(), by_command=by_command)
     updated = add_unreported(updated, format_new_late_ranges(link, writer.state, updated, pending_fence))
     writer.put(updated)
     with suppress(MirrorError):  # the cluster missed the active topic's update; optional

@@ -41,8 +41,8 @@ from mirror_core.mirrors.departures import (
 )
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus, TopicAccess, TopicDeparture
-from mirror_core.model.timing import now_ms
-from mirror_core.state.lease import CLOCK_TIMEOUT_S, find_live_lease, make_owner_name, release_at_end, take_over_lease
+from mirror_core.model.timing import CLOCK_TIMEOUT_S, now_ms
+from mirror_core.state.lease import find_live_lease, make_owner_name, release_at_end, take_over_lease
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import PartitionRecord, State, StateRecord, Tombstone
 from mirror_core.state.state_topic import read_complete_state

@@ -1,5 +1,5 @@
-"""Wall clock and liveness limits. Measure intervals with `time.monotonic`, or both clocks where a
-process may sleep.
+"""Clocks and liveness limits. Measure intervals with `time.monotonic`, or a `SteadyClock` where a process may sleep:
+people and NTP set the wall clock. A run's times are those of `StateWriter.now_ms`.
 
 Timeouts after which a cluster, broker or leader counts as silent.
 
@@ -18,6 +18,8 @@ MAX_FRESH_AGE_S: Final = 10.0
 """Older heartbeats mean a lost owner; older observations are unknown now."""
 CONDUCTOR_TIMEOUT_S: Final = 30.0
 """A conductor beats every 10 s; after this its run may be taken over."""
+CLOCK_TIMEOUT_S: Final = 2.0
+"""For a cluster's response with its clock."""
 
 
 def now_ms() -> int:
@@ -25,13 +27,24 @@ def now_ms() -> int:
 
 
 class SteadyClock:
-    """Wall clock at creation, advanced by the monotonic clock. For minutes only: they drift apart."""
+    """A wall clock as it was at creation. Setting it changes nothing here; sleep counts."""
 
-    def __init__(self) -> None:
-        self._wall_minus_monotonic_s = time.time() - time.monotonic()
+    def __init__(self, start_ms: int | None = None) -> None:
+        self._start_minus_boot_s = (now_ms() if start_ms is None else start_ms) / 1000 - _read_boot_s()
 
     def __call__(self) -> float:
-        return time.monotonic() + self._wall_minus_monotonic_s
+        return _read_boot_s() + self._start_minus_boot_s
+
+    def now_ms(self) -> int:
+        return round(self() * 1000)
+
+
+_BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""macOS: its monotonic clock counts sleep."""
+
+
+def _read_boot_s() -> float:
+    return time.clock_gettime(_BOOT_CLOCK)
 
 
 @dataclass(frozen=True, slots=True)

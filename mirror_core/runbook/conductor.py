@@ -47,10 +47,10 @@ from mirror_core.model.run import (
     StepRecord,
     StepState,
 )
-from mirror_core.model.timing import TIMEOUTS, now_ms
+from mirror_core.model.timing import TIMEOUTS
 from mirror_core.runbook.evidence_bundle import load_signer, write_bundle_or_report
 from mirror_core.runbook.run_services import Services
-from mirror_core.state.approvals import find_approvals, read_approval_time_ms
+from mirror_core.state.approvals import find_approvals
 from mirror_core.state.journal import (
     Journal,
     check_step_turn,
@@ -59,7 +59,7 @@ from mirror_core.state.journal import (
     make_begin_entry,
     make_conductor_records,
 )
-from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.mirror_link import MirrorLink, read_broker_time_ms
 from mirror_core.state.point_of_no_return import is_past_no_return
 from mirror_core.state.run_heartbeat import HeartbeatMonitor, make_released_heartbeat, send_heartbeats
 from mirror_core.state.state_cache import STATE_CACHE
@@ -241,7 +241,7 @@ class Conductor(ABC, Generic[PlanChoice]):
     def refuse_expired(self, run_id: str, agreed: Sequence[Approval]) -> None:
         """Refused if approvals are too old and nothing irreversible was done yet."""
         run, steps = self.read_status(run_id)
-        reason = explain_expired_run(run, agreed, steps, read_approval_time_ms(self.link.destination))
+        reason = explain_expired_run(run, agreed, steps, read_broker_time_ms(self.link.destination))
         if reason and run.state is RunState.RUNNING and not self.has_disturbed(run):
             raise Refused(f"run {run_id} {self.DISTURBANCE}", [reason])
 
@@ -290,7 +290,7 @@ class Conductor(ABC, Generic[PlanChoice]):
         return False
 
     def _complete_run(
-        self, run: Run, decision: PlanDecision, state: State
+        self, run: Run, decision: PlanDecision, writer: StateWriter
     ) -> tuple[Run, tuple[StateRecord | Tombstone, ...]]:
         return run, ()
 
@@ -312,7 +312,7 @@ class Conductor(ABC, Generic[PlanChoice]):
             check_state(writer.state)
             run = self._find_own_run(writer.state, run_id)
             with send_heartbeats(
-                writer, run_id, self.started_by, make_conductor_records(writer.state, run, self.started_by)
+                writer, run_id, self.started_by, make_conductor_records(writer, run, self.started_by)
             ) as stop:
                 self.heartbeat_monitors.pop(run_id, None)
                 yield writer, Journal(writer, run_id, list_run_steps(run), stop)
@@ -344,7 +344,7 @@ class Conductor(ABC, Generic[PlanChoice]):
         people = select_valid_approvals(approved_by, recorded)
         earlier_runs = [] if part_of else [run for run in state.runs.values() if run.plan.mirror == mirror]
         reused = explain_used_approvals(earlier_runs, people)
-        approves, now = part_of.plan_hash if part_of else plan_hash, read_approval_time_ms(self.link.destination)
+        approves, now = part_of.plan_hash if part_of else plan_hash, read_broker_time_ms(self.link.destination)
         if reasons := reused or explain_not_approved(approved_by, recorded, approves, now):
             raise Refused(self._format_title(), reasons)
         return people
@@ -367,7 +367,7 @@ class Conductor(ABC, Generic[PlanChoice]):
     ) -> Run:
         self._check_begin(decision, plan_hash)
         approved = self._check_approvals(writer.state, approved_by, plan_hash, part_of)
-        started = now_ms()
+        started = writer.now_ms()
         people = () if isinstance(approved, str) else approved
         run = Run(
             id=self._create_run_id(started),
@@ -385,9 +385,9 @@ class Conductor(ABC, Generic[PlanChoice]):
             source_silent=silent,
             failback_run=writer.state.mirrors[self.link.mirror.name].failback_run,
         )
-        run, further_records = self._complete_run(run, decision, writer.state)
+        run, further_records = self._complete_run(run, decision, writer)
         writer.put(
-            run, make_begin_entry(writer.state, run), make_released_heartbeat(run.id, self.started_by), *further_records
+            run, make_begin_entry(writer, run), make_released_heartbeat(run.id, self.started_by), *further_records
         )
         return run
 
@@ -419,7 +419,7 @@ class Conductor(ABC, Generic[PlanChoice]):
 
     def _record_agreement(self, writer: StateWriter, journal: Journal, person: str) -> None:
         if person:
-            writer.put(make_audit_entry(writer.state, journal.run, AuditEntryKind.STOP_CONFIRMED, {"by": person}))
+            writer.put(make_audit_entry(writer, journal.run, AuditEntryKind.STOP_CONFIRMED, {"by": person}))
 
     def _write_evidence(self, writer: StateWriter, run: Run) -> Run:
         write_bundle_or_report(self.services, self.link.config, run, writer.state, self._print_line)

@@ -24,7 +24,6 @@ from mirror_core.model.names import Offset, Partition, PartitionOffsets
 from mirror_core.model.parity_verdict import ParityRange, ParityResult, SalvagedPartition, SalvageMatch
 from mirror_core.model.pending_fence import FenceAction
 from mirror_core.model.run import FailbackStrategy, StepEvidence
-from mirror_core.model.timing import now_ms
 from mirror_core.parity.salvage import MANIFEST
 from mirror_core.rights.required_acls import find_lacking_rights
 from mirror_core.runbook.fence_actions import CommandFence, LiftFile
@@ -189,7 +188,13 @@ class TailSteps(StepContext):
         ):
             ends = PartitionOffsets.from_mapping(fence.ends)
             self.writer.put(
-                replace(pending_fence, applied_at_ms=now_ms(), log_ends=ends, by_command=fence.command, problem="")
+                replace(
+                    pending_fence,
+                    applied_at_ms=self.writer.now_ms(),
+                    log_ends=ends,
+                    by_command=fence.command,
+                    problem="",
+                )
             )
 
     def _compare_below_lmo(

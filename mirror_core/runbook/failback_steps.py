@@ -37,9 +37,9 @@ from mirror_core.model.mirror import (
 from mirror_core.model.names import MirrorName, Partition, format_reverse_name
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence
 from mirror_core.model.sync_state import SyncCategory
-from mirror_core.model.timing import now_ms
+from mirror_core.model.timing import CLOCK_TIMEOUT_S, now_ms
 from mirror_core.runbook.divergent_tail_steps import TailSteps
-from mirror_core.state.lease import CLOCK_TIMEOUT_S, find_writers_end_ms, observe_live_lease
+from mirror_core.state.lease import find_writers_end_ms, observe_live_lease
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
 from mirror_core.state.partition_transitions import PartitionEvent, apply_events
 from mirror_core.state.state_records import PartitionRecord, State, StateRecord, Tombstone

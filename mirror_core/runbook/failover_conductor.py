@@ -150,7 +150,7 @@ class Failover(Conductor[RunMode]):
             body = {"by": self.started_by, "left_behind": True, "step": step}
             writer.put(
                 make_checkpoint(run_id, step, confirmation),
-                make_audit_entry(writer.state, journal.run, AuditEntryKind.STOP_CONFIRMED, body),
+                make_audit_entry(writer, journal.run, AuditEntryKind.STOP_CONFIRMED, body),
             )
 
     def _find_awaited_confirmation(self, writer: StateWriter, journal: Journal) -> tuple[str, StepValue] | None:
@@ -160,7 +160,11 @@ class Failover(Conductor[RunMode]):
             under_replicated = journal.load_checkpoint("settle", UnderReplicatedLogs)
             return None if under_replicated is None else ("settle", replace(under_replicated, left_behind=True))
         returned = journal.load_checkpoint("promote", SourceReturned)
-        return None if returned is None else ("promote", replace(returned, loss_confirmed=True, confirmed_ms=now_ms()))
+        return (
+            None
+            if returned is None
+            else ("promote", replace(returned, loss_confirmed=True, confirmed_ms=writer.now_ms()))
+        )
 
     def is_in_effect(self, state: State, run: Run) -> bool:
         """A reverse failover is in effect as long as its failback."""
@@ -184,9 +188,10 @@ class Failover(Conductor[RunMode]):
         return choice is RunMode.UNPLANNED and is_planned and active_run.state is RunState.RUNNING
 
     def _complete_run(
-        self, run: Run, new_decision: decision.PlanDecision, state: State
+        self, run: Run, new_decision: decision.PlanDecision, writer: StateWriter
     ) -> tuple[Run, tuple[StateRecord | Tombstone, ...]]:
         further_records: list[StateRecord | Tombstone] = [make_checkpoint(run.id, "begin", new_decision.scope)]
+        state = writer.state
         previous_run, pending_fence = state.active_run(run.plan.mirror), state.pending_fences.get(run.plan.mirror)
         left_closed = (
             pending_fence is not None and pending_fence.action is FenceAction.LIFT and pending_fence.by_command
@@ -200,7 +205,7 @@ class Failover(Conductor[RunMode]):
         further_records += [Tombstone(c) for c in state.checkpoints.values() if c.run == previous_run.id]
         note = f"its source died; run {run.id} goes on from where it was"
         previous_run = replace(previous_run, state=RunState.SUPERSEDED, ended_ms=run.started_ms, note=note)
-        further_records += [previous_run, make_end_entry(state, previous_run)]
+        further_records += [previous_run, make_end_entry(writer, previous_run)]
         return replace(run, continues=previous_run.id, desired=previous_run.desired), tuple(further_records)
 
     def _act(self, writer: StateWriter, journal: Journal, name: str) -> Callable[[], StepEvidence]:

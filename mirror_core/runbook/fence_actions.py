@@ -42,14 +42,14 @@ def lift_fence_or_record(link: MirrorLink, writer: StateWriter, run: Run) -> str
         cluster=name,
         action=FenceAction.LIFT,
         run=run.id,
-        since_ms=now_ms(),
+        since_ms=writer.now_ms(),
         by_command=is_closed,
     )
     if run.state is not RunState.ABORTING:
         # Recorded first: then the denials are found after any crash.
         writer.put(
             replace(run, state=RunState.ABORTING),
-            make_audit_entry(writer.state, run, AuditEntryKind.ABORTING, {}),
+            make_audit_entry(writer, run, AuditEntryKind.ABORTING, {}),
             pending_fence,
         )
     topics = {p.topic for p in writer.state.partitions.get(link.mirror.name, {})}

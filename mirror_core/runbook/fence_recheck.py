@@ -23,7 +23,7 @@ from mirror_core.model.names import NO_OFFSETS, Offset, Partition, PartitionOffs
 from mirror_core.model.pending_fence import PendingFence
 from mirror_core.model.run import RunMode, StepEvidence
 from mirror_core.model.text import format_time
-from mirror_core.model.timing import TIMEOUTS, Moment, now_ms
+from mirror_core.model.timing import TIMEOUTS, Moment
 from mirror_core.runbook.fence_actions import LIFT_COMMAND_KEY, CommandFence, LiftFile, read_lift_file
 from mirror_core.runbook.step_context import StepContext
 from mirror_core.state.mirror_link import MirrorLink
@@ -185,7 +185,10 @@ def apply_fence(
         return {"fence": f"impossible: the source {denials.text}; it is only watched"}
     context.writer.put(
         replace(
-            pending_fence, applied_at_ms=now_ms(), log_ends=PartitionOffsets.from_mapping(ends), by_command=is_closed
+            pending_fence,
+            applied_at_ms=context.writer.now_ms(),
+            log_ends=PartitionOffsets.from_mapping(ends),
+            by_command=is_closed,
         )
     )
     if isinstance(denials, AuthorizerOff):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -276,7 +277,7 @@ class PlannedSteps(PromotionSteps):
             partitions = self.scope.drained
             with ClusterClient(self.link.source) as source:
                 ends = list_offsets(source, partitions, OffsetPoint.LOG_END)
-            started = now_ms()
+            started_s = time.monotonic()
             # So may we: whoever gives up a hanging source must know until when we copy.
             on_deletions = partial(record_deletions, self.link, self.writer)
             before_round = report_drain_progress(
@@ -299,7 +300,7 @@ class PlannedSteps(PromotionSteps):
             "partitions": len(drained.positions),
             **format_left_behind(left_behind),
             **format_held(drained.held),
-            "copied_ms": now_ms() - started,
+            "copied_ms": round((time.monotonic() - started_s) * 1000),
             "late_commits": late_commits,
         }
 
@@ -353,14 +354,14 @@ class PlannedSteps(PromotionSteps):
         return read_output(self.journal, "drain", DrainResult).left_behind()
 
     def list_fence_records(self) -> Iterator[StateRecord]:
-        fence_result = read_output(self.journal, "fence", FenceResult)
+        fence_result, fenced_ms = read_output(self.journal, "fence", FenceResult), self.writer.now_ms()
         yield PendingFence(
             mirror=self.link.mirror.name,
             cluster=self.link.source.name,
             action=FenceAction.APPLY,
             run=self.journal.run_id,
-            since_ms=now_ms(),
-            applied_at_ms=now_ms() if fence_result.is_fenced else None,
+            since_ms=fenced_ms,
+            applied_at_ms=fenced_ms if fence_result.is_fenced else None,
             log_ends=fence_result.ends,
             by_command=fence_result.command,
             problem="" if fence_result.is_fenced else f"cluster {self.link.source.name} could not be fenced",

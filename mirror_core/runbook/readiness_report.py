@@ -32,10 +32,9 @@ from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PlanForecast
 from mirror_core.model.json_documents import to_finding_documents
 from mirror_core.model.names import MirrorName
-from mirror_core.model.timing import now_ms
+from mirror_core.model.timing import CLOCK_TIMEOUT_S, now_ms
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.run_services import Services
-from mirror_core.state.lease import CLOCK_TIMEOUT_S
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.run_heartbeat import find_conductor_status
 from mirror_core.state.state_records import State

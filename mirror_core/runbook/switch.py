@@ -23,7 +23,7 @@ from mirror_core.model.hooks import HOOK_VARIABLE_PREFIX, AssetEvent, Hook, Hook
 from mirror_core.model.logs import get_logger
 from mirror_core.model.names import ClusterName, get_base_name
 from mirror_core.model.run import RunMode, StepEvidence
-from mirror_core.model.timing import TIMEOUTS, now_ms
+from mirror_core.model.timing import TIMEOUTS
 from mirror_core.runbook.hook_calls import build_request, send_request
 from mirror_core.runbook.snapshot_reader import Query
 from mirror_core.runbook.step_records import Announcement, HookCall, HookCalls
@@ -96,7 +96,7 @@ def _load_announcement(link: MirrorLink, journal: Journal) -> ActiveCluster:
                 active=destination.name,
                 cluster_id=link.mirror.destination_id,
                 bootstrap_servers=destination.control["bootstrap.servers"],
-                since_ms=now_ms(),
+                since_ms=journal.log.now_ms(),
                 run=journal.run_id,
                 generation=max(generations, default=0) + 1,
             )

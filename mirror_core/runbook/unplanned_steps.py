@@ -40,7 +40,7 @@ from mirror_core.model.parity_verdict import ParityResult
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import StepEvidence
 from mirror_core.model.source_observation import SourceObservation
-from mirror_core.model.timing import now_ms
+from mirror_core.model.timing import CLOCK_TIMEOUT_S, now_ms
 from mirror_core.runbook.certification import certify_destination
 from mirror_core.runbook.drain import format_left_behind
 from mirror_core.runbook.fence_actions import LiftFile
@@ -64,7 +64,6 @@ from mirror_core.runbook.step_records import (
     read_output,
 )
 from mirror_core.state.journal import make_checkpoint
-from mirror_core.state.lease import CLOCK_TIMEOUT_S
 from mirror_core.state.point_of_no_return import SourceReturned, is_past_no_return
 from mirror_core.state.state_records import StateRecord, Tombstone
 from mirror_core.sync.fence_acls import build_denials, to_fence_entries
@@ -91,7 +90,7 @@ class UnplannedSteps(PromotionSteps):
         return retry_on_lease_loss(self, "settle", self._settle)
 
     def _settle(self) -> StepEvidence:
-        started = now_ms()
+        started_s = time.monotonic()
         with self.hold_lease("settle") as (_, lease):
             state = self.writer.refresh()
         leaving_topics = list_leaving_topics(state.mirrors[self.link.mirror.name], self.statuses())
@@ -118,7 +117,7 @@ class UnplannedSteps(PromotionSteps):
             **({"copiers_in_doubt": fenced_tasks.uncertainty} if fenced_tasks.uncertainty else {}),
             "late_commits": late_commits,
             **({"left_the_mirror": self._format_left_topics()} if self._list_left_topics() else {}),
-            "settled_ms": now_ms() - started,
+            "settled_ms": round((time.monotonic() - started_s) * 1000),
         }
 
     def _list_left_topics(self) -> list[str]:
@@ -142,7 +141,7 @@ class UnplannedSteps(PromotionSteps):
             cluster=cluster,
             action=FenceAction.APPLY,
             run=self.journal.run_id,
-            since_ms=now_ms(),
+            since_ms=self.writer.now_ms(),
         )
         authorizer_config, lift_file = self.link.source.ruling, LiftFile(self, needed=False)
         # A watcher may close the source, and the destination die afterwards.
@@ -324,10 +323,9 @@ class UnplannedSteps(PromotionSteps):
                     accepted[:MAX_LISTED_BROKERS],
                 )
 
-    @staticmethod
-    def _is_confirmation_expired(returned: SourceReturned) -> bool:
+    def _is_confirmation_expired(self, returned: SourceReturned) -> bool:
         """A confirmation about a writable source expires: nobody agreed to later writes."""
-        return returned.loss_confirmed and (now_ms() - returned.confirmed_ms) / 1000 > CONFIRMATION_VALID_S
+        return returned.loss_confirmed and (self.writer.now_ms() - returned.confirmed_ms) / 1000 > CONFIRMATION_VALID_S
 
     def _forget_unreported_return(self) -> None:
         returned = self.journal.load_checkpoint("promote", SourceReturned)
@@ -347,7 +345,9 @@ class UnplannedSteps(PromotionSteps):
 
     def _was_held_up(self) -> bool:
         stand_record = self.journal.record("stand")
-        return stand_record is not None and (now_ms() - (stand_record.ended_ms or 0)) / 1000 > UNDELAYED_PROMOTION_S
+        if stand_record is None:
+            return False
+        return (self.writer.now_ms() - (stand_record.ended_ms or 0)) / 1000 > UNDELAYED_PROMOTION_S
 
     def _was_settle_delayed(self) -> bool:
         settle = self.journal.record("settle")

@@ -13,14 +13,12 @@ from typing import Final, TypeVar
 import msgspec
 
 from mirror_core.decide.approval_rules import APPROVAL_VALIDITY_S
-from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run_checkpoints import Checkpoint, RecordedApproval, ShownPlan
-from mirror_core.model.timing import now_ms
 from mirror_core.state.journal import make_checkpoint
-from mirror_core.state.lease import CLOCK_TIMEOUT_S
+from mirror_core.state.mirror_link import read_broker_time_ms
 from mirror_core.state.non_transactional_writer import NonFencingWriter
 from mirror_core.state.state_records import STATE_TOPIC, State, Tombstone
 
@@ -41,14 +39,6 @@ def find_approvals(state: State, mirror: MirrorName, question: str) -> tuple[Rec
     return tuple(
         approval for _, approval in _iter_records(state, mirror, RecordedApproval) if approval.question == question
     )
-
-
-def read_approval_time_ms(cluster: ClusterConfig) -> int:
-    """Now, by which approvals expire: by the destination's controller, or by this machine if that is not known.
-
-    A worker whose clock is wrong neither voids a fresh approval nor accepts an old one.
-    """
-    return now_ms() - (measure_clock_ahead_ms(cluster, timeout_s=CLOCK_TIMEOUT_S) or 0)
 
 
 def record_plan(cluster: ClusterConfig, state: State, mirror: MirrorName, plan: ShownPlan) -> None:
@@ -72,7 +62,7 @@ def record_approval(cluster: ClusterConfig, mirror: MirrorName, approval: Record
     An answer that is newer than the brokers' clock, by the clock of an API server, would be valid for too long.
     """
     answer = approval.approval
-    if answer.at_ms is not None and answer.at_ms > (now := read_approval_time_ms(cluster)):
+    if answer.at_ms is not None and answer.at_ms > (now := read_broker_time_ms(cluster)):
         answer = replace(answer, at_ms=now, until_ms=now + round(APPROVAL_VALIDITY_S * 1000))
         approval = replace(approval, approval=answer)
     _write(cluster, [make_checkpoint(mirror, _format_step(f"{approval.question}/{approval.task}"), approval)])

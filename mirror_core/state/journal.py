@@ -16,7 +16,6 @@ from mirror_core.model.errors import BadRequest, Indeterminate, LostOwnership, M
 from mirror_core.model.logs import get_logger, log_context
 from mirror_core.model.run import Run, RunState, StepEvidence, StepRecord, StepState
 from mirror_core.model.run_checkpoints import Checkpoint, StepValue
-from mirror_core.model.timing import now_ms
 from mirror_core.state.state_records import State, StateRecord, Tombstone
 
 CheckpointValue = TypeVar("CheckpointValue", bound=StepValue)
@@ -28,6 +27,10 @@ class JournalLog(Protocol):
     state: State
 
     def put(self, *records: StateRecord | Tombstone) -> None: ...
+
+    def now_ms(self) -> int:
+        """By the brokers' clock, and steady."""
+        ...
 
     def refresh(self) -> State: ...
 
@@ -74,20 +77,20 @@ class Journal:
             step=step,
             state=StepState.STARTED,
             attempt=previous.attempt + 1 if previous else 1,
-            started_ms=now_ms(),
+            started_ms=self.log.now_ms(),
             first_started_ms=previous.first_attempt_ms if previous else None,
         )
         self._write(started)
         self._saved_at_end.clear()  # from a failed attempt
         with log_context(mirror=self.run.plan.mirror, run=self.run_id, step=step):
             evidence = self._act(started, action)
-        finished = replace(started, state=StepState.DONE, ended_ms=now_ms(), evidence=evidence)
+        finished = replace(started, state=StepState.DONE, ended_ms=self.log.now_ms(), evidence=evidence)
         self._write(finished, *self._saved_at_end)
         return finished
 
     def _write(self, step: StepRecord, *checkpoints: Checkpoint) -> None:
         """With its audit entry."""
-        self.log.put(*checkpoints, step, make_audit_entry(self.log.state, self.run, AuditEntryKind.STEP, step))
+        self.log.put(*checkpoints, step, make_audit_entry(self.log, self.run, AuditEntryKind.STEP, step))
 
     def _act(self, started: StepRecord, action: Callable[[], StepEvidence]) -> StepEvidence:
         _log.info("begins, attempt %d", started.attempt)
@@ -98,9 +101,9 @@ class Journal:
             raise
         except MirrorError as error:
             _log.info("failed: %s", error)
-            self._write(replace(started, state=StepState.FAILED, ended_ms=now_ms(), error=str(error)))
+            self._write(replace(started, state=StepState.FAILED, ended_ms=self.log.now_ms(), error=str(error)))
             raise
-        _log.info("done in %.1f s", (now_ms() - started.started_ms) / 1000)
+        _log.info("done in %.1f s", (self.log.now_ms() - started.started_ms) / 1000)
         return evidence
 
     def save_checkpoint(self, step: str, value: StepValue) -> None:
@@ -125,13 +128,13 @@ class Journal:
         run = self.run
         if run.ended_ms is None:
             self.before_end()
-            run = replace(run, state=state, ended_ms=now_ms(), note=note or run.note)
+            run = replace(run, state=state, ended_ms=self.log.now_ms(), note=note or run.note)
             forgotten = [
                 record
                 for record in self.log.state.checkpoints.values()
                 if record.run == self.run_id and record.kind not in keep_kinds
             ]
-            self.log.put(run, make_end_entry(self.log.state, run), *map(Tombstone, forgotten))
+            self.log.put(run, make_end_entry(self.log, run), *map(Tombstone, forgotten))
         return run
 
     def check_turn(self, step: str) -> None:
@@ -143,20 +146,20 @@ def load_checkpoint(state: State, run_id: str, step: str, kind: type[CheckpointV
     return None if record is None else _decode_checkpoint(record, kind)
 
 
-def make_audit_entry(state: State, run: Run, kind: AuditEntryKind, body: object) -> AuditLine:
-    lines = state.audit_lines(run.id)
-    return build_next_line(lines, run=run.id, at_ms=now_ms(), by=run.conducted_by, kind=kind, body=body)
+def make_audit_entry(log: JournalLog, run: Run, kind: AuditEntryKind, body: object) -> AuditLine:
+    lines = log.state.audit_lines(run.id)
+    return build_next_line(lines, run=run.id, at_ms=log.now_ms(), by=run.conducted_by, kind=kind, body=body)
 
 
-def make_conductor_records(state: State, run: Run, conductor: str) -> tuple[StateRecord, ...]:
+def make_conductor_records(log: JournalLog, run: Run, conductor: str) -> tuple[StateRecord, ...]:
     """None if it already conducts the run."""
     if run.ended_ms is not None or run.conducted_by == conductor:
         return ()
     run = replace(run, conducted_by=conductor)
-    return run, make_audit_entry(state, run, AuditEntryKind.CONDUCTOR_CHANGED, {})
+    return run, make_audit_entry(log, run, AuditEntryKind.CONDUCTOR_CHANGED, {})
 
 
-def make_begin_entry(state: State, run: Run) -> AuditLine:
+def make_begin_entry(log: JournalLog, run: Run) -> AuditLine:
     body = {
         "number": run.number,
         "mirror": run.plan.mirror,
@@ -171,11 +174,11 @@ def make_begin_entry(state: State, run: Run) -> AuditLine:
         "approvals": run.approvals,
         "set_run": run.set_run,
     }
-    return make_audit_entry(state, run, AuditEntryKind.BEGUN, body)
+    return make_audit_entry(log, run, AuditEntryKind.BEGUN, body)
 
 
-def make_end_entry(state: State, run: Run) -> AuditLine:
-    return make_audit_entry(state, run, AuditEntryKind.ENDED, {"state": run.state, "note": run.note})
+def make_end_entry(log: JournalLog, run: Run) -> AuditLine:
+    return make_audit_entry(log, run, AuditEntryKind.ENDED, {"state": run.state, "note": run.note})
 
 
 def make_checkpoint(run_id: str, step: str, value: StepValue) -> Checkpoint:

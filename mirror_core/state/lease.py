@@ -28,7 +28,7 @@ from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, Rem
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import Lease, is_lease_fresh
 from mirror_core.model.names import MirrorName
-from mirror_core.model.timing import MAX_FRESH_AGE_S, now_ms
+from mirror_core.model.timing import CLOCK_TIMEOUT_S, MAX_FRESH_AGE_S, now_ms
 from mirror_core.state.state_records import State, StateRecord, Tombstone
 from mirror_core.state.state_topic import STATE_TRANSACTION_MS, read_complete_state, read_state
 from mirror_core.state.writer import StateWriter, make_data_id
@@ -100,8 +100,6 @@ _RELEASE_TIMEOUT_S: Final = 10.0
 _RETRY_BOUNDS_S: Final = (2.0, 10.0)
 """First and longest."""
 _POLL_S: Final = 0.2
-CLOCK_TIMEOUT_S: Final = 2.0
-"""Timeout for reading the destination's clock."""
 
 
 def make_owner_name() -> str:

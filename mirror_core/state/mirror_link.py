@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from mirror_core.decide.clock_skew import to_broker_clock_ms
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig, Config, load_config, register_config_text
@@ -19,7 +20,7 @@ from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, Mis
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import DRILL_PREFIX, ClusterName, MirrorName
-from mirror_core.model.timing import TIMEOUTS
+from mirror_core.model.timing import CLOCK_TIMEOUT_S, TIMEOUTS, now_ms
 from mirror_core.state.state_records import State
 from mirror_core.state.state_topic import read_state
 
@@ -166,3 +167,8 @@ def read_other_states(link: MirrorLink) -> Iterator[tuple[ClusterName, State | M
 def read_source_state(link: MirrorLink) -> Iterator[tuple[ClusterName, State | MirrorError]]:
     """It may be another mirror's destination."""
     return read_states(replace(link.config, clusters={link.source.name: link.source}))
+
+
+def read_broker_time_ms(cluster: ClusterConfig) -> int:
+    """Now, by the clock of the cluster's controller; by this machine's where that one is unknown, or as near as NTP."""
+    return to_broker_clock_ms(now_ms(), measure_clock_ahead_ms(cluster, timeout_s=CLOCK_TIMEOUT_S))

@@ -29,9 +29,8 @@ from mirror_core.model.errors import LostOwnership, format_safe_error
 from mirror_core.model.logs import get_logger
 from mirror_core.model.run import Run
 from mirror_core.model.run_checkpoints import Checkpoint, RunHeartbeat
-from mirror_core.model.timing import CONDUCTOR_TIMEOUT_S, now_ms
+from mirror_core.model.timing import CLOCK_TIMEOUT_S, CONDUCTOR_TIMEOUT_S, now_ms
 from mirror_core.state.journal import find_run, make_checkpoint
-from mirror_core.state.lease import CLOCK_TIMEOUT_S
 from mirror_core.state.non_transactional_writer import NonFencingWriter
 from mirror_core.state.state_records import State, StateRecord, Tombstone
 from mirror_core.state.writer import StateWriter

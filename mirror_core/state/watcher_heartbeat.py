@@ -21,9 +21,8 @@ from mirror_core.model.errors import format_safe_error
 from mirror_core.model.logs import get_logger
 from mirror_core.model.names import DRILL_PREFIX, MirrorName
 from mirror_core.model.run_checkpoints import WatcherHeartbeat
-from mirror_core.model.timing import now_ms
+from mirror_core.model.timing import CLOCK_TIMEOUT_S, now_ms
 from mirror_core.state.journal import make_checkpoint
-from mirror_core.state.lease import CLOCK_TIMEOUT_S
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.non_transactional_writer import NonFencingWriter
 from mirror_core.state.state_records import State

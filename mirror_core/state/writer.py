@@ -23,6 +23,8 @@ from mirror_core.kafka.transactional_producer import (
 from mirror_core.model.audit_log import AuditLine, renumber_line
 from mirror_core.model.errors import Indeterminate, LostOwnership, RemoteFault, Unreachable
 from mirror_core.model.names import MirrorName, Partition
+from mirror_core.model.timing import SteadyClock
+from mirror_core.state.mirror_link import read_broker_time_ms
 from mirror_core.state.state_records import STATE_TOPIC, State, StateRecord, Tombstone, TransactionalIdNumber
 from mirror_core.state.state_topic import STATE_TRANSACTION_MS, read_complete_state
 from mirror_core.state.topic_reader import explain_min_isr
@@ -65,6 +67,7 @@ class StateWriter:
         self.state = State()
         self._open_since: float | None = None
         """Its outcome is unknown. Monotonic."""
+        self._clock: SteadyClock | None = None
         self._where = f"cluster {cluster.name}, state topic {STATE_TOPIC}"
         self._producer = TransactionalProducer(
             cluster, str(writer), Partition(STATE_TOPIC, 0), transaction_ms=STATE_TRANSACTION_MS, where=self._where
@@ -78,6 +81,12 @@ class StateWriter:
 
     def __exit__(self, *exception: object) -> None:
         """The next owner fences this one."""
+
+    def now_ms(self) -> int:
+        """By the brokers' clock, asked once. So a run's times are of one clock, whoever goes on with it."""
+        if self._clock is None:
+            self._clock = SteadyClock(read_broker_time_ms(self.cluster))
+        return self._clock.now_ms()
 
     def put(self, *records: StateRecord | Tombstone) -> None:
         """All or none."""

@@ -18,9 +18,8 @@ from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import FailureKind, GroupSyncTime
 from mirror_core.model.run import Run
 from mirror_core.model.sync_state import WRITING_ACTIONS, DriftRow, SyncAction, SyncCategory
-from mirror_core.model.timing import MAX_FRESH_AGE_S, now_ms
+from mirror_core.model.timing import CLOCK_TIMEOUT_S, MAX_FRESH_AGE_S, now_ms
 from mirror_core.state.journal import JournalLog
-from mirror_core.state.lease import CLOCK_TIMEOUT_S
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_records import STATE_TOPIC, State, StateRecord, Tombstone

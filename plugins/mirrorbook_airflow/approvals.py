@@ -317,7 +317,8 @@ def read_go_ahead(
     run: str,
 ) -> GoAheadApprovals:
     """Approvals of task `go_ahead`; empty where the run does not ask. Raises Refused without a valid one."""
-    from mirror_core.state.approvals import find_approvals, read_approval_time_ms
+    from mirror_core.state.approvals import find_approvals
+    from mirror_core.state.mirror_link import read_broker_time_ms
 
     if go_ahead is None or not context["params"]["pause"]:
         return ()
@@ -327,7 +328,7 @@ def read_go_ahead(
         recorded = find_approvals(state, link.mirror.name, policy.question)
         people = select_valid_approvals(policy, [approval for approval in recorded if approval.approves == run])
         if not people:
-            reasons = explain_not_approved(policy, recorded, run, read_approval_time_ms(link.destination))
+            reasons = explain_not_approved(policy, recorded, run, read_broker_time_ms(link.destination))
             raise Refused(f"run {run} stops applications", reasons)
     return people
 

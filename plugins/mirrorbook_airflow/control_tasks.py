@@ -95,11 +95,12 @@ class ControlMirror(MirrorOperator):
         return result
 
     def _require_approvals(self, context: Context, link: MirrorLink, state: State, change: ControlChange) -> str:
-        from mirror_core.state.approvals import find_approvals, read_approval_time_ms
+        from mirror_core.state.approvals import find_approvals
+        from mirror_core.state.mirror_link import read_broker_time_ms
 
         policy = make_approval_policy(context, self.show_task, self.approval_tasks, self.approvers)
         recorded = find_approvals(state, MirrorName(self.mirror), policy.question)
-        now = read_approval_time_ms(link.destination)
+        now = read_broker_time_ms(link.destination)
         if reasons := explain_not_approved(policy, recorded, change.hash, now):
             raise Refused(f"mirror {self.mirror}: {context['params']['action']}", reasons)
         return format_approvers(select_valid_approvals(policy, recorded))

@@ -13,12 +13,14 @@ from mirror_core.decide.fence_state import explain_nothing_to_watch
 from mirror_core.model.errors import BadRequest, MirrorError, MissingPermission, Unreachable
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName
-from mirror_core.model.timing import MAX_FRESH_AGE_S, now_ms
+from mirror_core.model.timing import MAX_FRESH_AGE_S, SteadyClock
 from mirror_core.state.state_records import State
 from mirrorbook_airflow.mirror_lookup import provide_mirror_config
 from mirrorbook_airflow.params import must_start_data_planes
 
 POLL_INTERVAL_S: Final = 2.0
+LIVED_KEY: Final = "lived"
+"""In the event `unhealthy`: whether a new heartbeat came during this watch."""
 
 
 def explain_watch_end(state: State, mirror: MirrorName) -> str | None:
@@ -61,11 +63,12 @@ class DataPlaneTrigger(BaseTrigger):
         return f"{__name__}.{type(self).__name__}", {name: getattr(self, name) for name in fields}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        grace_ms = round((self.patience_s - MAX_FRESH_AGE_S) * 1000)
-        healthy_ms = now_ms() + grace_ms
+        grace_s = self.patience_s - MAX_FRESH_AGE_S
+        clock = SteadyClock()  # a wall clock that is set must not end a data plane that lives
+        healthy_s = clock() + grace_s
         problem = "its lease has no heartbeat"
-        details: dict[str, Any] = {"seen_ms": 0}
-        newest_heartbeat_ms = 0
+        details: dict[str, Any] = {"seen_ms": 0, LIVED_KEY: False}
+        newest_heartbeat_ms: int | None = None
         while True:
             try:
                 state = await asyncio.to_thread(self._read_state)
@@ -73,12 +76,13 @@ class DataPlaneTrigger(BaseTrigger):
                     yield TriggerEvent({"status": "ended", "reason": reason})
                     return
                 mirror, heartbeat_ms = state.mirrors[self.mirror], find_last_heartbeat_ms(state, self.mirror)
-                details["seen_ms"] = max(details["seen_ms"], heartbeat_ms)
+                details["seen_ms"] = heartbeat_ms or details["seen_ms"]
                 details |= {"source": mirror.source, "destination": mirror.destination}
                 if is_expected_absent(state, self.mirror):
-                    healthy_ms = max(healthy_ms, now_ms() + grace_ms)
+                    healthy_s = max(healthy_s, clock() + grace_s)
                 elif heartbeat_ms not in (0, newest_heartbeat_ms):  # a new one; its age says nothing: clocks may differ
-                    healthy_ms = max(healthy_ms, now_ms())
+                    details[LIVED_KEY] |= newest_heartbeat_ms is not None
+                    healthy_s = max(healthy_s, clock())
                 newest_heartbeat_ms = heartbeat_ms
                 problem = "its lease has no heartbeat"
             except Unreachable as error:
@@ -86,7 +90,7 @@ class DataPlaneTrigger(BaseTrigger):
             except MirrorError as error:
                 yield TriggerEvent({"status": "unhealthy", "reason": str(error), **details})
                 return
-            silent_s = (now_ms() - healthy_ms) / 1000
+            silent_s = clock() - healthy_s
             if silent_s > MAX_FRESH_AGE_S:
                 yield TriggerEvent({"status": "unhealthy", "reason": f"{problem} for {silent_s:.0f} s", **details})
                 return

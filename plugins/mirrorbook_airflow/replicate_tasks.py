@@ -14,7 +14,7 @@ from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.names import MirrorName
 from mirror_core.model.text import parse_bytes_per_s
 from mirror_core.model.timing import now_ms
-from mirrorbook_airflow.data_plane_trigger import DataPlaneTrigger, explain_watch_end
+from mirrorbook_airflow.data_plane_trigger import LIVED_KEY, DataPlaneTrigger, explain_watch_end
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.hooks import get_home_folder
 from mirrorbook_airflow.mirror_lookup import find_mirror, provide_mirror_config
@@ -182,10 +182,10 @@ class WatchAgain(ReplicateMirror):
         super().execute({**context, "params": {**params, "patience_s": patience_s}})
 
     def make_extra_conf(self, context: Context) -> dict[str, int]:
-        """Since when this incident is told of. A sign of life since then: it is another one, and told of now."""
+        """Since when this incident is told of. If the data plane lived meanwhile, it is another one, told of now."""
         incident = context["ti"].xcom_pull(task_ids="watch", key=INCIDENT_KEY) or {}
         reported_ms = (context["dag_run"].conf or {}).get(INCIDENT_KEY)
-        if reported_ms is None or incident.get("seen_ms", 0) > reported_ms:
+        if incident.pop(LIVED_KEY, False) or reported_ms is None:
             reported_ms = now_ms()
             self._emit_unhealthy({**incident, "at_ms": reported_ms}, context)
         return {INCIDENT_KEY: reported_ms}

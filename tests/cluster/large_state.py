@@ -301,6 +301,9 @@ class _ReadOnly:
     def put(self, *records: object) -> None:
         raise AssertionError("only reads")
 
+    def now_ms(self) -> int:
+        raise AssertionError("only reads")
+
     def refresh(self) -> State:
         return self.state
 

@@ -8,13 +8,15 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from mirror_core.decide.approval_rules import ApprovalPolicy, make_approval
 from mirror_core.decide.process_liveness import WatcherState
+from mirror_core.decide.run_result import measure_outage
 from mirror_core.decide.run_status import find_newest_run
+from mirror_core.decide.steps import list_step_names, measure_standstill_s, measure_step_s
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.heartbeat_topic import HeartbeatProducer, ensure_heartbeat_topic
 from mirror_core.kafka.topics import BROKER_TIME_CONFIGS, alter_configs, describe_configs
@@ -24,12 +26,16 @@ from mirror_core.mirrors.preflight import check_cluster
 from mirror_core.model.errors import Refused
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.names import ACTIVE_TOPIC, Partition, get_heartbeat_topic
-from mirror_core.model.run import Plan, RunMode, RunState, list_newest_first
+from mirror_core.model.run import Plan, RunKind, RunMode, RunState, list_newest_first
 from mirror_core.model.run_checkpoints import RecordedApproval
 from mirror_core.model.source_observation import Heartbeat
 from mirror_core.model.sync_state import SyncCategory
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.runbook.fence_recheck import PromotionProbe
+from mirror_core.runbook.planned_steps import PlannedSteps
+from mirror_core.runbook.unplanned_steps import UnplannedSteps
+from mirror_core.state import mirror_link
 from mirror_core.state.approvals import find_approvals, record_approval
 from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_records import STATE_TOPIC
@@ -139,8 +145,10 @@ def test_ages_go_by_the_brokers_clock_where_the_data_plane_was_on_another_machin
 
 
 def test_a_run_begun_by_a_clock_that_was_ahead_hides_none_of_the_later_ones(
-    pair: Pair, tmp_path: Path, clock: ShiftedClock
+    pair: Pair, tmp_path: Path, clock: ShiftedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where brokers do not tell the time."""
+    monkeypatch.setattr(mirror_link, "measure_clock_ahead_ms", lambda *asked, **options: None)
     topic = app_topic(pair)
     produce(pair.east, topic, 20)
     mirrored = new_mirror(pair, tmp_path, topic)
@@ -188,6 +196,58 @@ def test_who_conducts_and_who_watches_is_told_by_the_brokers_clock(
         watcher = observe_watcher(west, mirrored.state, name)
         clock.hours = 0
         assert watcher.state is WatcherState.ALIVE, watcher
+
+
+@pytest.mark.parametrize("mode", list(RunMode))
+@pytest.mark.parametrize("hours", [2, -2])
+def test_a_clock_that_jumps_within_a_run_lengthens_and_holds_up_nothing(
+    pair: Pair, tmp_path: Path, clock: ShiftedClock, monkeypatch: pytest.MonkeyPatch, mode: RunMode, hours: int
+) -> None:
+    """Before the promotion: its check asks whether the run stood still, and what people said is still valid."""
+    topic = app_topic(pair)
+    sent = produce(pair.east, topic, 20)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    steps, before_ms, held_up = (PlannedSteps if mode is RunMode.PLANNED else UnplannedSteps), now_ms(), list[bool]()
+    check = steps.check_before_promotion
+
+    def jump(self: Any) -> PromotionProbe:
+        clock.hours = hours
+        held_up.append(isinstance(self, UnplannedSteps) and self._was_held_up())
+        return check(self)
+
+    monkeypatch.setattr(steps, "check_before_promotion", jump)
+    with killed(pair.east) if mode is RunMode.UNPLANNED else nullcontext():
+        run = mirrored.failover.drive(begin_unplanned(mirrored.failover, mode).id)
+        clock.hours = 0
+    assert run.state is RunState.DONE
+    assert held_up == [False]
+    records = mirrored.failover.read_status(run.id)[1]
+    seconds = [measure_step_s(record) for record in records] + [measure_standstill_s(run, records)]
+    assert all(s is not None and s < HOUR_S for s in seconds), seconds
+    for at_ms in (run.ended_ms, *(record.ended_ms for record in records)):
+        assert at_ms is not None
+        assert before_ms - 1_000 <= at_ms < before_ms + HOUR_S * 1_000
+    assert [r for r in read_all(pair.west, topic) if r.value != b"x"] == sorted(sent)
+
+
+@pytest.mark.parametrize("hours", [2, -2])
+def test_a_run_that_a_machine_with_another_clock_resumes_is_as_long_as_it_was(
+    pair: Pair, tmp_path: Path, clock: ShiftedClock, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    run_id = begin(mirrored.failover)
+    for name in list_step_names(RunKind.FAILOVER, RunMode.PLANNED):
+        mirrored.failover.run_step(run_id, name)
+        clock.hours = hours - clock.hours
+    run, records = mirrored.failover.read_status(run_id)
+    clock.hours = 0
+    outage = measure_outage(run, records)
+    assert outage is not None, records
+    assert outage.promotion_s < HOUR_S
 
 
 @pytest.mark.parametrize("hours", [2, -2])

@@ -24,7 +24,7 @@ from mirror_core.model.timing import now_ms
 from mirror_core.parity.salvage import MANIFEST
 from mirror_core.rights.acl_rules import build_denial
 from mirror_core.rights.required_acls import CLUSTER_NAME
-from mirror_core.runbook import conductor
+from mirror_core.state import writer
 from mirror_core.state.state_topic import read_state
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.cluster_admin import as_admin
@@ -203,7 +203,7 @@ def test_a_way_home_is_known_by_its_run_and_not_by_clocks(
         failback.drive(run.id)
         assert not failback.is_reverse_failover_done(run), "an earlier way home is taken for this one"
         with monkeypatch.context() as patched:
-            patched.setattr(conductor, "now_ms", lambda hours=hours: now_ms() + hours * 3_600_000)
+            patched.setattr(writer, "read_broker_time_ms", lambda cluster, hours=hours: now_ms() + hours * 3_600_000)
             home = failback.make_reverse_failover()
             home.drive(home.begin(home.plan(RunMode.PLANNED).hash).id)
         assert failback.drive(run.id).state is RunState.DONE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mirror_core.model import timing
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.hooks import AssetEvent, Hook, HookCommand
 from mirror_core.model.mirror import DesiredState, Lease, Mirror
@@ -26,6 +28,7 @@ pytestmark = [pytest.mark.dag, pytest.mark.filterwarnings("ignore")]
 
 NAME = MirrorName("m1")
 NOW_MS = 1_000_000
+HOURS_MS = 7_200_000
 
 
 def state_of(
@@ -123,7 +126,7 @@ def test_after_a_pause_the_data_plane_is_waited_for_as_at_its_start(
         monkeypatch.setattr(trigger, "_read_state", look)
         return await anext(trigger.run())
 
-    monkeypatch.setattr(data_plane_trigger, "now_ms", lambda: round(clock_s * 1000))
+    monkeypatch.setattr(timing, "_read_boot_s", lambda: clock_s)
     monkeypatch.setattr("mirrorbook_airflow.data_plane_trigger.asyncio.sleep", pass_by)
     fired = asyncio.run(watched()).payload
     assert fired["status"] == status
@@ -134,6 +137,35 @@ def test_after_a_pause_the_data_plane_is_waited_for_as_at_its_start(
             "destination": "west",
             "seen_ms": 0,
         }
+
+
+@pytest.mark.parametrize("jump_s", [7_200, -7_200])
+def test_a_clock_that_jumps_ends_no_data_plane_that_lives_and_hides_no_dead_one(
+    jump_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import asyncio
+
+    from mirrorbook_airflow import data_plane_trigger
+
+    clock_s, jumped_s, died_s = 0.0, 500.0, 1_000.0
+
+    def look() -> State:
+        return state_of(beat_ms=round(min(clock_s, died_s) * 1000))
+
+    async def pass_by(seconds: float) -> None:
+        nonlocal clock_s
+        clock_s += seconds
+
+    async def watched() -> TriggerEvent:
+        trigger = data_plane_trigger.DataPlaneTrigger("m1", "west", "/x.yaml", "/home", [], 90)
+        monkeypatch.setattr(trigger, "_read_state", look)
+        return await anext(trigger.run())
+
+    monkeypatch.setattr(timing, "_read_boot_s", lambda: clock_s)
+    monkeypatch.setattr(time, "time_ns", lambda: int((clock_s + (jump_s if clock_s > jumped_s else 0)) * 1e9))
+    monkeypatch.setattr("mirrorbook_airflow.data_plane_trigger.asyncio.sleep", pass_by)
+    assert asyncio.run(watched()).payload["status"] == "unhealthy"
+    assert died_s + 10 < clock_s <= died_s + 20
 
 
 @pytest.mark.parametrize("owner_ahead_s", [0, 7_200, -7_200])
@@ -159,7 +191,7 @@ def test_a_data_plane_is_alive_as_long_as_its_sign_of_life_changes_whatever_its_
         monkeypatch.setattr(trigger, "_read_state", look)
         return await anext(trigger.run())
 
-    monkeypatch.setattr(data_plane_trigger, "now_ms", lambda: round(clock_s * 1000))
+    monkeypatch.setattr(timing, "_read_boot_s", lambda: clock_s)
     monkeypatch.setattr("mirrorbook_airflow.data_plane_trigger.asyncio.sleep", pass_by)
     assert asyncio.run(watched()).payload["status"] == "unhealthy"
     assert died_s + 10 < clock_s <= died_s + 20
@@ -188,7 +220,7 @@ def test_behind_a_failover_it_is_watched_until_nothing_is_owed(monkeypatch: pyte
         monkeypatch.setattr(trigger, "_read_state", look)
         return await anext(trigger.run())
 
-    monkeypatch.setattr(data_plane_trigger, "now_ms", lambda: round(clock_s * 1000))
+    monkeypatch.setattr(timing, "_read_boot_s", lambda: clock_s)
     monkeypatch.setattr("mirrorbook_airflow.data_plane_trigger.asyncio.sleep", pass_by)
     assert asyncio.run(watched()).payload == {"status": "ended", "reason": "the mirror is stopped"}
     assert looks[-1] >= home_s
@@ -337,14 +369,16 @@ def test_an_incident_is_told_of_once_and_the_next_one_again(monkeypatch: pytest.
     monkeypatch.setattr(replicate_tasks, "now_ms", lambda: NOW_MS)
     found = {"reason": "no heartbeat", "seen_ms": NOW_MS - 9000, "source": "east", "destination": "west"}
     wanted = (f"mirrorbook://{NAME}/unhealthy", {"mirror": NAME, **found, "at_ms": NOW_MS})
-    assert incident.told({"mirror": NAME}, found) == [wanted]
+    assert incident.told({"mirror": NAME}, {**found, "lived": True}) == [wanted]
     after = incident.begun[-1]
     assert after == {**after, "incident": NOW_MS, "patience_s": 180}
     monkeypatch.setattr(replicate_tasks, "now_ms", lambda: NOW_MS + 100_000)
-    assert incident.told(after, found) == [], "nothing has lived since"
+    later = {**found, "seen_ms": NOW_MS + HOURS_MS, "lived": False}
+    assert incident.told(after, later) == [], "nothing has lived since; its clock was ahead"
     assert incident.told(after, None) == [], "the destination has not answered"
     assert incident.begun[-1]["incident"] == NOW_MS
-    [(_, extra)] = incident.told(after, {**found, "seen_ms": NOW_MS + 1})
+    # The data plane's clock is hours behind.
+    [(_, extra)] = incident.told(after, {**found, "seen_ms": NOW_MS - HOURS_MS, "lived": True})
     assert extra["at_ms"] == incident.begun[-1]["incident"] == NOW_MS + 100_000
 
 

@@ -58,7 +58,7 @@ class Desk:
             id=run, number=1, plan=of, plan_hash=of.hash, state=RunState.RUNNING, started_by="ann", started_ms=1,
             desired=DesiredState.STARTED, conducted_by="ann", approved_by="ann@host",
         )  # fmt: skip
-        self.log.put(self.run, make_begin_entry(self.log.state, self.run))
+        self.log.put(self.run, make_begin_entry(self.log, self.run))
         self.journal = Journal(self.log, run, list_step_names(of.kind, of.mode))
 
     def take(self, until: str | None = None, seen: Mapping[str, StepEvidence] = SEEN) -> Desk:

@@ -8,6 +8,7 @@ from functools import partial
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Plan, Run, RunKind, RunMode, RunState
+from mirror_core.model.timing import now_ms
 from mirror_core.state.journal import Journal
 from mirror_core.state.state_records import State, StateRecord, Tombstone
 
@@ -32,6 +33,9 @@ class MemoryLog:
             for key, value in list(self.state.to_rows(record)):
                 self.keys.append(key)
                 self.state.apply(key, value)
+
+    def now_ms(self) -> int:
+        return now_ms()
 
     def refresh(self) -> State:
         return self.state

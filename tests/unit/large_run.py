@@ -62,7 +62,7 @@ def journalled(log: Kept, found: PlanDecision) -> Run:
     """All that the steps of a planned failover leave behind of each partition."""
     plan = found.plan
     run = run_of("large-1", plan)
-    log.put(run, make_begin_entry(log.state, run), make_checkpoint(run.id, "begin", found.scope))
+    log.put(run, make_begin_entry(log, run), make_checkpoint(run.id, "begin", found.scope))
     ends = PartitionOffsets.from_mapping({p: Offset(END["a"]) for p in found.scope.drained})
     left: dict[str, StepValue] = {
         "prove": ProveResult(ends=ends, records=1),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mirror_core.decide.clock_skew import to_broker_clock_ms
 from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.failover_readiness import ReadinessPoint, UnplannedForecast
 from mirror_core.decide.loss_bound import LossBound
@@ -32,6 +33,10 @@ class ClusterSnapshot:
     unreachable_reason: str = ""
     clock_ahead_ms: int | None = None
     """This machine's clock, of the cluster's; None: unknown."""
+
+    def to_broker_time_ms(self, now_ms: int) -> int:
+        """As the times of runs, comparisons and drills are."""
+        return to_broker_clock_ms(now_ms, self.clock_ahead_ms)
 
     def find_conductor_status(self, run: Run, now_ms: int) -> ConductorStatus:
         if self.unreachable_reason or now_ms - self.at_ms > MAX_FRESH_AGE_S * 1000:

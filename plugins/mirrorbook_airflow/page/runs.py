@@ -58,7 +58,7 @@ def list_run_views(cluster: ClusterSnapshot, mirror: MirrorName, now_ms: int) ->
     runs = list_newest_first(run for run in cluster.state.runs.values() if run.plan.mirror == mirror)
     for run in runs[:MAX_SHOWN_RUNS]:
         conductor = "" if run.ended_ms is not None else str(cluster.find_conductor_status(run, now_ms))
-        yield _make_view(run, cluster.state.steps_of(run), conductor, now_ms)
+        yield _make_view(run, cluster.state.steps_of(run), conductor, cluster.to_broker_time_ms(now_ms))
 
 
 def _make_view(run: Run, steps: tuple[StepRecord, ...], conductor: str, now_ms: int) -> RunView:

@@ -77,7 +77,9 @@ def list_set_views(
         yield SetView(
             name=mirror_set.name,
             order=mirror_set.order.replace("_", " "),
-            members=tuple(_make_member_view(name, known.get(name), last, now_ms) for name in mirror_set.mirrors),
+            members=tuple(
+                _make_member_view(name, known.get(name), last, clusters, now_ms) for name in mirror_set.mirrors
+            ),
             furthest=None if unknown else max(member_overviews, key=lambda overview: _rank_unknown_last(overview.lag)),
             greatest_loss=None
             if unknown
@@ -132,12 +134,17 @@ def _make_run_view(attempt: SetAttempt) -> SetRunView:
 
 
 def _make_member_view(
-    name: MirrorName, overview: MirrorOverview | None, last: SetAttempt | None, now_ms: int
+    name: MirrorName,
+    overview: MirrorOverview | None,
+    last: SetAttempt | None,
+    clusters: ClusterSnapshots,
+    now_ms: int,
 ) -> MemberView:
     if last is None or name not in last:
         return MemberView(name, overview, "", "")
-    part = last[name]
-    return MemberView(name, overview, part.phase, format_standstill(part.run, part.steps, now_ms))
+    part, cluster = last[name], clusters.find_cluster(name)
+    at_ms = cluster.to_broker_time_ms(now_ms) if cluster else now_ms
+    return MemberView(name, overview, part.phase, format_standstill(part.run, part.steps, at_ms))
 
 
 def _list_active_runs(clusters: ClusterSnapshots, mirror_set: MirrorSet) -> list[Run]:

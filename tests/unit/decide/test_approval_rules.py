@@ -38,6 +38,7 @@ from mirror_core.rights.acl_rules import build_denial
 from mirror_core.runbook.failover_conductor import has_disturbed_applications
 from mirror_core.state.journal import make_begin_entry
 from mirror_core.state.state_records import State
+from tests.support.memory_state import MemoryLog
 
 ANN = Approval(id="1", name="ann", at_ms=1000)
 AT_MS = 2000
@@ -246,7 +247,7 @@ def test_a_run_that_was_approved_long_ago_is_looked_at_again() -> None:
 
 
 def test_a_chronicle_begins_with_who_approved_and_when() -> None:
-    entry = msgspec.json.decode(make_begin_entry(State(), RUN).line, type=AuditEntry)
+    entry = msgspec.json.decode(make_begin_entry(MemoryLog(), RUN).line, type=AuditEntry)
     assert entry.body["approvals"] == [
         {"id": "1", "name": "ann", "at_ms": 1000},
         {"id": "2", "name": "ben", "at_ms": 2000},
@@ -258,7 +259,7 @@ GIVEN = make_approval("a1", "1", "ann", 1000)
 
 
 def test_an_approval_is_journalled_with_its_id_its_time_and_its_limit() -> None:
-    entry = msgspec.json.decode(make_begin_entry(State(), replace(RUN, approvals=(GIVEN,))).line, type=AuditEntry)
+    entry = msgspec.json.decode(make_begin_entry(MemoryLog(), replace(RUN, approvals=(GIVEN,))).line, type=AuditEntry)
     assert entry.body["approvals"] == [
         {"id": "1", "name": "ann", "at_ms": 1000, "approval_id": "a1", "until_ms": 1000 + HOUR_MS}
     ]

@@ -99,6 +99,7 @@ def held(mode: RunMode, step: str, *, beat_age_ms: int = 100_000) -> tuple[Memor
 def look(monkeypatch: pytest.MonkeyPatch, log: MemoryLog) -> Any:
     monkeypatch.setattr(fence_watcher, "read_state", lambda cluster: log.state)
     monkeypatch.setattr(run_heartbeat, "measure_clock_ahead_ms", lambda cluster, timeout_s: None)
+    monkeypatch.setattr(fence_watcher, "read_broker_time_ms", lambda cluster: now_ms())
     return check_fence(LINK)
 
 

@@ -65,7 +65,7 @@ class World:
 
         if self.held:
             raise Unreachable("west does not answer")
-        yield SimpleNamespace(state=self.log.state, put=put)
+        yield SimpleNamespace(state=self.log.state, put=put, now_ms=self.log.now_ms)
 
     def _keep_out(self, *asked: object) -> frozenset[Any]:
         self.bare = ()

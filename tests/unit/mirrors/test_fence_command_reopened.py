@@ -126,7 +126,10 @@ def next_run(link: MirrorLink, journal: Journal) -> Run:
     log.put(replace(journal.run, state=RunState.ABORTED, ended_ms=2), OWED)
     later = replace(journal.run, id="b", state=RunState.RUNNING, ended_ms=None)
     run, more = Failover._complete_run(
-        cast("Any", SimpleNamespace(link=link)), later, cast("Any", SimpleNamespace(scope=EMPTY_SCOPE)), log.state
+        cast("Any", SimpleNamespace(link=link)),
+        later,
+        cast("Any", SimpleNamespace(scope=EMPTY_SCOPE)),
+        cast("Any", log),
     )
     log.put(run, *more)
     return run

@@ -41,7 +41,8 @@ def conductor(monkeypatch: pytest.MonkeyPatch, run: Run, *begun: str) -> Failbac
         )
     monkeypatch.setattr(failback_conductor, "read_state", lambda cluster: state)
     monkeypatch.setattr("mirror_core.runbook.conductor.read_state", lambda cluster: state)
-    monkeypatch.setattr("mirror_core.runbook.conductor.read_approval_time_ms", lambda cluster: now_ms())
+    for module in ("runbook.conductor", "cli.run_commands"):
+        monkeypatch.setattr(f"mirror_core.{module}.read_broker_time_ms", lambda cluster: now_ms())
     return Failback(LINK, cast("Any", None), started_by="ben")
 
 

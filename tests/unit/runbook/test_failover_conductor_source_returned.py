@@ -28,6 +28,7 @@ from mirror_core.model.errors import (
 from mirror_core.model.findings import Finding
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Run, RunMode
+from mirror_core.model.timing import now_ms
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.set_failover import SetFailover
 from mirror_core.state.state_records import State
@@ -155,7 +156,7 @@ def test_a_source_that_answers_again_is_given_up_by_no_approval_of_before(
 def test_a_run_remembers_whether_its_source_was_silent(monkeypatch: pytest.MonkeyPatch, silent: bool) -> None:
     state, written = State(), list[Run]()
     state.mirrors[LINK.mirror.name] = LINK.mirror
-    writer: Any = SimpleNamespace(state=state, put=lambda run, *more: written.append(run))
+    writer: Any = SimpleNamespace(state=state, now_ms=now_ms, put=lambda run, *more: written.append(run))
     monkeypatch.setattr("mirror_core.runbook.conductor.read_complete_state", lambda cluster: state)
     monkeypatch.setattr(Failover, "_open_control_writer", lambda self: nullcontext(writer))
     monkeypatch.setattr(Failover, "_decide", lambda self, state, choice: UNSEEN)

@@ -108,7 +108,7 @@ def test_a_word_beside_an_unfenced_one_is_for_now(fluent: UnplannedSteps, monkey
     failed = StepRecord(run="r", step="promote", state=StepState.FAILED, attempt=1, started_ms=1, ended_ms=2)
     fluent.writer.put(failed)
     later = now_ms() + 2 * 86_400_000
-    monkeypatch.setattr(unplanned_steps, "now_ms", lambda: later)
+    monkeypatch.setattr(fluent.writer, "now_ms", lambda: later)
     with pytest.raises(Refused, match="could not be fenced"):
         fluent.check_before_promotion()
 

@@ -25,6 +25,9 @@ class Writer:
         self.state = State(pending_fences={OWED.mirror: OWED})
         self.put_last: PendingFence | None = None
 
+    def now_ms(self) -> int:
+        return 1
+
     def put(self, debt: PendingFence) -> None:
         self.put_last = debt
 

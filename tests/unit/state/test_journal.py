@@ -51,7 +51,7 @@ def test_a_step_waits_for_the_one_before(journal: Journal) -> None:
 
 def test_an_attempt_knows_when_the_first_one_began(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = count(1_000)
-    monkeypatch.setattr("mirror_core.state.journal.now_ms", lambda: next(clock))
+    monkeypatch.setattr(journal.log, "now_ms", lambda: next(clock))
 
     def fails() -> StepEvidence:
         raise RemoteFault("broker gone")

@@ -170,10 +170,10 @@ def test_a_write_that_was_not_answered_is_settled_before_the_next_one(writer: St
 def test_what_is_told_after_a_late_commit_has_the_next_number(writer: StateWriter, producer: Producer) -> None:
     producer.hangs = True
     with pytest.raises(Unreachable):
-        writer.put(step(), make_audit_entry(writer.state, RUN, AuditEntryKind.STEP, step()))
+        writer.put(step(), make_audit_entry(writer, RUN, AuditEntryKind.STEP, step()))
     producer.hangs = False
     failed = step(StepState.FAILED)
-    writer.put(failed, make_audit_entry(writer.state, RUN, AuditEntryKind.STEP, failed))
+    writer.put(failed, make_audit_entry(writer, RUN, AuditEntryKind.STEP, failed))
     assert writer.state.audit_entries[RUN.id].keys() == {0, 1}, "a line was written over"
     assert writer.state.audit_lines(RUN.id) == writer.read().audit_lines(RUN.id)
     assert [state in line for state, line in zip(("STARTED", "FAILED"), writer.read().audit_lines(RUN.id), strict=True)]
