@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Final
@@ -47,6 +47,7 @@ from mirror_core.cli.tables import print_table
 from mirror_core.decide.command_rules import MirrorCommand
 from mirror_core.decide.failure_remedies import RecoveryAction
 from mirror_core.decide.fence_limits import warn_foreign_destination, warn_foreign_source
+from mirror_core.decide.steps import WriteLocation
 from mirror_core.decide.write_access import WriteAccess
 from mirror_core.evidence.expectation_suites import READINESS, SYNC
 from mirror_core.evidence.expectations import load_expectations
@@ -73,14 +74,15 @@ from mirror_core.mirrors.recovery_plan import (
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.files import check_writable
 from mirror_core.model.json_documents import JsonDocument, prints_json
-from mirror_core.model.mirror import DesiredState, GapFilling, PartitionState
+from mirror_core.model.mirror import DesiredState, GapFilling, Mirror, PartitionState
+from mirror_core.model.names import ClusterName
 from mirror_core.model.text import format_bytes, format_count, format_time, join_limited, parse_bytes_per_s
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.expectation_check import CHECK_ADVICE, CHECK_NAME, CheckDocument, MirrorCheck
 from mirror_core.runbook.expectation_check import check_mirror as check_mirror
-from mirror_core.runbook.run_outcome import read_write_access
+from mirror_core.runbook.run_outcome import find_recorded_access, read_write_access
 from mirror_core.state.mirror_link import find_mirror_link, make_mirror_link, read_states
-from mirror_core.state.state_records import STATE_TOPIC
+from mirror_core.state.state_records import STATE_TOPIC, State
 
 
 class MirrorListRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +93,12 @@ class MirrorListRow(msgspec.Struct, frozen=True, kw_only=True):
     destination: str
     desired: DesiredState
     """As the operator wants it."""
+    writes: WriteLocation | None
+    """Where applications may write, by the records. Null: not recorded."""
+    writes_on: ClusterName | None
+    """Null: nowhere, or not known."""
+    open_run: str | None
+    """The run that holds the mirror."""
     partitions: int
     failed: int
     """FAILED partitions."""
@@ -129,38 +137,21 @@ class MirrorsDocument(JsonDocument, frozen=True, kw_only=True):
 @prints_json(MirrorsDocument)
 def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """All mirrors that the configured clusters know. Exit code 4 when one did not answer."""
-    rows, silent, unreadable = list[MirrorListRow](), list[SilentCluster](), list[UnreadableKey]()
+    silent, unreadable, states = list[SilentCluster](), list[UnreadableKey](), dict[ClusterName, State]()
     for cluster, state_or_error in read_states(load_configuration(config)):
         if isinstance(state_or_error, MirrorError):
             silent.append(SilentCluster(cluster=cluster, error=str(state_or_error)))
             continue
+        states[cluster] = state_or_error
         unreadable += [
             UnreadableKey(cluster=cluster, key=key, error=error) for key, error in state_or_error.unreadable.items()
         ]
-        for mirror in state_or_error.mirrors.values():
-            statuses = state_or_error.partitions.get(mirror.name, {}).values()
-            failed = sum(s.state is PartitionState.FAILED for s in statuses)
-            rows.append(
-                MirrorListRow(
-                    name=mirror.name,
-                    source=mirror.source,
-                    destination=mirror.destination,
-                    desired=mirror.desired,
-                    partitions=len(statuses),
-                    failed=failed,
-                    topics=mirror.topics,
-                    exclude_topics=mirror.exclude_topics,
-                    groups=mirror.groups,
-                    exclude_groups=mirror.exclude_groups,
-                    principals=mirror.principals,
-                    exclude_principals=mirror.exclude_principals,
-                )
-            )
+    rows = [_list_mirror(mirror, state, states) for state in states.values() for mirror in state.mirrors.values()]
     rows.sort(key=lambda row: row.name)
     if as_json:
         print_json(MirrorsDocument(mirrors=tuple(rows), silent=tuple(silent), unreadable=tuple(unreadable)))
     else:
-        columns = ("name", "source", "destination", "desired", "partitions", "failed", "topics", "groups")
+        columns = ("name", "from", "to", "desired", "applications write on", "partitions", "failed", "topics", "groups")
         print_table("Mirrors", columns, [_to_cells(row) for row in rows])
     unknown = [row.error for row in silent]
     unknown += [f"cluster {r.cluster}, state topic {STATE_TOPIC}, key {r.key}: {r.error}" for r in unreadable]
@@ -169,7 +160,37 @@ def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> No
 
 def _to_cells(row: MirrorListRow) -> tuple[object, ...]:
     filters = ((row.topics, row.exclude_topics), (row.groups, row.exclude_groups))
-    return (*msgspec.structs.astuple(row)[:6], *(_format_filter(*patterns) for patterns in filters))
+    return (
+        *(row.name, row.source, row.destination, row.desired, _format_recorded_access(row), row.partitions, row.failed),
+        *(_format_filter(*patterns) for patterns in filters),
+    )
+
+
+def _list_mirror(mirror: Mirror, state: State, states: Mapping[ClusterName, State]) -> MirrorListRow:
+    statuses = state.partitions.get(mirror.name, {}).values()
+    access, open_run = find_recorded_access(mirror, states), state.active_run(mirror.name)
+    return MirrorListRow(
+        name=mirror.name,
+        source=mirror.source,
+        destination=mirror.destination,
+        desired=mirror.desired,
+        writes=access.writes if access else None,
+        writes_on=access.cluster if access else None,
+        open_run=open_run.id if open_run else None,
+        partitions=len(statuses),
+        failed=sum(s.state is PartitionState.FAILED for s in statuses),
+        topics=mirror.topics,
+        exclude_topics=mirror.exclude_topics,
+        groups=mirror.groups,
+        exclude_groups=mirror.exclude_groups,
+        principals=mirror.principals,
+        exclude_principals=mirror.exclude_principals,
+    )
+
+
+def _format_recorded_access(row: MirrorListRow) -> str:
+    place = row.writes_on or ("NOWHERE" if row.writes is WriteLocation.NOWHERE else "not known")
+    return f"{place}, run {row.open_run}" if row.open_run else place
 
 
 def _format_filter(included: Sequence[str], excluded: Sequence[str]) -> str:

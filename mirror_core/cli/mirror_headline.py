@@ -10,7 +10,7 @@ from mirror_core.decide.run_status import OpenRunFence
 from mirror_core.decide.steps import WriteLocation
 from mirror_core.decide.write_access import OpenRun, OperatorAction, WriteAccess
 from mirror_core.model.mirror import Mirror
-from mirror_core.model.names import format_reverse_name, get_base_name
+from mirror_core.model.names import MirrorName, format_reverse_name, get_base_name
 from mirror_core.model.run import RunKind
 
 _CONDUCTOR_TEXTS = {
@@ -119,15 +119,24 @@ def _find_advice(access: WriteAccess, mirror: Mirror) -> tuple[str, tuple[str, .
         case OperatorAction.SUPERVISE:
             return f"nobody copies {name} now.", (f"mirrorbook supervise {name}",)
         case OperatorAction.WATCH if access.writes is WriteLocation.DESTINATION:
-            return f"{source} is NOT fenced yet: keep a watcher running.", (f"mirrorbook mirror watch {name}",)
+            return f"{source} is NOT fenced yet: start a watcher.", _list_watcher_commands(name)
         case OperatorAction.WATCH:
-            return f"keep a watcher running: it opens {source}.", (f"mirrorbook mirror watch {name}",)
+            return f"start a watcher: it opens {source}.", _list_watcher_commands(name)
+        case OperatorAction.KEEP_WATCHER if access.writes is WriteLocation.DESTINATION:
+            return f"{source} is NOT fenced yet: leave its watcher running, which fences it when it answers.", ()
+        case OperatorAction.KEEP_WATCHER:
+            return f"leave the watcher of {source} running: it opens {source} when it answers.", ()
         case OperatorAction.PLAN_FAILBACK:
             return f"when {source} is well again:", (f"mirrorbook failback plan {name}",)
         case OperatorAction.SHOW_HOME_MIRROR:
             return "", (f"mirrorbook mirror describe {get_base_name(name)}",)
         case _:
             return "nothing.", ()
+
+
+def _list_watcher_commands(name: MirrorName) -> tuple[str, ...]:
+    """A supervisor runs a watcher by itself, but some seconds after the failover."""
+    return f"mirrorbook mirror watch {name}", f"mirrorbook supervise {name}"
 
 
 def _find_run_advice(run: OpenRun, access: WriteAccess, mirror: Mirror) -> tuple[str, tuple[str, ...]]:

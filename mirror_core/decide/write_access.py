@@ -34,6 +34,7 @@ class OperatorAction(StrEnum):
     RESUME_MIRROR = "resume the mirror"
     SUPERVISE = "run the data plane"
     WATCH = "watch the old source"
+    KEEP_WATCHER = "keep the watcher running"
     PLAN_FAILBACK = "plan a failback"
     SHOW_HOME_MIRROR = "show the mirror that this one led home"
 
@@ -73,6 +74,8 @@ class AccessSituation:
     pending_fence: PendingFence | None
     is_source_silent: bool
     is_copying: bool
+    is_watched: bool = False
+    """A watcher of the old source is alive, for example one that `supervise` runs."""
     home: WriteAccess | None = None
     """During a failback: what the reverse mirror's failover says. None: unknown."""
 
@@ -91,7 +94,8 @@ def decide_write_access(situation: AccessSituation) -> WriteAccess:
     if mirror.desired is DesiredState.STOPPED:
         return WriteAccess(writes=None, cluster=None, action=OperatorAction.START, run=None)
     if find_fence_state(situation.pending_fence) is FenceState.LIFTING:
-        return WriteAccess(writes=WriteLocation.NOWHERE, cluster=None, action=OperatorAction.WATCH, run=None)
+        action = _decide_watching(situation)
+        return WriteAccess(writes=WriteLocation.NOWHERE, cluster=None, action=action, run=None)
     return WriteAccess(
         writes=WriteLocation.SOURCE, cluster=mirror.source, action=_decide_while_mirroring(situation), run=None
     )
@@ -120,8 +124,12 @@ def _decide_after_failover(situation: AccessSituation) -> OperatorAction:
     if situation.mirror.failback_run:
         return OperatorAction.SHOW_HOME_MIRROR
     if find_fence_state(situation.pending_fence) is FenceState.PENDING:
-        return OperatorAction.WATCH
+        return _decide_watching(situation)
     return OperatorAction.PLAN_FAILBACK
+
+
+def _decide_watching(situation: AccessSituation) -> OperatorAction:
+    return OperatorAction.KEEP_WATCHER if situation.is_watched else OperatorAction.WATCH
 
 
 def _decide_while_mirroring(situation: AccessSituation) -> OperatorAction:

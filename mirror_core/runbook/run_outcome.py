@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
 from mirror_core.decide.forecast_accuracy import find_not_copied
+from mirror_core.decide.process_liveness import WatcherState
 from mirror_core.decide.run_result import RunResult, decide_run_result
 from mirror_core.decide.run_status import (
     RunSituation,
@@ -22,8 +24,8 @@ from mirror_core.kafka.acl_requests import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.errors import MirrorError
-from mirror_core.model.mirror import PartitionState
-from mirror_core.model.names import format_reverse_name
+from mirror_core.model.mirror import Mirror, PartitionState
+from mirror_core.model.names import ClusterName, format_reverse_name
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.runbook.failback_steps import find_reverse_failover
@@ -33,6 +35,7 @@ from mirror_core.state.point_of_no_return import awaits_confirmation, is_past_no
 from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_records import State
 from mirror_core.state.state_topic import read_state
+from mirror_core.state.watcher_heartbeat import observe_watcher
 
 
 def read_run_outcome(link: MirrorLink, run: Run) -> tuple[str, ...]:
@@ -64,8 +67,53 @@ def read_write_access(link: MirrorLink, state: State, *, is_source_silent: bool,
             pending_fence=state.pending_fences.get(link.mirror.name),
             is_source_silent=is_source_silent,
             is_copying=is_copying,
+            is_watched=observe_watcher(link.destination, state, link.mirror.name).state is WatcherState.ALIVE,
             home=None if newest is None else _read_home_access(link, state, newest),
         )
+    )
+
+
+def find_recorded_access(mirror: Mirror, states: Mapping[ClusterName, State]) -> WriteAccess | None:
+    """By the records of clusters that were read: asks none whether a fence stands. None: not readable."""
+    state = states.get(mirror.destination)
+    if state is None:
+        return None
+    newest, pending_fence = find_newest_run(mirror.name, state.runs.values()), state.pending_fences.get(mirror.name)
+    try:
+        situation = None if newest is None else _find_recorded_situation(mirror, state, newest)
+        return decide_write_access(
+            AccessSituation(
+                mirror=mirror,
+                newest_run=situation,
+                pending_fence=pending_fence,
+                is_source_silent=False,
+                is_copying=True,
+                home=_find_recorded_home(mirror, states, situation),
+            )
+        )
+    except MirrorError:  # a step of another version
+        return None
+
+
+def _find_recorded_home(
+    mirror: Mirror, states: Mapping[ClusterName, State], situation: RunSituation | None
+) -> WriteAccess | None:
+    if situation is None or not can_have_reverse_failover(situation.run, situation.steps):
+        return None
+    source_state = states.get(mirror.source)
+    reverse = None if source_state is None else source_state.mirrors.get(format_reverse_name(mirror.name))
+    return None if reverse is None else find_recorded_access(reverse, states)
+
+
+def _find_recorded_situation(mirror: Mirror, state: State, run: Run) -> RunSituation:
+    return RunSituation(
+        run=run,
+        steps=state.steps_of(run),
+        mirror=mirror,
+        pending_fence=state.pending_fences.get(mirror.name),
+        is_past_no_return=is_past_no_return(state, run),
+        is_copying=True,
+        source_returned=is_awaiting_confirmation(state, run),
     )
 
 
@@ -86,16 +134,11 @@ def _read_home_access(link: MirrorLink, state: State, run: Run) -> WriteAccess |
 
 def _find_situation(link: MirrorLink, state: State, run: Run, *, is_copying: bool) -> RunSituation:
     name = link.mirror.name
-    return RunSituation(
-        run=run,
-        steps=state.steps_of(run),
-        mirror=state.mirrors.get(name, link.mirror),
-        pending_fence=state.pending_fences.get(name),
-        is_past_no_return=is_past_no_return(state, run),
+    return replace(
+        _find_recorded_situation(state.mirrors.get(name, link.mirror), state, run),
         is_copying=is_copying,
         failed_partitions=[s for s in state.partitions.get(name, {}).values() if s.state is PartitionState.FAILED],
         conductor=observe_conductor(link.destination, state, run),
-        source_returned=is_awaiting_confirmation(state, run),
         lifted_denials=_count_lifted_denials(link, state, run),
     )
 

@@ -51,7 +51,8 @@ RUN: Final = {
 }
 STEP: Final = {"step", "state", "attempt", "started_ms", "ended_ms", "evidence", "error"}
 FILTERS: Final = {"topics", "exclude_topics", "groups", "exclude_groups", "principals", "exclude_principals"}
-MIRROR: Final = {"name", "source", "destination", "desired", "partitions", "failed", *FILTERS}
+ACCESS: Final = {"writes", "writes_on", "open_run"}
+MIRROR: Final = {"name", "source", "destination", "desired", "partitions", "failed", *ACCESS, *FILTERS}
 ROW: Final = {
     *("partition", "state", "position", "source_start", "source_end", "lag", "lmo", "verified_end", "kind", "reason"),
     "never_copied",
@@ -105,13 +106,17 @@ def test_a_mirror_is_made_listed_stopped_and_forgotten(desk: Desk) -> None:
         "principals": [".*"],
         "exclude_principals": [],
     }
-    assert listed(desk, name) == [{**ends, **filters, "desired": "STOPPED", "partitions": 0, "failed": 0}]
+    nowhere_recorded = {"writes": None, "writes_on": None, "open_run": None}
+    assert listed(desk, name) == [
+        {**ends, **filters, **nowhere_recorded, "desired": "STOPPED", "partitions": 0, "failed": 0}
+    ]
 
     assert "STARTED" in done(desk.run("mirror", "start", name, "--yes"))
     assert desk.run("replicate", name, "--runner", "local", "--until-caught-up").code == 0
     (row,) = listed(desk, name)
     assert set(row) == MIRROR
     assert (row["desired"], row["partitions"], row["failed"]) == ("STARTED", 2, 0)
+    assert (row["writes"], row["writes_on"], row["open_run"]) == ("source", "east", None)
     assert name in done(desk.run("mirror", "list"))
     completes(desk, [name], "mirror", "describe", name[:-1])
     described = document(desk.run("mirror", "describe", name, "--json"))

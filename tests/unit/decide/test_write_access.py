@@ -123,6 +123,16 @@ def test_a_source_that_returned_offers_both_ways() -> None:
             OperatorAction.WATCH,
         ),
         (
+            replace(QUIET, mirror=STOPPED, pending_fence=PENDING, is_source_silent=True, is_watched=True),
+            WriteLocation.DESTINATION,
+            OperatorAction.KEEP_WATCHER,
+        ),
+        (
+            replace(QUIET, pending_fence=replace(PENDING, action=FenceAction.LIFT), is_watched=True),
+            WriteLocation.NOWHERE,
+            OperatorAction.KEEP_WATCHER,
+        ),
+        (
             replace(QUIET, mirror=STOPPED, pending_fence=replace(PENDING, applied_at_ms=2)),
             WriteLocation.DESTINATION,
             OperatorAction.PLAN_FAILBACK,

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from mirror_core.decide.steps import WriteLocation
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import DesiredState, Mirror
-from mirror_core.model.names import MirrorName
+from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import PlanStep, Run, RunKind, RunMode, RunState, StepRecord, StepState
 from mirror_core.runbook import run_outcome
-from mirror_core.runbook.run_outcome import read_mirror_status
+from mirror_core.runbook.run_outcome import find_recorded_access, read_mirror_status
 from mirror_core.state.state_records import State
 from tests.support.cluster_names import LINK
 from tests.support.mirror_views import MIRROR, RUN
@@ -143,3 +144,36 @@ def test_where_the_way_home_is_not_known_that_is_said(monkeypatch: pytest.Monkey
 def test_a_destination_that_is_silent_is_said_to_be(monkeypatch: pytest.MonkeyPatch, run: str | None) -> None:
     answers(monkeypatch, State(), None)
     assert "west does not answer" in read_mirror_status(HERE, run)[0]
+
+
+def recorded(east: State | None, west: State | None) -> tuple[object, object] | None:
+    read = {name: state for name, state in (("east", east), ("west", west)) if state is not None}
+    mirror = MIRROR if west is None else west.mirrors[MIRROR.name]
+    access = find_recorded_access(mirror, {ClusterName(name): state for name, state in read.items()})
+    return None if access is None else (access.writes, access.cluster)
+
+
+def test_a_list_of_mirrors_says_where_applications_write_by_the_records_alone() -> None:
+    stopped = replace(MIRROR, desired=DesiredState.STOPPED)
+    moving = a_run("m-failover-1", RunKind.FAILOVER, RunState.RUNNING, 10)
+    moved = a_run("m-failover-1", RunKind.FAILOVER, RunState.DONE, 10)
+    assert recorded(None, a_state(MIRROR)) == (WriteLocation.SOURCE, "east"), "east's own records are not needed"
+    assert recorded(None, a_state(MIRROR, moving)) == (WriteLocation.SOURCE, "east")
+    assert recorded(None, a_state(MIRROR, moving, done=("prove", "fence"))) == (WriteLocation.NOWHERE, None)
+    assert recorded(None, a_state(stopped, moved)) == (WriteLocation.DESTINATION, "west")
+    assert recorded(None, a_state(stopped)) == (None, None), "stopped, and no failover is recorded"
+    assert recorded(State(), None) is None
+
+
+def test_a_list_of_mirrors_follows_a_failback_to_its_failover_home() -> None:
+    home = a_run("m-failback-1", RunKind.FAILBACK, RunState.RUNNING, 10)
+    west = a_state(replace(MIRROR, desired=DesiredState.STOPPED), home, done=("salvage", "align", "catch_up"))
+    back = a_run("m-back-failover-1", RunKind.FAILOVER, RunState.RUNNING, 20, mirror=BACK, homecoming=home.id)
+    assert recorded(a_state(BACK), west) == (WriteLocation.DESTINATION, "west")
+    assert recorded(a_state(BACK, back, done=("prove", "fence")), west) == (WriteLocation.NOWHERE, None)
+    assert recorded(None, west) == (None, None)
+
+
+def test_a_step_of_another_version_hides_no_other_mirror_of_a_list() -> None:
+    run = a_run("m-failover-1", RunKind.FAILOVER, RunState.RUNNING, 10)
+    assert recorded(None, a_state(MIRROR, run, done=("prove", "teleport"))) is None
