@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from mirror_core.decide.clock_skew import compute_age_s
 from mirror_core.decide.failover_scope import find_scope_changes
 from mirror_core.decide.forecast_accuracy import add_left_behind, count_lost_planned, format_unseen_source
 from mirror_core.decide.mirror_snapshot import join_limited, select_healthy
@@ -22,6 +23,7 @@ from mirror_core.model.parity_verdict import ParityRange, ParityResult
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import StepEvidence
 from mirror_core.model.sync_state import SyncCategory
+from mirror_core.model.text import format_count
 from mirror_core.model.timing import now_ms
 from mirror_core.parity.check import OnParityProgress
 from mirror_core.runbook.drain import (
@@ -83,6 +85,8 @@ from mirror_core.sync.offset_sync import to_resume_offsets
 MAX_LISTED_PARTITIONS: Final = 20
 NOT_DENIED_REASON: Final = "a denial would deny every transactional id, or Mirrorbook's own, so it was only waited for"
 DRAIN_LIMIT_S: Final = 3600.0
+COMPARISON_MAX_AGE_S: Final = 60.0
+"""A run that waited longer compares what came since before it fences, even if it is little."""
 MIN_MEASURED_OFFSETS: Final = 1_000
 """A shorter comparison is mostly its start, and says no rate."""
 
@@ -117,7 +121,7 @@ class PlannedSteps(PromotionSteps):
         }
 
     def compare_before_fence(self, limit_s: float | None) -> RemainingCompare | None:
-        """Compare what came since `prove`, before the fence.
+        """Compare what came since `prove`, before the fence: much of it always, little of it if `prove` is long ago.
 
         Refused if the gate would still exceed `limit_s`. None if a fence may already stand: then nothing is waited
         for.
@@ -125,6 +129,7 @@ class PlannedSteps(PromotionSteps):
         if self._may_be_fenced():
             return None
         self.services.prepare_gate(self.journal.run_id)  # not during the write block
+        min_rounds = 1 if self._is_comparison_old() else 0
         while True:
             try:
                 readmit_led_partitions(self, self.scope)
@@ -133,18 +138,33 @@ class PlannedSteps(PromotionSteps):
             except RemoteFault:
                 self.check_approval("fence", source_needed=True)  # names the ways on
                 raise
-            if not remaining.is_little or (limit_s is not None and remaining.seconds > limit_s):
-                _, remaining = self._compare_new_records(remaining, "close-in")
+            is_above_limit = limit_s is not None and remaining.seconds > limit_s
+            if not remaining.is_little or is_above_limit or (remaining.offsets and min_rounds):
+                _, remaining = self._compare_new_records(remaining, "close-in", min_rounds)
+                min_rounds = 0
             if not readmit_led_partitions(self, self.scope):  # may have changed meanwhile
                 break
         refuse_above_limit(remaining, limit_s, self.journal.run_id, self.link.mirror.name)
         return remaining
 
+    def _is_comparison_old(self) -> bool:
+        proof = self.journal.record("prove")
+        age_s = None if proof is None or proof.ended_ms is None else compute_age_s(now_ms(), proof.ended_ms)
+        if age_s is not None and age_s <= COMPARISON_MAX_AGE_S:
+            return False
+        ago_text = "an unknown time" if age_s is None else format_count(round(age_s / 60), "minute")
+        self.print_line(f"prove ended {ago_text} ago: what came since is compared before the fence")
+        return True
+
     def _compare_new_records(
-        self, remaining: RemainingCompare, folder: str
+        self, remaining: RemainingCompare, folder: str, min_rounds: int = 0
     ) -> tuple[list[CompareRound], RemainingCompare]:
         rounds = list[CompareRound]()
-        while not remaining.is_little and len(rounds) < MAX_ROUNDS and (ranges := self._list_mirrored_ranges()):
+        while (
+            (len(rounds) < min_rounds or not remaining.is_little)
+            and len(rounds) < MAX_ROUNDS
+            and (ranges := self._list_mirrored_ranges())
+        ):
             compare = self.services.parity if remaining.offsets > SPARK_MIN_OFFSETS else self.services.quick_parity
             rounds.append(self._compare_once(ranges, compare, f"{folder}-{len(rounds) + 2}"))
             previous, remaining = remaining, self._estimate_remaining(rounds[-1].ends, rounds[-1].per_second)

@@ -11,6 +11,7 @@ import pytest
 from mirror_core.model.audit_log import AuditEntry, AuditEntryKind
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.run import RunMode, RunState, StepState
+from mirror_core.runbook import planned_steps
 from mirror_core.runbook.parity_gate import LITTLE_OFFSETS
 from mirror_core.runbook.planned_steps import PlannedSteps
 from mirror_core.state.state_topic import read_state
@@ -109,6 +110,24 @@ def test_what_came_while_a_person_was_waited_for_is_compared_before_anybody_is_s
     evidence = {step: s.evidence for (r, step), s in mirrored.state.steps.items() if r == run.id}
     assert evidence["parity"]["records_since_proof"] == 7
     assert evidence["parity"]["records_in_all"] == 20 + 2 * LITTLE_OFFSETS + 7
+
+
+def test_what_came_during_a_long_wait_is_compared_before_the_fence_however_little(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A difference ends the run before anybody is stopped, as it would have in the first minute."""
+    [topic] = mirrored.link.mirror.topics
+    failover = mirrored.failover
+    run = begin(failover, RunMode.PLANNED)
+    failover.run_step(run.id, "prove")
+    produce(mirrored.pair.east, topic, 11, user="app")
+    mirrored.copy()
+    produce(mirrored.pair.east, topic, 7, user="app")
+    monkeypatch.setattr(planned_steps, "COMPARISON_MAX_AGE_S", -1.0)
+    failover.drive(run.id)
+    evidence = {step: s.evidence for (r, step), s in mirrored.state.steps.items() if r == run.id}
+    assert evidence["parity"]["records_since_proof"] == 7
+    assert evidence["parity"]["records_in_all"] == 20 + 11 + 7
 
 
 def test_nobody_is_stopped_for_longer_than_the_operator_wants(mirrored: Mirrored) -> None:

@@ -23,13 +23,13 @@ from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import Offset, Partition, PartitionOffsets
 from mirror_core.model.parity_verdict import ParityVerdict
-from mirror_core.model.run import PlanFact, RunMode
+from mirror_core.model.run import PlanFact, RunMode, StepRecord, StepState
 from mirror_core.model.run_checkpoints import Checkpoint
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook import drain, planned_steps, promotion_steps
 from mirror_core.runbook import failover_conductor as engine
 from mirror_core.runbook.failover_conductor import Failover, is_drained_behind_fence
-from mirror_core.runbook.parity_gate import RemainingCompare
+from mirror_core.runbook.parity_gate import CompareRound, RemainingCompare
 from mirror_core.runbook.planned_steps import PlannedSteps
 from mirror_core.runbook.promotion_steps import PromotionSteps
 from mirror_core.runbook.step_records import DrainResult, LeftBehindPartition, ProveResult
@@ -222,6 +222,36 @@ def test_the_last_estimate_before_the_fence_goes_by_the_measured_rate(
     services = cast("Any", SimpleNamespace(prepare_gate=lambda run_id: None))
     replace(steps, services=services).compare_before_fence(None)
     assert rates == [measured]
+
+
+@pytest.mark.parametrize(("prove_age_s", "rounds"), [(5.0, 0), (3_000.0, 1), (-3_600.0, 1)])
+def test_a_run_that_waited_compares_even_little_again_before_the_fence(
+    steps: PlannedSteps, monkeypatch: pytest.MonkeyPatch, prove_age_s: float, rounds: int
+) -> None:
+    """One whose clock was ahead may have waited any time."""
+    little = RemainingCompare(offsets=7, size_bytes=0, seconds=0.1)
+    compared = list[str]()
+
+    def compare(self: PlannedSteps, ranges: object, check: object, folder: str) -> CompareRound:
+        compared.append(folder)
+        return CompareRound(
+            verdict="passed", ends={}, records=7, records_before=0, chunks=1, report="", per_second=None
+        )
+
+    led(monkeypatch, P1)
+    monkeypatch.setattr(PlannedSteps, "_may_be_fenced", lambda self: False)
+    monkeypatch.setattr(PlannedSteps, "_compare_once", compare)
+    monkeypatch.setattr(PlannedSteps, "_list_mirrored_ranges", lambda self: [P0])
+    monkeypatch.setattr(planned_steps, "estimate_remaining", lambda *_: little)
+    steps.journal.save_checkpoint("prove", ProveResult(ends=PartitionOffsets(), records=1))
+    ended_ms = now_ms() - round(prove_age_s * 1000)
+    proof = StepRecord(
+        run=steps.journal.run_id, step="prove", state=StepState.DONE, attempt=1, started_ms=0, ended_ms=ended_ms
+    )
+    steps.journal.log.put(proof)
+    services = SimpleNamespace(prepare_gate=lambda run_id: None, parity=None, quick_parity=None)
+    replace(steps, services=cast("Any", services)).compare_before_fence(None)
+    assert len(compared) == rounds
 
 
 def test_one_that_is_back_while_the_fence_goes_up_is_seen_to_stand_still(

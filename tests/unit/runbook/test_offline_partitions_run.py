@@ -96,7 +96,9 @@ def test_what_is_led_again_during_the_last_comparison_is_within_the_limit_of_the
     monkeypatch.setattr(PlannedSteps, "_may_be_fenced", lambda self: False)
     monkeypatch.setattr(planned_steps, "estimate_remaining", lambda link, partitions, *_: rests[tuple(partitions)])
 
-    def compare(self: PlannedSteps, rest: RemainingCompare, folder: str) -> tuple[list[Any], RemainingCompare]:
+    def compare(
+        self: PlannedSteps, rest: RemainingCompare, folder: str, *_: object
+    ) -> tuple[list[Any], RemainingCompare]:
         whole = P1 in self.scope.drained
         led(monkeypatch, P1)
         return [], (rest if whole else RemainingCompare(0, 0, 0.0))
