@@ -493,6 +493,8 @@ class BrokerStartDecision:
 class RecordedMirrors:
     mirrors: tuple[Mirror, ...]
     pending_fences: Mapping[MirrorName, PendingFence]
+    deleted_before: int = 0
+    """First offset of the state topic. Above 0, a pending fence may have been deleted."""
 
 
 def decide_broker_start(
@@ -514,6 +516,10 @@ def decide_broker_start(
             return BrokerStartDecision(BrokerStartGate.BLOCKED, _format_blocked(mirror, pending_fence))
     if not mirror_fences:
         return BrokerStartDecision(BrokerStartGate.UNKNOWN, " ".join(_format_unknown(cluster, name, others)))
+    for mirror, pending_fence in mirror_fences:
+        recorded = others[mirror.destination]
+        if pending_fence is None and isinstance(recorded, RecordedMirrors) and recorded.deleted_before:
+            return BrokerStartDecision(BrokerStartGate.UNKNOWN, _format_forgotten(mirror, recorded.deleted_before))
     return BrokerStartDecision(
         BrokerStartGate.OPEN, " ".join(_format_open(mirror, pending_fence) for mirror, pending_fence in mirror_fences)
     )
@@ -531,6 +537,13 @@ def _format_blocked(mirror: Mirror, pending_fence: PendingFence) -> str:
         f"{head}is not seen to be fenced. `mirrorbook mirror fence {name} --bootstrap-controller HOST:PORT` prints the "
         "lines that fence it through its controllers, before a broker runs; or keep applications off its listeners. "
         f"Then start it unchecked, and `mirrorbook mirror watch {name} --once` makes this check pass from then on"
+    )
+
+
+def _format_forgotten(mirror: Mirror, deleted_before: int) -> str:
+    return (
+        f"{mirror.destination} remembers no failover of mirror {mirror.name}, but brokers deleted what its state topic"
+        f" held before offset {deleted_before:,}: it may have forgotten one. See `mirrorbook readiness {mirror.name}`."
     )
 
 

@@ -168,7 +168,11 @@ RECORD_COLUMNS: Final = (
     Column("timestamp_type", pa.string(), "CreateTime or LogAppendTime"),
     Column("key", pa.binary(), "its key", nullable=True),
     Column("value", pa.binary(), "its value", nullable=True),
-    Column("headers", _HEADERS, "name and value of each"),
+    Column(
+        "headers",
+        _HEADERS,
+        "name and value of each. More than 65,536 are one, `mirrorbook.undecoded-headers`: count and bytes, as stored",
+    ),
 )
 SALVAGE: Final = Table(
     name="salvage",

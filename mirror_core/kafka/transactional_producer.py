@@ -239,6 +239,10 @@ class TransactionalProducer(TransactionBrokers):
         self._transaction_ms = transaction_ms
         self._producer_id_epoch = (-1, -1)
         """Id and epoch."""
+        self._log_end = 0
+        """At least, by what this owner appended."""
+        self._replaced_log = ""
+        """Error message, if it is not the log that this owner has written."""
         self._sequence = 0
         self._phase = _TransactionPhase.IDLE
 
@@ -263,6 +267,8 @@ class TransactionalProducer(TransactionBrokers):
         """
         if self._phase is not _TransactionPhase.IDLE:
             raise RuntimeError("the transaction before was not settled")
+        if self._replaced_log:
+            raise RemoteFault(self._replaced_log)
         if self._may_arrive_late:  # fences late copies of earlier requests (KIP-360)
             self._phase = _TransactionPhase.OPEN
             self.finish_transaction(timeout_s)
@@ -276,6 +282,7 @@ class TransactionalProducer(TransactionBrokers):
         try:
             self._add_partition(deadline)
             appended = self._append_as_owner(batches, min(deadline, time.monotonic() + _APPEND_TIMEOUT_S))
+            self._check_same_log(appended)
         except RemoteFault:
             self._abort(min(timeout_s, _ABORT_TIMEOUT_S))  # an open transaction hides others' records
             raise
@@ -285,6 +292,16 @@ class TransactionalProducer(TransactionBrokers):
         self._phase = _TransactionPhase.IDLE
         if not committed:
             raise ForeignAbort
+
+    def _check_same_log(self, appended: Sequence[range]) -> None:
+        """What this owner knows is missing in a topic that was created anew."""
+        if appended and appended[0].start < self._log_end:
+            self._replaced_log = (
+                f"{self._where}: cannot write: the topic was created anew, or lost its end: {self._id} wrote offset"
+                f" {self._log_end - 1:,} before, and now got {appended[0].start:,}. Find what it lacks; then repeat it"
+            )
+            raise RemoteFault(self._replaced_log)
+        self._log_end = appended[-1].stop if appended else self._log_end
 
     def finish_transaction(self, timeout_s: float) -> bool:
         """After a failed write. True: nothing of it is in the log.

@@ -37,7 +37,7 @@ from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.run_services import Services
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.run_heartbeat import find_conductor_status
-from mirror_core.state.state_records import State
+from mirror_core.state.state_records import STATE_TOPIC, State
 from mirror_core.state.watcher_heartbeat import find_watcher_status
 from mirror_core.sync.mirror_sync import preview_sync
 
@@ -89,6 +89,9 @@ def find_recorded_points(name: MirrorName, state: State, now_ms: int) -> Iterato
     yield from list_staleness_points(name, _read_known_times(name, state), now_ms)
     statuses = state.partitions.get(name, {})
     yield from list_uncompared_points(name, count_never_compared(state.verifications.get(name), statuses))
+    if state.deleted_before:
+        deleted = Finding("state_records_deleted", name, topic=STATE_TOPIC, before=state.deleted_before)
+        yield ReadinessPoint(PointWeight.WARNING, deleted)
     if gap_limit := find_gap_limit(name, statuses.values()):
         yield ReadinessPoint(PointWeight.WARNING, gap_limit)
 

@@ -125,13 +125,15 @@ class State:
     """
     unreadable: dict[str, str] = field(default_factory=dict)
     """By key, with the reason."""
+    deleted_before: int = field(default=0, compare=False)
+    """Log start. Above 0: brokers deleted records, which compaction never does, and what is missing is unknown."""
     _pieces: dict[str, dict[int, bytes]] = field(default_factory=dict)
     """For incomplete values."""
     _heads: dict[str, SplitValueHead] = field(default_factory=dict)
     """Heads of split values."""
 
     def copy(self) -> State:
-        fields = {name: dict(getattr(self, name)) for name in self.__slots__}
+        fields: dict[str, Any] = {n: dict(getattr(self, n)) for n in self.__slots__ if n != "deleted_before"}
         fields["partitions"] = {mirror: dict(statuses) for mirror, statuses in self.partitions.items()}
         fields["group_offsets"] = {mirror: dict(groups) for mirror, groups in self.group_offsets.items()}
         fields["receipts"] = {mirror: dict(heads) for mirror, heads in self.receipts.items()}
@@ -139,7 +141,7 @@ class State:
         fields["departures"] = {mirror: dict(topics) for mirror, topics in self.departures.items()}
         fields["audit_entries"] = {run: dict(lines) for run, lines in self.audit_entries.items()}
         fields["_pieces"] = {key: dict(pieces) for key, pieces in self._pieces.items()}
-        return State(**fields)
+        return State(**fields, deleted_before=self.deleted_before)
 
     def ledger_entries(self, mirror: MirrorName) -> tuple[LedgerEntry, ...]:
         return tuple(entry for entry in self.ledger.values() if entry.mirror == mirror)

@@ -226,7 +226,7 @@ class _TopicReader:
         if self._cached is None or self._cached.log != log:
             code, start = fetch_log_start(connection, self._partition)
             _raise_for_code(client, code, "ListOffsets (needs DESCRIBE)")
-            self._cached = CachedState(log, start, start, State())
+            self._cached = CachedState(log, start, start, State(deleted_before=start))
         cached, is_waiting, settle_deadline = self._cached, False, math.inf
         while True:
             asked_at = time.monotonic()

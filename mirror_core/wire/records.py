@@ -145,6 +145,8 @@ def is_abort_marker(header: BatchHeader, batch: Buffer) -> bool:
 
 MAX_HEADERS: Final = 1 << 16
 """Per record. Each takes two bytes at least, and some hundred once decoded."""
+UNDECODED_HEADERS: Final = b"mirrorbook.undecoded-headers"
+"""Name of the one header that a record with more has: its value is their count and bytes, as stored."""
 MAX_PLAIN_BYTES: Final = 128 << 20
 """Per batch, as many as an uncompressed one may have. Producers batch before compression, so valid
 batches are far smaller."""
@@ -237,12 +239,14 @@ def _decode_record(
     offset_delta, position = decode_varint(data, position)
     key, position = _decode_bytes(data, position, end)
     value, position = _decode_bytes(data, position, end)
+    headers_start = position
     count, position = decode_varint(data, position)
+    headers = list[tuple[bytes, bytes | None]]()
     if count > MAX_HEADERS:
-        raise MalformedBatch(
-            f"batch at offset {header.base_offset}: a record claims {count} headers, and up to {MAX_HEADERS} are read"
-        )
-    headers = []
+        if 2 * count > end - position:
+            raise MalformedBatch(f"batch at offset {header.base_offset}: a record is not as long as it says")
+        headers.append((UNDECODED_HEADERS, data[headers_start:end]))
+        count, position = 0, end
     for _ in range(count):
         name, position = _decode_bytes(data, position, end)
         content, position = _decode_bytes(data, position, end)

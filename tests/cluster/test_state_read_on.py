@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from mirror_core.kafka.config import ClusterConfig, load_config
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_records, delete_topics
-from mirror_core.model.errors import LostOwnership
+from mirror_core.model.errors import LostOwnership, RemoteFault
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.run_checkpoints import Checkpoint
@@ -23,7 +23,7 @@ from mirror_core.state import writer as state_writer
 from mirror_core.state.record_encoding import PIECE_BYTES
 from mirror_core.state.state_cache import STATE_CACHE
 from mirror_core.state.state_records import State, StateRecord, Tombstone
-from mirror_core.state.state_topic import read_state
+from mirror_core.state.state_topic import read_complete_state, read_state
 from mirror_core.state.topic_reader import TopicRead
 from mirror_core.state.writer import StateWriter, make_control_id
 from tests.support.cluster_admin import as_admin, broker_setting
@@ -202,6 +202,34 @@ def test_a_log_whose_beginning_was_deleted_is_read_whole(desk: Desk) -> None:
         delete_records(client, {Partition(desk.topic, 0): Offset(1)})
     found, whole = desk.read()
     assert (found.leases, whole) == ({}, True)
+
+
+@pytest.mark.parametrize("desk", [{"cleanup_policy": "compact,delete"}], indirect=True)
+def test_readers_know_that_records_of_the_state_topic_were_deleted(desk: Desk) -> None:
+    """Compaction never moves the log start: what is missing may be a pending fence."""
+    desk.plain(*State().to_rows(lease(1)), ("other", b""))
+    assert desk.read()[0].deleted_before == 0
+    with as_admin(desk.pair.west) as client:
+        delete_records(client, {Partition(desk.topic, 0): Offset(1)})
+    assert desk.read()[0].deleted_before == 1
+    assert read_complete_state(desk.cluster).deleted_before == 1
+
+
+def test_nobody_writes_on_in_a_state_topic_that_was_created_anew(desk: Desk) -> None:
+    """What the owner knows, the new topic does not hold: its records would seem to be all that there is."""
+    with desk.writer() as owner:
+        owner.put(lease(1))
+        with as_admin(desk.pair.west) as client:
+            delete_topics(client, [desk.topic])
+            create_topics(client, [NewTopic(name=desk.topic, partitions=1, replication_factor=1, configs={})])
+        with pytest.raises(RemoteFault, match="was created anew"):
+            owner.put(lease(2))
+        assert desk.read()[0].leases == {}
+        with pytest.raises(RemoteFault, match="was created anew"):
+            owner.put(lease(3))
+    with desk.writer() as next_owner:
+        next_owner.put(lease(4))
+        assert desk.read()[0].leases == {MIRRORS[0]: lease(4)}
 
 
 @pytest.mark.parametrize("newer", [-1, 1])

@@ -73,6 +73,18 @@ def test_where_nobody_knows_of_it_silence_is_said_and_never_taken_for_a_yes(
     assert decide_broker_start(EAST, NAME, others).gate is BrokerStartGate.UNKNOWN
 
 
+@pytest.mark.parametrize(
+    ("debt", "gate"), [(None, BrokerStartGate.UNKNOWN), (SEEN, BrokerStartGate.OPEN), (OWED, BrokerStartGate.BLOCKED)]
+)
+def test_a_cluster_whose_state_topic_lost_records_may_have_forgotten_a_failover(
+    debt: PendingFence | None, gate: BrokerStartGate
+) -> None:
+    others = west(MIRROR, debt=debt)
+    recorded = others[WEST]
+    assert isinstance(recorded, RecordedMirrors)
+    assert decide_broker_start(EAST, NAME, {WEST: replace(recorded, deleted_before=7)}).gate is gate
+
+
 def test_a_pending_fence_outweighs_who_is_silent_and_who_knows_nothing() -> None:
     others = {**west(MIRROR, debt=OWED), NORTH: "not known: no broker answered"}
     assert decide_broker_start(EAST, NAME, others).gate is BrokerStartGate.BLOCKED

@@ -8,6 +8,7 @@ from typing import Final
 EXAMPLES: Final[Mapping[str, object]] = {
     "topics": ["billing", "orders"],
     "action": "recopy",
+    "before": 4_100,
     "cluster": "east",
     "cluster_id": "9f2b",
     "destination": "west",

@@ -229,3 +229,11 @@ def test_a_silent_source_is_told_of_once_and_a_moved_mirror_of_no_drift(
     found = readiness_report.assess_readiness(link, state, None, with_drift=True)  # type: ignore[arg-type]
     assert looked == looked_at
     assert sum("refused" in str(point) for point in found.points) == 1
+
+
+def test_a_state_topic_that_lost_its_beginning_is_a_point_of_readiness() -> None:
+    def find_codes(state: State) -> set[str]:
+        points = readiness_report.find_recorded_points(LINK.mirror.name, state, now_ms())
+        return {point.finding.code for point in points if point.remedy}
+
+    assert find_codes(State(deleted_before=7)) - find_codes(State()) == {"state_records_deleted"}
