@@ -42,7 +42,7 @@ def find_approvals(state: State, mirror: MirrorName, question: str) -> tuple[Rec
 
 
 def record_plan(cluster: ClusterConfig, state: State, mirror: MirrorName, plan: ShownPlan) -> None:
-    """Also deletes expired records."""
+    """Also deletes expired records, and answers about what this question showed before."""
     expired = [
         record
         for record, old_plan in _iter_records(state, mirror, ShownPlan)
@@ -51,7 +51,8 @@ def record_plan(cluster: ClusterConfig, state: State, mirror: MirrorName, plan: 
     expired += [
         record
         for record, old_approval in _iter_records(state, mirror, RecordedApproval)
-        if (old_approval.approval.at_ms or 0) < plan.at_ms - APPROVAL_RETENTION_MS
+        if old_approval.question == plan.question
+        or (old_approval.approval.at_ms or 0) < plan.at_ms - APPROVAL_RETENTION_MS
     ]
     _write(cluster, [*map(Tombstone, expired), make_checkpoint(mirror, _format_step(plan.question), plan)])
 

@@ -24,7 +24,7 @@ from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
 from mirror_core.model.names import ClusterIdentity, Offset, Partition, format_reverse_name
 from mirror_core.model.parity_verdict import ParityRange, ParityResult
 from mirror_core.model.run import Run, RunMode, RunState
-from mirror_core.model.run_checkpoints import RecordedApproval
+from mirror_core.model.run_checkpoints import RecordedApproval, ShownPlan
 from mirror_core.model.timing import now_ms
 from mirror_core.parity.check import OnParityProgress
 from mirror_core.runbook.failback_steps import FailbackSteps, load_reverse_link
@@ -370,3 +370,20 @@ def test_an_approval_that_was_used_up_is_gone_and_another_question_keeps_its_own
     assert [sorted(find(question)) for question in questions] == [["ann", "ben"]] * 2
     approvals.use_up_approvals(link.destination, find_mirror_link(link.config, name)[1], name, questions[0])
     assert [sorted(find(question)) for question in questions] == [[], ["ann", "ben"]]
+
+
+def test_a_plan_that_is_shown_anew_needs_new_answers(pair: Pair, tmp_path: Path) -> None:
+    """Whoever deletes a run of a DAG and triggers one of the same id gets no answer of the one before."""
+    mirrored, _ = mirrored_topic(pair, tmp_path)
+    link, name, question = mirrored.link, mirrored.name, "mirror_failover/r1/plan"
+    approval = make_approval(f"{question}/ann", "ann", "ann", now_ms())
+    given = RecordedApproval(question=question, task="approve", approves="0" * 64, approval=approval)
+    approvals.record_approval(link.destination, name, given)
+
+    def find(wanted: str) -> tuple[RecordedApproval, ...]:
+        return approvals.find_approvals(find_mirror_link(link.config, name)[1], name, wanted)
+
+    for shown, left in (("mirror_failover/r2/plan", (given,)), (question, ())):
+        plan = ShownPlan(question=shown, plan_hash="0" * 64, body_sha256="", at_ms=now_ms())
+        approvals.record_plan(link.destination, find_mirror_link(link.config, name)[1], name, plan)
+        assert find(question) == left
