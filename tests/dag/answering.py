@@ -12,7 +12,7 @@ import pytest
 
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run_checkpoints import RecordedApproval, ShownPlan
-from mirror_core.state import approvals
+from mirror_core.state import approvals, mirror_link
 from mirror_core.state.journal import make_checkpoint
 from mirror_core.state.state_records import State, Tombstone
 
@@ -82,4 +82,4 @@ def record_in(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(approvals, "use_up_approvals", use_up, raising=False)
     monkeypatch.setattr(approvals, "record_plan", plan)
     monkeypatch.setattr(approvals, "record_approval", approval)
-    monkeypatch.setattr(approvals, "measure_clock_ahead_ms", lambda cluster, timeout_s: None)
+    monkeypatch.setattr(mirror_link, "measure_clock_ahead_ms", lambda cluster, timeout_s: None)
