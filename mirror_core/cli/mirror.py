@@ -40,6 +40,7 @@ from mirror_core.cli.command_options import (
 from mirror_core.cli.confirm import CommandOutput, MirrorCommandDocument, UndoableYesOption, confirm_command
 from mirror_core.cli.mirror_change import change
 from mirror_core.cli.mirror_headline import list_headline
+from mirror_core.cli.mirror_tables import print_group_coverage, print_never_copied, print_partitions, print_seeding
 from mirror_core.cli.mirror_watch import fence, watch
 from mirror_core.cli.output import print_document, print_line
 from mirror_core.cli.parity import EXIT_CODES
@@ -47,6 +48,7 @@ from mirror_core.cli.tables import print_table
 from mirror_core.decide.command_rules import MirrorCommand
 from mirror_core.decide.failure_remedies import RecoveryAction
 from mirror_core.decide.fence_limits import warn_foreign_destination, warn_foreign_source
+from mirror_core.decide.group_coverage import GroupCoverageRow
 from mirror_core.decide.steps import WriteLocation
 from mirror_core.decide.write_access import WriteAccess
 from mirror_core.evidence.expectation_suites import READINESS, SYNC
@@ -57,11 +59,10 @@ from mirror_core.mirrors.creation import format_gap_limit
 from mirror_core.mirrors.describe import (
     GAP_TEXTS,
     MirrorDescription,
-    PartitionDescription,
     collect_runbook,
+    describe_with_groups,
     list_partitions_not_normal,
 )
-from mirror_core.mirrors.describe import describe_mirror as describe_mirror
 from mirror_core.mirrors.mirror_commands import DeletionChoice
 from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, lacks_heartbeats
 from mirror_core.mirrors.recovery_plan import (
@@ -76,7 +77,7 @@ from mirror_core.model.files import check_writable
 from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.mirror import DesiredState, GapFilling, Mirror, PartitionState
 from mirror_core.model.names import ClusterName
-from mirror_core.model.text import format_bytes, format_count, format_time, join_limited, parse_bytes_per_s
+from mirror_core.model.text import format_bytes, format_count, join_limited, parse_bytes_per_s
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.expectation_check import CHECK_ADVICE, CHECK_NAME, CheckDocument, MirrorCheck
 from mirror_core.runbook.expectation_check import check_mirror as check_mirror
@@ -205,6 +206,8 @@ class MirrorDocument(MirrorDescription, frozen=True, kw_only=True):
     """What `mirrorbook mirror describe` shows."""
 
     access: WriteAccess
+    groups: tuple[GroupCoverageRow, ...]
+    """Every group and partition in scope."""
 
 
 @prints_json(MirrorDocument)
@@ -216,12 +219,12 @@ def describe(
 ) -> None:
     """Say first where applications can write and what to do, then what is not normal; --all shows the rest."""
     link, state = find_mirror(config, name)
-    description = describe_mirror(link, state, now_ms())
+    description, groups = describe_with_groups(link, state, now_ms())
     access = read_write_access(
         link, state, is_source_silent=link.source.name in description.silent, is_copying=description.copying
     )
     if as_json:
-        print_json(MirrorDocument(**msgspec.structs.asdict(description), access=access))
+        print_json(MirrorDocument(**msgspec.structs.asdict(description), access=access, groups=groups))
         return
     for line in list_headline(access, link.mirror):
         print_line(line)
@@ -232,48 +235,17 @@ def describe(
     if not show_all:
         print_line(_format_normal_partitions(description, len(rows)))
     if rows or show_all:
-        _print_partitions(rows)
-    seeding = [r for r in description.rows if r.missing_offsets]
-    if seeding:
-        print_table(
-            "Seeding, up to where the source begins",
-            ["partition", "offsets done", "of", "left"],
-            [[r.partition, r.position, r.source_start, r.missing_offsets] for r in seeding],
-        )
-    never_copied = [(r.partition, r.never_copied) for r in description.rows if r.never_copied]
-    if never_copied:
-        print_table(
-            "Deleted on the source before they were copied",
-            ["partition", "offsets", "first found", "last of them", "found"],
-            [
-                [p, n.offsets, format_time(n.since_ms), f"[{n.first}, {n.next})", format_time(n.newest_ms)]
-                for p, n in never_copied
-            ],
-        )
+        print_partitions(rows)
+    if show_all:
+        print_group_coverage(groups)
+    print_seeding(description.rows)
+    print_never_copied(description.rows)
 
 
 def _format_normal_partitions(description: MirrorDescription, others: int) -> str:
     normal = len(description.rows) - others
     count = f"{normal:,} of {format_count(len(description.rows), 'partition')}"
     return f"Normal: {count} and all else that is not shown; `--all` shows it."
-
-
-def _print_partitions(rows: Sequence[PartitionDescription]) -> None:
-    print_table(
-        "Partitions",
-        ["partition", "state", "position", "source end", "lag", "proved", "LMO", "kind", "reason"],
-        [
-            [
-                *(r.partition, r.state, r.position, _format_known(r.source_end), _format_known(r.lag), r.verified_end),
-                *(r.lmo, r.kind, r.reason),
-            ]
-            for r in rows
-        ],
-    )
-
-
-def _format_known(value: int | None) -> object:
-    return "unknown" if value is None else value
 
 
 def runbook(name: NameArgument, config: ConfigOption = None) -> None:

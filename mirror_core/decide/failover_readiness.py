@@ -20,6 +20,7 @@ from mirror_core.decide.clock_skew import compute_age_s, find_snapshot_clock_beh
 from mirror_core.decide.drills import has_passed, list_drill_runs
 from mirror_core.decide.failover_plan import PlanDecision, decide_failover
 from mirror_core.decide.forecast_accuracy import count_read_again
+from mirror_core.decide.group_coverage import list_uncommitted
 from mirror_core.decide.loss_bound import compute_snapshot_loss, find_oldest
 from mirror_core.decide.mirror_snapshot import (
     DestinationSnapshot,
@@ -27,7 +28,6 @@ from mirror_core.decide.mirror_snapshot import (
     SourceSnapshot,
     list_failed,
     list_lags,
-    list_uncommitted,
     select_healthy,
 )
 from mirror_core.decide.process_liveness import WatcherStatus
@@ -241,9 +241,7 @@ def _list_groups(
     read_now = (
         {} if source_committed is None else count_read_again(start_offsets, source_committed, destination.positions)
     )
-    without_offset = {
-        uncommitted.group for uncommitted in list_uncommitted(snapshot) if uncommitted.destination_offset is None
-    }
+    without_offset = {uncommitted.group for uncommitted in list_uncommitted(snapshot) if uncommitted.has_reset_start}
     for group in sorted(destination.committed.keys() | (source_committed or {}).keys() | without_offset):
         read_partitions = {
             partition for partition in (source_committed or {}).get(group, ()) if partition in destination.positions

@@ -17,12 +17,11 @@ so rule 4 needs no exception.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.model.names import Offset
-from mirror_core.model.sync_state import UncommittedGroupOffset
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,28 +64,3 @@ def decide_group_offset(
 
 RESET_POLICY_TEXT: Final = "where auto.offset.reset says"
 """With `latest`, the default, a group without an offset skips what is there."""
-
-
-def format_uncommitted(uncommitted: UncommittedGroupOffset) -> str:
-    subject = f"{uncommitted.group} {uncommitted.partition}" if uncommitted.partition else uncommitted.group
-    standing_text = "" if uncommitted.destination_offset is None else f" (stays at {uncommitted.destination_offset})"
-    return f"{subject}{standing_text}: {uncommitted.reason}"
-
-
-def format_all_uncommitted(uncommitted: Iterable[UncommittedGroupOffset], limit: int = 10) -> str:
-    items = list(uncommitted)
-    without_offset = [format_uncommitted(item) for item in items if item.destination_offset is None]
-    with_other_offset = [format_uncommitted(item) for item in items if item.destination_offset is not None]
-    parts = [
-        (
-            f"{len(without_offset)} without an offset on the destination, so that the group starts {RESET_POLICY_TEXT}",
-            without_offset,
-        ),
-        (f"{len(with_other_offset)} that another offset stays in place of", with_other_offset),
-    ]
-    return "; ".join(f"{label}: {_join_first(lines, limit)}" for label, lines in parts if lines)
-
-
-def _join_first(lines: list[str], limit: int) -> str:
-    more_text = f" and {len(lines) - limit} more" if len(lines) > limit else ""
-    return ", ".join(lines[:limit]) + more_text

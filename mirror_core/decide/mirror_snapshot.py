@@ -15,7 +15,7 @@ from mirror_core.model.parity_verdict import MirrorVerification
 from mirror_core.model.pending_fence import PendingFence
 from mirror_core.model.run import RunMode
 from mirror_core.model.source_observation import Heartbeat, SourceObservation
-from mirror_core.model.sync_state import UncommittedGroupOffset, UnsyncedGroups
+from mirror_core.model.sync_state import OwnGroupOffsets, UnsyncedGroups
 from mirror_core.model.text import join_limited as join_limited
 
 MAX_LISTED: Final = 200
@@ -124,6 +124,7 @@ class MirrorSnapshot:
     unknown_scram_users: tuple[str, ...] = ()
     groups: GroupSyncTime | None = None
     groups_left: UnsyncedGroups | None = None
+    own_group_offsets: tuple[OwnGroupOffsets, ...] = ()
     promotion_grants: tuple[Acl, ...] | None = None
     unbacked_grants: tuple[Acl, ...] = ()
     excluded_principals: tuple[str, ...] = ()
@@ -182,19 +183,3 @@ def find_without_copy(snapshot: MirrorSnapshot) -> frozenset[Partition]:
     ids = {name: topic.id for name, topic in destination.topics.items()}
     lacking = (p for p, s in snapshot.statuses.items() if ids.get(p.topic) != s.destination_topic_id)
     return frozenset(p for p in lacking if p.topic not in destination.hidden.topics)
-
-
-def list_uncommitted(snapshot: MirrorSnapshot) -> list[UncommittedGroupOffset]:
-    committed = snapshot.destination.committed if isinstance(snapshot.destination, DestinationSnapshot) else {}
-    committed_partitions = {group: {str(partition) for partition in offsets} for group, offsets in committed.items()}
-    uncommitted = snapshot.groups_left.uncommitted if snapshot.groups_left else ()
-    return [
-        item
-        for item in uncommitted
-        if item.destination_offset is not None
-        or (
-            item.partition not in committed_partitions.get(item.group, ())
-            if item.partition
-            else item.group not in committed_partitions
-        )
-    ]

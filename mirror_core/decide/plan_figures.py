@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from heapq import nsmallest
 from typing import Final
@@ -14,7 +14,12 @@ from mirror_core.decide.deletion_hold import list_held_figures
 from mirror_core.decide.drills import FORECAST_KEYS
 from mirror_core.decide.failover_scope import find_gone_topics, find_lost_topics
 from mirror_core.decide.fence_state import describe_fence, warn_pending_fence
-from mirror_core.decide.group_offset_rules import format_all_uncommitted
+from mirror_core.decide.group_coverage import (
+    count_coverage,
+    format_all_deleted,
+    format_all_refused,
+    list_uncommitted,
+)
 from mirror_core.decide.loss_bound import (
     can_lose,
     compute_snapshot_loss,
@@ -34,7 +39,6 @@ from mirror_core.decide.mirror_snapshot import (
     find_without_copy,
     list_failed,
     list_lags,
-    list_uncommitted,
 )
 from mirror_core.decide.verification import find_differences, format_differences, list_proof_figures
 from mirror_core.model.config_sections import AuthorizerKind
@@ -44,6 +48,7 @@ from mirror_core.model.mirror import DesiredState, FailureKind, Lease, Partition
 from mirror_core.model.names import Partition
 from mirror_core.model.parity_verdict import UNREADABLE_KIND_PREFIX
 from mirror_core.model.run import RunMode
+from mirror_core.model.sync_state import GroupCoverage
 from mirror_core.model.text import format_option
 from mirror_core.rights.acl_rules import OWN_TOPIC_PREFIX
 
@@ -195,8 +200,11 @@ def _warn_groups_left(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     )
     if others:
         yield Finding("groups_not_synced", destination, groups=others, last_sync=not is_source_seen)
-    if text := format_all_uncommitted(list_uncommitted(snapshot)):
+    uncommitted = list_uncommitted(snapshot)
+    if text := format_all_refused(uncommitted):
         yield Finding("group_offsets_uncommitted", destination, listed=text)
+    if text := format_all_deleted(uncommitted):
+        yield Finding("group_offsets_deleted", destination, listed=text, source=snapshot.mirror.source)
 
 
 def _explain_unenforced(snapshot: MirrorSnapshot) -> str:
@@ -322,11 +330,15 @@ def list_partition_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, Figu
 
 def list_group_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, Figures]]:
     missing_counts = Counter(
-        uncommitted.group for uncommitted in list_uncommitted(snapshot) if uncommitted.destination_offset is None
+        uncommitted.group for uncommitted in list_uncommitted(snapshot) if uncommitted.has_reset_start
     )
 
+    coverage = defaultdict(Counter[GroupCoverage], count_coverage(snapshot))
+
     def list_missing(group: str) -> Figures:
-        return {FigureKey.WITHOUT_OFFSET_PARTITIONS: missing_counts[group]} if missing_counts[group] else {}
+        missing = {FigureKey.WITHOUT_OFFSET_PARTITIONS: missing_counts[group]} if missing_counts[group] else {}
+        counts = {outcome.value: coverage[group][outcome] for outcome in GroupCoverage if coverage[group][outcome]}
+        return {**missing, **({FigureKey.GROUP_COVERAGE: counts} if counts else {})}
 
     destination = snapshot.destination
     if isinstance(snapshot.source, UnseenCluster) or snapshot.mode is RunMode.UNPLANNED:
@@ -334,7 +346,7 @@ def list_group_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, Figures]
             return
         # One age for all groups: their offsets are synced together.
         synced_s = compute_age_s(snapshot.now_ms, snapshot.groups.synced_ms) if snapshot.groups else None
-        for group in sorted(destination.committed.keys() | missing_counts.keys())[:MAX_LISTED]:
+        for group in sorted(destination.committed.keys() | missing_counts.keys() | coverage.keys())[:MAX_LISTED]:
             offsets = destination.committed.get(group, {})
             behind = sum(max(0, destination.positions.get(p, o) - o) for p, o in offsets.items())
             repeats: Figures = {FigureKey.READ_AGAIN_MOST: behind} if offsets else {}

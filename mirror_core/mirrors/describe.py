@@ -20,7 +20,12 @@ from mirror_core.decide.fence_state import (
     format_late_writes,
     warn_pending_fence,
 )
-from mirror_core.decide.group_offset_rules import format_all_uncommitted
+from mirror_core.decide.group_coverage import (
+    GroupCoverageRow,
+    format_all_deleted,
+    format_all_refused,
+    list_group_coverage,
+)
 from mirror_core.decide.loss_bound import (
     LossBound,
     compute_loss,
@@ -194,12 +199,24 @@ def list_partitions_not_normal(description: MirrorDescription) -> tuple[Partitio
 
 
 def describe_mirror(link: MirrorLink, state: State, now_ms: int) -> MirrorDescription:
-    return describe_with_loss(link, state, now_ms)[0]
+    return _describe(link, state, now_ms)[0]
+
+
+def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescription, LossBound]:
+    """Returns also what an unplanned failover would lose."""
+    return _describe(link, state, now_ms)[:2]
+
+
+def describe_with_groups(
+    link: MirrorLink, state: State, now_ms: int
+) -> tuple[MirrorDescription, tuple[GroupCoverageRow, ...]]:
+    description, _, now_ms = _describe(link, state, now_ms)
+    return description, tuple(_list_recorded_coverage(link.mirror, state, now_ms))
 
 
 @CONNECTION_POOL.keep_connections()
-def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescription, LossBound]:
-    """Returns also what an unplanned failover would lose."""
+def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescription, LossBound, int]:
+    """Returns also the time by the clock of the process that mirrors."""
     mirror, began_s = link.mirror, time.monotonic()
     statuses = state.partitions.get(mirror.name, {})
     # Ends after positions: else a copying mirror would seem to be ahead of its source.
@@ -250,7 +267,8 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
     narrowed = find_narrowed_acls(state.ledger_entries(mirror.name))
     never_copied = trimmed_offsets.format_never_copied(statuses)
     differences = format_differences(find_differences(proof, statuses), now_ms)
-    uncommitted = format_all_uncommitted(groups_left.uncommitted) if groups_left else "unknown"
+    uncommitted = format_all_refused(groups_left.uncommitted) if groups_left else "unknown"
+    deleted_offsets = format_all_deleted(groups_left.uncommitted) if groups_left else "unknown"
     unsynced = join_limited(groups_left.unsupported_groups) if groups_left else "unknown"
     gap_warning = gaps_and_resume.find_gap_limit(mirror.name, statuses.values())
     missing = None if loss_estimate.missing_in_all is None else max(loss_estimate.missing_in_all, lag or 0)
@@ -302,6 +320,7 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
         ),
         MirrorFact("known to differ", differences or "none", not differences),
         MirrorFact("groups' offsets that could not be committed", uncommitted or "none", not uncommitted),
+        MirrorFact("groups' offsets that the source deleted", deleted_offsets or "none", not deleted_offsets),
         MirrorFact("groups that are not synced", unsynced or "none", not unsynced),
         MirrorFact(
             "newest heartbeats on the destination",
@@ -341,7 +360,7 @@ def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[Mir
         copying=has_driver,
         rows=rows,
     )
-    return description, loss_estimate
+    return description, loss_estimate, now_ms
 
 
 def _clock(mirror: Mirror, ahead_ms: int | None, behind: float | None) -> tuple[str, bool]:
@@ -378,6 +397,12 @@ def _describe_partitions(
             reason=format_failure_reason(status),
             never_copied=status.never_copied,
         )
+
+
+def _list_recorded_coverage(mirror: Mirror, state: State, now_ms: int) -> list[GroupCoverageRow]:
+    statuses, left = state.partitions.get(mirror.name, {}), _find_groups_left(state, mirror)
+    own_offsets = state.group_offsets.get(mirror.name, {}).values()
+    return list_group_coverage(mirror, statuses, own_offsets, left, state.groups.get(mirror.name), now_ms)
 
 
 def _find_groups_left(state: State, mirror: Mirror) -> UnsyncedGroups | None:

@@ -87,6 +87,7 @@ class FigureKey(StrEnum):
     READ_AGAIN_AFTER_SYNC = "read_again_after_sync"
     NOT_SYNCED_PARTITIONS = "not_synced_partitions"
     WITHOUT_OFFSET_PARTITIONS = "without_offset_partitions"
+    GROUP_COVERAGE = "group_coverage"
     GROUPS_SYNCED_S = "groups_synced_s"
     FENCE_STATE = "fence_state"
     FENCE_SINCE_MS = "fence_since_ms"
@@ -259,6 +260,7 @@ FIGURES: Final[Mapping[FigureKey, FigureDefinition]] = MappingProxyType(
                 _U.NUMBER,
                 "partitions without an offset (auto.offset.reset rules)",
             ),
+            (_K.GROUP_COVERAGE, _U.NUMBER, "partitions"),
             (_K.GROUPS_SYNCED_S, _U.AGE, "group offsets last synced"),
             (_K.FENCE_STATE, _U.TEXT, "fence on the old source", _FENCE_TEXTS),
             (_K.FENCE_SINCE_MS, _U.TIME, "fence since"),

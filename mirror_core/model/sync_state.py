@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mirror_core.model.errors import RemoteFault
-from mirror_core.model.names import MirrorName, Offset, PartitionOffsets
+from mirror_core.model.names import NO_OFFSETS, MirrorName, Offset, PartitionOffsets
 
 
 class SyncCategory(StrEnum):
@@ -102,10 +102,26 @@ class OwnGroupOffsets:
     group: str
     offsets: PartitionOffsets
     """Next offsets to read. Includes source offsets that were already there."""
+    clamped_from: PartitionOffsets = NO_OFFSETS
+    """The source's offsets, of partitions whose log on the destination does not reach there."""
 
     @property
     def digest(self) -> str:
         return hashlib.sha256(self.group.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+
+
+class GroupCoverage(StrEnum):
+    """What a sync has done for a group's partition."""
+
+    SYNCED = "synced"
+    CLAMPED = "clamped"
+    """Committed inside the destination's log, which does not reach the source's offset."""
+    REFUSED = "refused"
+    """Nothing could be committed."""
+    SKIPPED = "skipped"
+    """Left alone, as the rules say."""
+    DELETED = "deleted"
+    """The source has no such offset any more; the destination's stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +132,14 @@ class UncommittedGroupOffset:
     reason: str
     destination_offset: Offset | None = None
     """Without one `auto.offset.reset` applies."""
+    coverage: GroupCoverage = GroupCoverage.REFUSED
+    since_ms: int | None = None
+    """When it was first seen to be so."""
+
+    @property
+    def has_reset_start(self) -> bool:
+        """The group starts where `auto.offset.reset` says."""
+        return self.destination_offset is None and self.coverage is GroupCoverage.REFUSED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,11 +47,11 @@ from mirror_core.state.state_topic import read_complete_state, read_state
 from mirror_core.state.writer import StateWriter, make_control_id
 from mirror_core.sync.acl_ledger import copy_demotions, restage_grants
 from mirror_core.sync.acl_sync import demote_topics
+from mirror_core.sync.failover_offsets import reset_group_offsets
 from mirror_core.sync.fence_acls import STILLNESS_PAUSE_S, TRANSACTION_WAIT_S, lift_all_denials, wait_for_stillness
 from mirror_core.sync.fence_command import ClusterClosed, build_command_target
 from mirror_core.sync.fence_command_runner import close_cluster
 from mirror_core.sync.mirror_sync import SyncReport, sync_mirror
-from mirror_core.sync.offset_sync import reset_group_offsets
 from mirror_core.sync.principals import list_own_principals
 from mirror_core.sync.promotion_acls import forget_revoked_rights, record_withdrawn_rights, sync_lifted_records
 

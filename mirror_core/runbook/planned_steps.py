@@ -76,11 +76,11 @@ from mirror_core.runbook.step_records import (
 from mirror_core.state.journal import make_checkpoint
 from mirror_core.state.state_records import StateRecord, Tombstone
 from mirror_core.sync.acl_ledger import list_entries
+from mirror_core.sync.failover_offsets import to_resume_offsets
 from mirror_core.sync.fence_acls import apply_fence, build_denials, is_deniable_id
 from mirror_core.sync.fence_command import ClusterClosed, has_closed_source
 from mirror_core.sync.mirror_sync import sync_mirror
 from mirror_core.sync.offset_commits import deny_offset_commits
-from mirror_core.sync.offset_sync import to_resume_offsets
 
 MAX_LISTED_PARTITIONS: Final = 20
 NOT_DENIED_REASON: Final = "a denial would deny every transactional id, or Mirrorbook's own, so it was only waited for"

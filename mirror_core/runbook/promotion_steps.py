@@ -14,7 +14,7 @@ from typing import Final
 
 from mirror_core.decide.failover_plan import list_bound_facts, list_changed_facts, list_new_reasons
 from mirror_core.decide.failover_scope import FailoverScope
-from mirror_core.decide.group_offset_rules import format_all_uncommitted
+from mirror_core.decide.group_coverage import format_all_deleted, format_all_refused
 from mirror_core.decide.mirror_snapshot import SourceSnapshot, UnseenCluster, join_limited
 from mirror_core.decide.steps import find_no_return_step
 from mirror_core.evidence.run_report import write_run_report
@@ -205,17 +205,19 @@ class PromotionSteps(StepContext):
             [
                 u
                 for u in recorded_groups.uncommitted
-                if u.destination_offset is not None or f"{u.group} {u.partition}" not in committed_subjects
+                if not u.has_reset_start or f"{u.group} {u.partition}" not in committed_subjects
             ]
             if recorded_groups
             else []
         )
-        uncommitted_text, other_kinds = (
-            format_all_uncommitted(uncommitted),
+        uncommitted_text, deleted_text, other_kinds = (
+            format_all_refused(uncommitted),
+            format_all_deleted(uncommitted),
             join_limited(recorded_groups.unsupported_groups) if recorded_groups else "",
         )
         return {
             **({"offsets_not_committed": uncommitted_text} if uncommitted_text else {}),
+            **({"offsets_deleted_on_source": deleted_text} if deleted_text else {}),
             **({"groups_not_synced": other_kinds} if other_kinds else {}),
         }
 

@@ -247,6 +247,7 @@ def take_snapshot(
         verification=state.verifications.get(mirror.name),
         groups=state.groups.get(mirror.name),
         groups_left=state.uncommitted_groups.get(mirror.name),
+        own_group_offsets=tuple(state.group_offsets.get(mirror.name, {}).values()),
         sibling_mirrors=tuple(
             (query, len(topics)) for query, topics in sorted(siblings, key=lambda item: item[0].name)
         ),

@@ -66,9 +66,9 @@ from mirror_core.runbook.step_records import (
 from mirror_core.state.journal import make_checkpoint
 from mirror_core.state.point_of_no_return import SourceReturned, is_past_no_return
 from mirror_core.state.state_records import StateRecord, Tombstone
+from mirror_core.sync.failover_offsets import clamp_groups, to_resume_offsets
 from mirror_core.sync.fence_acls import build_denials, to_fence_entries
 from mirror_core.sync.offset_commits import deny_offset_commits
-from mirror_core.sync.offset_sync import clamp_groups, to_resume_offsets
 from mirror_core.sync.promotion_acls import fence_old_tasks
 
 MAX_LISTED_BROKERS: Final = 20

@@ -155,6 +155,7 @@ def _run_sync(
                         commits,
                         uncopied=uncopied,
                         is_followed=is_followed,
+                        at_ms=began_ms,
                     )
                 rows += synced.rows
                 _record_group_sync(link, log, began_ms, synced.records)

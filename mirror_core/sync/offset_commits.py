@@ -114,6 +114,7 @@ class OwnCommittedOffsets:
         self._mirror = mirror
         self._lock = threading.Lock()
         self._known: dict[str, dict[Partition, Offset]] = {}
+        self._clamped_from: dict[str, dict[Partition, Offset]] = {}
         self._other_process: dict[str, dict[Partition, Offset]] = {}
         """Differing records of another process."""
         self._recorded: dict[str, OwnGroupOffsets] = {}
@@ -133,6 +134,10 @@ class OwnCommittedOffsets:
                 records, own_offsets = record.offsets.to_mapping(), self._known.setdefault(record.group, {})
                 if differs := {p: offset for p, offset in records.items() if own_offsets.get(p, offset) != offset}:
                     self._other_process[record.group] = differs
+                clamped_from = record.clamped_from.to_mapping().items()
+                self._clamped_from.setdefault(record.group, {}).update(
+                    (p, source) for p, source in clamped_from if p not in own_offsets
+                )
                 self._known[record.group] = {**records, **own_offsets}
 
     def find_known(self, group: str, partition: Partition) -> frozenset[Offset]:
@@ -149,14 +154,20 @@ class OwnCommittedOffsets:
         with self._lock:
             return {group: frozenset(offsets) for group, offsets in self._known.items()}
 
-    def record_offset(self, group: str, partition: Partition, offset: Offset) -> None:
-        """We committed it, or the source has committed the same."""
+    def record_offset(self, group: str, partition: Partition, offset: Offset, source: Offset | None = None) -> None:
+        """We committed it for the source's (None: the same), or it was there already."""
         with self._lock:
             self._other_process.get(group, {}).pop(partition, None)
-            offsets = self._known.setdefault(group, {})
-            if offsets.get(partition) != offset:
-                offsets[partition] = offset
-                self._changed[group] = None
+            offsets, clamped_from = self._known.setdefault(group, {}), self._clamped_from.setdefault(group, {})
+            clamped_source = None if source == offset else source
+            if (offsets.get(partition), clamped_from.get(partition)) == (offset, clamped_source):
+                return
+            offsets[partition] = offset
+            if clamped_source is None:
+                clamped_from.pop(partition, None)
+            else:
+                clamped_from[partition] = clamped_source
+            self._changed[group] = None
 
     def forget_other_groups(self, groups: Collection[str]) -> list[OwnGroupOffsets]:
         """Returns records to delete from the state topic."""
@@ -164,8 +175,8 @@ class OwnCommittedOffsets:
             forgotten = [record for record in self._recorded.values() if record.group not in groups]
             for record in forgotten:
                 del self._recorded[record.group]
-                self._known.pop(record.group, None)
-                self._other_process.pop(record.group, None)
+                for offsets in (self._known, self._clamped_from, self._other_process):
+                    offsets.pop(record.group, None)
             return forgotten
 
     def pop_unwritten(self, max_offsets: int | None = None) -> list[OwnGroupOffsets]:
@@ -179,7 +190,12 @@ class OwnCommittedOffsets:
                 count += len(offsets)
                 del self._changed[group]
                 records.append(
-                    OwnGroupOffsets(mirror=self._mirror, group=group, offsets=PartitionOffsets.from_mapping(offsets))
+                    OwnGroupOffsets(
+                        mirror=self._mirror,
+                        group=group,
+                        offsets=PartitionOffsets.from_mapping(offsets),
+                        clamped_from=PartitionOffsets.from_mapping(self._clamped_from.get(group, {})),
+                    )
                 )
             self._recorded |= {record.group: record for record in records}
         return records
@@ -358,7 +374,8 @@ class OffsetCommitRounds:
             # Partitions without a code wait for the next round: the coordinator moves, or loads.
             for partition, code in codes.items():
                 if code in COMMITTED_RESULTS:
-                    self._own_offsets.record_offset(group, partition, to_commit[group][partition][0])
+                    source = due[group][partition].offset
+                    self._own_offsets.record_offset(group, partition, to_commit[group][partition][0], source)
                     self._finish_or_postpone(pending, group, partition, ranges)
                 elif code in ACTIVE_GROUP_ERRORS:
                     pending.discard(group, partition)
@@ -396,7 +413,7 @@ class OffsetCommitRounds:
                 elif before is not None and not decision.is_equal:
                     pending.mark_refused(group, partition, decision.reason, before.offset)
                 elif before is not None:
-                    self._own_offsets.record_offset(group, partition, before.offset)
+                    self._own_offsets.record_offset(group, partition, before.offset, committed.offset)
                     self._finish_or_postpone(pending, group, partition, ranges)
         return to_commit
 

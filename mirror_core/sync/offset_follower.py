@@ -14,6 +14,7 @@ from types import MappingProxyType, TracebackType
 from typing import Final
 
 from mirror_core.decide.filters import build_group_filter
+from mirror_core.decide.group_coverage import date_uncommitted
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.consumer_groups import OFFSET_KINDS, CommittedOffset, GroupOffsetsClient, list_groups
 from mirror_core.kafka.consumer_offsets_topic import ConsumerOffsetsFollower
@@ -116,7 +117,8 @@ class OffsetFollower:
             others = [
                 u for u in recorded.uncommitted if (u.group, u.partition) not in {*refused, *self._written_refusals}
             ]
-            lease.put(replace(recorded, uncommitted=tuple(sorted([*others, *refused.values()], key=_to_sort_key))))
+            dated = date_uncommitted(refused.values(), recorded.uncommitted, now_ms())
+            lease.put(replace(recorded, uncommitted=tuple(sorted([*others, *dated], key=_to_sort_key))))
             self._written_refusals = refused
         new_records = own_offsets.pop_unwritten(max_offsets)
         try:

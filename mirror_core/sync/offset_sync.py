@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from mirror_core.decide.filters import build_group_filter
-from mirror_core.decide.group_offset_rules import RESET_POLICY_TEXT, CommitOffset, clamp_offset, decide_group_offset
+from mirror_core.decide.group_coverage import date_uncommitted
+from mirror_core.decide.group_offset_rules import CommitOffset, decide_group_offset
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.consumer_groups import (
     ACTIVE_GROUP_ERRORS,
     COMMITTED_RESULTS,
     COMMITTED_WITHOUT_METADATA,
-    DENIED_GROUP_ERRORS,
     OFFSET_KINDS,
     CommittedOffset,
     CommittedOffsets,
@@ -27,19 +26,24 @@ from mirror_core.kafka.consumer_groups import (
     fetch_group_offsets,
     list_groups,
 )
-from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets, list_offset_points
-from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
-from mirror_core.model.mirror import Mirror
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offset_points
+from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory, UncommittedGroupOffset, UnsyncedGroups
-from mirror_core.state.journal import JournalLog
+from mirror_core.model.sync_state import (
+    DriftRow,
+    GroupCoverage,
+    SyncAction,
+    SyncCategory,
+    UncommittedGroupOffset,
+    UnsyncedGroups,
+)
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import State, StateRecord, Tombstone
 from mirror_core.sync.offset_commits import OffsetCommitter, OwnCommittedOffsets, commit_until_answered, format_refusal
 
 
 @dataclass(frozen=True, slots=True)
-class _LogRange:
+class LogBounds:
     """[start, end)."""
 
     start: Offset
@@ -68,10 +72,12 @@ def sync_groups(
     *,
     uncopied: Collection[str] = (),
     is_followed: bool = False,
+    at_ms: int = 0,
 ) -> OffsetSyncResult:
     """Commit offsets, clamped to the destination's logs; without `commits`, only compare.
 
-    `uncopied`: the mirror's other topics, which have no copy that offsets could be committed to.
+    `uncopied`: the mirror's other topics, which have no copy that offsets could be committed to. `at_ms`: when the sync
+    began, by the clock of the process that mirrors.
 
     Each group in scope has a row. A fault of one group is its row's reason; an unreachable cluster raises.
     """
@@ -79,11 +85,7 @@ def sync_groups(
     own_offsets = OwnCommittedOffsets(link.mirror.name, state)
     decisions = _GroupDecisions(own_offsets)
     unsynced_groups = tuple(f"{g.id} ({g.kind})" for _, g in sorted(groups.items()) if g.kind not in OFFSET_KINDS)
-    decisions.rows += [
-        _to_skip_row(name, f"{group.kind} groups are not synced yet: set their start on the destination by hand")
-        for name, group in groups.items()
-        if group.kind not in OFFSET_KINDS
-    ]
+    decisions.skip_unsupported(groups.values())
     fetched = fetch_group_offsets(source, [group for group in groups.values() if group.kind in OFFSET_KINDS])
     for name, fault in fetched.faults.items():
         if isinstance(fault, Unreachable):
@@ -118,9 +120,9 @@ def sync_groups(
         if isinstance(error, Unreachable):
             raise error
         offsets = before.offsets.get(name, _NO_OFFSETS)
-        left_topics = {p.topic for p in fetched.offsets[name].committed if p.topic in uncopied}
-        if left_topics:
-            decisions.skip_uncopied(name, left_topics)
+        left_partitions = sorted(p for p in fetched.offsets[name].committed if p.topic in uncopied)
+        if left_partitions:
+            decisions.skip_uncopied(name, left_partitions)
             if not (committed or open_partitions):
                 continue
         if group_commits := decisions.decide_group(
@@ -128,30 +130,38 @@ def sync_groups(
         ):
             to_commit[name] = group_commits
     if commits is not None:
-        if is_followed and (asked_groups := {*to_commit, *decisions.groups_ahead}):
-            # What moved meanwhile is newer on the destination by now: we would take it back.
-            refetched = GroupOffsetsClient(source).fetch_attempt(dict.fromkeys(asked_groups)).offsets
-            moved = {
-                (g, p)
-                for g in asked_groups
-                for p, row in source_offsets[g][0].items()
-                if not _is_unchanged(refetched.get(g), row, p)
-            }
-            decisions.skip_moved(moved)
-            to_commit = {
-                g: {p: row for p, row in committed.items() if (g, p) not in moved} for g, committed in to_commit.items()
-            }
+        if is_followed:
+            to_commit = _drop_moved(source, source_offsets, to_commit, decisions)
         decisions.apply_responses(commit_until_answered(commits, to_commit, destination), to_commit)
+    recorded = state.uncommitted_groups.get(link.mirror.name, UnsyncedGroups(mirror=link.mirror.name))
     groups_left = UnsyncedGroups(
-        mirror=link.mirror.name, unsupported_groups=unsynced_groups, uncommitted=decisions.uncommitted
+        mirror=link.mirror.name,
+        unsupported_groups=unsynced_groups,
+        uncommitted=date_uncommitted(decisions.uncommitted, recorded.uncommitted, at_ms),
     )
     records: list[StateRecord | Tombstone] = [
         Tombstone(forgotten) for forgotten in own_offsets.forget_other_groups(groups.keys() | destination_groups.keys())
     ]
     records += own_offsets.pop_unwritten()
-    if groups_left != state.uncommitted_groups.get(link.mirror.name, UnsyncedGroups(mirror=link.mirror.name)):
+    if groups_left != recorded:
         records.append(groups_left)
     return OffsetSyncResult(sorted(decisions.rows, key=lambda row: row.subject), records)
+
+
+def _drop_moved(
+    source: ClusterClient,
+    source_offsets: Mapping[str, tuple[Mapping[Partition, CommittedOffset], Collection[Partition]]],
+    to_commit: Mapping[str, Mapping[Partition, tuple[Offset, str]]],
+    decisions: _GroupDecisions,
+) -> dict[str, dict[Partition, tuple[Offset, str]]]:
+    """What moved meanwhile is newer on the destination by now: we would take it back."""
+    groups = {*to_commit, *decisions.groups_ahead}
+    refetched = GroupOffsetsClient(source).fetch_attempt(dict.fromkeys(groups)).offsets if groups else {}
+    moved = {
+        (g, p) for g in groups for p, row in source_offsets[g][0].items() if not _is_unchanged(refetched.get(g), row, p)
+    }
+    decisions.skip_moved(moved)
+    return {g: {p: row for p, row in offsets.items() if (g, p) not in moved} for g, offsets in to_commit.items()}
 
 
 def _list_orphaned_offsets(
@@ -205,18 +215,51 @@ class _GroupDecisions:
         reason: str,
         source: Offset | None = None,
         committed_offset: Offset | None = None,
+        coverage: GroupCoverage = GroupCoverage.REFUSED,
     ) -> None:
         """Nothing can be committed; a person has to know."""
-        name = "" if partition is None else str(partition)
-        subject = _format_subject(group, partition)
-        self.rows.append(_to_row(subject, SyncAction.SKIP, source, committed_offset, reason, committed_offset))
-        self._uncommitted_by_subject[subject] = UncommittedGroupOffset(
-            group=group, partition=name, reason=reason, destination_offset=committed_offset
+        subject = format_group_subject(group, partition)
+        self.rows.append(to_group_row(subject, SyncAction.SKIP, source, committed_offset, reason, committed_offset))
+        self._note_uncommitted(group, partition, reason, coverage, committed_offset)
+
+    def _note_uncommitted(
+        self,
+        group: str,
+        partition: Partition | None,
+        reason: str,
+        coverage: GroupCoverage,
+        committed_offset: Offset | None = None,
+    ) -> None:
+        self._uncommitted_by_subject[format_group_subject(group, partition)] = UncommittedGroupOffset(
+            group=group,
+            partition="" if partition is None else str(partition),
+            reason=reason,
+            destination_offset=committed_offset,
+            coverage=coverage,
         )
 
-    def skip_uncopied(self, group: str, topics: Collection[str]) -> None:
-        text = join_limited(sorted(topics))
-        self.rows.append(_to_skip_row(group, f"its offsets of topics that are not copied stay behind: {text}"))
+    def skip(
+        self,
+        group: str,
+        reason: str,
+        partition: Partition | None = None,
+        source: Offset | None = None,
+        committed_offset: Offset | None = None,
+    ) -> None:
+        self.rows.append(to_skip_row(format_group_subject(group, partition), reason, source))
+        self._note_uncommitted(group, partition, reason, GroupCoverage.SKIPPED, committed_offset)
+
+    def skip_unsupported(self, groups: Iterable[ConsumerGroup]) -> None:
+        for group in groups:
+            if group.kind not in OFFSET_KINDS:
+                reason = f"{group.kind} groups are not synced yet: set their start on the destination by hand"
+                self.skip(group.id, reason)
+
+    def skip_uncopied(self, group: str, partitions: Collection[Partition]) -> None:
+        text = join_limited(sorted({partition.topic for partition in partitions}))
+        self.rows.append(to_skip_row(group, f"its offsets of topics that are not copied stay behind: {text}"))
+        for partition in partitions:
+            self._note_uncommitted(group, partition, "its topic is not copied", GroupCoverage.SKIPPED)
 
     def mark_orphaned(
         self, orphaned_offsets: Mapping[str, Collection[Partition]], before: Mapping[str, CommittedOffsets]
@@ -227,7 +270,7 @@ class _GroupDecisions:
             for partition in sorted(committed.keys() & partitions):
                 offset = committed[partition].offset
                 if offset in self._own_offsets.find_known(group, partition):
-                    self.mark_uncommitted(group, partition, _ORPHANED_TEXT, None, offset)
+                    self.mark_uncommitted(group, partition, _ORPHANED_TEXT, None, offset, GroupCoverage.DELETED)
 
     def decide_group(
         self,
@@ -235,29 +278,26 @@ class _GroupDecisions:
         destination_group: ConsumerGroup | None,
         committed: Mapping[Partition, CommittedOffset],
         open_partitions: Collection[Partition],
-        logs: Mapping[Partition, _LogRange],
+        logs: Mapping[Partition, LogBounds],
         before: CommittedOffsets,
         recreated: Collection[str],
         error: RemoteFault | None,
     ) -> dict[Partition, tuple[Offset, str]]:
         if not committed and not open_partitions:
-            self.rows.append(_to_skip_row(name, "has committed nothing on mirror topics"))
+            self.rows.append(to_skip_row(name, "has committed nothing on mirror topics"))
         elif destination_group is not None and destination_group.kind not in OFFSET_KINDS:
             self.mark_uncommitted(name, None, f"is a {destination_group.kind} group on the destination")
         elif destination_group is not None and not destination_group.is_idle:
             reason = f"has members on the destination (it is {destination_group.state} there): their progress is theirs"
-            self.rows.append(_to_skip_row(name, reason))
+            self.skip(name, reason)
         elif error is not None:
             self.mark_uncommitted(name, None, str(error))
         else:
             for partition in open_partitions:
                 self._skip_open_transaction(name, partition, before.committed.get(partition))
-            pending = sorted(committed.keys() & before.unstable)
-            reason = "somebody on the destination commits it in a transaction that is still open"
-            self.rows += [
-                _to_skip_row(_format_subject(name, partition), reason, committed[partition].offset)
-                for partition in pending
-            ]
+            for partition in sorted(committed.keys() & before.unstable):
+                reason = "somebody on the destination commits it in a transaction that is still open"
+                self.skip(name, reason, partition, committed[partition].offset)
             decidable = sorted(committed.keys() - before.unstable)
             to_commit = {
                 p: self._decide_partition(name, p, committed[p], before.committed.get(p), logs.get(p), recreated)
@@ -271,7 +311,7 @@ class _GroupDecisions:
         if before is None:
             self.mark_uncommitted(group, partition, reason)
         else:
-            self.rows.append(_to_skip_row(_format_subject(group, partition), reason))
+            self.skip(group, reason, partition, committed_offset=before.offset)
 
     def _decide_partition(
         self,
@@ -279,7 +319,7 @@ class _GroupDecisions:
         partition: Partition,
         committed: CommittedOffset,
         before: CommittedOffset | None,
-        log: _LogRange | None,
+        log: LogBounds | None,
         recreated: Collection[str],
     ) -> Offset | None:
         destination_offset = before.offset if before else None
@@ -300,27 +340,29 @@ class _GroupDecisions:
             destination=destination_offset,
             own_commits=known_offsets,
         )
-        subject = _format_subject(group, partition)
+        subject = format_group_subject(group, partition)
         if isinstance(decision, CommitOffset):
             reason = _format_move(decision, committed, log)
             self.rows.append(
-                _to_row(subject, SyncAction.COMMIT, committed.offset, destination_offset, reason, decision.offset)
+                to_group_row(subject, SyncAction.COMMIT, committed.offset, destination_offset, reason, decision.offset)
             )
             return decision.offset
         if not decision.is_equal:
             self.groups_ahead.add(group)
             self.mark_uncommitted(group, partition, decision.reason, committed.offset, destination_offset)
         elif destination_offset is not None and before is not None:
-            self._own_offsets.record_offset(group, partition, destination_offset)
+            self._own_offsets.record_offset(group, partition, destination_offset, committed.offset)
             lost_metadata = committed.metadata and not before.metadata
             reason = f"without {_METADATA_TEXT}" if lost_metadata else decision.reason
             self.rows.append(
-                _to_row(subject, SyncAction.EQUAL, committed.offset, destination_offset, reason, destination_offset)
+                to_group_row(
+                    subject, SyncAction.EQUAL, committed.offset, destination_offset, reason, destination_offset
+                )
             )
         return None
 
     def skip_moved(self, moved: Collection[tuple[str, Partition]]) -> None:
-        subjects = {_format_subject(group, partition) for group, partition in moved}
+        subjects = {format_group_subject(group, partition) for group, partition in moved}
         reason = "the group goes on while it is looked at, and is followed"
         self.rows = [
             (
@@ -341,14 +383,16 @@ class _GroupDecisions:
         to_commit: Mapping[str, Mapping[Partition, tuple[Offset, str]]],
     ) -> None:
         code_by_subject = {
-            _format_subject(g, p): (g, p, code) for g, codes in responses.items() for p, code in codes.items()
+            format_group_subject(g, p): (g, p, code) for g, codes in responses.items() for p, code in codes.items()
         }
         for index, row in enumerate(self.rows):
             if row.action is not SyncAction.COMMIT or row.subject not in code_by_subject:
                 continue
             group, partition, code = code_by_subject[row.subject]
             if code in COMMITTED_RESULTS:
-                self._own_offsets.record_offset(group, partition, to_commit[group][partition][0])
+                self._own_offsets.record_offset(
+                    group, partition, to_commit[group][partition][0], Offset(int(row.source))
+                )
                 metadata_note = f"committed without {_METADATA_TEXT}"
                 reason = (
                     row.reason
@@ -364,14 +408,11 @@ class _GroupDecisions:
                 f"a member joined on the destination in this moment ({code})" if has_joined else format_refusal(code)
             )
             committed_offset = Offset(int(row.destination)) if row.destination else None
-            self.rows[index] = _to_row(
+            self.rows[index] = to_group_row(
                 row.subject, SyncAction.SKIP, Offset(int(row.source)), committed_offset, reason, committed_offset
             )
-            if not has_joined:
-                uncommitted = UncommittedGroupOffset(
-                    group=group, partition=str(partition), reason=reason, destination_offset=committed_offset
-                )
-                self._uncommitted_by_subject[row.subject] = uncommitted
+            coverage = GroupCoverage.SKIPPED if has_joined else GroupCoverage.REFUSED
+            self._note_uncommitted(group, partition, reason, coverage, committed_offset)
 
 
 _NO_OFFSETS: Final = CommittedOffsets({}, frozenset())
@@ -382,11 +423,11 @@ _ORPHANED_TEXT: Final = (
 _METADATA_TEXT: Final = "the application's metadata, which is larger than offset.metadata.max.bytes of the destination"
 
 
-def _format_subject(group: str, partition: Partition | None) -> str:
+def format_group_subject(group: str, partition: Partition | None) -> str:
     return group if partition is None else f"{group} {partition}"
 
 
-def _format_move(decision: CommitOffset, committed: CommittedOffset, log: _LogRange) -> str:
+def _format_move(decision: CommitOffset, committed: CommittedOffset, log: LogBounds) -> str:
     """Why it is not the source's offset; empty when it is."""
     if decision.offset < committed.offset:
         reread_count = committed.offset - decision.offset
@@ -394,11 +435,11 @@ def _format_move(decision: CommitOffset, committed: CommittedOffset, log: _LogRa
     return f"{decision.offset}: the destination begins at {log.start}" if decision.is_clamped else ""
 
 
-def _list_log_ranges(destination: ClusterClient, partitions: Collection[Partition]) -> dict[Partition, _LogRange]:
+def _list_log_ranges(destination: ClusterClient, partitions: Collection[Partition]) -> dict[Partition, LogBounds]:
     topics = destination.metadata({partition.topic for partition in partitions}).topics
     present = [p for p in partitions if p.topic in topics and p.index in topics[p.topic].partitions]
     starts, ends = list_offset_points(destination, present, [OffsetPoint.START, OffsetPoint.LOG_END]).values()
-    return {p: _LogRange(starts[p], ends[p]) for p in present}
+    return {p: LogBounds(starts[p], ends[p]) for p in present}
 
 
 def _can_commit_for(group: ConsumerGroup) -> bool:
@@ -406,7 +447,7 @@ def _can_commit_for(group: ConsumerGroup) -> bool:
     return group.kind in OFFSET_KINDS and group.is_idle
 
 
-def _to_row(
+def to_group_row(
     subject: str,
     action: SyncAction,
     source: Offset | None = None,
@@ -425,147 +466,5 @@ def _to_row(
     )
 
 
-def _to_skip_row(subject: str, reason: str, source: Offset | None = None) -> DriftRow:
-    return _to_row(subject, SyncAction.SKIP, source, reason=reason)
-
-
-def clamp_groups(
-    link: MirrorLink, topics: Collection[str], safe_ends: Mapping[Partition, Offset | None] = MappingProxyType({})
-) -> list[DriftRow]:
-    """Move offsets into the destination's logs, which may have lost ends with a broker.
-
-    For an unplanned failover. `safe_ends`: what lies beyond may still be lost; None where unknown.
-    """
-    with ClusterClient(link.destination) as destination:
-        chosen = build_group_filter(link.mirror)
-        groups = {n: g for n, g in list_groups(destination).items() if n in chosen and g.kind in OFFSET_KINDS}
-        fetched = fetch_group_offsets(destination, groups.values())
-        rows = [_to_skip_row(name, str(error)) for name, error in sorted(fetched.faults.items())]
-        committed = {
-            name: {p: c for p, c in offsets.committed.items() if p.topic in topics}
-            for name, offsets in sorted(fetched.offsets.items())
-        }
-        partitions = {p for group_offsets in committed.values() for p in group_offsets}
-        starts = list_known_offsets(destination, partitions, OffsetPoint.START)
-        ends = list_known_offsets(destination, partitions, OffsetPoint.LOG_END)
-        ends |= {p: min(ends[p], end) for p, end in safe_ends.items() if end is not None and p in ends}
-        logs = {p: _LogRange(starts[p], ends[p]) for p in starts.keys() & ends.keys()}
-        outside_offsets = {name: _list_outside(group_offsets, logs) for name, group_offsets in committed.items()}
-        to_commit = {
-            name: group_offsets
-            for name, group_offsets in outside_offsets.items()
-            if group_offsets and groups[name].is_idle
-        }
-        with OffsetCommitter(destination, check_ownership=None) as commits:
-            responses = commit_until_answered(commits, to_commit, destination)
-    for name, group_offsets in committed.items():
-        if groups[name].is_idle:
-            rows += _to_clamped_rows(name, group_offsets, logs, responses.get(name, {}))
-        elif outside_offsets[name]:
-            rows.append(_to_skip_row(name, f"has members on the destination (it is {groups[name].state} there)"))
-    return rows
-
-
-def _list_outside(
-    committed: Mapping[Partition, CommittedOffset], logs: Mapping[Partition, _LogRange]
-) -> dict[Partition, tuple[Offset, str]]:
-    return {
-        p: (clamp_offset(c.offset, logs[p].start, logs[p].end), c.metadata)
-        for p, c in committed.items()
-        if p in logs and not logs[p].start <= c.offset <= logs[p].end
-    }
-
-
-def _to_clamped_rows(
-    name: str,
-    committed: Mapping[Partition, CommittedOffset],
-    logs: Mapping[Partition, _LogRange],
-    codes: Mapping[Partition, str],
-) -> list[DriftRow]:
-    rows = list[DriftRow]()
-    for partition in sorted(committed):
-        subject, offset, code = _format_subject(name, partition), committed[partition].offset, codes.get(partition)
-        if code is None:
-            rows.append(_to_row(subject, SyncAction.EQUAL, None, offset, committed_offset=offset))
-            continue
-        log = logs[partition]
-        where = f"the log is [{log.start}, {log.end}]"
-        if code in COMMITTED_RESULTS:
-            moved = clamp_offset(offset, log.start, log.end)
-            rows.append(replace(_to_row(subject, SyncAction.COMMIT, None, offset, where, moved), done=True))
-        else:  # outside its log: counts as none
-            rows.append(
-                _to_row(
-                    subject,
-                    SyncAction.SKIP,
-                    None,
-                    offset,
-                    f"{where}; starts {RESET_POLICY_TEXT}: {format_refusal(code)}",
-                )
-            )
-    return rows
-
-
-def to_resume_offsets(rows: Iterable[DriftRow]) -> dict[str, dict[Partition, Offset]]:
-    """For groups that we could commit for."""
-    resume_offsets = dict[str, dict[Partition, Offset]]()
-    for row in rows:
-        if (
-            row.part is SyncCategory.GROUPS
-            and isinstance(row.offset, int)
-            and (row.done or row.action is SyncAction.EQUAL)
-        ):
-            group, _, partition = row.subject.rpartition(" ")
-            topic, _, index = partition.rpartition("-")
-            resume_offsets.setdefault(group, {})[Partition(topic, int(index))] = Offset(row.offset)
-    return resume_offsets
-
-
-def reset_group_offsets(mirror: Mirror, client: ClusterClient, topics: Collection[str], log: JournalLog) -> int:
-    """Record offsets on a former primary as the mirror's own; returns the number of groups.
-
-    They are from before the failover. A sync would protect them as progress, and a group set back on the new primary
-    would skip records. Those in the divergent tail move to the log end. Groups with members are left alone. May be
-    repeated.
-    """
-    wanted = build_group_filter(mirror)
-    groups = [g for n, g in list_groups(client).items() if n in wanted and g.kind in OFFSET_KINDS and g.is_idle]
-    fetched = fetch_group_offsets(client, groups)
-    for error in fetched.faults.values():
-        raise error
-    committed_by_group = {
-        name: {p: committed for p, committed in offsets.committed.items() if p.topic in topics}
-        for name, offsets in fetched.offsets.items()
-    }
-    ends = list_known_offsets(
-        client, {p for group_offsets in committed_by_group.values() for p in group_offsets}, OffsetPoint.LOG_END
-    )
-    beyond_end = {
-        name: {p: (ends[p], c.metadata) for p, c in group_offsets.items() if p in ends and c.offset > ends[p]}
-        for name, group_offsets in committed_by_group.items()
-    }
-    if to_commit := {name: group_offsets for name, group_offsets in beyond_end.items() if group_offsets}:
-        with OffsetCommitter(client, check_ownership=None) as commits:
-            responses = commit_until_answered(commits, to_commit, client)
-        refusals = {
-            f"group {g}, {p}: {code}": code
-            for g, codes in responses.items()
-            for p, code in codes.items()
-            if code not in COMMITTED_RESULTS
-        }
-        # Groups with members by now own their offsets. Any other offset left as it is would skip records silently.
-        if unreplaced := [text for text, code in refusals.items() if code not in ACTIVE_GROUP_ERRORS]:
-            error_class = MissingPermission if DENIED_GROUP_ERRORS & set(refusals.values()) else RemoteFault
-            raise error_class(
-                f"cluster {client.name}: offsets of groups from before the failover could not be replaced: what lies"
-                f" before them would be skipped: {join_limited(unreplaced)}. Needs READ on these groups and topics;"
-                " then resume"
-            )
-    own_offsets = OwnCommittedOffsets(mirror.name, log.state)
-    for name, group_offsets in committed_by_group.items():
-        for partition, committed in group_offsets.items():
-            if partition in ends:
-                own_offsets.record_offset(name, partition, min(committed.offset, ends[partition]))
-    if new_records := own_offsets.pop_unwritten():
-        log.put(*new_records)
-    return sum(bool(group_offsets) for group_offsets in committed_by_group.values())
+def to_skip_row(subject: str, reason: str, source: Offset | None = None) -> DriftRow:
+    return to_group_row(subject, SyncAction.SKIP, source, reason=reason)

@@ -13,8 +13,8 @@ from mirror_core.model.acl import Operation, Resource
 from mirror_core.model.errors import MissingPermission
 from mirror_core.model.names import Offset, Partition
 from mirror_core.rights.acl_rules import build_denial
+from mirror_core.sync.failover_offsets import reset_group_offsets
 from mirror_core.sync.offset_commits import OwnCommittedOffsets
-from mirror_core.sync.offset_sync import reset_group_offsets
 from tests.support.group_commits import commit_offsets, fetch_offsets
 from tests.support.kafka_clients import Pair, new_topic, produce
 from tests.support.memory_state import MemoryLog

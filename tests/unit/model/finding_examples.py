@@ -114,6 +114,7 @@ SUBJECT_EXAMPLES: Final[Mapping[str, str]] = {
             "foreign_destination",
             "foreign_destination_copiers",
             "grant_remark",
+            "group_offsets_deleted",
             "group_offsets_uncommitted",
             "groups_active",
             "groups_not_synced",

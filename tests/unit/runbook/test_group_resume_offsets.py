@@ -7,7 +7,7 @@ import msgspec
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
 from mirror_core.runbook.step_records import GroupResumeOffsets
-from mirror_core.sync.offset_sync import to_resume_offsets
+from mirror_core.sync.failover_offsets import to_resume_offsets
 
 
 def row(

@@ -35,7 +35,7 @@ from mirror_core.runbook.promotion_steps import PromotionSteps
 from mirror_core.runbook.step_records import LeftBehindPartition, SettleResult, UnderReplicatedLogs
 from mirror_core.runbook.unplanned_steps import UnplannedSteps
 from mirror_core.state.point_of_no_return import SourceReturned
-from mirror_core.sync import offset_sync
+from mirror_core.sync import failover_offsets
 from tests.support import quiescence as quiescence_support
 from tests.support.fence_commands import linked
 from tests.support.quiescence import CLIENT, SHORT, WELL, West, agree, settle
@@ -317,20 +317,20 @@ def test_no_group_begins_where_a_log_may_still_lose_its_end(monkeypatch: pytest.
         OffsetPoint.START: {WELL: Offset(0), SHORT: Offset(0)},
         OffsetPoint.LOG_END: {WELL: Offset(10), SHORT: Offset(8)},
     }
-    monkeypatch.setattr(offset_sync, "ClusterClient", lambda *a, **k: nullcontext(CLIENT))
-    monkeypatch.setattr(offset_sync, "list_groups", lambda client: {"g": group})
-    monkeypatch.setattr(offset_sync, "fetch_group_offsets", lambda client, of: told)
-    monkeypatch.setattr(offset_sync, "list_known_offsets", lambda client, partitions, point: dict(logs[point]))
-    monkeypatch.setattr(offset_sync, "OffsetCommitter", lambda *a, **k: nullcontext(CLIENT))
+    monkeypatch.setattr(failover_offsets, "ClusterClient", lambda *a, **k: nullcontext(CLIENT))
+    monkeypatch.setattr(failover_offsets, "list_groups", lambda client: {"g": group})
+    monkeypatch.setattr(failover_offsets, "fetch_group_offsets", lambda client, of: told)
+    monkeypatch.setattr(failover_offsets, "list_known_offsets", lambda client, partitions, point: dict(logs[point]))
+    monkeypatch.setattr(failover_offsets, "OffsetCommitter", lambda *a, **k: nullcontext(CLIENT))
     made: list[object] = []
 
     def commit(commits: object, todo: object, client: object) -> dict[str, dict[Partition, str]]:
         made.append(todo)
         return {"g": {SHORT: "group_authorization_failed"}} if todo else {}
 
-    monkeypatch.setattr(offset_sync, "commit_until_answered", commit)
+    monkeypatch.setattr(failover_offsets, "commit_until_answered", commit)
     limits: list[dict[Partition, Offset | None]] = [{}, {SHORT: None}, {SHORT: Offset(5)}]
-    rows = [offset_sync.clamp_groups(linked(tmp_path), ["orders"], most) for most in limits]
+    rows = [failover_offsets.clamp_groups(linked(tmp_path), ["orders"], most) for most in limits]
     assert made == [{}, {}, {"g": {SHORT: (Offset(5), "")}}]
     (refused,) = (row for row in rows[-1] if row.action is SyncAction.SKIP)  # what a run's evidence has as not done
     assert refused.subject == f"g {SHORT}"

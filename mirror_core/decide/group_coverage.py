@@ -1,0 +1,149 @@
+"""What became of every partition that a group in scope has committed: the table of plans, `describe --all` and JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from mirror_core.decide.clock_skew import compute_age_s
+from mirror_core.decide.filters import build_group_filter
+from mirror_core.decide.group_offset_rules import RESET_POLICY_TEXT
+from mirror_core.decide.mirror_snapshot import DestinationSnapshot, MirrorSnapshot
+from mirror_core.model.mirror import GroupSyncTime, Mirror
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.sync_state import GroupCoverage, OwnGroupOffsets, UncommittedGroupOffset, UnsyncedGroups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCoverageRow:
+    group: str
+    partition: str
+    """Empty: the whole group."""
+    coverage: GroupCoverage
+    offset: int | None
+    """On the destination, next to be read. None: not known, or none."""
+    clamped_by: int = 0
+    """The source's offset minus ours. Positive: to be read again; negative: the destination's log begins later."""
+    reason: str = ""
+    age_s: float | None
+    """Synced and clamped: since the last look at the group. Others: since it is so. None: not known."""
+
+
+def list_group_coverage(
+    mirror: Mirror,
+    partitions: Collection[Partition],
+    own_offsets: Iterable[OwnGroupOffsets],
+    groups_left: UnsyncedGroups | None,
+    last_sync: GroupSyncTime | None,
+    now_ms: int,
+) -> list[GroupCoverageRow]:
+    """By what is recorded: the same without the source. `partitions`: those that the mirror has."""
+    wanted, synced_s = build_group_filter(mirror), compute_age_s(now_ms, last_sync.synced_ms) if last_sync else None
+    left = [u for u in groups_left.uncommitted if u.group in wanted] if groups_left else []
+    left_subjects = {(u.group, u.partition) for u in left}
+    rows = [
+        GroupCoverageRow(
+            group=u.group,
+            partition=u.partition,
+            coverage=u.coverage,
+            offset=u.destination_offset,
+            reason=u.reason,
+            age_s=None if u.since_ms is None else compute_age_s(now_ms, u.since_ms),
+        )
+        for u in left
+    ]
+    for record in own_offsets:
+        if record.group not in wanted or (record.group, "") in left_subjects:
+            continue
+        clamped_from = record.clamped_from.to_mapping()
+        rows += [
+            _to_committed_row(record.group, partition, offset, clamped_from.get(partition, offset), synced_s)
+            for partition, offset in record.offsets.to_mapping().items()
+            if partition in partitions and (record.group, str(partition)) not in left_subjects
+        ]
+    return sorted(rows, key=lambda row: (row.group, row.partition))
+
+
+def _to_committed_row(
+    group: str, partition: Partition, offset: Offset, source: Offset, synced_s: float | None
+) -> GroupCoverageRow:
+    return GroupCoverageRow(
+        group=group,
+        partition=str(partition),
+        coverage=GroupCoverage.SYNCED if offset == source else GroupCoverage.CLAMPED,
+        offset=offset,
+        clamped_by=source - offset,
+        age_s=synced_s,
+    )
+
+
+def list_uncommitted(snapshot: MirrorSnapshot) -> list[UncommittedGroupOffset]:
+    """Without those that the destination shows an offset of by now."""
+    committed = snapshot.destination.committed if isinstance(snapshot.destination, DestinationSnapshot) else {}
+    committed_partitions = {group: {str(partition) for partition in offsets} for group, offsets in committed.items()}
+    return [
+        item
+        for item in (snapshot.groups_left.uncommitted if snapshot.groups_left else ())
+        if not item.has_reset_start
+        or (
+            item.partition not in committed_partitions.get(item.group, ())
+            if item.partition
+            else item.group not in committed_partitions
+        )
+    ]
+
+
+def count_coverage(snapshot: MirrorSnapshot) -> dict[str, Counter[GroupCoverage]]:
+    """Partitions by group; a row of a whole group counts as one."""
+    counts: dict[str, Counter[GroupCoverage]] = {}
+    groups_left = snapshot.groups_left and replace(snapshot.groups_left, uncommitted=tuple(list_uncommitted(snapshot)))
+    for row in list_group_coverage(
+        snapshot.mirror,
+        snapshot.statuses,
+        snapshot.own_group_offsets,
+        groups_left,
+        snapshot.groups,
+        snapshot.now_ms,
+    ):
+        counts.setdefault(row.group, Counter())[row.coverage] += 1
+    return counts
+
+
+def date_uncommitted(
+    uncommitted: Iterable[UncommittedGroupOffset], before: Iterable[UncommittedGroupOffset], now_ms: int
+) -> tuple[UncommittedGroupOffset, ...]:
+    """Each keeps the time since when it is so."""
+    since = {(u.group, u.partition, u.coverage): u.since_ms for u in before}
+    return tuple(replace(u, since_ms=since.get((u.group, u.partition, u.coverage)) or now_ms) for u in uncommitted)
+
+
+def format_uncommitted(uncommitted: UncommittedGroupOffset) -> str:
+    subject = f"{uncommitted.group} {uncommitted.partition}" if uncommitted.partition else uncommitted.group
+    standing_text = "" if uncommitted.destination_offset is None else f" (stays at {uncommitted.destination_offset})"
+    return f"{subject}{standing_text}: {uncommitted.reason}"
+
+
+def format_all_refused(uncommitted: Iterable[UncommittedGroupOffset], limit: int = 10) -> str:
+    refused = [item for item in uncommitted if item.coverage is GroupCoverage.REFUSED]
+    without_offset = [format_uncommitted(item) for item in refused if item.has_reset_start]
+    with_other_offset = [format_uncommitted(item) for item in refused if not item.has_reset_start]
+    parts = [
+        (
+            f"{len(without_offset)} without an offset on the destination, so that the group starts {RESET_POLICY_TEXT}",
+            without_offset,
+        ),
+        (f"{len(with_other_offset)} that another offset stays in place of", with_other_offset),
+    ]
+    return "; ".join(f"{label}: {_join_first(lines, limit)}" for label, lines in parts if lines)
+
+
+def format_all_deleted(uncommitted: Iterable[UncommittedGroupOffset], limit: int = 10) -> str:
+    """Offsets that the source deleted, and the destination keeps."""
+    deleted = [item for item in uncommitted if item.coverage is GroupCoverage.DELETED]
+    return _join_first([f"{item.group} {item.partition} at {item.destination_offset}" for item in deleted], limit)
+
+
+def _join_first(lines: list[str], limit: int) -> str:
+    more_text = f" and {len(lines) - limit} more" if len(lines) > limit else ""
+    return ", ".join(lines[:limit]) + more_text

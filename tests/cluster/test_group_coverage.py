@@ -1,0 +1,94 @@
+"""What became of each group's offset: one table, the same in `describe --all`, in a plan, and without the source."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from mirror_core.mirrors import mirror_commands
+from mirror_core.mirrors.describe import describe_with_groups
+from mirror_core.model.figures import FigureKey
+from mirror_core.model.names import Partition
+from mirror_core.model.run import RunMode
+from mirror_core.model.sync_state import SyncCategory
+from mirror_core.model.timing import now_ms
+from tests.support.broker_faults import killed
+from tests.support.cluster_admin import as_admin
+from tests.support.group_commits import delete_offset
+from tests.support.kafka_clients import Pair, new_topic, produce
+from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.synced_groups import commit, consumer
+
+pytestmark = pytest.mark.cluster
+
+COPIED, NOT_COPIED = 6, 4
+_Coverage = Mapping[str, tuple[str, int | None, int]]
+
+
+def coverage(mirrored: Mirrored) -> _Coverage:
+    _, rows = describe_with_groups(mirrored.link, mirrored.state, now_ms())
+    assert all(row.age_s is not None and 0 <= row.age_s < 600 for row in rows)
+    return {row.group.rpartition("-")[2]: (row.coverage.value, row.offset, row.clamped_by) for row in rows}
+
+
+def sync_groups(mirrored: Mirrored) -> None:
+    mirror_commands.run_sync(mirrored.link, only=frozenset({SyncCategory.GROUPS}))
+
+
+def test_every_group_is_synced_clamped_refused_skipped_or_deleted_also_without_the_source(
+    pair: Pair, tmp_path: Path
+) -> None:
+    topic, prefix = new_topic(pair.east), "g-" + secrets.token_hex(4)
+    produce(pair.east, topic, COPIED)
+    mirrored = new_mirror(pair, tmp_path, topic, groups=(prefix + "-.*",))
+    mirrored.copy()
+    link = mirrored.link
+    produce(pair.east, topic, NOT_COPIED)
+    for name, offset in {"synced": 4, "clamped": 10, "refused": 2, "skipped": 3, "deleted": 5}.items():
+        commit(link, "source", f"{prefix}-{name}", topic, offset)
+    commit(link, "destination", f"{prefix}-refused", topic, 5)
+    expected: _Coverage = {
+        "synced": ("synced", 4, 0),
+        "clamped": ("clamped", COPIED, NOT_COPIED),
+        "refused": ("refused", 5, 0),
+        "skipped": ("skipped", None, 0),
+        "deleted": ("deleted", 5, 0),
+    }
+    with consumer(pair.west, f"{prefix}-skipped", topic) as member:
+        member.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+        sync_groups(mirrored)
+        with as_admin(pair.east) as client:
+            delete_offset(client, f"{prefix}-deleted", Partition(topic, 0))
+        sync_groups(mirrored)
+        assert coverage(mirrored) == expected
+        with killed(pair.east):
+            assert coverage(mirrored) == expected
+            plan = mirrored.failover.plan(RunMode.UNPLANNED)
+            assert {
+                group.rpartition("-")[2]: figures[FigureKey.GROUP_COVERAGE] for group, figures in plan.groups.items()
+            } == {name: {outcome: 1} for name, (outcome, _, _) in expected.items()}
+            (deleted,) = [f for f in plan.warnings if f.code == "group_offsets_deleted"]
+            assert deleted.values["listed"] == f"{prefix}-deleted {topic}-0 at 5"
+            assert plan.groups[f"{prefix}-clamped"][FigureKey.READ_AGAIN_MOST] == 0
+
+
+def test_a_clamped_offset_is_synced_once_the_copy_has_it(pair: Pair, tmp_path: Path) -> None:
+    topic, group = new_topic(pair.east), "g-" + secrets.token_hex(4)
+    produce(pair.east, topic, COPIED)
+    mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
+    mirrored.copy()
+    produce(pair.east, topic, NOT_COPIED)
+    commit(mirrored.link, "source", group, topic, COPIED + 1)
+    name = group.rpartition("-")[2]
+    sync_groups(mirrored)
+    assert coverage(mirrored) == {name: ("clamped", COPIED, 1)}
+    commit(mirrored.link, "source", group, topic, COPIED + NOT_COPIED)
+    sync_groups(mirrored)
+    assert coverage(mirrored) == {name: ("clamped", COPIED, NOT_COPIED)}, "it goes on on the source"
+    mirrored.copy()
+    sync_groups(mirrored)
+    assert coverage(mirrored) == {name: ("synced", COPIED + NOT_COPIED, 0)}
