@@ -26,7 +26,7 @@ from mirror_core.decide.approval_rules import (
     select_valid_approvals,
 )
 from mirror_core.model.errors import Refused
-from mirror_core.model.run import Approval, shorten_hash
+from mirror_core.model.run import Approval, Run, shorten_hash
 from mirror_core.model.run_checkpoints import RecordedApproval, ShownPlan
 from mirror_core.model.text import escape_invisible
 from mirror_core.model.timing import now_ms
@@ -109,7 +109,8 @@ class ApprovePlan(ApprovalOperator):
         if fetch_displayed_question(self, context) != (self.subject, self.body or ""):
             raise AirflowFailException(
                 "Airflow still shows the question as it was first asked, with an older plan, and nobody should answer "
-                f"that: {self.format_left_unchanged()}. Trigger the DAG again, or go on from the command line"
+                "that. This task changed nothing. Trigger the DAG again, or go on from the command line: "
+                "`mirrorbook failover status` says where the run stands"
             )
 
     def execute_complete(self, context: Context, event: dict[str, Any], approves: str = "") -> Any:
@@ -196,7 +197,7 @@ class ApproveSecond(ApprovePlan):
 
 
 class GoAhead(ApprovePlan):
-    """Asks again just before applications stop. Skipped where parameter `pause` is off."""
+    """Asks again just before applications stop. Skipped where parameter `pause` is off, and where they are stopped."""
 
     def __init__(self, *, question: str, plan: BaseOperator, proof: BaseOperator, **kwargs: Any) -> None:
         super().__init__(question=question, plan=plan, **kwargs)
@@ -207,21 +208,42 @@ class GoAhead(ApprovePlan):
         if not context["params"]["pause"]:
             self.log.info("not asked: parameter `pause` is off")
             return None
+        with airflow_errors():
+            are_stopped = are_applications_stopped(self._read_run_id(context), self.read_states())
+        if are_stopped:  # a cleared task goes on with a run that was agreed to before
+            self.log.info("not asked: the run has stopped the applications already")
+            return None
         return super().execute(context)
 
     def check_displayed_plan(self, context: Context) -> str:
         """The run's id: a cleared task begins another run, which this answer does not approve."""
-        run_id = str(context["ti"].xcom_pull(task_ids=self.proof_task)["run"])
-        compared_runs = [
-            (run, state.steps_of(run))
-            for link, state in self.read_states()
-            for run in state.runs.values()
-            if run.plan.mirror == link.mirror.name and run_id in (run.id, run.set_run)
-        ]
+        run_id = self._read_run_id(context)
+        compared_runs = [(run, state.steps_of(run)) for run, _, state in list_member_runs(run_id, self.read_states())]
         if not compared_runs:
             raise Refused(f"run {run_id}", ["it is none of this question's mirrors"])
         self.body = format_comparisons(compared_runs, get_page_root())
         return run_id
+
+    def _read_run_id(self, context: Context) -> str:
+        return str(context["ti"].xcom_pull(task_ids=self.proof_task)["run"])
+
+
+def list_member_runs(run_id: str, states: Iterable[tuple[MirrorLink, State]]) -> list[tuple[Run, MirrorLink, State]]:
+    """The run of this id, or the runs of the set failover of this id."""
+    return [
+        (run, link, state)
+        for link, state in states
+        for run in state.runs.values()
+        if run.plan.mirror == link.mirror.name and run_id in (run.id, run.set_run)
+    ]
+
+
+def are_applications_stopped(run_id: str, states: Iterable[tuple[MirrorLink, State]]) -> bool:
+    """By each of the runs, so that there is no moment left to agree to."""
+    from mirror_core.runbook.failover_conductor import has_disturbed_applications
+
+    runs = list_member_runs(run_id, states)
+    return bool(runs) and all(has_disturbed_applications(state, run, link.source.name) for run, link, state in runs)
 
 
 def fetch_displayed_question(task: ApprovalOperator, context: Context) -> tuple[str, str]:
@@ -316,11 +338,11 @@ def read_go_ahead(
     states: Callable[[], Sequence[tuple[MirrorLink, State]]],
     run: str,
 ) -> GoAheadApprovals:
-    """Approvals of task `go_ahead`; empty where the run does not ask. Raises Refused without a valid one."""
+    """Approvals of task `go_ahead`; empty where it does not ask. Raises Refused without a valid one."""
     from mirror_core.state.approvals import find_approvals
     from mirror_core.state.mirror_link import read_broker_time_ms
 
-    if go_ahead is None or not context["params"]["pause"]:
+    if go_ahead is None or not context["params"]["pause"] or are_applications_stopped(run, states()):
         return ()
     task, plan_task, approvers = go_ahead
     policy = make_approval_policy(context, plan_task, (task,), approvers)

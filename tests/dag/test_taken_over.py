@@ -273,6 +273,24 @@ def test_a_go_ahead_is_for_the_run_that_it_was_given(desk: Desk) -> None:
     desk.cli().abort(desk.run)
 
 
+def test_once_applications_are_stopped_nobody_is_asked_whether_to_stop_them(desk: Desk) -> None:
+    """Somebody clears `begin` of a run that failed behind its fence."""
+    from mirrorbook_airflow.approvals import GoAhead
+    from mirrorbook_airflow.runbook import RunSteps
+
+    ask = GoAhead(task_id="go_ahead", question="Now?", plan=desk.plan_task, proof=desk.steps["prove"])
+    cut_over = RunSteps(
+        task_id="cut_over", steps=("fence", "drain"), begin=desk.begin, go_ahead=ask, mirror=desk.mirrored.name,
+        kind=RunKind.FAILOVER,
+    )  # fmt: skip
+    desk.take("prove", "fence")
+    assert desk.dag_run.execute(ask) is None
+    desk.held.go_on.set()
+    desk.dag_run.execute(cut_over)
+    assert desk.mirrored.state.steps[desk.run, "drain"].state is StepState.DONE
+    desk.cli().abort(desk.run)
+
+
 def test_of_two_conductors_at_once_one_ends_the_run(desk: Desk) -> None:
     """The second takes over in the middle of a step; the first learns it at its next write."""
     first, run = desk.cli(desk.held.copy), desk.run
