@@ -37,7 +37,7 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32, i32Timedelta, i64
 
 from mirror_core.kafka.acl_requests import create_acls, wait_until_acls_present
-from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.client import ClusterClient, borrowed_connection
 from mirror_core.kafka.config import ClusterConfig, load_config
 from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, Offset, Partition
@@ -46,6 +46,10 @@ from mirror_core.rights.required_acls import REQUIRED_ACLS, ClusterRole
 from mirror_core.state.state_records import STATE_TOPIC
 from mirror_core.state.writer import make_control_id
 from mirror_core.sync.mirror_sync import sync_mirror
+from mirror_core.wire.batch import NO_TIMESTAMP, TRANSACTIONAL, readdress
+from mirror_core.wire.batch_encoder import build_batches
+from mirror_core.wire.produce import decode_response, encode_request
+from mirror_core.wire.records import Codec
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.links import writer_of
 from tests.support.cluster_admin import as_admin
@@ -128,6 +132,19 @@ class Thief:
         # Brokers authorize before they look at the offset, and other tests may have moved the log's start.
         if (error := answer.partitions[0].error_code) not in (0, KafkaError.OFFSET_OUT_OF_RANGE):
             raise KafkaException(KafkaError(error))
+
+    def leave_open(self, topic: str, transactional_id: str | None) -> None:
+        """A batch of a transaction that no coordinator knows: nobody would end it, and nothing behind it be read."""
+        ((batch, _),) = build_batches([("k", b"forged")], 1_000, Codec.NONE, NO_TIMESTAMP, TRANSACTIONAL)
+        readdress(memoryview(batch), 1 << 40, 0, 0)
+        with ClusterClient(ClusterConfig(ClusterName(self.cluster.name), self.config, self.config)) as client:
+            (leader,) = client.leaders([Partition(topic, 0)])
+            with borrowed_connection(client, client.address(leader)) as connection:
+                rows = [(topic, 0, memoryview(batch))]
+                connection.send(encode_request(rows, 1, "t", timeout_ms=10_000, transactional_id=transactional_id))
+                (produced,) = decode_response(memoryview(connection.receive())[4:])
+        if produced.error:
+            raise KafkaException(KafkaError(produced.error))
 
     def empty(self, topic: str) -> None:
         end = TopicPartition(topic, 0, -1)
@@ -251,6 +268,9 @@ def test_the_data_principal_on_the_destination(world: World, new_user: NewUser) 
     assert refusal(lambda: thief.create(ACTIVE_TOPIC)) == "TOPIC_AUTHORIZATION_FAILED", "where applications go"
     shut_out = refusal(lambda: thief.fence_owner(str(make_control_id(world.mirrored.name))))
     assert shut_out == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "whoever owns the state topic"
+    for own_id in (None, world.transactional_id):
+        hung = refusal(lambda own_id=own_id: thief.leave_open(world.topic, own_id))  # type: ignore[misc]
+        assert hung == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "readers of committed records would wait for ever"
     assert refusal(lambda: thief.change_settings(world.topic)) == "TOPIC_AUTHORIZATION_FAILED"
     assert refusal(lambda: thief.add_partitions(world.topic)) == "TOPIC_AUTHORIZATION_FAILED"
     assert refusal(thief.grant_everything) == "CLUSTER_AUTHORIZATION_FAILED"
