@@ -454,8 +454,12 @@ def list_readiness_rows(snapshot: MirrorSnapshot, runs: Iterable[Run]) -> Iterat
         list_newest_times(snapshot.mirror.name, snapshot.groups, snapshot.verification, iter(runs), snapshot.statuses)
     )
     ages = {
-        kind: compute_age_s(snapshot.now_ms, newest_ms[kind]) if kind in newest_ms else NEVER_AGE_S
-        for kind in FreshnessKind
+        kind: compute_age_s(now_ms, newest_ms[kind]) if kind in newest_ms else NEVER_AGE_S
+        for kind, now_ms in (
+            (FreshnessKind.GROUPS, snapshot.now_ms),
+            (FreshnessKind.VERIFICATION, snapshot.broker_now_ms),
+            (FreshnessKind.DRILL, snapshot.broker_now_ms),
+        )
     }
     has_known_ages = find_snapshot_clock_behind_s(snapshot) is None  # or else an age of 0 s may be any
     refused = "; ".join(map(str, decide_failover(snapshot).reasons))

@@ -119,6 +119,8 @@ class MirrorSnapshot:
     is_drained: bool = False
     source_observation: SourceObservation | None = None
     observer_ahead_ms: int = 0
+    owner_ahead_ms: int = 0
+    """By how much the lease's owner is ahead of the brokers, as far as that is known."""
     """How far the observation's times are ahead of the brokers' clock."""
     verification: MirrorVerification | None = None
     unknown_scram_users: tuple[str, ...] = ()
@@ -145,6 +147,11 @@ class MirrorSnapshot:
     """Left out of `statuses` for an unplanned failover."""
     clocks_ahead_ms: Mapping[ClusterName, int] = field(default_factory=dict)
     """This machine's clock minus the cluster's; unknown ones are left out."""
+
+    @property
+    def broker_now_ms(self) -> int:
+        """By which runs, comparisons and drills are dated."""
+        return self.now_ms - self.owner_ahead_ms
 
 
 def find_write_barrier(snapshot: MirrorSnapshot) -> WriteBarrier:

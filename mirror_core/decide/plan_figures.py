@@ -127,7 +127,7 @@ def _warn_differences(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     differences = find_differences(snapshot.verification, snapshot.statuses)
     different = [difference for difference in differences if not difference.kind.startswith(UNREADABLE_KIND_PREFIX)]
     unreadable = [difference for difference in differences if difference.kind.startswith(UNREADABLE_KIND_PREFIX)]
-    if text := format_differences(different, snapshot.now_ms):
+    if text := format_differences(different, snapshot.broker_now_ms):
         yield Finding(
             "copy_differs",
             mirror.name,
@@ -136,7 +136,7 @@ def _warn_differences(snapshot: MirrorSnapshot) -> Iterator[Finding]:
             listed=text,
             unplanned=is_unplanned,
         )
-    if text := format_differences(unreadable, snapshot.now_ms):
+    if text := format_differences(unreadable, snapshot.broker_now_ms):
         yield Finding(
             "copy_unreadable", mirror.name, destination=mirror.destination, listed=text, unplanned=is_unplanned
         )
@@ -286,7 +286,8 @@ def list_plan_figures(snapshot: MirrorSnapshot) -> FigureItems:
         yield FigureKey.FORECAST_BASIS, forecast.basis
     if isinstance(snapshot.destination, DestinationSnapshot):
         ids = {name: topic.id for name, topic in snapshot.destination.topics.items()}
-        yield from list_proof_figures(snapshot.verification, snapshot.destination.positions, ids, snapshot.now_ms)
+        positions, now_ms = snapshot.destination.positions, snapshot.broker_now_ms
+        yield from list_proof_figures(snapshot.verification, positions, ids, now_ms)
     if isinstance(snapshot.source, UnseenCluster):
         yield FigureKey.SOURCE_PROBLEM, snapshot.source.reason
     yield from list_loss_figures(snapshot)

@@ -21,10 +21,11 @@ from mirror_core.model.errors import HeldByRun, LostOwnership, MirrorError, Refu
 from mirror_core.model.logs import get_logger, log_context
 from mirror_core.model.names import Partition
 from mirror_core.model.parity_verdict import MirrorVerification, ParityRange, ParityResult, ParityVerdict
+from mirror_core.model.timing import SteadyClock
 from mirror_core.parity.check import OnParityProgress, check_parity
 from mirror_core.parity.comparable_ranges import read_parity_scope
 from mirror_core.parity.compare import CompareTask, compare_task
-from mirror_core.state.mirror_link import MirrorLink, read_cluster_state
+from mirror_core.state.mirror_link import MirrorLink, read_broker_time_ms, read_cluster_state
 from mirror_core.state.state_cache import STATE_CACHE
 
 _log = get_logger(__name__)
@@ -110,7 +111,14 @@ class BackgroundVerification:
         save_if_due = limit_rate(save, SAVE_INTERVAL_S, due_at=began_s + SAVE_INTERVAL_S)
         recent = set() if with_compacted else state.partitions.get(link.mirror.name, {}).keys() - self._in_doubt
         result, proof, _ = compare_unverified(
-            link, state, ranges, self._compare, compare_all=False, save_proof=save_if_due, recent=recent
+            link,
+            state,
+            ranges,
+            self._compare,
+            compare_all=False,
+            save_proof=save_if_due,
+            recent=recent,
+            now_ms=SteadyClock(read_broker_time_ms(link.destination)).now_ms,
         )
         self._report_result(result)
         save(proof)

@@ -232,6 +232,7 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     )
     watcher = find_watcher_status(state, mirror.name, ahead_ms, now_ms)
     run_texts = _format_run(mirror, run, state, ahead_ms) if run else ()
+    broker_now_ms = clock_skew.to_broker_clock_ms(now_ms, ahead_ms)
     now_ms = clock_skew.to_owner_clock_ms(now_ms, ahead_ms, lease, state.find_append_time_ms(lease))
     has_driver = is_lease_fresh(lease, now_ms)
     pending_fence = state.pending_fences.get(mirror.name)
@@ -266,13 +267,13 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     open_fence = _format_open_fence(mirror, run, state)
     narrowed = find_narrowed_acls(state.ledger_entries(mirror.name))
     never_copied = trimmed_offsets.format_never_copied(statuses)
-    differences = format_differences(find_differences(proof, statuses), now_ms)
+    differences = format_differences(find_differences(proof, statuses), broker_now_ms)
     uncommitted = format_all_refused(groups_left.uncommitted) if groups_left else "unknown"
     deleted_offsets = format_all_deleted(groups_left.uncommitted) if groups_left else "unknown"
     unsynced = join_limited(groups_left.unsupported_groups) if groups_left else "unknown"
     gap_warning = gaps_and_resume.find_gap_limit(mirror.name, statuses.values())
     missing = None if loss_estimate.missing_in_all is None else max(loss_estimate.missing_in_all, lag or 0)
-    proof_figures = dict(list_proof_figures(proof, positions, _list_topic_ids(statuses.values()), now_ms))
+    proof_figures = dict(list_proof_figures(proof, positions, _list_topic_ids(statuses.values()), broker_now_ms))
     alarms = tuple(watcher.format_alarms())
     is_started = mirror.desired is DesiredState.STARTED
     departures = state.departures.get(mirror.name, {}).values()

@@ -44,11 +44,11 @@ from mirror_core.model.parity_verdict import (
     VerifiedEnd,
     format_unreadable_kind,
 )
-from mirror_core.model.timing import TIMEOUTS, now_ms
+from mirror_core.model.timing import TIMEOUTS, SteadyClock, now_ms
 from mirror_core.parity.check import judge_comparison
 from mirror_core.parity.comparable_ranges import ParityScope
 from mirror_core.parity.parity_plan import ParityPlan, StoredBasis, make_parity_plan
-from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.mirror_link import MirrorLink, read_broker_time_ms
 from mirror_core.state.state_records import State
 
 _ProofRows: TypeAlias = dict[Partition, tuple[str, VerifiedEnd]]
@@ -198,13 +198,14 @@ def compare_unverified(
     *,
     compare_all: bool,
     save_proof: Callable[[MirrorVerification], None],
+    now_ms: Callable[[], int],
     recent: Collection[Partition] = (),
     lookbacks: Sequence[int] = RECHECK_STEPS,
 ) -> tuple[ParityResult, MirrorVerification, VerificationBasis]:
     """Returns the result, the new proof, and the basis before.
 
-    Compacted topics are compared as a whole, except `recent` partitions. `lookbacks`: offsets to go back where ranges
-    hold no record.
+    `now_ms`: by the brokers' clock. Compacted topics are compared as a whole, except `recent` partitions. `lookbacks`:
+    offsets to go back where ranges hold no record.
     """
     basis_before = _read_basis_of_both(link, state, recent=recent)
     remaining = tuple(ranges) if compare_all else basis_before.list_remaining(ranges)
@@ -228,14 +229,15 @@ def compare_unverified(
 
 
 def add_differences(
-    state: State, mirror: MirrorName, result: ParityResult, certified_ranges: Sequence[ParityRange] = ()
+    state: State, mirror: MirrorName, result: ParityResult, now_ms: int, certified_ranges: Sequence[ParityRange] = ()
 ) -> MirrorVerification:
+    """`now_ms`: by the brokers' clock."""
     ids = {p.topic: status.destination_topic_id for p, status in state.partitions.get(mirror, {}).items()}
     proof = state.verifications.get(mirror) or MirrorVerification(mirror=mirror, topics=())
     certified_read = CertifiedRead(
         certified_ranges, (ALTERED_KIND, format_unreadable_kind(state.mirrors[mirror].destination))
     )
-    return note_differences(proof, result, ids, now_ms(), certified_read)
+    return note_differences(proof, result, ids, now_ms, certified_read)
 
 
 def record_differences(
@@ -251,11 +253,11 @@ def record_differences(
     def list_recorded(now_state: State) -> tuple[KnownDifference, ...]:
         return now_state.verifications[name].differences if name in now_state.verifications else ()
 
-    if add_differences(state, name, result, certified_ranges).differences == list_recorded(state):
+    if add_differences(state, name, result, now_ms(), certified_ranges).differences == list_recorded(state):
         return
     try:
         with take_control(link, MirrorCommand.PROVE, partial(_check_same_copy, link)) as writer:
-            updated = add_differences(writer.state, name, result, certified_ranges)
+            updated = add_differences(writer.state, name, result, writer.now_ms(), certified_ranges)
             if updated.differences != list_recorded(writer.state):
                 writer.put(updated)
     except (Indeterminate, Refused, LostOwnership, RemoteFault) as error:
@@ -280,6 +282,7 @@ def compare_and_record(
         compare,
         compare_all=compare_all,
         save_proof=limit_rate(save_or_report, PROOF_SAVE_INTERVAL_S),
+        now_ms=SteadyClock(read_broker_time_ms(link.destination)).now_ms,
     )
     if not compare_all and (skipped := basis_before.count_verified_records(ranges)):
         report(f"{skipped} records were proved before, and not compared again")

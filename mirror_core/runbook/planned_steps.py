@@ -204,6 +204,7 @@ class PlannedSteps(PromotionSteps):
             compare_ranges,
             compare_all=False,
             save_proof=self.writer.put,
+            now_ms=self.writer.now_ms,
             recent=proven.ends.to_mapping() if proven else (),
             lookbacks=(),
         )
@@ -350,7 +351,7 @@ class PlannedSteps(PromotionSteps):
             self.link.mirror.source_identity, self.link.mirror.destination_identity, ranges, self.journal.run_id
         )
         if result.findings or result.damage_findings:  # also for an aborted run
-            self.writer.put(add_differences(self.writer.state, self.link.mirror.name, result))
+            self.writer.put(add_differences(self.writer.state, self.link.mirror.name, result, self.writer.now_ms()))
         verdict = check_gate(result, "the parity gate", earlier_records=proof.records)
         self.journal.save_at_end("parity", GateResult(ends=PartitionOffsets.from_mapping(ends)))
         return {

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from msgspec import UNSET
 
+from mirror_core.decide.clock_skew import compute_writer_ahead_ms, to_broker_clock_ms
 from mirror_core.decide.failover_readiness import (
     FreshnessKind,
     PointWeight,
@@ -62,9 +64,8 @@ def assess_readiness(
         points, figures, foretold = [ReadinessPoint(PointWeight.REFUSAL, reason)], {}, UNSET
         unplanned, source_seen = UnplannedForecast(refused=to_finding_documents([reason])), True
     statuses = state.partitions.get(name, {})
-    has_signs = current and (run is not None or name in state.pending_fences)
-    ahead_ms = measure_clock_ahead_ms(link.destination, timeout_s=CLOCK_TIMEOUT_S) if has_signs else None
-    points += find_recorded_points(name, state, begun)
+    ahead_ms = measure_clock_ahead_ms(link.destination, timeout_s=CLOCK_TIMEOUT_S) if current else None
+    points += find_recorded_points(name, state, to_broker_clock_ms(begun, ahead_ms))
     # After a failover neither drift nor the data plane's rights matter: nothing is copied until a failback.
     if with_drift and not has_moved_applications(
         link.mirror, state.pending_fences.get(name), find_newest_run(name, state.runs.values())
@@ -86,6 +87,7 @@ def assess_readiness(
 
 
 def find_recorded_points(name: MirrorName, state: State, now_ms: int) -> Iterator[ReadinessPoint]:
+    """`now_ms`: by the brokers' clock."""
     yield from list_staleness_points(name, _read_known_times(name, state), now_ms)
     statuses = state.partitions.get(name, {})
     yield from list_uncompared_points(name, count_never_compared(state.verifications.get(name), statuses))
@@ -97,7 +99,11 @@ def find_recorded_points(name: MirrorName, state: State, now_ms: int) -> Iterato
 
 
 def _read_known_times(name: MirrorName, state: State) -> dict[FreshnessKind, int]:
+    """By the brokers' clock."""
     groups, proof = state.groups.get(name), state.verifications.get(name)
+    if groups is not None:
+        writer_ahead_ms = compute_writer_ahead_ms(groups.synced_ms, state.find_append_time_ms(groups))
+        groups = replace(groups, synced_ms=groups.synced_ms - writer_ahead_ms)
     return dict(list_newest_times(name, groups, proof, iter(state.runs.values()), state.partitions.get(name, {})))
 
 

@@ -26,7 +26,7 @@ from mirror_core.decide.acl_plan import (
     plan_promotion_grants,
     predict_synced_ledger,
 )
-from mirror_core.decide.clock_skew import compute_observer_ahead_ms, to_owner_clock_ms
+from mirror_core.decide.clock_skew import compute_observer_ahead_ms, to_broker_clock_ms, to_owner_clock_ms
 from mirror_core.decide.drills import forecast_standstill
 from mirror_core.decide.fence_limits import format_stray_warning
 from mirror_core.decide.filters import (
@@ -206,7 +206,8 @@ def take_snapshot(
         query.await_result(deadline)
     clock_results = {name: item.await_result(deadline) for name, item in clocks.items()}
     clocks_ahead_ms = {name: offset_ms for name, offset_ms in clock_results.items() if isinstance(offset_ms, int)}
-    lease = state.leases.get(mirror.name)
+    lease, at_ms, ahead_ms = state.leases.get(mirror.name), now_ms(), clocks_ahead_ms.get(mirror.destination)
+    owner_now_ms = to_owner_clock_ms(at_ms, ahead_ms, lease, state.find_append_time_ms(lease))
     observation = drop_left_topics(mirror, statuses, state.source_observations.get(mirror.name))
     active_run = state.active_run(mirror.name)
     rights = compute_promotion_rights(link, state, mode, source_view, destination_view)
@@ -231,9 +232,8 @@ def take_snapshot(
         unbacked_grants=rights.unbacked,
         excluded_principals=rights.excluded,
         forecast=forecast_standstill(state.runs.values(), state.steps_of, mirror.name, mode, conductor),
-        now_ms=to_owner_clock_ms(
-            now_ms(), clocks_ahead_ms.get(mirror.destination), lease, state.find_append_time_ms(lease)
-        ),
+        now_ms=owner_now_ms,
+        owner_ahead_ms=owner_now_ms - to_broker_clock_ms(at_ms, ahead_ms),
         clocks_ahead_ms=clocks_ahead_ms,
         hooks={hook.name: hook.description for hook in link.config.hooks(mirror.name)},
         hook_problems=tuple(find_hook_problems(link.config, mirror.name)),

@@ -215,7 +215,8 @@ class UnplannedSteps(PromotionSteps):
         waiting_mirror = None if mirror_set is None else find_next_mirror(run.plan.mirror, mirror_set)
 
         def record_differences(result: ParityResult) -> None:
-            self.writer.put(add_differences(self.writer.state, self.link.mirror.name, result))
+            state, name = self.writer.state, self.link.mirror.name
+            self.writer.put(add_differences(state, name, result, self.writer.now_ms()))
 
         return certify_destination(
             self.link,

@@ -22,6 +22,7 @@ from mirror_core.kafka.heartbeat_topic import HeartbeatProducer, ensure_heartbea
 from mirror_core.kafka.topics import BROKER_TIME_CONFIGS, alter_configs, describe_configs
 from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.describe import describe_mirror
+from mirror_core.mirrors.incremental_verification import compare_and_record
 from mirror_core.mirrors.preflight import check_cluster
 from mirror_core.model.errors import Refused
 from mirror_core.model.figures import FigureKey
@@ -31,9 +32,12 @@ from mirror_core.model.run_checkpoints import RecordedApproval
 from mirror_core.model.source_observation import Heartbeat
 from mirror_core.model.sync_state import SyncCategory
 from mirror_core.model.timing import now_ms
+from mirror_core.parity.check import LocalParity
+from mirror_core.parity.comparable_ranges import read_parity_scope
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.fence_recheck import PromotionProbe
 from mirror_core.runbook.planned_steps import PlannedSteps
+from mirror_core.runbook.readiness_report import assess_readiness
 from mirror_core.runbook.unplanned_steps import UnplannedSteps
 from mirror_core.state import mirror_link
 from mirror_core.state.approvals import find_approvals, record_approval
@@ -312,6 +316,36 @@ def test_a_sync_on_a_machine_whose_clock_is_off_is_dated_by_the_data_planes_cloc
     mirror_commands.run_sync(mirrored.link, only=frozenset({SyncCategory.GROUPS}))
     clock.hours = 0
     assert abs(mirrored.state.groups[mirrored.name].synced_ms - before_ms) < HOUR_S * 1_000
+
+
+@pytest.mark.parametrize("hours", [2, -2])
+def test_ages_of_syncs_and_comparisons_go_by_the_brokers_clock(
+    pair: Pair, tmp_path: Path, clock: ShiftedClock, hours: int
+) -> None:
+    """Whoever wrote is hours off, then whoever reads: neither makes a fresh one old, or its time unknown."""
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    link, services = mirrored.link, mirrored.services
+    pins, compare = (link.mirror.source_identity, link.mirror.destination_identity), LocalParity(mirrored.config.path)
+    for acting, asking in ((0, hours), (hours, 0)):
+        clock.hours = acting
+        mirror_commands.run_sync(link, only=frozenset({SyncCategory.GROUPS}))
+        ranges, state = read_parity_scope(link, mirrored.state).ranges, mirrored.state
+        compare_and_record(
+            link, state, ranges, lambda rest, _: compare(*pins, rest, None), compare_all=True, report=print
+        )
+        clock.hours = asking
+        readiness = assess_readiness(link, mirrored.state, services, with_drift=False)
+        described = describe_mirror(link, mirrored.state, now_ms()).figures
+        plan = mirrored.failover.plan(RunMode.PLANNED)
+        clock.hours = 0
+        codes = {point.finding.code for point in readiness.points}
+        assert not {"done_at_unknown_time", "done_long_ago"} & codes, codes
+        for seconds in (plan.figures[FigureKey.NEWEST_PROOF_S], described[FigureKey.NEWEST_PROOF_S].value):
+            assert isinstance(seconds, float | int)
+            assert seconds < HOUR_S
 
 
 def silence_s(plan: Plan) -> float:

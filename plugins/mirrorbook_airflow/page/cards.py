@@ -98,7 +98,7 @@ def make_idle_cards(idle: IdleReverseMirror) -> tuple[AnswerCard, AnswerCard]:
 def explain_outdated(assessment: MirrorAssessment, cluster: ClusterSnapshot, mirror: Mirror) -> str:
     """Empty: nothing changed."""
     ended = (r.ended_ms for r in cluster.state.runs.values() if r.plan.mirror == mirror.name and r.ended_ms is not None)
-    if max(ended, default=-1) >= assessment.at_ms:
+    if max(ended, default=-1) >= cluster.to_broker_time_ms(assessment.at_ms):
         return "not looked at since its last run has ended"
     if assessment.desired not in (None, mirror.desired):
         return f"not looked at since it is {mirror.desired}"
@@ -166,7 +166,7 @@ def format_last_drills(cluster: ClusterSnapshot, mirror: Mirror, now_ms: int) ->
     newest = dict[RunMode, Run]()
     for run in drills.list_drill_runs(cluster.state.runs.values(), mirror.name):
         newest.setdefault(run.plan.mode, run)
-    return [_format_drill(cluster, run, now_ms) for run in newest.values()]
+    return [_format_drill(cluster, run, cluster.to_broker_time_ms(now_ms)) for run in newest.values()]
 
 
 def _format_drill(cluster: ClusterSnapshot, run: Run, now_ms: int) -> str:
@@ -196,7 +196,7 @@ def make_comparison_card(
 
 def compute_group_sync_age(cluster: ClusterSnapshot, mirror: Mirror, now_ms: int) -> Age:
     groups = cluster.state.groups.get(mirror.name)
-    return compute_age(groups.synced_ms if groups else None, now_ms)
+    return compute_age(cluster.to_local_time_ms(groups, groups.synced_ms) if groups else None, now_ms)
 
 
 def explain_incomplete_snapshot(cluster: ClusterSnapshot, snapshot: MirrorView | None) -> str:

@@ -28,6 +28,7 @@ from mirror_core.state.mirror_link import (
     load_clusters,
     make_mirror_link,
     measure_clocks_ahead_ms,
+    read_broker_time_ms,
     read_states,
 )
 from mirror_core.state.state_cache import STATE_CACHE
@@ -227,7 +228,7 @@ class ClusterPoller:
             drift_error="not looked at",
             desired=link.mirror.desired,
             unplanned=unplanned,
-            points=tuple(find_recorded_points(mirror, state, begun_ms)),
+            points=tuple(find_recorded_points(mirror, state, read_broker_time_ms(link.destination))),
         )
 
     def _list_failback_refusals(self, mirror: MirrorName) -> tuple[str, ...]:

@@ -78,7 +78,7 @@ def doors(stored: State, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     @contextmanager
     def door(link: object, verb: str, more: object) -> Iterator[Any]:
         opened.append(verb)
-        yield SimpleNamespace(state=stored, put=stored.put)
+        yield SimpleNamespace(state=stored, put=stored.put, now_ms=lambda: 9)
 
     monkeypatch.setattr(incremental_verification, "take_control", door)
     return opened

@@ -137,7 +137,7 @@ def compared(steps: PlannedSteps, monkeypatch: pytest.MonkeyPatch) -> list[set[P
 
     monkeypatch.setattr(planned_steps, "compare_unverified", compare_rest)
     monkeypatch.setattr(planned_steps, "check_gate", lambda *a, **k: "PASSED")
-    ready = replace(steps, writer=cast("Any", SimpleNamespace(state=State(), put=lambda *records: None)))
+    ready = replace(steps, writer=cast("Any", SimpleNamespace(state=State(), now_ms=int, put=lambda *records: None)))
     for partitions in ([P0], [P0], [P0, P1]):
         ranges = [ParityRange(partition=p, start=Offset(0), end=Offset(9)) for p in partitions]
         ready._compare_once(ranges, cast("Any", None), "prove")
