@@ -149,7 +149,7 @@ class PlannedSteps(PromotionSteps):
 
     def _is_comparison_old(self) -> bool:
         proof = self.journal.record("prove")
-        age_s = None if proof is None or proof.ended_ms is None else compute_age_s(now_ms(), proof.ended_ms)
+        age_s = None if proof is None or proof.ended_ms is None else compute_age_s(self.writer.now_ms(), proof.ended_ms)
         if age_s is not None and age_s <= COMPARISON_MAX_AGE_S:
             return False
         ago_text = "an unknown time" if age_s is None else format_count(round(age_s / 60), "minute")
