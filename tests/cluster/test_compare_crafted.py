@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
-from mirror_core.model.parity_verdict import ParityVerdict
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.parity_verdict import ParityRange, ParityVerdict
+from mirror_core.parity.salvage import LocalSalvage
 from mirror_core.wire.batch_encoder import build_batch, compress, encode_record, encode_varint
 from mirror_core.wire.hidden_records import build_hidden_batch
-from mirror_core.wire.records import Codec
+from mirror_core.wire.records import MAX_HEADERS, UNDECODED_HEADERS, Codec
 from tests.support.comparisons import compare
-from tests.support.kafka_clients import Pair, read_all
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, read_all
 from tests.support.parity_topics import START_MS, Content, append_batches, batch_of, send, twin_topics, whole
+from tests.support.saved_tails import saved_rows
 
 pytestmark = pytest.mark.cluster
 
@@ -57,3 +62,18 @@ def test_a_record_in_a_gap_that_claims_another_offset_is_found(pair: Pair, delta
     result = compare(pair, whole(topic, 4))
     assert result.verdict is ParityVerdict.INDETERMINATE
     assert [reason for reason in result.reasons if "batch at offset 2: a record claims offset" in reason]
+
+
+def test_a_record_with_more_headers_than_are_decoded_ends_no_salvage(pair: Pair, tmp_path: Path) -> None:
+    """It may be the only copy of what stands beside it."""
+    topic = new_topic(pair.east)
+    producer = Producer(pair.east.client_config("admin"))
+    for count in (0, MAX_HEADERS + 1, 1):
+        headers: list[tuple[str, str | bytes | None]] = [("k", b"v")] * count
+        producer.produce(topic, b"value", headers=headers)
+    assert producer.flush(TIMEOUT_S) == 0
+    wanted = [ParityRange(partition=Partition(topic, 0), start=Offset(0), end=Offset(3))]
+    saved = LocalSalvage(pair.config_path)(pair.identities[0], wanted, tmp_path / "saved")
+    assert saved[Partition(topic, 0)].records == 3
+    names = [[header["name"] for header in row["headers"]] for row in saved_rows(tmp_path / "saved")]
+    assert names == [[], [UNDECODED_HEADERS], [b"k"]]
