@@ -65,6 +65,11 @@ class ParityRow:
             and self.src_digest == self.dst_digest
         )
 
+    @property
+    def undecided(self) -> bool:
+        """Digests differ, and records were not compared."""
+        return not self.equal and not self.error and not self.differing
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParityLogBounds:
@@ -238,17 +243,30 @@ def fill_missing_rows(ranges: Sequence[ParityRange], rows: Sequence[ParityRow], 
     return tuple(filled)
 
 
+def choose_worst_rows(rows: Iterable[ParityRow]) -> list[ParityRow]:
+    """The worst of rows that overlap because a span was read twice: a difference before what was not read."""
+    chosen: list[ParityRow] = []
+    for row in sorted(rows, key=_rank_row, reverse=True):
+        if all(row.end <= other.start or other.end <= row.start for other in chosen):
+            chosen.append(row)
+    return chosen
+
+
+def _rank_row(row: ParityRow) -> tuple[int, bool, bool, bool]:
+    return row.differing, row.undecided, bool(row.damaged), bool(row.error)
+
+
 def judge_rows(ranges: Sequence[ParityRange], rows: Sequence[ParityRow], level: int) -> ParityResult:
     """The result of rows without gaps: failed beats indeterminate beats passed.
 
     Level 1 knows only bounds: nothing is proven, and the sample counts offsets.
     """
-    reasons = [f"{row.partition} [{row.start}, {row.end}): {row.error}" for row in rows if row.error]
-    undecided = [row for row in rows if not row.equal and not row.error and not row.differing]
-    reasons += [
+    undecided = [row for row in rows if row.undecided]
+    reasons = [  # first: few are printed
         f"{row.partition} [{row.start}, {row.end}): digests differ: batch boundaries, or content; level 3 would tell"
         for row in undecided
     ]
+    reasons += [f"{row.partition} [{row.start}, {row.end}): {row.error}" for row in rows if row.error]
     in_doubt = frozenset(row.partition for row in rows if row.error).union(row.partition for row in undecided)
     records = sum(count_sample(row, level) for row in rows)
     if not records:

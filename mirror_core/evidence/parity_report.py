@@ -113,6 +113,7 @@ class ParityPartitionLine:
     records: int
     differing: int
     unread: int
+    undecided: int = 0
     held_from: int = 0
     """Lower offsets were removed by retention on both sides."""
 
@@ -239,10 +240,11 @@ def _to_partition_lines(result: ParityResult, rows: Sequence[ParityRow], level: 
                 sum(count_sample(row, level) for row in partition_rows),
                 sum(row.differing for row in partition_rows),
                 sum(1 for row in partition_rows if row.error),
+                sum(row.undecided for row in partition_rows),
                 result.first_held_offsets.get(partition, 0),
             )
         )
-    return sorted(lines, key=lambda line: (not line.differing, not line.unread, line.name))
+    return sorted(lines, key=lambda line: (not line.differing, not line.undecided, not line.unread, line.name))
 
 
 def _render(

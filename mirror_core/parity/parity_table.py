@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mirror_core.decide.parity_result import ParityRow, ParityRowBuffer
+from mirror_core.decide.parity_result import ParityRow, ParityRowBuffer, choose_worst_rows
 from mirror_core.decide.parity_spans import ParitySpan, pack_spans
 from mirror_core.evidence.file_store import Folder
 from mirror_core.evidence.parity_report import to_columns
@@ -32,6 +32,7 @@ from mirror_core.parity.compare import CompareTask, compare_task, to_unread_rows
 from mirror_core.parity.parity_plan import ParityPlan
 
 TABLE_NAME: Final = "rows of a comparison"
+_ROWS_PER_BATCH: Final = 5_000
 TABLE_ADVICE: Final = "make room and rights there, or give another folder (--table)"
 
 
@@ -112,8 +113,8 @@ def format_table_folder(plan: ParityPlan) -> str:
 
 def list_missing_spans(plan: ParityPlan, folder: Folder) -> list[ParitySpan]:
     """Those of which the table has no row."""
-    tables = (_read_table(folder, path, content, ["span"]) for path, content in _read_files(plan, folder))
-    present = {span for table in tables for span in table.column("span").to_pylist()}
+    batches = _read_batches(folder, _list_files(plan, folder), ["span"])
+    present = {span for batch in batches for span in batch.column("span").to_pylist()}
     return [span for span in plan.spans if span.id not in present]
 
 
@@ -135,33 +136,30 @@ def write_rows_locally(plan: ParityPlan, folder: Folder, threads: int = DEFAULT_
 
 
 def read_parity_rows(plan: ParityPlan, folder: Folder) -> list[ParityRow]:
-    """Neighbours that agree become one row. Raises Indeterminate for a file that cannot be read."""
-    readings_by_span: dict[str, set[str]] = {}
-    contents = list(_read_files(plan, folder))
-    for path, content in contents:
-        for batch in _read_table(folder, path, content, ["span", "reading"]).to_batches():
-            for span, reading in zip(*batch.to_pydict().values(), strict=True):
-                readings_by_span.setdefault(span, set()).add(reading)
+    """Neighbours that agree become one row. Raises Indeterminate for a file that cannot be read.
+
+    Reads one file at a time, twice: the first time to find spans that were read more than once.
+    """
+    paths = _list_files(plan, folder)
+    readings, repeated_spans = dict[str, str](), set[str]()
+    for batch in _read_batches(folder, paths, ["span", "reading"]):
+        for span_id, reading in zip(*batch.to_pydict().values(), strict=True):
+            if readings.setdefault(span_id, reading) != reading:
+                repeated_spans.add(span_id)
     spans = {span.id: span for span in plan.spans}
-    once, repeated = ParityRowBuffer(), dict[str, dict[str, list[ParityRow]]]()
-    for path, content in contents:
-        for values in _read_table(folder, path, content).to_pylist():
+    rows, repeated = ParityRowBuffer(), dict[str, list[ParityRow]]()
+    for batch in _read_batches(folder, paths):
+        for values in batch.to_pylist():
             row, span = _parse_row(values), spans.get(values["span"])
             if span is None or not _is_inside(row, span):
                 continue
-            if len(readings_by_span[span.id]) == 1:
-                once.add([row])
+            if span.id in repeated_spans:
+                repeated.setdefault(span.id, []).append(row)
             else:
-                repeated.setdefault(span.id, {}).setdefault(values["reading"], []).append(row)
-    for readings in repeated.values():
-        once.add(max(readings.values(), key=_rank_reading))
-    return once.rows
-
-
-def _rank_reading(rows: Iterable[ParityRow]) -> tuple[int, int]:
-    """The worse one is greater."""
-    rows = list(rows)
-    return sum(row.differing for row in rows), sum(not row.equal for row in rows)
+                rows.add([row])
+    for readings_of_span in repeated.values():
+        rows.add(choose_worst_rows(readings_of_span))
+    return rows.rows
 
 
 def _is_inside(row: ParityRow, span: ParitySpan) -> bool:
@@ -197,19 +195,18 @@ def _parse_findings(partition: Partition, values: Iterable[Mapping[str, Any]]) -
     )
 
 
-def _read_files(plan: ParityPlan, folder: Folder) -> Iterator[tuple[str, bytes]]:
-    for name in sorted(folder.names(format_table_folder(plan))):
-        if name.endswith(".parquet"):
-            yield name, folder.read(name)
+def _list_files(plan: ParityPlan, folder: Folder) -> list[str]:
+    return sorted(name for name in folder.names(format_table_folder(plan)) if name.endswith(".parquet"))
 
 
-def _read_table(folder: Folder, path: str, content: bytes, columns: list[str] | None = None) -> pa.Table:
-    try:
-        return pq.read_table(io.BytesIO(content), columns=columns)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise Indeterminate(
-            f"{folder.where}/{path}: rows of a comparison cannot be read: {error}. Compare into another folder"
-        ) from error
+def _read_batches(folder: Folder, paths: Sequence[str], columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+    for path in paths:
+        try:
+            yield from pq.ParquetFile(io.BytesIO(folder.read(path))).iter_batches(_ROWS_PER_BATCH, columns=columns)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise Indeterminate(
+                f"{folder.where}/{path}: rows of a comparison cannot be read: {error}. Compare into another folder"
+            ) from error
 
 
 def encode_span_task(task: SpanTask) -> bytes:

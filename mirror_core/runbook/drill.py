@@ -348,8 +348,8 @@ def _verify_promotion(
     comparison = services.quick_parity(link.mirror.source_identity, link.mirror.destination_identity, ranges, None)
     if comparison.verdict is not ParityVerdict.PASSED:
         finding_lines = [
-            *comparison.reasons,
             *(f"{f.partition} at {f.offset}: {f.kind}: {f.detail}" for f in comparison.findings),
+            *comparison.reasons,
         ]
         raise MirrorError(
             f"drill {run_id}: {comparison.verdict}: what was promoted is not what was written: {finding_lines[:3]}"

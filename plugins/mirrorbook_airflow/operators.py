@@ -226,9 +226,9 @@ class CheckParity(MirrorOperator):
             self.log.warning("%s is not in scope: it is %s", left_out, why)
         if result.verdict is not ParityVerdict.PASSED:
             details = [
+                *(f"{f.partition} at {f.offset}: {f.kind}: {f.detail}" for f in result.findings),
                 *result.unmet_expectations,
                 *result.reasons,
-                *(f"{f.partition} at {f.offset}: {f.kind}: {f.detail}" for f in result.findings),
             ]
             listed = "".join(f"\n  - {line}" for line in details[:MAX_LOGGED_FINDINGS])
             raise AirflowFailException(f"parity of mirror {self.mirror}: {result.verdict}; {where}{listed}")

@@ -16,6 +16,7 @@ from mirror_core.decide.parity_result import (
     LEVEL_RECORDS,
     ParityRow,
     ParityRowBuffer,
+    choose_worst_rows,
     fill_missing_rows,
     judge_rows,
     merge_equal_rows,
@@ -166,3 +167,32 @@ def test_a_comparison_tells_of_each_task_as_it_ends(monkeypatch: pytest.MonkeyPa
     assert [one.verified_ends for one in told] == [{partition(0): (n + 1) * SIZE} for n in range(6)]
     assert (result.verdict, result.chunks, result.records) == (ParityVerdict.PASSED, 6, 6 * SIZE)
     assert replace(result, seconds=0.0).verified_ends == {partition(0): 6 * SIZE}
+
+
+UNREAD: dict[str, Any] = {"error": "no leader", "src_digest": ""}
+DIFFERS: dict[str, Any] = {"level": LEVEL_RECORDS, "dst_digest": "other", "findings": (finding(0, 7),), "differing": 1}
+
+
+@pytest.mark.parametrize("difference", [DIFFERS, {"dst_digest": "other"}], ids=["records", "digests"])
+def test_a_difference_is_not_hidden_by_another_reading_that_could_not_read_it(difference: dict[str, Any]) -> None:
+    """Each reading knows of one chunk what the other one does not."""
+    one = [chunk(0, 0, **difference), chunk(0, 1), chunk(0, 2, **UNREAD)]
+    other = [chunk(0, 0, **UNREAD), chunk(0, 1, **UNREAD), chunk(0, 2, **UNREAD)]
+    for rows in ([*one, *other], [*other, *one]):
+        chosen = sorted(choose_worst_rows(rows), key=lambda row: row.chunk)
+        assert chosen == [one[0], other[1], one[2]]
+
+
+def test_readings_that_retention_has_cut_elsewhere_are_not_counted_twice() -> None:
+    whole_chunk, unread = chunk(0, 0), chunk(0, 0, **UNREAD)
+    late = [replace(whole_chunk, end=Offset(4), level=0), replace(whole_chunk, start=Offset(4))]
+    assert choose_worst_rows([whole_chunk, *late]) == [whole_chunk]
+    assert choose_worst_rows([*late, whole_chunk]) == late
+    assert choose_worst_rows([*late, unread]) == [unread]
+
+
+def test_reasons_name_what_differs_before_what_was_not_read() -> None:
+    rows = [*ends(0, 30), *(chunk(0, at, **UNREAD) for at in range(29)), chunk(0, 29, dst_digest="other")]
+    result = judge_rows([wanted(0, 30 * SIZE)], rows, parity_result.LEVEL_DIGEST)
+    assert result.verdict is ParityVerdict.INDETERMINATE
+    assert result.reasons[0].startswith(f"{partition(0)} [{29 * SIZE}, {30 * SIZE}): ")

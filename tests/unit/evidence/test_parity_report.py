@@ -365,3 +365,16 @@ def test_a_report_is_for_nobody_else_to_read(tmp_path: Path) -> None:
     written = [folder, *folder.rglob("*")]
     assert {path.stat().st_mode & 0o077 for path in written} == {0}
     assert len(written) == 4
+
+
+def test_what_differs_is_shown_before_what_was_not_read_and_never_as_equal(tmp_path: Path) -> None:
+    finding = ParityFinding(partition=B0, offset=Offset(7), kind="value", detail="other bytes")
+    result = ParityResult(
+        verdict=ParityVerdict.FAILED, records=1, chunks=1, findings=(finding,), reasons=("a-0 [0, 30): no leader",)
+    )
+    rows = [chunk(A0, 0, 30, error="no leader"), chunk(A1, 0, 30, dst_digest="d2"), chunk(B0, 0, 30, differing=1)]
+    page = report(tmp_path, result, rows)
+    assert page.index("<h2>Differences") < page.index("<h2>Could not be compared")
+    assert ">equal<" not in page
+    lines = page[page.index("<summary>Partitions") :]
+    assert lines.index("b-0") < lines.index("a-1") < lines.index("a-0")
