@@ -255,8 +255,30 @@ def _has_other_access(change: FilterChange, inputs: ChangeInputs, plan: ChangePl
     if change.access is None:
         return False
     recorded = {inputs.departures[topic] for topic in plan.unfinished if topic in inputs.departures}
-    asked = {(d.access, d.with_rights or d.access is TopicAccess.CLOSED) for d in recorded}
+    asked = {_get_choice(departure) for departure in recorded}
     return bool(plan.released) or asked != {(change.access, change.with_rights)}
+
+
+def explain_other_choice(change: FilterChange, departures: Collection[TopicDeparture]) -> Iterator[str]:
+    """Filters that are recorded already may be somebody else's, who chose otherwise for the topics that left."""
+    newest_ms = max((departure.since_ms for departure in departures), default=0)
+    chosen = {d for d in departures if d.since_ms == newest_ms}
+    asked = change.access, change.with_rights or change.access is TopicAccess.CLOSED
+    if change.access is None or asked in {_get_choice(departure) for departure in chosen} or not chosen:
+        return
+    words = {TopicAccess.RELEASED: "released", TopicAccess.CLOSED: "kept closed"}
+    recorded = [
+        f"{d.topic} ({words[d.access]}{'' if d.with_rights else ', without rights'})"
+        for d in sorted(chosen, key=lambda d: d.topic)
+    ]
+    yield (
+        "the mirror has these filters already, by a change that chose otherwise for the topics that left:"
+        f" {join_limited(recorded)}. Closed ones can be released by a change of nothing else"
+    )
+
+
+def _get_choice(departure: TopicDeparture) -> tuple[TopicAccess, bool]:
+    return departure.access, departure.with_rights or departure.access is TopicAccess.CLOSED
 
 
 def explain_changed_copy(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mirror_core.decide.approval_rules import explain_not_approved, select_valid_approvals
 from mirror_core.decide.failure_remedies import RecoveryAction
-from mirror_core.decide.mirror_change import FilterChange, format_plan
+from mirror_core.decide.mirror_change import FilterChange, explain_other_choice, format_plan
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, TopicAccess
 from mirror_core.model.names import MirrorName
@@ -323,6 +323,9 @@ def _plan_filter_change(link: MirrorLink, state: State, context: Context, *, was
     change = _read_filter_change(context["params"])
     is_recorded = was_planned and change.apply(link.mirror) == link.mirror
     if is_recorded and change.has_filters:
+        departures = state.departures.get(link.mirror.name, {}).values()
+        if reasons := [*explain_other_choice(change, departures)]:
+            raise Refused(f"mirror {link.mirror.name}: change", reasons)
         return None  # by an attempt before this one, whose process was killed
     plan = prepare_change(link, state, change).plan
     if plan.unfinished and not plan.refused:

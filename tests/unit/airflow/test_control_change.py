@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,7 +70,8 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Planned:
             return SimpleNamespace(plan=plan_change(change, inputs))
 
         monkeypatch.setattr(mirror_change, "prepare_change", prepare)
-        return control_tasks._plan_change(LINK, State(), context, was_planned=was_planned)
+        state = State(departures={MIRROR.name: {d.topic: d for d in departures}})
+        return control_tasks._plan_change(LINK, state, context, was_planned=was_planned)
 
     return plan
 
@@ -137,6 +139,21 @@ def test_an_attempt_after_one_that_was_killed_goes_on_without_another_approval(p
     assert planned(released, departed("x", CLOSED), was_planned=True) is not None, "it has not begun"
     assert planned(released, departed("x", RELEASED, is_done=False), was_planned=True) is None, "it is half way"
     assert planned(released, departed("x", RELEASED), was_planned=True) is None, "it is done"
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_the_word_of_the_second_who_records_the_same_filters_is_not_ignored(planned: Planned, is_done: bool) -> None:
+    """Both were approved while the topic was still carried."""
+    long_ago = replace(departed("old", CLOSED), since_ms=0)
+    closed, released = departed("x", CLOSED, is_done=is_done), departed("x", RELEASED, is_done=is_done)
+    withheld = replace(released, with_rights=False)
+    release, keep_closed = form("release", new_topics=["t"]), form("keep closed", new_topics=["t"])
+    for second, recorded in ((release, closed), (keep_closed, released), (release, withheld)):
+        with pytest.raises(Refused, match="x"):
+            planned(second, long_ago, recorded, was_planned=True)
+    assert planned(release, long_ago, released, was_planned=True) is None
+    assert planned(keep_closed, long_ago, closed, was_planned=True) is None
+    assert planned(form(new_topics=["t"]), closed, was_planned=True) is None
 
 
 @pytest.mark.parametrize("is_approved", [False, True])
