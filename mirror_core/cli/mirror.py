@@ -59,11 +59,11 @@ from mirror_core.mirrors.creation import format_gap_limit
 from mirror_core.mirrors.describe import (
     GAP_TEXTS,
     MirrorDescription,
-    collect_runbook,
     describe_with_groups,
     list_partitions_not_normal,
 )
 from mirror_core.mirrors.mirror_commands import DeletionChoice
+from mirror_core.mirrors.mirror_facts import FACT_LABELS
 from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, lacks_heartbeats
 from mirror_core.mirrors.recovery_plan import (
     format_blocked,
@@ -72,6 +72,7 @@ from mirror_core.mirrors.recovery_plan import (
     format_question,
     plan_recovery,
 )
+from mirror_core.mirrors.runbook_content import collect_runbook
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.files import check_writable
 from mirror_core.model.json_documents import JsonDocument, prints_json
@@ -230,7 +231,7 @@ def describe(
         print_line(line)
     print_line("")
     names = description.facts if show_all else description.not_normal
-    print_facts({name: description.facts[name] for name in names})
+    print_facts({FACT_LABELS[name]: description.facts[name].text for name in names})
     rows = description.rows if show_all else list_partitions_not_normal(description)
     if not show_all:
         print_line(_format_normal_partitions(description, len(rows)))

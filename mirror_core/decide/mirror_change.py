@@ -366,8 +366,11 @@ def list_releasable_topics(
 
 
 def format_topics_by_access(departures: Iterable[TopicDeparture], access: TopicAccess) -> str:
-    topics = sorted(departure.topic for departure in departures if departure.is_done and departure.access is access)
-    return join_limited(topics) if topics else "none"
+    return join_limited(list_topics_by_access(departures, access)) or "none"
+
+
+def list_topics_by_access(departures: Iterable[TopicDeparture], access: TopicAccess) -> tuple[str, ...]:
+    return tuple(sorted(d.topic for d in departures if d.is_done and d.access is access))
 
 
 def format_leaving_topics(mirror: Mirror, topics: Collection[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
@@ -12,9 +13,7 @@ from mirror_core.dataplane.epoch_planner import COPIED_STATES, format_failure_re
 from mirror_core.decide import clock_skew, gaps_and_resume, trimmed_offsets
 from mirror_core.decide.acl_plan import find_narrowed_acls, format_narrowed_acls
 from mirror_core.decide.deletion_hold import format_hold
-from mirror_core.decide.drills import forecast_standstill
 from mirror_core.decide.fence_state import (
-    FenceState,
     describe_fence,
     find_fence_state,
     format_late_writes,
@@ -39,14 +38,12 @@ from mirror_core.decide.mirror_change import (
     format_leaving_topics,
     format_topics_by_access,
     list_leaving_topics,
+    list_topics_by_access,
 )
 from mirror_core.decide.mirror_snapshot import join_limited
-from mirror_core.decide.run_result import format_outage_briefly, measure_outage
-from mirror_core.decide.run_status import find_newest_run, find_run_progress, format_stalled_alarms
+from mirror_core.decide.run_status import find_run_progress, format_stalled_alarms
 from mirror_core.decide.topic_settings import is_compacted
 from mirror_core.decide.verification import find_differences, format_differences, list_proof_figures, read_verified
-from mirror_core.decide.write_access import has_moved_applications
-from mirror_core.evidence.runbook_page import PastRunLine, RunbookContent
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig
@@ -56,6 +53,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_available_offsets
 from mirror_core.kafka.topic_existence import check_presence, describe_denied_error
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors.departures import explain_unenforced
+from mirror_core.mirrors.mirror_facts import FactKey, FactValue, MirrorFact, make_fact
 from mirror_core.mirrors.stray_denials import describe_stray_denials
 from mirror_core.model.errors import ConnectionRejected, MirrorError, RemoteFault, Unreachable
 from mirror_core.model.figures import Figure, FigureKey, format_figures, to_figure_documents
@@ -73,63 +71,15 @@ from mirror_core.model.mirror import (
 )
 from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
 from mirror_core.model.parity_verdict import MirrorVerification
-from mirror_core.model.run import Run, RunKind, RunMode, list_newest_first
+from mirror_core.model.run import Run
 from mirror_core.model.source_observation import TRANSACTION_OVER, Heartbeat, SourceObservation
-from mirror_core.model.sync_state import UnsyncedGroups
-from mirror_core.model.text import format_bytes, format_count, format_shell_command
+from mirror_core.model.sync_state import GroupCoverage, UnsyncedGroups
+from mirror_core.model.text import format_bytes, format_count
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.run_heartbeat import find_conductor_status
 from mirror_core.state.state_records import State
 from mirror_core.state.watcher_heartbeat import find_watcher_status
-
-MAX_LISTED_RUNS: Final = 5
-
-
-def collect_runbook(link: MirrorLink, state: State, now_ms: int) -> RunbookContent:
-    mirror = link.mirror
-    forecasts = {mode: forecast_standstill(state.runs.values(), state.steps_of, mirror.name, mode) for mode in RunMode}
-    return RunbookContent(
-        mirror=mirror,
-        statuses=state.partitions.get(mirror.name, {}),
-        servers={side.name: side.control["bootstrap.servers"] for side in (link.source, link.destination)},
-        owner=link.config.owner(mirror.name),
-        writes=_format_recorded_writes(link, state),
-        hooks=[hook.description for hook in link.config.hooks(mirror.name)],
-        forecasts={
-            mode: (
-                f"{run_forecast.seconds:.1f} ({run_forecast.basis})"
-                if run_forecast
-                else "unknown: no earlier run, and no drill"
-            )
-            for mode, run_forecast in forecasts.items()
-        },
-        runs=list(_list_past_runs(state, mirror.name)),
-        now_ms=now_ms,
-    )
-
-
-def _format_recorded_writes(link: MirrorLink, state: State) -> str:
-    mirror, newest = link.mirror, find_newest_run(link.mirror.name, state.runs.values())
-    if newest is not None and newest.ended_ms is None:
-        command = format_shell_command("mirrorbook", newest.plan.kind, "status", mirror.name)
-        return f"see run {newest.id}, which is open: `{command}`"
-    pending_fence = state.pending_fences.get(mirror.name)
-    if has_moved_applications(mirror, pending_fence, newest):
-        return mirror.destination
-    if mirror.desired is DesiredState.STOPPED:
-        return "not known: it was stopped, and no failover of it is recorded"
-    if find_fence_state(pending_fence) is FenceState.LIFTING:
-        return f"perhaps nowhere: the fence on {mirror.source} may still be there"
-    return mirror.source
-
-
-def _list_past_runs(state: State, name: str) -> Iterator[PastRunLine]:
-    failovers = [r for r in state.runs.values() if r.plan.mirror == name and r.plan.kind is RunKind.FAILOVER]
-    for run in list_newest_first(failovers)[:MAX_LISTED_RUNS]:
-        stood_still = format_outage_briefly(measure_outage(run, state.steps_of(run)), run.plan.mode)
-        yield PastRunLine(id=run.id, mode=run.plan.mode, state=run.state, stood_still=stood_still)
-
 
 GAP_TEXTS: Final[Mapping[GapFilling, str]] = MappingProxyType(
     {
@@ -137,7 +87,14 @@ GAP_TEXTS: Final[Mapping[GapFilling, str]] = MappingProxyType(
         GapFilling.HIDDEN: "filled with hidden records, which every consumer drops",
     }
 )
-CLOCK_NOT_BEHIND: Final = "not seen to be behind"
+
+
+class ClockState(StrEnum):
+    """This machine's clock, beside what brokers and data planes have written."""
+
+    NOT_BEHIND = "not behind"
+    BEHIND = "behind"
+    DIFFERS = "differs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,9 +125,11 @@ class PartitionDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class MirrorFact:
-    name: str
-    value: str | int | None
+class _Fact:
+    key: FactKey
+    value: FactValue
+    text: str | None = None
+    """As any value of its type, if it is None."""
     is_normal: bool = True
     """As on a quiet day, or said by another fact."""
 
@@ -178,10 +137,9 @@ class MirrorFact:
 class MirrorDescription(JsonDocument, frozen=True, kw_only=True):
     """What is recorded of a mirror, and what both clusters show."""
 
-    facts: Mapping[str, str | int | None]
-    """Texts, but `lag` and `offsets known to be missing` are offsets; null: unknown."""
-    not_normal: tuple[str, ...]
-    """Names of the facts that are not as on a quiet day."""
+    facts: Mapping[FactKey, MirrorFact]
+    not_normal: tuple[FactKey, ...]
+    """Keys of the facts that are not as on a quiet day."""
     figures: Mapping[FigureKey, Figure]
     """How much is proved equal."""
     silent: tuple[str, ...]
@@ -193,7 +151,7 @@ class MirrorDescription(JsonDocument, frozen=True, kw_only=True):
 
 def list_partitions_not_normal(description: MirrorDescription) -> tuple[PartitionDescription, ...]:
     """Normal: it is copied, or it was stopped with its mirror. A lag is a fact of the mirror."""
-    is_stopped = description.facts["desired"] == DesiredState.STOPPED
+    is_stopped = description.facts[FactKey.DESIRED].value == DesiredState.STOPPED
     normal_states = (PartitionState.STOPPED, PartitionState.MIRRORING) if is_stopped else (PartitionState.MIRRORING,)
     return tuple(row for row in description.rows if row.state not in normal_states or row.reason or row.missing_offsets)
 
@@ -246,7 +204,7 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
         *_format_absent(mirror.source, at_source.absent, statuses),
         *_format_absent(mirror.destination, at_destination.absent, statuses),
     )
-    problems = "; ".join(t for t in (at_source.problem, at_destination.problem, *absent) if t)
+    problems = tuple(t for t in (at_source.problem, at_destination.problem, *absent) if t)
     sides = ((link.source, at_source.problem, ends), (link.destination, at_destination.problem, positions))
     silent_sides = {side.name: why for side, why, description in sides if why and not description}
     last_heartbeats = _read_heartbeats(link)
@@ -259,15 +217,12 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     lag, groups_left = _sum_lag(rows), _find_groups_left(state, mirror)
     stray_denials = describe_stray_denials(link, state, silent_sides)
     late_writes = format_late_writes(pending_fence, statuses, observation)
-    compacted, is_compacted_normal = ("unknown", True) if problems else _format_compacted(link, statuses.values())
-    waits, has_no_waits = _format_waits(
-        lease, has_driver=has_driver, silent_source=mirror.source if at_source.is_silent else None
-    )
-    hidden, is_nothing_hidden = _format_hidden(observation, ends)
-    open_fence = _format_open_fence(mirror, run, state)
+    compacted = _Fact(FactKey.COMPACTED_TOPICS, None) if problems else _make_compacted_fact(link, statuses.values())
+    waits = _make_waits_fact(lease, has_driver=has_driver, silent_source=mirror.source if at_source.is_silent else None)
+    hidden = _make_hidden_fact(observation, ends)
+    open_fence = None if run is None else state.steps.get((run.id, "fence"))
     narrowed = find_narrowed_acls(state.ledger_entries(mirror.name))
     never_copied = trimmed_offsets.format_never_copied(statuses)
-    differences = format_differences(find_differences(proof, statuses), broker_now_ms)
     uncommitted = format_all_refused(groups_left.uncommitted) if groups_left else "unknown"
     deleted_offsets = format_all_deleted(groups_left.uncommitted) if groups_left else "unknown"
     unsynced = join_limited(groups_left.unsupported_groups) if groups_left else "unknown"
@@ -278,81 +233,152 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     is_started = mirror.desired is DesiredState.STARTED
     departures = state.departures.get(mirror.name, {}).values()
     leaving = sorted(list_leaving_topics(mirror, statuses) | {d.topic for d in departures if not d.is_done})
-    closed_text = format_topics_by_access(departures, TopicAccess.CLOSED)
-    unenforced = "" if closed_text == "none" or at_destination.problem else _explain_unenforced(link)
+    closed, closed_text = (
+        list_topics_by_access(departures, TopicAccess.CLOSED),
+        format_topics_by_access(departures, TopicAccess.CLOSED),
+    )
+    unenforced = _explain_unenforced(link) if closed and not at_destination.problem else ""
     if unenforced:
         closed_text += f"; but {mirror.destination} {unenforced}: applications may write them"
+    differing = find_differences(proof, statuses)
     facts = (
-        MirrorFact("mirror", mirror.name),
-        MirrorFact("source", f"{mirror.source} ({mirror.source_id})"),
-        MirrorFact("destination", f"{mirror.destination} ({mirror.destination_id})"),
-        MirrorFact("trouble", problems or "none", not problems),
-        MirrorFact("desired", mirror.desired, is_started),
-        MirrorFact("run under way", "; ".join(run_texts) or "none", run is None),
-        MirrorFact("fence of the open run", open_fence or "none", not open_fence),
-        MirrorFact("fence on the old source", "; ".join(fence_texts) or "none", not fence_texts),
-        MirrorFact("watcher", "; ".join(alarms) or str(watcher), not alarms),
-        MirrorFact("accepted while unfenced", late_writes or "none", not late_writes),
-        MirrorFact("lifted denials that stand again", stray_denials or "none", not stray_denials),
-        MirrorFact(
-            "data plane",
+        _Fact(FactKey.MIRROR, mirror.name),
+        _Fact(FactKey.SOURCE, mirror.source, f"{mirror.source} ({mirror.source_id})"),
+        _Fact(FactKey.DESTINATION, mirror.destination, f"{mirror.destination} ({mirror.destination_id})"),
+        _Fact(FactKey.PROBLEMS, problems, is_normal=not problems),
+        _Fact(FactKey.DESIRED, mirror.desired, is_normal=is_started),
+        _Fact(FactKey.OPEN_RUN, (run.id,) if run else (), "; ".join(run_texts) or "none", is_normal=run is None),
+        _Fact(
+            FactKey.OPEN_RUN_FENCE,
+            (open_fence.state,) if open_fence else (),
+            f"{mirror.source}: step fence of {open_fence.run}, {open_fence.state}" if open_fence else "none",
+            is_normal=not open_fence,
+        ),
+        _Fact(
+            FactKey.OLD_SOURCE_FENCE,
+            find_fence_state(pending_fence),
+            "; ".join(fence_texts) or "none",
+            is_normal=not fence_texts,
+        ),
+        _Fact(FactKey.WATCHER, watcher.state, "; ".join(alarms) or str(watcher), is_normal=not alarms),
+        _Fact(FactKey.LATE_WRITES, bool(late_writes), late_writes or "none", is_normal=not late_writes),
+        _Fact(FactKey.STRAY_DENIALS, bool(stray_denials), stray_denials or "none", is_normal=not stray_denials),
+        _Fact(
+            FactKey.DATA_PLANE,
+            (lease.owner,) if lease and has_driver else (),
             f"{lease.owner}, generation {lease.generation}" if lease and has_driver else "not running",
-            has_driver or not is_started,
+            is_normal=has_driver or not is_started,
         ),
-        MirrorFact("copying waits for", waits, has_no_waits),
-        MirrorFact("lag", lag, lag == 0 if lag is not None else bool(problems)),
-        MirrorFact("hidden by open transactions", hidden, is_nothing_hidden),
-        MirrorFact("source last looked at", format_observed(loss_estimate), not at_source.is_silent),
-        MirrorFact(
-            "topics of the source last listed", format_listed(loss_estimate), loss_estimate.topics_listed_s is not None
+        waits,
+        _Fact(FactKey.LAG, lag, is_normal=lag == 0 if lag is not None else bool(problems)),
+        hidden,
+        _Fact(
+            FactKey.SOURCE_SEEN,
+            loss_estimate.observed_s,
+            format_observed(loss_estimate),
+            is_normal=not at_source.is_silent,
         ),
-        MirrorFact("not mirrored", format_uncopied(loss_estimate), not loss_estimate.uncopied),
-        MirrorFact("offsets known to be missing", missing, missing in (0, lag)),
-        MirrorFact("deleted before they were copied", never_copied or "none", not never_copied),
-        MirrorFact(
-            "deletions held back",
+        _Fact(
+            FactKey.TOPICS_LISTED,
+            loss_estimate.topics_listed_s,
+            format_listed(loss_estimate),
+            is_normal=loss_estimate.topics_listed_s is not None,
+        ),
+        _Fact(
+            FactKey.UNCOPIED,
+            None if loss_estimate.topics_listed_s is None else tuple(map(str, sorted(loss_estimate.uncopied))),
+            format_uncopied(loss_estimate),
+            is_normal=not loss_estimate.uncopied,
+        ),
+        _Fact(FactKey.MISSING_OFFSETS, missing, is_normal=missing in (0, lag)),
+        _Fact(
+            FactKey.NEVER_COPIED,
+            tuple(str(p) for p, s in sorted(statuses.items()) if s.never_copied),
+            never_copied or "none",
+            is_normal=not never_copied,
+        ),
+        _Fact(
+            FactKey.HELD_DELETIONS,
+            tuple(str(p) for p, s in sorted(statuses.items()) if s.held_deletion),
             format_hold(statuses, link.config.deletion_hold_ms(mirror.name)),
-            not any(status.held_deletion for status in statuses.values()),
+            is_normal=not any(status.held_deletion for status in statuses.values()),
         ),
-        MirrorFact(
-            "proved equal",
-            format_figures(proof_figures),
-            proof is not None,
+        _Fact(FactKey.PROOF, proof is not None, format_figures(proof_figures), is_normal=proof is not None),
+        _Fact(
+            FactKey.DIFFERENCES,
+            tuple(str(difference.partition) for difference in differing),
+            format_differences(differing, broker_now_ms) or "none",
+            is_normal=not differing,
         ),
-        MirrorFact("known to differ", differences or "none", not differences),
-        MirrorFact("groups' offsets that could not be committed", uncommitted or "none", not uncommitted),
-        MirrorFact("groups' offsets that the source deleted", deleted_offsets or "none", not deleted_offsets),
-        MirrorFact("groups that are not synced", unsynced or "none", not unsynced),
-        MirrorFact(
-            "newest heartbeats on the destination",
+        _Fact(
+            FactKey.UNCOMMITTED_GROUPS,
+            _list_groups(groups_left, GroupCoverage.REFUSED),
+            uncommitted or "none",
+            is_normal=not uncommitted,
+        ),
+        _Fact(
+            FactKey.DELETED_GROUP_OFFSETS,
+            _list_groups(groups_left, GroupCoverage.DELETED),
+            deleted_offsets or "none",
+            is_normal=not deleted_offsets,
+        ),
+        _Fact(
+            FactKey.UNSYNCED_GROUPS,
+            tuple(map(str, groups_left.unsupported_groups)) if groups_left else None,
+            unsynced or "none",
+            is_normal=not unsynced,
+        ),
+        _Fact(
+            FactKey.HEARTBEATS,
+            tuple(str(beat.number) for beat in last_heartbeats),
             format_heartbeats(last_heartbeats, now_ms),
-            bool(last_heartbeats) and not at_source.is_silent,
+            is_normal=bool(last_heartbeats) and not at_source.is_silent,
         ),
-        MirrorFact("clock", *_clock(mirror, ahead_ms, behind_s)),
-        MirrorFact("topics", " ".join(mirror.topics)),
-        MirrorFact("excluded", " ".join(mirror.exclude_topics) or "none"),
-        MirrorFact("groups", " ".join(mirror.groups) or "none"),
-        MirrorFact("excluded groups", " ".join(mirror.exclude_groups) or "none"),
-        MirrorFact("rights synced of", " ".join(mirror.principals)),
-        MirrorFact("rights not synced of", " ".join(mirror.exclude_principals) or "none"),
-        MirrorFact("topics that are leaving", format_leaving_topics(mirror, leaving), not leaving),
-        MirrorFact("topics kept closed", closed_text, not unenforced),
-        MirrorFact("topics released", format_topics_by_access(departures, TopicAccess.RELEASED)),
-        MirrorFact("gaps", "; ".join(map(str, filter(None, (GAP_TEXTS[mirror.gaps], gap_warning)))), not gap_warning),
-        MirrorFact("compacted topics", compacted, is_compacted_normal),
-        MirrorFact("rights narrowed until promotion", format_narrowed_acls(narrowed), not narrowed),
-        MirrorFact(
-            "throttle",
+        _make_clock_fact(mirror, ahead_ms, behind_s),
+        _Fact(FactKey.TOPICS, mirror.topics, " ".join(mirror.topics)),
+        _Fact(FactKey.EXCLUDE_TOPICS, mirror.exclude_topics, " ".join(mirror.exclude_topics) or "none"),
+        _Fact(FactKey.GROUPS, mirror.groups, " ".join(mirror.groups) or "none"),
+        _Fact(FactKey.EXCLUDE_GROUPS, mirror.exclude_groups, " ".join(mirror.exclude_groups) or "none"),
+        _Fact(FactKey.PRINCIPALS, mirror.principals, " ".join(mirror.principals)),
+        _Fact(FactKey.EXCLUDE_PRINCIPALS, mirror.exclude_principals, " ".join(mirror.exclude_principals) or "none"),
+        _Fact(FactKey.LEAVING_TOPICS, tuple(leaving), format_leaving_topics(mirror, leaving), is_normal=not leaving),
+        _Fact(
+            FactKey.CLOSED_TOPICS,
+            closed,
+            closed_text,
+            is_normal=not unenforced,
+        ),
+        _Fact(
+            FactKey.RELEASED_TOPICS,
+            list_topics_by_access(departures, TopicAccess.RELEASED),
+            format_topics_by_access(departures, TopicAccess.RELEASED),
+        ),
+        _Fact(
+            FactKey.GAPS,
+            mirror.gaps,
+            "; ".join(map(str, filter(None, (GAP_TEXTS[mirror.gaps], gap_warning)))),
+            is_normal=not gap_warning,
+        ),
+        compacted,
+        _Fact(
+            FactKey.NARROWED_RIGHTS,
+            tuple(map(str, narrowed)),
+            format_narrowed_acls(narrowed),
+            is_normal=not narrowed,
+        ),
+        _Fact(
+            FactKey.THROTTLE,
+            mirror.throttle or 0,
             "none" if mirror.throttle is None else f"{format_bytes(mirror.throttle)}/s",
-            mirror.throttle is None,
+            is_normal=mirror.throttle is None,
         ),
-        MirrorFact("security of the source", link.source.control.get("security.protocol", "PLAINTEXT")),
-        MirrorFact("security of the destination", link.destination.control.get("security.protocol", "PLAINTEXT")),
+        _Fact(FactKey.SOURCE_SECURITY, link.source.control.get("security.protocol", "PLAINTEXT")),
+        _Fact(FactKey.DESTINATION_SECURITY, link.destination.control.get("security.protocol", "PLAINTEXT")),
     )
     description = MirrorDescription(
         figures=to_figure_documents(proof_figures),
-        facts={fact.name: fact.value for fact in facts},
-        not_normal=tuple(fact.name for fact in facts if not fact.is_normal),
+        facts={fact.key: make_fact(fact.value, fact.text) for fact in facts},
+        not_normal=tuple(fact.key for fact in facts if not fact.is_normal),
         silent=tuple(
             cluster
             for cluster, fetched in ((mirror.source, at_source), (mirror.destination, at_destination))
@@ -364,15 +390,14 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     return description, loss_estimate, now_ms
 
 
-def _clock(mirror: Mirror, ahead_ms: int | None, behind: float | None) -> tuple[str, bool]:
-    """And whether it is normal."""
+def _make_clock_fact(mirror: Mirror, ahead_ms: int | None, behind_s: float | None) -> _Fact:
     if differing := clock_skew.find_clock_difference(mirror.destination, ahead_ms or 0):
-        return f"{differing}: ages shown here go by the brokers' clock", False
-    return (
-        (CLOCK_NOT_BEHIND, True)
-        if behind is None
-        else (str(clock_skew.explain_clock_behind(mirror.name, behind)), False)
-    )
+        text = f"{differing}: ages shown here go by the brokers' clock"
+        return _Fact(FactKey.CLOCK, ClockState.DIFFERS, text, is_normal=False)
+    if behind_s is None:
+        return _Fact(FactKey.CLOCK, ClockState.NOT_BEHIND, "not seen to be behind")
+    text = str(clock_skew.explain_clock_behind(mirror.name, behind_s))
+    return _Fact(FactKey.CLOCK, ClockState.BEHIND, text, is_normal=False)
 
 
 def _describe_partitions(
@@ -412,6 +437,12 @@ def _find_groups_left(state: State, mirror: Mirror) -> UnsyncedGroups | None:
     return state.uncommitted_groups.get(mirror.name, nothing)
 
 
+def _list_groups(groups_left: UnsyncedGroups | None, coverage: GroupCoverage) -> tuple[str, ...] | None:
+    if groups_left is None:
+        return None
+    return tuple(sorted({item.group for item in groups_left.uncommitted if item.coverage is coverage}))
+
+
 def _sum_lag(rows: Collection[PartitionDescription]) -> int | None:
     """Unknown (None) before the first epoch, even for an empty source."""
     lags = [row.lag for row in rows if row.state is PartitionState.MIRRORING]
@@ -424,24 +455,17 @@ def _format_run(mirror: Mirror, run: Run, state: State, clock_ahead_ms: int | No
     return alarms or (f"{run.plan.kind} {run.id}",)
 
 
-def _format_open_fence(mirror: Mirror, run: Run | None, state: State) -> str:
-    fence = None if run is None else state.steps.get((run.id, "fence"))
-    if run is None or fence is None:
-        return ""
-    return f"{mirror.source}: step fence of {run.id}, {fence.state}"
-
-
-def _format_waits(
-    lease: Lease | None, *, has_driver: bool, silent_source: str | None = None
-) -> tuple[str | None, bool]:
-    """And whether it is normal."""
+def _make_waits_fact(lease: Lease | None, *, has_driver: bool, silent_source: str | None = None) -> _Fact:
     if lease is None or not has_driver:
-        return None, True
+        return _Fact(FactKey.COPY_WAITS, None)
     if silent_source is not None:
-        return f"{silent_source}, which does not answer", False
+        text = f"{silent_source}, which does not answer"
+        return _Fact(FactKey.COPY_WAITS, (silent_source,), text, is_normal=False)
     if lease.wait_reasons is None:
-        return "not known yet: no epoch of this data plane has ended, or its version does not tell", True
-    return "; ".join(lease.wait_reasons) or "nothing", not lease.wait_reasons
+        text = "not known yet: no epoch of this data plane has ended, or its version does not tell"
+        return _Fact(FactKey.COPY_WAITS, None, text)
+    reasons = tuple(lease.wait_reasons)
+    return _Fact(FactKey.COPY_WAITS, reasons, "; ".join(reasons) or "nothing", is_normal=not reasons)
 
 
 def _explain_unenforced(link: MirrorLink) -> str:
@@ -453,20 +477,21 @@ def _explain_unenforced(link: MirrorLink) -> str:
         return f"may not keep them closed ({error})"
 
 
-def _format_hidden(observation: SourceObservation | None, ends: Mapping[Partition, Offset]) -> tuple[str, bool]:
-    """Beyond the last stable offset: not in any lag, and it blocks what lies behind. And whether that is normal."""
+def _make_hidden_fact(observation: SourceObservation | None, ends: Mapping[Partition, Offset]) -> _Fact:
+    """Beyond the last stable offset: not in any lag, and it blocks what lies behind."""
     if observation is None or not ends:
-        return "unknown", True
+        return _Fact(FactKey.HIDDEN_OFFSETS, None)
     hidden = {
         p: observed.end - ends[p] for p, observed in observation.get_ends() if p in ends and observed.end > ends[p]
     }
     if not hidden:
-        return "none", True
+        return _Fact(FactKey.HIDDEN_OFFSETS, 0, "none")
     parts = ((t, part) for t in observation.transactions if t.state != TRANSACTION_OVER for part in t.parts)
     names = sorted({t.id for t, part in parts if part.partition in hidden and part.first == ends[part.partition]})
     owner_text = f"transactions {join_limited(names)}" if names else "transactions whose ids are not known"
-    total = format_count(sum(hidden.values()), "offset")
-    return f"{total} of {join_limited(sorted(hidden))}: {owner_text}", False
+    total = sum(hidden.values())
+    text = f"{format_count(total, 'offset')} of {join_limited(sorted(hidden))}: {owner_text}"
+    return _Fact(FactKey.HIDDEN_OFFSETS, total, text, is_normal=False)
 
 
 def _list_topic_ids(statuses: Iterable[PartitionStatus]) -> dict[str, str]:
@@ -482,11 +507,11 @@ def _read_heartbeats(link: MirrorLink) -> tuple[Heartbeat, ...]:
         return ()  # reported as trouble already
 
 
-def _format_compacted(link: MirrorLink, statuses: Iterable[PartitionStatus]) -> tuple[str, bool]:
-    """And whether it is normal. ADR 0009."""
+def _make_compacted_fact(link: MirrorLink, statuses: Iterable[PartitionStatus]) -> _Fact:
+    """ADR 0009."""
     names = sorted({s.partition.topic for s in statuses if s.state is not PartitionState.STOPPED})
     if not names:
-        return "none", True
+        return _Fact(FactKey.COMPACTED_TOPICS, ())
     try:
         with (
             ClusterClient(link.source, timeout_s=TIMEOUTS.describe_response_s) as source,
@@ -497,22 +522,25 @@ def _format_compacted(link: MirrorLink, statuses: Iterable[PartitionStatus]) -> 
             ]
             destination_configs = describe_configs(destination, compacted)
     except RemoteFault as error:
-        return f"unknown: {error}", False
+        return _Fact(FactKey.COMPACTED_TOPICS, None, f"unknown: {error}", is_normal=False)
     growing = [
         name
         for name in compacted
         if name in destination_configs and not is_compacted(destination_configs[name].effective)
     ]
-    text = (
+    begin_text = (
         f"{len(compacted)}, of which {len(growing)} not cleaned on {link.mirror.destination}, and growing by all"
         " that is "
     )
     if not growing:
-        return str(len(compacted)) if compacted else "none", True
+        text = str(len(compacted)) if compacted else "none"
+        return _Fact(FactKey.COMPACTED_TOPICS, tuple(compacted), text)
     if link.mirror.gaps is GapFilling.HIDDEN:
-        return f"{text}written, until promotion: hidden records have no key", False
-    until_text = f"until a `mirrorbook sync {link.mirror.name}` finds the copy caught up"
-    return f"{text}written, {until_text}: {join_limited(growing)}", False
+        text = f"{begin_text}written, until promotion: hidden records have no key"
+    else:
+        until_text = f"until a `mirrorbook sync {link.mirror.name}` finds the copy caught up"
+        text = f"{begin_text}written, {until_text}: {join_limited(growing)}"
+    return _Fact(FactKey.COMPACTED_TOPICS, tuple(compacted), text, is_normal=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from mirror_core.kafka.log_reader import LogReader
 from mirror_core.mirrors import background_verification, incremental_verification
 from mirror_core.mirrors.background_verification import BackgroundVerification
 from mirror_core.mirrors.describe import describe_mirror
+from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.errors import HeldByRun
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode
@@ -100,7 +101,9 @@ def test_a_copy_that_differs_is_said_once_and_not_proved(mirrored: Mirrored) -> 
     assert len(beside.said) == 2, "once, with what to do"
     assert proved(mirrored) is None
     words = f"1 partition(s): {topic}-0 from offset 0 on"
-    assert str(describe_mirror(mirrored.link, mirrored.state, now_ms()).facts["known to differ"]).startswith(words)
+    assert str(describe_mirror(mirrored.link, mirrored.state, now_ms()).facts[FactKey.DIFFERENCES].text).startswith(
+        words
+    )
     lost = str(mirrored.failover.decide(RunMode.UNPLANNED).plan.warnings[0])
     assert lost.startswith(f"THE COPY DIFFERS from east in {words}")
     assert "Applications would get what west has" in lost
@@ -123,7 +126,9 @@ def test_what_cannot_be_read_is_as_loud_as_a_difference_until_it_can_be(
     ):
         for _ in range(3):
             beside.proof._compare_new()
-        assert str(describe_mirror(mirrored.link, mirrored.state, now_ms()).facts["known to differ"]).startswith(words)
+        assert str(describe_mirror(mirrored.link, mirrored.state, now_ms()).facts[FactKey.DIFFERENCES].text).startswith(
+            words
+        )
         assert any(words in line for line in map(str, mirrored.failover.decide(RunMode.PLANNED).plan.warnings))
     assert beside.counters.snapshot().findings == 1
     loud, *advice = beside.said
@@ -132,7 +137,7 @@ def test_what_cannot_be_read_is_as_loud_as_a_difference_until_it_can_be(
     assert "compared in part" not in caplog.text
     beside.proof._compare_new()
     assert beside.counters.snapshot().findings == 0
-    assert describe_mirror(mirrored.link, mirrored.state, now_ms()).facts["known to differ"] == "none"
+    assert describe_mirror(mirrored.link, mirrored.state, now_ms()).facts[FactKey.DIFFERENCES].value == ()
     assert proved(mirrored) == 101
 
 

@@ -14,6 +14,7 @@ from mirror_core.decide.gaps_and_resume import MAX_MARKED_START
 from mirror_core.kafka.log_offsets import OffsetPoint, PartitionProducer, describe_producers, list_offsets
 from mirror_core.kafka.topics import alter_configs, delete_records, describe_configs
 from mirror_core.mirrors.describe import describe_mirror
+from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityVerdict
@@ -76,7 +77,7 @@ def policy(pair: Pair, topic: str) -> str:
 
 def described(mirrored: Mirrored) -> object:
     """What `mirror describe` says of topics that the source cleans by key."""
-    return describe_mirror(mirrored.link, mirrored.state, int(time.time() * 1000)).facts["compacted topics"]
+    return describe_mirror(mirrored.link, mirrored.state, int(time.time() * 1000)).facts[FactKey.COMPACTED_TOPICS].text
 
 
 def stored(cluster: SandboxCluster, topic: str) -> list[BatchHeader]:

@@ -123,13 +123,13 @@ def test_a_mirror_is_made_listed_stopped_and_forgotten(desk: Desk) -> None:
     assert set(described) == {"access", "copying", "facts", "figures", "groups", "not_normal", "rows", "silent"}
     assert described["access"] == {"writes": "source", "cluster": "east", "action": "run the data plane", "run": None}
     assert (described["copying"], described["silent"]) == (False, [])
-    assert "data plane" in described["not_normal"]
+    assert "data_plane" in described["not_normal"]
     shown = done(desk.run("mirror", "describe", name)).splitlines()
     assert shown[0] == f"Applications write {name} on east; west is its mirror."
     assert f"    mirrorbook supervise {name}" in shown[:4]
     assert not any(line.startswith("topics: ") for line in shown), "normal"
     assert f"topics: {topic}" in done(desk.run("mirror", "describe", name, "--all")).splitlines()
-    assert described["facts"]["lag"] == 0
+    assert described["facts"]["lag"]["value"] == 0
     assert all(set(found) == ROW for found in described["rows"])
     assert [(r["partition"], r["position"], r["lag"]) for r in described["rows"]] == [
         (f"{topic}-0", 30, 0),

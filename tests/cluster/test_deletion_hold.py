@@ -87,7 +87,7 @@ def test_the_copy_keeps_what_is_deleted_on_the_source_until_the_hold_is_taken_aw
 
     def described() -> str:
         facts = json.loads(desk.run("mirror", "describe", mirrored.name, "--json").out)["facts"]
-        return str(facts["deletions held back"])
+        return str(facts["held_deletions"]["text"])
 
     assert described() == "none: deletions are followed at once"
     hold("24h")

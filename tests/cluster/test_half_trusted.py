@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mirror_core.mirrors.describe import describe_mirror
+from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.timing import now_ms
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.half_trusted import by_certificate, by_login, half_trusted, spread_topic
@@ -34,7 +35,7 @@ def topic_exists(cluster: SandboxCluster, topic: str) -> bool:
 
 
 def waits(mirrored: Mirrored) -> str:
-    return str(describe_mirror(mirrored.link, mirrored.state, now_ms()).facts["copying waits for"])
+    return str(describe_mirror(mirrored.link, mirrored.state, now_ms()).facts[FactKey.COPY_WAITS].text)
 
 
 @pytest.mark.parametrize(

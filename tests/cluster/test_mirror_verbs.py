@@ -13,8 +13,9 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.creation import ensure_state_topic
-from mirror_core.mirrors.describe import CLOCK_NOT_BEHIND, describe_mirror
+from mirror_core.mirrors.describe import ClockState, describe_mirror
 from mirror_core.mirrors.mirror_commands import DeletionChoice
+from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Resource
 from mirror_core.model.errors import Indeterminate, Refused
 from mirror_core.model.mirror import DesiredState, PartitionState
@@ -76,13 +77,13 @@ def test_of_a_mirror_that_has_copied_nothing_nothing_is_said_to_be_there(pair: P
     produce(pair.east, topic, 100)
     made = new_mirror(pair, tmp_path, topic)
     facts = describe_mirror(made.link, made.state, now_ms()).facts
-    assert (facts["lag"], facts["offsets known to be missing"]) == (None, None)
+    assert (facts[FactKey.LAG].value, facts[FactKey.MISSING_OFFSETS].value) == (None, None)
     made.copy()
     facts = describe_mirror(made.link, made.state, now_ms()).facts
-    assert (facts["lag"], facts["clock"]) == (0, CLOCK_NOT_BEHIND)
+    assert (facts[FactKey.LAG].value, facts[FactKey.CLOCK].value) == (0, ClockState.NOT_BEHIND)
     slow = describe_mirror(made.link, made.state, now_ms() - 600_000).facts
-    assert "the clock here is at least " in str(slow["clock"])
-    assert slow["source last looked at"] == "at an unknown time (clocks differ)"
+    assert "the clock here is at least " in str(slow[FactKey.CLOCK].text)
+    assert slow[FactKey.SOURCE_SEEN].text == "at an unknown time (clocks differ)"
 
 
 def test_stop_records_where_mirroring_ended_and_start_goes_on_from_there(mirrored: Mirrored) -> None:

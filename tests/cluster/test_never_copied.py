@@ -78,7 +78,7 @@ def test_it_is_told_with_its_offsets_and_not_again(desk: Desk) -> None:
         **{"offsets": 15, "first": 20, "next": 35},
         **{"since_ms": before.since_ms, "newest_ms": before.newest_ms},
     }
-    assert f"{topic}-0 (15, the last of them [20, 35))" in described["facts"]["deleted before they were copied"]
+    assert f"{topic}-0 (15, the last of them [20, 35))" in described["facts"]["never_copied"]["text"]
     assert "[20, 35)" in desk.run("mirror", "describe", mirrored.name).out
     warnings = tuple(map(str, mirrored.failover.plan(RunMode.PLANNED).warnings))
     assert [w for w in warnings if w.startswith("east deleted offsets before they were copied, and west never had")]

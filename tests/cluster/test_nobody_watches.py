@@ -13,6 +13,7 @@ import pytest
 from mirror_core.decide.process_liveness import MAX_MISSED_PROBES, find_watcher_heartbeat
 from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.mirrors.fence_watcher import ANSWER_WAIT_S, check_fence
+from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.run_checkpoints import WatcherHeartbeat
 from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.state.watcher_heartbeat import find_watcher_status
@@ -46,7 +47,7 @@ def sign_of(mirrored: Mirrored) -> WatcherHeartbeat | None:
 
 def described(mirrored: Mirrored, at_ms: int) -> str:
     """As `mirror describe` says it at this time."""
-    return str(describe_mirror(mirrored.link, mirrored.state, at_ms).facts["watcher"])
+    return str(describe_mirror(mirrored.link, mirrored.state, at_ms).facts[FactKey.WATCHER].text)
 
 
 def test_a_watcher_that_is_killed_is_missed_until_another_one_watches(pair: Pair, tmp_path: Path) -> None:

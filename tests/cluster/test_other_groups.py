@@ -19,6 +19,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.consumer_groups import find_coordinator
 from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.describe import describe_mirror
+from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.run import RunMode
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.readiness_report import assess_readiness
@@ -55,6 +56,6 @@ def test_a_share_group_is_named_in_the_plan_also_when_the_source_is_dead(pair: P
         assert [point for point in ready.points if remembered in str(point)]
         assert [finding for finding in ready.unplanned.warnings if remembered in finding.text]
         assert (
-            describe_mirror(mirrored.link, mirrored.state, now_ms()).facts["groups that are not synced"]
+            describe_mirror(mirrored.link, mirrored.state, now_ms()).facts[FactKey.UNSYNCED_GROUPS].text
             == f"{group} (share)"
         )

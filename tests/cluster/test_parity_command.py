@@ -98,7 +98,7 @@ def test_a_mirror_topic_that_is_gone_is_missing_and_not_merely_unreachable(
         assert found[0, "missing"].startswith("missing on west")
         assert "nobody leads it" not in told.output
     seen = invoked("mirror", "describe", name, "--json", "--config", str(pair.config_path))
-    trouble = json.loads(seen.stdout)["facts"]["trouble"]
+    trouble = json.loads(seen.stdout)["facts"]["problems"]["text"]
     assert trouble == f"missing on west: {topic}-0, {topic}-1: it has no such topic or partition"
 
 

@@ -84,7 +84,7 @@ def test_it_ends_as_a_comparison_does_where_something_differs(
     for key in at_once.keys() - {"seconds", "report"}:
         assert planned[key] == at_once[key], key
     facts = answered("mirror", "describe", name, "--config", str(pair.config_path))["facts"]
-    assert f"{topic}-1" in facts["known to differ"]
+    assert f"{topic}-1" in facts["differences"]["text"]
 
 
 def test_what_was_not_run_is_indeterminate_and_another_mirrors_plan_is_refused(

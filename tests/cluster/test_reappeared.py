@@ -9,6 +9,7 @@ import pytest
 from mirror_core.kafka.acl_requests import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.mirrors.describe import describe_mirror
+from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.model.timing import now_ms
 from mirror_core.sync.fence_acls import build_denials
@@ -33,7 +34,7 @@ def removed_by_hand(mirrored: Mirrored, topic: str, cluster: str) -> None:
 
 
 def words(mirrored: Mirrored) -> str:
-    return str(describe_mirror(mirrored.link, mirrored.state, now_ms()).facts["lifted denials that stand again"])
+    return str(describe_mirror(mirrored.link, mirrored.state, now_ms()).facts[FactKey.STRAY_DENIALS].text)
 
 
 def test_a_fence_that_stands_again_is_named_where_it_stands_unless_a_ledger_has_it(pair: Pair, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.mirrors.describe import describe_mirror
+from mirror_core.mirrors.mirror_facts import FactKey, MirrorFact
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
 from mirror_core.model.run import Plan, RunMode
@@ -183,7 +184,7 @@ def silence(plan: Plan) -> float:
     return seconds
 
 
-def described(mirrored: Mirrored) -> Mapping[str, str | int | None]:
+def described(mirrored: Mirrored) -> Mapping[FactKey, MirrorFact]:
     return describe_mirror(mirrored.link, mirrored.state, now_ms()).facts
 
 
@@ -206,13 +207,13 @@ def test_transactions_are_seen_with_their_first_offsets_until_they_are_copied(pa
         (seen,) = lookout.observe(source, destination).transactions
         assert (seen.id, seen.state) == (f"tx-{topic}", "Ongoing")
         assert [(part.partition.index, part.first) for part in seen.parts] == [(0, 3), (1, 4)]
-        assert described(mirrored)["lag"] == 0, "nobody may read it"
+        assert described(mirrored)[FactKey.LAG].value == 0, "nobody may read it"
         assert lookout.incomplete_since.keys() == {Partition(topic, 0), Partition(topic, 1)}
         with StateWriter(link.destination, make_data_id(mirrored.name)) as state:
             assert lookout.newest_observation is not None
             state.put(lookout.newest_observation)
         hidden = f"2 offsets of {topic}-0, {topic}-1: transactions tx-{topic}"
-        assert described(mirrored)["hidden by open transactions"] == hidden
+        assert described(mirrored)[FactKey.HIDDEN_OFFSETS].text == hidden
         writer.commit_transaction(TIMEOUT_S)
         over = wait_until(
             lambda: [t for t in lookout.observe(source, destination).transactions if t.state == TRANSACTION_OVER],
@@ -223,7 +224,7 @@ def test_transactions_are_seen_with_their_first_offsets_until_they_are_copied(pa
         mirrored.copy()
         assert lookout.observe(source, destination).transactions == ()
         assert not lookout.incomplete_since
-    assert described(mirrored)["hidden by open transactions"] == "none"
+    assert described(mirrored)[FactKey.HIDDEN_OFFSETS].text == "none"
 
 
 def test_without_the_right_to_make_the_topic_copying_goes_on_and_says_why(pair: Pair, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.mirrors.fence_watcher import check_fence
+from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.errors import MissingPermission
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Run, RunMode, RunState, StepEvidence, StepState
@@ -164,7 +165,7 @@ def test_a_planned_run_in_the_middle_that_nobody_conducts_calls_people(
         monkeypatch.setattr(f"mirror_core.decide.run_status.{patience}", 0.0)  # let go of just now
     [alarm] = check_fence(mirrored.link).alarms
     assert f"failover {run.id} stands still at fence" in alarm
-    assert describe_mirror(mirrored.link, mirrored.state, now_ms()).facts["run under way"] == alarm
+    assert describe_mirror(mirrored.link, mirrored.state, now_ms()).facts[FactKey.OPEN_RUN].text == alarm
     assert mirrored.failover.drive(run.id).state is RunState.DONE
     assert check_fence(mirrored.link).alarms == ()
 

@@ -85,8 +85,8 @@ def test_what_is_owed_and_what_slipped_in_is_described_and_a_writer_pages(desk: 
     assert first.code == 1
     assert slipped in first.err
     facts = json.loads(desk.run("mirror", "describe", mirrored.name, "--json").out)["facts"]
-    assert facts["accepted while unfenced"] == f"4 offset(s): {slipped}"
-    assert facts["fence on the old source"].startswith("east: its fence stands since ")
+    assert facts["late_writes"]["text"] == f"4 offset(s): {slipped}"
+    assert facts["old_source_fence"]["text"].startswith("east: its fence stands since ")
     assert desk.run("mirror", "watch", mirrored.name, "--once").code == 0
     produce(pair.east, topic, 1, user="admin")
     paged = desk.run("mirror", "watch", mirrored.name, "--once")

@@ -22,6 +22,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors.creation import ensure_state_topic
 from mirror_core.mirrors.describe import describe_mirror
+from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import PartitionState
@@ -217,7 +218,7 @@ def test_wider_rights_open_the_mirrors_topics_and_groups_alone_until_promotion(p
             assert rows[str(one)].reason.startswith("wider than the mirror")
         assert rows[str(everybody)].reason == "as on the source: every user of the destination may do it"
         state = read_state(link.destination)
-        narrowed = str(describe_mirror(link, state, now_ms()).facts["rights narrowed until promotion"])
+        narrowed = str(describe_mirror(link, state, now_ms()).facts[FactKey.NARROWED_RIGHTS].text)
         assert all(str(one) in narrowed for one in wide)
         with ClusterClient(link.destination) as client:
             held = describe_acls(client)

@@ -20,6 +20,7 @@ from mirror_core.decide.steps import list_step_names
 from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.mirrors.fence_watcher import check_fence
+from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.forecast import UncopiedReason
@@ -390,7 +391,7 @@ def test_partitions_and_topics_younger_than_the_last_plan_are_counted_and_named(
 
         wait_until(observed, timeout_s=TIMEOUT_S, why="the data plane observes them")
         assert topic_and_width(mirrored) == {topic: 3}, "and no plan has recorded them"
-        described = describe_mirror(mirrored.link, mirrored.state, now_ms()).facts["not mirrored"]
+        described = describe_mirror(mirrored.link, mirrored.state, now_ms()).facts[FactKey.UNCOPIED].text
         with killed(pair.east):
             told = mirrorbook("readiness", mirrored.name, "--json", "--config", str(mirrored.config.path))
             plan = mirrored.failover.plan(RunMode.UNPLANNED)

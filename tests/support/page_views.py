@@ -14,7 +14,8 @@ from mirrorbook_airflow.page.rows import MirrorPageContent, make_mirror_page
 from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.loss_bound import compute_loss
 from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR
-from mirror_core.mirrors.describe import CLOCK_NOT_BEHIND, MirrorDescription, PartitionDescription
+from mirror_core.mirrors.describe import ClockState, MirrorDescription, PartitionDescription
+from mirror_core.mirrors.mirror_facts import FactKey, make_fact
 from mirror_core.model.figures import FigureKey, to_figure_documents
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import (
@@ -87,8 +88,8 @@ def seen(
     *rows: PartitionDescription,
     at_ms: int = NOW - 1_000,
     seen_ms: int = NOW - 1_000,
-    trouble: str = "none",
-    clock: str = CLOCK_NOT_BEHIND,
+    trouble: str = "",
+    clock: str = "",
 ) -> MirrorView:
     statuses = {p: status(p) for p in (Partition("t", n) for n in range(len(rows)))}
     topics = (ObservedTopic(topic="t", ends=tuple(100 + (r.lag or 0) for r in rows)),)
@@ -99,12 +100,13 @@ def seen(
         (),
         now_ms=NOW,
     )
-    facts: dict[str, str | int | None] = {
-        "lag": sum(r.lag or 0 for r in rows),
-        "offsets known to be missing": sum(r.lag or 0 for r in rows) if rows and not bound.unknown_partitions else None,
-        "trouble": trouble,
-        "clock": clock,
-        "known to differ": "none",
+    lag = sum(r.lag or 0 for r in rows)
+    facts = {
+        FactKey.LAG: make_fact(lag),
+        FactKey.MISSING_OFFSETS: make_fact(lag if rows and not bound.unknown_partitions else None),
+        FactKey.PROBLEMS: make_fact((trouble,) if trouble else ()),
+        FactKey.CLOCK: make_fact(ClockState.BEHIND if clock else ClockState.NOT_BEHIND, clock),
+        FactKey.DIFFERENCES: make_fact(()),
     }
     proof = to_figure_documents({FigureKey.PROVED_OFFSETS: 0, FigureKey.PROVABLE_OFFSETS: 100})
     described = MirrorDescription(figures=proof, facts=facts, not_normal=(), silent=(), copying=True, rows=rows)

@@ -11,6 +11,7 @@ from mirror_core.decide import drills
 from mirror_core.decide.clock_skew import UNKNOWN_TIME_TEXT, format_ago, format_since
 from mirror_core.decide.failover_readiness import UnplannedForecast, format_read_again
 from mirror_core.decide.loss_bound import LossBound, find_oldest, format_behind
+from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.figures import FigureKey, find_definition, format_share, format_value
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.run import Run, RunMode
@@ -133,11 +134,11 @@ def make_loss_card(snapshot: MirrorView | None, mirror: Mirror) -> AnswerCard:
         UNKNOWN_TIME_TEXT if loss.heartbeat_age_s is None and loss.heartbeats else format_ago(loss.heartbeat_age_s)
     )
     heartbeat = f"newest heartbeat on the destination: {heartbeat_age if loss.heartbeats else 'none'}"
-    missing = snapshot.description.facts["offsets known to be missing"] if snapshot.description else None
-    if missing is None:
+    missing = snapshot.description.facts[FactKey.MISSING_OFFSETS].value if snapshot.description else None
+    if not isinstance(missing, int):
         return AnswerCard(title, UNKNOWN, "unknown", (loss.text, behind, heartbeat))
     tone = "good" if is_loss_current(loss) and not missing else "warn"
-    return AnswerCard(title, _format_loss(loss, int(missing)), tone, (loss.text, behind, heartbeat))
+    return AnswerCard(title, _format_loss(loss, missing), tone, (loss.text, behind, heartbeat))
 
 
 def _format_loss(loss: LossBound, missing: int) -> str:
@@ -185,8 +186,8 @@ def make_comparison_card(
     values = {key: figure.value for key, figure in figures.items()}
     proved = format_share(values, *proved_keys) if figures else UNKNOWN
     ages = [f"{find_definition(key).label}: {figures[key].text}" for key in figures if key not in proved_keys]
-    if description and "known to differ" in description.not_normal:
-        differs = description.facts["known to differ"]
+    if description and FactKey.DIFFERENCES in description.not_normal:
+        differs = description.facts[FactKey.DIFFERENCES].text
         return AnswerCard("Proved equal", f"the copy differs in {differs}", "bad", (proved,))
     tone = "unknown" if not figures else "good" if figures[FigureKey.PROVED_OFFSETS].value else "warn"
     return AnswerCard(
@@ -203,5 +204,7 @@ def explain_incomplete_snapshot(cluster: ClusterSnapshot, snapshot: MirrorView |
     """Empty: it was complete."""
     if cluster.unreachable_reason or snapshot is None:
         return cluster.unreachable_reason
-    problem = snapshot.description.facts["trouble"] if snapshot.description else snapshot.error
-    return "" if problem == "none" else str(problem)
+    if snapshot.description is None:
+        return snapshot.error or ""
+    problems = snapshot.description.facts[FactKey.PROBLEMS]
+    return problems.text if problems.value else ""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mirror_core.decide.loss_bound import LossBound
+from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.mirror import DesiredState, Lease, Mirror, PartitionState, is_lease_fresh
 from mirror_core.model.names import MirrorName
 from mirrorbook_airflow.page.cards import (
@@ -89,7 +90,7 @@ def _make_overview(
     fresh = view if view and not age.stale else None
     description, loss = (fresh.description, fresh.loss) if fresh else (None, None)
     states = format_counts(s.state for s in statuses)
-    lag = description.facts["lag"] if description else None
+    lag = description.facts[FactKey.LAG].value if description else None
     return MirrorOverview(
         name=mirror.name,
         route=f"{mirror.source} → {mirror.destination}",
@@ -98,7 +99,7 @@ def _make_overview(
         failed=sum(s.state is PartitionState.FAILED for s in statuses),
         copier=_format_data_plane(lease, now_ms),
         run=f"{run.plan.kind} under way" if run else "none",
-        lag=None if lag is None else int(lag),
+        lag=lag if isinstance(lag, int) else None,
         behind=_format_behind(mirror, loss),
         known_loss=loss.missing_in_all if loss else None,
         loss_bound=loss.text if loss else UNKNOWN,

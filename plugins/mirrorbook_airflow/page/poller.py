@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 from mirror_core.decide.failover_readiness import PointWeight, ReadinessPoint, list_drift_points
 from mirror_core.mirrors.describe import describe_with_loss
+from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.findings import Finding
 from mirror_core.model.logs import get_logger
@@ -168,10 +169,10 @@ class ClusterPoller:
                 )
         description, loss = described
         positions = [row.position for row in description.rows]
-        lag = description.facts["lag"]
+        lag = description.facts[FactKey.LAG].value
         sample = MirrorSample(
             begun,
-            None if lag is None else int(lag),
+            lag if isinstance(lag, int) else None,
             loss.missing_in_all if is_loss_current(loss) else None,
             None if None in positions else sum(p or 0 for p in positions),
         )

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 
 from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR
 from mirror_core.evidence.run_report import SET_PAGE
-from mirror_core.mirrors.describe import collect_runbook
+from mirror_core.mirrors.runbook_content import collect_runbook
 from mirror_core.model.names import MirrorName
 from mirror_core.model.timing import now_ms
 from mirrorbook_airflow.hooks import get_home_folder

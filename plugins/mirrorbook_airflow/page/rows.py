@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.decide.run_status import find_run_progress, format_stalled_alarms
-from mirror_core.mirrors.describe import CLOCK_NOT_BEHIND, PartitionDescription
+from mirror_core.mirrors.describe import ClockState, PartitionDescription
+from mirror_core.mirrors.mirror_facts import FACT_LABELS, FactKey
 from mirror_core.model.mirror import DesiredState, Mirror, is_lease_fresh
 from mirror_core.model.sync_state import DriftRow
 from mirror_core.state.watcher_heartbeat import find_watcher_status
@@ -29,7 +30,7 @@ from mirrorbook_airflow.page.cards import (
 )
 from mirrorbook_airflow.page.forecast_panel import ForecastView, list_forecast_views
 from mirrorbook_airflow.page.mirror_state import ClusterSnapshot, IdleReverseMirror, MirrorAssessment, MirrorView
-from mirrorbook_airflow.page.number_format import UNKNOWN, Age, compute_age, format_counts, format_number
+from mirrorbook_airflow.page.number_format import UNKNOWN, Age, compute_age, format_counts
 from mirrorbook_airflow.page.prometheus_history import Plot, compute_rates, make_plot
 from mirrorbook_airflow.page.runs import RunView, list_run_views
 from mirrorbook_airflow.page.tables import (
@@ -160,9 +161,9 @@ def _list_alarms(cluster: ClusterSnapshot, view: MirrorView | None, age: Age, no
         alarms.append("Both clusters are being looked at for the first time")
     elif age.stale:
         alarms.append(f"Both clusters were last looked at {age}: offsets and lag are unknown now")
-    clock = view.description.facts["clock"] if view and view.description else CLOCK_NOT_BEHIND
-    if clock != CLOCK_NOT_BEHIND:
-        alarms.append(f"On the machine that serves this page {clock}")
+    clock = view.description.facts[FactKey.CLOCK] if view and view.description else None
+    if clock is not None and clock.value != ClockState.NOT_BEHIND:
+        alarms.append(f"On the machine that serves this page {clock.text}")
     return [*alarms, *filter(None, [explain_incomplete_snapshot(cluster, view)])]
 
 
@@ -185,20 +186,20 @@ def _make_group_table(assessment: MirrorAssessment | None) -> TablePage[GroupTab
 
 def _list_facts(view: MirrorView | None, cluster: ClusterSnapshot, mirror: Mirror, now_ms: int) -> dict[str, str]:
     if view and view.description:
-        return {name: format_number(value) for name, value in view.description.facts.items()}
+        return {FACT_LABELS[key]: fact.text for key, fact in view.description.facts.items()}
     lease = cluster.state.leases.get(mirror.name)
     return {
-        "desired": mirror.desired,
-        "data plane": f"{lease.owner}, generation {lease.generation}"
+        FACT_LABELS[FactKey.DESIRED]: mirror.desired,
+        FACT_LABELS[FactKey.DATA_PLANE]: f"{lease.owner}, generation {lease.generation}"
         if lease and is_lease_fresh(lease, now_ms)
         else UNKNOWN,
-        "lag": UNKNOWN,
-        "topics": " ".join(mirror.topics),
-        "excluded": " ".join(mirror.exclude_topics) or "none",
-        "groups": " ".join(mirror.groups) or "none",
-        "excluded groups": " ".join(mirror.exclude_groups) or "none",
-        "rights synced of": " ".join(mirror.principals) or "none",
-        "rights not synced of": " ".join(mirror.exclude_principals) or "none",
+        FACT_LABELS[FactKey.LAG]: UNKNOWN,
+        FACT_LABELS[FactKey.TOPICS]: " ".join(mirror.topics),
+        FACT_LABELS[FactKey.EXCLUDE_TOPICS]: " ".join(mirror.exclude_topics) or "none",
+        FACT_LABELS[FactKey.GROUPS]: " ".join(mirror.groups) or "none",
+        FACT_LABELS[FactKey.EXCLUDE_GROUPS]: " ".join(mirror.exclude_groups) or "none",
+        FACT_LABELS[FactKey.PRINCIPALS]: " ".join(mirror.principals) or "none",
+        FACT_LABELS[FactKey.EXCLUDE_PRINCIPALS]: " ".join(mirror.exclude_principals) or "none",
     }
 
 

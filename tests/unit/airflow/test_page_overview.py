@@ -14,6 +14,7 @@ from mirrorbook_airflow.page.rendering import render
 from mirrorbook_airflow.page.rows import make_mirror_page
 from msgspec import structs
 
+from mirror_core.mirrors.mirror_facts import FactKey, make_fact
 from mirror_core.model.mirror import DesiredState, GroupSyncTime, Lease, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import RunKind, RunMode, RunState
@@ -175,9 +176,9 @@ def test_it_says_how_much_is_proved_when_groups_were_synced_and_how_drills_went(
 def test_a_copy_that_is_known_to_differ_is_said_in_the_list() -> None:
     known = seen(row(0))
     assert known.description is not None
-    facts = {**known.description.facts, "known to differ": "1 partition"}
+    facts = {**known.description.facts, FactKey.DIFFERENCES: make_fact(("t-0",), "1 partition")}
     proved = line(
-        replace(known, description=structs.replace(known.description, facts=facts, not_normal=("known to differ",)))
+        replace(known, description=structs.replace(known.description, facts=facts, not_normal=(FactKey.DIFFERENCES,)))
     ).comparison
     assert (proved.value, proved.tone) == ("the copy differs in 1 partition", "bad")
 

@@ -1,0 +1,127 @@
+"""What is known of a mirror, as data: stable keys and typed values; labels and texts for people come from one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+FactValue = bool | int | float | str | tuple[str, ...] | None
+"""A tuple: names, or what is wrong, one an item. None: unknown."""
+
+
+class FactKey(StrEnum):
+    MIRROR = "mirror"
+    SOURCE = "source"
+    DESTINATION = "destination"
+    PROBLEMS = "problems"
+    DESIRED = "desired"
+    OPEN_RUN = "open_run"
+    OPEN_RUN_FENCE = "open_run_fence"
+    OLD_SOURCE_FENCE = "old_source_fence"
+    WATCHER = "watcher"
+    LATE_WRITES = "late_writes"
+    STRAY_DENIALS = "stray_denials"
+    DATA_PLANE = "data_plane"
+    COPY_WAITS = "copy_waits"
+    LAG = "lag"
+    HIDDEN_OFFSETS = "hidden_offsets"
+    SOURCE_SEEN = "source_seen"
+    TOPICS_LISTED = "topics_listed"
+    UNCOPIED = "uncopied"
+    MISSING_OFFSETS = "missing_offsets"
+    NEVER_COPIED = "never_copied"
+    HELD_DELETIONS = "held_deletions"
+    PROOF = "proof"
+    DIFFERENCES = "differences"
+    UNCOMMITTED_GROUPS = "uncommitted_groups"
+    DELETED_GROUP_OFFSETS = "deleted_group_offsets"
+    UNSYNCED_GROUPS = "unsynced_groups"
+    HEARTBEATS = "heartbeats"
+    CLOCK = "clock"
+    TOPICS = "topics"
+    EXCLUDE_TOPICS = "exclude_topics"
+    GROUPS = "groups"
+    EXCLUDE_GROUPS = "exclude_groups"
+    PRINCIPALS = "principals"
+    EXCLUDE_PRINCIPALS = "exclude_principals"
+    LEAVING_TOPICS = "leaving_topics"
+    CLOSED_TOPICS = "closed_topics"
+    RELEASED_TOPICS = "released_topics"
+    GAPS = "gaps"
+    COMPACTED_TOPICS = "compacted_topics"
+    NARROWED_RIGHTS = "narrowed_rights"
+    THROTTLE = "throttle"
+    SOURCE_SECURITY = "source_security"
+    DESTINATION_SECURITY = "destination_security"
+
+
+FACT_LABELS: Final[Mapping[FactKey, str]] = MappingProxyType(
+    {
+        FactKey.MIRROR: "mirror",
+        FactKey.SOURCE: "source",
+        FactKey.DESTINATION: "destination",
+        FactKey.PROBLEMS: "trouble",
+        FactKey.DESIRED: "desired",
+        FactKey.OPEN_RUN: "run under way",
+        FactKey.OPEN_RUN_FENCE: "fence of the open run",
+        FactKey.OLD_SOURCE_FENCE: "fence on the old source",
+        FactKey.WATCHER: "watcher",
+        FactKey.LATE_WRITES: "accepted while unfenced",
+        FactKey.STRAY_DENIALS: "lifted denials that stand again",
+        FactKey.DATA_PLANE: "data plane",
+        FactKey.COPY_WAITS: "copying waits for",
+        FactKey.LAG: "lag",
+        FactKey.HIDDEN_OFFSETS: "hidden by open transactions",
+        FactKey.SOURCE_SEEN: "source last looked at",
+        FactKey.TOPICS_LISTED: "topics of the source last listed",
+        FactKey.UNCOPIED: "not mirrored",
+        FactKey.MISSING_OFFSETS: "offsets known to be missing",
+        FactKey.NEVER_COPIED: "deleted before they were copied",
+        FactKey.HELD_DELETIONS: "deletions held back",
+        FactKey.PROOF: "proved equal",
+        FactKey.DIFFERENCES: "known to differ",
+        FactKey.UNCOMMITTED_GROUPS: "groups' offsets that could not be committed",
+        FactKey.DELETED_GROUP_OFFSETS: "groups' offsets that the source deleted",
+        FactKey.UNSYNCED_GROUPS: "groups that are not synced",
+        FactKey.HEARTBEATS: "newest heartbeats on the destination",
+        FactKey.CLOCK: "clock",
+        FactKey.TOPICS: "topics",
+        FactKey.EXCLUDE_TOPICS: "excluded",
+        FactKey.GROUPS: "groups",
+        FactKey.EXCLUDE_GROUPS: "excluded groups",
+        FactKey.PRINCIPALS: "rights synced of",
+        FactKey.EXCLUDE_PRINCIPALS: "rights not synced of",
+        FactKey.LEAVING_TOPICS: "topics that are leaving",
+        FactKey.CLOSED_TOPICS: "topics kept closed",
+        FactKey.RELEASED_TOPICS: "topics released",
+        FactKey.GAPS: "gaps",
+        FactKey.COMPACTED_TOPICS: "compacted topics",
+        FactKey.NARROWED_RIGHTS: "rights narrowed until promotion",
+        FactKey.THROTTLE: "throttle",
+        FactKey.SOURCE_SECURITY: "security of the source",
+        FactKey.DESTINATION_SECURITY: "security of the destination",
+    }
+)
+
+
+class MirrorFact(msgspec.Struct, frozen=True, kw_only=True):
+    """`text` says it for people; no program reads it."""
+
+    value: FactValue
+    text: str
+
+
+def make_fact(value: FactValue, text: str | None = None) -> MirrorFact:
+    return MirrorFact(value=value, text=format_fact_value(value) if text is None else text)
+
+
+def format_fact_value(value: FactValue) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, tuple):
+        return "; ".join(value) or "none"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
