@@ -139,12 +139,12 @@ def format_stray_denials(stray_denials: Iterable[LiftedDenial], mirror: Mirror, 
     )
 
 
-def format_stray_warning(stray_denials: Collection[LiftedDenial], mirror: Mirror, cluster: ClusterName) -> str:
-    return (
-        f"{_format_stray_count(stray_denials, mirror, cluster)}: see `mirrorbook mirror describe {mirror.name}`"
-        if stray_denials
-        else ""
-    )
+def warn_stray_denials(
+    stray_denials: Collection[LiftedDenial], mirror: Mirror, cluster: ClusterName
+) -> Iterator[Finding]:
+    if stray_denials:
+        runs = sorted({denial.run for denial in stray_denials if denial.run})
+        yield Finding("stray_denials", cluster, denials=len(stray_denials), mirror=mirror.name, runs=runs)
 
 
 def _format_stray_count(stray_denials: Collection[LiftedDenial], mirror: Mirror, cluster: ClusterName) -> str:

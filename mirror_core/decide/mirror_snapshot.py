@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from mirror_core.model.acl import Acl
 from mirror_core.model.config_sections import KAFKA_AUTHORIZER, AuthorizerConfig, WriteBarrier
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import GroupSyncTime, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity_verdict import MirrorVerification
@@ -57,7 +58,7 @@ class SourceSnapshot:
     offline_partitions: tuple[Partition, ...] = ()
     state_writers: tuple[str, ...] = ()
     hidden: HiddenTopics = NO_HIDDEN_TOPICS
-    stray_denials_warning: str = ""
+    stray_denials: tuple[Finding, ...] = ()
     fence_side_effects: str = ""
 
 

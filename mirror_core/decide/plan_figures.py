@@ -178,8 +178,7 @@ def _format_failure(status: PartitionStatus) -> str:
 
 def _warn_source(snapshot: MirrorSnapshot, source: SourceSnapshot) -> Iterator[Finding]:
     name = snapshot.mirror.source
-    if source.stray_denials_warning:
-        yield Finding("stray_denials", name, reason=source.stray_denials_warning)
+    yield from source.stray_denials
     if not source.authorizer and not snapshot.source_authorizer.is_foreign:
         yield Finding("source_without_acls", name, reason=snapshot.source_authorizer.authorizer.no_acl_reason)
     if source.offline_partitions:

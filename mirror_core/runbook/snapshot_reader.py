@@ -28,7 +28,7 @@ from mirror_core.decide.acl_plan import (
 )
 from mirror_core.decide.clock_skew import compute_observer_ahead_ms, to_broker_clock_ms, to_owner_clock_ms
 from mirror_core.decide.drills import forecast_standstill
-from mirror_core.decide.fence_limits import format_stray_warning
+from mirror_core.decide.fence_limits import warn_stray_denials
 from mirror_core.decide.filters import (
     build_group_filter,
     build_principal_filter,
@@ -448,8 +448,10 @@ def _snapshot_source(
             offline_partitions=tuple(sorted(ends.offline)),
             state_writers=_list_state_writers(link, acls),
             hidden=hidden,
-            stray_denials_warning=format_stray_warning(
-                find_stray_denials_on(link, state, mirror.source, source_acls), mirror, mirror.source
+            stray_denials=tuple(
+                warn_stray_denials(
+                    find_stray_denials_on(link, state, mirror.source, source_acls), mirror, mirror.source
+                )
             ),
             fence_side_effects=explain_fence_shut_out(client, acls, topics, mirror.name) if fences else "",
         )

@@ -15,8 +15,8 @@ from mirror_core.decide import failover_plan
 from mirror_core.decide.fence_limits import (
     find_stray_denials,
     format_stray_denials,
-    format_stray_warning,
     list_entries_on_cluster,
+    warn_stray_denials,
 )
 from mirror_core.decide.mirror_snapshot import SourceSnapshot
 from mirror_core.kafka.acl_requests import BrokerAcls
@@ -251,14 +251,15 @@ def test_a_run_that_has_begun_since_the_state_was_read_has_its_own_fence(monkeyp
 
 @pytest.mark.parametrize("mode", RunMode)
 def test_a_failovers_plan_warns_in_one_line_and_refuses_nothing(mode: RunMode) -> None:
-    words = format_stray_warning(found(entry(FENCED), EAST), MIRROR, EAST)
-    assert words.endswith("stand on east again, or are another's: see `mirrorbook mirror describe m`")
-    assert not format_stray_warning((), MIRROR, EAST)
+    [warning] = warn_stray_denials(found(entry(FENCED), EAST), MIRROR, EAST)
+    assert (warning.code, warning.subject) == ("stray_denials", EAST)
+    assert (warning.values["denials"], warning.values["mirror"]) == (1, MIRROR.name)
+    assert not tuple(warn_stray_denials((), MIRROR, EAST))
     seen = replace(healthy_view(), mode=mode)
     assert isinstance(seen.source, SourceSnapshot)
     plain, told = (
         failover_plan.decide_failover(one)
-        for one in (seen, replace(seen, source=replace(seen.source, stray_denials_warning=words)))
+        for one in (seen, replace(seen, source=replace(seen.source, stray_denials=(warning,))))
     )
     assert (told.reasons, told.plan.hash) == (plain.reasons, plain.plan.hash)
-    assert set(map(str, told.plan.warnings)) - set(map(str, plain.plan.warnings)) == {words}
+    assert set(told.plan.warnings) - set(plain.plan.warnings) == {warning}
