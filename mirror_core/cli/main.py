@@ -150,11 +150,17 @@ def _fail(
 
 
 def _print_json_error(error: Exception, text: str, notes: Sequence[str], code: str, exit_code: int) -> None:
-    from mirror_core.model.json_documents import ErrorDocument, format_json_line  # late: help imports no msgspec
+    from mirror_core.model import json_documents  # late: help imports no msgspec
 
-    summary, reasons = (error.summary, error.reasons) if isinstance(error, Refused) else (text, ())
-    document = ErrorDocument(code=code, message=summary, reasons=reasons, notes=tuple(notes), exit_code=exit_code)
-    typer.echo(format_json_line(document), err=True)
+    summary, reasons = (error.summary, error.findings) if isinstance(error, Refused) else (text, ())
+    document = json_documents.ErrorDocument(
+        code=code,
+        message=summary,
+        reasons=json_documents.to_reason_documents(reasons),
+        notes=tuple(notes),
+        exit_code=exit_code,
+    )
+    typer.echo(json_documents.format_json_line(document), err=True)
 
 
 def _find_missing_extra(error: ModuleNotFoundError) -> BadRequest | None:

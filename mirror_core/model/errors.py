@@ -33,7 +33,9 @@ class Refused(MirrorError):
 
     def __init__(self, summary: str, reasons: Iterable[object]) -> None:
         self.summary = summary
-        self.reasons = tuple(map(str, reasons))
+        self.findings = tuple(reasons)
+        """Findings, where rules refused; else words."""
+        self.reasons = tuple(map(str, self.findings))
         super().__init__(summary + ":" + "".join(f"\n  - {reason}" for reason in self.reasons))
 
 

@@ -23,6 +23,7 @@ class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A reason, a warning, or what is not known. Decide by `code` and `values`; `text` is for people."""
 
     code: str
+    """Empty: a reason of an error that has words only."""
     subject: str
     """Name of the mirror, cluster, topic, partition or group that it is about."""
     values: Mapping[str, FindingValue]
@@ -35,7 +36,7 @@ class ErrorDocument(JsonDocument, frozen=True, kw_only=True):
     code: str
     """Decide by this, or by the exit code."""
     message: str
-    reasons: tuple[str, ...]
+    reasons: tuple[FindingDocument, ...]
     """All of a refusal."""
     notes: tuple[str, ...]
     """Where applications can write now, and what to do."""
@@ -46,6 +47,15 @@ def to_finding_documents(findings: Iterable[Finding]) -> tuple[FindingDocument, 
     return tuple(
         FindingDocument(code=finding.code, subject=finding.subject, values=finding.values, text=str(finding))
         for finding in findings
+    )
+
+
+def to_reason_documents(reasons: Iterable[object]) -> tuple[FindingDocument, ...]:
+    return tuple(
+        to_finding_documents([reason])[0]
+        if isinstance(reason, Finding)
+        else FindingDocument(code="", subject="", values={}, text=str(reason))
+        for reason in reasons
     )
 
 

@@ -18,6 +18,7 @@ from mirror_core.cli.lazy_group import LazyCommand, LazyGroup, list_lazy_command
 from mirror_core.cli.main import PACKAGE_EXTRAS, _extract_debug, main
 from mirror_core.cli.output import print_line
 from mirror_core.model.errors import HeldByRun, Indeterminate, LostOwnership, MirrorError
+from mirror_core.model.findings import Finding
 from mirrorbook_tools import cli as tool_commands
 
 
@@ -266,12 +267,20 @@ def failed_with_json(
 def test_an_error_of_a_command_with_json_is_json(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = HeldByRun("start orders", ["run r1 holds it", "and it is PAUSED"])
+    held = HeldByRun("start orders", [Finding("mirror_held_by_run", "orders", run="r1"), "and it is PAUSED"])
     held.add_note("NOBODY CAN WRITE\norders")
     assert failed_with_json(held, monkeypatch, capsys) == {
         "code": "held_by_run",
         "message": "start orders",
-        "reasons": ["run r1 holds it", "and it is PAUSED"],
+        "reasons": [
+            {
+                "code": "mirror_held_by_run",
+                "subject": "orders",
+                "values": {"run": "r1"},
+                "text": "run r1 holds this mirror: resume or abort it first",
+            },
+            {"code": "", "subject": "", "values": {}, "text": "and it is PAUSED"},
+        ],
         "notes": ["NOBODY CAN WRITE\norders"],
         "exit_code": 3,
     }
