@@ -9,6 +9,8 @@ from mirror_core.model.errors import LostOwnership, MirrorError
 from mirror_core.model.figures import FigureKey, format_value
 from mirror_core.model.run import RunMode
 from mirror_core.model.text import escape_invisible_lines
+from mirror_core.model.timing import now_ms
+from mirrorbook_airflow.asset_events import DRILLED_ALIAS
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.mirror_lookup import find_mirror, provide_mirror_config
 from mirrorbook_airflow.operators import CHANGE_TIMEOUT, MirrorOperator
@@ -28,6 +30,7 @@ class DrillMirror(MirrorOperator):
     """Go through a failover of what stands for this mirror, in each mode that was asked for."""
 
     timeout = CHANGE_TIMEOUT
+    alias = DRILLED_ALIAS
 
     def execute(self, context: Context) -> dict[str, dict[str, str]]:
         from mirror_core.runbook.drill import run_drill
@@ -53,6 +56,7 @@ class DrillMirror(MirrorOperator):
             failure = summarize_failed_drills(self.mirror, outcomes)
             if failure is not None:
                 raise failure
+        self.emit_done(context, at_ms=now_ms(), modes={mode: result["run"] for mode, result in results.items()})
         return results
 
     def _log_outcome(self, outcome: DrillOutcome) -> dict[str, str]:

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import AssetAlias, BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from mirror_core.model.errors import BadRequest, HeldByRun, LostOwnership, Refused
 from mirror_core.model.names import MirrorName
 from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.text import escape_invisible
+from mirror_core.model.timing import now_ms
 from mirrorbook_airflow.airflow_variables import add_clusters, add_form_mirror
+from mirrorbook_airflow.asset_events import PROVED_ALIAS, READY_ALIAS, SYNCED_ALIAS, emit_event
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.hooks import get_home_folder
 from mirrorbook_airflow.mirror_lookup import (
@@ -58,15 +60,26 @@ MAX_LOGGED_FINDINGS: Final = 20
 class MirrorOperator(BaseOperator):
     template_fields: Sequence[str] = ("mirror",)
     timeout: ClassVar[timedelta] = READ_TIMEOUT
+    alias: ClassVar[AssetAlias | None] = None
+    """A good end is an event of its asset."""
 
     def __init__(self, *, mirror: str, **kwargs: Any) -> None:
-        super().__init__(**{**TASK_DEFAULTS, "execution_timeout": self.timeout, **kwargs})
+        super().__init__(**{**self._make_defaults(), **kwargs})
         self.mirror = mirror
 
     @classmethod
     def mapped_defaults(cls) -> dict[str, Any]:
         """Arguments for a mapped task, which `__init__` does not reach."""
-        return {**TASK_DEFAULTS, "execution_timeout": cls.timeout, "map_index_template": MAP_INDEX}
+        return {**cls._make_defaults(), "map_index_template": MAP_INDEX}
+
+    @classmethod
+    def _make_defaults(cls) -> dict[str, Any]:
+        outlets = {"outlets": [cls.alias]} if cls.alias else {}
+        return {**TASK_DEFAULTS, "execution_timeout": cls.timeout, **outlets}
+
+    def emit_done(self, context: Context, **details: object) -> None:
+        assert self.alias is not None
+        emit_event(MirrorName(self.mirror), self.alias, context, details)
 
 
 FILTERS: Final = frozenset({"topics", "exclude_topics", "groups"})
@@ -129,10 +142,12 @@ class SyncMirror(MirrorOperator):
     """Bring topics, configurations, access rights and group offsets over. Skipped while a run holds the mirror."""
 
     timeout = CHANGE_TIMEOUT
+    alias = SYNCED_ALIAS
 
     def execute(self, context: Context) -> dict[str, int]:
         from mirror_core.mirrors.mirror_commands import run_sync
 
+        begun_ms = now_ms()
         with airflow_errors():
             try:
                 report = run_sync(find_mirror(self.mirror)[0])
@@ -147,7 +162,9 @@ class SyncMirror(MirrorOperator):
             if report.refused:
                 reasons = [f"{row.part} {row.subject}: {row.reason}" for row in report.refused]
                 raise Refused(f"sync of mirror {self.mirror}, the rest is done", reasons)
-        return {"differences": sum(row.done for row in report.rows)}
+        done = {"differences": sum(row.done for row in report.rows)}
+        self.emit_done(context, at_ms=begun_ms, **done)
+        return done
 
 
 class ListMirrors(BaseOperator):
@@ -189,6 +206,7 @@ class CheckParity(MirrorOperator):
     """
 
     timeout = COPY_TIMEOUT
+    alias = PROVED_ALIAS
 
     def execute(self, context: Context) -> str:
         from mirror_core.evidence.expectation_suites import PARITY, TableExpectations
@@ -203,7 +221,7 @@ class CheckParity(MirrorOperator):
                 suite=PARITY, user_expectations=load_expectations(config, PARITY).for_mirror(MirrorName(self.mirror))
             )
             link, state = find_mirror_link(config, self.mirror)
-            scope = read_parity_scope(link, state)
+            begun_ms, scope = now_ms(), read_parity_scope(link, state)
             folder = _name_report_folder(ReportKind.PARITY, context)
             output = get_home_folder("evidence") / self.mirror / folder
             params = context["params"]
@@ -232,6 +250,8 @@ class CheckParity(MirrorOperator):
             ]
             listed = "".join(f"\n  - {line}" for line in details[:MAX_LOGGED_FINDINGS])
             raise AirflowFailException(f"parity of mirror {self.mirror}: {result.verdict}; {where}{listed}")
+        if not scope.left_out:
+            self.emit_done(context, at_ms=begun_ms, partitions=len(scope.ranges), report=result.report)
         return result.report
 
 
@@ -241,6 +261,8 @@ class CheckMirror(MirrorOperator):
 
     The path of the Data Docs is its result; where Airflow shows them, is in the log and in the error.
     """
+
+    alias = READY_ALIAS
 
     def execute(self, context: Context) -> str:
         from mirror_core.evidence.expectation_suites import READINESS, SYNC
@@ -258,12 +280,14 @@ class CheckMirror(MirrorOperator):
             folder = _name_report_folder(ReportKind.CHECK, context)
             output = get_home_folder("evidence") / self.mirror / folder
             check_writable(CHECK_NAME, output, CHECK_ADVICE)
+            begun_ms = now_ms()
             result = check_mirror(link, state, expectations, output)
         self.log.info("%s; tiers: %s", result.verdict, ", ".join(result.tiers) or "none")
         where = _log_report_path(self, ReportKind.CHECK, folder, result.report)
         if result.verdict is not ParityVerdict.PASSED:
             listed = "".join(f"\n  - {escape_invisible(line)}" for line in result.unmet[:MAX_LOGGED_FINDINGS])
             raise AirflowFailException(f"check of mirror {self.mirror}: {result.verdict}; {where}{listed}")
+        self.emit_done(context, at_ms=begun_ms, report=result.report)
         return result.report
 
 

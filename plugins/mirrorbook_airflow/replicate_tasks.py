@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.providers.standard.operators.trigger_dagrun import DagIsPaused, TriggerDagRunOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from mirror_core.model.errors import BadRequest, MirrorError, Refused
-from mirror_core.model.names import MirrorName
+from mirror_core.model.errors import BadRequest, Refused
+from mirror_core.model.names import MirrorName, get_base_name
 from mirror_core.model.text import parse_bytes_per_s
 from mirror_core.model.timing import now_ms
+from mirrorbook_airflow.asset_events import UNHEALTHY_ALIAS, emit_event
 from mirrorbook_airflow.data_plane_trigger import LIVED_KEY, DataPlaneTrigger, explain_watch_end
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.hooks import get_home_folder
-from mirrorbook_airflow.mirror_lookup import find_mirror, provide_mirror_config
+from mirrorbook_airflow.mirror_lookup import find_mirror
 from mirrorbook_airflow.operators import TASK_DEFAULTS, MirrorOperator, get_receipts_location
 from mirrorbook_airflow.params import NO_SPARK, must_start_data_planes, read_spark_conf
-from mirrorbook_airflow.switch_event import UNHEALTHY_ALIAS, emit_event
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -187,17 +187,7 @@ class WatchAgain(ReplicateMirror):
         reported_ms = (context["dag_run"].conf or {}).get(INCIDENT_KEY)
         if incident.pop(LIVED_KEY, False) or reported_ms is None:
             reported_ms = now_ms()
-            self._emit_unhealthy({**incident, "at_ms": reported_ms}, context)
+            emit_event(
+                get_base_name(MirrorName(self.mirror)), UNHEALTHY_ALIAS, context, {**incident, "at_ms": reported_ms}
+            )
         return {INCIDENT_KEY: reported_ms}
-
-    def _emit_unhealthy(self, details: Mapping[str, object], context: Context) -> None:
-        from mirror_core.state.mirror_link import load_clusters
-
-        name = MirrorName(self.mirror)
-        try:
-            for uri in emit_event(
-                load_clusters(provide_mirror_config(name)).hooks(name), name, UNHEALTHY_ALIAS, context, details
-            ):
-                self.log.info("asset event: %s", uri)
-        except MirrorError as error:  # the next watch is worth more than an event
-            self.log.warning("no asset event: %s", error)

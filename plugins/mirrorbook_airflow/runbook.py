@@ -43,6 +43,7 @@ from mirrorbook_airflow.approvals import (
     read_shown_plan,
     record_shown_plan,
 )
+from mirrorbook_airflow.asset_events import ACTIVE_ALIAS, FENCED_ALIAS, HOME_ALIAS, emit_home, emit_switched
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.markdown import PROVE_STEP, format_comparisons, format_plan
 from mirrorbook_airflow.mirror_lookup import find_mirror
@@ -51,7 +52,6 @@ from mirrorbook_airflow.page import get_page_root
 from mirrorbook_airflow.params import must_ask_two_people
 from mirrorbook_airflow.replicate_tasks import ReplicateMirror
 from mirrorbook_airflow.run_status import LAST_WORDS_TASK, LogMirrorStatus
-from mirrorbook_airflow.switch_event import FENCED_ALIAS, HOME_ALIAS, SWITCHED_ALIAS, emit_home, emit_switched
 from mirrorbook_airflow.worker_services import make_services
 
 if TYPE_CHECKING:
@@ -241,13 +241,12 @@ class RunAnnouncedStep(RunSteps):
         done = super().execute(context)
         with airflow_errors():
             link, state = find_mirror(self.mirror)
-        for uri in self.emit(link, state, str(done["run"]), context):
-            self.log.info("asset event: %s", uri)
+        self.emit(link, state, str(done["run"]), context)
         return done
 
 
 _ANNOUNCED_STEPS: Final = {
-    SWITCH_STEP: ((FENCED_ALIAS, SWITCHED_ALIAS), emit_switched),
+    SWITCH_STEP: ((FENCED_ALIAS, ACTIVE_ALIAS), emit_switched),
     list_step_names(RunKind.FAILBACK)[-1]: ((HOME_ALIAS,), emit_home),
 }
 """Steps with asset events: their aliases, and the emitter."""

@@ -24,6 +24,7 @@ from mirrorbook_airflow.approvals import (
     read_shown_plan,
     record_shown_plan,
 )
+from mirrorbook_airflow.asset_events import ACTIVE_ALIAS, FENCED_ALIAS, emit_switched
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.markdown import format_comparisons, format_set_plans
 from mirrorbook_airflow.mirror_lookup import find_mirror, find_set
@@ -38,7 +39,6 @@ from mirrorbook_airflow.runbook import (
     format_conductor,
     make_approval_tasks,
 )
-from mirrorbook_airflow.switch_event import FENCED_ALIAS, SWITCHED_ALIAS, emit_switched
 from mirrorbook_airflow.worker_services import make_services
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class AnnounceSwitchedSet(SetOperator):
     """Also when other mirrors have failed."""
 
     def __init__(self, *, begin: BaseOperator, **kwargs: Any) -> None:
-        super().__init__(outlets=[FENCED_ALIAS, SWITCHED_ALIAS], trigger_rule=TriggerRule.ALL_DONE, **kwargs)
+        super().__init__(outlets=[FENCED_ALIAS, ACTIVE_ALIAS], trigger_rule=TriggerRule.ALL_DONE, **kwargs)
         self.begin_task = begin.task_id
 
     def execute(self, context: Context) -> list[str]:
@@ -199,8 +199,7 @@ class AnnounceSwitchedSet(SetOperator):
             moved = failover.find_runs_after_step(attempt, SWITCH_STEP)
             mirrors = {name: find_mirror(name) for name in moved}
         for name, run in moved.items():
-            for uri in emit_switched(*mirrors[name], run, context):
-                self.log.info("asset event: %s", uri)
+            emit_switched(*mirrors[name], run, context)
         return [str(name) for name in moved]
 
 

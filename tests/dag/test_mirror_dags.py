@@ -19,6 +19,7 @@ from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.mirror import DesiredState, Mirror, TopicAccess
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import RunMode, RunState
+from mirror_core.model.timing import now_ms
 from mirror_core.runbook.drill import list_past_drills
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.planned_steps import PlannedSteps
@@ -53,6 +54,17 @@ def offered() -> list[str]:
     from airflow.models.variable import Variable
 
     return list(json.loads(Variable.get("mirrorbook_names"))["mirrors"]["west"])
+
+
+def events_of(mirror: MirrorName, state: str) -> list[dict[str, Any]]:
+    """Extras of the events of one of its assets."""
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as database:
+        query = select(AssetEvent.extra).join(AssetModel, AssetModel.id == AssetEvent.asset_id)
+        return [dict(row) for row in database.scalars(query.where(AssetModel.uri == f"mirrorbook://{mirror}/{state}"))]
 
 
 def test_create_records_starts_and_syncs_and_may_be_repeated(dag_bag: DagBag, pair: Pair, mirror: MirrorName) -> None:
@@ -105,7 +117,34 @@ def test_sync_of_one_mirror_is_green(dag_bag: DagBag, pair: Pair, mirror: Mirror
     params = {"mirror": mirror, "source": "east", "destination": "west", "topics": [new_topic(pair.east)]}
     assert run_dag(dag_bag.dags["mirror_create"], params).state == "success"
 
+    begun_ms = now_ms()
     assert run_dag(dag_bag.dags["mirror_sync"], {"mirrors": [mirror]}).state == "success"
+    created, synced = events_of(mirror, "synced")
+    assert created["at_ms"] < begun_ms < synced["at_ms"] < now_ms()
+    assert (synced["mirror"], {*synced}) == (mirror, {"mirror", "at_ms", "differences"})
+
+
+def test_proved_equal_is_told_only_when_all_was_compared_and_equal(
+    dag_bag: DagBag, pair: Pair, mirror: MirrorName
+) -> None:
+    topic = new_topic(pair.east)
+    params = {"mirror": mirror, "source": "east", "destination": "west", "topics": [topic]}
+    assert run_dag(dag_bag.dags["mirror_create"], params).state == "success"
+    link, _ = find_mirror_link(load_config(pair.config_path), mirror)
+    compare = {"mirrors": [mirror], "whole": True}
+    for _ in range(2):  # not even begun, then empty
+        run = run_dag(dag_bag.dags["mirror_parity"], compare)
+        assert {task.task_id: task.state for task in run.get_task_instances()}["parity"] == "failed"
+        assert events_of(mirror, "proved") == [], "nothing was compared: indeterminate"
+        replicate(link)
+    produce(pair.east, topic, 30)
+    replicate(link)
+    begun_ms = now_ms()
+    assert run_dag(dag_bag.dags["mirror_parity"], compare).state == "success"
+    [proved] = events_of(mirror, "proved")
+    assert begun_ms < proved["at_ms"] < now_ms()
+    assert (proved["mirror"], proved["partitions"]) == (mirror, 1)
+    assert Path(proved["report"]).exists()
 
 
 def test_the_dag_of_one_mirror_lists_it_only_while_it_is_started(
@@ -196,6 +235,7 @@ def test_a_comparison_is_red_where_something_else_is_expected_of_it(
         assert run_dag(dag_bag.dags["mirror_parity"], compare).state == "failed"
     finally:
         file.unlink()
+    assert len(events_of(mirror, "proved")) == 1, "the first one only"
     results = sorted((get_home_folder("evidence") / mirror).glob("parity-*/result.json"))
     (said,) = json.loads(results[-1].read_text(encoding="utf-8"))["unmet"]
     assert "expectations: parity[0]: expect_column_values_to_be_between(compared)" in said
@@ -225,6 +265,7 @@ def test_the_limits_of_tiers_are_judged_every_hour(dag_bag: DagBag, pair: Pair, 
     file.write_text(yaml.safe_dump({"expectations": {"tiers": [tier]}}), encoding="utf-8")
     try:
         assert states() == {**well, "check": "failed", "run": "failed"}
+        assert [ready["mirror"] for ready in events_of(mirror, "ready")] == [mirror], "as long as it was"
     finally:
         file.unlink()
 
@@ -380,6 +421,8 @@ def test_a_drill_is_run_and_cleaned_away(
         (mode, RunState.DONE) for mode in newest_first
     ]
     assert to_drill_name(mirror) not in state.mirrors
+    [drilled] = events_of(mirror, "drilled")
+    assert [*drilled["modes"]] == [str(mode) for mode in reversed(newest_first)]
 
 
 @pytest.fixture

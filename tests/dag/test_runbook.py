@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-import yaml
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AclOperation, ResourceType
 
@@ -140,8 +139,6 @@ def test_a_finished_run_that_is_cleared_after_a_failback_is_red_and_tells_of_not
     runbook: Runbook, tmp_path: Path
 ) -> None:
     airflow, (mirror, topic) = runbook.airflow, runbook.new_mirror(tmp_path)
-    hooks = {"mirrors": {str(mirror.name): {"switch": [{"name": "dags", "airflow": "asset"}]}}}
-    (airflow.folder / "mirrorbook" / "mirrors.yaml").write_text(yaml.safe_dump(hooks), encoding="utf-8")
     run = airflow.trigger(DAG, {"mirror": mirror.name, "pause": True})
     airflow.await_question(DAG, run, "approve", RUN_S)
     airflow.answer(DAG, run, "approve", "Approve")
@@ -160,7 +157,6 @@ def test_a_finished_run_that_is_cleared_after_a_failback_is_red_and_tells_of_not
     home = failback.begin(failback.plan().hash)
     failback.drive(home.id)
     go_home(failback, home.id)
-    (airflow.folder / "mirrorbook" / "mirrors.yaml").write_text(yaml.safe_dump(hooks), encoding="utf-8")
 
     body = {"dag_run_id": run, "dry_run": False, "include_downstream": True, "only_failed": False}
     for task in ("switch", "begin"):

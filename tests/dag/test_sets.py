@@ -79,7 +79,6 @@ def dag_run(
     first, second = both
     document = yaml.safe_load(first.pair.config_path.read_text(encoding="utf-8"))
     document["sets"] = {"shop": {"mirrors": [first.name, second.name]}}
-    document["mirrors"] = {str(first.name): {"switch": [{"name": "dags", "airflow": "asset"}]}}
     path = tmp_path / "mirrorbook.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     for module in (approvals, set_tasks):
@@ -91,7 +90,7 @@ def dag_run(
 
 def test_a_set_is_moved_by_its_tasks(dag_run: DagRun, both: tuple[Mirrored, Mirrored]) -> None:
     from airflow.sdk.exceptions import AirflowFailException
-    from mirrorbook_airflow.switch_event import SWITCHED_ALIAS
+    from mirrorbook_airflow.asset_events import ACTIVE_ALIAS
 
     plan = dag_run.execute("plan")
     for one in both:
@@ -113,8 +112,8 @@ def test_a_set_is_moved_by_its_tasks(dag_run: DagRun, both: tuple[Mirrored, Mirr
     assert Path(done["report"]).is_file()
     assert dag_run.execute("cut_over") == done, "begun again, it does something"
     assert dag_run.execute("switched") == [one.name for one in both]
-    emitted = [(e.dest_asset_key.uri, e.extra["mirror"]) for e in dag_run.events[SWITCHED_ALIAS].asset_alias_events]
-    assert emitted == [(f"mirrorbook://{both[0].name}/active", both[0].name)]
+    emitted = [(e.dest_asset_key.uri, e.extra["mirror"]) for e in dag_run.events[ACTIVE_ALIAS].asset_alias_events]
+    assert emitted == [(f"mirrorbook://{one.name}/active", one.name) for one in both]
     assert dag_run.execute("abort") == "nothing to abort: all runs have ended"
     for one in both:
         moved(one)

@@ -333,11 +333,7 @@ def test_a_finished_run_that_a_failback_has_ended_does_nothing_and_tells_of_noth
     switch = RunAnnouncedStep(task_id="switch", steps=("switch",), **common)
     told = list[str]()
 
-    def emit(link: MirrorLink, state: object, run: str, context: object) -> Iterator[str]:
-        told.append(run)
-        yield run
-
-    switch.emit = emit
+    switch.emit = lambda link, state, run, context: told.append(run)
     desk.held.go_on.set()
     first = desk.run
     assert desk.cli().drive(first).state is RunState.DONE

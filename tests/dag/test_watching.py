@@ -12,7 +12,6 @@ import pytest
 
 from mirror_core.model import timing
 from mirror_core.model.errors import BadRequest, Refused
-from mirror_core.model.hooks import AssetEvent, Hook, HookCommand
 from mirror_core.model.mirror import DesiredState, Lease, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.pending_fence import FenceAction, PendingFence
@@ -329,24 +328,17 @@ def test_the_trigger_survives_its_serialization() -> None:
 class Incident:
     """The task behind a watch that has failed, and what it does."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, call: object) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-
-        def hooks(name: MirrorName) -> tuple[Hook, ...]:
-            if isinstance(call, BadRequest):
-                raise call
-            return (Hook(name="one", call=call),)  # type: ignore[arg-type]
 
         self.begun: list[Any] = []
         monkeypatch.setattr(TriggerDagRunOperator, "execute", lambda task, context: self.begun.append(task.conf))
-        monkeypatch.setattr("mirrorbook_airflow.replicate_tasks.provide_mirror_config", lambda mirror: mirror)
-        monkeypatch.setattr("mirror_core.state.mirror_link.load_clusters", lambda path: SimpleNamespace(hooks=hooks))
 
     def told(self, conf: dict[str, object], found: dict[str, object] | None) -> list[Any]:
         """Of a run with this configuration, whose watch has left this; the events."""
         from airflow.sdk.execution_time.context import OutletEventAccessors
+        from mirrorbook_airflow.asset_events import UNHEALTHY_ALIAS
         from mirrorbook_airflow.replicate_tasks import INCIDENT_KEY, WatchAgain
-        from mirrorbook_airflow.switch_event import UNHEALTHY_ALIAS
 
         events = OutletEventAccessors()
         context: Any = {
@@ -365,7 +357,7 @@ class Incident:
 def test_an_incident_is_told_of_once_and_the_next_one_again(monkeypatch: pytest.MonkeyPatch) -> None:
     from mirrorbook_airflow import replicate_tasks
 
-    incident = Incident(monkeypatch, AssetEvent())
+    incident = Incident(monkeypatch)
     monkeypatch.setattr(replicate_tasks, "now_ms", lambda: NOW_MS)
     found = {"reason": "no heartbeat", "seen_ms": NOW_MS - 9000, "source": "east", "destination": "west"}
     wanted = (f"mirrorbook://{NAME}/unhealthy", {"mirror": NAME, **found, "at_ms": NOW_MS})
@@ -380,12 +372,3 @@ def test_an_incident_is_told_of_once_and_the_next_one_again(monkeypatch: pytest.
     # The data plane's clock is hours behind.
     [(_, extra)] = incident.told(after, {**found, "seen_ms": NOW_MS - HOURS_MS, "lived": True})
     assert extra["at_ms"] == incident.begun[-1]["incident"] == NOW_MS + 100_000
-
-
-@pytest.mark.parametrize("call", [HookCommand(("page",)), BadRequest("mirrors.yaml cannot be read")])
-def test_a_watch_goes_on_where_no_event_is_asked_for_or_none_can_be_emitted(
-    monkeypatch: pytest.MonkeyPatch, call: object
-) -> None:
-    incident = Incident(monkeypatch, call)
-    assert incident.told({}, None) == []
-    assert len(incident.begun) == 1

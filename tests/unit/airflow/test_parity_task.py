@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,18 +23,25 @@ from tests.support.check_runs import BEGUN, NAME
 from tests.support.cluster_names import LINK
 
 FOLDER = "parity-20260102T030405Z"
-CONTEXT: Any = {
-    "dag_run": SimpleNamespace(start_date=BEGUN),
-    "params": {"master": "none", "whole": False, "bytes_per_s": 0},
-}
 SHOWN = f"report: /mirrorbook/mirrors/{NAME}/reports/{FOLDER}/index.html, on this worker /"
 
 
 @pytest.fixture
-def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[ParityVerdict], str]:
+def context() -> Any:
+    from airflow.sdk.execution_time.context import OutletEventAccessors
+
+    return {
+        "dag_run": SimpleNamespace(start_date=BEGUN),
+        "params": {"master": "none", "whole": False, "bytes_per_s": 0},
+        "outlet_events": OutletEventAccessors(),
+    }
+
+
+@pytest.fixture
+def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, context: Any) -> Callable[..., str]:
     """The task, when a comparison ends like this."""
 
-    def executed(verdict: ParityVerdict) -> str:
+    def executed(verdict: ParityVerdict, **left_out: str) -> str:
         def check(source: str, destination: str, ranges: object, output: Path, so_far: object) -> SimpleNamespace:
             found = {
                 "verdict": verdict,
@@ -54,18 +62,34 @@ def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Parity
         monkeypatch.setattr(mirror_link, "load_clusters", lambda path: None)
         monkeypatch.setattr(mirror_link, "find_mirror_link", lambda config, name: (LINK, State()))
         monkeypatch.setattr(expectations, "load_expectations", lambda *_: UserExpectations())
-        monkeypatch.setattr(comparable_ranges, "read_parity_scope", lambda *_: SimpleNamespace(ranges=(), left_out={}))
+        monkeypatch.setattr(
+            comparable_ranges, "read_parity_scope", lambda *_: SimpleNamespace(ranges=(), left_out=left_out)
+        )
         monkeypatch.setattr(incremental_verification, "compare_and_record", compare)
-        return operators.CheckParity(task_id="parity", mirror=NAME).execute(CONTEXT)
+        return operators.CheckParity(task_id="parity", mirror=NAME).execute(context)
 
     return executed
 
 
 def test_the_report_of_a_comparison_is_named_as_airflow_shows_it(
-    execute: Callable[[ParityVerdict], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    execute: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert execute(ParityVerdict.PASSED) == str(tmp_path / "evidence" / NAME / FOLDER / "index.html")
     assert SHOWN in capsys.readouterr().out
     with pytest.raises(AirflowFailException, match=SHOWN) as red:
         execute(ParityVerdict.FAILED)
     assert "a record is missing" in str(red.value)
+
+
+@pytest.mark.parametrize("verdict", [*ParityVerdict])
+@pytest.mark.parametrize("left_out", [{}, {"t-1": "FAILED"}])
+def test_proved_equal_is_told_only_of_what_was_compared_whole_and_found_equal(
+    execute: Callable[..., str], context: Any, verdict: ParityVerdict, left_out: dict[str, str]
+) -> None:
+    from mirrorbook_airflow.asset_events import PROVED_ALIAS
+
+    passed = verdict is ParityVerdict.PASSED
+    with nullcontext() if passed else pytest.raises(AirflowFailException):
+        execute(verdict, **left_out)
+    events = context["outlet_events"][PROVED_ALIAS].asset_alias_events
+    assert [event.dest_asset_key.uri for event in events] == [f"mirrorbook://{NAME}/proved"] * (passed and not left_out)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.execution_time.context import OutletEventAccessors
 from mirrorbook_airflow import operators
 
 from mirror_core.decide.expectation_config import JudgedTable, TopicTier, UserExpectations
@@ -25,7 +26,11 @@ from tests.support.check_runs import BEGUN, NAME
 from tests.support.cluster_names import LINK
 from tests.support.mirror_views import RUN
 
-CONTEXT: Any = {"dag_run": SimpleNamespace(start_date=BEGUN), "params": {}}
+CONTEXT: Any = {
+    "dag_run": SimpleNamespace(start_date=BEGUN),
+    "params": {},
+    "outlet_events": OutletEventAccessors(),
+}
 WELL = ExpectationResult(what="expect_a(lag)", by="", held=True)
 FAILED = ExpectationResult(what="expect_b(behind_s)", by="tier mine: max_lag_s 5", held=False, where="t-0: 9.0")
 UNKNOWN = ExpectationResult(what="expect_c(lag)", by="", held=False, known=False, where="t-1: unknown")

@@ -1,4 +1,4 @@
-"""Applications that are DAGs: events of the mirror's assets, if its hooks ask for them."""
+"""Applications that are DAGs: events of the mirror's assets."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
 
 from mirror_core.decide.steps import list_step_names
-from mirror_core.kafka.config import load_config
-from mirror_core.model.hooks import AssetEvent, Hook
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import RunKind, RunMode, StepRecord, StepState
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.state.state_records import State
 from tests.support.failover_runs import app_topic
 from tests.support.kafka_clients import Pair, produce
-from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.mirrored_topics import new_mirror
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag
@@ -27,25 +24,17 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]  # Airflow's own warnings
 
 
-@pytest.mark.parametrize("asked", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_the_switch_emits_an_asset_event(
-    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool
-) -> None:
+def test_the_switch_emits_an_asset_event(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.providers.standard.operators.empty import EmptyOperator
     from airflow.sdk.execution_time.context import OutletEventAccessors
     from mirrorbook_airflow import runbook
+    from mirrorbook_airflow.asset_events import ACTIVE_ALIAS, FENCED_ALIAS
     from mirrorbook_airflow.runbook import RunAnnouncedStep
-    from mirrorbook_airflow.switch_event import FENCED_ALIAS, SWITCHED_ALIAS
 
     topic = app_topic(pair)
     produce(pair.east, topic, 5)
-    made = new_mirror(pair, tmp_path, topic)
-    made.copy()
-    document = yaml.safe_load(pair.config_path.read_text(encoding="utf-8"))
-    document["mirrors"] = {made.name: {"switch": [{"name": "dags", "airflow": "asset"}] if asked else []}}
-    path = tmp_path / "mirrorbook.yaml"
-    path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    mirrored = Mirrored(pair, load_config(path), MirrorName(made.name), tmp_path)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
     failover = mirrored.failover
     run = failover.begin(failover.plan(RunMode.PLANNED).hash).id
     order = list_step_names(RunKind.FAILOVER)
@@ -76,15 +65,15 @@ def test_the_switch_emits_an_asset_event(
     of_all = {"mirror": mirrored.name, "run": run}
     fenced = {**of_all, "cluster": "east", "at_ms": steps[run, "fence"].ended_ms}
     switched = {**of_all, "active": "west", "at_ms": steps[run, "switch"].ended_ms}
-    for kind, asset, wanted in ((FENCED_ALIAS, "fenced", fenced), (SWITCHED_ALIAS, "active", switched)):
+    for kind, asset, wanted in ((FENCED_ALIAS, "fenced", fenced), (ACTIVE_ALIAS, "active", switched)):
         emitted = [(event.dest_asset_key.uri, event.extra) for event in outlets[kind].asset_alias_events]
-        assert emitted == ([(f"mirrorbook://{mirrored.name}/{asset}", wanted)] if asked else [])
+        assert emitted == [(f"mirrorbook://{mirrored.name}/{asset}", wanted)]
     shown = mirrored.state.steps[run, "switch"].evidence
     assert shown["failed_hooks"] == ()
 
 
 class Told:
-    """A link with a hook that asks for events, and what a task would emit."""
+    """A link, and what a task would emit."""
 
     def __init__(self, **ended_ms: int) -> None:
         from airflow.sdk.execution_time.context import OutletEventAccessors
@@ -92,8 +81,7 @@ class Told:
         self.events = OutletEventAccessors()
         self.context: Any = {"outlet_events": self.events}
         mirror = SimpleNamespace(name=MirrorName("m-back"), source=ClusterName("west"), destination=ClusterName("east"))
-        hooks = (Hook(name="dags", call=AssetEvent()),)
-        self.link: Any = SimpleNamespace(mirror=mirror, config=SimpleNamespace(hooks=lambda name: hooks))
+        self.link: Any = SimpleNamespace(mirror=mirror)
         self.state = State()
         for step, at_ms in ended_ms.items():
             self.state.steps["r1", step] = StepRecord(
@@ -102,22 +90,24 @@ class Told:
 
 
 def test_a_source_that_was_given_up_was_not_fenced() -> None:
-    from mirrorbook_airflow.switch_event import SWITCHED_ALIAS, emit_switched
+    from mirrorbook_airflow.asset_events import ACTIVE_ALIAS, emit_switched
 
     told = Told(switch=5)
-    assert [*emit_switched(told.link, told.state, "r1", told.context)] == ["mirrorbook://m/active"]
-    [event] = told.events[SWITCHED_ALIAS].asset_alias_events
+    emit_switched(told.link, told.state, "r1", told.context)
+    [event] = told.events[ACTIVE_ALIAS].asset_alias_events
+    assert event.dest_asset_key.uri == "mirrorbook://m/active"
     assert event.extra == {"mirror": "m", "active": "east", "run": "r1", "at_ms": 5}
 
 
 def test_the_end_of_a_failback_is_told_of(dag_bag: DagBag) -> None:
+    from mirrorbook_airflow.asset_events import HOME_ALIAS, emit_home
     from mirrorbook_airflow.runbook import RunAnnouncedStep
-    from mirrorbook_airflow.switch_event import HOME_ALIAS, emit_home
 
     told = Told(reprotect=7)
     told.link.mirror.name = MirrorName("m")
-    assert [*emit_home(told.link, told.state, "r1", told.context)] == ["mirrorbook://m/home"]
+    emit_home(told.link, told.state, "r1", told.context)
     [event] = told.events[HOME_ALIAS].asset_alias_events
+    assert event.dest_asset_key.uri == "mirrorbook://m/home"
     assert event.extra == {"mirror": "m", "active": "west", "run": "r1", "at_ms": 7}
     task = dag_bag.dags["mirror_failback"].get_task("reprotect")
     assert isinstance(task, RunAnnouncedStep)
