@@ -267,7 +267,8 @@ def _run_to_end(
             decision = failover.decide()
             with status_on_failure(failback, started):
                 _confirm_way_home(failback, started, decision, yes=yes, as_json=as_json)
-            under_way = failover.begin(decision.plan.hash, approved_by=(make_own_approval(failover.started_by),))
+            approval = make_own_approval(failover.started_by, failover.link)
+            under_way = failover.begin(decision.plan.hash, approved_by=(approval,))
         must_ask = not (no_pause or yes) and must_confirm_before_fence(
             under_way, is_noticed=failover.has_disturbed(under_way)
         )

@@ -151,9 +151,9 @@ def run_set(
             return
         _refuse_unseen_sources(set_failover, set_plan, plan_hash, yes=yes)
         _confirm_set(name, set_failover, set_plan, yes=yes, as_json=as_json)
-        attempt = set_failover.begin(
-            set_plan.hash, approved_by=(make_own_approval(set_failover.started_by),), silent=set_plan.silent
-        )
+        first = set_failover.get_link(set_failover.mirror_set.mirrors[0])
+        approval = make_own_approval(set_failover.started_by, first)
+        attempt = set_failover.begin(set_plan.hash, approved_by=(approval,), silent=set_plan.silent)
     else:
         if not as_json:
             print_line(f"{attempt} has not ended: " + "; ".join(set_failover.format_phases(attempt)))

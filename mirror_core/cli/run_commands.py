@@ -35,7 +35,6 @@ from mirror_core.model.figures import format_figures
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.run import Approval, Run, RunMode, RunState, StepRecord, shorten_hash
 from mirror_core.model.text import escape_invisible
-from mirror_core.model.timing import now_ms
 from mirror_core.runbook.conductor import Conductor
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.run_outcome import read_run_outcome
@@ -185,9 +184,8 @@ def begin_run(
     as_json: bool,
 ) -> Run:
     """`silent`: see `Conductor.begin`."""
-    run = conductor.begin(
-        decision.plan.hash, choice, approved_by=(make_own_approval(conductor.started_by),), silent=silent
-    )
+    approval = make_own_approval(conductor.started_by, conductor.link)
+    run = conductor.begin(decision.plan.hash, choice, approved_by=(approval,), silent=silent)
     if not as_json:
         print_line_or_continue(
             f"run {run.id}; after a crash: mirrorbook {conductor.KIND} resume {conductor.link.mirror.name}"
@@ -195,8 +193,8 @@ def begin_run(
     return run
 
 
-def make_own_approval(person: str) -> Approval:
-    return make_approval(secrets.token_hex(8), person, person, now_ms())
+def make_own_approval(person: str, link: MirrorLink) -> Approval:
+    return make_approval(secrets.token_hex(8), person, person, read_broker_time_ms(link.destination))
 
 
 def prove_and_confirm(conductor: Conductor[Any], run: Run, *, take_over: bool = False, as_json: bool) -> str:

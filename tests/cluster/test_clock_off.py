@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 
+from mirror_core.cli.run_commands import begin_run, find_expired_approval
 from mirror_core.decide.approval_rules import ApprovalPolicy, make_approval
 from mirror_core.decide.process_liveness import WatcherState
 from mirror_core.decide.run_result import measure_outage
@@ -426,6 +427,27 @@ def test_approvals_expire_by_the_brokers_clock(
         run = failover.begin(plan.hash, RunMode.PLANNED, approved_by=policy)
         assert failover.abort(run.id).state is RunState.ABORTED
     clock.hours = 0
+
+
+@pytest.mark.parametrize("hours", [2, -2])
+def test_a_yes_on_a_terminal_is_dated_by_the_brokers_clock(
+    pair: Pair, tmp_path: Path, clock: ShiftedClock, hours: int
+) -> None:
+    """It holds for an hour, and not for three; and whoever resumes at once is not asked again."""
+    topic = app_topic(pair)
+    produce(pair.east, topic, 5)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    failover, begun_ms = mirrored.failover, now_ms()
+    clock.hours = hours
+    run = begin_run(failover, failover.decide(RunMode.PLANNED), RunMode.PLANNED, as_json=True)
+    asked_again = find_expired_approval(failover, run)
+    clock.hours = 0
+    (approval,) = run.approvals
+    assert asked_again == ""
+    assert approval.at_ms is not None
+    assert begun_ms - 60_000 < approval.at_ms < now_ms() + 60_000
+    assert failover.abort(run.id).state is RunState.ABORTED
 
 
 @pytest.mark.parametrize("hours", [-2, pytest.param(2, marks=pytest.mark.slow)])

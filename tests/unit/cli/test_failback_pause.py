@@ -117,6 +117,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setattr(failback, name, lambda *arguments, **options: None)
     monkeypatch.setattr(run_commands, "print_plan", lambda *arguments, **options: None)
     monkeypatch.setattr(run_commands, "read_run_outcome", lambda link, run: ())
+    monkeypatch.setattr(run_commands, "read_broker_time_ms", lambda cluster: 1)
     return questions
 
 

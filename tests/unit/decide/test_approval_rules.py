@@ -38,6 +38,7 @@ from mirror_core.rights.acl_rules import build_denial
 from mirror_core.runbook.failover_conductor import has_disturbed_applications
 from mirror_core.state.journal import make_begin_entry
 from mirror_core.state.state_records import State
+from tests.support.cluster_names import LINK
 from tests.support.memory_state import MemoryLog
 
 ANN = Approval(id="1", name="ann", at_ms=1000)
@@ -311,11 +312,11 @@ def test_a_task_that_reads_its_answer_again_has_the_same_approval() -> None:
     assert explain_used_approvals([given_up], (make_approval("a2", ANN.id, ANN.name, AT_MS),)) == ()
 
 
-def test_whoever_agrees_on_a_terminal_gives_one_approval_for_one_run() -> None:
-    one, other = make_own_approval("ann@desk"), make_own_approval("ann@desk")
+def test_whoever_agrees_on_a_terminal_gives_one_approval_for_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_commands, "read_broker_time_ms", lambda cluster: AT_MS)
+    one, other = make_own_approval("ann@desk", LINK), make_own_approval("ann@desk", LINK)
     assert (one.id, one.name) == ("ann@desk", "ann@desk")
-    assert one.at_ms is not None
-    assert one.until_ms == one.at_ms + HOUR_MS
+    assert (one.at_ms, one.until_ms) == (AT_MS, AT_MS + HOUR_MS)
     assert one.approval_id != other.approval_id
 
 
