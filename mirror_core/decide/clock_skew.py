@@ -44,6 +44,11 @@ def to_owner_clock_ms(now_ms: int, ahead_ms: int | None, lease: Lease | None, ap
     )
 
 
+def from_owner_clock_ms(owner_ms: int, lease: Lease | None, appended_ms: int | None) -> int:
+    """A time that the lease's owner gave, by the brokers' clock. `appended_ms`: as for `to_owner_clock_ms`."""
+    return owner_ms - compute_writer_ahead_ms(lease.heartbeat_ms if lease else None, appended_ms)
+
+
 def to_broker_clock_ms(now_ms: int, ahead_ms: int | None) -> int:
     """`now_ms`: this machine's clock, which is ahead of the brokers' by `ahead_ms`; None: unknown."""
     return now_ms if ahead_ms is None or abs(ahead_ms) <= MAX_CLOCK_SKEW_MS else now_ms - ahead_ms
@@ -52,7 +57,7 @@ def to_broker_clock_ms(now_ms: int, ahead_ms: int | None) -> int:
 def to_local_clock_ms(written_ms: int, ahead_ms: int | None, appended_ms: int | None) -> int:
     """A record's time, by this machine's clock, which is ahead of the brokers' by `ahead_ms`; None: unknown.
 
-    `written_ms` is by the clock of whoever wrote it; `appended_ms` by the brokers'.
+    `written_ms` is by the clock of whoever wrote it; `appended_ms` by the brokers', None where that one is theirs, too.
     """
     if ahead_ms is None:
         return written_ms

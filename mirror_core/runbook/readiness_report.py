@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from msgspec import UNSET
 
-from mirror_core.decide.clock_skew import compute_writer_ahead_ms, to_broker_clock_ms
+from mirror_core.decide.clock_skew import from_owner_clock_ms, to_broker_clock_ms
 from mirror_core.decide.failover_readiness import (
     FreshnessKind,
     PointWeight,
@@ -102,8 +102,9 @@ def _read_known_times(name: MirrorName, state: State) -> dict[FreshnessKind, int
     """By the brokers' clock."""
     groups, proof = state.groups.get(name), state.verifications.get(name)
     if groups is not None:
-        writer_ahead_ms = compute_writer_ahead_ms(groups.synced_ms, state.find_append_time_ms(groups))
-        groups = replace(groups, synced_ms=groups.synced_ms - writer_ahead_ms)
+        lease = state.leases.get(name)  # the sync began long before its record was appended
+        synced_ms = from_owner_clock_ms(groups.synced_ms, lease, state.find_append_time_ms(lease))
+        groups = replace(groups, synced_ms=synced_ms)
     return dict(list_newest_times(name, groups, proof, iter(state.runs.values()), state.partitions.get(name, {})))
 
 

@@ -115,8 +115,7 @@ def find_watcher_status(
         return WatcherStatus(state=WatcherState.UNKNOWN, mirror=mirror, text=text)
     fence, heartbeat = state.pending_fences.get(mirror), find_watcher_heartbeat(mirror, state.checkpoints)
     if fence is not None:
-        since_ms = to_local_clock_ms(fence.since_ms, clock_ahead_ms, state.find_append_time_ms(fence))
-        fence = replace(fence, since_ms=since_ms)
+        fence = replace(fence, since_ms=to_local_clock_ms(fence.since_ms, clock_ahead_ms, None))
     if heartbeat is not None:
         record = state.checkpoints[mirror, WATCHER_STEP, WatcherHeartbeat.__name__]
         at = to_local_clock_ms(heartbeat.at_ms, clock_ahead_ms, state.find_append_time_ms(record))

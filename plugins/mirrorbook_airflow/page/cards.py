@@ -196,8 +196,7 @@ def make_comparison_card(
 
 
 def compute_group_sync_age(cluster: ClusterSnapshot, mirror: Mirror, now_ms: int) -> Age:
-    groups = cluster.state.groups.get(mirror.name)
-    return compute_age(cluster.to_local_time_ms(groups, groups.synced_ms) if groups else None, now_ms)
+    return compute_age(cluster.find_group_sync_ms(mirror.name), now_ms)
 
 
 def explain_incomplete_snapshot(cluster: ClusterSnapshot, snapshot: MirrorView | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mirror_core.decide.clock_skew import to_broker_clock_ms, to_local_clock_ms
+from mirror_core.decide.clock_skew import from_owner_clock_ms, to_broker_clock_ms, to_local_clock_ms
 from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.failover_readiness import ReadinessPoint, UnplannedForecast
 from mirror_core.decide.loss_bound import LossBound
@@ -19,7 +19,7 @@ from mirror_core.model.sync_state import DriftRow
 from mirror_core.model.timing import MAX_FRESH_AGE_S
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.run_heartbeat import find_conductor_status
-from mirror_core.state.state_records import State, StateRecord
+from mirror_core.state.state_records import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,13 @@ class ClusterSnapshot:
         """As the times of runs, comparisons and drills are."""
         return to_broker_clock_ms(now_ms, self.clock_ahead_ms)
 
-    def to_local_time_ms(self, record: StateRecord, written_ms: int) -> int:
-        """A time in a record, by this machine's clock."""
-        return to_local_clock_ms(written_ms, self.clock_ahead_ms, self.state.find_append_time_ms(record))
+    def find_group_sync_ms(self, mirror: MirrorName) -> int | None:
+        """By this machine's clock."""
+        groups, lease = self.state.groups.get(mirror), self.state.leases.get(mirror)
+        if groups is None:
+            return None
+        synced_ms = from_owner_clock_ms(groups.synced_ms, lease, self.state.find_append_time_ms(lease))
+        return to_local_clock_ms(synced_ms, self.clock_ahead_ms, None)
 
     def find_conductor_status(self, run: Run, now_ms: int) -> ConductorStatus:
         if self.unreachable_reason or now_ms - self.at_ms > MAX_FRESH_AGE_S * 1000:

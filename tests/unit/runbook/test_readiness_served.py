@@ -22,14 +22,14 @@ from mirror_core.decide.process_liveness import WATCHER_STEP as WATCH
 from mirror_core.kafka.config import Config
 from mirror_core.mirrors.readiness_metrics import ReadinessCollector
 from mirror_core.model.errors import MirrorError, Unreachable
-from mirror_core.model.mirror import DesiredState, GroupSyncTime
+from mirror_core.model.mirror import DesiredState, GroupSyncTime, Lease
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run_checkpoints import RunHeartbeat, WatcherHeartbeat
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook import readiness_report
 from mirror_core.state.journal import make_checkpoint
-from mirror_core.state.state_records import State
+from mirror_core.state.state_records import State, format_key
 from tests.support.cluster_names import LINK
 from tests.support.mirror_views import RUN
 from tests.support.readiness_views import VIEW
@@ -237,3 +237,15 @@ def test_a_state_topic_that_lost_its_beginning_is_a_point_of_readiness() -> None
         return {point.finding.code for point in points if point.remedy}
 
     assert find_codes(State(deleted_before=7)) - find_codes(State()) == {"state_records_deleted"}
+
+
+@pytest.mark.parametrize("writer_ahead_ms", [0, 7_200_000, -7_200_000])
+def test_a_sync_is_as_old_as_its_beginning_however_long_it_took(writer_ahead_ms: int) -> None:
+    """By the clock of the lease's owner, which may be wrong."""
+    now, name = now_ms(), LINK.mirror.name
+    lease = Lease(mirror=name, owner="o", generation=1, heartbeat_ms=now + writer_ahead_ms, writers_until_ms=now)
+    groups = GroupSyncTime(mirror=name, synced_ms=now - 720_000 + writer_ahead_ms, followed=False)
+    state = state_of(lease, groups)
+    state.append_times |= {format_key(lease): now, format_key(groups): now}
+    points = {point.finding.code: point.finding for point in readiness_report.find_recorded_points(name, state, now)}
+    assert points["done_long_ago"].values["kind"] == FreshnessKind.GROUPS
