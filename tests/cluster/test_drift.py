@@ -263,6 +263,10 @@ def test_a_policy_for_all_topics_does_not_make_brokers_forget_mirrors_and_fences
         else:
             with ClusterClient(mirrored.link.destination) as control:
                 ensure_state_topic(control)
-        assert STATE_TOPIC_CONFIGS.items() <= describe_state_topic(pair.west).effective.items()
+        wait_until(
+            lambda: STATE_TOPIC_CONFIGS.items() <= describe_state_topic(pair.west).effective.items(),
+            timeout_s=TIMEOUT_S,
+            why="the broker has taken the corrected settings over",
+        )
         with pytest.raises(RemoteFault, match="policy_violation"):
             delete_records(client, {Partition(STATE_TOPIC, 0): Offset(1)})

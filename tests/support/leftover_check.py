@@ -10,22 +10,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from kio.schema.errors import ErrorCode
-
 from mirror_core.kafka.acl_requests import BrokerAcls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.log_reader import LogReader
-from mirror_core.kafka.topics import alter_configs, delete_records, delete_topics
+from mirror_core.kafka.topics import delete_topics
+from mirror_core.mirrors.creation import ensure_state_topic
 from mirror_core.model.acl import Acl, Permission
-from mirror_core.model.errors import RemoteFault
 from mirror_core.model.mirror import is_lease_fresh
 from mirror_core.model.names import ACTIVE_TOPIC, MirrorName, Offset, Partition
 from mirror_core.model.timing import MAX_FRESH_AGE_S, now_ms
 from mirror_core.state.state_records import STATE_TOPIC, State
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.cluster_admin import admin_config, as_admin, undecided
-from tests.support.kafka_clients import TIMEOUT_S
 from tests.support.waiting import wait_until
 
 SHARED: Final = (STATE_TOPIC, ACTIVE_TOPIC, "__consumer_offsets")
@@ -67,19 +64,10 @@ class Leftovers:
             delete_topics(client, [topic for topic in client.metadata().topics if topic not in BROKERS_OWN])
             if not self._read:
                 return
-            alter_configs(client, {STATE_TOPIC: {"cleanup.policy": "compact,delete"}})
-            wait_until(lambda: self._deleted(client), timeout_s=TIMEOUT_S, why="the broker takes the policy over")
-            alter_configs(client, {STATE_TOPIC: {"cleanup.policy": "compact"}})
-
-    def _deleted(self, client: ClusterClient) -> bool:
-        """Records of a topic that is compacted only are not for deletion, as far as its broker knows by now."""
-        try:
-            delete_records(client, {_STATE: self._read})
-        except RemoteFault as error:
-            if ErrorCode.policy_violation.name not in str(error):
-                raise
-            return False
-        return True
+            # Anew, not emptied: a state topic whose first records are gone may have forgotten a fence, and is told of.
+            delete_topics(client, [STATE_TOPIC])
+            ensure_state_topic(client)
+            self._read = _BEGINNING
 
     def _denials(self, client: ClusterClient) -> Iterator[str]:
         """The fixture `rights` puts back what a test changes: these are of what was done around the tests."""
@@ -94,7 +82,7 @@ class Leftovers:
 
             def beats() -> dict[MirrorName, int]:
                 end = list_offsets(client, [_STATE], OffsetPoint.STABLE_END)[_STATE]
-                self._read = max(self._read, reader.log_start(_STATE))  # another one's tests have forgotten
+                self._read = self._read if self._read <= end else _BEGINNING  # another one's tests have forgotten
                 for _, record in reader.records(_STATE, self._read, end):
                     state.apply((record.key or b"").decode("utf-8", "replace"), record.value)
                 self._read = end
