@@ -120,9 +120,9 @@ class MirrorSnapshot:
     is_drained: bool = False
     source_observation: SourceObservation | None = None
     observer_ahead_ms: int = 0
-    owner_ahead_ms: int = 0
-    """By how much the lease's owner is ahead of the brokers, as far as that is known."""
     """How far the observation's times are ahead of the brokers' clock."""
+    owner_ahead_ms: int = 0
+    """How far the clock of the lease's owner is ahead of the brokers' clock. 0 if unknown."""
     verification: MirrorVerification | None = None
     unknown_scram_users: tuple[str, ...] = ()
     groups: GroupSyncTime | None = None

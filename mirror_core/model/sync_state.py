@@ -115,7 +115,7 @@ class GroupCoverage(StrEnum):
 
     SYNCED = "synced"
     CLAMPED = "clamped"
-    """Committed inside the destination's log, which does not reach the source's offset."""
+    """The destination's log does not contain the source's offset: the nearest one in it was committed."""
     REFUSED = "refused"
     """Nothing could be committed."""
     SKIPPED = "skipped"

@@ -126,7 +126,7 @@ class State:
     unreadable: dict[str, str] = field(default_factory=dict)
     """By key, with the reason."""
     deleted_before: int = field(default=0, compare=False)
-    """Log start. Above 0: brokers deleted records, which compaction never does, and what is missing is unknown."""
+    """Log start. Above 0: records were deleted, since compaction never moves it, and which ones is unknown."""
     _pieces: dict[str, dict[int, bytes]] = field(default_factory=dict)
     """For incomplete values."""
     _heads: dict[str, SplitValueHead] = field(default_factory=dict)
