@@ -13,7 +13,6 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.names import MirrorName
 
 HOOK_TIMEOUT_S: Final = 30.0
 HOOK_RETRIES: Final = 3
@@ -38,15 +37,10 @@ class HookRequest:
     json: Mapping[str, object] = field(default_factory=dict, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class AssetEvent:
-    """Emitted by Airflow's own task of the step."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hook:
     name: str
-    call: HookCommand | HookRequest | AssetEvent
+    call: HookCommand | HookRequest
     timeout_s: float = HOOK_TIMEOUT_S
     """Per attempt."""
     retries: int = HOOK_RETRIES
@@ -59,13 +53,7 @@ class Hook:
                 call_text = f"command {self.call.argv[0]}"
             case HookRequest():
                 call_text = f"HTTP {self.call.method} to {urlsplit(self.call.url).hostname}"
-            case AssetEvent():
-                return "asset event, emitted by Airflow"
         return f"{call_text}, at most {self.retries + 1} time(s), {self.timeout_s:g} s each"
-
-
-def format_asset_uri(mirror: MirrorName, event: str = "active") -> str:
-    return f"mirrorbook://{mirror}/{event}"
 
 
 def parse_hooks(location: str, raw: object) -> tuple[Hook, ...]:
@@ -89,22 +77,18 @@ def parse_command_hook(location: str, name: str, raw: object) -> Hook:
 
 
 def _parse_hook(location: str, raw: object) -> Hook:
-    fields = _check_mapping(
-        location, raw, {"name", "timeout_s", "retries", "command", "environment", "http", "airflow"}
-    )
+    fields = _check_mapping(location, raw, {"name", "timeout_s", "retries", "command", "environment", "http"})
     name = fields.get("name")
     if not isinstance(name, str) or not name.isprintable() or not name.strip():
         raise BadRequest(f"{location}: needs a name")
-    kinds = [kind for kind in ("command", "http", "airflow") if kind in fields]
+    kinds = [kind for kind in ("command", "http") if kind in fields]
     if len(kinds) != 1:
-        raise BadRequest(f"{location} ({name}): needs one of command, http, airflow")
+        raise BadRequest(f"{location} ({name}): needs either command or http")
     kind = kinds[0]
     return _build_hook(location, name, _CALL_PARSERS[kind](f"{location}.{kind}", fields[kind]), fields)
 
 
-def _build_hook(
-    location: str, name: str, call: HookCommand | HookRequest | AssetEvent, fields: Mapping[str, object]
-) -> Hook:
+def _build_hook(location: str, name: str, call: HookCommand | HookRequest, fields: Mapping[str, object]) -> Hook:
     if "environment" in fields:
         if not isinstance(call, HookCommand):
             raise BadRequest(f"{location}.environment: only for a command")
@@ -149,14 +133,8 @@ def _parse_request(location: str, raw: object) -> HookRequest:
     return HookRequest(url, method, {name: str(value) for name, value in headers.items()}, body)
 
 
-def _parse_asset(location: str, raw: object) -> AssetEvent:
-    if raw != "asset":
-        raise BadRequest(f"{location}: must be `asset`")
-    return AssetEvent()
-
-
-_CALL_PARSERS: Final[Mapping[str, Callable[[str, object], HookCommand | HookRequest | AssetEvent]]] = MappingProxyType(
-    {"command": _parse_command, "http": _parse_request, "airflow": _parse_asset}
+_CALL_PARSERS: Final[Mapping[str, Callable[[str, object], HookCommand | HookRequest]]] = MappingProxyType(
+    {"command": _parse_command, "http": _parse_request}
 )
 
 

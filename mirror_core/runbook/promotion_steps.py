@@ -253,7 +253,7 @@ class PromotionSteps(StepContext):
         return open_destination(self.link, closable_cluster, record_opening)
 
     def switch(self) -> StepEvidence:
-        return switch(self.link, self.journal, by_airflow=self.services.by_airflow)
+        return switch(self.link, self.journal)
 
     def canary(self) -> StepEvidence:
         payload = f"run {self.journal.run_id}"

@@ -79,7 +79,6 @@ class Services:
     open_copy_folder: Callable[[str], Folder] = _open_private_folder
     """Opens the folder for copies of bundles. Raises BadRequest if unreachable."""
     open_receipts: Callable[[str], Folder] = open_local_folder
-    by_airflow: bool = False
 
     def run_dir(self, run_id: str) -> Path:
         folder = self.evidence_dir / f"run-{run_id}"

@@ -19,7 +19,7 @@ from mirror_core.decide.mirror_snapshot import UnseenCluster
 from mirror_core.kafka.config import Config
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.figures import FigureKey, FigureValue, limit_names
-from mirror_core.model.hooks import HOOK_VARIABLE_PREFIX, AssetEvent, Hook, HookCommand, HookRequest, format_asset_uri
+from mirror_core.model.hooks import HOOK_VARIABLE_PREFIX, Hook, HookCommand, HookRequest
 from mirror_core.model.logs import get_logger
 from mirror_core.model.names import ClusterName, get_base_name
 from mirror_core.model.run import RunMode, StepEvidence
@@ -37,8 +37,8 @@ SWITCH_STEP: Final = "switch"
 _log = get_logger(__name__)
 
 
-def switch(link: MirrorLink, journal: Journal, *, by_airflow: bool) -> StepEvidence:
-    """Fails only if the mirror was taken over. `by_airflow`: the task emits the asset event itself."""
+def switch(link: MirrorLink, journal: Journal) -> StepEvidence:
+    """Fails only if the mirror was taken over."""
     announcement = _load_announcement(link, journal)
     source_query = Query(lambda: announce_active_cluster(link.source, announcement, TIMEOUTS.silent_source_s))
     deadline = time.monotonic() + (
@@ -50,7 +50,7 @@ def switch(link: MirrorLink, journal: Journal, *, by_airflow: bool) -> StepEvide
         )
     except MirrorError as error:
         destination_result = UnseenCluster(str(error))
-    hook_results = run_hooks(link, announcement, journal, by_airflow=by_airflow)
+    hook_results = run_hooks(link, announcement, journal)
     announced = {link.destination.name: destination_result, link.source.name: source_query.await_result(deadline)}
     return dict(_format_evidence(link, announcement, hook_results, journal.run.plan.mode, announced))
 
@@ -60,7 +60,6 @@ def run_hooks(
     active: ActiveCluster,
     journal: Journal,
     *,
-    by_airflow: bool,
     pause: Callable[[float], None] = time.sleep,
 ) -> tuple[HookCall, ...]:
     hooks = link.config.hooks(link.mirror.name)
@@ -73,7 +72,7 @@ def run_hooks(
     for hook in hooks:
         call = calls.get(hook.name) or HookCall(hook=hook.name)
         if not call.ended:
-            _run_hook(link.config, hook, call, active, journal, record_call, by_airflow=by_airflow, pause=pause)
+            _run_hook(link.config, hook, call, active, journal, record_call, pause=pause)
     return tuple(calls[hook.name] for hook in hooks)
 
 
@@ -113,14 +112,13 @@ def _run_hook(
     journal: Journal,
     record_call: Callable[[HookCall], None],
     *,
-    by_airflow: bool,
     pause: Callable[[float], None],
 ) -> None:
     started, tries = time.monotonic(), 0
     while True:
         call, tries = replace(call, tries=call.tries + 1), tries + 1
         record_call(call)  # raises if we were replaced: then call nothing
-        result = _try_hook(config, hook, active, journal.run.plan.mode, by_airflow=by_airflow)
+        result = _try_hook(config, hook, active, journal.run.plan.mode)
         if result.answer is not HookOutcome.RETRY or tries > hook.retries:
             break
         _log.info("hook %s: %s; again", hook.name, result.problem)
@@ -131,9 +129,7 @@ def _run_hook(
         _log.warning("hook %s failed after %d time(s): %s", hook.name, call.tries, result.problem)
 
 
-def _try_hook(
-    config: Config, hook: Hook, active: ActiveCluster, mode: RunMode, *, by_airflow: bool
-) -> SubprocessAttempt:
+def _try_hook(config: Config, hook: Hook, active: ActiveCluster, mode: RunMode) -> SubprocessAttempt:
     arguments = hook_arguments(active, mode)
     match hook.call:
         case HookCommand():
@@ -145,13 +141,6 @@ def _try_hook(
             except BadRequest as error:
                 return SubprocessAttempt(HookOutcome.GIVE_UP, str(error))
             return send_request(url, hook.call.method, headers, {**body, **arguments}, hook.timeout_s)
-        case AssetEvent():
-            if by_airflow:
-                return SubprocessAttempt(HookOutcome.DONE)
-            uri = format_asset_uri(active.mirror)
-            return SubprocessAttempt(
-                HookOutcome.GIVE_UP, f"only Airflow's task of this step emits events: create one of asset {uri}"
-            )
 
 
 def hook_arguments(active: ActiveCluster, mode: RunMode) -> dict[str, str | int]:

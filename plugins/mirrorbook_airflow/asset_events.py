@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import Asset, AssetAlias
 
-from mirror_core.model.hooks import format_asset_uri
 from mirror_core.model.logs import get_logger
 from mirror_core.model.names import MirrorName, get_base_name
 
@@ -55,7 +54,7 @@ def emit_home(link: MirrorLink, state: State, run: str, context: Context) -> Non
 
 def emit_event(mirror: MirrorName, alias: AssetAlias, context: Context, details: Mapping[str, object]) -> None:
     """An event of the mirror's asset that is named as the alias."""
-    uri = format_asset_uri(mirror, alias.name.removeprefix(_ALIAS_PREFIX))
+    uri = f"mirrorbook://{mirror}/{alias.name.removeprefix(_ALIAS_PREFIX)}"
     extra: dict[str, Any] = {"mirror": mirror, **details}
     context["outlet_events"][alias].add(Asset(uri=uri, name=uri), extra=extra)
     _log.info("asset event: %s", uri)

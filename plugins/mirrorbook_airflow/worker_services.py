@@ -41,14 +41,14 @@ def make_services(config: Path, steps: Collection[str], master: str) -> Services
         prepared = make_spark_services(
             config, evidence_dir=evidence, master=master, conf=settings, opened_by_tasks=executor_config
         )
-        return replace(prepared, by_airflow=True, salvage=wrap_salvage(prepared.salvage))
+        return replace(prepared, salvage=wrap_salvage(prepared.salvage))
     from mirror_core.runbook.run_services import local_services
 
     prepared = local_services(config, evidence_dir=evidence)
     prepared = replace(
         prepared, open_copy_folder=partial(_open_copy_folder, master), open_receipts=partial(_open_receipts, master)
     )
-    return replace(prepared, by_airflow=True, salvage=wrap_salvage(prepared.salvage))
+    return replace(prepared, salvage=wrap_salvage(prepared.salvage))
 
 
 def make_parity_check(

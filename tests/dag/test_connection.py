@@ -164,7 +164,7 @@ def test_hooks_and_expectations_come_from_a_file_on_the_worker(
 
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
     hooks = get_home_folder("config").parent / "mirrors.yaml"
-    section = {"mirrors": {"m1": {"switch": [{"name": "dags", "airflow": "asset"}]}}}
+    section = {"mirrors": {"m1": {"switch": [{"name": "dns", "command": ["point-dns"]}]}}}
     try:
         hooks.write_text(yaml.safe_dump(section), encoding="utf-8")
         assert yaml.safe_load(write_config("m1", []).read_text(encoding="utf-8")) == {"clusters": {}, **section}

@@ -21,7 +21,6 @@ import yaml
 from mirror_core.decide.hook_retries import HookOutcome, compute_retry_pause_s, from_exit_code, from_http_status
 from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import BadRequest, LostOwnership
-from mirror_core.model.hooks import AssetEvent
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, get_base_name
 from mirror_core.model.run import RunMode
@@ -79,7 +78,7 @@ def journal() -> Journal:
 
 def called(link: MirrorLink, by: Journal | None = None, *, pauses: list[float] | None = None) -> list[HookCall]:
     paused = [] if pauses is None else pauses
-    return list(run_hooks(link, ACTIVE, by or journal(), by_airflow=False, pause=paused.append))
+    return list(run_hooks(link, ACTIVE, by or journal(), pause=paused.append))
 
 
 def script(folder: Path, body: str) -> str:
@@ -139,17 +138,17 @@ def serving(*statuses: int, hang: threading.Event | None = None) -> Iterator[Ser
     ("hook", "said"),
     [
         ({"command": ["x"]}, r"switch\[0\]: needs a name"),
-        ({"name": "a"}, "needs one of command, http, airflow"),
-        ({"name": "a", "command": ["x"], "airflow": "asset"}, "needs one of"),
+        ({"name": "a"}, "needs either command or http"),
+        ({"name": "a", "command": ["x"], "http": {"url": "http://h"}}, "needs either"),
         ({"name": "a", "command": "rm -rf /"}, "there is no shell"),
         ({"name": "a", "command": []}, "there is no shell"),
         ({"name": "a", "http": {"url": "file:///etc/passwd"}}, "must be http"),
         ({"name": "a", "http": {"url": "http://h", "method": "GET"}}, "POST, PUT or PATCH"),
         ({"name": "a", "http": {"url": "http://h", "headers": {"n": 1}}}, "names to text"),
         ({"name": "a", "http": {"url": "http://h", "verify": False}}, "unknown 'verify'"),
-        ({"name": "a", "airflow": "dag"}, "must be `asset`"),
+        ({"name": "a", "airflow": "asset"}, "unknown 'airflow'; known are command, environment, http"),
         ({"name": "a", "command": ["x"], "timeout": 3}, "unknown 'timeout'"),
-        ({"name": "a", "airflow": "asset", "environment": {"A": "b"}}, "environment: only for a command"),
+        ({"name": "a", "http": {"url": "http://h"}, "environment": {"A": "b"}}, "environment: only for a command"),
         ({"name": "a", "command": ["x"], "environment": ["A"]}, r"switch\[0\].environment: must be a mapping"),
         ({"name": "a", "command": ["x"], "environment": {"A": 1}}, "environment.A: must be text"),
         ({"name": "a", "command": ["x"], "environment": {"A=B": "c"}}, "'A=B' is no name of a variable"),
@@ -165,11 +164,11 @@ def test_a_wrong_hook_is_refused_where_it_stands(tmp_path: Path, hook: object, s
 
 def test_two_hooks_of_one_name_could_not_be_told_apart(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="more than one hook is named 'a'"):
-        configured(tmp_path, *[{"name": "a", "airflow": "asset"}] * 2)
+        configured(tmp_path, *[{"name": "a", "command": ["x"]}] * 2)
 
 
 def test_the_way_home_has_the_hooks_of_its_mirror(tmp_path: Path) -> None:
-    link = configured(tmp_path, {"name": "a", "airflow": "asset"}, mirror="orders-back")
+    link = configured(tmp_path, {"name": "a", "command": ["x"]}, mirror="orders-back")
     assert [hook.name for hook in link.config.hooks(link.mirror.name)] == ["a"]
     assert not link.config.hooks(MirrorName("payments"))
     assert get_base_name(link.mirror.name) == "orders"
@@ -409,15 +408,6 @@ def test_a_server_that_answers_drop_by_drop_is_not_waited_for(tmp_path: Path) ->
         took = time.monotonic() - started
     assert call.problem in ("no answer within 1 s", "cannot be sent: TimeoutError")
     assert took < 20
-
-
-def test_an_asset_event_is_airflows_to_emit(tmp_path: Path) -> None:
-    link = configured(tmp_path, {"name": "dags", "airflow": "asset"})
-    (call,) = called(link)
-    assert "mirrorbook://orders/active" in call.problem
-    (call,) = run_hooks(link, ACTIVE, journal(), by_airflow=True)
-    assert call.problem == ""
-    assert isinstance(link.config.hooks(link.mirror.name)[0].call, AssetEvent)
 
 
 # -- remembered ------------------------------------------------------------------------------------------------------
