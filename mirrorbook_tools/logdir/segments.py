@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from mirror_core.model.names import Offset
 from mirror_core.wire.batch import CURRENT_MAGIC, BatchHeader, MalformedBatch, crc_matches, split_batches
-from mirror_core.wire.producer_snapshot import MalformedSnapshot, parse_open_transactions
 from mirrorbook_tools.logdir.layout import SNAPSHOT_SUFFIX, LogSegment, NotTruncatable, PartitionLog
+from mirrorbook_tools.logdir.producer_snapshot import MalformedSnapshot, parse_open_transactions
 
 
 class DamagedSegment(NotTruncatable):

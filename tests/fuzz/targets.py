@@ -32,9 +32,9 @@ from mirror_core.wire.batch import (
 from mirror_core.wire.batch_encoder import compress
 from mirror_core.wire.fields import MalformedResponse
 from mirror_core.wire.hidden_records import HIDDEN_DELTA, is_hidden
-from mirror_core.wire.producer_snapshot import SNAPSHOT_HEAD, MalformedSnapshot, parse_open_transactions
 from mirror_core.wire.records import Codec, Record, decode_records, decompress, is_abort_marker
 from mirror_core.wire.reencode import RecordRun, can_copy_whole, is_mergeable, merge_batches, split_into_runs
+from mirrorbook_tools.logdir.producer_snapshot import SNAPSHOT_HEAD, MalformedSnapshot, parse_open_transactions
 
 LIMIT: Final = 1 << 20
 """Bytes that may come out of one decompression here."""

@@ -15,7 +15,7 @@ from fastcrc import crc32
 from mirror_core.model.names import Partition
 from mirror_core.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader, readdress, split_batches
 from mirror_core.wire.batch_encoder import EMPTY_CONTENT, build_batch, encode_record, encode_varint
-from mirror_core.wire.producer_snapshot import SNAPSHOT_ENTRY, SNAPSHOT_HEAD, SNAPSHOT_VERSION
+from mirrorbook_tools.logdir.producer_snapshot import SNAPSHOT_ENTRY, SNAPSHOT_HEAD, SNAPSHOT_VERSION
 
 CLUSTER: Final = "UV5GnyrfQAWautyTub69KQ"
 TOPIC_ID: Final = "98f2d6f9-1b47-4fbf-8aac-86a4b3d0e05a"
