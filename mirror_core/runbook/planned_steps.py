@@ -23,7 +23,6 @@ from mirror_core.model.parity_verdict import ParityRange, ParityResult
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import StepEvidence
 from mirror_core.model.sync_state import SyncCategory
-from mirror_core.model.text import format_count
 from mirror_core.model.timing import now_ms
 from mirror_core.parity.check import OnParityProgress
 from mirror_core.runbook.drain import (
@@ -86,7 +85,7 @@ MAX_LISTED_PARTITIONS: Final = 20
 NOT_DENIED_REASON: Final = "a denial would deny every transactional id, or Mirrorbook's own, so it was only waited for"
 DRAIN_LIMIT_S: Final = 3600.0
 COMPARISON_MAX_AGE_S: Final = 60.0
-"""A run that waited longer compares what came since before it fences, even if it is little."""
+"""After a longer wait even a few new records are compared before the fence, not left to the gate."""
 MIN_MEASURED_OFFSETS: Final = 1_000
 """A shorter comparison is mostly its start, and says no rate."""
 
@@ -121,10 +120,10 @@ class PlannedSteps(PromotionSteps):
         }
 
     def compare_before_fence(self, limit_s: float | None) -> RemainingCompare | None:
-        """Compare what came since `prove`, before the fence: much of it always, little of it if `prove` is long ago.
+        """Compare the records written since `prove`, while applications still write.
 
-        Refused if the gate would still exceed `limit_s`. None if a fence may already stand: then nothing is waited
-        for.
+        A few of them are left to the gate, unless `prove` ended more than `COMPARISON_MAX_AGE_S` ago. Refused if the
+        gate would still exceed `limit_s`. None if a fence may already stand: then nothing is waited for.
         """
         if self._may_be_fenced():
             return None
@@ -140,6 +139,7 @@ class PlannedSteps(PromotionSteps):
                 raise
             is_above_limit = limit_s is not None and remaining.seconds > limit_s
             if not remaining.is_little or is_above_limit or (remaining.offsets and min_rounds):
+                self.print_line("records written since prove are compared before the fence")
                 _, remaining = self._compare_new_records(remaining, "close-in", min_rounds)
                 min_rounds = 0
             if not readmit_led_partitions(self, self.scope):  # may have changed meanwhile
@@ -149,12 +149,10 @@ class PlannedSteps(PromotionSteps):
 
     def _is_comparison_old(self) -> bool:
         proof = self.journal.record("prove")
-        age_s = None if proof is None or proof.ended_ms is None else compute_age_s(self.writer.now_ms(), proof.ended_ms)
-        if age_s is not None and age_s <= COMPARISON_MAX_AGE_S:
-            return False
-        ago_text = "an unknown time" if age_s is None else format_count(round(age_s / 60), "minute")
-        self.print_line(f"prove ended {ago_text} ago: what came since is compared before the fence")
-        return True
+        if proof is None or proof.ended_ms is None:
+            return True
+        age_s = compute_age_s(self.writer.now_ms(), proof.ended_ms)
+        return age_s is None or age_s > COMPARISON_MAX_AGE_S
 
     def _compare_new_records(
         self, remaining: RemainingCompare, folder: str, min_rounds: int = 0
