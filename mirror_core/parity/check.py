@@ -224,7 +224,6 @@ def compare_ends(
     config: Config, source: ClusterIdentity, destination: ClusterIdentity, ranges: Sequence[ParityRange]
 ) -> tuple[list[ParityRow], list[ParityRange]]:
     """Rows about the ends, and the range that both sides hold."""
-    config.pinned_cluster(source), config.pinned_cluster(destination)
     rows = [_to_unknown_end_row(wanted, wanted.unreadable_reason) for wanted in ranges if wanted.unreadable_reason]
     ranges = [wanted for wanted in ranges if not wanted.unreadable_reason]
     if not ranges:
