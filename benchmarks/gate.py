@@ -23,7 +23,7 @@ from benchmarks.ground import DESTINATION, SOURCE, Ground, NotReached, ground
 from benchmarks.verdict import of_gate
 from mirror_core.dataplane.counters import Counters
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.mirrors.background_verification import BackgroundVerification
+from mirror_core.mirrors.background_work import BackgroundVerification
 from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.model.timing import now_ms
 from mirror_core.state.mirror_link import find_mirror_link

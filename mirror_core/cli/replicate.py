@@ -45,7 +45,7 @@ from mirror_core.dataplane.prometheus_collector import MetricsCollector
 from mirror_core.dataplane.start_check import check_may_run
 from mirror_core.dataplane.task_runner import LocalRunner, Runner
 from mirror_core.evidence.file_store import is_url, open_local_folder, refuse_password
-from mirror_core.mirrors.background_verification import BackgroundVerification
+from mirror_core.mirrors.background_work import BackgroundSync, BackgroundVerification
 from mirror_core.mirrors.mirror_fleet import Fleet, FleetMember
 from mirror_core.model.errors import BadRequest, PartitionFailed
 from mirror_core.model.json_documents import JsonDocument, prints_json
@@ -260,6 +260,7 @@ def replicate_command(
     with (
         show_progress() as progress,
         serve_metrics(metrics_address, MetricsCollector(link.mirror, counters, progress), line_printer),
+        nullcontext() if until_caught_up else BackgroundSync(link, counters, line_printer),
         BackgroundVerification(link, rate, counters, line_printer) if rate else nullcontext(),
     ):
         options = ReplicationOptions(

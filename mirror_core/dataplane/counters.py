@@ -36,6 +36,7 @@ class RetriedWork(StrEnum):
     STATE = "state"
     """The state topic rejected writes: copying went on to the promised end, then waited."""
     VERIFICATION = "verification"
+    SYNC = "sync"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -203,7 +203,7 @@ METRICS: Final = (
         "work done again. task: it ended early since a broker went away, or its worker died; epoch: it failed as a "
         "whole; plan: a cluster could not be looked at; groups: what they commit could not "
         "be followed; receipts: an epoch's could not be stored; state: the state topic took nothing; verification: "
-        "what is new could not be compared",
+        "what is new could not be compared; sync: topics, settings, access rights and groups could not be synced",
     ),
     MetricDescription(
         "mirrorbook_epoch_duration_seconds",

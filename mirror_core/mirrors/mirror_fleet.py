@@ -27,7 +27,7 @@ from mirror_core.dataplane.task_runner import Runner, RunnerGone
 from mirror_core.decide.fence_state import FenceDecision, FenceState
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import fence_metrics, fence_watcher
-from mirror_core.mirrors.background_verification import BackgroundVerification
+from mirror_core.mirrors.background_work import BackgroundSync, BackgroundVerification
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.logs import get_logger, log_context
 from mirror_core.model.names import MirrorName, Partition
@@ -112,9 +112,10 @@ class FleetMember:
         verify_bytes_per_s = self._verify_bytes_per_s
         try:
             with (
+                BackgroundSync(link, counters, self._report),
                 BackgroundVerification(link, verify_bytes_per_s, counters, self._report)
                 if verify_bytes_per_s
-                else nullcontext()
+                else nullcontext(),
             ):
                 return copying.run()
         finally:

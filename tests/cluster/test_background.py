@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Producer
@@ -15,8 +16,9 @@ from mirror_core.decide.parity_result import ParityRow
 from mirror_core.decide.task_assignment import RateLimiter
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_reader import LogReader
-from mirror_core.mirrors import background_verification, incremental_verification
-from mirror_core.mirrors.background_verification import BackgroundVerification
+from mirror_core.kafka.topics import describe_configs
+from mirror_core.mirrors import background_work, incremental_verification
+from mirror_core.mirrors.background_work import BackgroundSync, BackgroundVerification
 from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.errors import HeldByRun
@@ -26,6 +28,7 @@ from mirror_core.model.timing import now_ms
 from mirror_core.parity import check
 from mirror_core.parity.compare import CompareTask, compare_task
 from tests.support.broker_faults import damaged
+from tests.support.cluster_admin import alter_topic
 from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, produce
 from tests.support.mirrored_topics import Mirrored, new_mirror
 from tests.support.unplanned_runs import begin
@@ -82,6 +85,49 @@ def test_what_is_new_is_proved_while_copying_goes_on(mirrored: Mirrored) -> None
     assert (row.position, row.verified_end) == (150, 150)
 
 
+def segment_ms(mirrored: Mirrored) -> str:
+    topic = partition_of(mirrored).topic
+    with ClusterClient(mirrored.link.destination) as client:
+        return describe_configs(client, [topic])[topic].effective["segment.ms"]
+
+
+def set_segment_ms(mirrored: Mirrored, value: int) -> None:
+    with ClusterClient(mirrored.link.source) as client:
+        alter_topic(client, partition_of(mirrored).topic, {"segment.ms": str(value)})
+
+
+def test_settings_follow_while_copying_goes_on_and_a_run_that_holds_the_mirror_is_not_disturbed(
+    mirrored: Mirrored,
+) -> None:
+    said, counters = list[str](), Counters()
+    with BackgroundSync(mirrored.link, counters, said.append, interval_s=0.2):
+        set_segment_ms(mirrored, 7_200_001)
+        wait_until(lambda: segment_ms(mirrored) == "7200001", timeout_s=TIMEOUT_S, why="a setting did not follow")
+    sync = BackgroundSync(mirrored.link, counters, said.append)
+    run = begin(mirrored.failover, RunMode.PLANNED)
+    with pytest.raises(HeldByRun):
+        sync.work_once()
+    mirrored.failover.abort(run.id)
+    assert not said
+    assert counters.snapshot().retries.get(RetriedWork.SYNC, 0) == 0
+
+
+def test_what_a_sync_leaves_to_a_person_is_said_once(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = SimpleNamespace(part="acls", subject="User:a 12", reason="denied")
+    rows = [row]
+    monkeypatch.setattr(background_work, "run_sync", lambda link: SimpleNamespace(refused=tuple(rows)))
+    said = list[str]()
+    sync = BackgroundSync(mirrored.link, Counters(), said.append)
+    for _ in range(3):
+        sync.work_once()
+    assert said == ["sync: a person must decide about 1 difference:\n  - acls User:a 12: denied"]
+    rows.clear()
+    sync.work_once()
+    rows.append(row)
+    sync.work_once()
+    assert len(said) == 2, "it had gone meanwhile"
+
+
 def test_a_copy_that_differs_is_said_once_and_not_proved(mirrored: Mirrored) -> None:
     west, topic = mirrored.pair.west, partition_of(mirrored).topic
     admin = admin_client(west)
@@ -95,7 +141,7 @@ def test_a_copy_that_differs_is_said_once_and_not_proved(mirrored: Mirrored) -> 
     beside = Beside(mirrored)
     looks = 3
     for _ in range(looks):
-        beside.proof._compare_new()
+        beside.proof.work_once()
     assert beside.counters.snapshot().findings == 100
     assert [words for words in beside.said if "THE COPY DIFFERS" in words and f"{topic}-0 at 0" in words]
     assert len(beside.said) == 2, "once, with what to do"
@@ -125,7 +171,7 @@ def test_what_cannot_be_read_is_as_loud_as_a_difference_until_it_can_be(
         caplog.at_level("INFO"),
     ):
         for _ in range(3):
-            beside.proof._compare_new()
+            beside.proof.work_once()
         assert str(describe_mirror(mirrored.link, mirrored.state, now_ms()).facts[FactKey.DIFFERENCES].text).startswith(
             words
         )
@@ -135,7 +181,7 @@ def test_what_cannot_be_read_is_as_loud_as_a_difference_until_it_can_be(
     assert f"cluster {side}, {partition}: batch at offset 100 is damaged: CRC does not match" in loud
     assert len(advice) == 2, "once, with what to do"
     assert "compared in part" not in caplog.text
-    beside.proof._compare_new()
+    beside.proof.work_once()
     assert beside.counters.snapshot().findings == 0
     assert describe_mirror(mirrored.link, mirrored.state, now_ms()).facts[FactKey.DIFFERENCES].value == ()
     assert proved(mirrored) == 101
@@ -144,10 +190,8 @@ def test_what_cannot_be_read_is_as_loud_as_a_difference_until_it_can_be(
 def test_a_run_is_left_alone(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
     run = begin(mirrored.failover, RunMode.PLANNED)
     with monkeypatch.context() as patched:
-        patched.setattr(
-            background_verification, "read_parity_scope", lambda *_: pytest.fail("a run compares by itself")
-        )
-        Beside(mirrored).proof._compare_new()
+        patched.setattr(background_work, "read_parity_scope", lambda *_: pytest.fail("a run compares by itself"))
+        Beside(mirrored).proof.work_once()
     mirrored.failover.drive(run.id)
 
 
@@ -158,14 +202,14 @@ def test_a_run_that_begins_meanwhile_keeps_what_is_its_own(mirrored: Mirrored, m
         runs.append(begin(mirrored.failover, RunMode.PLANNED))
         return compare_task(task)
 
-    monkeypatch.setattr(background_verification, "compare_task", meanwhile)
+    monkeypatch.setattr(background_work, "compare_task", meanwhile)
     with pytest.raises(HeldByRun):
-        Beside(mirrored).proof._compare_new()
+        Beside(mirrored).proof.work_once()
     mirrored.failover.drive(runs[0].id)
 
 
 def test_the_end_of_the_process_ends_it_between_chunks(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
-    beside = Beside(mirrored, background_verification.COMPARE_INTERVAL_S)  # so that nothing is written down on the way
+    beside = Beside(mirrored, background_work.COMPARE_INTERVAL_S)  # so that nothing is written down on the way
     tasks = threading.Event()
 
     def last(task: CompareTask) -> Sequence[ParityRow]:
@@ -174,10 +218,10 @@ def test_the_end_of_the_process_ends_it_between_chunks(mirrored: Mirrored, monke
         beside.proof._stop.set()
         return compare_task(task)
 
-    monkeypatch.setattr(background_verification, "compare_task", last)
-    monkeypatch.setattr(background_verification, "CHUNK_OFFSETS", 10)
-    with pytest.raises(background_verification._ComparisonStopped):
-        beside.proof._compare_new()
+    monkeypatch.setattr(background_work, "compare_task", last)
+    monkeypatch.setattr(background_work, "CHUNK_OFFSETS", 10)
+    with pytest.raises(background_work._ComparisonStopped):
+        beside.proof.work_once()
     assert proved(mirrored) is None
     assert beside.counters.snapshot().retries[RetriedWork.VERIFICATION] == 0
 
@@ -185,19 +229,19 @@ def test_the_end_of_the_process_ends_it_between_chunks(mirrored: Mirrored, monke
 def test_what_a_long_comparison_has_proved_is_kept_meanwhile(
     mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beside, begun = Beside(mirrored, background_verification.COMPARE_INTERVAL_S), list[int | None]()
+    beside, begun = Beside(mirrored, background_work.COMPARE_INTERVAL_S), list[int | None]()
 
     def noted(task: CompareTask) -> Sequence[ParityRow]:
         begun.append(proved(mirrored))
         return compare_task(task)
 
-    monkeypatch.setattr(background_verification, "compare_task", noted)
-    monkeypatch.setattr(background_verification, "CHUNK_OFFSETS", 25)
-    monkeypatch.setattr(background_verification, "SAVE_INTERVAL_S", 0.0)
+    monkeypatch.setattr(background_work, "compare_task", noted)
+    monkeypatch.setattr(background_work, "CHUNK_OFFSETS", 25)
+    monkeypatch.setattr(background_work, "SAVE_INTERVAL_S", 0.0)
     for pause in ("PROGRESS_INTERVAL_S", "PROGRESS_COST_FACTOR"):
         monkeypatch.setattr(check, pause, 0.0)
     monkeypatch.setattr(check, "PARTITIONS_PER_S", float("inf"))
-    beside.proof._compare_new()
+    beside.proof.work_once()
     assert begun == [None, 25, 50, 75], "whoever is killed reads one chunk again"
 
 

@@ -152,7 +152,7 @@ def test_totals_are_those_of_all_and_unknown_stays_unknown() -> None:
 def test_each_of_several_mirrors_is_compared_beside_its_copying_at_the_rate_that_was_asked_for(
     monkeypatch: pytest.MonkeyPatch, rate: int | None
 ) -> None:
-    begun = list[int]()
+    begun, synced = list[int](), list[object]()
 
     def proof(link: MirrorLink, bytes_per_s: int, *_: object) -> nullcontext[None]:
         begun.append(bytes_per_s)
@@ -161,11 +161,18 @@ def test_each_of_several_mirrors_is_compared_beside_its_copying_at_the_rate_that
     def copying(*_: object, **__: object) -> SimpleNamespace:
         return SimpleNamespace(run=lambda: SimpleNamespace(failed={}))
 
+    def sync(link: object, *_: object) -> nullcontext[None]:
+        synced.append(link)
+        return nullcontext()
+
     monkeypatch.setattr(mirror_fleet, "BackgroundVerification", proof)
+    monkeypatch.setattr(mirror_fleet, "BackgroundSync", sync)
     monkeypatch.setattr(mirror_fleet, "Replication", copying)
     stop, say = threading.Event(), list[str]().append
     member = FleetMember(
         Path(), MIRROR.name, LocalRunner, ReplicationOptions(), stop=stop, print_line=say, verify_bytes_per_s=rate
     )
-    member._copy(cast("MirrorLink", SimpleNamespace(mirror=MIRROR)))
+    link = cast("MirrorLink", SimpleNamespace(mirror=MIRROR))
+    member._copy(link)
     assert begun == ([rate] if rate else [])
+    assert synced == [link], "with or without a rate"

@@ -108,29 +108,27 @@ def document(name: str) -> Any:
 def pods() -> list[dict[str, Any]]:
     return [
         document("data-plane.yaml")["spec"]["template"]["spec"],
-        document("sync.yaml")["spec"]["jobTemplate"]["spec"]["template"]["spec"],
         document("readiness.yaml")["spec"]["template"]["spec"],
     ]
 
 
 def test_containers_are_given_commands_that_there_are() -> None:
-    copying, syncing, looking = (pod["containers"][0]["args"] for pod in pods())
-    assert copying[0] == syncing[0] == looking[0] == "mirrorbook"
+    copying, looking = (pod["containers"][0]["args"] for pod in pods())
+    assert copying[0] == looking[0] == "mirrorbook"
     found = parsed(copying[1:])
     assert len(found["names"]) > 1, "one mirror alone ends where a cluster does not answer, or a run holds it"
     assert found["metrics"].endswith(f":{pods()[0]['containers'][0]['ports'][0]['containerPort']}")
     mounts = {mount["mountPath"] for mount in pods()[0]["containers"][0]["volumeMounts"]}
     assert {found["receipts"], str(found["config"].parent)} < mounts
     assert parse_bytes_per_s(found["prove_at"]), "what was copied is compared beside the copying"
-    assert parsed(syncing[1:])["yes"]
-    port = pods()[2]["containers"][0]["ports"][0]["containerPort"]
+    port = pods()[1]["containers"][0]["ports"][0]["containerPort"]
     assert parsed(looking[1:])["metrics"] == f"0.0.0.0:{port}"
     annotations = document("readiness.yaml")["spec"]["template"]["metadata"]["annotations"]
     assert annotations["prometheus.io/port"] == str(port)
     assert pods()[0]["terminationGracePeriodSeconds"] > STOP_TIMEOUT_S
 
 
-@pytest.mark.parametrize("pod", pods(), ids=["data-plane", "sync", "readiness"])
+@pytest.mark.parametrize("pod", pods(), ids=["data-plane", "readiness"])
 def test_pods_run_as_nobody_in_particular_and_write_nowhere_but_in_volumes(pod: dict[str, Any]) -> None:
     assert pod["securityContext"]["runAsNonRoot"]
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -158,14 +156,14 @@ def test_each_principal_has_a_secret_of_its_own(tmp_path: Path) -> None:
     assert looking.control["sasl.password"] == "of-control"
     control = [{"configMap": {"name": "mirrorbook"}}, {"secret": {"name": "mirrorbook-control"}}]
     both = [*control, {"secret": {"name": "mirrorbook-data"}}]
-    for pod, wanted in zip(pods(), (both, both, control), strict=True):
+    for pod, wanted in zip(pods(), (both, control), strict=True):
         sources = next(volume for volume in pod["volumes"] if volume["name"] == "config")["projected"]["sources"]
         assert sources == wanted
 
 
 def test_what_kustomize_takes_is_there() -> None:
     kustomization = document("kustomization.yaml")
-    listed = {*kustomization["resources"], "sync.yaml", "kustomization.yaml"}
+    listed = {*kustomization["resources"], "kustomization.yaml"}
     assert listed == {path.name for path in KUBERNETES.iterdir()}
     assert {pod["containers"][0]["image"] for pod in pods()} == {kustomization["images"][0]["name"]}
 

@@ -1,26 +1,30 @@
-"""Compares new data with the source while copying goes on, at a bounded rate.
+"""What the data plane's process does beside copying: syncs all but records, and compares new data at a bounded rate.
 
-A run that holds the mirror, or the end of the process, stops a comparison between two chunks; what was verified is
-kept.
+A run that holds the mirror does both itself. It, or the end of the process, stops a comparison between two chunks; what
+was verified is kept.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Final
+from typing import ClassVar, Final, Self
 
 from mirror_core.dataplane.counters import Counters, RetriedWork
 from mirror_core.decide.parity_result import CHUNK_OFFSETS, LEVEL_RECORDS, ParityRow
 from mirror_core.kafka.connection_pool import CONNECTION_POOL
 from mirror_core.mirrors.incremental_verification import ProofStore, compare_unverified, limit_rate
+from mirror_core.mirrors.mirror_commands import run_sync
 from mirror_core.model.errors import HeldByRun, LostOwnership, MirrorError, Refused
 from mirror_core.model.logs import get_logger, log_context
 from mirror_core.model.names import Partition
 from mirror_core.model.parity_verdict import MirrorVerification, ParityRange, ParityResult, ParityVerdict
+from mirror_core.model.text import escape_invisible_lines, format_count
 from mirror_core.model.timing import SteadyClock
 from mirror_core.parity.check import OnParityProgress, check_parity
 from mirror_core.parity.comparable_ranges import read_parity_scope
@@ -30,6 +34,7 @@ from mirror_core.state.state_cache import STATE_CACHE
 
 _log = get_logger(__name__)
 
+SYNC_INTERVAL_S: Final = 30.0
 COMPARE_INTERVAL_S: Final = 300.0
 SAVE_INTERVAL_S: Final = 60.0
 """How often progress is saved. Each save takes the control id, which ends a sync under way."""
@@ -41,13 +46,95 @@ UNREADABLE_ADVICE: Final = (
     "broker fetch its own anew; where none is sound, recopy (on call: a batch that cannot be read)"
 )
 _JOIN_TIMEOUT_S: Final = 0.5
+_NUMBER: Final = re.compile(r"\d+(\.\d+)?")
 
 
 class _ComparisonStopped(Exception):
     """The process ends, or a run holds the mirror."""
 
 
-class BackgroundVerification:
+class _BackgroundWork(ABC):
+    """Repeated in a thread of its own until the `with` ends. Never ends copying."""
+
+    name: ClassVar[str]
+    retried: ClassVar[RetriedWork]
+
+    def __init__(
+        self, link: MirrorLink, counters: Counters, report: Callable[[str], None], *, interval_s: float
+    ) -> None:
+        self._link = link
+        self._counters = counters
+        self._report = report
+        self._interval_s = interval_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(_JOIN_TIMEOUT_S)  # it may be in the middle; it can be repeated, and what is verified is kept
+
+    @abstractmethod
+    def work_once(self) -> None: ...
+
+    def _run(self) -> None:
+        with log_context(mirror=self._link.mirror.name), STATE_CACHE.enable(), CONNECTION_POOL.keep_connections():
+            while not self._stop.wait(self._interval_s):
+                try:
+                    self.work_once()
+                except _ComparisonStopped:
+                    continue
+                except (HeldByRun, LostOwnership) as error:
+                    _log.info("%s: not now: %s", self.name, error)
+                except Exception as error:  # noqa: BLE001 - copying goes on beside it, whatever this is
+                    self._counters.count_retry(self.retried)
+                    _log.info("%s: %s", self.name, error if isinstance(error, MirrorError) else type(error).__name__)
+
+
+class BackgroundSync(_BackgroundWork):
+    """Brings topics, settings, access rights and group offsets in line, first one interval after the start."""
+
+    name = "sync"
+    retried = RetriedWork.SYNC
+
+    def __init__(
+        self,
+        link: MirrorLink,
+        counters: Counters,
+        report: Callable[[str], None],
+        *,
+        interval_s: float = SYNC_INTERVAL_S,
+    ) -> None:
+        super().__init__(link, counters, report, interval_s=interval_s)
+        self._reported = ""
+
+    def work_once(self) -> None:
+        try:
+            refused = run_sync(self._link).refused
+        except MirrorError as error:
+            if not (error.retryable or isinstance(error, HeldByRun | LostOwnership)):
+                self._report_changed(f"sync failed, tried again every {self._interval_s:g} s: {error}")
+            raise
+        subject = format_count(len(refused), "difference")
+        listed = "".join(f"\n  - {row.part} {row.subject}: {row.reason}" for row in refused[:MAX_LISTED_FINDINGS])
+        self._report_changed(f"sync: a person must decide about {subject}:{listed}" if refused else "")
+
+    def _report_changed(self, text: str) -> None:
+        """Once, not at each sync; `mirrorbook sync` shows all of it."""
+        if text and _NUMBER.sub("", text) != _NUMBER.sub("", self._reported):
+            self._report(escape_invisible_lines(text))
+        self._reported = text
+
+
+class BackgroundVerification(_BackgroundWork):
+    name = "verification"
+    retried = RetriedWork.VERIFICATION
+
     def __init__(
         self,
         link: MirrorLink,
@@ -58,43 +145,15 @@ class BackgroundVerification:
         interval_s: float = COMPARE_INTERVAL_S,
     ) -> None:
         """Bytes read of each cluster, at most."""
-        self._link = link
+        super().__init__(link, counters, report, interval_s=interval_s)
         self._rate = bytes_per_s
-        self._counters = counters
-        self._report = report
         self._reported: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
-        self._interval_s = interval_s
-        self._stop = threading.Event()
         self._verified_ranges: tuple[ParityRange, ...] = ()
         self._in_doubt: frozenset[Partition] = frozenset()
         """Not compared in full in the last round."""
         self._recheck_at = self._compacted_recheck_at = 0.0
-        self._thread = threading.Thread(target=self._run, name="verification", daemon=True)
 
-    def __enter__(self) -> BackgroundVerification:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join(_JOIN_TIMEOUT_S)  # it may be reading; what is verified is kept
-
-    def _run(self) -> None:
-        with log_context(mirror=self._link.mirror.name), STATE_CACHE.enable(), CONNECTION_POOL.keep_connections():
-            while not self._stop.wait(self._interval_s):
-                try:
-                    self._compare_new()
-                except _ComparisonStopped:
-                    continue
-                except (HeldByRun, LostOwnership) as error:
-                    _log.info("not compared now: %s", error)
-                except Exception as error:  # noqa: BLE001 - copying goes on beside it, whatever this is
-                    self._counters.count_retry(RetriedWork.VERIFICATION)
-                    _log.info("not compared now: %s", error if isinstance(error, MirrorError) else type(error).__name__)
-
-    def _compare_new(self) -> None:
+    def work_once(self) -> None:
         link = self._link
         state = read_cluster_state(link.config, link.destination.name)
         if state.active_run(link.mirror.name) is not None:
