@@ -55,7 +55,7 @@ class BatchFetcher:
         connect: Callable[[int], Connection],
         can_accept: Callable[[int], bool],
         active: set[PartitionReplicator],
-        now_s: Callable[[], float] = lambda: time.time(),
+        now_s: Callable[[], float],
     ) -> None:
         self.links: dict[int, FetchLinks] = {}
         self.rate = RateLimiter(assignment.throttle)

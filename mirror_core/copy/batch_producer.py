@@ -44,7 +44,7 @@ class BatchProducer:
         stop_s: float,
         max_bytes: int,
         connect: Callable[[int], Connection],
-        now_s: Callable[[], float] = lambda: time.time(),
+        now_s: Callable[[], float],
     ) -> None:
         self.links: dict[int, ProduceLink[InFlightBatch]] = {}
         self._unresponsive = set[int]()

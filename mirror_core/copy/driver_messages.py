@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -31,16 +31,18 @@ _MAX_DATAGRAMS_PER_TURN: Final = 50
 class ProgressSender:
     """Reports every partition each second, and itself while it has none to report. A lost datagram does no harm."""
 
-    def __init__(self, task: int, channel: DriverChannel) -> None:
+    def __init__(self, task: int, channel: DriverChannel, now_s: Callable[[], float]) -> None:
+        """`now_s`: the task's clock."""
         self._task = task
         self._channel = channel
+        self._now_s = now_s
         self._next_send_at = 0.0
         self._waiting = deque[bytes]()
 
     def send(self, replicators: Iterable[PartitionReplicator], last: bool = False) -> None:
         if not self._channel.is_open:
             return
-        now = time.time()
+        now = self._now_s()
         if last or (now >= self._next_send_at and not self._waiting):
             self._next_send_at = now + 1.0
             self._waiting = deque(self._bodies(replicators, now))

@@ -242,7 +242,7 @@ class GapFiller:
         connect: Callable[[int], Callable[[], Connection]],
         on_lost: Callable[[int, str], None],
         threads: BackgroundThreads,
-        now_s: Callable[[], float] = lambda: time.time(),
+        now_s: Callable[[], float],
     ) -> None:
         """`epoch`: the data plane's. `connect` returns a function that connects to a broker, for a thread.
         `on_lost` is told which broker did not respond, and why."""

@@ -43,6 +43,7 @@ def build_report(
     replicators: Sequence[PartitionReplicator],
     last_error: str,
     started_s: float,
+    ended_s: float,
     cpu_s: float,
     explain_wait: Callable[[int], str],
     interrupted_comparisons: int = 0,
@@ -64,7 +65,7 @@ def build_report(
             destination_topic_id=replicator.assigned.destination_topic_id,
             source_end=None if replicator.source.end is None else Offset(replicator.source.end),
             started_ms=int(started_s * 1000),
-            ended_ms=now_ms(),
+            ended_ms=int(ended_s * 1000),
         )
         for replicator in replicators
         if replicator.counts.first is not None
@@ -184,7 +185,7 @@ class CopyTask:
         self.destination = destination
         self._is_cancelled = is_cancelled
         self.stop_s = assignment.stop_ms / 1000
-        self._now_s = SteadyClock()
+        self._now_s = SteadyClock(max(now_ms(), assignment.submitted_ms))
         uses_hidden_records = assignment.gaps is GapFilling.HIDDEN
         # A late task may follow a killed attempt of it.
         began_late = self._now_s() * 1000 > assignment.start_ms
@@ -250,7 +251,7 @@ class CopyTask:
         self._last_error = ""
         self._interrupted_comparisons = 0
         self._driver_channel = DriverChannel(assignment.epoch, assignment.driver_address)
-        self._progress_sender = ProgressSender(assignment.task, self._driver_channel)
+        self._progress_sender = ProgressSender(assignment.task, self._driver_channel, self._now_s)
         self._claim_client = ClaimClient(self._driver_channel)
 
     def run(self) -> TaskReport:
@@ -272,6 +273,7 @@ class CopyTask:
             self.replicators,
             self._last_error,
             started_s,
+            self._now_s(),
             cpu_s,
             self.producer.explain_wait,
             self._interrupted_comparisons,

@@ -41,7 +41,7 @@ from mirror_core.model.errors import (
 from mirror_core.model.logs import get_logger, log_context
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.task_messages import TaskReport
-from mirror_core.model.timing import now_ms
+from mirror_core.model.timing import now_ms, read_steady_s
 from mirror_core.state.lease import HeldLease, acquire_lease, make_owner_name, release_at_end
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.sync.cluster_identity import check_cluster_ids
@@ -63,17 +63,19 @@ class LeaseKeepalive:
         self._current_work: Future[Any] = Future()
         self._current_work.set_result(None)
 
-    def run_renewing(self, lease: HeldLease, work: Callable[[], WorkResult], until_ms: int | None = None) -> WorkResult:
+    def run_renewing(
+        self, lease: HeldLease, work: Callable[[], WorkResult], until_s: float | None = None
+    ) -> WorkResult:
         """Runs `work` in another thread and returns its result.
 
-        Raises Unreachable when it is not done by `until_ms` (wall clock): a late result is outdated. Nothing else
+        Raises Unreachable when it is not done by `until_s` (steady clock): a late result is outdated. Nothing else
         starts before it has ended. Raises LostOwnership like the lease.
         """
         if not self._current_work.done():
             raise Unreachable("the last look at both clusters is not over yet")
         self._current_work = future = self._pool.submit(copy_context().run, work)
         while not future.done():
-            if until_ms is not None and now_ms() >= until_ms:
+            if until_s is not None and read_steady_s() >= until_s:
                 raise Unreachable("the look at both clusters is not over yet")
             with suppress(StateNotWritten):  # the next writer raises it
                 lease.renew()
@@ -100,7 +102,7 @@ EPOCH_S: Final = 30.0
 PLAN_LEAD_S: Final = 2.0
 _TICK_S: Final = 0.1
 _CLOSE_TIMEOUT_S, _FAILURE_PAUSE_S = 10.0, 1.0
-_STOP_MARGIN_MS: Final = 1_000
+_STOP_MARGIN_S: Final = 1.0
 """Added to a task's stop in the promise of its last write."""
 _MAX_FAILED_EPOCHS: Final = 5
 """Consecutive failed epochs, before the supervisor starts a new driver."""
@@ -118,6 +120,8 @@ class ReplicationOptions:
 @dataclass(slots=True)
 class _RunningEpoch:
     epoch: CopyEpoch
+    start_s: float
+    """Steady clock."""
     partitions: Set[Partition]
     tasks: Future[tuple[TaskReport, ...]]
 
@@ -143,8 +147,8 @@ class Replication:
         self._length = EpochLength(options.epoch_s, report_line)
         self._running: list[_RunningEpoch] = []
         self._leaving: set[Partition] = set()
-        self._written_until_ms: dict[Partition, int] = {}
-        """Until when the tasks that were given it may append. Wall clock."""
+        self._written_until_s: dict[Partition, float] = {}
+        """Until when the tasks that were given it may append. Steady clock."""
         self._epoch_number = 0
         self._failures_in_row = 0
         self._has_copied = False
@@ -257,8 +261,8 @@ class Replication:
                 self.results.summary.undecided = work.undecided_topics
                 self.results.summary.caught_up = not work.undecided_topics
                 break
-            now = now_ms()
-            self._submit(lease, work, remaining, now, now + int(self._length.seconds * 1000))
+            now_s = read_steady_s()
+            self._submit(lease, work, remaining, now_s, now_s + self._length.seconds)
             while self._running and not self.stop.is_set():
                 lease.renew()
                 self._collect_reports(lease)
@@ -269,40 +273,41 @@ class Replication:
         self._watch.observe_once(lease, planner.source, planner.destination)
 
     def _run_epochs(self, planner: Planner, lease: HeldLease, work: CopyPlan, planned_s: float) -> None:
-        start_ms, plan_started = now_ms(), time.monotonic() - planned_s
+        start_s = read_steady_s()
+        plan_started_s = start_s - planned_s
         while not self.stop.is_set():
-            stop_ms = start_ms + int(self._length.seconds * 1000)
-            epoch_end = time.monotonic() + (stop_ms - now_ms()) / 1000  # the wall clock may be set
-            if self._start_epoch(lease, work, start_ms, stop_ms):
+            end_s = start_s + self._length.seconds
+            if self._start_epoch(lease, work, start_s, end_s):
                 # A far plan takes seconds, and must end before the boundary.
-                lead_s = min(PLAN_LEAD_S + time.monotonic() - plan_started, self.options.epoch_s / 2)
-                self._follow_log_start(planner, lease, work, stop_ms - int(lead_s * 1000))
-                epoch_end = self._run_epoch(lease, epoch_end, lead_s)
+                lead_s = min(PLAN_LEAD_S + read_steady_s() - plan_started_s, self.options.epoch_s / 2)
+                self._follow_log_start(planner, lease, work, end_s - lead_s)
+                end_s = self._run_epoch(lease, end_s, lead_s)
             else:
                 self._await_writes(lease)
-                epoch_end = time.monotonic()
+                end_s = read_steady_s()
             if self.stop.is_set():
                 return
+            plan_started_s = read_steady_s()
             # Without running tasks the plan may take long.
-            boundary_ms, plan_started = _to_wall_ms(epoch_end) if self._running else None, time.monotonic()
+            boundary_s = max(end_s, plan_started_s) if self._running else None
             try:
-                state = self._keepalive.run_renewing(lease, lease.read, boundary_ms)
+                state = self._keepalive.run_renewing(lease, lease.read, boundary_s)
                 check_may_run(lease.adopt_state(state), self.link)
                 planner.source.set_fail_fast(False)
-                work = self._plan(planner, lease, boundary_ms)
+                work = self._plan(planner, lease, boundary_s)
             except RemoteFault as error:  # the next plan may succeed
                 self.counters.count_retry(RetriedWork.PLAN)
                 self.report_line(
                     f"cannot plan anew, going on with the last plan: {error}{planner.format_silent_brokers()}"
                 )
             # Now: counted from before a slow plan, the epoch would be short, or over.
-            start_ms = _to_wall_ms(epoch_end)
+            start_s = max(end_s, read_steady_s())
 
-    def _start_epoch(self, lease: HeldLease, work: CopyPlan, start_ms: int, stop_ms: int) -> bool:
+    def _start_epoch(self, lease: HeldLease, work: CopyPlan, start_s: float, stop_s: float) -> bool:
         """False when the state topic cannot record until when tasks would write."""
         try:
             if work.partitions:
-                self._submit(lease, work, None, start_ms, stop_ms)
+                self._submit(lease, work, None, start_s, stop_s)
             else:
                 self.results.report_nothing_to_copy(lease)
         except StateNotWritten as error:
@@ -310,13 +315,13 @@ class Replication:
             return False
         return True
 
-    def _run_epoch(self, lease: HeldLease, epoch_end: float, lead_s: float) -> float:
-        """Renews the lease until it is time to plan; returns the epoch's end (monotonic).
+    def _run_epoch(self, lease: HeldLease, end_s: float, lead_s: float) -> float:
+        """Renews the lease until it is time to plan; returns the epoch's end (steady clock).
 
         While the state topic rejects writes, running tasks go on as long as was promised, and none starts.
         """
         failures = self._failures_in_row
-        while not self.stop.is_set() and time.monotonic() < epoch_end - lead_s:
+        while not self.stop.is_set() and read_steady_s() < end_s - lead_s:
             try:
                 self._tick(lease)
             except StateNotWritten as error:
@@ -324,8 +329,8 @@ class Replication:
             self.stop.wait(_TICK_S)
             if self._failures_in_row > failures:  # nobody copies now: don't wait for the boundary
                 self.stop.wait(_FAILURE_PAUSE_S * self._failures_in_row)
-                return time.monotonic()
-        return epoch_end
+                return read_steady_s()
+        return end_s
 
     def _tick(self, lease: HeldLease) -> None:
         lease.renew()
@@ -344,22 +349,22 @@ class Replication:
     def _report_unwritten(self, lease: HeldLease, error: StateNotWritten) -> None:
         if not self._unwritten_reason:
             self.counters.count_retry(RetriedWork.STATE)
-            left_s = max(0, lease.lease.writers_until_ms - now_ms()) / 1000
+            left_s = max(0.0, lease.writers_end_s - read_steady_s())
             self.report_line(f"copying goes on for {left_s:.0f} s at most, and then waits until this is over: {error}")
         self._unwritten_reason = str(error)
 
-    def _follow_log_start(self, planner: Planner, lease: HeldLease, work: CopyPlan, until_ms: int | None) -> None:
+    def _follow_log_start(self, planner: Planner, lease: HeldLease, work: CopyPlan, until_s: float | None) -> None:
         try:
-            failures = self._keepalive.run_renewing(lease, lambda: planner.follow_log_start(work.partitions), until_ms)
+            failures = self._keepalive.run_renewing(lease, lambda: planner.follow_log_start(work.partitions), until_s)
             self.results.record_failures(lease, failures, planner.unmoved_starts)
             self.results.record_holds(lease, planner.changed_holds)
         except RemoteFault as error:
             _log.info("log starts could not be read; the next epoch reads them again: %s", error)
 
-    def _plan(self, planner: Planner, lease: HeldLease, until_ms: int | None = None) -> CopyPlan:
+    def _plan(self, planner: Planner, lease: HeldLease, until_s: float | None = None) -> CopyPlan:
         self.results.record_alignment(lease)
         plan = partial(planner.plan, lease.state, all_ends=self.options.until_caught_up)
-        work = self._keepalive.run_renewing(lease, plan, until_ms)
+        work = self._keepalive.run_renewing(lease, plan, until_s)
         if work.changes:
             lease.put(*work.changes)
         self.results.count_states(lease)
@@ -369,23 +374,27 @@ class Replication:
 
     def _may_be_written(self, lease: HeldLease, partition: Partition) -> bool:
         """By a task of ours, or of an owner before us."""
-        until_ms = max(lease.old_writers_until_ms, self._written_until_ms.get(partition, 0))
-        return now_ms() <= until_ms or any(partition in running.partitions for running in list(self._running))
+        until_s = max(lease.old_writers_end_s, self._written_until_s.get(partition, 0.0))
+        return read_steady_s() <= until_s or any(partition in running.partitions for running in list(self._running))
 
     def _submit(
-        self, lease: HeldLease, work: CopyPlan, ends: dict[Partition, Offset] | None, start_ms: int, stop_ms: int
+        self, lease: HeldLease, work: CopyPlan, ends: dict[Partition, Offset] | None, start_s: float, stop_s: float
     ) -> None:
+        """Times by the steady clock: tasks, elsewhere, get them by the wall clock as it is now."""
         partitions = work.partitions if ends is None else {p: work.partitions[p] for p in ends}
         left = self.results.summary.failed.keys() | self._leaving
         lags = {p: work.lags.get(p, 0) for p in partitions if p not in left}
         if not lags:
             return
-        lease.renew(writers_until_ms=stop_ms + _STOP_MARGIN_MS)
+        lease.renew(writers_end_s=stop_s + _STOP_MARGIN_S)
         self._epoch_number += 1
+        submitted_ms = now_ms()
+        start_ms = submitted_ms + round((start_s - read_steady_s()) * 1000)
         epoch = CopyEpoch(
             number=self._epoch_number,
+            submitted_ms=submitted_ms,
             start_ms=start_ms,
-            stop_ms=stop_ms,
+            stop_ms=start_ms + round((stop_s - start_s) * 1000),
             throttle=lease.state.mirrors[self.link.mirror.name].throttle,
             driver=self._channel.address_for(self._epoch_number),
             comparison_grace_s=self._length.comparison_grace_s,
@@ -397,8 +406,8 @@ class Replication:
             for p in lags
         }
         assignments = build_assignments(self.link, epoch, assigned_partitions, lags, self.runner.slots)
-        self._written_until_ms.update(dict.fromkeys(lags, stop_ms + _STOP_MARGIN_MS))
-        self._running.append(_RunningEpoch(epoch, lags.keys(), self.runner.submit(assignments)))
+        self._written_until_s.update(dict.fromkeys(lags, stop_s + _STOP_MARGIN_S))
+        self._running.append(_RunningEpoch(epoch, start_s, lags.keys(), self.runner.submit(assignments)))
 
     # -- reports -------------------------------------------------------------------------------------------------
 
@@ -424,8 +433,8 @@ class Replication:
             else:
                 self._failures_in_row, self._has_copied = 0, True
                 self._length.update(running_epoch.epoch, reports)
-                number, start_ms = running_epoch.epoch.number, running_epoch.epoch.start_ms
-                self.results.add_epoch(lease, number, start_ms, reports, newest_epoch=self._epoch_number, final=final)
+                number, lasted_s = running_epoch.epoch.number, max(0.0, read_steady_s() - running_epoch.start_s)
+                self.results.add_epoch(lease, number, lasted_s, reports, newest_epoch=self._epoch_number, final=final)
         self.results.record_trimmed(lease, final=final)
 
     def _handle_epoch_failure(self, lease: HeldLease, epoch: CopyEpoch, error: MirrorError, *, final: bool) -> None:
@@ -440,10 +449,6 @@ class Replication:
             error.retryable or isinstance(error, RemoteFault | BadRequest)
         ):
             raise error  # another epoch would fail, too (Spark's process is gone)
-
-
-def _to_wall_ms(monotonic_end: float) -> int:
-    return now_ms() + max(0, round((monotonic_end - time.monotonic()) * 1000))
 
 
 def _read_append_time_ms(lease: HeldLease, mirror: MirrorName) -> int | None:

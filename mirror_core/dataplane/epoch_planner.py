@@ -532,6 +532,7 @@ class CopyEpoch:
     number: int
     start_ms: int
     stop_ms: int
+    submitted_ms: int = 0
     throttle: int | None
     """Bytes per second, of all tasks."""
     driver: DriverAddress | None
@@ -561,6 +562,7 @@ def build_assignments(
             task=number,
             start_ms=epoch.start_ms,
             stop_ms=epoch.stop_ms,
+            submitted_ms=epoch.submitted_ms,
             throttle=rate,
             driver_address=epoch.driver,
             comparison_grace_s=epoch.comparison_grace_s,

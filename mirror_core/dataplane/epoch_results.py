@@ -92,7 +92,7 @@ class EpochResults:
         self,
         lease: HeldLease,
         epoch: int,
-        start_ms: int,
+        lasted_s: float,
         reports: tuple[TaskReport, ...],
         *,
         newest_epoch: int,
@@ -105,7 +105,7 @@ class EpochResults:
             self.summary.bytes += receipt.bytes
             self.summary.positions[receipt.partition] = receipt.next
         self.summary.cpu_s += sum(report.cpu_s for report in reports)
-        self.counters.count_epoch(reports, max(0, now_ms() - start_ms) / 1000)
+        self.counters.count_epoch(reports, lasted_s)
         aligned = [alignment for report in reports for alignment in report.aligned]
         self._aligned.update(
             (alignment.partition, alignment)

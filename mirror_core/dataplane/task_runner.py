@@ -6,6 +6,7 @@ Runs copying tasks in threads of this process.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ from mirror_core.evidence.file_store import Folder, open_local_folder
 from mirror_core.model.errors import MirrorError, PartitionFailed, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.task_messages import Assignment, ListenAddress, Receipt, TaskReport, TrimmedRange
-from mirror_core.model.timing import now_ms
+from mirror_core.model.timing import now_ms, read_steady_s
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_topic import read_state
 from mirror_core.sync.topic_compaction import TopicRelaxation
@@ -46,7 +47,7 @@ class Runner(Protocol):
         """Waits until tasks have ended. A second call does nothing."""
 
 
-_ROUND_MS: Final = 10_000
+_ROUND_S: Final = 10.0
 _COMPARISON_S: Final = 120.0
 """For a comparison after its round: interrupted, it would start anew in each."""
 STALL_TIMEOUT_S: Final = 60.0
@@ -101,18 +102,19 @@ class LocalCopy:
         self,
         ends: dict[Partition, Offset],
         timeout_s: float,
-        promise_end: Callable[[int], None],
+        promise_end: Callable[[float], None],
         record_trimmed: RecordTrimmed,
     ) -> None:
         """Copies up to these ends (next offsets), which must not move; raises when it cannot."""
-        deadline, moved_at = time.time() + timeout_s, time.monotonic()
+        deadline_s, moved_at = read_steady_s() + timeout_s, time.monotonic()
         remaining, furthest = dict(ends), dict[Partition, Offset]()
         easing = TopicRelaxation(self.link.source, self.link.destination, report=lambda line: None)
         for round_number in itertools.count():
             if not remaining:
                 return
-            assignment = self._assignment(remaining, deadline)
-            promise_end(assignment.stop_ms)
+            end_s = min(read_steady_s() + _ROUND_S, deadline_s)
+            assignment = self._assignment(remaining, end_s, deadline_s)
+            promise_end(end_s)
             report = copy_task.run(assignment)
             record_trimmed(report.trimmed_ranges)
             failures = [
@@ -125,7 +127,7 @@ class LocalCopy:
                 furthest, moved_at = {**furthest, **positions}, time.monotonic()
             remaining = find_unreached(remaining, report.receipts)
             is_stalled = time.monotonic() - moved_at > STALL_TIMEOUT_S
-            if remaining and (is_stalled or time.time() >= deadline):
+            if remaining and (is_stalled or read_steady_s() >= deadline_s):
                 partition, end = min(remaining.items())
                 reason = report.retry_reason or "there was not enough time"
                 problem = (
@@ -138,9 +140,10 @@ class LocalCopy:
                     f" their end ({partition} up to {end}): {reason}"
                 )
 
-    def _assignment(self, ends: dict[Partition, Offset], deadline_s: float) -> Assignment:
-        mirror, start_ms = self.link.mirror, now_ms()
-        stop_ms = min(start_ms + _ROUND_MS, int(deadline_s * 1000) + 1)
+    def _assignment(self, ends: dict[Partition, Offset], end_s: float, deadline_s: float) -> Assignment:
+        """Both by the steady clock."""
+        mirror, start_ms, left_s = self.link.mirror, now_ms(), end_s - read_steady_s()
+        stop_ms = start_ms + math.ceil(left_s * 1000)
         # As recorded: a source truncated or recreated since must not pass for the copied one.
         state = read_state(self.link.destination)
         statuses = state.partitions.get(mirror.name, {})
@@ -162,5 +165,6 @@ class LocalCopy:
             task=0,
             start_ms=start_ms,
             stop_ms=stop_ms,
-            comparison_grace_s=max(0.0, min(_COMPARISON_S, deadline_s - stop_ms / 1000)),
+            submitted_ms=start_ms,
+            comparison_grace_s=max(0.0, min(_COMPARISON_S, deadline_s - end_s)),
         )

@@ -80,13 +80,17 @@ def compute_observer_ahead_ms(observed_ms: int | None, appended_ms: int | None) 
     return ahead_ms + _MAX_IN_FLIGHT_MS if ahead_ms else 0
 
 
-def compute_writers_end_ms(now_ms: int, ahead_ms: int | None, lease: Lease, appended_ms: int | None) -> int:
-    """Until when the owner's tasks may write, by this machine's clock.
+def compute_writers_left_ms(now_ms: int, ahead_ms: int | None, lease: Lease, appended_ms: int | None) -> int:
+    """How long the owner's tasks may still write; negative: since when they may not.
 
-    Never further away than it was at the owner's newest heartbeat, however the clocks differ.
+    As long as at the owner's newest heartbeat, less the time since then: by the brokers' clock where it is known, so
+    that no other one counts. `ahead_ms`, `appended_ms`: as for `to_owner_clock_ms`.
     """
-    left_ms = lease.writers_until_ms - to_owner_clock_ms(now_ms, ahead_ms, lease, appended_ms)
-    return now_ms + min(left_ms, lease.writers_until_ms - lease.heartbeat_ms)
+    if ahead_ms is None or appended_ms is None:
+        age_ms = to_broker_clock_ms(now_ms, ahead_ms) - lease.heartbeat_ms
+    else:
+        age_ms = now_ms - ahead_ms - appended_ms
+    return lease.writers_until_ms - lease.heartbeat_ms - max(0, age_ms)
 
 
 def find_clock_difference(cluster: str, ahead_ms: int, *, in_plan: bool = False) -> Finding | None:

@@ -24,8 +24,8 @@ from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.model.errors import HeldByRun, LostOwnership, Refused
 from mirror_core.model.findings import Finding
 from mirror_core.model.logs import get_logger
-from mirror_core.model.timing import CLOCK_TIMEOUT_S, now_ms
-from mirror_core.state.lease import find_live_lease, find_writers_end_ms
+from mirror_core.model.timing import CLOCK_TIMEOUT_S
+from mirror_core.state.lease import find_live_lease, find_writers_left_ms
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.run_heartbeat import find_conductor_status
 from mirror_core.state.state_records import State
@@ -114,7 +114,7 @@ def _read_status(link: MirrorLink, state: State) -> CommandContext:
         run=run,
         statuses=tuple(state.partitions.get(name, {}).values()),
         copier=live_copier.owner if live_copier else None,
-        tasks_may_write_s=max(0, find_writers_end_ms(state, name, ahead_ms) - now_ms()) / 1000,
+        tasks_may_write_s=max(0, find_writers_left_ms(state, name, ahead_ms) or 0) / 1000,
         has_failed_over=has_failed_over(pending_fence),
         fenced_by_command=(
             pending_fence.cluster

@@ -204,7 +204,8 @@ class Lease:
     generation: int
     heartbeat_ms: int
     writers_until_ms: int
-    """Wall clock. No task of this owner writes later, even without its driver."""
+    """By the clock of the heartbeat: the difference counts. No task of this owner, or of an earlier one, writes later,
+    even without its driver."""
     released: bool = False
     wait_reasons: tuple[str, ...] | None = None
     """In the last ended epoch, without FAILED partitions. None: unknown."""

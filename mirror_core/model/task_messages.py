@@ -63,6 +63,8 @@ class Assignment:
     """Wall clock. Until then the task only connects."""
     stop_ms: int
     """Wall clock. The task sends nothing later."""
+    submitted_ms: int = 0
+    """Wall clock of the driver. A task that begins is not earlier, whatever its machine's clock says."""
     max_bytes_in_flight: int = 64 << 20
     throttle: int | None = None
     """Bytes per second read from the source. None: unlimited."""

@@ -1,5 +1,5 @@
-"""Clocks and liveness limits. Measure intervals with `time.monotonic`, or a `SteadyClock` where a process may sleep:
-people and NTP set the wall clock. A run's times are those of `StateWriter.now_ms`.
+"""Clocks and liveness limits. Measure intervals with `time.monotonic`, or `read_steady_s` where a process may sleep:
+people and NTP set the wall clock, `now_ms`. A run's times are those of `StateWriter.now_ms`.
 
 Timeouts after which a cluster, broker or leader counts as silent.
 
@@ -30,10 +30,10 @@ class SteadyClock:
     """A wall clock as it was at creation. Setting it changes nothing here; sleep counts."""
 
     def __init__(self, start_ms: int | None = None) -> None:
-        self._start_minus_boot_s = (now_ms() if start_ms is None else start_ms) / 1000 - _read_boot_s()
+        self._start_minus_boot_s = (now_ms() if start_ms is None else start_ms) / 1000 - read_steady_s()
 
     def __call__(self) -> float:
-        return _read_boot_s() + self._start_minus_boot_s
+        return read_steady_s() + self._start_minus_boot_s
 
     def now_ms(self) -> int:
         return round(self() * 1000)
@@ -43,7 +43,8 @@ _BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """macOS: its monotonic clock counts sleep."""
 
 
-def _read_boot_s() -> float:
+def read_steady_s() -> float:
+    """Since a moment that only this machine knows, until it is started anew. Sleep counts."""
     return time.clock_gettime(_BOOT_CLOCK)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.dataplane.driver import EPOCH_S
@@ -22,12 +22,12 @@ from mirror_core.kafka.log_offsets import OffsetPoint, find_offline_partitions, 
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.errors import MirrorError, Refused, RemoteFault
 from mirror_core.model.figures import MAX_RECORDED_NAMES, FigureKey, FigureScalar
-from mirror_core.model.mirror import ZOMBIE_WRITER_MARGIN_MS, Lease
+from mirror_core.model.mirror import ZOMBIE_WRITER_MARGIN_MS
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange
 from mirror_core.model.run import StepEvidence
 from mirror_core.model.task_messages import TrimmedRange
-from mirror_core.model.timing import now_ms
+from mirror_core.model.timing import now_ms, read_steady_s
 from mirror_core.runbook.step_context import StepContext
 from mirror_core.runbook.step_records import LeftBehindPartition
 from mirror_core.state.mirror_link import MirrorLink
@@ -46,15 +46,15 @@ def report_drain_progress(
     link: MirrorLink,
     ends: Mapping[Partition, Offset],
     print_line: Callable[[str], None],
-    record_deadline: Callable[[int], None],
-) -> Callable[[int], None]:
+    record_deadline: Callable[[float], None],
+) -> Callable[[float], None]:
     """Wrap `record_deadline` to report progress from the second copy round on."""
     first_ends: dict[Partition, Offset] | None = None
     rounds, began = 0, 0.0
 
-    def before_round(until_ms: int) -> None:
+    def before_round(end_s: float) -> None:
         nonlocal first_ends, rounds, began
-        record_deadline(until_ms)
+        record_deadline(end_s)
         rounds += 1
         if rounds == 1:
             return
@@ -116,11 +116,6 @@ def verify_drained(link: MirrorLink, ends: Mapping[Partition, Offset], state: St
     return DrainedLogs(positions, {p: offsets for p, offsets in left.items() if offsets > 0})
 
 
-def record_write_deadline(data: StateWriter, lease: Lease, until_ms: int) -> None:
-    """Raises LostOwnership if the lease was taken."""
-    data.put(replace(lease, heartbeat_ms=now_ms(), writers_until_ms=max(lease.writers_until_ms, until_ms)))
-
-
 MAX_TASK_S: Final = MAX_EPOCH_S + EPOCH_S / 2 + 1
 """No task writes longer: the longest epoch, half a usual one of early start, and a margin."""
 
@@ -155,15 +150,14 @@ def make_uncompared_refusal(context: StepContext) -> Refused:
 
 
 def wait_for_tasks_to_stop(
-    context: StepContext, lease: Lease, left_partitions: Collection[Partition]
+    context: StepContext, old_writers_end_s: float, left_partitions: Collection[Partition]
 ) -> Collection[Partition]:
     """Wait until no earlier task can write these partitions.
 
-    A task that lost its driver copies a partition that gets a leader, until its own clock stops it. `lease`: this run's
-    own, its times by this machine's clock.
+    A task that lost its driver copies a partition that gets a leader, until its own clock stops it.
+    `old_writers_end_s`: by the steady clock.
     """
-    until_ms = min(lease.writers_until_ms + ZOMBIE_WRITER_MARGIN_MS, lease.heartbeat_ms + int(MAX_TASK_S * 1000))
-    wait_s = (until_ms - now_ms()) / 1000
+    wait_s = min(old_writers_end_s + ZOMBIE_WRITER_MARGIN_MS / 1000 - read_steady_s(), MAX_TASK_S)
     if left_partitions and wait_s > 0:
         context.print_line(
             f"drain: waiting {wait_s:.0f} s until no copying task can write what is left behind any more"

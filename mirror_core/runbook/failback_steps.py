@@ -37,9 +37,9 @@ from mirror_core.model.mirror import (
 from mirror_core.model.names import MirrorName, Partition, format_reverse_name
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence
 from mirror_core.model.sync_state import SyncCategory
-from mirror_core.model.timing import CLOCK_TIMEOUT_S, now_ms
+from mirror_core.model.timing import CLOCK_TIMEOUT_S, now_ms, read_steady_s
 from mirror_core.runbook.divergent_tail_steps import TailSteps
-from mirror_core.state.lease import find_writers_end_ms, observe_live_lease
+from mirror_core.state.lease import find_writers_left_ms, observe_live_lease
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
 from mirror_core.state.partition_transitions import PartitionEvent, apply_events
 from mirror_core.state.state_records import PartitionRecord, State, StateRecord, Tombstone
@@ -317,7 +317,7 @@ class FailbackSteps(TailSteps):
 
     def _wait_for_old_tasks(self) -> None:
         """Wait until no task of an earlier data plane, in either direction, can still write."""
-        until_ms = 0
+        end_s = 0.0
         for cluster, name in (
             (self.link.destination, self.link.mirror.name),
             (self.link.source, format_reverse_name(self.link.mirror.name)),
@@ -325,9 +325,11 @@ class FailbackSteps(TailSteps):
             state = read_state(cluster)
             state.require_readable(name)
             ahead_ms = measure_clock_ahead_ms(cluster, timeout_s=CLOCK_TIMEOUT_S)
-            until_ms = max(until_ms, find_writers_end_ms(state, name, ahead_ms) + ZOMBIE_WRITER_MARGIN_MS)
+            left_ms = find_writers_left_ms(state, name, ahead_ms)
+            if left_ms is not None:
+                end_s = max(end_s, read_steady_s() + (left_ms + ZOMBIE_WRITER_MARGIN_MS) / 1000)
         # A plain wait: a task without its driver cannot be asked.
-        wait_s = max(0, until_ms - now_ms()) / 1000
+        wait_s = max(0.0, end_s - read_steady_s())
         if wait_s >= 1:
             self.print_line(f"waiting {wait_s:.0f} s until no copying task of the past can write any more")
         time.sleep(wait_s)

@@ -15,6 +15,7 @@ from mirror_core.decide.mirror_snapshot import MirrorSnapshot
 from mirror_core.decide.process_liveness import ConductorState
 from mirror_core.decide.steps import list_standstill_steps
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.audit_log import AuditEntryKind
 from mirror_core.model.config_sections import WriteBarrier
@@ -25,7 +26,7 @@ from mirror_core.model.names import ClusterName
 from mirror_core.model.pending_fence import FenceAction
 from mirror_core.model.run import PlanFact, Run, RunKind, RunMode, RunState, StepEvidence, StepState
 from mirror_core.model.run_checkpoints import StepValue
-from mirror_core.model.timing import TIMEOUTS, now_ms
+from mirror_core.model.timing import CLOCK_TIMEOUT_S, TIMEOUTS, read_steady_s
 from mirror_core.runbook.conductor import Conductor, process_caches
 from mirror_core.runbook.fence_actions import is_known_to_stand, lift_fence_or_record
 from mirror_core.runbook.forecast_check import list_retained_checkpoints
@@ -35,6 +36,7 @@ from mirror_core.runbook.snapshot_reader import presume_source_dead, take_snapsh
 from mirror_core.runbook.step_records import DrainResult, UnderReplicatedLogs
 from mirror_core.runbook.unplanned_steps import UnplannedSteps
 from mirror_core.state.journal import Journal, load_checkpoint, make_audit_entry, make_checkpoint, make_end_entry
+from mirror_core.state.lease import date_lease, find_writers_left_ms
 from mirror_core.state.partition_transitions import PartitionEvent, apply_events
 from mirror_core.state.point_of_no_return import SourceReturned, is_past_no_return
 from mirror_core.state.run_heartbeat import observe_conductor
@@ -272,7 +274,9 @@ class Failover(Conductor[RunMode]):
         with StateWriter(self.link.destination, make_data_id(name)) as data:
             lease = _find_own_lease(data.state.leases.get(name), run_id)
             if lease is not None:
-                data.put(replace(lease, released=True, heartbeat_ms=now_ms()))
+                ahead_ms = measure_clock_ahead_ms(self.link.destination, timeout_s=CLOCK_TIMEOUT_S)
+                end_s = read_steady_s() + (find_writers_left_ms(data.state, name, ahead_ms) or 0) / 1000
+                data.put(replace(date_lease(lease, end_s), released=True))
 
 
 def has_disturbed_applications(state: State, run: Run, source: ClusterName) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -23,7 +22,6 @@ from mirror_core.model.parity_verdict import ParityRange, ParityResult
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import StepEvidence
 from mirror_core.model.sync_state import SyncCategory
-from mirror_core.model.timing import now_ms
 from mirror_core.parity.check import OnParityProgress
 from mirror_core.runbook.drain import (
     format_held,
@@ -32,7 +30,6 @@ from mirror_core.runbook.drain import (
     read_left_behind,
     readmit_led_partitions,
     record_deletions,
-    record_write_deadline,
     report_drain_progress,
     verify_drained,
     wait_for_tasks_to_stop,
@@ -288,8 +285,7 @@ class PlannedSteps(PromotionSteps):
         return retry_on_lease_loss(self, "drain", self._drain)
 
     def _drain(self) -> StepEvidence:
-        # Its tasks may outlive it until `writers_until_ms`.
-        with self.hold_lease("drain") as (data, lease):
+        with self.hold_lease("drain") as lease:
             # Read what the data plane recorded until now. From here on nobody else writes partition states.
             self.writer.refresh()
             self._refuse_if_strayed()
@@ -299,14 +295,12 @@ class PlannedSteps(PromotionSteps):
             started_s = time.monotonic()
             # So may we: whoever gives up a hanging source must know until when we copy.
             on_deletions = partial(record_deletions, self.link, self.writer)
-            before_round = report_drain_progress(
-                self.link, ends, self.print_line, partial(record_write_deadline, data, lease)
-            )
+            before_round = report_drain_progress(self.link, ends, self.print_line, lease.renew)
             self.services.copy(self.link)(ends, DRAIN_LIMIT_S, before_round, on_deletions)
             left_partitions = wait_for_tasks_to_stop(
-                self, lease, select_healthy(self.statuses()).keys() & set(self.scope.left_behind)
+                self, lease.old_writers_end_s, select_healthy(self.statuses()).keys() & set(self.scope.left_behind)
             )
-            data.put(replace(lease, heartbeat_ms=now_ms()))
+            lease.renew()
         with ClusterClient(self.link.destination) as destination:
             late_commits = deny_offset_commits(self.link.mirror, self.writer, destination)
         drained = verify_drained(self.link, ends, self.writer.state)

@@ -21,7 +21,7 @@ from mirror_core.evidence.run_report import write_run_report
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets, list_offsets
 from mirror_core.model.errors import Indeterminate, MirrorError, Refused, Unreachable
-from mirror_core.model.mirror import DesiredState, Lease, Mirror, PartitionStatus
+from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus
 from mirror_core.model.mirror import PartitionState as State
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunKind, RunMode, StepEvidence, shorten_hash
@@ -34,11 +34,10 @@ from mirror_core.runbook.snapshot_reader import take_snapshot
 from mirror_core.runbook.step_context import StepContext
 from mirror_core.runbook.step_records import LeftBehindPartition, read_all_outputs, read_output
 from mirror_core.runbook.switch import switch
-from mirror_core.state.lease import take_lease_for_run
+from mirror_core.state.lease import RunLease, take_lease_for_run
 from mirror_core.state.partition_transitions import PartitionEvent, apply_events
 from mirror_core.state.point_of_no_return import PromotionCheck, is_past_no_return
 from mirror_core.state.state_records import PartitionRecord, StateRecord
-from mirror_core.state.writer import StateWriter
 from mirror_core.sync.acl_sync import apply_promotion
 from mirror_core.sync.fence_command import DestinationOpened, build_command_target
 from mirror_core.sync.fence_command_runner import open_destination
@@ -53,7 +52,7 @@ class PromotionSteps(StepContext):
     def scope(self) -> FailoverScope:
         return read_output(self.journal, "begin", FailoverScope)
 
-    def hold_lease(self, step: str) -> AbstractContextManager[tuple[StateWriter, Lease]]:
+    def hold_lease(self, step: str) -> AbstractContextManager[RunLease]:
         step_record = self.journal.record(step)
         assert step_record is not None
         lease_owner = format_lease_owner(self.journal.run_id)

@@ -55,11 +55,11 @@ class InProcessCopy(Protocol):
         self,
         ends: dict[Partition, Offset],
         timeout_s: float,
-        promise_end: Callable[[int], None],
+        promise_end: Callable[[float], None],
         record_trimmed: RecordTrimmed,
         /,
     ) -> None:
-        """`promise_end` (wall-clock ms) and `record_trimmed` are called before each write that they cover."""
+        """`promise_end` (by the steady clock) and `record_trimmed` are called before each write that they cover."""
 
 
 def _open_private_folder(path: str) -> Folder:

@@ -40,7 +40,7 @@ from mirror_core.model.parity_verdict import ParityResult
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import StepEvidence
 from mirror_core.model.source_observation import SourceObservation
-from mirror_core.model.timing import CLOCK_TIMEOUT_S, now_ms
+from mirror_core.model.timing import CLOCK_TIMEOUT_S, now_ms, read_steady_s
 from mirror_core.runbook.certification import certify_destination
 from mirror_core.runbook.drain import format_left_behind
 from mirror_core.runbook.fence_actions import LiftFile
@@ -91,7 +91,7 @@ class UnplannedSteps(PromotionSteps):
 
     def _settle(self) -> StepEvidence:
         started_s = time.monotonic()
-        with self.hold_lease("settle") as (_, lease):
+        with self.hold_lease("settle") as lease:
             state = self.writer.refresh()
         leaving_topics = list_leaving_topics(state.mirrors[self.link.mirror.name], self.statuses())
         with ClusterClient(self.link.destination) as destination:
@@ -99,7 +99,7 @@ class UnplannedSteps(PromotionSteps):
             fenced_tasks = fence_old_tasks(self.link, self.writer, destination, closed_topics)
             if not fenced_tasks.is_certain:
                 # Fencing is uncertain: wait until tasks stop by their own clock.
-                time.sleep(max(0, lease.writers_until_ms - now_ms()) / 1000)
+                time.sleep(max(0.0, lease.old_writers_end_s - read_steady_s()))
             if leaving_topics:  # whatever a later step lists is moved by this run
                 leaving = [p for p in self.statuses() if p.topic in leaving_topics]
                 ends = list_known_offsets(destination, leaving, OffsetPoint.LOG_END)

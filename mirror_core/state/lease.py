@@ -9,6 +9,7 @@ The lease of a mirror's data plane. Taking it fences its owner; a fresh one is r
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import socket
@@ -18,17 +19,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from mirror_core.decide.clock_skew import compute_writers_end_ms, to_owner_clock_ms
+from mirror_core.decide.clock_skew import compute_writers_left_ms, to_owner_clock_ms
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, RemoteFault, StateNotWritten
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import Lease, is_lease_fresh
 from mirror_core.model.names import MirrorName
-from mirror_core.model.timing import CLOCK_TIMEOUT_S, MAX_FRESH_AGE_S, now_ms
+from mirror_core.model.timing import CLOCK_TIMEOUT_S, MAX_FRESH_AGE_S, now_ms, read_steady_s
 from mirror_core.state.state_records import State, StateRecord, Tombstone
 from mirror_core.state.state_topic import STATE_TRANSACTION_MS, read_complete_state, read_state
 from mirror_core.state.writer import StateWriter, make_data_id
@@ -141,21 +142,34 @@ def find_live_lease(state: State, mirror: MirrorName, clock_ahead_ms: int | None
 
 
 def make_next_lease(state: State, mirror: MirrorName, owner: str, clock_ahead_ms: int | None) -> Lease:
-    """The previous owner's tasks may write until a time by its clock, converted here."""
     previous, now = state.leases.get(mirror), now_ms()
     return Lease(
         mirror=mirror,
         owner=owner,
         generation=previous.generation + 1 if previous else 1,
         heartbeat_ms=now,
-        writers_until_ms=max(now, find_writers_end_ms(state, mirror, clock_ahead_ms)),
+        writers_until_ms=now + max(0, find_writers_left_ms(state, mirror, clock_ahead_ms) or 0),
     )
 
 
-def find_writers_end_ms(state: State, mirror: MirrorName, clock_ahead_ms: int | None) -> int:
-    """Until when tasks of the lease's owner may write, by this machine's clock; 0: nobody had the lease."""
+def find_writers_left_ms(state: State, mirror: MirrorName, clock_ahead_ms: int | None) -> int | None:
+    """How long tasks of the lease's owner, and of earlier ones, may still write; negative: since when they may not.
+
+    None: nobody had the lease.
+    """
     lease = state.leases.get(mirror)
-    return compute_writers_end_ms(now_ms(), clock_ahead_ms, lease, state.find_append_time_ms(lease)) if lease else 0
+    return compute_writers_left_ms(now_ms(), clock_ahead_ms, lease, state.find_append_time_ms(lease)) if lease else None
+
+
+def compute_writers_end_s(lease: Lease) -> float:
+    """Until when tasks may write, by the steady clock. The lease is dated now."""
+    return read_steady_s() + (lease.writers_until_ms - lease.heartbeat_ms) / 1000
+
+
+def date_lease(lease: Lease, writers_end_s: float) -> Lease:
+    """The lease with a heartbeat of now. `writers_end_s`: until when tasks may write, by the steady clock."""
+    now, left_ms = now_ms(), math.ceil((writers_end_s - read_steady_s()) * 1000)
+    return replace(lease, heartbeat_ms=now, writers_until_ms=now + max(0, left_ms))
 
 
 class ControlWriter(Protocol):
@@ -164,11 +178,26 @@ class ControlWriter(Protocol):
     def put(self, *records: StateRecord | Tombstone) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class RunLease:
+    """A run's own, without a thread that renews it."""
+
+    lease: Lease
+    writer: StateWriter
+    """The data id's."""
+    old_writers_end_s: float
+    """Until when tasks of earlier owners may write, by the steady clock."""
+
+    def renew(self, writers_end_s: float = 0.0) -> None:
+        """`writers_end_s`: until when the run's own copy may write. Raises LostOwnership if the lease was taken."""
+        self.writer.put(date_lease(self.lease, max(self.old_writers_end_s, writers_end_s)))
+
+
 @contextmanager
 def take_lease_for_run(
     cluster: ClusterConfig, mirror: MirrorName, owner: str, control: ControlWriter, begin_record: StateRecord
-) -> Iterator[tuple[StateWriter, Lease]]:
-    """For a run that ends the data plane; yields the data id's writer.
+) -> Iterator[RunLease]:
+    """For a run that ends the data plane.
 
     First rewrites `begin_record` under the control id: a conductor that slept and lost the run fails there, before it
     fences the data writer or takes the lease.
@@ -178,9 +207,10 @@ def take_lease_for_run(
         lease = make_next_lease(
             data_writer.state, mirror, owner, measure_clock_ahead_ms(cluster, timeout_s=CLOCK_TIMEOUT_S)
         )
+        old_writers_end_s = compute_writers_end_s(lease)
         control.put(lease)  # this process may have slept
         data_writer.put(lease)
-        yield data_writer, lease
+        yield RunLease(lease, data_writer, old_writers_end_s)
 
 
 class HeldLease:
@@ -199,15 +229,11 @@ class HeldLease:
         self._recovery: LeaseRecovery | None = None
         self._last_error = ""
         self._retry_s = _RETRY_BOUNDS_S[0]
-        self._old_writers_until_ms = lease.writers_until_ms
-        """Previous owners' tasks may write until then."""
+        self.old_writers_end_s = self.writers_end_s = compute_writers_end_s(lease)
+        """Until when tasks may write, by the steady clock: those of previous owners, and all, as last acknowledged."""
         self._renew_at = time.monotonic() + LEASE_HEARTBEAT_S
         self.waits: tuple[str, ...] | None = None
         """For others to see, with the next renewal."""
-
-    @property
-    def old_writers_until_ms(self) -> int:
-        return self._old_writers_until_ms
 
     @property
     def generation(self) -> int:
@@ -264,33 +290,28 @@ class HeldLease:
         self._retry_s = min(2 * self._retry_s, _RETRY_BOUNDS_S[1])
         return StateNotWritten(self._last_error)
 
-    def renew(self, *, writers_until_ms: int | None = None) -> None:
-        """When due; at once when tasks may write longer than announced."""
-        is_extended = writers_until_ms is not None and writers_until_ms > self.lease.writers_until_ms
-        if not is_extended and time.monotonic() < self._renew_at:
+    def renew(self, *, writers_end_s: float = 0.0) -> None:
+        """When due; at once when tasks may write longer than announced. `writers_end_s`: by the steady clock."""
+        if writers_end_s <= self.writers_end_s and time.monotonic() < self._renew_at:
             return
-        writers_end_ms = max(self.lease.writers_until_ms, writers_until_ms or 0)
-        renewed = replace(self.lease, heartbeat_ms=now_ms(), writers_until_ms=writers_end_ms, wait_reasons=self.waits)
+        end_s = max(self.writers_end_s, writers_end_s)
+        renewed = replace(date_lease(self.lease, end_s), wait_reasons=self.waits)
         self.put(renewed)
-        self.lease = renewed
+        self.lease, self.writers_end_s = renewed, end_s
         self._renew_at = time.monotonic() + LEASE_HEARTBEAT_S
 
     def wait_for_old_writers(self, report: Callable[[str], None]) -> None:
         """Their own clock has stopped them by then."""
-        left_ms = self._old_writers_until_ms - now_ms()
-        if left_ms > 0:
-            report(f"waiting {left_ms / 1000:.0f} s for tasks that may still write")
-        while now_ms() < self._old_writers_until_ms:
+        left_s = self.old_writers_end_s - read_steady_s()
+        if left_s > 0:
+            report(f"waiting {left_s:.0f} s for tasks that may still write")
+        while read_steady_s() < self.old_writers_end_s:
             self.renew()
             time.sleep(_POLL_S)
 
     def release(self) -> None:
         """After all own tasks ended."""
-        now = now_ms()
-        writers_end_ms = max(now, self._old_writers_until_ms)
-        released_lease = replace(
-            self.lease, heartbeat_ms=now, writers_until_ms=writers_end_ms, released=True, wait_reasons=None
-        )
+        released_lease = replace(date_lease(self.lease, self.old_writers_end_s), released=True, wait_reasons=None)
         try:
             if self._recovery is not None:
                 with suppress(MirrorError, TimeoutError):  # raised again by `put`

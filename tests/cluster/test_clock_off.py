@@ -33,7 +33,7 @@ from mirror_core.model.run import Plan, RunKind, RunMode, RunState, list_newest_
 from mirror_core.model.run_checkpoints import RecordedApproval
 from mirror_core.model.source_observation import Heartbeat
 from mirror_core.model.sync_state import SyncCategory
-from mirror_core.model.timing import now_ms
+from mirror_core.model.timing import now_ms, read_steady_s
 from mirror_core.parity.check import LocalParity
 from mirror_core.parity.comparable_ranges import read_parity_scope
 from mirror_core.runbook.failover_conductor import Failover
@@ -43,6 +43,7 @@ from mirror_core.runbook.readiness_report import assess_readiness
 from mirror_core.runbook.unplanned_steps import UnplannedSteps
 from mirror_core.state import mirror_link
 from mirror_core.state.approvals import find_approvals, record_approval
+from mirror_core.state.lease import make_next_lease, take_over_lease
 from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_records import STATE_TOPIC
 from mirror_core.state.watcher_heartbeat import WatcherHeartbeats, observe_watcher
@@ -276,6 +277,43 @@ def test_a_data_plane_whose_clock_jumps_goes_on(pair: Pair, tmp_path: Path, cloc
         wait_until(lambda: len(beats(mirrored)) > heard + 3, timeout_s=TIMEOUT_S, why="it beats on")
     clock.hours = 0
     assert read_all(pair.west, topic) == sorted(sent)
+
+
+@pytest.mark.parametrize("hours", [2, -2])
+def test_the_next_data_plane_waits_as_long_as_the_last_one_copies_whose_clock_was_set(
+    pair: Pair, tmp_path: Path, clock: ShiftedClock, hours: int
+) -> None:
+    """It dies at once: what it has recorded by then counts."""
+    mirrored = new_mirror(pair, tmp_path, app_topic(pair))
+    with driving(mirrored, epoch_s=60):
+        beating(mirrored, 2)
+        clock.hours = hours
+        before = mirrored.state.leases[mirrored.name].heartbeat_ms
+        wait_until(
+            lambda: mirrored.state.leases[mirrored.name].heartbeat_ms != before, timeout_s=TIMEOUT_S, why="it renews"
+        )
+        clock.hours = 0
+        next_lease = make_next_lease(mirrored.state, mirrored.name, "the next one", 0)
+        left_s = (next_lease.writers_until_ms - next_lease.heartbeat_ms) / 1000
+        assert 20 < left_s < 63, "tasks of an epoch of 60 s still write"
+
+
+def test_old_tasks_are_waited_for_though_the_clock_is_set_ahead_meanwhile(
+    pair: Pair, tmp_path: Path, clock: ShiftedClock
+) -> None:
+    mirrored = new_mirror(pair, tmp_path, app_topic(pair))
+    destination = mirrored.link.destination
+    take_over_lease(destination, mirrored.name, "elsewhere/1/a").renew(writers_end_s=read_steady_s() + 6)
+    lease, began_s = take_over_lease(destination, mirrored.name, "elsewhere/2/b"), time.monotonic()
+
+    def set_clock(line: str) -> None:
+        clock.hours = 2
+
+    lease.wait_for_old_writers(set_clock)
+    assert clock.hours == 2, "there was nothing to wait for"
+    assert time.monotonic() - began_s > 4
+    clock.hours = 0
+    lease.release()
 
 
 @pytest.mark.parametrize("hours", [2, -2])

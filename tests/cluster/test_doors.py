@@ -23,7 +23,7 @@ from mirror_core.model.errors import HeldByRun, LostOwnership
 from mirror_core.model.mirror import DesiredState, PartitionState
 from mirror_core.model.names import Partition, get_heartbeat_topic
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepState
-from mirror_core.model.timing import now_ms
+from mirror_core.model.timing import read_steady_s
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.state import lease
 from mirror_core.state.lease import take_over_lease
@@ -241,17 +241,17 @@ def test_a_stop_that_was_taken_over_while_it_waited_records_nothing_and_the_next
     produce(pair.east, topic, 7)
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
-    link, passed_ms = mirrored.link, 0
-    until_ms = now_ms() + 60_000
-    take_over_lease(link.destination, mirrored.name, "of a dead driver").renew(writers_until_ms=until_ms)
+    link, passed_s = mirrored.link, 0
+    end_s = read_steady_s() + 60
+    take_over_lease(link.destination, mirrored.name, "of a dead driver").renew(writers_end_s=end_s)
 
-    def clock() -> int:
+    def clock() -> float:
         """A second passes between two looks at it."""
-        nonlocal passed_ms
-        passed_ms += 1_000
-        return now_ms() + passed_ms
+        nonlocal passed_s
+        passed_s += 1
+        return read_steady_s() + passed_s
 
-    monkeypatch.setattr(lease, "now_ms", clock)
+    monkeypatch.setattr(lease, "read_steady_s", clock)
 
     def another_takes_over(line: str) -> None:
         writer_of(link).__enter__()
@@ -259,7 +259,7 @@ def test_a_stop_that_was_taken_over_while_it_waited_records_nothing_and_the_next
     monkeypatch.setattr(control, "MAX_ATTEMPTS", 1)
     with pytest.raises(LostOwnership):
         mirror_commands.stop_mirror(link, another_takes_over)
-    assert now_ms() + passed_ms >= until_ms, "it would have read LMOs while tasks may still write"
+    assert read_steady_s() + passed_s >= end_s, "it would have read LMOs while tasks may still write"
     assert {(s.state, s.lmo) for s in mirrored.statuses.values()} == {(PartitionState.MIRRORING, None)}
     assert mirror_commands.stop_mirror(link) == {Partition(topic, 0): 7}
     assert {(s.state, s.lmo) for s in mirrored.statuses.values()} == {(PartitionState.STOPPED, 7)}

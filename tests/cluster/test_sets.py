@@ -156,7 +156,7 @@ def test_one_that_fails_behind_its_fence_takes_all_back(both: tuple[Mirrored, Mi
 
     def breaks(link: MirrorLink) -> InProcessCopy:
         def copy(
-            ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None], deleted: RecordTrimmed
+            ends: dict[Partition, Offset], timeout_s: float, until: Callable[[float], None], deleted: RecordTrimmed
         ) -> None:
             assert denied(broken.pair.east, topic_of(broken)), "it fails before it is fenced"
             raise MirrorError("the copier broke")
@@ -209,7 +209,7 @@ def test_one_that_somebody_else_takes_over_ends_it_for_all_and_aborts_nothing(bo
 
     def loses(link: MirrorLink) -> InProcessCopy:
         def copy(
-            ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None], deleted: RecordTrimmed
+            ends: dict[Partition, Offset], timeout_s: float, until: Callable[[float], None], deleted: RecordTrimmed
         ) -> None:
             with StateWriter(link.destination, make_control_id(taken.name)):
                 pass
@@ -242,7 +242,7 @@ def test_one_that_somebody_conducts_is_not_gone_on_with(
 
     def copies(link: MirrorLink) -> InProcessCopy:
         def copy(
-            ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None], deleted: RecordTrimmed
+            ends: dict[Partition, Offset], timeout_s: float, until: Callable[[float], None], deleted: RecordTrimmed
         ) -> None:
             said.append(mirrorbook(*typed, "--config", str(desk.config)))
             LocalCopy(link)(ends, timeout_s, until, deleted)

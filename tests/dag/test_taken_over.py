@@ -45,7 +45,7 @@ class Held:
 
     def copy(self, link: MirrorLink) -> InProcessCopy:
         def held(
-            ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None], deleted: RecordTrimmed
+            ends: dict[Partition, Offset], timeout_s: float, until: Callable[[float], None], deleted: RecordTrimmed
         ) -> None:
             self.reached.set()
             assert self.go_on.wait(WAIT_S), "nobody let it go on"

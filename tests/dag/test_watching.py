@@ -125,7 +125,7 @@ def test_after_a_pause_the_data_plane_is_waited_for_as_at_its_start(
         monkeypatch.setattr(trigger, "_read_state", look)
         return await anext(trigger.run())
 
-    monkeypatch.setattr(timing, "_read_boot_s", lambda: clock_s)
+    monkeypatch.setattr(timing, "read_steady_s", lambda: clock_s)
     monkeypatch.setattr("mirrorbook_airflow.data_plane_trigger.asyncio.sleep", pass_by)
     fired = asyncio.run(watched()).payload
     assert fired["status"] == status
@@ -160,7 +160,7 @@ def test_a_clock_that_jumps_ends_no_data_plane_that_lives_and_hides_no_dead_one(
         monkeypatch.setattr(trigger, "_read_state", look)
         return await anext(trigger.run())
 
-    monkeypatch.setattr(timing, "_read_boot_s", lambda: clock_s)
+    monkeypatch.setattr(timing, "read_steady_s", lambda: clock_s)
     monkeypatch.setattr(time, "time_ns", lambda: int((clock_s + (jump_s if clock_s > jumped_s else 0)) * 1e9))
     monkeypatch.setattr("mirrorbook_airflow.data_plane_trigger.asyncio.sleep", pass_by)
     assert asyncio.run(watched()).payload["status"] == "unhealthy"
@@ -190,7 +190,7 @@ def test_a_data_plane_is_alive_as_long_as_its_sign_of_life_changes_whatever_its_
         monkeypatch.setattr(trigger, "_read_state", look)
         return await anext(trigger.run())
 
-    monkeypatch.setattr(timing, "_read_boot_s", lambda: clock_s)
+    monkeypatch.setattr(timing, "read_steady_s", lambda: clock_s)
     monkeypatch.setattr("mirrorbook_airflow.data_plane_trigger.asyncio.sleep", pass_by)
     assert asyncio.run(watched()).payload["status"] == "unhealthy"
     assert died_s + 10 < clock_s <= died_s + 20
@@ -219,7 +219,7 @@ def test_behind_a_failover_it_is_watched_until_nothing_is_owed(monkeypatch: pyte
         monkeypatch.setattr(trigger, "_read_state", look)
         return await anext(trigger.run())
 
-    monkeypatch.setattr(timing, "_read_boot_s", lambda: clock_s)
+    monkeypatch.setattr(timing, "read_steady_s", lambda: clock_s)
     monkeypatch.setattr("mirrorbook_airflow.data_plane_trigger.asyncio.sleep", pass_by)
     assert asyncio.run(watched()).payload == {"status": "ended", "reason": "the mirror is stopped"}
     assert looks[-1] >= home_s

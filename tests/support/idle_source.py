@@ -87,7 +87,7 @@ class World:
         }
         east = cast("ClusterClient", SimpleNamespace(name="east", config=None, principal=None))
         self.receiver = BatchFetcher(
-            assignment(), east, self.of, lambda broker: Wire(NEAR_S), lambda broker: True, self.awake
+            assignment(), east, self.of, lambda broker: Wire(NEAR_S), lambda broker: True, self.awake, time.time
         )
         self.receiver._make_link = lambda connection, is_far: cast("FetchLink", Link(connection))  # type: ignore[method-assign]
         for number, name in enumerate(self.names):

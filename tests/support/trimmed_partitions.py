@@ -92,7 +92,7 @@ def judged(one: PartitionReplicator, position: int, start: int, end: int = 1_000
 
 
 def reported(one: PartitionReplicator) -> TaskReport:
-    return build_report(assignment(one.assigned), [one], "", 0.0, 0.0, str)
+    return build_report(assignment(one.assigned), [one], "", 0.0, 0.0, 0.0, str)
 
 
 # -- the driver ------------------------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def sender(
     monkeypatch.setattr(batch_producer, "_FULL_LINK_WAIT_S", PATIENCE_S)
     monkeypatch.setattr(batch_producer, "_SINGLE_LINK_WAIT_S", ALONE_S)
     monkeypatch.setattr(ClusterSide, "from_client", lambda client: ClusterSide(ClusterName("west"), "data"))
-    made = BatchProducer(cast("ClusterClient", None), both, float("inf"), 1, brokers.connect)
+    made = BatchProducer(cast("ClusterClient", None), both, float("inf"), 1, brokers.connect, time.time)
     yield made
     made.close()
 
@@ -310,7 +310,7 @@ def test_many_short_rests_for_a_quota_are_told_like_one_long_one(
 
 def told(ones: list[PartitionReplicator], sender: BatchProducer) -> TaskReport:
     partitions = tuple(one.assigned for one in ones)
-    return build_report(assignment(*partitions), ones, "", 0.0, 0.0, sender.explain_wait)
+    return build_report(assignment(*partitions), ones, "", 0.0, 0.0, 0.0, sender.explain_wait)
 
 
 class Forgetful:
@@ -338,7 +338,7 @@ def test_what_waited_for_long_is_not_sent_in_a_row_to_who_may_have_forgotten_us(
     """The first one that is refused would be followed by the next ones, and each be taken in the place of another."""
     monkeypatch.setattr(ClusterSide, "from_client", lambda client: ClusterSide(ClusterName("west"), "data"))
     one, leader, now = replicator(0, HANGS), Forgetful(brokers), time.monotonic()
-    sender = BatchProducer(cast("ClusterClient", None), [one], float("inf"), 1 << 20, brokers.connect)
+    sender = BatchProducer(cast("ClusterClient", None), [one], float("inf"), 1 << 20, brokers.connect, time.time)
     monkeypatch.setattr("mirror_core.copy.batch_producer.time.monotonic", lambda: now)
     first = item(one)
     sender.send([first])

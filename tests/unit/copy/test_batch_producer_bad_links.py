@@ -11,6 +11,7 @@ import itertools
 import random
 import socket
 import struct
+import time
 from collections import deque
 from functools import partial
 from types import SimpleNamespace
@@ -90,7 +91,7 @@ class World:
         self.now = 0.0
         self.replicators = [self._replicator(index) for index in range(PARTITIONS)]
         client = cast("ClusterClient", None)
-        self.sender = BatchProducer(client, self.replicators, float("inf"), 150, self.connect)
+        self.sender = BatchProducer(client, self.replicators, float("inf"), 150, self.connect, time.time)
 
     def _replicator(self, index: int) -> PartitionReplicator:
         assigned = PartitionAssignment(

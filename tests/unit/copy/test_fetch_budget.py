@@ -54,7 +54,7 @@ class Source:
         self.taking = True
         """Whether destination brokers take more."""
         self.receiver = BatchFetcher(
-            given, client, by_partition, lambda broker: Wire(round_trip_s), lambda broker: self.taking, awake
+            given, client, by_partition, lambda broker: Wire(round_trip_s), lambda broker: self.taking, awake, time.time
         )
         self.ask()
 

@@ -99,7 +99,13 @@ class Source:
         self.replicator = PartitionReplicator(assigned, active=awake)
         self.client = cast("ClusterClient", SimpleNamespace(name="east", config=None, principal=None))
         self.receiver = BatchFetcher(
-            self.assignment, self.client, {PARTITION: self.replicator}, lambda broker: NEAR, lambda broker: True, awake
+            self.assignment,
+            self.client,
+            {PARTITION: self.replicator},
+            lambda broker: NEAR,
+            lambda broker: True,
+            awake,
+            lambda: time.time(),
         )
         self.links = {broker: Link() for broker in (1, 2)}
         self.receiver.links = {broker: lanes(link) for broker, link in self.links.items()}
@@ -280,7 +286,7 @@ def test_a_source_that_does_not_answer_any_more_has_no_lag_of_0(
     source: Source, monkeypatch: pytest.MonkeyPatch, stable: int, lag: int | None
 ) -> None:
     began, told = time.time(), Told()
-    beacon = ProgressSender(0, cast("DriverChannel", told))
+    beacon = ProgressSender(0, cast("DriverChannel", told), lambda: time.time())
     source.led_by(1, 1, 100)
     source.links[1].stable = stable
     source.answers(1)

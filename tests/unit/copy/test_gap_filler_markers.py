@@ -120,7 +120,7 @@ def filler(brokers: dict[int, Broker], lost: dict[int, str], monkeypatch: pytest
     west = cast("ClusterClient", None)
     with (
         closing(BackgroundThreads()) as threads,
-        closing(GapFiller(west, PRODUCER, 0, 1, connect, tell, threads)) as made,
+        closing(GapFiller(west, PRODUCER, 0, 1, connect, tell, threads, time.time)) as made,
     ):
         yield made
 

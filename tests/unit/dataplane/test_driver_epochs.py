@@ -26,7 +26,7 @@ EPOCH_S = 30.0
 
 
 class Clock:
-    """Wall clock, milliseconds."""
+    """Steady clock, milliseconds."""
 
     now = 1_000_000
 
@@ -51,18 +51,18 @@ def driven(
         link, SimpleNamespace, ReplicationOptions(epoch_s=EPOCH_S), stop=stop, report_line=lambda line: None
     )
 
-    def submit(lease: Any, work: Any, until: Any, start_ms: int, stop_ms: int) -> None:
+    def submit(lease: Any, work: Any, until: Any, start_s: float, stop_s: float) -> None:
         if len(found) == unwritten and len(refused) < 3:
             refused.append(clock.now)
             raise StateNotWritten("not now")
-        found.append((clock.now, start_ms, stop_ms))
+        found.append((clock.now, round(start_s * 1000), round(stop_s * 1000)))
         one._length.seconds = told.get(len(found), one._length.seconds)
         if len(found) == epochs:
             stop.set()
 
-    def run_epoch(lease: Any, epoch_end: float, lead_s: float) -> float:
-        clock.now = max(clock.now, round((epoch_end - lead_s) * 1000))
-        return epoch_end
+    def run_epoch(lease: Any, end_s: float, lead_s: float) -> float:
+        clock.now = max(clock.now, round((end_s - lead_s) * 1000))
+        return end_s
 
     def look(*asked: Any) -> Any:
         clock.now += int(look_s * 1000)
@@ -71,16 +71,13 @@ def driven(
     def wait(lease: Any) -> None:
         clock.now += 20_000
 
-    monkeypatch.setattr(driver, "now_ms", clock)
-    monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: clock.now / 1000))
+    monkeypatch.setattr(driver, "read_steady_s", lambda: clock.now / 1000)
     monkeypatch.setattr(driver, "check_may_run", lambda state, link: None)
     for name, instead in (("_submit", submit), ("_run_epoch", run_epoch), ("_plan", look), ("_await_writes", wait)):
         monkeypatch.setattr(one, name, instead)
     monkeypatch.setattr(one, "_follow_log_start", lambda *asked: None)
-    monkeypatch.setattr(one, "_keepalive", SimpleNamespace(run_renewing=lambda lease, work, until_ms: work()))
-    lease: Any = SimpleNamespace(
-        read=lambda: None, adopt_state=lambda state: state, lease=SimpleNamespace(writers_until_ms=clock.now)
-    )
+    monkeypatch.setattr(one, "_keepalive", SimpleNamespace(run_renewing=lambda lease, work, until_s: work()))
+    lease: Any = SimpleNamespace(read=lambda: None, adopt_state=lambda state: state, writers_end_s=clock.now / 1000)
     planner: Any = SimpleNamespace(
         format_silent_brokers=str, source=SimpleNamespace(set_fail_fast=lambda fail_fast: None)
     )
@@ -198,7 +195,7 @@ def test_a_comparison_that_is_cut_short_makes_the_driver_lengthen_its_epochs() -
     lease: Any = SimpleNamespace(generation=1, state=state, renew=lambda **_: None)
     partition = Partition("t", 0)
     assigned = PartitionAssignment(partition=partition, source_topic_id="", destination_topic_id="")
-    one._submit(lease, SimpleNamespace(partitions={partition: assigned}, lags={}), None, 0, 30_000)
+    one._submit(lease, SimpleNamespace(partitions={partition: assigned}, lags={}), None, 0.0, 30.0)
     assert [task.comparison_grace_s for task in given] == [20.0]
     ended.set_result((TaskReport(receipts=(), failures=(), cpu_s=0.0, interrupted_comparisons=1),))
     one._collect_reports(lease)

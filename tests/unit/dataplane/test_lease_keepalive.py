@@ -9,7 +9,7 @@ import pytest
 
 from mirror_core.dataplane.driver import LeaseKeepalive
 from mirror_core.model.errors import Unreachable
-from mirror_core.model.timing import now_ms
+from mirror_core.model.timing import read_steady_s
 from mirror_core.state.lease import HeldLease
 from tests.support.waiting import patience
 
@@ -42,7 +42,7 @@ def test_what_late_work_opens_is_closed_when_it_has_ended() -> None:
         awake.set()
 
     with pytest.raises(Unreachable, match="not over yet"), patience.close_after_work(client):
-        patience.run_renewing(cast("HeldLease", Lease()), look, now_ms())
+        patience.run_renewing(cast("HeldLease", Lease()), look, read_steady_s())
     assert not client.closed.is_set(), "it is still in use"
     wakes.set()
     assert client.closed.wait(LIMIT_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from contextlib import closing
 from dataclasses import replace
 
@@ -396,7 +397,7 @@ def test_a_task_that_lost_its_place_does_not_repeat_an_old_end_of_the_source() -
         DatagramReceiver(ListenAddress(), {DatagramKind.PROGRESS: hear}) as channel,
         closing(DriverChannel(1, channel.address_for(1))) as line,
     ):
-        beacon = ProgressSender(0, line)
+        beacon = ProgressSender(0, line, time.time)
         beacon.send([replicator])
         replicator.mark_lost("its leader moved")
         beacon.send([replicator], last=True)
@@ -422,7 +423,7 @@ def test_ten_thousand_partitions_are_told_in_packets_that_every_network_carries(
     ]
     for one in many:
         one.resume_at(ResumePoint(offset=10**12, sequence=10, gap_end=10**12, seed_end=10**12, must_check_tail=False))
-    beacon = ProgressSender(0, Known(1, None))
+    beacon = ProgressSender(0, Known(1, None), time.time)
     while not told or beacon._waiting:
         before = len(told)
         beacon.send(many)

@@ -14,15 +14,15 @@ from mirror_core.model.mirror import GapFilling, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity_verdict import MirrorVerification, VerifiedEnd
 from mirror_core.model.task_messages import TrimmedRange
-from mirror_core.model.timing import now_ms
+from mirror_core.model.timing import read_steady_s
 
 
 @pytest.fixture
 def copier(monkeypatch: pytest.MonkeyPatch) -> task_runner.LocalCopy:
     """Of a mirror that is known by nothing but its name."""
 
-    def assignment(copier: task_runner.LocalCopy, ends: dict[Partition, Offset], deadline_s: float) -> Any:
-        return SimpleNamespace(stop_ms=now_ms() + 10_000)
+    def assignment(copier: task_runner.LocalCopy, ends: dict[Partition, Offset], end_s: float, limit_s: float) -> Any:
+        return SimpleNamespace(end_s=end_s)
 
     monkeypatch.setattr(task_runner.LocalCopy, "_assignment", assignment)
     monkeypatch.setattr(task_runner, "TopicRelaxation", lambda source, destination, report: None)
@@ -43,7 +43,8 @@ def test_a_source_that_hangs_is_not_waited_for_in_silence(
         return SimpleNamespace(failures=(), trimmed_ranges=(), receipts=(receipt,), retry_reason="no answer from east")
 
     monkeypatch.setattr(task, "run", run)
-    monkeypatch.setattr(task_runner, "time", SimpleNamespace(time=lambda: clock[0], monotonic=lambda: clock[0]))
+    monkeypatch.setattr(task_runner, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(task_runner, "read_steady_s", lambda: clock[0])
     said = r"for 60 s nothing came of 1 partition\(s\) .* \(t-0 up to 5\): no answer from east"
     with pytest.raises(Unreachable, match=said):
         copier({Partition("t", 0): Offset(5)}, 3600.0, lambda stop_ms: None, lambda deletions: None)
@@ -57,9 +58,9 @@ def test_what_was_deleted_before_it_was_copied_is_told_before_the_next_round_rea
     deletion = TrimmedRange(partition=partition, first=Offset(2), next=Offset(4))
     acts: list[object] = []
 
-    def assignment(copier: task_runner.LocalCopy, ends: dict[Partition, Offset], deadline_s: float) -> Any:
+    def assignment(copier: task_runner.LocalCopy, ends: dict[Partition, Offset], *limits: float) -> Any:
         acts.append("assigned")
-        return SimpleNamespace(stop_ms=now_ms() + 10_000)
+        return SimpleNamespace()
 
     def run(assignment: Any) -> Any:
         first = acts == ["assigned"]
@@ -77,18 +78,18 @@ def test_what_was_deleted_before_it_was_copied_is_told_before_the_next_round_rea
 def test_a_copier_whose_mirror_is_somebody_elses_begins_no_round(
     copier: task_runner.LocalCopy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rounds, told = list[int](), list[int]()
+    rounds, told = list[float](), list[float]()
 
     def run(assignment: Any) -> Any:
-        assert told[-1] == assignment.stop_ms, "it may write for longer than it has said"
-        rounds.append(assignment.stop_ms)
+        assert told[-1] == assignment.end_s, "it may write for longer than it has said"
+        rounds.append(assignment.end_s)
         return SimpleNamespace(failures=(), trimmed_ranges=(), receipts=(), retry_reason="the source is silent")
 
-    def until(stop_ms: int) -> None:
-        assert stop_ms > now_ms()
+    def until(end_s: float) -> None:
+        assert end_s > read_steady_s()
         if told:
             raise LostOwnership("another process has taken over this mirror")
-        told.append(stop_ms)
+        told.append(end_s)
 
     monkeypatch.setattr(task, "run", run)
     with pytest.raises(LostOwnership):
@@ -118,7 +119,7 @@ def test_what_was_compared_is_told_to_the_task_with_the_leader_that_held_it(monk
         mirror=mirror,
         config=SimpleNamespace(path="", deletion_hold_ms=lambda name: 0),
     )
-    made = task_runner.LocalCopy(link)._assignment({a: Offset(5), b: Offset(7)}, 1e9)
+    made = task_runner.LocalCopy(link)._assignment({a: Offset(5), b: Offset(7)}, 1e9, 1e9)
     assert [(one.partition, one.stop_offset, one.verified_end, one.verified_epoch) for one in made.partitions] == [
         (a, 5, 5, 3),
         (b, 7, None, -1),
@@ -128,7 +129,7 @@ def test_what_was_compared_is_told_to_the_task_with_the_leader_that_held_it(monk
 def test_a_comparison_is_waited_for_within_the_time_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     mirror = SimpleNamespace(name="m", source="east", destination="west", producer_id=1, gaps=GapFilling.MARKERS)
     monkeypatch.setattr(task_runner, "read_state", lambda destination: SimpleNamespace(partitions={}, verifications={}))
-    monkeypatch.setattr(task_runner, "now_ms", lambda: 1_000_000)
+    monkeypatch.setattr(task_runner, "read_steady_s", lambda: 1000.0)
     link: Any = SimpleNamespace(
         source=None,
         destination=None,
@@ -136,5 +137,6 @@ def test_a_comparison_is_waited_for_within_the_time_of_the_run(monkeypatch: pyte
         config=SimpleNamespace(path="", deletion_hold_ms=lambda name: 0),
     )
     for left_s, looks_s in ((300.0, 120.0), (50.0, 40.0), (5.0, 0.0)):
-        made = task_runner.LocalCopy(link)._assignment({}, 1000 + left_s)
+        made = task_runner.LocalCopy(link)._assignment({}, 1000 + min(left_s, 10), 1000 + left_s)
+        assert made.stop_ms - made.submitted_ms == min(left_s, 10) * 1000
         assert made.comparison_grace_s == pytest.approx(looks_s, abs=0.01)

@@ -97,7 +97,7 @@ def test_a_comparison_is_told_of_every_few_seconds_and_kept_each_time(monkeypatc
 def test_a_drain_asks_nobody_before_its_first_round_and_tells_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = {A: Offset(300), B: Offset(50)}
     answers = [{A: Offset(100), B: Offset(60)}, {A: Offset(200), B: Offset(60)}]
-    heard, said = list[int](), list[str]()
+    heard, said = list[float](), list[str]()
 
     def listed(client: object, partitions: object, point: object) -> Any:
         assert len(heard) > 1, "applications stand still, and a request is on its way"

@@ -48,7 +48,7 @@ def test_a_task_counts_what_is_filled_and_it_is_recorded_in_steps(
     one.mark_agreed()
     end, sequence = records + gaps, records & 0x7FFFFFFF
     one.resume_at(ResumePoint(offset=end, sequence=sequence, gap_end=end, seed_end=end, must_check_tail=False))
-    told = build_report(assignment(), [one], "", 0.0, 0.0, lambda broker: "")
+    told = build_report(assignment(), [one], "", 0.0, 0.0, 0.0, lambda broker: "")
     [found] = told.aligned
     assert mark_aligned(STATUS, found) == replace(STATUS, source_epoch=7, filled_gap_offsets=recorded)
 

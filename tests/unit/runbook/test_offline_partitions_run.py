@@ -17,10 +17,10 @@ from mirror_core.decide.mirror_snapshot import ClusterTopic, MirrorSnapshot
 from mirror_core.kafka.client import Leader
 from mirror_core.mirrors import incremental_verification
 from mirror_core.model.errors import Refused
-from mirror_core.model.mirror import FailureKind, Lease, PartitionState
+from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Offset, Partition, PartitionOffsets
 from mirror_core.model.parity_verdict import MirrorVerification, ParityRange, VerifiedEnd
-from mirror_core.model.timing import now_ms
+from mirror_core.model.timing import read_steady_s
 from mirror_core.runbook import drain, planned_steps
 from mirror_core.runbook.parity_gate import RemainingCompare
 from mirror_core.runbook.planned_steps import PlannedSteps
@@ -229,11 +229,10 @@ def test_a_slow_leader_on_the_destination_forbids_the_plan_and_does_not_end_the_
 def test_people_hear_how_long_they_wait_for_tasks_and_nobody_waits_longer_than_one_lives(
     steps: PlannedSteps, monkeypatch: pytest.MonkeyPatch, until_s: int, waited_s: float | None
 ) -> None:
-    now, said, waited = now_ms(), list[str](), list[float]()
+    end_s, said, waited = read_steady_s() + until_s, list[str](), list[float]()
     monkeypatch.setattr(time, "sleep", waited.append)
-    lease = Lease(mirror=NAME, owner="run", generation=2, heartbeat_ms=now, writers_until_ms=now + until_s * 1000)
-    assert drain.wait_for_tasks_to_stop(replace(steps, print_line=said.append), lease, [P1]) == [P1]
-    drain.wait_for_tasks_to_stop(steps, lease, [])
+    assert drain.wait_for_tasks_to_stop(replace(steps, print_line=said.append), end_s, [P1]) == [P1]
+    drain.wait_for_tasks_to_stop(steps, end_s, [])
     if waited_s is None:
         assert (said, waited) == ([], [])
     else:

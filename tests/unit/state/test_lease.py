@@ -20,7 +20,7 @@ from mirror_core.state import lease as lease_module
 from mirror_core.state.lease import (
     HeldLease,
     find_live_lease,
-    find_writers_end_ms,
+    find_writers_left_ms,
     is_dead_local_owner,
     make_next_lease,
     make_owner_name,
@@ -109,7 +109,7 @@ def test_a_login_that_is_refused_while_the_state_topic_is_not_written_ends_nobod
 HOUR_MS: Final = 3_600_000
 
 
-@pytest.mark.parametrize("owner_ahead_ms", [0, 2 * HOUR_MS, -2 * HOUR_MS])
+@pytest.mark.parametrize("owner_ahead_ms", [0, 2 * HOUR_MS, -2 * HOUR_MS, -8_000])
 @pytest.mark.parametrize("ahead_ms", [0, 2 * HOUR_MS, -2 * HOUR_MS])
 @pytest.mark.parametrize("age_ms", [3_000, 60_000])
 def test_a_lease_is_judged_by_its_owners_clock_however_wrong_both_are(
@@ -127,9 +127,10 @@ def test_a_lease_is_judged_by_its_owners_clock_however_wrong_both_are(
         writers_until_ms=beaten_ms + owner_ahead_ms + 30_000,
     )
     state = State(leases={MIRROR: held}, append_times={format_key(held): beaten_ms + 200})
-    assert (find_live_lease(state, MIRROR, ahead_ms) is held) is (age_ms < MAX_FRESH_AGE_S * 1000)
+    if owner_ahead_ms != -8_000:  # that may be time in flight
+        assert (find_live_lease(state, MIRROR, ahead_ms) is held) is (age_ms < MAX_FRESH_AGE_S * 1000)
     left_ms = make_next_lease(state, MIRROR, "me", ahead_ms).writers_until_ms - here_ms
-    assert abs(left_ms - max(0, 30_000 - age_ms)) <= 200
+    assert 0 <= left_ms - max(0, 30_000 - age_ms) <= 200, "never too short: two would write"
 
 
 @pytest.mark.parametrize("clock_ahead_ms", [None, 0])
@@ -148,8 +149,8 @@ def test_tasks_are_never_waited_for_longer_than_their_driver_let_them_write(
         writers_until_ms=beaten_ms + 30_000,
     )
     state = State(leases={MIRROR: held})
-    assert find_writers_end_ms(state, MIRROR, clock_ahead_ms) == here_ms + 30_000
-    assert find_writers_end_ms(State(), MIRROR, clock_ahead_ms) == 0
+    assert find_writers_left_ms(state, MIRROR, clock_ahead_ms) == 30_000
+    assert find_writers_left_ms(State(), MIRROR, clock_ahead_ms) is None
 
 
 def test_a_lease_is_judged_as_before_where_nobody_tells_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
