@@ -9,10 +9,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 import typer
@@ -33,14 +33,13 @@ from mirror_core.cli.command_options import (
     load_configuration,
     print_facts,
     print_json,
-    refuse_incomplete_list,
     require_confirmation,
     to_patterns,
 )
 from mirror_core.cli.confirm import CommandOutput, MirrorCommandDocument, UndoableYesOption, confirm_command
 from mirror_core.cli.mirror_change import change
 from mirror_core.cli.mirror_headline import list_headline
-from mirror_core.cli.mirror_tables import print_group_coverage, print_never_copied, print_partitions, print_seeding
+from mirror_core.cli.mirror_list import list_command
 from mirror_core.cli.mirror_watch import fence, watch
 from mirror_core.cli.output import print_document, print_line
 from mirror_core.cli.parity import EXIT_CODES
@@ -49,7 +48,6 @@ from mirror_core.decide.command_rules import MirrorCommand
 from mirror_core.decide.failure_remedies import RecoveryAction
 from mirror_core.decide.fence_limits import warn_foreign_destination, warn_foreign_source
 from mirror_core.decide.group_coverage import GroupCoverageRow
-from mirror_core.decide.steps import WriteLocation
 from mirror_core.decide.write_access import WriteAccess
 from mirror_core.evidence.expectation_suites import READINESS, SYNC
 from mirror_core.evidence.expectations import load_expectations
@@ -59,6 +57,7 @@ from mirror_core.mirrors.creation import format_gap_limit
 from mirror_core.mirrors.describe import (
     GAP_TEXTS,
     MirrorDescription,
+    PartitionDescription,
     describe_with_groups,
     list_partitions_not_normal,
 )
@@ -73,134 +72,16 @@ from mirror_core.mirrors.recovery_plan import (
     plan_recovery,
 )
 from mirror_core.mirrors.runbook_content import collect_runbook
-from mirror_core.model.errors import BadRequest, MirrorError, Refused
+from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.files import check_writable
-from mirror_core.model.json_documents import JsonDocument, prints_json
-from mirror_core.model.mirror import DesiredState, GapFilling, Mirror, PartitionState
-from mirror_core.model.names import ClusterName
-from mirror_core.model.text import format_bytes, format_count, join_limited, parse_bytes_per_s
+from mirror_core.model.json_documents import prints_json
+from mirror_core.model.mirror import GapFilling
+from mirror_core.model.text import format_age, format_bytes, format_count, format_time, parse_bytes_per_s
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.expectation_check import CHECK_ADVICE, CHECK_NAME, CheckDocument, MirrorCheck
 from mirror_core.runbook.expectation_check import check_mirror as check_mirror
-from mirror_core.runbook.run_outcome import find_recorded_access, read_write_access
-from mirror_core.state.mirror_link import find_mirror_link, make_mirror_link, read_states
-from mirror_core.state.state_records import STATE_TOPIC, State
-
-
-class MirrorListRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A mirror, by its destination's state topic."""
-
-    name: str
-    source: str
-    destination: str
-    desired: DesiredState
-    """As the operator wants it."""
-    writes: WriteLocation | None
-    """Where applications may write, by the records. Null: not recorded."""
-    writes_on: ClusterName | None
-    """Null: nowhere, or not known."""
-    open_run: str | None
-    """The run that holds the mirror."""
-    partitions: int
-    failed: int
-    """FAILED partitions."""
-    topics: tuple[str, ...]
-    """Regular expressions, as those below."""
-    exclude_topics: tuple[str, ...]
-    groups: tuple[str, ...]
-    exclude_groups: tuple[str, ...]
-    principals: tuple[str, ...]
-    exclude_principals: tuple[str, ...]
-
-
-class SilentCluster(msgspec.Struct, frozen=True, kw_only=True):
-    """A cluster that did not answer."""
-
-    cluster: str
-    error: str
-
-
-class UnreadableKey(msgspec.Struct, frozen=True, kw_only=True):
-    """An unreadable record of a state topic."""
-
-    cluster: str
-    key: str
-    error: str
-
-
-class MirrorsDocument(JsonDocument, frozen=True, kw_only=True):
-    """All known mirrors. Incomplete if `silent` or `unreadable` is not empty."""
-
-    mirrors: tuple[MirrorListRow, ...]
-    silent: tuple[SilentCluster, ...]
-    unreadable: tuple[UnreadableKey, ...]
-
-
-@prints_json(MirrorsDocument)
-def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """All mirrors that the configured clusters know. Exit code 4 when one did not answer."""
-    silent, unreadable, states = list[SilentCluster](), list[UnreadableKey](), dict[ClusterName, State]()
-    for cluster, state_or_error in read_states(load_configuration(config)):
-        if isinstance(state_or_error, MirrorError):
-            silent.append(SilentCluster(cluster=cluster, error=str(state_or_error)))
-            continue
-        states[cluster] = state_or_error
-        unreadable += [
-            UnreadableKey(cluster=cluster, key=key, error=error) for key, error in state_or_error.unreadable.items()
-        ]
-    rows = [_list_mirror(mirror, state, states) for state in states.values() for mirror in state.mirrors.values()]
-    rows.sort(key=lambda row: row.name)
-    if as_json:
-        print_json(MirrorsDocument(mirrors=tuple(rows), silent=tuple(silent), unreadable=tuple(unreadable)))
-    else:
-        columns = ("name", "from", "to", "desired", "applications write on", "partitions", "failed", "topics", "groups")
-        print_table("Mirrors", columns, [_to_cells(row) for row in rows])
-    unknown = [row.error for row in silent]
-    unknown += [f"cluster {r.cluster}, state topic {STATE_TOPIC}, key {r.key}: {r.error}" for r in unreadable]
-    refuse_incomplete_list("mirrors", unknown)
-
-
-def _to_cells(row: MirrorListRow) -> tuple[object, ...]:
-    filters = ((row.topics, row.exclude_topics), (row.groups, row.exclude_groups))
-    return (
-        *(row.name, row.source, row.destination, row.desired, _format_recorded_access(row), row.partitions, row.failed),
-        *(_format_filter(*patterns) for patterns in filters),
-    )
-
-
-def _list_mirror(mirror: Mirror, state: State, states: Mapping[ClusterName, State]) -> MirrorListRow:
-    statuses = state.partitions.get(mirror.name, {}).values()
-    access, open_run = find_recorded_access(mirror, states), state.active_run(mirror.name)
-    return MirrorListRow(
-        name=mirror.name,
-        source=mirror.source,
-        destination=mirror.destination,
-        desired=mirror.desired,
-        writes=access.writes if access else None,
-        writes_on=access.cluster if access else None,
-        open_run=open_run.id if open_run else None,
-        partitions=len(statuses),
-        failed=sum(s.state is PartitionState.FAILED for s in statuses),
-        topics=mirror.topics,
-        exclude_topics=mirror.exclude_topics,
-        groups=mirror.groups,
-        exclude_groups=mirror.exclude_groups,
-        principals=mirror.principals,
-        exclude_principals=mirror.exclude_principals,
-    )
-
-
-def _format_recorded_access(row: MirrorListRow) -> str:
-    place = row.writes_on or ("NOWHERE" if row.writes is WriteLocation.NOWHERE else "not known")
-    return f"{place}, run {row.open_run}" if row.open_run else place
-
-
-def _format_filter(included: Sequence[str], excluded: Sequence[str]) -> str:
-    text = join_limited(included, _MAX_LISTED_PATTERNS) or "none"
-    return f"{text} but not {join_limited(excluded, _MAX_LISTED_PATTERNS)}" if excluded else text
-
-
-_MAX_LISTED_PATTERNS: Final = 3
+from mirror_core.runbook.run_outcome import read_write_access
+from mirror_core.state.mirror_link import find_mirror_link, make_mirror_link
 
 
 class MirrorDocument(MirrorDescription, frozen=True, kw_only=True):
@@ -236,17 +117,73 @@ def describe(
     if not show_all:
         print_line(_format_normal_partitions(description, len(rows)))
     if rows or show_all:
-        print_partitions(rows)
+        _print_partitions(rows)
     if show_all:
-        print_group_coverage(groups)
-    print_seeding(description.rows)
-    print_never_copied(description.rows)
+        _print_group_coverage(groups)
+    _print_seeding(description.rows)
+    _print_never_copied(description.rows)
 
 
 def _format_normal_partitions(description: MirrorDescription, others: int) -> str:
     normal = len(description.rows) - others
     count = f"{normal:,} of {format_count(len(description.rows), 'partition')}"
     return f"Normal: {count} and all else that is not shown; `--all` shows it."
+
+
+def _print_partitions(rows: Sequence[PartitionDescription]) -> None:
+    print_table(
+        "Partitions",
+        ["partition", "state", "position", "source end", "lag", "proved", "LMO", "kind", "reason"],
+        [
+            [
+                *(r.partition, r.state, r.position, _format_known(r.source_end), _format_known(r.lag), r.verified_end),
+                *(r.lmo, r.kind, r.reason),
+            ]
+            for r in rows
+        ],
+    )
+
+
+def _format_known(value: int | None) -> object:
+    return "unknown" if value is None else value
+
+
+def _print_group_coverage(groups: Sequence[GroupCoverageRow]) -> None:
+    if groups:
+        print_table(
+            "Groups",
+            ["group", "partition", "coverage", "offset", "clamped by", "age", "because"],
+            [
+                [
+                    *(g.group, g.partition or "all", g.coverage, g.offset, g.clamped_by or None),
+                    *("unknown" if g.age_s is None else format_age(g.age_s), g.reason),
+                ]
+                for g in groups
+            ],
+        )
+
+
+def _print_seeding(rows: Sequence[PartitionDescription]) -> None:
+    seeding = [r for r in rows if r.missing_offsets]
+    if seeding:
+        print_table(
+            "Seeding, up to where the source begins",
+            ["partition", "offsets done", "of", "left"],
+            [[r.partition, r.position, r.source_start, r.missing_offsets] for r in seeding],
+        )
+
+
+def _print_never_copied(rows: Sequence[PartitionDescription]) -> None:
+    never_copied = [(r.partition, r.never_copied) for r in rows if r.never_copied]
+    if never_copied:
+        print_table(
+            "Deleted on the source before they were copied",
+            ["partition", "offsets", "first found", "last of them", "found"],
+            [
+                [p, n.offsets, format_time(n.since_ms), f"[{n.first}, {n.next})", format_time(n.newest_ms)]
+                for p, n in never_copied
+            ],
+        )
 
 
 def runbook(name: NameArgument, config: ConfigOption = None) -> None:

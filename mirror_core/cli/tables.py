@@ -15,7 +15,7 @@ from mirror_core.model.text import escape_invisible
 MIN_TABLE_WIDTH: Final = 100
 """Narrower terminals get a table only if no cell has to wrap."""
 _COLUMN_GAP: Final = "  "
-_BAD_CELLS: Final = frozenset({"FAILED", "NOT READY", "refusal", "failed", "indeterminate"})
+_BAD_CELLS: Final = frozenset({"FAILED", "NOT READY", "NOT COPIED", "NOWHERE", "refusal", "failed", "indeterminate"})
 """Red on a terminal, if whole cells."""
 
 
@@ -35,6 +35,13 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
         typer.echo(line)
     if is_terminal:
         typer.echo("")
+
+
+def fits_terminal(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> bool:
+    """As a table of which no cell wraps."""
+    cells = [[_format_cell(cell, True) for cell in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(columns, *cells, strict=True)]
+    return sum(widths) + len(_COLUMN_GAP) * (len(columns) - 1) <= get_terminal_width()
 
 
 def _format_cell(value: object, is_terminal: bool) -> str:

@@ -107,10 +107,14 @@ def format_count(count: int, noun: str) -> str:
 
 
 def format_age(seconds: float) -> str:
+    return f"{format_elapsed(seconds)} ago"
+
+
+def format_elapsed(seconds: float) -> str:
     for unit, unit_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * unit_s:
-            return f"{seconds / unit_s:,.0f} {unit} ago"
-    return f"{seconds:.1f} s ago"
+            return f"{seconds / unit_s:,.0f} {unit}"
+    return f"{seconds:.1f} s"
 
 
 def format_time(at_ms: int) -> str:

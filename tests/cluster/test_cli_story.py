@@ -22,7 +22,8 @@ from tests.cluster.desk import Desk, Said
 from tests.support.cli_process import completed, on_terminal
 from tests.support.failover_runs import app_topic, denied
 from tests.support.kafka_clients import TIMEOUT_S, new_topic, produce, read_all
-from tests.support.mirrored_topics import Mirrored
+from tests.support.mirrored_topics import Mirrored, replicate
+from tests.support.synced_groups import made_anew
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -52,7 +53,8 @@ RUN: Final = {
 STEP: Final = {"step", "state", "attempt", "started_ms", "ended_ms", "evidence", "error"}
 FILTERS: Final = {"topics", "exclude_topics", "groups", "exclude_groups", "principals", "exclude_principals"}
 ACCESS: Final = {"writes", "writes_on", "open_run"}
-MIRROR: Final = {"name", "source", "destination", "desired", "partitions", "failed", *ACCESS, *FILTERS}
+GLANCE: Final = {"activity", "behind_s", "oldest_proof_s", "unproved", "troubles"}
+MIRROR: Final = {"name", "source", "destination", "desired", "partitions", "failed", *ACCESS, *GLANCE, *FILTERS}
 ROW: Final = {
     *("partition", "state", "position", "source_start", "source_end", "lag", "lmo", "verified_end", "kind", "reason"),
     "never_copied",
@@ -107,9 +109,9 @@ def test_a_mirror_is_made_listed_stopped_and_forgotten(desk: Desk) -> None:
         "exclude_principals": [],
     }
     nowhere_recorded = {"writes": None, "writes_on": None, "open_run": None}
-    assert listed(desk, name) == [
-        {**ends, **filters, **nowhere_recorded, "desired": "STOPPED", "partitions": 0, "failed": 0}
-    ]
+    nothing_known: dict[str, object] = {"behind_s": None, "oldest_proof_s": None, "unproved": 0, "troubles": []}
+    stopped = {"desired": "STOPPED", "activity": "stopped", "partitions": 0, "failed": 0}
+    assert listed(desk, name) == [{**ends, **filters, **nowhere_recorded, **nothing_known, **stopped}]
 
     assert "STARTED" in done(desk.run("mirror", "start", name, "--yes"))
     assert desk.run("replicate", name, "--runner", "local", "--until-caught-up").code == 0
@@ -148,6 +150,35 @@ def test_a_mirror_is_made_listed_stopped_and_forgotten(desk: Desk) -> None:
     assert listed(desk, name) == []
     assert desk.run("mirror", "describe", name).code == 2
     assert len(read_all(desk.pair.west, topic)) == 30
+
+
+def test_a_list_says_of_each_mirror_what_somebody_on_call_asks_first(desk: Desk) -> None:
+    """One may be copied, one was failed over, one is broken: its topic was created anew on the source."""
+    topics = [app_topic(desk.pair) for _ in range(3)]
+    for topic in topics:
+        produce(desk.pair.east, topic, 20)
+    copied, moved, broken = (desk.started(topic) for topic in topics)
+    for mirrored in (copied, moved, broken):
+        mirrored.copy()
+    assert desk.run("parity", copied.name, "--runner", "local").code == 0
+    moved.failover.drive(moved.failover.begin(moved.failover.plan(RunMode.PLANNED).hash).id)
+    made_anew(desk.pair, topics[2], partitions=1, records=5)
+    replicate(broken.link)
+
+    (row,) = listed(desk, copied.name)
+    assert (row["activity"], row["writes_on"], row["troubles"]) == ("NOT COPIED", "east", [])
+    assert 0 <= row["behind_s"] < TIMEOUT_S
+    assert 0 <= row["oldest_proof_s"] < TIMEOUT_S
+    assert row["unproved"] == 0
+    (row,) = listed(desk, moved.name)
+    assert (row["activity"], row["writes_on"], row["behind_s"]) == ("failed over", "west", None)
+    (row,) = listed(desk, broken.name)
+    assert [(t["code"], t["values"]) for t in row["troubles"]] == [
+        ("failed_partitions", {"partitions": [f"{topics[2]}-0"], "count": 1})
+    ]
+    assert (row["failed"], row["unproved"], row["oldest_proof_s"]) == (1, 1, None)
+    lines = done(desk.run("mirror", "list")).splitlines()
+    assert all(sum(line.startswith(m.name) for line in lines) == 1 for m in (copied, moved, broken))
 
 
 def test_a_person_on_a_terminal_is_asked_and_the_answer_counts(desk: Desk) -> None:

@@ -96,6 +96,7 @@ EXAMPLES: Final[Mapping[str, object]] = {
     "limit_offsets": 268_435_456,
     "needed_ms": "2147483647",
     "part": "configs",
+    "step": "drain",
 }
 SUBJECT_EXAMPLES: Final[Mapping[str, str]] = {
     "source_facts_unknown": "east",

@@ -1,0 +1,310 @@
+"""`mirrorbook mirror list`: one line a mirror, for somebody on call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from mirror_core.cli.command_options import (
+    ConfigOption,
+    JsonOption,
+    load_configuration,
+    print_json,
+    refuse_incomplete_list,
+)
+from mirror_core.cli.output import print_line
+from mirror_core.cli.tables import fits_terminal, print_table
+from mirror_core.decide.clock_skew import compute_age_s, to_broker_clock_ms, to_owner_clock_ms
+from mirror_core.decide.fence_state import FenceState, find_fence_state
+from mirror_core.decide.loss_bound import compute_loss
+from mirror_core.decide.mirror_change import drop_left_topics
+from mirror_core.decide.steps import WriteLocation
+from mirror_core.decide.verification import find_differences, read_verified
+from mirror_core.decide.write_access import OperatorAction, WriteAccess
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.connection_pool import CONNECTION_POOL
+from mirror_core.kafka.log_offsets import OffsetPoint, list_available_offsets
+from mirror_core.model.errors import MirrorError, RemoteFault
+from mirror_core.model.findings import Finding
+from mirror_core.model.json_documents import FindingDocument, JsonDocument, prints_json, to_finding_documents
+from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, is_lease_fresh
+from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.run import RunKind
+from mirror_core.model.text import format_elapsed
+from mirror_core.model.timing import TIMEOUTS, now_ms
+from mirror_core.runbook.run_outcome import find_recorded_access
+from mirror_core.state.mirror_link import read_states
+from mirror_core.state.state_records import STATE_TOPIC, State
+
+
+class MirrorActivity(StrEnum):
+    """What happens to a mirror. In capitals: what should not be."""
+
+    COPIED = "copied"
+    NOT_COPIED = "NOT COPIED"
+    """It is started, and no data plane runs."""
+    PAUSED = "paused"
+    STOPPED = "stopped"
+    FAILING_OVER = "failing over"
+    FAILING_BACK = "failing back"
+    FAILED_OVER = "failed over"
+    IDLE = "idle"
+    """A reverse mirror: its applications are home."""
+
+
+class MirrorListRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A mirror, by its destination's state topic and log ends."""
+
+    name: str
+    source: str
+    destination: str
+    desired: DesiredState
+    """As the operator wants it."""
+    activity: MirrorActivity
+    writes: WriteLocation | None
+    """Where applications may write, by the records. Null: not recorded."""
+    writes_on: ClusterName | None
+    """Null: nowhere, or not known."""
+    open_run: str | None
+    """The run that holds the mirror."""
+    behind_s: float | None
+    """How old the copy of the partition that is furthest behind is. Null: unknown, or nothing is copied any more."""
+    oldest_proof_s: float | None
+    """Since the partition that was compared longest ago was. Null: unknown, or none was."""
+    unproved: int
+    """Partitions that hold offsets, of which none was compared."""
+    troubles: tuple[FindingDocument, ...]
+    """The worst one first."""
+    partitions: int
+    failed: int
+    """FAILED partitions."""
+    topics: tuple[str, ...]
+    """Regular expressions, as those below."""
+    exclude_topics: tuple[str, ...]
+    groups: tuple[str, ...]
+    exclude_groups: tuple[str, ...]
+    principals: tuple[str, ...]
+    exclude_principals: tuple[str, ...]
+
+
+class SilentCluster(msgspec.Struct, frozen=True, kw_only=True):
+    """A cluster that did not answer."""
+
+    cluster: str
+    error: str
+
+
+class UnreadableKey(msgspec.Struct, frozen=True, kw_only=True):
+    """An unreadable record of a state topic."""
+
+    cluster: str
+    key: str
+    error: str
+
+
+class MirrorsDocument(JsonDocument, frozen=True, kw_only=True):
+    """All known mirrors. Incomplete if `silent` or `unreadable` is not empty."""
+
+    mirrors: tuple[MirrorListRow, ...]
+    silent: tuple[SilentCluster, ...]
+    unreadable: tuple[UnreadableKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationView:
+    """What a cluster says beside its state topic."""
+
+    now_ms: int
+    """This machine's clock."""
+    clock_ahead_ms: int | None = None
+    positions: Mapping[Partition, Offset] = field(default_factory=dict)
+
+
+@prints_json(MirrorsDocument)
+@CONNECTION_POOL.keep_connections()
+def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """All mirrors that the configured clusters know. Exit code 4 when one did not answer."""
+    configuration = load_configuration(config)
+    silent, unreadable, states = list[SilentCluster](), list[UnreadableKey](), dict[ClusterName, State]()
+    views = dict[ClusterName, DestinationView]()
+    for cluster, state_or_error in read_states(configuration):
+        if isinstance(state_or_error, MirrorError):
+            silent.append(SilentCluster(cluster=cluster, error=str(state_or_error)))
+            continue
+        states[cluster] = state_or_error
+        views[cluster] = _view_destination(configuration.clusters[cluster], state_or_error)
+        unreadable += [
+            UnreadableKey(cluster=cluster, key=key, error=error) for key, error in state_or_error.unreadable.items()
+        ]
+    rows = [
+        make_mirror_row(mirror, cluster, states, views[cluster])
+        for cluster, state in states.items()
+        for mirror in state.mirrors.values()
+    ]
+    rows.sort(key=lambda row: row.name)
+    if as_json:
+        print_json(MirrorsDocument(mirrors=tuple(rows), silent=tuple(silent), unreadable=tuple(unreadable)))
+    else:
+        print_mirrors(rows)
+    unknown = [row.error for row in silent]
+    unknown += [f"cluster {r.cluster}, state topic {STATE_TOPIC}, key {r.key}: {r.error}" for r in unreadable]
+    refuse_incomplete_list("mirrors", unknown)
+
+
+_COLUMNS: Final = ("name", "from → to", "writes on", "state", "behind", "proof age", "trouble")
+_SHORT_COLUMNS: Final = ("name", "from → to (* writes)", *_COLUMNS[3:])
+"""For long names on a narrow terminal."""
+
+
+def print_mirrors(rows: Sequence[MirrorListRow]) -> None:
+    cells = [_to_cells(row) for row in rows]
+    if fits_terminal(_COLUMNS, cells):
+        print_table("Mirrors", _COLUMNS, cells)
+    else:
+        routes = [" → ".join(f"{c}*" if c == r.writes_on else c for c in (r.source, r.destination)) for r in rows]
+        short_cells = [(row[0], route, *row[3:]) for row, route in zip(cells, routes, strict=True)]
+        print_table("Mirrors", _SHORT_COLUMNS, short_cells)
+    if any(len(row.troubles) > 1 for row in rows):
+        print_line("+1: and one more; `mirrorbook mirror describe NAME` shows all.")
+
+
+def _to_cells(row: MirrorListRow) -> tuple[object, ...]:
+    return (
+        row.name,
+        f"{row.source} → {row.destination}",
+        row.writes_on or ("NOWHERE" if row.writes is WriteLocation.NOWHERE else "unknown"),
+        row.activity,
+        _format_behind(row),
+        _format_proof(row),
+        _format_troubles(row),
+    )
+
+
+_NOT_COPIED_ANY_MORE: Final = frozenset({MirrorActivity.STOPPED, MirrorActivity.FAILED_OVER, MirrorActivity.IDLE})
+
+
+def _format_behind(row: MirrorListRow) -> str:
+    if row.behind_s is not None:
+        return format_elapsed(row.behind_s)
+    return "" if row.activity in _NOT_COPIED_ANY_MORE else "unknown"
+
+
+def _format_proof(row: MirrorListRow) -> str:
+    if row.activity is MirrorActivity.IDLE:
+        return ""
+    if row.oldest_proof_s is None:
+        return "never" if row.unproved else ""
+    return "in part" if row.unproved else format_elapsed(row.oldest_proof_s)
+
+
+def _format_troubles(row: MirrorListRow) -> str:
+    """Only the worst: a line is read at a glance."""
+    if not row.troubles:
+        return ""
+    others = len(row.troubles) - 1
+    return row.troubles[0].text + (f" +{others}" if others else "")
+
+
+def _view_destination(cluster: ClusterConfig, state: State) -> DestinationView:
+    wanted = [
+        partition
+        for mirror in state.mirrors.values()
+        if mirror.destination == cluster.name
+        for partition in state.partitions.get(mirror.name, {})
+    ]
+    try:
+        with ClusterClient(cluster, timeout_s=TIMEOUTS.describe_response_s) as client:
+            positions = dict(list_available_offsets(client, wanted, OffsetPoint.LOG_END).offsets) if wanted else {}
+    except RemoteFault:
+        positions = {}  # unknown, and shown as such
+    ahead_ms = measure_clock_ahead_ms(cluster, timeout_s=TIMEOUTS.monitor_response_s)
+    return DestinationView(now_ms(), ahead_ms, positions)
+
+
+def make_mirror_row(
+    mirror: Mirror, cluster: ClusterName, states: Mapping[ClusterName, State], view: DestinationView
+) -> MirrorListRow:
+    """`cluster`: whose state topic names the mirror."""
+    state = states[cluster]
+    statuses = state.partitions.get(mirror.name, {})
+    access, open_run = find_recorded_access(mirror, states), state.active_run(mirror.name)
+    lease = state.leases.get(mirror.name)
+    owner_now_ms = to_owner_clock_ms(view.now_ms, view.clock_ahead_ms, lease, state.find_append_time_ms(lease))
+    activity = _find_activity(mirror, access, is_copying=is_lease_fresh(lease, owner_now_ms))
+    positions = {p: end for p, end in view.positions.items() if p in statuses}
+    verified = read_verified(
+        state.verifications.get(mirror.name), {p.topic: s.destination_topic_id for p, s in statuses.items()}
+    )
+    proof_times_ms = [verified[p].at_ms for p in statuses if p in verified]
+    broker_now_ms = to_broker_clock_ms(view.now_ms, view.clock_ahead_ms)
+    return MirrorListRow(
+        name=mirror.name,
+        source=mirror.source,
+        destination=mirror.destination,
+        desired=mirror.desired,
+        activity=activity,
+        writes=access.writes if access else None,
+        writes_on=access.cluster if access else None,
+        open_run=open_run.id if open_run else None,
+        behind_s=(None if activity in _NOT_COPIED_ANY_MORE else _find_behind_s(mirror, state, positions, owner_now_ms)),
+        oldest_proof_s=compute_age_s(broker_now_ms, min(proof_times_ms)) if proof_times_ms else None,
+        unproved=sum(end > 0 and p not in verified for p, end in positions.items()),
+        troubles=to_finding_documents(_list_troubles(mirror, state, access)),
+        partitions=len(statuses),
+        failed=sum(s.state is PartitionState.FAILED for s in statuses.values()),
+        topics=mirror.topics,
+        exclude_topics=mirror.exclude_topics,
+        groups=mirror.groups,
+        exclude_groups=mirror.exclude_groups,
+        principals=mirror.principals,
+        exclude_principals=mirror.exclude_principals,
+    )
+
+
+def _find_activity(mirror: Mirror, access: WriteAccess | None, *, is_copying: bool) -> MirrorActivity:
+    if access is not None and access.run is not None:
+        is_failover = access.run.kind is RunKind.FAILOVER
+        return MirrorActivity.FAILING_OVER if is_failover else MirrorActivity.FAILING_BACK
+    if access is not None and access.action is OperatorAction.SHOW_HOME_MIRROR:
+        return MirrorActivity.IDLE
+    if access is not None and access.writes is WriteLocation.DESTINATION:
+        return MirrorActivity.FAILED_OVER
+    match mirror.desired:
+        case DesiredState.STARTED:
+            return MirrorActivity.COPIED if is_copying else MirrorActivity.NOT_COPIED
+        case DesiredState.PAUSED:
+            return MirrorActivity.PAUSED
+        case DesiredState.STOPPED:
+            return MirrorActivity.STOPPED
+
+
+def _find_behind_s(
+    mirror: Mirror, state: State, positions: Mapping[Partition, Offset], owner_now_ms: int
+) -> float | None:
+    statuses = state.partitions.get(mirror.name, {})
+    observation = drop_left_topics(mirror, statuses, state.source_observations.get(mirror.name))
+    furthest = compute_loss(statuses, observation, positions, (), now_ms=owner_now_ms).furthest_behind
+    return furthest[1].behind_s if furthest else None
+
+
+def _list_troubles(mirror: Mirror, state: State, access: WriteAccess | None) -> Iterator[Finding]:
+    statuses = state.partitions.get(mirror.name, {})
+    if access is not None and access.writes is WriteLocation.NOWHERE:
+        yield Finding("writes_nowhere", mirror.name)
+    if access is not None and access.run is not None:
+        yield Finding("run_at_step", access.run.id, step=access.run.step)
+    if find_fence_state(state.pending_fences.get(mirror.name)) is FenceState.PENDING:
+        yield Finding("source_not_fenced", mirror.source)
+    if failed := [p for p, status in statuses.items() if status.state is PartitionState.FAILED]:
+        yield Finding("failed_partitions", mirror.name, partitions=sorted(failed), count=len(failed))
+    if differing := find_differences(state.verifications.get(mirror.name), statuses):
+        partitions = sorted({difference.partition for difference in differing})
+        yield Finding("differing_partitions", mirror.name, partitions=partitions, count=len(partitions))
+    if incomplete := [p for p, status in statuses.items() if status.never_copied]:
+        yield Finding("incomplete_partitions", mirror.name, partitions=sorted(incomplete), count=len(incomplete))

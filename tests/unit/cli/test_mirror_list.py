@@ -1,0 +1,173 @@
+"""`mirror list`: one line a mirror, also at 80 columns, and the state's records behind each word."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import click
+import pytest
+
+from mirror_core.cli.mirror_list import DestinationView, MirrorActivity, MirrorListRow, make_mirror_row, print_mirrors
+from mirror_core.decide.steps import WriteLocation
+from mirror_core.model.findings import Finding
+from mirror_core.model.json_documents import to_finding_documents
+from mirror_core.model.mirror import DesiredState, Lease, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.parity_verdict import MirrorVerification, VerifiedEnd
+from mirror_core.model.source_observation import ObservedTopic, SourceObservation
+from mirror_core.state.state_records import State
+from tests.support.mirror_views import MIRROR
+
+NOW_MS = 1_700_000_100_000
+STARTED = replace(MIRROR, desired=DesiredState.STARTED)
+WEST = MIRROR.destination
+
+
+def make_row(name: str, **changes: Any) -> MirrorListRow:
+    fields: dict[str, Any] = {
+        "name": name,
+        "source": "east",
+        "destination": "west",
+        "desired": DesiredState.STARTED,
+        "activity": MirrorActivity.COPIED,
+        "writes": WriteLocation.SOURCE,
+        "writes_on": ClusterName("east"),
+        "open_run": None,
+        "behind_s": 0.84,
+        "oldest_proof_s": 190.0,
+        "unproved": 0,
+        "troubles": (),
+        "partitions": 12,
+        "failed": 0,
+        **dict.fromkeys(("topics", "exclude_topics", "groups", "exclude_groups", "principals"), ()),
+        "exclude_principals": (),
+    }
+    return MirrorListRow(**fields | changes)
+
+
+MOVED = make_row(
+    "payments",
+    activity=MirrorActivity.FAILED_OVER,
+    desired=DesiredState.STOPPED,
+    writes=WriteLocation.DESTINATION,
+    writes_on=ClusterName("west"),
+    behind_s=None,
+    troubles=to_finding_documents([Finding("source_not_fenced", "east")]),
+)
+BROKEN = make_row(
+    "refunds",
+    behind_s=None,
+    oldest_proof_s=None,
+    unproved=3,
+    troubles=to_finding_documents(
+        [Finding("failed_partitions", "refunds", count=2), Finding("differing_partitions", "refunds", count=1)]
+    ),
+)
+
+
+def show(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int, *rows: MirrorListRow
+) -> list[str]:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    print_mirrors(rows)
+    return click.unstyle(capsys.readouterr().out).splitlines()
+
+
+@pytest.mark.parametrize("columns", [100, 160])
+def test_three_mirrors_are_three_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
+) -> None:
+    assert show(monkeypatch, capsys, columns, make_row("orders"), MOVED, BROKEN) == [
+        "Mirrors",
+        "name      from → to    writes on  state        behind   proof age  trouble",
+        "--------  -----------  ---------  -----------  -------  ---------  ---------------",
+        "orders    east → west  east       copied       0.8 s    3 min",
+        "payments  east → west  west       failed over           3 min      east not fenced",
+        "refunds   east → west  east       copied       unknown  never      2 FAILED +1",
+        "",
+        "+1: and one more; `mirrorbook mirror describe NAME` shows all.",
+    ]
+
+
+def test_three_mirrors_are_three_lines_at_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert show(monkeypatch, capsys, 80, make_row("orders"), MOVED)[1:4] == [
+        "name      from → to (* writes)  state        behind  proof age  trouble",
+        "--------  --------------------  -----------  ------  ---------  ---------------",
+        "orders    east* → west          copied       0.8 s   3 min",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "route"),
+    [
+        ({}, "fra-prod* → dub-prod"),
+        ({"writes": WriteLocation.DESTINATION, "writes_on": ClusterName("dub-prod")}, "fra-prod → dub-prod*"),
+        ({"writes": WriteLocation.NOWHERE, "writes_on": None}, "fra-prod → dub-prod"),
+    ],
+)
+def test_long_names_are_still_one_line_at_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], route: str
+) -> None:
+    ends = {"source": "fra-prod", "destination": "dub-prod", "writes_on": ClusterName("fra-prod")}
+    row = make_row("payments-eu-prod", **ends | changes, troubles=BROKEN.troubles)
+    lines = show(monkeypatch, capsys, 80, row)
+    (line,) = (line for line in lines if line.startswith("payments-eu-prod"))
+    assert f"  {route}  " in line
+    assert line.endswith("  2 FAILED +1")
+    assert max(map(len, lines)) <= 80
+
+
+def make_state(*statuses: PartitionStatus, observed_end: int = 10, age_ms: int = 4_000) -> State:
+    state = State()
+    state.mirrors[STARTED.name] = STARTED
+    state.partitions[STARTED.name] = {status.partition: status for status in statuses}
+    state.leases[STARTED.name] = Lease(
+        mirror=STARTED.name, owner="host-7", generation=1, heartbeat_ms=NOW_MS - 1_000, writers_until_ms=NOW_MS
+    )
+    ends = tuple(observed_end for _ in statuses)
+    state.source_observations[STARTED.name] = SourceObservation(
+        mirror=STARTED.name, at_ms=NOW_MS - age_ms, topics=(ObservedTopic(topic="a", ends=ends),)
+    )
+    return state
+
+
+def make_status(index: int, state: PartitionState = PartitionState.MIRRORING) -> PartitionStatus:
+    return PartitionStatus(partition=Partition("a", index), state=state, source_topic_id="s", destination_topic_id="d")
+
+
+def list_row(state: State, *positions: int) -> MirrorListRow:
+    view = DestinationView(NOW_MS, 0, {Partition("a", n): Offset(end) for n, end in enumerate(positions)})
+    return make_mirror_row(state.mirrors[STARTED.name], WEST, {WEST: state}, view)
+
+
+def test_a_mirror_is_as_far_behind_as_its_furthest_partition() -> None:
+    row = list_row(make_state(make_status(0), make_status(1)), 10, 10)
+    assert (row.activity, row.behind_s, row.troubles) == (MirrorActivity.COPIED, 4.0, ())
+    assert list_row(make_state(make_status(0), make_status(1)), 10, 7).behind_s is None, "never complete"
+    assert list_row(make_state(make_status(0), make_status(1)), 10).behind_s is None, "a position is unknown"
+
+
+def test_a_mirror_without_a_data_plane_is_not_copied() -> None:
+    state = make_state(make_status(0))
+    del state.leases[STARTED.name]
+    assert list_row(state, 10).activity is MirrorActivity.NOT_COPIED
+    state.mirrors[STARTED.name] = replace(STARTED, desired=DesiredState.PAUSED)
+    assert list_row(state, 10).activity is MirrorActivity.PAUSED
+
+
+def test_a_proof_is_as_old_as_the_oldest_and_counts_what_has_none() -> None:
+    state = make_state(make_status(0), make_status(1), make_status(2))
+    assert (list_row(state, 10, 0, 10).oldest_proof_s, list_row(state, 10, 0, 10).unproved) == (None, 2)
+    verified = {Partition("a", n): VerifiedEnd(Offset(10), 1, NOW_MS - age, 10, 1) for n, age in ((0, 9_000), (2, 500))}
+    state.verifications[STARTED.name] = MirrorVerification.from_partitions(STARTED.name, verified, {"a": "d"}, ())
+    assert (list_row(state, 10, 0, 10).oldest_proof_s, list_row(state, 10, 0, 10).unproved) == (9.0, 0)
+    assert list_row(state, 10, 5, 10).unproved == 1
+
+
+def test_failed_partitions_are_a_trouble_with_their_names() -> None:
+    row = list_row(make_state(make_status(0, PartitionState.FAILED), make_status(1)), 10, 10)
+    assert [(t.code, t.values) for t in row.troubles] == [("failed_partitions", {"partitions": ("a-0",), "count": 1})]
