@@ -142,6 +142,25 @@ def compute_raised_limit(needs_bytes: int, source_limit: int | None) -> int:
     return min(max(allowed, needs_bytes if needs_bytes <= allowed else 2 * needs_bytes), _LARGEST_BATCH)
 
 
+def add_source_defaults(
+    source_overrides: Mapping[str, str],
+    source_effective: Mapping[str, str],
+    destination_defaults: Mapping[str, str | None],
+) -> dict[str, str]:
+    """Overrides with which a promoted topic keeps and accepts what it does on the source.
+
+    Two clusters may have different defaults: one keeps records for 30 days, the other for 7. A default that is not
+    known (None) counts as different.
+    """
+    keys = MIRROR_HELD_KEYS.union(RETENTION_PROMISE_KEYS if is_compacted(source_effective) else ())
+    differing = {
+        key: source_effective[key]
+        for key in keys & source_effective.keys() & destination_defaults.keys()
+        if source_effective[key] != destination_defaults[key]
+    }
+    return {**differing, **source_overrides}
+
+
 def build_promotion_configs(source_overrides: Mapping[str, str], replication_factor: int) -> dict[str, str]:
     final = {key: value for key, value in source_overrides.items() if key not in NEVER_COPIED_KEYS}
     insync = final.get("min.insync.replicas")

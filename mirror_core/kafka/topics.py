@@ -470,29 +470,33 @@ def _to_timeout(client: ClusterClient) -> i32Timedelta:
 
 
 _TOPIC_RESOURCE_TYPE: Final = i8(2)
-_TOPIC_OVERRIDE_SOURCE: Final = 1
 
 
-def fetch_default_config(client: ClusterClient, topic: str, name: str) -> str | None:
-    """The value without a topic override; None: unknown setting. Needs DESCRIBE_CONFIGS on the topic."""
-    resource = DescribeConfigsResource(
-        resource_type=_TOPIC_RESOURCE_TYPE, resource_name=topic, configuration_keys=(name,)
-    )
-    request = DescribeConfigsRequest(resources=(resource,), include_synonyms=True)
-    result = client.call(request, DescribeConfigsResponse).results[0]
-    if result.error_code is not ErrorCode.none:
-        raise make_fault(client, f"topic {topic}", "DescribeConfigs", result.error_code, result.error_message)
-    # The nearest value comes first.
-    return next(
-        (
-            synonym.value
-            for config in result.configs
-            if config.name == name
-            for synonym in config.synonyms
-            if synonym.source != _TOPIC_OVERRIDE_SOURCE
-        ),
-        None,
-    )
+def fetch_default_configs(client: ClusterClient, topics: Collection[str]) -> dict[str, str | None]:
+    """The cluster's values for topics without overrides, by all settings that it knows. Empty without these topics.
+
+    None: not known, as `log.retention.hours` and the like where each of these topics has an override. Needs
+    DESCRIBE_CONFIGS on one of them.
+    """
+    resources = [
+        DescribeConfigsResource(resource_type=_TOPIC_RESOURCE_TYPE, resource_name=topic, configuration_keys=None)
+        for topic in topics
+    ]
+    request = DescribeConfigsRequest(resources=tuple(resources), include_synonyms=True)
+    results = client.call(request, DescribeConfigsResponse).results
+    described = [result for result in results if result.error_code is ErrorCode.none]
+    for result in results:
+        if not described and result.error_code is not ErrorCode.unknown_topic_or_partition:
+            where = f"topic {result.resource_name}"
+            raise make_fault(client, where, "DescribeConfigs", result.error_code, result.error_message)
+    defaults = dict[str, str | None]()
+    for config in (config for result in described for config in result.configs):
+        values = [s.value or "" for s in config.synonyms if s.source != TOPIC_OVERRIDE_SOURCE]  # the nearest first
+        if config.config_source != TOPIC_OVERRIDE_SOURCE:
+            values = [config.value or ""]
+        if defaults.get(config.name) is None:
+            defaults[config.name] = values[0] if values else None
+    return defaults
 
 
 CONFIG_BARRIER_S: Final = 5.0

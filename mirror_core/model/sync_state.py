@@ -90,6 +90,7 @@ class TopicSettings:
     mirror: MirrorName
     topic: str
     overrides: Mapping[str, str]
+    """The source's, and what its defaults say otherwise than the destination's."""
     compacted_since_ms: int | None = None
     """When the source was first seen to clean it by key. None: it does not."""
 

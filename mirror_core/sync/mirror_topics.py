@@ -15,6 +15,7 @@ from mirror_core.decide.topic_settings import (
     NEVER_COPIED_KEYS,
     RETENTION_PROMISE_KEYS,
     AcceptedSettings,
+    add_source_defaults,
     build_promotion_configs,
     build_wanted_configs,
     choose_replication_factor,
@@ -33,15 +34,16 @@ from mirror_core.kafka.topics import (
     create_topics,
     describe_available_configs,
     describe_configs,
+    fetch_default_configs,
     try_alter_configs,
     validate_topics,
 )
 from mirror_core.model.errors import MissingPermission, RemoteFault, SettingRefused
 from mirror_core.model.mirror import FailureKind, PartitionState
+from mirror_core.model.names import ACTIVE_TOPIC
 from mirror_core.model.sync_state import ConfigSync, DriftRow, SyncAction, SyncCategory, TopicSettings
 from mirror_core.state.mirror_link import MirrorLink
-from mirror_core.state.state_records import STATE_TOPIC as STATE_TOPIC
-from mirror_core.state.state_records import State
+from mirror_core.state.state_records import STATE_TOPIC, State
 from mirror_core.sync.circle_search import refuse_topics_in_circles
 from mirror_core.sync.topic_compaction import COMPACTION_HELD, choose_compaction, find_lagging_topics
 from mirror_core.sync.topic_errors import (
@@ -94,14 +96,7 @@ def list_hidden_rows(link: MirrorLink, state: State, source: ClusterClient, list
 
 def list_left_out_rows(placement: TopicPlacement) -> list[DriftRow]:
     return [
-        DriftRow(
-            part=SyncCategory.CONFIGS,
-            subject=f"{topic}: {key}",
-            source="",
-            destination="",
-            action=SyncAction.SKIP,
-            reason=f"left out: {why}",
-        )
+        _to_topic_row(f"{topic}: {key}", "", "", SyncAction.SKIP, f"left out: {why}", part=SyncCategory.CONFIGS)
         for topic, reasons in sorted(placement.refused_settings.items())
         for key, why in sorted(reasons.items())
         if topic not in placement.ready
@@ -380,8 +375,12 @@ def sync_configs(
     (source_configs, hidden), (destination_configs, hidden_destination) = (
         describe_visible_configs(side, topics, len(topics)) for side in (source, destination)
     )
-    known_keys = list_known_settings(destination, topics)
-    both = sorted(set(source_configs) & set(destination_configs))
+    defaults = fetch_default_configs(destination, [ACTIVE_TOPIC, STATE_TOPIC])
+    known_keys, both = frozenset(defaults), sorted(set(source_configs) & set(destination_configs))
+    promoted = {
+        name: replace(source, overrides=add_source_defaults(source.overrides, source.effective, defaults))
+        for name, source in source_configs.items()
+    }
     wait_s, configs = 0.0 if dry_run else _CATCH_UP_S, {n: (source_configs[n], destination_configs[n]) for n in both}
     compaction = choose_compaction(
         link,
@@ -392,14 +391,7 @@ def sync_configs(
     cleaned = compaction.cleaned
     new_settings, changes = list[TopicSettings](), dict[str, Mapping[str, str | None]]()
     rows = [
-        DriftRow(
-            part=SyncCategory.CONFIGS,
-            subject=name,
-            source="",
-            destination="",
-            action=SyncAction.SKIP,
-            reason=str(error),
-        )
+        _to_topic_row(name, "", "", SyncAction.SKIP, str(error), part=SyncCategory.CONFIGS)
         for name, error in sorted({**hidden_destination, **hidden}.items())
     ]
     for name in both:
@@ -415,10 +407,7 @@ def sync_configs(
     outcome = _apply_or_validate(destination, changes, dry_run=dry_run)
     staged = {
         name: _list_staged_settings(
-            source_configs[name].overrides,
-            destination_configs[name].overrides,
-            topics[name].replication_factor,
-            known_keys,
+            promoted[name].overrides, destination_configs[name].overrides, topics[name].replication_factor, known_keys
         )
         for name in both
     }
@@ -427,9 +416,13 @@ def sync_configs(
         overrides, before = source_configs[name].overrides, destination_configs[name].overrides
         rows += to_change_rows(name, changes[name], overrides, before, outcome.get(name, {}), dry_run=dry_run)
         refused, is_held = unstageable.get(name, {}), name in compaction.held
-        rows += _to_waiting_rows(name, *configs[name], staged[name], known_keys, refused, is_held=is_held)
+        waiting = promoted[name], destination_configs[name], staged[name]
+        rows += _to_waiting_rows(name, *waiting, known_keys, refused, is_held=is_held)
         settings = TopicSettings(
-            mirror=link.mirror.name, topic=name, overrides=dict(overrides), compacted_since_ms=compaction.since_ms[name]
+            mirror=link.mirror.name,
+            topic=name,
+            overrides=promoted[name].overrides,
+            compacted_since_ms=compaction.since_ms[name],
         )
         if settings != state.topic_settings.get((link.mirror.name, name)):
             new_settings.append(settings)
@@ -583,10 +576,15 @@ def _list_unknown_settings(known_keys: frozenset[str], overrides: Mapping[str, s
     return dict.fromkeys(unknown, UNKNOWN_SETTING)
 
 
-def _to_topic_row(name: str, source: str, destination: str, action: SyncAction, reason: str = "") -> DriftRow:
-    return DriftRow(
-        part=SyncCategory.TOPICS, subject=name, source=source, destination=destination, action=action, reason=reason
-    )
+def _to_topic_row(
+    name: str,
+    source: str,
+    destination: str,
+    action: SyncAction,
+    reason: str = "",
+    part: SyncCategory = SyncCategory.TOPICS,
+) -> DriftRow:
+    return DriftRow(part=part, subject=name, source=source, destination=destination, action=action, reason=reason)
 
 
 def _to_outcome_row(row: DriftRow, refused: Mapping[str, str]) -> DriftRow:

@@ -9,7 +9,7 @@ from mirror_core.decide.mirror_snapshot import MinIsrShortfall, join_limited
 from mirror_core.decide.topic_settings import ACCEPTANCE_KEYS, build_promotion_configs, diff_configs
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.topic_existence import describe_denied_error
-from mirror_core.kafka.topics import describe_available_configs, fetch_default_config, find_late_brokers
+from mirror_core.kafka.topics import describe_available_configs, fetch_default_configs, find_late_brokers
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import Mirror
@@ -41,7 +41,7 @@ def list_topics_below_min_isr(
 
 def _get_default_min_isr(client: ClusterClient, topic: str) -> int:
     try:
-        return int(fetch_default_config(client, topic, _MIN_ISR) or 0)
+        return int(fetch_default_configs(client, [topic]).get(_MIN_ISR) or 0)
     except RemoteFault as error:  # promotion needs the same right, and reports it
         _log.warning("cluster %s: its default of %s is not known: %s", client.name, _MIN_ISR, error)
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,9 @@ from mirror_core.kafka.topics import (
     delete_topics,
     describe_configs,
 )
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.mirror import PartitionState
+from mirror_core.model.run import RunState
 from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
 from mirror_core.state.state_topic import read_state
 from mirror_core.sync.mirror_sync import preview_sync, sync_mirror
@@ -20,7 +23,10 @@ from mirror_core.sync.mirror_topics import find_accepted_topics
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.links import new_link, record, writer_of
 from tests.support.cluster_admin import alter_topic
+from tests.support.failover_runs import app_topic, begin
 from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, produce
+from tests.support.mirrored_topics import new_mirror
+from tests.support.single_broker_cluster import in_place_of
 from tests.support.synced_topics import client, put_topic
 from tests.support.waiting import wait_until
 
@@ -155,6 +161,35 @@ def test_settings_are_set_and_removed_but_not_those_that_the_mirror_needs(pair: 
         return wanted.items() <= there.items() and not {"segment.bytes", "flush.ms"} & there.keys()
 
     wait_until(set_and_removed, timeout_s=TIMEOUT_S, why="settings are as the sync has said")
+
+
+def test_a_promoted_topic_keeps_and_accepts_what_its_source_did_by_the_clusters_defaults(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """No topic has an override for it. By west's own defaults records would be deleted, and others refused."""
+    defaults = {
+        "log.retention.hours": "720",
+        "message.max.bytes": "5000000",
+        "log.message.timestamp.after.max.ms": "7200000",
+    }
+    expected = {
+        "retention.ms": "2592000000",
+        "max.message.bytes": "5000000",
+        "message.timestamp.after.max.ms": "7200000",
+    }
+    with in_place_of(pair, "east", tmp_path, pair.east.brokers[0].jars, defaults) as other:
+        topic = app_topic(other)
+        mirrored = new_mirror(other, tmp_path, topic)
+        mirrored.copy()
+        rows = by_subject(mirror_commands.run_sync(mirrored.link, only=BOTH).rows)
+        assert {s: r.reason for s, r in rows.items() if r.action is SyncAction.STAGE} == {
+            f"{topic}: {key}": f"set to {value} at promotion" for key, value in expected.items()
+        }
+        run = begin(mirrored.failover)
+        assert mirrored.failover.drive(run).state is RunState.DONE
+        with client(other, "west") as west:
+            assert expected.items() <= describe_configs(west, [topic])[topic].effective.items()
+        assert overrides(other, "west", topic) == expected
 
 
 def test_a_stopped_topic_belongs_to_the_applications(pair: Pair) -> None:

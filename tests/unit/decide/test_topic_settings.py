@@ -11,6 +11,7 @@ from mirror_core.decide.topic_settings import (
     MIRROR_CONFIGS,
     MIRROR_HELD_KEYS,
     NEVER_COPIED_KEYS,
+    add_source_defaults,
     build_promotion_configs,
     build_wanted_configs,
     choose_replication_factor,
@@ -93,6 +94,20 @@ def test_promotion_gives_the_sources_settings_and_leaves_the_clusters_own(
             assert int(after[key]) == min(int(source[key]), factor)
         else:
             assert after.get(key) == source.get(key)
+
+
+def test_defaults_of_the_source_count_where_the_destination_has_others_or_does_not_tell_them() -> None:
+    effective = {"retention.ms": "9", "retention.bytes": "-1", "max.message.bytes": "7", "segment.ms": "5"}
+    defaults = {"retention.ms": None, "retention.bytes": "-1", "max.message.bytes": "6", "segment.ms": "4"}
+    assert add_source_defaults({}, effective, defaults) == {"retention.ms": "9", "max.message.bytes": "7"}
+    assert add_source_defaults({"retention.ms": "8"}, effective, {"retention.ms": "1"}) == {"retention.ms": "8"}
+    assert add_source_defaults({}, effective, {}) == {}, "which settings there are is not known"
+
+
+def test_how_long_a_compacted_topic_keeps_tombstones_is_the_sources_after_promotion_too() -> None:
+    effective, defaults = {"cleanup.policy": "compact", "delete.retention.ms": "9"}, {"delete.retention.ms": "1"}
+    assert add_source_defaults({}, effective, {**defaults, "cleanup.policy": "compact"}) == {"delete.retention.ms": "9"}
+    assert add_source_defaults({}, {**effective, "cleanup.policy": "delete"}, defaults) == {}
 
 
 @given(current=overrides, wanted=overrides)
