@@ -22,7 +22,8 @@ from mirror_core.dataplane.recovery_point import RecoveryPoints
 from mirror_core.decide.filters import build_topic_filter
 from mirror_core.decide.forecast_accuracy import select_application_partitions
 from mirror_core.decide.mirror_snapshot import is_healthy
-from mirror_core.kafka.client import ClusterClient, TopicMetadata
+from mirror_core.kafka.client import ClusterClient, Leader, TopicMetadata
+from mirror_core.kafka.leader_epochs import list_epoch_ends
 from mirror_core.kafka.log_offsets import OffsetPoint, describe_producers, list_available_offsets
 from mirror_core.kafka.transactions import OpenTransaction, list_open_transactions
 from mirror_core.model.errors import MirrorError, RemoteFault, Unreachable
@@ -94,6 +95,10 @@ class ObservedSource:
     unrecorded: frozenset[Partition] = frozenset()
     topic_ids: dict[str, str] = field(default_factory=dict)
     log_starts: dict[Partition, Offset] = field(default_factory=dict)
+    end_epochs: dict[Partition, tuple[int, Offset]] = field(default_factory=dict)
+    """Leader epoch, and the newest end that was observed under it; of copies."""
+    rewritten: dict[Partition, tuple[int, Offset]] = field(default_factory=dict)
+    """Leader epoch under which the copy last agreed, and the offset from which on the source has other records."""
     listed_ms: int | None = None
     append_rate: AppendRate = field(default_factory=AppendRate)
 
@@ -126,9 +131,11 @@ class ObservedSource:
 
     def _is_copy(self, partition: Partition, recorded_status: PartitionStatus) -> bool:
         """Whether the destination may hold the source's current log."""
-        return bool(recorded_status.destination_topic_id) and self._find_changed_id(
-            partition.topic, recorded_status
-        ) in ("", recorded_status.source_topic_id)
+        return (
+            partition not in self.rewritten
+            and bool(recorded_status.destination_topic_id)
+            and self._find_changed_id(partition.topic, recorded_status) in ("", recorded_status.source_topic_id)
+        )
 
     def _is_deleted(self, partition: Partition) -> bool:
         """Known from a plan, which asks every broker."""
@@ -139,6 +146,26 @@ class ObservedSource:
     def _find_changed_id(self, topic: str, status: PartitionStatus | None) -> str:
         topic_id = self.topic_ids.get(topic, "")
         return "" if status is not None and topic_id == status.source_topic_id else topic_id
+
+    def list_ended_epochs(self, leaders: Mapping[Partition, Leader]) -> dict[Partition, int]:
+        """Leader epochs under which ends were observed, of partitions that have a newer one."""
+        return {p: epoch for p, (epoch, _) in self.end_epochs.items() if p in leaders and leaders[p].epoch > epoch}
+
+    def update_ended_epochs(self, epoch_ends: Mapping[Partition, Offset]) -> None:
+        """Where they end now. Below an observed end, the source has lost what it had acknowledged by then."""
+        for partition, end in epoch_ends.items():
+            _, observed_end = self.end_epochs.pop(partition)
+            agreed_epoch = self.recorded[partition].source_epoch
+            if end < observed_end and agreed_epoch is not None:
+                self.rewritten[partition] = agreed_epoch, end
+
+    def update_end_epochs(self, leaders: Mapping[Partition, Leader], ends: Mapping[Partition, Offset]) -> None:
+        for partition in ends.keys() & leaders.keys():
+            status, epoch = self.recorded.get(partition), leaders[partition].epoch
+            if status is None or not self._is_copy(partition, status):
+                self.end_epochs.pop(partition, None)
+            elif self.end_epochs.get(partition, (epoch,))[0] == epoch:
+                self.end_epochs[partition] = epoch, ends[partition]
 
     def update_ends(self, at_ms: int, ends: Mapping[Partition, Offset], offline: Collection[Partition]) -> None:
         if self.at_ms:
@@ -157,6 +184,11 @@ class ObservedSource:
     def set_recorded(self, recorded: Mapping[Partition, PartitionStatus]) -> None:
         self.recorded = recorded
         self.unrecorded -= recorded.keys()
+        agreed_epochs = {p: status.source_epoch for p, status in recorded.items() if status.source_epoch is not None}
+        self.rewritten = {p: row for p, row in self.rewritten.items() if agreed_epochs.get(p) == row[0]}
+        self.end_epochs = {
+            p: row for p, row in self.end_epochs.items() if p in agreed_epochs and agreed_epochs[p] <= row[0]
+        }
 
     def forget_unknown(self) -> None:
         known, uncopied = self.get_known_partitions(), self.get_uncopied_partitions()
@@ -239,6 +271,11 @@ class ObservedSource:
                 ends=tuple(observed.end if observed else None for observed in observed_ends),
                 ages_ms=ago_ms if any(ago_ms) else (),
                 offline=tuple(offline.get(topic, ())),
+                rewritten=tuple(
+                    (index, *self.rewritten[p])
+                    for index in sorted(known_indexes)
+                    if (p := Partition(topic, index)) in self.rewritten
+                ),
                 recovery_point_ages_ms=tuple(complete_ago.get(topic, ())),
             )
 
@@ -286,9 +323,14 @@ class SourceMonitor:
         ongoing = self._find_open_transactions(source, {p.topic for p in partitions})
         if ongoing is not None:
             observed_source.update_open_transactions(requested_ms, ongoing)
+        leaders = {
+            Partition(name, index): leader for name, t in described.items() for index, leader in t.partitions.items()
+        }
+        self._compare_epochs(source, leaders)
         requested_ms = now_ms()
         log_ends = list_available_offsets(source, partitions, OffsetPoint.HIGH_WATERMARK, topics=described)
         observed_source.update_ends(requested_ms, log_ends.offsets, log_ends.offline)
+        observed_source.update_end_epochs(leaders, log_ends.offsets)
         self._fetch_log_starts(source, described)
         if ongoing is not None:
             observed_source.set_ended_bounds(log_ends.offsets)
@@ -334,6 +376,17 @@ class SourceMonitor:
         described = source.metadata({p.topic for p in self._observed.get_known_partitions()}).topics
         self._observed.update_topics(described, None)
         return described
+
+    def _compare_epochs(self, source: ClusterClient, leaders: Mapping[Partition, Leader]) -> None:
+        """A source that loses the end of its log writes other records at offsets that are copied already."""
+        epochs = self._observed.list_ended_epochs(leaders)
+        by_leader: dict[int, list[Partition]] = {}
+        for partition in epochs:
+            if leaders[partition].broker >= 0:
+                by_leader.setdefault(leaders[partition].broker, []).append(partition)
+        if not by_leader:
+            return
+        self._observed.update_ended_epochs(list_epoch_ends(source, epochs, by_leader).offsets)
 
     def _fetch_log_starts(self, source: ClusterClient, described: Mapping[str, TopicMetadata]) -> None:
         """For logs that the destination lacks: all of them is lost if the source dies now."""
@@ -386,6 +439,7 @@ def _restore_observed(previous: SourceObservation) -> ObservedSource:
         unrecorded=frozenset(previous.get_partitions()),  # until the record is read
         topic_ids=previous.get_new_topic_ids(),
         log_starts=dict(previous.get_starts()),
+        rewritten={p: (agreed_epoch, offset) for p, agreed_epoch, offset in previous.get_rewritten()},
         listed_ms=previous.listed_ms,
     )
 

@@ -15,6 +15,7 @@ from enum import StrEnum
 from math import inf
 
 from mirror_core.decide.clock_skew import UNKNOWN_TIME_TEXT, compute_age_s, format_ago
+from mirror_core.decide.failure_remedies import DIVERGENT_KINDS
 from mirror_core.decide.mirror_snapshot import (
     MAX_LISTED,
     DestinationSnapshot,
@@ -181,13 +182,20 @@ def find_uncopied(
     if observation is not None:
         reasons |= dict.fromkeys(observation.get_partitions(), UncopiedReason.NOT_MIRRORED)
     ids = observation.get_new_topic_ids() if observation else {}
+    rewritten = {(p, agreed_epoch) for p, agreed_epoch, _ in observation.get_rewritten()} if observation else set()
     for partition, status in statuses.items():
         reasons.pop(partition, None)
         if ids.get(partition.topic, status.source_topic_id) != status.source_topic_id:
             reasons[partition] = UncopiedReason.RECREATED
         elif partition in without_copies or not status.destination_topic_id:
             reasons[partition] = UncopiedReason.NO_COPY
+        elif (partition, status.source_epoch) in rewritten or _find_divergence(status) is not None:
+            reasons[partition] = UncopiedReason.DIVERGED
     return reasons
+
+
+def _find_divergence(status: PartitionStatus) -> Offset | None:
+    return status.failed_at if status.kind in DIVERGENT_KINDS else None
 
 
 def _list_partition_losses(
@@ -201,6 +209,7 @@ def _list_partition_losses(
     complete_times = dict(observation.get_recovery_points()) if observation else {}
     offline = frozenset(observation.get_offline_partitions()) if observation else frozenset()
     starts = dict(observation.get_starts()) if observation else {}
+    starts |= {p: offset for p, status in statuses.items() if (offset := _find_divergence(status)) is not None}
     for partition in sorted(statuses.keys() | uncopied_reasons.keys()):
         status, observed_end = statuses.get(partition), observed_ends.get(partition)
         # A topic of another mirror, or of somebody else, may have its name on the destination.

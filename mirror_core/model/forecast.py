@@ -62,12 +62,14 @@ class TransactionArrival(StrEnum):
 
 
 class UncopiedReason(StrEnum):
-    """Why the destination has nothing of a partition."""
+    """Why the destination has nothing of a partition, or of its end."""
 
     NOT_MIRRORED = "not mirrored yet"
     RECREATED = "created anew on the source"
     NO_COPY = "no copy"
     """Recorded, but missing on the destination."""
+    DIVERGED = "other records at the same offsets"
+    """From an offset on: below it both sides hold the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +80,13 @@ class PartitionLoss:
     age_s: float | None
     """Unknown also if clocks differ."""
     missing: int | None
-    """Observed end minus position, or minus log start without a copy. None: unknown."""
+    """Observed end minus position, or minus where what has no copy begins. None: unknown."""
     recovery_point_age_s: float | None = None
     """Seconds since nothing was missing. None: never, or clocks differ."""
     is_offline: bool
     is_failed: bool
     uncopied_reason: UncopiedReason | None = None
-    """Why the whole log is missing. None: it has a copy."""
+    """Why that has no copy."""
 
     @property
     def is_outside_bound(self) -> bool:

@@ -25,6 +25,8 @@ class ObservedTopic:
     ages_ms: tuple[int, ...] = ()
     """Age at the observation. Empty: all are new."""
     offline: tuple[int, ...] = ()
+    rewritten: tuple[tuple[int, int, int], ...] = ()
+    """Leader epoch under which the copy last agreed, and the offset from which on the source has other records."""
     recovery_point_ages_ms: tuple[tuple[int, int], ...] = ()
     """Age of the last end that was completely copied, for lagging partitions. Not listed: never complete."""
 
@@ -77,8 +79,19 @@ class SourceObservation:
             yield from (Partition(topic.topic, index) for index in range(len(topic.ends)))
 
     def get_starts(self) -> Iterator[tuple[Partition, Offset]]:
+        """Where what has no copy begins."""
+        rewritten = {p: offset for p, _, offset in self.get_rewritten()}
         for topic in self.topics:
-            yield from ((Partition(topic.topic, index), Offset(start)) for index, start in topic.starts)
+            for index, start in topic.starts:
+                if (partition := Partition(topic.topic, index)) not in rewritten:
+                    yield partition, Offset(start)
+        yield from rewritten.items()
+
+    def get_rewritten(self) -> Iterator[tuple[Partition, int, Offset]]:
+        """With the leader epoch under which the copy last agreed."""
+        for topic in self.topics:
+            for index, agreed_epoch, offset in topic.rewritten:
+                yield Partition(topic.topic, index), agreed_epoch, Offset(offset)
 
     def get_new_topic_ids(self) -> dict[str, str]:
         return {topic.topic: topic.id for topic in self.topics if topic.id}

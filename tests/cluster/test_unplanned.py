@@ -39,6 +39,7 @@ from tests.support.data_plane_thread import beating, driving
 from tests.support.failback_runs import failback_of, failed_over, go_home
 from tests.support.failover_runs import acls, app_topic, commit, committed, denied
 from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, produce, read_all, read_all_aiokafka
+from tests.support.log_cutting import batch_of_100, lose_tails
 from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
 from tests.support.unplanned_runs import STEPS, begin
 from tests.support.waiting import wait_until
@@ -466,6 +467,47 @@ def test_a_topic_that_was_deleted_and_made_anew_before_the_source_died_counts_as
     assert plan.figures[FigureKey.UNCOPIED_SIZES] == {f"{topic}-0": 20}
     assert plan.figures[FigureKey.UNCOPIED_REASONS] == {f"{topic}-0": UncopiedReason.RECREATED}
     assert plan.figures[FigureKey.COMPLETE_UP_TO_MS] == {"all topics together": None}
+
+
+@pytest.mark.parametrize("rewritten", [1, 3], ids=["shorter", "longer"])
+def test_what_a_source_writes_again_after_it_lost_its_end_counts_from_there_when_it_dies(
+    pair: Pair, tmp_path: Path, rewritten: int
+) -> None:
+    """A power failure takes records that were acknowledged, and copied: other ones are at their offsets then."""
+    topic, compared = app_topic(pair, retention_ms="-1"), app_topic(pair, retention_ms="-1")
+    for first in range(0, 400, 100):
+        batch_of_100(pair.east, topic, first)
+        batch_of_100(pair.east, compared, first)
+    mirrored, other, end = (
+        new_mirror(pair, tmp_path, topic),
+        new_mirror(pair, tmp_path, compared),
+        200 + 100 * rewritten,
+    )
+    other.copy()
+    with driving(mirrored, epoch_s=600):
+        beating(mirrored, 1)
+        wait_until(lambda: len(read_all(pair.west, topic)) == 400, timeout_s=TIMEOUT_S, why="all is copied")
+        wait_until(partial(observed_end, mirrored, topic, 400), timeout_s=TIMEOUT_S, why="the monitor has seen it")
+        lose_tails(pair.east, {topic: 200, compared: 200})
+        for first in range(1_000, 1_000 + 100 * rewritten, 100):
+            batch_of_100(pair.east, topic, first)
+            batch_of_100(pair.east, compared, first)
+        wait_until(partial(observed_end, mirrored, topic, end), timeout_s=TIMEOUT_S, why="the monitor sees what is new")
+        replicate(other.link)
+        with killed(pair.east):
+            plans = {topic: mirrored.failover.plan(RunMode.UNPLANNED), compared: other.failover.plan(RunMode.UNPLANNED)}
+    assert mirrored.statuses[Partition(topic, 0)].state is PartitionState.MIRRORING, "nothing has compared it"
+    assert other.statuses[Partition(compared, 0)].kind is FailureKind.DIVERGED
+    for name, plan in plans.items():
+        assert plan.figures[FigureKey.UNCOPIED_SIZES] == {f"{name}-0": end - 200}
+        assert plan.figures[FigureKey.UNCOPIED_REASONS] == {f"{name}-0": UncopiedReason.DIVERGED}
+        assert plan.figures[FigureKey.COMPLETE_UP_TO_MS] == {"all topics together": None}
+
+
+def observed_end(mirrored: Mirrored, topic: str, end: int) -> bool:
+    observation = mirrored.state.source_observations.get(mirrored.name)
+    seen = dict(observation.get_ends()).get(Partition(topic, 0)) if observation else None
+    return seen is not None and seen.end == end
 
 
 def test_a_topic_without_a_copy_forbids_a_planned_failover_and_is_lost_as_a_whole_by_an_unplanned_one(
