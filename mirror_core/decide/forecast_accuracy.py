@@ -125,13 +125,15 @@ def _forecast_loss(snapshot: MirrorSnapshot) -> tuple[int | None, bool]:
 
 
 def _forecast_read_again(snapshot: MirrorSnapshot) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Skips groups that are active on the destination."""
+    """Skips groups that are active on the destination, and share groups of a source that goes on."""
     destination = snapshot.destination
     if not isinstance(destination, DestinationSnapshot) or destination.groups_unknown:
         return
     if isinstance(snapshot.source, SourceSnapshot) and snapshot.mode is RunMode.PLANNED:
         yield from (
-            (group, (0, 0)) for group in sorted(snapshot.source.committed) if group not in destination.active_groups
+            (group, (0, 0))
+            for group in sorted(snapshot.source.committed.keys() - snapshot.source.share_groups.keys())
+            if group not in destination.active_groups
         )
         return
     for group, offsets in sorted(destination.committed.items()):

@@ -53,12 +53,20 @@ def list_group_coverage(
         )
         for u in left
     ]
+    share_groups = frozenset(groups_left.share_groups) if groups_left else frozenset()
+    share_synced_s = find_share_sync_age_s(groups_left, now_ms)
     for record in own_offsets:
         if record.group not in wanted or (record.group, "") in left_subjects:
             continue
         clamped_from = record.clamped_from.to_mapping()
         rows += [
-            _to_committed_row(record.group, partition, offset, clamped_from.get(partition, offset), synced_s)
+            _to_committed_row(
+                record.group,
+                partition,
+                offset,
+                clamped_from.get(partition, offset),
+                share_synced_s if record.group in share_groups else synced_s,
+            )
             for partition, offset in record.offsets.to_mapping().items()
             if partition in partitions and (record.group, str(partition)) not in left_subjects
         ]
@@ -76,6 +84,12 @@ def _to_committed_row(
         clamped_by=source - offset,
         age_s=synced_s,
     )
+
+
+def find_share_sync_age_s(groups_left: UnsyncedGroups | None, now_ms: int) -> float | None:
+    """Share groups are looked at by syncs only. None: not known, or there are none."""
+    synced_ms = groups_left.share_groups_synced_ms if groups_left else None
+    return None if synced_ms is None else compute_age_s(now_ms, synced_ms)
 
 
 def list_uncommitted(snapshot: MirrorSnapshot) -> list[UncommittedGroupOffset]:

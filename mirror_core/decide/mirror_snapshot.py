@@ -51,8 +51,11 @@ class SourceSnapshot:
     authorizer: bool
     transactions: tuple[str, ...]
     groups: tuple[str, ...] = ()
-    other_groups: tuple[str, ...] = ()
     committed: Mapping[str, Mapping[Partition, Offset]] = field(default_factory=dict)
+    """Share groups have the start offset here, and as many more as are acknowledged behind it."""
+    share_groups: Mapping[str, int | None] = field(default_factory=dict)
+    """Records that are acknowledged, and will be delivered again by a cluster that begins at the start offset. None:
+    not known."""
     grants: tuple[Acl, ...] = ()
     groups_unread: int = 0
     offline_partitions: tuple[Partition, ...] = ()

@@ -16,6 +16,7 @@ from mirror_core.decide.failover_scope import find_gone_topics, find_lost_topics
 from mirror_core.decide.fence_state import describe_fence, warn_pending_fence
 from mirror_core.decide.group_coverage import (
     count_coverage,
+    find_share_sync_age_s,
     format_all_deleted,
     format_all_refused,
     list_uncommitted,
@@ -49,7 +50,7 @@ from mirror_core.model.names import Partition
 from mirror_core.model.parity_verdict import UNREADABLE_KIND_PREFIX
 from mirror_core.model.run import RunMode
 from mirror_core.model.sync_state import GroupCoverage
-from mirror_core.model.text import format_option
+from mirror_core.model.text import format_count, format_option
 from mirror_core.rights.acl_rules import OWN_TOPIC_PREFIX
 
 MAX_LISTED_FAILED: Final = 5
@@ -188,22 +189,28 @@ def _warn_source(snapshot: MirrorSnapshot, source: SourceSnapshot) -> Iterator[F
 
 
 def _warn_groups_left(snapshot: MirrorSnapshot) -> Iterator[Finding]:
-    destination, groups_left = snapshot.mirror.destination, snapshot.groups_left
-    is_source_seen = isinstance(snapshot.source, SourceSnapshot)
-    others = (
-        snapshot.source.other_groups
-        if isinstance(snapshot.source, SourceSnapshot)
-        else groups_left.unsupported_groups
-        if groups_left
-        else ()
-    )
-    if others:
-        yield Finding("groups_not_synced", destination, groups=others, last_sync=not is_source_seen)
+    destination = snapshot.mirror.destination
+    yield from _warn_share_groups(snapshot)
     uncommitted = list_uncommitted(snapshot)
     if text := format_all_refused(uncommitted):
         yield Finding("group_offsets_uncommitted", destination, listed=text)
     if text := format_all_deleted(uncommitted):
         yield Finding("group_offsets_deleted", destination, listed=text, source=snapshot.mirror.source)
+
+
+def _warn_share_groups(snapshot: MirrorSnapshot) -> Iterator[Finding]:
+    destination, groups_left = snapshot.mirror.destination, snapshot.groups_left
+    if isinstance(snapshot.source, SourceSnapshot) and snapshot.mode is RunMode.PLANNED:
+        share_groups, age_s = snapshot.source.share_groups, None
+    else:
+        share_groups = dict.fromkeys(groups_left.share_groups if groups_left else ())
+        age_s = find_share_sync_age_s(groups_left, snapshot.now_ms)
+    if share_groups:
+        counts = [
+            f"{name}: {'unknown' if count is None else format_count(count, 'record')}"
+            for name, count in sorted(share_groups.items())
+        ]
+        yield Finding("share_groups_redelivered", destination, groups=counts, synced_s=age_s)
 
 
 def _explain_unenforced(snapshot: MirrorSnapshot) -> str:
@@ -344,13 +351,16 @@ def list_group_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, Figures]
     if isinstance(snapshot.source, UnseenCluster) or snapshot.mode is RunMode.UNPLANNED:
         if not isinstance(destination, DestinationSnapshot):
             return
-        # One age for all groups: their offsets are synced together.
+        # One age for all groups of a kind: their offsets are synced together.
         synced_s = compute_age_s(snapshot.now_ms, snapshot.groups.synced_ms) if snapshot.groups else None
+        share_groups = snapshot.groups_left.share_groups if snapshot.groups_left else ()
+        share_synced_s = find_share_sync_age_s(snapshot.groups_left, snapshot.now_ms)
         for group in sorted(destination.committed.keys() | missing_counts.keys() | coverage.keys())[:MAX_LISTED]:
             offsets = destination.committed.get(group, {})
             behind = sum(max(0, destination.positions.get(p, o) - o) for p, o in offsets.items())
             repeats: Figures = {FigureKey.READ_AGAIN_MOST: behind} if offsets else {}
-            yield group, {**repeats, **list_missing(group), FigureKey.GROUPS_SYNCED_S: synced_s}
+            age_s = share_synced_s if group in share_groups else synced_s
+            yield group, {**repeats, **list_missing(group), FigureKey.GROUPS_SYNCED_S: age_s}
         return
     known_offsets = (
         {} if isinstance(destination, UnseenCluster) or destination.groups_unknown else destination.committed
@@ -366,4 +376,4 @@ def list_group_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, Figures]
             if absent := sum(p not in synced for p in offsets):
                 figures[FigureKey.NOT_SYNCED_PARTITIONS] = absent
             figures |= list_missing(group)
-        yield group, {**figures, FigureKey.READ_AGAIN_AFTER_SYNC: 0}
+        yield group, {**figures, FigureKey.READ_AGAIN_AFTER_SYNC: snapshot.source.share_groups.get(group, 0)}

@@ -1,9 +1,7 @@
-"""Consumer groups: states, members, committed offsets; commits for empty groups.
+"""Groups of every kind: states, members, committed offsets; commits for empty groups.
 
-Committed offsets of many groups.
-
-OffsetFetch covers many groups; OffsetCommit takes one, so commits are pipelined. Groups with moving coordinators are
-left out: the caller retries.
+OffsetFetch covers many groups; OffsetCommit takes one, so commits are pipelined. Share groups (KIP-932) have start
+offsets in their place, by requests of their own. Groups with moving coordinators are left out: the caller retries.
 """
 
 from __future__ import annotations
@@ -44,6 +42,7 @@ from mirror_core.kafka.cluster_info import fetch_api_versions
 from mirror_core.kafka.error_mapping import RETRIABLE_CODES, make_fault, retry_per_key
 from mirror_core.kafka.fan_out import CoordinatorMoving, call_coordinators
 from mirror_core.kafka.leader_epochs import LogPosition
+from mirror_core.kafka.share_groups import alter_start_offsets, describe_start_offsets
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.consumer_offsets import CONSUMER_OFFSETS_TOPIC as OFFSETS
@@ -53,8 +52,8 @@ _GROUP_TYPES_VERSION: Final = 5
 """From here on ListGroups returns types (KIP-848)."""
 _CLASSIC_KIND: Final = "classic"
 _MAX_COORDINATOR_KEYS: Final = 500
-OFFSET_KINDS: Final = frozenset({"classic", "consumer"})
-"""Another consumer group can continue from their offsets."""
+SHARE_KIND: Final = "share"
+"""Has start offsets (KIP-932). Groups of other kinds commit offsets."""
 IDLE_STATES: Final = frozenset({"Empty", "Dead"})
 """Only then can an administrator commit."""
 
@@ -81,6 +80,28 @@ class CommittedOffset:
     """-1 from administrators and old clients."""
     metadata: str
     """The application's; Kafka Streams stores its stream time there."""
+    acknowledged_ahead: int | None = 0
+    """Share groups: records from the offset on that are acknowledged already. Brokers store the start offset later than
+    the acknowledgements. None: they do not say how many."""
+    acknowledged_until: Offset | None = None
+    """Share groups: nothing before it is left to be delivered."""
+
+    @property
+    def progress(self) -> Offset:
+        """The offset, and as many more as are acknowledged behind it."""
+        return Offset(self.offset + (self.acknowledged_ahead or 0))
+
+    @property
+    def resume_offset(self) -> Offset:
+        """Where another cluster may begin, so that nothing is left out."""
+        return max(self.offset, self.acknowledged_until or self.offset)
+
+
+def count_redelivered(committed: Iterable[CommittedOffset]) -> int | None:
+    """Records that a share group has acknowledged behind the offsets where another cluster begins. None: not known."""
+    rows = list(committed)
+    known = [c.progress - c.resume_offset for c in rows if c.acknowledged_ahead is not None]
+    return sum(known) if len(known) == len(rows) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +243,7 @@ COMMITTED_WITHOUT_METADATA: Final = "committed without its metadata"
 """Metadata exceeds the brokers' offset.metadata.max.bytes."""
 COMMITTED_RESULTS: Final = frozenset({COMMITTED, COMMITTED_WITHOUT_METADATA})
 ACTIVE_GROUP_ERRORS: Final = frozenset(
-    {"unknown_member_id", "illegal_generation", "rebalance_in_progress", "stale_member_epoch"}
+    {"unknown_member_id", "illegal_generation", "rebalance_in_progress", "stale_member_epoch", "non_empty_group"}
 )
 """The group has members."""
 _TOO_LARGE_TOGETHER: Final = frozenset({ErrorCode.invalid_commit_offset_size, ErrorCode.unknown_server_error})
@@ -246,14 +267,27 @@ class FetchedGroupOffsets:
 
 
 def fetch_group_offsets(client: ClusterClient, groups: Iterable[ConsumerGroup]) -> FetchedGroupOffsets:
-    coordinators = {group.id: group.coordinator for group in groups}
-    return GroupOffsetsClient(client, coordinators).fetch_until_known(dict.fromkeys(coordinators))
+    by_id = {group.id: group for group in groups}
+    coordinators = {group.id: group.coordinator for group in by_id.values()}
+    return GroupOffsetsClient(client, coordinators, list_share_groups(by_id.values())).fetch_until_known(
+        dict.fromkeys(coordinators)
+    )
+
+
+def list_share_groups(groups: Iterable[ConsumerGroup]) -> frozenset[str]:
+    return frozenset(group.id for group in groups if group.kind == SHARE_KIND)
 
 
 class GroupOffsetsClient:
-    def __init__(self, client: ClusterClient, coordinators: Mapping[str, int] = MappingProxyType({})) -> None:
-        """Already known, by group."""
+    def __init__(
+        self,
+        client: ClusterClient,
+        coordinators: Mapping[str, int] = MappingProxyType({}),
+        share_groups: Collection[str] = (),
+    ) -> None:
+        """Coordinators: already known, by group."""
         self._client = client
+        self._share_groups = frozenset(share_groups)
         self._coordinators = dict(coordinators)
 
     def fetch(self, partitions_by_group: Mapping[str, Collection[Partition] | None]) -> dict[str, CommittedOffsets]:
@@ -296,7 +330,12 @@ class GroupOffsetsClient:
         self, partitions_by_group: Mapping[str, Collection[Partition] | None], by_coordinator: Mapping[int, list[str]]
     ) -> tuple[dict[str, CommittedOffsets], dict[str, RemoteFault]]:
         offsets, faults = dict[str, CommittedOffsets](), dict[str, RemoteFault]()
-        for broker, groups in by_coordinator.items():
+        for broker, groups_there in by_coordinator.items():
+            groups = [group for group in groups_there if group not in self._share_groups]
+            if share_groups := [group for group in groups_there if group in self._share_groups]:
+                fetched = self._fetch_start_offsets(broker, share_groups)
+                offsets |= fetched.offsets
+                faults |= fetched.faults
             rows, unknown = self._fetch_rows(partitions_by_group, broker, groups)
             faults |= unknown
             for row in rows:
@@ -311,6 +350,20 @@ class GroupOffsetsClient:
                     except RemoteFault as error:
                         faults[group] = error
         return offsets, faults
+
+    def _fetch_start_offsets(self, broker: int, groups: list[str]) -> FetchedGroupOffsets:
+        described = describe_start_offsets(self._client, broker, groups)
+        for group in groups:
+            if group not in described.starts and group not in described.faults:
+                self._coordinators.pop(group, None)
+        offsets = {
+            group: CommittedOffsets(
+                {p: CommittedOffset(s.offset, -1, "", s.ahead, s.acknowledged_until) for p, s in starts.items()},
+                frozenset(),
+            )
+            for group, starts in described.starts.items()
+        }
+        return FetchedGroupOffsets(offsets, described.faults)
 
     def _fetch_rows(
         self, partitions_by_group: Mapping[str, Collection[Partition] | None], broker: int, groups: list[str]
@@ -334,16 +387,26 @@ class GroupOffsetsClient:
         return [*first[0], *second[0]], {**first[1], **second[1]}
 
     def commit(
-        self, offsets_by_group: Mapping[str, OffsetsToCommit], epochs: Mapping[LogPosition, int] = MappingProxyType({})
+        self,
+        offsets_by_group: Mapping[str, OffsetsToCommit],
+        epochs: Mapping[LogPosition, int] = MappingProxyType({}),
+        share_groups: Collection[str] = (),
     ) -> dict[str, dict[Partition, str]]:
         """For groups without members; `COMMITTED`, `COMMITTED_WITHOUT_METADATA` or an error name each.
 
         Needs READ on groups and topics. Oversized metadata is dropped: without its offset a group would skip or reread
-        everything.
+        everything. `share_groups`: the offsets are their start offsets; what was acknowledged behind them is forgotten.
         """
         by_coordinator, denied = self._group_by_coordinator(offsets_by_group)
         results = {group: dict.fromkeys(offsets_by_group[group], result) for group, result in denied.items()}
-        for broker, groups in by_coordinator.items():
+        for broker, groups_there in by_coordinator.items():
+            groups = [group for group in groups_there if group not in share_groups]
+            for group in groups_there:
+                if group in share_groups:
+                    starts = {p: offset for p, (offset, _) in offsets_by_group[group].items()}
+                    results[group] = alter_start_offsets(self._client, broker, group, starts)
+                    if results[group].keys() != starts.keys():
+                        self._coordinators.pop(group, None)
             results |= self._commit(broker, {group: offsets_by_group[group] for group in groups}, epochs)
             oversized = {
                 group: {

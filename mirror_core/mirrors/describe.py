@@ -225,7 +225,6 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     never_copied = trimmed_offsets.format_never_copied(statuses)
     uncommitted = format_all_refused(groups_left.uncommitted) if groups_left else "unknown"
     deleted_offsets = format_all_deleted(groups_left.uncommitted) if groups_left else "unknown"
-    unsynced = join_limited(groups_left.unsupported_groups) if groups_left else "unknown"
     gap_warning = gaps_and_resume.find_gap_limit(mirror.name, statuses.values())
     missing = None if loss_estimate.missing_in_all is None else max(loss_estimate.missing_in_all, lag or 0)
     proof_figures = dict(list_proof_figures(proof, positions, _list_topic_ids(statuses.values()), broker_now_ms))
@@ -321,12 +320,6 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
             _list_groups(groups_left, GroupCoverage.DELETED),
             deleted_offsets or "none",
             is_normal=not deleted_offsets,
-        ),
-        _Fact(
-            FactKey.UNSYNCED_GROUPS,
-            tuple(map(str, groups_left.unsupported_groups)) if groups_left else None,
-            unsynced or "none",
-            is_normal=not unsynced,
         ),
         _Fact(
             FactKey.HEARTBEATS,

@@ -39,7 +39,6 @@ class FactKey(StrEnum):
     DIFFERENCES = "differences"
     UNCOMMITTED_GROUPS = "uncommitted_groups"
     DELETED_GROUP_OFFSETS = "deleted_group_offsets"
-    UNSYNCED_GROUPS = "unsynced_groups"
     HEARTBEATS = "heartbeats"
     CLOCK = "clock"
     TOPICS = "topics"
@@ -86,7 +85,6 @@ FACT_LABELS: Final[Mapping[FactKey, str]] = MappingProxyType(
         FactKey.DIFFERENCES: "known to differ",
         FactKey.UNCOMMITTED_GROUPS: "groups' offsets that could not be committed",
         FactKey.DELETED_GROUP_OFFSETS: "groups' offsets that the source deleted",
-        FactKey.UNSYNCED_GROUPS: "groups that are not synced",
         FactKey.HEARTBEATS: "newest heartbeats on the destination",
         FactKey.CLOCK: "clock",
         FactKey.TOPICS: "topics",

@@ -19,7 +19,7 @@ from mirror_core.decide.failure_remedies import (
 )
 from mirror_core.decide.filters import parse_topic_filter
 from mirror_core.kafka.client import ClusterClient, ClusterMetadata
-from mirror_core.kafka.consumer_groups import OFFSET_KINDS, fetch_group_offsets, list_groups
+from mirror_core.kafka.consumer_groups import fetch_group_offsets, list_groups
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.log_snapshot import fetch_log_sizes
 from mirror_core.model.errors import HeldByRun, RemoteFault
@@ -253,7 +253,7 @@ def _list_groups(client: ClusterClient, topics: list[str]) -> dict[str, dict[str
     """Whether each group is idle, by topic; None when unknown."""
     groups_by_topic: dict[str, dict[str, bool]] = {}
     try:
-        groups = {name: group for name, group in list_groups(client).items() if group.kind in OFFSET_KINDS}
+        groups = list_groups(client)
         fetched = fetch_group_offsets(client, groups.values())
     except RemoteFault:
         return None

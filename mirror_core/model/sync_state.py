@@ -148,8 +148,11 @@ class UnsyncedGroups:
     """Missing or incomplete on the destination."""
 
     mirror: MirrorName
-    unsupported_groups: tuple[str, ...] = ()
     uncommitted: tuple[UncommittedGroupOffset, ...] = ()
+    share_groups: tuple[str, ...] = ()
+    """Those in scope: nobody follows them between two syncs."""
+    share_groups_synced_ms: int | None = None
+    """When the last sync of share groups began, by the clock of the process that mirrors. None: there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

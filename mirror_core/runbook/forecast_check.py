@@ -10,7 +10,7 @@ from mirror_core.decide.loss_bound import find_uncopied
 from mirror_core.decide.mirror_change import drop_left_topics
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.consumer_groups import OFFSET_KINDS, fetch_group_offsets, list_groups
+from mirror_core.kafka.consumer_groups import fetch_group_offsets, list_groups
 from mirror_core.model.errors import Indeterminate, MirrorError
 from mirror_core.model.forecast import ForecastOutcome
 from mirror_core.model.names import Offset, Partition
@@ -113,12 +113,13 @@ def _fetch_reached_offsets(
     try:
         with ClusterClient(link.source, timeout_s=TIMEOUTS.lost_source_s) as source:
             check_source_id(link, source)
-            source_groups = [g for name, g in list_groups(source).items() if name in groups and g.kind in OFFSET_KINDS]
+            source_groups = [g for name, g in list_groups(source).items() if name in groups]
             fetched = fetch_group_offsets(source, source_groups)
     except MirrorError as error:
         return None, f"the source could not tell: {error}"
     reached_offsets = {
-        name: {p: c.offset for p, c in group_offsets.committed.items()}
+        name: {p: c.progress for p, c in group_offsets.committed.items()}
         for name, group_offsets in fetched.offsets.items()
+        if all(c.acknowledged_ahead is not None for c in group_offsets.committed.values())
     }
     return reached_offsets, "by what they had committed on the source"

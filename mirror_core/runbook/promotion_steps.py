@@ -209,15 +209,10 @@ class PromotionSteps(StepContext):
             if recorded_groups
             else []
         )
-        uncommitted_text, deleted_text, other_kinds = (
-            format_all_refused(uncommitted),
-            format_all_deleted(uncommitted),
-            join_limited(recorded_groups.unsupported_groups) if recorded_groups else "",
-        )
+        uncommitted_text, deleted_text = format_all_refused(uncommitted), format_all_deleted(uncommitted)
         return {
             **({"offsets_not_committed": uncommitted_text} if uncommitted_text else {}),
             **({"offsets_deleted_on_source": deleted_text} if deleted_text else {}),
-            **({"groups_not_synced": other_kinds} if other_kinds else {}),
         }
 
     def promote(self) -> StepEvidence:

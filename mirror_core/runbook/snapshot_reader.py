@@ -51,7 +51,12 @@ from mirror_core.kafka.acl_requests import AuthorizerOff, BrokerAcls, describe_a
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.cluster_info import fetch_scram_users, measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.consumer_groups import OFFSET_KINDS, fetch_group_offsets, list_groups
+from mirror_core.kafka.consumer_groups import (
+    count_redelivered,
+    fetch_group_offsets,
+    list_groups,
+    list_share_groups,
+)
 from mirror_core.kafka.heartbeat_topic import read_newest_heartbeats
 from mirror_core.kafka.log_offsets import OffsetPoint, list_available_offsets, list_offsets_confirmed
 from mirror_core.kafka.progress_timeout import ProgressMonitor, local_processing
@@ -101,10 +106,10 @@ _GROUPS_PER_REQUEST: Final = 32
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedGroups:
     ids: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
-    """Those without offsets, with their kind."""
     committed: Mapping[str, Mapping[Partition, Offset]] = field(default_factory=dict)
-    """Next offsets to read, on the mirror's topics."""
+    """Next offsets to read, on the mirror's topics; of share groups with what is acknowledged behind them."""
+    share_groups: Mapping[str, int | None] = field(default_factory=dict)
+    """Records to be delivered again where somebody else begins at the start offset."""
     joined: tuple[str, ...] = ()
     unread: int = 0
     """Could not be read in time."""
@@ -112,9 +117,9 @@ class ObservedGroups:
 
 def observe_groups(client: ClusterClient, mirror: Mirror, topics: Collection[str], *, offsets: bool) -> ObservedGroups:
     chosen = build_group_filter(mirror)
-    matching_groups = [group for name, group in sorted(list_groups(client).items()) if name in chosen]
-    groups = [g for g in matching_groups if g.kind in OFFSET_KINDS]
+    groups = [group for name, group in sorted(list_groups(client).items()) if name in chosen]
     committed: dict[str, Mapping[Partition, Offset]] = {}
+    share_ids, share_groups = list_share_groups(groups), dict[str, int | None]()
     deadline, unread = time.monotonic() + TIMEOUTS.plan_groups_s, 0
     for start in range(0, len(groups) if offsets else 0, _GROUPS_PER_REQUEST):
         if time.monotonic() > deadline:
@@ -126,12 +131,15 @@ def observe_groups(client: ClusterClient, mirror: Mirror, topics: Collection[str
                 raise error
         unread += len(fetched.faults)
         for name, group_offsets in fetched.offsets.items():
-            if topic_offsets := {p: c.offset for p, c in group_offsets.committed.items() if p.topic in topics}:
-                committed[name] = topic_offsets
+            on_topics = {p: c for p, c in group_offsets.committed.items() if p.topic in topics}
+            if on_topics:
+                committed[name] = {p: c.progress for p, c in on_topics.items()}
+            if name in share_ids:
+                share_groups[name] = count_redelivered(on_topics.values())
     return ObservedGroups(
         ids=tuple(g.id for g in groups),
-        others=tuple(f"{g.id} ({g.kind})" for g in matching_groups if g.kind not in OFFSET_KINDS),
         committed=committed,
+        share_groups=share_groups,
         joined=tuple(g.id for g in groups if g.id in committed and not g.is_idle),
         unread=unread,
     )
@@ -441,8 +449,8 @@ def _snapshot_source(
             authorizer=not isinstance(acls, AuthorizerOff),
             transactions=tuple(t.id for t in transactions),
             groups=groups.ids,
-            other_groups=groups.others,
             committed=groups.committed,
+            share_groups=groups.share_groups,
             groups_unread=groups.unread,
             grants=grants,
             offline_partitions=tuple(sorted(ends.offline)),

@@ -15,10 +15,10 @@ from mirror_core.kafka.consumer_groups import (
     ACTIVE_GROUP_ERRORS,
     COMMITTED_RESULTS,
     DENIED_GROUP_ERRORS,
-    OFFSET_KINDS,
     CommittedOffset,
     fetch_group_offsets,
     list_groups,
+    list_share_groups,
 )
 from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets
 from mirror_core.model.errors import MissingPermission, RemoteFault
@@ -40,7 +40,7 @@ def clamp_groups(
     """
     with ClusterClient(link.destination) as destination:
         chosen = build_group_filter(link.mirror)
-        groups = {n: g for n, g in list_groups(destination).items() if n in chosen and g.kind in OFFSET_KINDS}
+        groups = {n: g for n, g in list_groups(destination).items() if n in chosen}
         fetched = fetch_group_offsets(destination, groups.values())
         rows = [to_skip_row(name, str(error)) for name, error in sorted(fetched.faults.items())]
         committed = {
@@ -59,7 +59,8 @@ def clamp_groups(
             if group_offsets and groups[name].is_idle
         }
         with OffsetCommitter(destination, check_ownership=None) as commits:
-            responses = commit_until_answered(commits, to_commit, destination)
+            share_groups = list_share_groups(groups.values())
+            responses = commit_until_answered(commits, to_commit, destination, share_groups)
     for name, group_offsets in committed.items():
         if groups[name].is_idle:
             rows += _to_clamped_rows(name, group_offsets, logs, responses.get(name, {}))
@@ -74,7 +75,7 @@ def _list_outside(
     return {
         p: (clamp_offset(c.offset, logs[p].start, logs[p].end), c.metadata)
         for p, c in committed.items()
-        if p in logs and not logs[p].start <= c.offset <= logs[p].end
+        if p in logs and not logs[p].start <= c.offset <= c.progress <= logs[p].end
     }
 
 
@@ -127,11 +128,11 @@ def reset_group_offsets(mirror: Mirror, client: ClusterClient, topics: Collectio
     """Record offsets on a former primary as the mirror's own; returns the number of groups.
 
     They are from before the failover. A sync would protect them as progress, and a group set back on the new primary
-    would skip records. Those in the divergent tail move to the log end. Groups with members are left alone. May be
-    repeated.
+    would skip records. Those in the divergent tail move to the log end. Share groups forget what was acknowledged
+    behind their start offset, where other records will be. Groups with members are left alone. May be repeated.
     """
     wanted = build_group_filter(mirror)
-    groups = [g for n, g in list_groups(client).items() if n in wanted and g.kind in OFFSET_KINDS and g.is_idle]
+    groups = [g for n, g in list_groups(client).items() if n in wanted and g.is_idle]
     fetched = fetch_group_offsets(client, groups)
     for error in fetched.faults.values():
         raise error
@@ -142,13 +143,18 @@ def reset_group_offsets(mirror: Mirror, client: ClusterClient, topics: Collectio
     ends = list_known_offsets(
         client, {p for group_offsets in committed_by_group.values() for p in group_offsets}, OffsetPoint.LOG_END
     )
-    beyond_end = {
-        name: {p: (ends[p], c.metadata) for p, c in group_offsets.items() if p in ends and c.offset > ends[p]}
+    share_groups = list_share_groups(groups)
+    to_replace = {
+        name: {
+            p: (min(c.offset, ends[p]), c.metadata)
+            for p, c in group_offsets.items()
+            if p in ends and (c.offset > ends[p] or name in share_groups)
+        }
         for name, group_offsets in committed_by_group.items()
     }
-    if to_commit := {name: group_offsets for name, group_offsets in beyond_end.items() if group_offsets}:
+    if to_commit := {name: group_offsets for name, group_offsets in to_replace.items() if group_offsets}:
         with OffsetCommitter(client, check_ownership=None) as commits:
-            responses = commit_until_answered(commits, to_commit, client)
+            responses = commit_until_answered(commits, to_commit, client, share_groups)
         refusals = {
             f"group {g}, {p}: {code}": code
             for g, codes in responses.items()

@@ -59,15 +59,22 @@ class OffsetCommitter:
         self._data = GroupOffsetsClient(self._client)
         self._data_retry_at = 0.0 if _find_data_user(destination.config) else float("inf")
 
-    def commit_offsets(self, wanted: Mapping[str, OffsetsToCommit]) -> dict[str, dict[Partition, str]]:
+    def commit_offsets(
+        self, wanted: Mapping[str, OffsetsToCommit], share_groups: Collection[str] = ()
+    ) -> dict[str, dict[Partition, str]]:
         """Returns codes. Leader epochs go along: a consumer notices if the log has lost its end."""
-        positions = {LogPosition(p, offset) for offsets in wanted.values() for p, (offset, _) in offsets.items()}
+        positions = {
+            LogPosition(p, offset)
+            for group, offsets in wanted.items()
+            if group not in share_groups
+            for p, (offset, _) in offsets.items()
+        }
         epochs = find_epochs_before(self._destination, positions)
         if self._check_ownership is None:
-            return self._control.commit(wanted, epochs)
+            return self._control.commit(wanted, epochs, share_groups)
         responses = dict[str, dict[Partition, str]]()
         if time.monotonic() >= self._data_retry_at:
-            responses = self._data.commit(wanted, epochs)
+            responses = self._data.commit(wanted, epochs, share_groups)
             wanted = {
                 g: wanted[g] for g, codes in responses.items() if not DENIED_GROUP_ERRORS.isdisjoint(codes.values())
             }
@@ -76,7 +83,7 @@ class OffsetCommitter:
             _log.info("the data principal may not commit for %d group(s)", len(wanted), cluster=self._client.name)
             self._data_retry_at = time.monotonic() + _DENIED_RETRY_S
         self._check_ownership()
-        return {**responses, **self._control.commit(wanted, epochs)}
+        return {**responses, **self._control.commit(wanted, epochs, share_groups)}
 
     @property
     def is_in_run(self) -> bool:
@@ -206,14 +213,17 @@ class OwnCommittedOffsets:
 
 
 def commit_until_answered(
-    commits: OffsetCommitter, wanted: Mapping[str, OffsetsToCommit], client: ClusterClient
+    commits: OffsetCommitter,
+    wanted: Mapping[str, OffsetsToCommit],
+    client: ClusterClient,
+    share_groups: Collection[str] = (),
 ) -> dict[str, dict[Partition, str]]:
     """Retried until the client's timeout. Then `UNANSWERED`, or in a run Unreachable: a resumed step tries again."""
     codes: dict[str, dict[Partition, str]] = {group: {} for group in wanted}
     remaining = {group: dict(offsets) for group, offsets in wanted.items() if offsets}
     deadline = time.monotonic() + client.timeout_s
     while remaining:
-        for group, answered in commits.commit_offsets(remaining).items():
+        for group, answered in commits.commit_offsets(remaining, share_groups).items():
             codes[group] |= answered
             remaining[group] = {
                 p: offset_and_metadata for p, offset_and_metadata in remaining[group].items() if p not in answered

@@ -16,7 +16,7 @@ from typing import Final
 from mirror_core.decide.filters import build_group_filter
 from mirror_core.decide.group_coverage import date_uncommitted
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.consumer_groups import OFFSET_KINDS, CommittedOffset, GroupOffsetsClient, list_groups
+from mirror_core.kafka.consumer_groups import SHARE_KIND, CommittedOffset, GroupOffsetsClient, list_groups
 from mirror_core.kafka.consumer_offsets_topic import ConsumerOffsetsFollower
 from mirror_core.model.errors import Indeterminate, MirrorError, MissingPermission, Unreachable
 from mirror_core.model.logs import get_logger
@@ -292,4 +292,4 @@ class _FollowedGroups:
 
     def _refresh(self) -> None:
         kinds = {name: group.kind for name, group in list_groups(self._source).items() if name in self._group_filter}
-        self._known.update({name: kind in OFFSET_KINDS for name, kind in kinds.items()})
+        self._known.update({name: kind != SHARE_KIND for name, kind in kinds.items()})

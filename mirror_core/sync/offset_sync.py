@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,15 +18,17 @@ from mirror_core.kafka.consumer_groups import (
     ACTIVE_GROUP_ERRORS,
     COMMITTED_RESULTS,
     COMMITTED_WITHOUT_METADATA,
-    OFFSET_KINDS,
+    SHARE_KIND,
     CommittedOffset,
     CommittedOffsets,
     ConsumerGroup,
     GroupOffsetsClient,
     fetch_group_offsets,
     list_groups,
+    list_share_groups,
 )
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offset_points
+from mirror_core.kafka.share_groups import can_sync_share_groups
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.sync_state import (
@@ -83,10 +85,9 @@ def sync_groups(
     """
     destination_groups, groups = list_groups(destination), list_groups_in_scope(link, source)
     own_offsets = OwnCommittedOffsets(link.mirror.name, state)
-    decisions = _GroupDecisions(own_offsets)
-    unsynced_groups = tuple(f"{g.id} ({g.kind})" for _, g in sorted(groups.items()) if g.kind not in OFFSET_KINDS)
-    decisions.skip_unsupported(groups.values())
-    fetched = fetch_group_offsets(source, [group for group in groups.values() if group.kind in OFFSET_KINDS])
+    share_groups = list_share_groups(groups.values())
+    decisions = _GroupDecisions(own_offsets, share_groups)
+    fetched = fetch_group_offsets(source, groups.values())
     for name, fault in fetched.faults.items():
         if isinstance(fault, Unreachable):
             raise fault
@@ -110,12 +111,16 @@ def sync_groups(
         [
             destination_groups[n]
             for n in sorted({*orphaned_offsets, *(n for n, asked in source_offsets.items() if any(asked))})
-            if n in destination_groups and _can_commit_for(destination_groups[n])
+            if n in destination_groups and destination_groups[n].is_idle
         ],
     )
     decisions.mark_orphaned(orphaned_offsets, before.offsets)
     to_commit = dict[str, dict[Partition, tuple[Offset, str]]]()
+    without_share_groups = share_groups if share_groups and not can_sync_share_groups(destination) else frozenset()
     for name, (committed, open_partitions) in source_offsets.items():
+        if name in without_share_groups:
+            decisions.mark_uncommitted(name, None, _NO_SHARE_GROUPS_TEXT)
+            continue
         error = before.faults.get(name)
         if isinstance(error, Unreachable):
             raise error
@@ -131,13 +136,15 @@ def sync_groups(
             to_commit[name] = group_commits
     if commits is not None:
         if is_followed:
-            to_commit = _drop_moved(source, source_offsets, to_commit, decisions)
-        decisions.apply_responses(commit_until_answered(commits, to_commit, destination), to_commit)
+            to_commit = _drop_moved(source, source_offsets, to_commit, decisions, share_groups)
+        responses = commit_until_answered(commits, to_commit, destination, share_groups)
+        decisions.apply_responses(responses, to_commit)
     recorded = state.uncommitted_groups.get(link.mirror.name, UnsyncedGroups(mirror=link.mirror.name))
     groups_left = UnsyncedGroups(
         mirror=link.mirror.name,
-        unsupported_groups=unsynced_groups,
         uncommitted=date_uncommitted(decisions.uncommitted, recorded.uncommitted, at_ms),
+        share_groups=tuple(sorted(share_groups)),
+        share_groups_synced_ms=at_ms if share_groups else None,
     )
     records: list[StateRecord | Tombstone] = [
         Tombstone(forgotten) for forgotten in own_offsets.forget_other_groups(groups.keys() | destination_groups.keys())
@@ -153,9 +160,10 @@ def _drop_moved(
     source_offsets: Mapping[str, tuple[Mapping[Partition, CommittedOffset], Collection[Partition]]],
     to_commit: Mapping[str, Mapping[Partition, tuple[Offset, str]]],
     decisions: _GroupDecisions,
+    share_groups: frozenset[str],
 ) -> dict[str, dict[Partition, tuple[Offset, str]]]:
-    """What moved meanwhile is newer on the destination by now: we would take it back."""
-    groups = {*to_commit, *decisions.groups_ahead}
+    """What moved meanwhile is newer on the destination by now: we would take it back. Nobody follows share groups."""
+    groups = {*to_commit, *decisions.groups_ahead} - share_groups
     refetched = GroupOffsetsClient(source).fetch_attempt(dict.fromkeys(groups)).offsets if groups else {}
     moved = {
         (g, p) for g in groups for p, row in source_offsets[g][0].items() if not _is_unchanged(refetched.get(g), row, p)
@@ -197,11 +205,12 @@ def _list_recreated_topics(
 
 
 class _GroupDecisions:
-    def __init__(self, own_offsets: OwnCommittedOffsets) -> None:
+    def __init__(self, own_offsets: OwnCommittedOffsets, share_groups: frozenset[str]) -> None:
         self.rows = list[DriftRow]()
         self.groups_ahead = set[str]()
         """Further on the destination than on the source."""
         self._own_offsets = own_offsets
+        self._share_groups = share_groups
         self._uncommitted_by_subject = dict[str, UncommittedGroupOffset]()
 
     @property
@@ -249,12 +258,6 @@ class _GroupDecisions:
         self.rows.append(to_skip_row(format_group_subject(group, partition), reason, source))
         self._note_uncommitted(group, partition, reason, GroupCoverage.SKIPPED, committed_offset)
 
-    def skip_unsupported(self, groups: Iterable[ConsumerGroup]) -> None:
-        for group in groups:
-            if group.kind not in OFFSET_KINDS:
-                reason = f"{group.kind} groups are not synced yet: set their start on the destination by hand"
-                self.skip(group.id, reason)
-
     def skip_uncopied(self, group: str, partitions: Collection[Partition]) -> None:
         text = join_limited(sorted({partition.topic for partition in partitions}))
         self.rows.append(to_skip_row(group, f"its offsets of topics that are not copied stay behind: {text}"))
@@ -268,7 +271,7 @@ class _GroupDecisions:
         for group, partitions in orphaned_offsets.items():
             committed = before.get(group, _NO_OFFSETS).committed
             for partition in sorted(committed.keys() & partitions):
-                offset = committed[partition].offset
+                offset = committed[partition].progress
                 if offset in self._own_offsets.find_known(group, partition):
                     self.mark_uncommitted(group, partition, _ORPHANED_TEXT, None, offset, GroupCoverage.DELETED)
 
@@ -285,7 +288,7 @@ class _GroupDecisions:
     ) -> dict[Partition, tuple[Offset, str]]:
         if not committed and not open_partitions:
             self.rows.append(to_skip_row(name, "has committed nothing on mirror topics"))
-        elif destination_group is not None and destination_group.kind not in OFFSET_KINDS:
+        elif destination_group and (name in self._share_groups) is not (destination_group.kind == SHARE_KIND):
             self.mark_uncommitted(name, None, f"is a {destination_group.kind} group on the destination")
         elif destination_group is not None and not destination_group.is_idle:
             reason = f"has members on the destination (it is {destination_group.state} there): their progress is theirs"
@@ -297,7 +300,7 @@ class _GroupDecisions:
                 self._skip_open_transaction(name, partition, before.committed.get(partition))
             for partition in sorted(committed.keys() & before.unstable):
                 reason = "somebody on the destination commits it in a transaction that is still open"
-                self.skip(name, reason, partition, committed[partition].offset)
+                self.skip(name, reason, partition, committed[partition].resume_offset)
             decidable = sorted(committed.keys() - before.unstable)
             to_commit = {
                 p: self._decide_partition(name, p, committed[p], before.committed.get(p), logs.get(p), recreated)
@@ -322,19 +325,17 @@ class _GroupDecisions:
         log: LogBounds | None,
         recreated: Collection[str],
     ) -> Offset | None:
-        destination_offset = before.offset if before else None
+        source_offset, destination_offset = committed.resume_offset, before.progress if before else None
         if partition.topic in recreated:
             reason = "its topic was deleted and created anew on the source: the copy is of the old one"
-            self.mark_uncommitted(group, partition, reason, committed.offset, destination_offset)
+            self.mark_uncommitted(group, partition, reason, source_offset, destination_offset)
             return None
         if log is None:
-            self.mark_uncommitted(
-                group, partition, "the destination does not have this partition yet", committed.offset
-            )
+            self.mark_uncommitted(group, partition, "the destination does not have this partition yet", source_offset)
             return None
         known_offsets = self._own_offsets.find_known(group, partition)
         decision = decide_group_offset(
-            source=committed.offset,
+            source=source_offset,
             start=log.start,
             end=log.end,
             destination=destination_offset,
@@ -342,22 +343,20 @@ class _GroupDecisions:
         )
         subject = format_group_subject(group, partition)
         if isinstance(decision, CommitOffset):
-            reason = _format_move(decision, committed, log)
+            reason = _format_move(decision, source_offset, log)
             self.rows.append(
-                to_group_row(subject, SyncAction.COMMIT, committed.offset, destination_offset, reason, decision.offset)
+                to_group_row(subject, SyncAction.COMMIT, source_offset, destination_offset, reason, decision.offset)
             )
             return decision.offset
         if not decision.is_equal:
             self.groups_ahead.add(group)
-            self.mark_uncommitted(group, partition, decision.reason, committed.offset, destination_offset)
+            self.mark_uncommitted(group, partition, decision.reason, source_offset, destination_offset)
         elif destination_offset is not None and before is not None:
-            self._own_offsets.record_offset(group, partition, destination_offset, committed.offset)
+            self._own_offsets.record_offset(group, partition, destination_offset, source_offset)
             lost_metadata = committed.metadata and not before.metadata
             reason = f"without {_METADATA_TEXT}" if lost_metadata else decision.reason
             self.rows.append(
-                to_group_row(
-                    subject, SyncAction.EQUAL, committed.offset, destination_offset, reason, destination_offset
-                )
+                to_group_row(subject, SyncAction.EQUAL, source_offset, destination_offset, reason, destination_offset)
             )
         return None
 
@@ -420,6 +419,9 @@ _ORPHANED_TEXT: Final = (
     "the source has no such offset any more (deleted, expired, or hidden from the mirror), and the last one stays on"
     " the destination: delete it there if nobody should start from it"
 )
+_NO_SHARE_GROUPS_TEXT: Final = (
+    "the destination's brokers have no share groups: with Kafka 4.2 or newer this one will be synced"
+)
 _METADATA_TEXT: Final = "the application's metadata, which is larger than offset.metadata.max.bytes of the destination"
 
 
@@ -427,10 +429,10 @@ def format_group_subject(group: str, partition: Partition | None) -> str:
     return group if partition is None else f"{group} {partition}"
 
 
-def _format_move(decision: CommitOffset, committed: CommittedOffset, log: LogBounds) -> str:
+def _format_move(decision: CommitOffset, source_offset: Offset, log: LogBounds) -> str:
     """Why it is not the source's offset; empty when it is."""
-    if decision.offset < committed.offset:
-        reread_count = committed.offset - decision.offset
+    if decision.offset < source_offset:
+        reread_count = source_offset - decision.offset
         return f"{decision.offset}: the destination ends at {log.end}; {reread_count} offsets would be read again"
     return f"{decision.offset}: the destination begins at {log.start}" if decision.is_clamped else ""
 
@@ -440,11 +442,6 @@ def _list_log_ranges(destination: ClusterClient, partitions: Collection[Partitio
     present = [p for p in partitions if p.topic in topics and p.index in topics[p.topic].partitions]
     starts, ends = list_offset_points(destination, present, [OffsetPoint.START, OffsetPoint.LOG_END]).values()
     return {p: LogBounds(starts[p], ends[p]) for p in present}
-
-
-def _can_commit_for(group: ConsumerGroup) -> bool:
-    """Whether others than the group's members may commit for it."""
-    return group.kind in OFFSET_KINDS and group.is_idle
 
 
 def to_group_row(

@@ -62,6 +62,8 @@ _BATCHES = [_batch(bits | codec, step) for codec in Codec for step in (1, 2) for
 _PRODUCED = struct.pack(">ih1si", 1, 1, b"t", 1) + struct.pack(">ihqqqi", 0, 87, -1, -1, 0, 1)
 _PRODUCED += struct.pack(">ih2s", 0, 2, b"no") + struct.pack(">h3s", 3, b"why") + struct.pack(">i", 0)
 _GROUP_KEY = b"\x0c" + struct.pack(">h", 1) + b"\0\1g\0\1t" + struct.pack(">i", 0)
+_SHARE_KEY = b"\x19" + struct.pack(">h", 0) + b"\0\1g" + bytes(16) + struct.pack(">i", 0)
+_SHARE_BATCH = struct.pack(">qqbh", 10, 14, 2, 1) + b"\0"
 
 SEEDS: Final[Mapping[str, Callable[[], list[bytes]]]] = MappingProxyType(
     {
@@ -81,6 +83,9 @@ SEEDS: Final[Mapping[str, Callable[[], list[bytes]]]] = MappingProxyType(
         "group_offset": lambda: [
             _GROUP_KEY + struct.pack(">hqi", 3, 7, 1) + b"\0\1m" + struct.pack(">q", 9),
             _GROUP_KEY + struct.pack(">hqi", 4, 7, 1) + b"\2m" + struct.pack(">q", 9) + b"\0",
+        ],
+        "share_state": lambda: [
+            _SHARE_KEY + struct.pack(">hiiiqqq", 0, 1, 0, 3, 10, 9, 9) + b"\2" + _SHARE_BATCH + b"\1\0\4" + bytes(4),
         ],
     }
 )

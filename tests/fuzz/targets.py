@@ -34,6 +34,7 @@ from mirror_core.wire.fields import MalformedResponse
 from mirror_core.wire.hidden_records import HIDDEN_DELTA, is_hidden
 from mirror_core.wire.records import Codec, Record, decode_records, decompress, is_abort_marker
 from mirror_core.wire.reencode import RecordRun, can_copy_whole, is_mergeable, merge_batches, split_into_runs
+from mirror_core.wire.share_state import decode_share_state
 from mirrorbook_tools.logdir.producer_snapshot import SNAPSHOT_HEAD, MalformedSnapshot, parse_open_transactions
 
 LIMIT: Final = 1 << 20
@@ -157,6 +158,13 @@ def group_offset(data: bytes) -> None:
             assert said is None or said.value is None or 0 <= said.value.offset < 1 << 63
 
 
+def share_state(data: bytes) -> None:
+    """A record of `__share_group_state`: the key's length, the key, the value."""
+    if data:
+        with suppress(MalformedResponse):
+            decode_share_state(data[1 : 1 + data[0]], data[1 + data[0] :])
+
+
 TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(
     {
         target.__name__: target
@@ -172,6 +180,7 @@ TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(
             older,
             merged,
             group_offset,
+            share_state,
         )
     }
 )

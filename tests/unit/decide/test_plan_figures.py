@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from mirror_core.decide.forecast_accuracy import build_forecast
 from mirror_core.decide.mirror_snapshot import (
     MAX_LISTED,
     DestinationSnapshot,
@@ -161,15 +162,19 @@ def test_with_a_dead_source_a_group_may_read_again_what_lies_behind_its_offset(v
     assert dict(list_group_figures(replace(dead, destination=UnseenCluster("too")))) == {}
 
 
-def test_groups_that_will_not_be_there_are_named_in_one_line(view: MirrorSnapshot) -> None:
-    others = replace(view, source=replace(SOURCE, other_groups=("queue (share)", "sums (streams)")))
+def test_what_share_groups_acknowledged_behind_their_start_is_named_in_one_line(view: MirrorSnapshot) -> None:
+    source = replace(SOURCE, committed={"queue": {A0: Offset(4)}}, share_groups={"queue": 1, "another": None})
+    others = replace(view, source=source)
     (line,) = set(map(str, list_plan_warnings(others))) - set(map(str, list_plan_warnings(view)))
-    assert "will not be there on west: queue (share), sums (streams)." in line
+    assert "at least 0 records; known now: another: unknown, queue: 1 record" in line
+    assert dict(list_group_figures(others))["queue"][FigureKey.READ_AGAIN_AFTER_SYNC] == 1
+    assert build_forecast(others).reread_offsets == {}, "the groups go on until the fence"
 
 
 LEFT = UnsyncedGroups(
     mirror=MirrorName("orders"),
-    unsupported_groups=("queue (share)",),
+    share_groups=("queue",),
+    share_groups_synced_ms=0,
     uncommitted=(
         UncommittedGroupOffset(group="g", partition=str(A0), reason="refused by the destination (x)"),
         UncommittedGroupOffset(group="lost", partition="", reason="no answer"),
@@ -182,11 +187,11 @@ LEFT = UnsyncedGroups(
 
 def test_what_was_left_of_groups_at_the_last_look_is_named_without_the_source(view: MirrorSnapshot) -> None:
     blank = replace(DESTINATION, committed={"h": {A0: Offset(9)}})
-    dead = replace(view, source=UnseenCluster("dead"), destination=blank)
-    others, uncommitted = sorted(
+    dead = replace(view, source=UnseenCluster("dead"), destination=blank, now_ms=13_000)
+    uncommitted, others = sorted(
         set(map(str, list_plan_warnings(replace(dead, groups_left=LEFT)))) - set(map(str, list_plan_warnings(dead)))
     )
-    assert "will not be there on west, as of the last sync: queue (share)." in others
+    assert "at least 0 records, and what was acknowledged in the 13 s since the last sync; known now: queue" in others
     assert (
         "2 without an offset on the destination, so that the group starts where auto.offset.reset says" in uncommitted
     )

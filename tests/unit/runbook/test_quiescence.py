@@ -324,7 +324,7 @@ def test_no_group_begins_where_a_log_may_still_lose_its_end(monkeypatch: pytest.
     monkeypatch.setattr(failover_offsets, "OffsetCommitter", lambda *a, **k: nullcontext(CLIENT))
     made: list[object] = []
 
-    def commit(commits: object, todo: object, client: object) -> dict[str, dict[Partition, str]]:
+    def commit(commits: object, todo: object, client: object, share_groups: object) -> dict[str, dict[Partition, str]]:
         made.append(todo)
         return {"g": {SHORT: "group_authorization_failed"}} if todo else {}
 
