@@ -5,7 +5,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
@@ -30,16 +29,9 @@ from mirrorbook_airflow.control_tasks import (
     ShowChange,
 )
 from mirrorbook_airflow.drill_tasks import BOTH_MODES, CleanDrill, DrillMirror
-from mirrorbook_airflow.fence_watch import (
-    MAP_INDEX,
-    CheckWatchers,
-    KeepSourceFenced,
-    ProbeFencedSources,
-    RaiseFenceAlarms,
-)
+from mirrorbook_airflow.fence_watch import CheckWatchers, WatchFences, WatchFencesOn
 from mirrorbook_airflow.operators import (
     MAX_PARALLEL_TASKS,
-    TASK_DEFAULTS,
     CheckClusters,
     CheckMirror,
     CheckParity,
@@ -82,12 +74,12 @@ class DagAction:
     target: TargetKind = TargetKind.MIRROR
     params: Callable[[], Mapping[str, Param]] = dict
     """Besides the target."""
-    schedule: str | timedelta | None = None
+    schedule: str | None = None
     is_runbook: bool = False
     """It moves applications: its tasks take the next free slot."""
     has_deadline: bool = False
     is_singular: bool = False
-    """One run at a time, as of every DAG with a schedule."""
+    """One run at a time, as of every DAG that may have a schedule."""
     is_active_at_once: bool = False
     """Not paused when it is created, as no DAG without a schedule is."""
     is_for_all: bool = False
@@ -96,6 +88,11 @@ class DagAction:
     """Also of the mirror that a failback makes: a DAG of `orders` copies, compares and pauses `orders-back`, too."""
     group: Callable[[str], object] | None = None
     """Makes the tasks for this mirror in a DAG of a team; None: such a DAG cannot do this."""
+
+    @property
+    def may_be_scheduled(self) -> bool:
+        """It asks nobody, and lists its mirrors by itself."""
+        return self.target is TargetKind.MIRRORS
 
 
 @cache
@@ -150,12 +147,8 @@ def _build_replicate(mirror: str) -> None:
 
 
 def _build_watch(_: str) -> None:
-    probe = ProbeFencedSources(task_id="look")
-    probe >> RaiseFenceAlarms(task_id="call", probe=probe)
-    each = KeepSourceFenced.partial(
-        task_id="watch", map_index_template=MAP_INDEX, max_active_tis_per_dag=MAX_PARALLEL_TASKS, **TASK_DEFAULTS
-    )
-    each.expand(mirrors=probe.output)
+    # A second leaf, because `watch_on` ends well: this one keeps the run of an alarm red.
+    WatchFences(task_id="watch") >> [WatchFencesOn(task_id="watch_on"), EmptyOperator(task_id="done")]
 
 
 def _build_control(mirror: str) -> None:
@@ -166,7 +159,8 @@ def _build_control(mirror: str) -> None:
 
 _Operators = Mapping[str, type[MirrorOperator]]
 _SYNC: Final[_Operators] = {"sync": SyncMirror}
-_PARITY: Final[_Operators] = {"parity": CheckParity, "receipts": CompactReceipts}
+_PARITY: Final[_Operators] = {"parity": CheckParity}
+_RECEIPTS: Final[_Operators] = {"receipts": CompactReceipts}
 _CHECK: Final[_Operators] = {"check": CheckMirror}
 _DRILL: Final[_Operators] = {"drill": DrillMirror, "clean": CleanDrill}
 
@@ -192,6 +186,10 @@ def _build_sync(_: str) -> None:
 def _build_parity(_: str) -> None:
     CheckClusters(task_id="clusters")  # behind nothing, and nothing behind it: red by itself
     _map_tasks(_PARITY, max_active_tis_per_dagrun=1)
+
+
+def _build_receipts(_: str) -> None:
+    _map_tasks(_RECEIPTS, max_active_tis_per_dagrun=1)
 
 
 def _build_check(_: str) -> None:
@@ -303,14 +301,13 @@ ACTIONS: Final[Mapping[str, DagAction]] = MappingProxyType(
         "watch": DagAction(
             build=_build_watch,
             target=TargetKind.MIRRORS,
-            schedule=timedelta(minutes=1),
+            schedule="@hourly",
             is_active_at_once=True,
             is_for_all=True,
         ),
         "sync": DagAction(
             build=_build_sync,
             target=TargetKind.MIRRORS,
-            schedule=timedelta(seconds=30),
             group=lambda mirror: _make_tasks(_SYNC, mirror),
         ),
         "parity": DagAction(
@@ -319,6 +316,13 @@ ACTIONS: Final[Mapping[str, DagAction]] = MappingProxyType(
             params=_make_parity_params,
             schedule="@hourly",
             group=lambda mirror: _make_tasks(_PARITY, mirror),
+        ),
+        "receipts": DagAction(
+            build=_build_receipts,
+            target=TargetKind.MIRRORS,
+            params=lambda: {"master": spark_master_param()},
+            schedule="@daily",
+            group=lambda mirror: _make_tasks(_RECEIPTS, mirror),
         ),
         "check": DagAction(
             build=_build_check,

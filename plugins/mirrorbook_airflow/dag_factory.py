@@ -119,16 +119,17 @@ def mirrorbook_dags(
         own_settings: dict[str, Any] = {**settings}
         if target and "replicate" in (actions or ACTIONS):
             own_settings.setdefault("replicate_dag", make_dag_id("replicate", target))
-        if (schedule is not None and not action.schedule) or (max_active_runs and action.schedule):
+        if (schedule is not None and not action.may_be_scheduled) or (max_active_runs and action.may_be_scheduled):
+            scheduled = ", ".join(other for other, its in ACTIONS.items() if its.may_be_scheduled and its.group)
             raise BadRequest(
-                f"mirrorbook_dags: {name}: `schedule` is for sync, parity, check and drill, which run once at a time; "
+                f"mirrorbook_dags: {name}: `schedule` is for {scheduled}, which run once at a time; "
                 "`max_active_runs` is for the others"
             )
         dag = _make_dag(
             name,
             target,
             schedule=action.schedule if schedule is None else schedule,
-            max_active_runs=1 if action.schedule or action.is_singular else max_active_runs or MAX_ACTIVE_RUNS,
+            max_active_runs=1 if action.may_be_scheduled or action.is_singular else max_active_runs or MAX_ACTIVE_RUNS,
             **({"dag_display_name": dag_display_name.format(action=name, name=target)} if dag_display_name else {}),
             tags=["mirrorbook", *(["runbook"] if action.is_runbook else []), *tags],
             default_args=_merge_default_args(action, default_args, own_settings),
@@ -251,7 +252,7 @@ def _make_dag(
     action, texts = ACTIONS[name], read_texts()[name]
     if target and action.target is TargetKind.MIRRORS:
         default_args["own_mirrors"] = _list_covered(action, target)
-    if action.is_active_at_once or not action.schedule:
+    if action.is_active_at_once or settings["schedule"] is None:
         settings["is_paused_upon_creation"] = False
     with DAG(
         make_dag_id(name, target),

@@ -17,8 +17,10 @@ from mirror_core.model.timing import MAX_FRESH_AGE_S, SteadyClock
 from mirror_core.state.state_records import State
 from mirrorbook_airflow.mirror_lookup import provide_mirror_config
 from mirrorbook_airflow.params import must_start_data_planes
+from mirrorbook_airflow.trigger_threads import TriggerThreads
 
 POLL_INTERVAL_S: Final = 2.0
+_THREADS: Final = TriggerThreads("data-planes", 16)
 LIVED_KEY: Final = "lived"
 """In the event `unhealthy`: whether a new heartbeat came during this watch."""
 
@@ -71,7 +73,7 @@ class DataPlaneTrigger(BaseTrigger):
         newest_heartbeat_ms: int | None = None
         while True:
             try:
-                state = await asyncio.to_thread(self._read_state)
+                state = await _THREADS.run(self._read_state)
                 if reason := explain_watch_end(state, self.mirror):
                     yield TriggerEvent({"status": "ended", "reason": reason})
                     return

@@ -1,20 +1,30 @@
-"""Tasks of `mirror_watch` fence old sources of failovers; a task of `mirror_check` finds those without a watcher."""
+"""DAG `mirror_watch` fences old sources of failovers; a task of `mirror_check` finds those without a watcher.
+
+A trigger watches until the next scheduled run is due, and holds no worker slot meanwhile.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow.providers.standard.operators.trigger_dagrun import DagIsPaused, TriggerDagRunOperator
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from mirror_core.decide.fence_state import FenceDecision
 from mirror_core.model.errors import LostOwnership, MirrorError
 from mirror_core.model.text import escape_invisible
+from mirror_core.model.timing import SteadyClock
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.mirror_lookup import list_unwatched_alarms, list_watched_links
 from mirrorbook_airflow.operators import TASK_DEFAULTS
+from mirrorbook_airflow.replicate_tasks import make_triggered_run_id
+from mirrorbook_airflow.trigger_threads import TriggerThreads
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -22,108 +32,178 @@ if TYPE_CHECKING:
     from mirror_core.mirrors.fence_watcher import ProbeOutcome
     from mirror_core.model.names import MirrorName
 
-PROBE_TIMEOUT_S: Final = 45
-"""Time to wait for an unreachable cluster; the next run of the DAG is due soon after."""
+ROUND_S: Final = 30.0
+"""Between two looks at all mirrors. A silent cluster is fenced at its first answer, not at the next look."""
+WATCH_INTERVAL_S: Final = 60.0
+"""The next look comes within this time, for the sign of life."""
+ONE_LOOK_S: Final = 45.0
+"""How long a run that a person asked for waits for silent clusters."""
+SCHEDULE_INTERVAL_S: Final = 3600.0
+_END_MARGIN_S: Final = 30.0
+_THREADS: Final = TriggerThreads("fences", 8)
+"""A silent cluster holds one; of more than so many each waits for its turn."""
 WATCHER_NAME: Final = "DAG mirror_watch"
-SCHEDULE_INTERVAL_S: Final = 60.0
-ALARMS_KEY: Final = "alarms"
-CLUSTER_KEY: Final = "cluster"
-"""Key in the task's context."""
-MAP_INDEX: Final = f"{{{{ ({CLUSTER_KEY} | default(task.mirrors | first))[:250] }}}}"
-"""The cluster's name: mirrors may be hundreds, and PostgreSQL accepts 250 characters."""
-REPEATED_ALARMS_KEY: Final = "once"
-"""XCom: alarms that repeat until they are recorded as reported, by mirror."""
+KNOWN_ALARMS_KEY: Final = "known_alarms"
+"""In a run's configuration, and XCom of a watch that has raised alarms: those that people were told in this hour."""
 
 
-class _FenceTask(BaseOperator):
+@dataclass(frozen=True, slots=True)
+class FenceRound:
+    """What one look at all mirrors has found. The names are of mirrors."""
+
+    lines: list[str] = field(default_factory=list)
+    alarms: list[str] = field(default_factory=list)
+    repeated_alarms: dict[str, list[str]] = field(default_factory=dict)
+    """Told until they are recorded as told."""
+    silent: list[list[str]] = field(default_factory=list)
+    """Mirrors whose source is silent, by source."""
+
+
+def probe_watched(mirrors: Sequence[str]) -> FenceRound:
+    """Fences what answers. `mirrors` empty: each with a pending or standing fence, and each that a run holds."""
+    from mirror_core.mirrors.fence_watcher import (
+        list_repeated_alarms,
+        list_silent_sources,
+        probe_each,
+        record_watched,
+    )
+
+    started_s = time.monotonic()
+    links = list_watched_links(mirrors)
+    if not links:
+        return FenceRound()
+    outcomes = probe_each(links)
+    record_watched(links, outcomes, WATCHER_NAME, WATCH_INTERVAL_S + time.monotonic() - started_s)
+    lines, alarms = _format_outcomes(outcomes)
+    return FenceRound(
+        lines,
+        alarms,
+        {str(name): list(repeated) for name, repeated in list_repeated_alarms(outcomes).items()},
+        [[str(name) for name in names] for names in list_silent_sources(links, outcomes).values()],
+    )
+
+
+def _format_outcomes(outcomes: Mapping[MirrorName, ProbeOutcome]) -> tuple[list[str], list[str]]:
+    """Lines, and alarms."""
+    lines, alarms = list[str](), list[str]()
+    for name, outcome in outcomes.items():
+        if isinstance(outcome, LostOwnership):
+            lines.append(f"{name}: {outcome}: the next look finds it")
+        elif isinstance(outcome, FenceDecision):
+            lines += [f"{name}: {line}" for line in outcome.lines]
+            alarms += [f"mirror {name}: {alarm}" for alarm in outcome.alarms]
+        else:
+            alarms.append(f"mirror {name}: {outcome}")
+    return lines, alarms
+
+
+def _fence_at_first_answer(mirrors: Sequence[str], seconds: float) -> None:
+    """What it finds, the next look finds again."""
+    from mirror_core.mirrors.fence_watcher import probe_on_first_answer
+
+    probe_on_first_answer(list_watched_links(mirrors), seconds)
+
+
+class FenceTrigger(BaseTrigger):
+    """Fires with what its last look has found: at alarms that are not known, or at its end."""
+
+    def __init__(self, mirrors: list[str], known_alarms: list[str], seconds: float, stays: bool) -> None:
+        super().__init__()
+        self.mirrors = mirrors
+        self.known_alarms = known_alarms
+        self.seconds = seconds
+        self.stays = stays
+        """False: ends as soon as no source is silent."""
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        fields = ("mirrors", "known_alarms", "seconds", "stays")
+        return f"{__name__}.{type(self).__name__}", {name: getattr(self, name) for name in fields}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        clock = SteadyClock()
+        end_s = clock() + self.seconds
+        while True:
+            try:
+                found = await _THREADS.run(probe_watched, self.mirrors)
+            except MirrorError as error:
+                if not error.retryable:
+                    yield TriggerEvent({"error": f"{type(error).__name__}: {error}"})
+                    return
+                found = FenceRound(lines=[f"the next look comes soon: {error}"])
+            rest_s = min(ROUND_S, end_s - clock())
+            new_alarms = [alarm for alarm in found.alarms if alarm not in self.known_alarms]
+            if new_alarms or rest_s <= 0 or not (self.stays or found.silent):
+                event = {"lines": found.lines, "alarms": new_alarms, "repeated_alarms": found.repeated_alarms}
+                yield TriggerEvent(event)
+                return
+            waits = [_THREADS.run(_fence_at_first_answer, names, rest_s) for names in found.silent]
+            done = await asyncio.gather(*waits or [asyncio.sleep(rest_s)], return_exceptions=True)
+            for outcome in done:
+                if isinstance(outcome, BaseException) and not isinstance(outcome, MirrorError):
+                    raise outcome  # of a MirrorError the next look tells, if it lasts
+
+
+class WatchFences(BaseOperator):
+    """A scheduled run watches until the next one is due; a run that a person asked for until no source is silent."""
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{**TASK_DEFAULTS, **kwargs})
 
-    def log_outcomes(self, outcomes: Mapping[MirrorName, ProbeOutcome]) -> list[str]:
-        """Logs all outcomes; returns the alarms."""
-        alarms = list[str]()
-        for name, outcome in outcomes.items():
-            if isinstance(outcome, LostOwnership):
-                self.log.info("%s", escape_invisible(f"{name}: {outcome}: the next run looks again"))
-            elif isinstance(outcome, FenceDecision):
-                for line in outcome.lines:
-                    self.log.info("%s", escape_invisible(f"{name}: {line}"))
-                alarms += [f"mirror {name}: {alarm}" for alarm in outcome.alarms]
-            else:
-                alarms.append(f"mirror {name}: {outcome}")
-        return alarms
-
-
-class ProbeFencedSources(_FenceTask):
-    """Probes each mirror of parameter `mirrors`, or each with a pending or standing fence; returns unreachable ones by
-    cluster. Another task raises the alarms, so that they delay no waiting task.
-    """
-
-    def execute(self, context: Context) -> list[list[str]]:
-        from mirror_core.mirrors.fence_watcher import (
-            list_repeated_alarms,
-            list_silent_sources,
-            probe_each,
-            record_watched,
-        )
-
-        started_s = time.monotonic()
-        with airflow_errors():
-            links = list_watched_links(context["params"]["mirrors"] or ())
-            outcomes = probe_each(links)
-        context["ti"].xcom_push(key=ALARMS_KEY, value=self.log_outcomes(outcomes))
-        repeated_alarms = {str(name): list(alarms) for name, alarms in list_repeated_alarms(outcomes).items()}
-        context["ti"].xcom_push(key=REPEATED_ALARMS_KEY, value=repeated_alarms)
-        record_watched(links, outcomes, WATCHER_NAME, SCHEDULE_INTERVAL_S + time.monotonic() - started_s)
-        return [[str(name) for name in names] for names in list_silent_sources(links, outcomes).values()]
-
-
-class RaiseFenceAlarms(_FenceTask):
-    """Fails with the alarms of the probes, and records them as reported.
-
-    Alarms come from XComs: a killed task fails with the same ones when it is tried again.
-    """
-
-    def __init__(self, *, probe: BaseOperator, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.probe_task = probe.task_id
-
     def execute(self, context: Context) -> None:
+        run = context["dag_run"]
+        known_alarms = (run.conf or {}).get(KNOWN_ALARMS_KEY)
+        stays = known_alarms is not None or str(run.run_type) == "scheduled"
+        seconds = SCHEDULE_INTERVAL_S - time.time() % SCHEDULE_INTERVAL_S - _END_MARGIN_S if stays else ONE_LOOK_S
+        trigger = FenceTrigger([*(context["params"]["mirrors"] or ())], known_alarms or [], max(seconds, 0.0), stays)
+        self.defer(trigger=trigger, method_name="finish")
+
+    def finish(self, context: Context, event: dict[str, Any]) -> None:
+        if "error" in event:
+            raise AirflowFailException(escape_invisible(event["error"]))
+        for line in event["lines"]:
+            self.log.info("%s", escape_invisible(line))
+        if event["repeated_alarms"]:
+            self._record_reported(event["repeated_alarms"])
+        if event["alarms"]:
+            known = (context["dag_run"].conf or {}).get(KNOWN_ALARMS_KEY) or []
+            context["ti"].xcom_push(key=KNOWN_ALARMS_KEY, value=[*dict.fromkeys([*known, *event["alarms"]])])
+        _raise_alarms(event["alarms"])
+
+    def _record_reported(self, repeated_alarms: Mapping[MirrorName, Sequence[str]]) -> None:
+        """Before the task fails. If it is killed before, the next look tells them again."""
         from mirror_core.mirrors.fence_watcher import record_reported_alarms
 
-        alarms, repeated_alarms = (
-            context["ti"].xcom_pull(task_ids=self.probe_task, key=key) for key in (ALARMS_KEY, REPEATED_ALARMS_KEY)
+        try:
+            record_reported_alarms(list_watched_links(list(repeated_alarms)), repeated_alarms)
+        except MirrorError as error:
+            self.log.info("%s", escape_invisible(f"alarms are told once more by the next look: {error}"))
+
+
+class WatchFencesOn(TriggerDagRunOperator):
+    """After alarms of a scheduled run: the next run watches until the hour is over, and is red at other alarms only."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs = {**TASK_DEFAULTS, "trigger_rule": "one_failed", **kwargs}
+        super().__init__(
+            trigger_dag_id="mirror_watch",
+            logical_date=None,
+            skip_when_already_exists=True,
+            fail_when_dag_is_paused=True,
+            **kwargs,
         )
-        if repeated_alarms:
-            try:
-                record_reported_alarms(list_watched_links(list(repeated_alarms)), repeated_alarms)
-            except MirrorError as error:
-                self.log.info("%s", escape_invisible(f"alarms are told once more by the next run: {error}"))
-        _raise_alarms(alarms or [])
-
-
-class KeepSourceFenced(_FenceTask):
-    """Waits up to 45 s for the cluster of these mirrors, and probes them then.
-
-    Does not record alarms as reported: if the task is killed before it fails, the next run reports them.
-    """
-
-    template_fields: Sequence[str] = ("mirrors",)
-
-    def __init__(self, *, mirrors: Sequence[str], **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.mirrors = mirrors
 
     def execute(self, context: Context) -> None:
-        from mirror_core.mirrors.fence_watcher import probe_on_first_answer
-
-        with airflow_errors():
-            links = list_watched_links(self.mirrors)
-            context[CLUSTER_KEY] = links[0].source.name  # type: ignore[typeddict-unknown-key]
-            outcomes = probe_on_first_answer(links, PROBE_TIMEOUT_S)
-        if not outcomes:
-            self.log.info("%s is silent still: the next run waits again", links[0].source.name)
-        _raise_alarms(self.log_outcomes(outcomes))
+        run = context["dag_run"]
+        known_alarms = context["ti"].xcom_pull(task_ids="watch", key=KNOWN_ALARMS_KEY)
+        is_watching = str(run.run_type) == "scheduled" or KNOWN_ALARMS_KEY in (run.conf or {})
+        if not (known_alarms and is_watching):
+            raise AirflowSkipException("a person asked for one look, or the watch could not begin")
+        self.conf = {"mirrors": context["params"]["mirrors"], KNOWN_ALARMS_KEY: known_alarms}
+        self.trigger_run_id = make_triggered_run_id("watch", run.dag_id, run.run_id, self.task_id)
+        try:
+            super().execute(context)
+        except DagIsPaused:
+            raise AirflowSkipException("DAG mirror_watch is paused") from None
 
 
 class CheckWatchers(BaseOperator):

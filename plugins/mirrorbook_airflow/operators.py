@@ -27,7 +27,7 @@ from mirrorbook_airflow.mirror_lookup import (
 )
 from mirrorbook_airflow.page import get_page_root
 from mirrorbook_airflow.page.report_files import ReportKind, format_folder_name, format_page_path
-from mirrorbook_airflow.params import read_receipts_location
+from mirrorbook_airflow.params import must_start_data_planes, read_receipts_location
 from mirrorbook_airflow.worker_services import make_parity_check, open_receipts_folder
 
 if TYPE_CHECKING:
@@ -312,6 +312,11 @@ class CompactReceipts(MirrorOperator):
     def execute(self, context: Context) -> int:
         from mirror_core.mirrors.receipt_maintenance import compact_receipts, first_open_day
 
+        if not (must_start_data_planes() or read_receipts_location()):
+            raise AirflowSkipException(
+                "where data planes keep their receipts is not known here: name the folder or URL in "
+                "[mirrorbook] receipts, or run `mirrorbook receipts compact` beside them"
+            )
         with airflow_errors():
             link, _ = find_mirror(self.mirror)
             folder = open_receipts_folder(context["params"]["master"], get_receipts_location())

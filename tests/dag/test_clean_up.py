@@ -35,10 +35,10 @@ def test_the_documented_line_takes_old_syncs_and_nothing_that_is_evidence(airflo
     from sqlalchemy import func, select
 
     with create_session() as database:
-        for dag in ("mirror_sync", "mirror_failover", "mirror_replicate"):
+        for dag in ("mirror_watch", "mirror_failover", "mirror_replicate"):
             for day in range(3):
                 when = LONG_AGO + timedelta(days=day)
-                kind = DagRunType.SCHEDULED if dag == "mirror_sync" else DagRunType.MANUAL
+                kind = DagRunType.SCHEDULED if dag == "mirror_watch" else DagRunType.MANUAL
                 run = DagRun(dag_id=dag, run_id=f"old-{day}", run_type=kind, logical_date=when, start_date=when)
                 run.state = DagRunState.SUCCESS
                 database.add(run)
@@ -48,8 +48,8 @@ def test_the_documented_line_takes_old_syncs_and_nothing_that_is_evidence(airflo
     arguments = get_parser().parse_args(words)
     arguments.func(arguments)
 
-    assert runs_of("mirror_sync") <= {"old-2"}
+    assert runs_of("mirror_watch") <= {"old-2"}
     with create_session() as database:
-        left = database.scalar(select(func.count()).where(DagRun.dag_id == "mirror_sync"))
+        left = database.scalar(select(func.count()).where(DagRun.dag_id == "mirror_watch"))
         assert left, "the schedule goes on from the newest one"
     assert runs_of("mirror_failover") == runs_of("mirror_replicate") == {"old-0", "old-1", "old-2"}

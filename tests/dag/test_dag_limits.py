@@ -23,10 +23,18 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.dag, pytest.mark.filterwarnings("ignore")]
 
-ONE_AT_A_TIME = {"mirror_check", "mirror_create", "mirror_drill", "mirror_parity", "mirror_sync", "mirror_watch"}
+ONE_AT_A_TIME = {
+    "mirror_check",
+    "mirror_create",
+    "mirror_drill",
+    "mirror_parity",
+    "mirror_receipts",
+    "mirror_sync",
+    "mirror_watch",
+}
 ON_REQUEST = {
     *("mirror_control", "mirror_create", "mirror_failback", "mirror_failover", "mirror_failover_set"),
-    *("mirror_failover_set_unplanned", "mirror_failover_unplanned", "mirror_replicate"),
+    *("mirror_failover_set_unplanned", "mirror_failover_unplanned", "mirror_replicate", "mirror_sync"),
 }
 DAY = timedelta(days=1)
 LONG = {
@@ -71,7 +79,7 @@ def test_every_task_has_an_execution_timeout_that_fits_it(dag_bag: DagBag) -> No
     assert [task for task, limit in limits.items() if limit is None] == []
     assert {task: limit for task, limit in limits.items() if limit and limit >= DAY} == LONG
     assert max(limit for task, limit in limits.items() if limit and task not in LONG) == timedelta(hours=6)
-    assert limits["mirror_watch", "look"] == limits["mirror_watch", "watch"] == timedelta(minutes=30)
+    assert limits["mirror_watch", "watch"] == timedelta(minutes=30)
 
 
 @pytest.mark.cluster
@@ -105,27 +113,11 @@ def test_the_name_of_a_mapped_task_fits_into_the_database(dag_bag: DagBag) -> No
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
     tasks = [task for dag in dag_bag.dags.values() for task in dag.tasks if isinstance(task, MappedOperator)]
-    assert len(tasks) == 7
-    many = SimpleNamespace(mirror="m" * 400, mirrors=["n" * 400] * 300)
+    assert len(tasks) == 6
+    many = SimpleNamespace(mirror="m" * 400)
     for task in tasks:
         template = task.get_template_env().from_string(str(task.map_index_template))
         assert len(template.render(task=many)) == PLACE, task.task_id
-        assert len(template.render(task=many, cluster="c" * 300)) == PLACE, task.task_id
-    assert template.render(task=many, cluster="east")
-
-
-def test_a_task_that_waits_for_a_cluster_is_named_by_the_cluster(
-    dag_bag: DagBag, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from mirrorbook_airflow import fence_watch
-
-    link = SimpleNamespace(source=SimpleNamespace(name="east"))
-    monkeypatch.setattr(fence_watch, "list_watched_links", lambda names: [link] * len(names))
-    monkeypatch.setattr("mirror_core.mirrors.fence_watcher.probe_on_first_answer", lambda links, seconds: {})
-    mirrors = [f"mirror-{number}" for number in range(300)]
-    task, context = fence_watch.KeepSourceFenced(task_id="watch", mirrors=mirrors), dict[str, Any]()
-    task.execute(context)  # type: ignore[arg-type]
-    assert task.get_template_env().from_string(fence_watch.MAP_INDEX).render(**context, task=task) == "east"
 
 
 def test_a_form_that_changes_a_mirror_has_no_action_chosen_beforehand(airflow_database: None) -> None:

@@ -33,6 +33,7 @@ EXPECTED = {
     "mirror_sync",
     "mirror_watch",
     "mirror_parity",
+    "mirror_receipts",
     "mirror_failover",
     "mirror_failover_set",
     "mirror_failover_set_unplanned",
@@ -151,7 +152,8 @@ def test_the_last_words_come_after_everything_and_whatever_became_of_it(dag_bag:
 @pytest.mark.parametrize(
     ("name", "judging", "alone"),
     [
-        ("mirror_parity", {"parity", "receipts"}, {"clusters"}),
+        ("mirror_parity", {"parity"}, {"clusters"}),
+        ("mirror_receipts", {"receipts"}, set()),
         ("mirror_check", {"check"}, {"clusters", "watchers", "approvers"}),
     ],
 )
@@ -316,8 +318,7 @@ def test_a_runbook_takes_the_next_free_slot_and_no_watcher_takes_them_all(dag_ba
         assert {task.priority_weight >= 1000 for task in dag.tasks} == {urgent}, name
     from mirrorbook_airflow.operators import MAX_PARALLEL_TASKS
 
-    for name, task in (("mirror_watch", "watch"), ("mirror_sync", "sync")):
-        assert dag_of(dag_bag, name).get_task(task).max_active_tis_per_dag == MAX_PARALLEL_TASKS
+    assert dag_of(dag_bag, "mirror_sync").get_task("sync").max_active_tis_per_dag == MAX_PARALLEL_TASKS
 
 
 def test_no_dag_brings_what_takes_long_to_import(airflow_database: None) -> None:

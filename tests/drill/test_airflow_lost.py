@@ -150,7 +150,7 @@ def test_a_data_plane_is_watched(parts: Parts, mirrored: Mirrored, part: str) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["worker"])
+@pytest.mark.parametrize("part", ["triggerer"])
 def test_a_silent_source_is_watched(parts: Parts, mirrored: Mirrored, part: str) -> None:
     """It comes back while nobody waits for it; whoever waits next fences it."""
     failover = mirrored.failover

@@ -148,9 +148,9 @@ def dags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_dags_of_one_mirror_have_fixed_ids_and_a_teams_settings(dags: dict[str, Any]) -> None:
-    mirror = ("replicate", "sync", "parity", "check", "drill", "control", "failover", "failover_unplanned", "failback")
+    mirror = ("replicate", "sync", "parity", "receipts", "check", "drill", "control", "failover", "failback")
     own = {*(f"mirror_{action}.orders" for action in mirror), "mirror_failover_set.shop"}
-    own |= {"mirror_failover_set_unplanned.shop"}
+    own |= {"mirror_failover_unplanned.orders", "mirror_failover_set_unplanned.shop"}
     others = {"mirror_failover.clicks", "mirror_sync.bills", "mirror_failback.bills", "team"}
     assert set(dags) == own | others
     for name in own:

@@ -102,10 +102,7 @@ TASKS: dict[type[BaseOperator], dict[str, Any]] = {
     },
     operators.ListMirrors: {"task_id": "t"},
     operators.CheckClusters: {"task_id": "t"},
-    fence_watch.ProbeFencedSources: {"task_id": "t"},
     fence_watch.CheckWatchers: {"task_id": "t"},
-    fence_watch.RaiseFenceAlarms: {"task_id": "t", "probe": BEFORE},
-    fence_watch.KeepSourceFenced: {"task_id": "t", "mirrors": ["orders"]},
     control_tasks.ControlMirror: {"task_id": "t", "mirror": "orders", "show": BEFORE, "approvals": ()},
     runbook.PlanRun: OF_RUN,
     runbook.BeginRun: {**OF_RUN, "plan": BEFORE, "approvals": ()},
@@ -121,9 +118,18 @@ TASKS: dict[type[BaseOperator], dict[str, Any]] = {
     run_status.LogMirrorStatus: {"task_id": "t", "mirror": "orders", "begin": BEFORE},
     run_status.LogSetStatus: {**OF_SET, "begin": BEFORE},
 }
-BASES = {operators.MirrorOperator, runbook.RunOperator, set_tasks.SetOperator, fence_watch._FenceTask}
-ASKING = {"ApprovePlan", "ApproveSecond", "GoAhead", "CheckApprovers", "ReplicateMirror", "WatchAgain"}
-"""Tasks that ask people or start DAG runs, or look at no cluster."""
+BASES = {operators.MirrorOperator, runbook.RunOperator, set_tasks.SetOperator}
+ASKING = {
+    "ApprovePlan",
+    "ApproveSecond",
+    "GoAhead",
+    "CheckApprovers",
+    "ReplicateMirror",
+    "WatchAgain",
+    "WatchFences",
+    "WatchFencesOn",
+}
+"""Tasks that ask people, start DAG runs, look at no cluster, or whose trigger looks."""
 
 
 def test_no_task_is_left_out_here() -> None:
@@ -138,6 +144,7 @@ def test_no_task_writes_a_password_where_airflow_only_watches(
 ) -> None:
     """Where it starts data planes they are found: so the search finds them."""
     monkeypatch.setenv(SETTING.format("DATA_PLANE"), plane)
+    monkeypatch.setenv(SETTING.format("RECEIPTS"), str(home.parent / "receipts"))
     asked = list[Config]()
 
     def load(path: Path) -> Config:

@@ -160,15 +160,13 @@ def test_airflows_task_is_red_whenever_it_was_killed_before(monkeypatch: pytest.
     from mirrorbook_airflow import fence_watch as tasks
 
     world = World(monkeypatch, OWED)
-    look, xcoms = tasks.ProbeFencedSources(task_id="look"), dict[str, Any]()
-    call = tasks.RaiseFenceAlarms(task_id="call", probe=look)
-    ti = SimpleNamespace(
-        xcom_push=lambda key, value: xcoms.update({key: value}), xcom_pull=lambda task_ids, key: xcoms[key]
-    )
-    context: Any = {"params": {"mirrors": []}, "ti": ti}
+    run = SimpleNamespace(conf=None)
+    context: Any = {"dag_run": run, "ti": SimpleNamespace(xcom_push=lambda key, value: None)}
+    watch = tasks.WatchFences(task_id="watch")
     monkeypatch.setattr(tasks, "list_watched_links", lambda names: [LINK])
-    world.look()  # a task that was killed after it had written
-    look.execute(context)
+    world.look()  # a look that was killed after it had written
+    found = tasks.probe_watched([])
+    event = {"lines": found.lines, "alarms": found.alarms, "repeated_alarms": found.repeated_alarms}
 
     def dies(debt: PendingFence) -> bool:
         if killed == "after it is noted":
@@ -177,9 +175,8 @@ def test_airflows_task_is_red_whenever_it_was_killed_before(monkeypatch: pytest.
 
     world.dies = dies
     with pytest.raises(AirflowFailException if killed == "never" else Killed):
-        call.execute(context)
+        watch.finish(context, event)
     world.dies = lambda debt: False
     with pytest.raises(AirflowFailException, match=SLIPPED):
-        call.execute(context)  # its next try has the same XComs
-    look.execute(context)
-    call.execute(context)
+        watch.finish(context, event)  # its next try has the same event
+    assert not tasks.probe_watched([]).alarms

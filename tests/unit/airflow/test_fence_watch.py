@@ -1,0 +1,124 @@
+"""The watch of old sources waits in a trigger, which fences at the first answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+from mirrorbook_airflow import fence_watch
+from mirrorbook_airflow.fence_watch import KNOWN_ALARMS_KEY, FenceRound, FenceTrigger, WatchFences, WatchFencesOn
+
+from mirror_core.model.errors import BadRequest, Unreachable
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+SILENT = [["orders", "bills"], ["clicks"]]
+
+
+def fire(trigger: FenceTrigger) -> dict[str, Any]:
+    async def first() -> dict[str, Any]:
+        async for event in trigger.run():
+            return dict(event.payload)
+        raise AssertionError("it ended without an event")
+
+    return asyncio.run(first())
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[FenceRound | Exception]:
+    """What each look finds, from the last one on."""
+    found = list[FenceRound | Exception]()
+
+    def look(mirrors: list[str]) -> FenceRound:
+        outcome = found.pop()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(fence_watch, "probe_watched", look)
+    monkeypatch.setattr(fence_watch, "ROUND_S", 0.01)
+    return found
+
+
+def test_each_silent_cluster_is_waited_for_and_a_look_follows(
+    looks: list[FenceRound | Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = list[list[str]]()
+    monkeypatch.setattr(fence_watch, "_fence_at_first_answer", lambda names, seconds: waited.append(names))
+    looks += [FenceRound(lines=["orders: fenced"]), FenceRound(silent=SILENT)]
+    assert fire(FenceTrigger([], [], 60.0, stays=False))["lines"] == ["orders: fenced"]
+    assert sorted(waited) == sorted(SILENT)
+
+
+def test_an_alarm_fires_at_once_and_only_if_it_is_new(looks: list[FenceRound | Exception]) -> None:
+    repeated = {"orders": ["b"]}
+    new = FenceRound(alarms=["a", "b"], repeated_alarms=repeated)
+    looks += [new, Unreachable("west is away"), FenceRound(alarms=["a"])]
+    event = fire(FenceTrigger([], ["a"], 60.0, stays=True))
+    assert (event["alarms"], event["repeated_alarms"]) == (["b"], repeated)
+    looks.append(FenceRound(alarms=["a"]))
+    assert fire(FenceTrigger([], ["a"], 0.0, stays=True))["alarms"] == [], "at its end"
+
+
+def test_a_mistake_in_the_configuration_fires_and_is_red(looks: list[FenceRound | Exception]) -> None:
+    looks.append(BadRequest("no such connection"))
+    event = fire(FenceTrigger([], [], 60.0, stays=True))
+    with pytest.raises(AirflowFailException, match="no such connection"):
+        WatchFences(task_id="watch").finish(context_of(), event)
+
+
+def test_silent_clusters_hold_no_more_threads_than_there_are(
+    looks: list[FenceRound | Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_work, most, lock = 0, 0, threading.Lock()
+    full = threading.Barrier(8)
+
+    def wait(names: list[str], seconds: float) -> None:
+        nonlocal at_work, most
+        with lock:
+            at_work, most = at_work + 1, max(most, at_work + 1)
+        full.wait(30)
+        with lock:
+            at_work -= 1
+
+    monkeypatch.setattr(fence_watch, "_fence_at_first_answer", wait)
+    looks += [FenceRound(), FenceRound(silent=[[f"m{number}"] for number in range(16)])]
+    fire(FenceTrigger([], [], 60.0, stays=False))
+    assert most == 8
+
+
+def context_of(run_type: str = "manual", conf: dict[str, Any] | None = None, known: list[str] | None = None) -> Any:
+    pushed = dict[str, Any]()
+    ti = SimpleNamespace(
+        xcom_pull=lambda task_ids, key: known, xcom_push=lambda key, value: pushed.update({key: value}), pushed=pushed
+    )
+    run = SimpleNamespace(run_type=run_type, conf=conf, dag_id="mirror_watch", run_id="r")
+    return {"dag_run": run, "params": {"mirrors": []}, "ti": ti}
+
+
+@pytest.mark.parametrize(
+    ("run_type", "conf", "stays"),
+    [("manual", None, False), ("scheduled", None, True), ("manual", {KNOWN_ALARMS_KEY: ["a"]}, True)],
+)
+def test_a_run_that_a_person_asked_for_looks_once(run_type: str, conf: dict[str, Any] | None, stays: bool) -> None:
+    with pytest.raises(TaskDeferred) as deferred:
+        WatchFences(task_id="watch").execute(context_of(run_type, conf))
+    trigger = deferred.value.trigger
+    assert isinstance(trigger, FenceTrigger)
+    assert trigger.stays is stays
+    assert FenceTrigger(**trigger.serialize()[1]).serialize() == trigger.serialize()
+    assert trigger.seconds <= 3600
+
+
+def test_an_alarm_is_red_and_the_next_run_knows_it() -> None:
+    context = context_of("scheduled")
+    event = {"lines": [], "alarms": ["a"], "repeated_alarms": {}}
+    with pytest.raises(AirflowFailException, match="a"):
+        WatchFences(task_id="watch").finish(context, event)
+    assert context["ti"].pushed == {KNOWN_ALARMS_KEY: ["a"]}
+    for context in (context_of("scheduled"), context_of("manual", known=["a"])):
+        with pytest.raises(AirflowSkipException):
+            WatchFencesOn(task_id="watch_on").execute(context)
