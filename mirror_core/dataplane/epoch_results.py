@@ -11,6 +11,7 @@ from mirror_core.copy.driver_messages import ClaimBoard
 from mirror_core.dataplane.counters import Counters, RetriedWork
 from mirror_core.dataplane.epoch_planner import COPIED_STATES, CopyEpoch, CopyPlan, mark_aligned, mark_failed
 from mirror_core.dataplane.receipt_writer import ReceiptWriter
+from mirror_core.decide.clock_skew import to_broker_clock_ms
 from mirror_core.decide.deletion_hold import format_held_deletions
 from mirror_core.decide.failover_readiness import list_newest_times
 from mirror_core.decide.mirror_snapshot import join_limited
@@ -259,6 +260,8 @@ class EpochResults:
     def count_states(self, lease: HeldLease) -> None:
         state, name = lease.state, self.link.mirror.name
         statuses, groups, proof = state.partitions.get(name, {}), state.groups.get(name), state.verifications.get(name)
+        if groups is not None:
+            groups = replace(groups, synced_ms=to_broker_clock_ms(groups.synced_ms, lease.clock_ahead_ms))
         known_since_ms = list_newest_times(name, groups, proof, iter(state.runs.values()), statuses)
         self.counters.set_recorded(statuses.values(), state.mirrors[name].throttle, dict(known_since_ms))
 

@@ -185,9 +185,9 @@ METRICS: Final = (
         "mirrorbook_known_timestamp_seconds",
         "gauge",
         ("what",),
-        "wall clock of what a failover would rely on, the newest of each, as of this epoch. groups: their offsets were "
-        "synced; verification: the partition that waits the longest was compared equal; drill: one came through. "
-        "Absent: it never was",
+        "when the newest of each that a failover would rely on was, by the destination's clock, as of this epoch. "
+        "groups: their offsets were synced; verification: the partition that waits the longest was compared equal; "
+        "drill: one came through. Absent: it never was",
     ),
     MetricDescription(
         "mirrorbook_findings",

@@ -22,7 +22,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from mirror_core.decide.clock_skew import compute_writers_left_ms, to_owner_clock_ms
+from mirror_core.decide.clock_skew import compute_writer_ahead_ms, compute_writers_left_ms, to_owner_clock_ms
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, RemoteFault, StateNotWritten
@@ -232,6 +232,8 @@ class HeldLease:
         self.old_writers_end_s = self.writers_end_s = compute_writers_end_s(lease)
         """Until when tasks may write, by the steady clock: those of previous owners, and all, as last acknowledged."""
         self._renew_at = time.monotonic() + LEASE_HEARTBEAT_S
+        self.clock_ahead_ms = 0
+        """This machine's clock, of the brokers', as the newest state that was read tells."""
         self.waits: tuple[str, ...] | None = None
         """For others to see, with the next renewal."""
 
@@ -251,6 +253,8 @@ class HeldLease:
     def adopt_state(self, state: State) -> State:
         """If only the lease was written meanwhile."""
         self._writer.state = state
+        if (lease := state.leases.get(self.lease.mirror)) is not None:
+            self.clock_ahead_ms = compute_writer_ahead_ms(lease.heartbeat_ms, state.find_append_time_ms(lease))
         return state
 
     def refresh(self) -> State:
@@ -352,10 +356,13 @@ def acquire_lease(
 def take_over_lease(cluster: ClusterConfig, mirror: MirrorName, owner: str) -> HeldLease:
     """A running data plane ends at its next renewal."""
     with StateWriter(cluster, make_data_id(mirror)) as writer:
-        lease = make_next_lease(writer.state, mirror, owner, measure_clock_ahead_ms(cluster, timeout_s=CLOCK_TIMEOUT_S))
+        ahead_ms = measure_clock_ahead_ms(cluster, timeout_s=CLOCK_TIMEOUT_S)
+        lease = make_next_lease(writer.state, mirror, owner, ahead_ms)
         writer.put(lease)
     _log.info("lease taken: generation %d, owner %s", lease.generation, owner, mirror=mirror)
-    return HeldLease(writer, lease)
+    held = HeldLease(writer, lease)
+    held.clock_ahead_ms = ahead_ms or 0
+    return held
 
 
 def refuse_if_held(state: State, mirror: MirrorName, clock_ahead_ms: int | None) -> None:

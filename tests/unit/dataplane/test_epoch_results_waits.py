@@ -13,12 +13,13 @@ from mirror_core.dataplane.counters import Counters
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.epoch_planner import CopyPlan
 from mirror_core.dataplane.epoch_results import MAX_LISTED_WAITS, MAX_WAIT_CHARS, EpochResults, format_wait_reasons
+from mirror_core.decide.failover_readiness import FreshnessKind
 from mirror_core.mirrors.describe import _make_waits_fact
-from mirror_core.model.mirror import FailureKind, Lease
+from mirror_core.model.mirror import FailureKind, GroupSyncTime, Lease
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.task_messages import AlignedPartition, PartitionFailure, TaskReport
 from mirror_core.state.lease import HeldLease, make_next_lease
-from mirror_core.state.state_records import State, StateRecord, Tombstone
+from mirror_core.state.state_records import State, StateRecord, Tombstone, format_key
 
 HELD = Lease(mirror=MirrorName("m"), owner="me", generation=1, heartbeat_ms=0, writers_until_ms=0)
 CUT = "cluster west, a-0, offset 7: the connection was cut"
@@ -50,6 +51,21 @@ def lease(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> HeldLease:
 def results() -> EpochResults:
     link = cast("Any", SimpleNamespace(source=None, destination=None, mirror=SimpleNamespace(name="m")))
     return EpochResults(link, Counters(), lambda line: None)
+
+
+@pytest.mark.parametrize("ahead_ms", [0, 7_200_000, -7_200_000])
+def test_the_time_of_the_group_sync_is_exported_by_the_brokers_clock(
+    results: EpochResults, lease: HeldLease, ahead_ms: int
+) -> None:
+    held = replace(HELD, heartbeat_ms=100_000_000 + ahead_ms)
+    groups = GroupSyncTime(mirror=held.mirror, synced_ms=99_990_000 + ahead_ms, followed=True)
+    mirror = cast("Any", SimpleNamespace(throttle=None))
+    read = State(leases={held.mirror: held}, groups={held.mirror: groups}, mirrors={held.mirror: mirror})
+    read.append_times[format_key(held)] = 100_000_000
+    lease.adopt_state(read)
+    lease.renew()  # the state has no time of the brokers' for it now
+    results.count_states(lease)
+    assert results.counters.snapshot().known_ms == {FreshnessKind.GROUPS: 99_990_000}
 
 
 def ended(results: EpochResults, lease: HeldLease, epoch: int, *retries: str) -> None:
