@@ -152,6 +152,11 @@ def format_all_refused(uncommitted: Iterable[UncommittedGroupOffset], limit: int
     return "; ".join(f"{label}: {_join_first(lines, limit)}" for label, lines in parts if lines)
 
 
+def format_all_waiting(uncommitted: Iterable[UncommittedGroupOffset], limit: int = 10) -> str:
+    waiting = [item for item in uncommitted if item.coverage is GroupCoverage.WAITING]
+    return _join_first([format_uncommitted(item) for item in waiting], limit)
+
+
 def format_all_deleted(uncommitted: Iterable[UncommittedGroupOffset], limit: int = 10) -> str:
     """Offsets that the source deleted, and the destination keeps."""
     deleted = [item for item in uncommitted if item.coverage is GroupCoverage.DELETED]

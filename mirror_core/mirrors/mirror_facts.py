@@ -38,6 +38,7 @@ class FactKey(StrEnum):
     PROOF = "proof"
     DIFFERENCES = "differences"
     UNCOMMITTED_GROUPS = "uncommitted_groups"
+    WAITING_GROUPS = "waiting_groups"
     DELETED_GROUP_OFFSETS = "deleted_group_offsets"
     HEARTBEATS = "heartbeats"
     CLOCK = "clock"
@@ -84,6 +85,7 @@ FACT_LABELS: Final[Mapping[FactKey, str]] = MappingProxyType(
         FactKey.PROOF: "proved equal",
         FactKey.DIFFERENCES: "known to differ",
         FactKey.UNCOMMITTED_GROUPS: "groups' offsets that could not be committed",
+        FactKey.WAITING_GROUPS: "groups' offsets that wait for the destination",
         FactKey.DELETED_GROUP_OFFSETS: "groups' offsets that the source deleted",
         FactKey.HEARTBEATS: "newest heartbeats on the destination",
         FactKey.CLOCK: "clock",

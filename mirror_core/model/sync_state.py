@@ -121,6 +121,8 @@ class GroupCoverage(StrEnum):
     """Nothing could be committed."""
     SKIPPED = "skipped"
     """Left alone, as the rules say."""
+    WAITING = "waiting"
+    """The destination has not answered yet: it is tried again."""
     DELETED = "deleted"
     """The source has no such offset any more; the destination's stays."""
 

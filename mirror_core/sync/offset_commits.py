@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -25,6 +25,7 @@ from mirror_core.kafka.consumer_groups import (
     DENIED_GROUP_ERRORS,
     CommittedOffset,
     CommittedOffsets,
+    FetchedGroupOffsets,
     GroupOffsetsClient,
     OffsetsToCommit,
 )
@@ -35,7 +36,7 @@ from mirror_core.model.errors import Unreachable
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import MirrorName, Offset, Partition, PartitionOffsets
-from mirror_core.model.sync_state import OwnGroupOffsets, UncommittedGroupOffset
+from mirror_core.model.sync_state import GroupCoverage, OwnGroupOffsets, UncommittedGroupOffset
 from mirror_core.rights.acl_rules import build_denial
 from mirror_core.state.journal import JournalLog
 from mirror_core.state.state_records import State
@@ -44,6 +45,10 @@ from mirror_core.sync.principals import explain_data_uncertainty
 
 _log = get_logger(__name__)
 _RETRY_INTERVAL_S: Final = 0.05
+MAX_UNNAMED_WAIT_S: Final = 30.0
+"""Commits that wait longer for an answer are recorded. Coordinators move, and load, faster."""
+_NO_COORDINATOR_TEXT: Final = "no coordinator on the destination has answered for it yet; it is tried again"
+OPEN_TRANSACTION_TEXT: Final = "somebody on the destination commits it in a transaction that is still open"
 _DENIED_RETRY_S: Final = 60.0
 
 
@@ -293,6 +298,7 @@ class PendingOffsetCommits:
     """Other topics of the same name are left alone."""
     _retry_at: dict[tuple[str, Partition], float] = field(default_factory=dict)
     _active_until: dict[str, float] = field(default_factory=dict)
+    _waiting_since: dict[tuple[str, Partition], float] = field(default_factory=dict)
 
     def set_committed(self, group: str, partition: Partition, committed: CommittedOffset | None) -> None:
         """Without an offset on the source the group keeps the one on the destination."""
@@ -312,13 +318,35 @@ class PendingOffsetCommits:
     def mark_refused(self, group: str, partition: Partition, reason: str, committed_offset: Offset | None) -> None:
         """Not tried again before the group commits again, or a sync looks at it."""
         self.discard(group, partition)
-        name = str(partition)
-        uncommitted = UncommittedGroupOffset(
-            group=group, partition=name, reason=reason, destination_offset=committed_offset
+        self._record(
+            UncommittedGroupOffset(
+                group=group, partition=str(partition), reason=reason, destination_offset=committed_offset
+            )
         )
-        if self.refusals.get((group, name)) != uncommitted:
-            _log.info("not committed: %s", reason, group=group, partition=partition)
-            self.refusals = {**self.refusals, (group, name): uncommitted}
+
+    def set_waiting(self, reasons: Mapping[tuple[str, Partition], str], now: float) -> None:
+        """Commits that were due and got no answer. They stay due."""
+        self._waiting_since = {key: self._waiting_since.get(key, now) for key in reasons}
+        waiting = {(group, str(partition)) for group, partition in reasons}
+        ended = {k for k, u in self.refusals.items() if u.coverage is GroupCoverage.WAITING and k not in waiting}
+        if ended:
+            self.refusals = {key: refusal for key, refusal in self.refusals.items() if key not in ended}
+        for (group, partition), since in self._waiting_since.items():
+            if now - since > MAX_UNNAMED_WAIT_S:
+                self._record(
+                    UncommittedGroupOffset(
+                        group=group,
+                        partition=str(partition),
+                        reason=reasons[group, partition],
+                        coverage=GroupCoverage.WAITING,
+                    )
+                )
+
+    def _record(self, uncommitted: UncommittedGroupOffset) -> None:
+        key = uncommitted.group, uncommitted.partition
+        if self.refusals.get(key) != uncommitted:
+            _log.info("not committed: %s", uncommitted.reason, group=key[0], partition=key[1])
+            self.refusals = {**self.refusals, key: uncommitted}
 
     def clear_refusal(self, group: str, partition: Partition) -> None:
         if (key := (group, str(partition))) in self.refusals:
@@ -369,6 +397,7 @@ class OffsetCommitRounds:
     def commit_due(self, pending: PendingOffsetCommits) -> None:
         """Commit what is due, by the same rules as a sync."""
         if not pending.committed:
+            pending.set_waiting({}, time.monotonic())
             return
         began = time.monotonic()
         ranges = self._list_ranges(pending)
@@ -380,7 +409,8 @@ class OffsetCommitRounds:
             for partition in due[group]:
                 pending.mark_refused(group, partition, str(fault), None)
         to_commit = self._select_commits(pending, due, fetched.offsets, ranges)
-        for group, codes in (self._commits.commit_offsets(to_commit) if to_commit else {}).items():
+        results = self._commits.commit_offsets(to_commit) if to_commit else {}
+        for group, codes in results.items():
             # Partitions without a code wait for the next round: the coordinator moves, or loads.
             for partition, code in codes.items():
                 if code in COMMITTED_RESULTS:
@@ -395,6 +425,7 @@ class OffsetCommitRounds:
                     pending.mark_refused(
                         group, partition, format_refusal(code), on_destination.offset if on_destination else None
                     )
+        pending.set_waiting(dict(_find_unanswered(due, fetched, to_commit, results)), time.monotonic())
         # Many groups far ahead of a new copy must not keep the brokers busy.
         self._pause_s = max(AHEAD_RETRY_S, 5 * (time.monotonic() - began))
 
@@ -456,3 +487,20 @@ class OffsetCommitRounds:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._resources.close()
+
+
+def _find_unanswered(
+    due: Mapping[str, Collection[Partition]],
+    fetched: FetchedGroupOffsets,
+    to_commit: Mapping[str, Collection[Partition]],
+    results: Mapping[str, Collection[Partition]],
+) -> Iterator[tuple[tuple[str, Partition], str]]:
+    """(group, partition), and why it is not known what became of it."""
+    for group, partitions in due.items():
+        offsets = fetched.offsets.get(group)
+        unfinished = set(to_commit.get(group, ())) - set(results.get(group, ()))
+        for partition in partitions if group not in fetched.faults else ():
+            if offsets is None or partition in unfinished:
+                yield (group, partition), _NO_COORDINATOR_TEXT
+            elif partition in offsets.unstable:
+                yield (group, partition), OPEN_TRANSACTION_TEXT

@@ -41,7 +41,13 @@ from mirror_core.model.sync_state import (
 )
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import State, StateRecord, Tombstone
-from mirror_core.sync.offset_commits import OffsetCommitter, OwnCommittedOffsets, commit_until_answered, format_refusal
+from mirror_core.sync.offset_commits import (
+    OPEN_TRANSACTION_TEXT,
+    OffsetCommitter,
+    OwnCommittedOffsets,
+    commit_until_answered,
+    format_refusal,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,8 +305,7 @@ class _GroupDecisions:
             for partition in open_partitions:
                 self._skip_open_transaction(name, partition, before.committed.get(partition))
             for partition in sorted(committed.keys() & before.unstable):
-                reason = "somebody on the destination commits it in a transaction that is still open"
-                self.skip(name, reason, partition, committed[partition].resume_offset)
+                self.skip(name, OPEN_TRANSACTION_TEXT, partition, committed[partition].resume_offset)
             decidable = sorted(committed.keys() - before.unstable)
             to_commit = {
                 p: self._decide_partition(name, p, committed[p], before.committed.get(p), logs.get(p), recreated)

@@ -7,25 +7,26 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from mirror_core.kafka.acl_requests import create_acls, delete_acls, wait_until_acls_absent, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import alter_configs
 from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.describe import describe_mirror
+from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
+from mirror_core.model.sync_state import DriftRow, GroupCoverage, SyncAction, SyncCategory
 from mirror_core.model.timing import now_ms
 from mirror_core.rights.acl_rules import build_denial
 from mirror_core.runbook.readiness_report import assess_readiness
 from tests.support.broker_faults import killed
 from tests.support.group_commits import fetch_offsets
 from tests.support.group_consumers import java
-from tests.support.kafka_clients import Pair, new_topic, produce
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce
 from tests.support.mirrored_topics import Mirrored, new_mirror
 from tests.support.offset_following import replicating
 from tests.support.single_broker_cluster import in_place_of
@@ -189,3 +190,38 @@ def _denied(group: str, user: str) -> Acl:
 
 def named(words: str, name: str, why: str) -> bool:
     return name in words and why in words and "where auto.offset.reset says" in words
+
+
+def test_a_commit_that_gets_no_answer_is_named_and_goes_on(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator there does not give the group's offset while a transaction holds it."""
+    monkeypatch.setattr("mirror_core.sync.offset_commits.MAX_UNNAMED_WAIT_S", 1.0)
+    topic, group = new_topic(pair.east), "g-" + secrets.token_hex(4)
+    produce(pair.east, topic, 9)
+    mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
+    mirrored.copy()
+    commit_on_source(pair, group, topic, 2)
+    config = pair.west.client_config("admin")
+    member, producer = Consumer({**config, "group.id": group}), Producer({**config, "transactional.id": group})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction([TopicPartition(topic, 0, 3)], member.consumer_group_metadata(), TIMEOUT_S)
+
+    def find_waiting() -> object:
+        return describe_mirror(mirrored.link, mirrored.state, now_ms()).facts[FactKey.WAITING_GROUPS].value
+
+    with replicating(mirrored.link):
+        wait_until(lambda: find_waiting() == (group,), timeout_s=TIMEOUT_S, why="the wait is named")
+        (waiting,) = mirrored.state.uncommitted_groups[mirrored.name].uncommitted
+        assert (waiting.coverage, waiting.has_reset_start) == (GroupCoverage.WAITING, False)
+        assert "transaction" in waiting.reason
+        producer.abort_transaction(TIMEOUT_S)
+        with ClusterClient(mirrored.link.destination) as west:
+            wait_until(
+                lambda: [o.offset for o in fetch_offsets(west, group).committed.values()] == [2],
+                timeout_s=TIMEOUT_S,
+                why="it is committed",
+            )
+        wait_until(lambda: find_waiting() == (), timeout_s=TIMEOUT_S, why="nothing waits")
+    member.close()
