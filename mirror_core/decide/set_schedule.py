@@ -14,6 +14,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from mirror_core.decide.clock_skew import MAX_CLOCK_SKEW_MS
 from mirror_core.decide.steps import find_no_return_step, list_standstill_steps, list_step_names, list_undisturbed_steps
 from mirror_core.model.config_sections import MirrorSet, SetOrder
 from mirror_core.model.names import MirrorName
@@ -152,9 +153,14 @@ def find_next_mirror(mirror: MirrorName, mirror_set: MirrorSet) -> MirrorName | 
     )
 
 
+_CLUSTERS_OF_MIRROR: Final = 2
+
+
 def measure_set_standstill_s(runs: Iterable[tuple[Run, Iterable[StepRecord]]]) -> float | None:
-    starts, promotions = list[int](), list[int | None]()
+    """None where not all are promoted, or the clocks of their destinations differ."""
+    starts, promotions, plans = list[int](), list[int | None](), list[Plan]()
     for run, steps in runs:
+        plans.append(run.plan)
         standstill_steps, records = (
             list_standstill_steps(RunKind.FAILOVER, run.plan.mode),
             {step.step: step for step in steps},
@@ -163,7 +169,19 @@ def measure_set_standstill_s(runs: Iterable[tuple[Run, Iterable[StepRecord]]]) -
             starts.append(records[standstill_steps[0]].started_ms)
             promotions.append(records[standstill_steps[-1]].ended_ms if standstill_steps[-1] in records else None)
     ends = [ended_ms for ended_ms in promotions if ended_ms is not None]
-    return (max(ends) - min(starts)) / 1000 if ends and len(ends) == len(promotions) else None
+    if not ends or len(ends) < len(promotions) or (len(plans) > 1 and _find_clock_spread_ms(plans) > MAX_CLOCK_SKEW_MS):
+        return None
+    return (max(ends) - min(starts)) / 1000
+
+
+def _find_clock_spread_ms(plans: Iterable[Plan]) -> float:
+    """How far apart the clocks of the clusters were. One that no plan warns of was that of the planning machine."""
+    aheads_s = list[float]()
+    for plan in plans:
+        warned = [finding.values["ahead_s"] for finding in plan.warnings if finding.code == "clock_differs"]
+        aheads_s += [float(ahead_s) for ahead_s in warned if isinstance(ahead_s, int | float)]
+        aheads_s += [0.0] * (len(warned) < _CLUSTERS_OF_MIRROR)
+    return (max(aheads_s) - min(aheads_s)) * 1000
 
 
 def compute_set_hash(mirror_set: MirrorSet, plans: Iterable[Plan]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from mirror_core.evidence.run_report import SetPageMirror, write_set_page
 from mirror_core.kafka.config import load_config
 from mirror_core.model.config_sections import MirrorSet, SetOrder
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Plan, PlanFact, Run, RunKind, RunMode, RunState, StepRecord, StepState
@@ -219,6 +221,30 @@ def test_a_set_stands_still_from_its_first_stop_to_its_last_promotion() -> None:
     ]
     assert measure_set_standstill_s([(run(A), taken("report")), (run(B), late)]) == 98.0
     assert measure_set_standstill_s([(run(A), taken("report")), (run(B), taken("drain"))]) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_known"),
+    [
+        ({}, {}, True),
+        ({"east": 7200.0}, {}, False),
+        ({}, {"north": -7200.0}, False),
+        ({"east": 7200.0, "west": 7200.5}, {"east": 7200.1, "north": 7200.2}, True),
+    ],
+)
+def test_a_set_whose_clusters_clocks_differ_stood_still_for_an_unknown_time(
+    first: dict[str, float], second: dict[str, float], is_known: bool
+) -> None:
+    """Each mirror's times are by its destination's clock. The last one: only the machine's own is wrong."""
+
+    def make_run(mirror: MirrorName, ahead_by_cluster: dict[str, float]) -> Run:
+        warnings = tuple(Finding("clock_differs", c, ahead_s=s, in_plan=True) for c, s in ahead_by_cluster.items())
+        made = run(mirror)
+        return replace(made, plan=replace(made.plan, warnings=warnings))
+
+    runs = [(make_run(A, first), taken("report")), (make_run(B, second), taken("report"))]
+    assert (measure_set_standstill_s(runs) is not None) is is_known
+    assert measure_set_standstill_s(runs[:1]) is not None, "one mirror's times are of one clock"
 
 
 def test_the_page_of_a_set_says_how_each_mirror_stands_and_leads_to_its_report(tmp_path: Path) -> None:
