@@ -66,7 +66,7 @@ EXAMPLES: Final[Mapping[str, object]] = {
     "users": ("app", "bill"),
     "age_s": 259_200.0,
     "synced_s": 13.4,
-    "ahead_s": -7_200.0,
+    "ahead_s": 7_200.0,
     "allowed": ("STOPPED",),
     "behind_s": 61.0,
     "by_command": True,
