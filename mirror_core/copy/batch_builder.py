@@ -1,46 +1,38 @@
-"""Turns a Fetch response into batches to send and gaps to fill: verified, with new producer ids and
-sequences.
+"""Batches to send, as bytes: of a Fetch response (verified, dense, committed records only), of hidden records
+that use up gaps, and of seeds.
 
-Also builds batches of hidden records, and seeds.
-
-Builds batches of hidden records (`wire.hidden_records`) that use up gaps.
-
-They carry sequences like data, so the task need not be the only writer, wait, or check log ends.
-
-Seeds an empty log up to the source's log start with placeholder records, which are deleted at once.
-
-A batch is built once and sent many times; it takes less than a byte per offset. Seeds carry sequences like data, so
-seeding may be interrupted, repeated or done twice.
+Hidden records (`wire.hidden_records`) carry sequences like data, so the task need not be the only writer, wait, or
+check log ends. Seeds are placeholder records that fill an empty log up to the source's log start, and are deleted at
+once; a seed batch is built once and sent many times. They carry sequences, too: seeding may be interrupted, repeated
+or done twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
-from mirror_core.copy.partition_replicator import PartitionReplicator
-from mirror_core.copy.send_queue import HiddenGap, ReadyBatch, SendQueue, SentBatch
+from mirror_core.copy.partition_progress import PartitionProgress
+from mirror_core.copy.send_queue import Gap, HiddenGap, ReadyBatch, SendQueue, SentBatch
 from mirror_core.decide.batch_treatment import BatchTreatment, choose_treatment
-from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName
 from mirror_core.wire import message_v0_v1
 from mirror_core.wire.batch import (
-    CURRENT_MAGIC,
     BatchHeader,
     MalformedBatch,
     clear_transaction_bits,
     compute_batch_digest,
     read_base_sequence,
-    read_max_timestamp,
     readdress,
+    split_batches,
 )
 from mirror_core.wire.batch_encoder import EMPTY_CONTENT, build_batch, encode_record
 from mirror_core.wire.fetch import FetchedPartition
 from mirror_core.wire.hidden_records import build_hidden_batch
 from mirror_core.wire.read_committed import DamagedBatch, filter_committed
 from mirror_core.wire.records import Codec
-from mirror_core.wire.reencode import is_mergeable, merge_batches, split_into_runs
+from mirror_core.wire.reencode import RecordRun, is_mergeable, merge_batches, split_into_runs
 
 PRODUCER_EPOCH: Final = 0
 TINY_BATCH_RECORDS: Final = 8
@@ -48,124 +40,116 @@ MIN_MERGED_BATCHES: Final = 4
 MAX_MERGED_BYTES: Final = 16 << 10
 
 
-class BatchRewriter:
-    def __init__(self, source: ClusterName, producer_id: int) -> None:
-        self.source = source
-        self.producer_id = producer_id
+class RewrittenBatch(NamedTuple):
+    """Dense, and all of it committed; still without producer id and sequence of ours."""
 
-    def rewrite(self, replicator: PartitionReplicator, fetched: FetchedPartition) -> list[ReadyBatch]:
-        """Batches of one partition that may be sent at once, in place; its position moves past them.
+    base_offset: int
+    records: int
+    batch: memoryview
 
-        From the first gap on everything is enqueued, batches as copies. A batch that may not be copied ends the
-        partition, after everything before it. What follows a first batch that must go alone is fetched again later: in
-        the queue it would neither be merged nor let others pass while the source is the faster side.
-        """
-        ready: list[ReadyBatch] = []
-        tiny: dict[int, BatchHeader] = {}
-        subject = f"cluster {self.source}, {replicator.partition}"
-        has_end, progress = replicator.assigned.stop_offset is not None, replicator.progress
-        try:
-            for header, batch, visible in filter_committed(fetched, progress.position):
-                self._rewrite_batch(replicator, ready, header, batch, visible)
-                if header.record_count <= TINY_BATCH_RECORDS and header.magic == CURRENT_MAGIC and is_mergeable(header):
-                    tiny[header.base_offset] = header
-                if progress.is_first_unanswered or (has_end and replicator.is_finished):
-                    break
-        except DamagedBatch as error:
-            replicator.fail_after(
-                f"{subject}: the batch at offset {error.offset} is corrupt (its CRC-32C does not match) "
-                "and was not copied; repair the source's replica, then recover the partition",
-                error.offset,
-                FailureKind.CORRUPT,
-            )
-        except MalformedBatch as error:
-            position = replicator.progress.position
-            replicator.fail_after(
-                f"{subject}: what came back for offset {position} is not a record batch ({error}); it was not copied",
-                position,
-                FailureKind.CORRUPT,
-            )
-        return self._merge_tiny(ready, tiny) if len(tiny) >= MIN_MERGED_BATCHES else ready
+    @property
+    def end(self) -> int:
+        return self.base_offset + self.records
 
-    def _merge_tiny(self, ready: list[ReadyBatch], tiny: Mapping[int, BatchHeader]) -> list[ReadyBatch]:
-        merged: list[ReadyBatch] = []
-        run: list[ReadyBatch] = []
-        size = 0
-        for item in ready:
-            sent = item[0]
-            if sent.base_offset not in tiny or size + sent.size > MAX_MERGED_BYTES:
-                merged += self._merge_run(run, tiny)
-                run, size = [], 0
-            if sent.base_offset in tiny:
-                run.append(item)
-                size += sent.size
-            else:
-                merged.append(item)
-        return merged + self._merge_run(run, tiny)
 
-    def _merge_run(self, run: list[ReadyBatch], tiny: Mapping[int, BatchHeader]) -> list[ReadyBatch]:
-        if len(run) < MIN_MERGED_BATCHES:
-            return run
-        try:
-            batch = memoryview(merge_batches([(tiny[sent.base_offset], batch) for sent, batch in run]))
-        except MalformedBatch:
-            return run  # malformed as produced: copied as it is
-        first_sent, first_batch = run[0]
-        readdress(batch, self.producer_id, PRODUCER_EPOCH, read_base_sequence(first_batch))
-        records, newest_ms = sum(sent.records for sent, _ in run), max(sent.newest_ms for sent, _ in run)
-        return [
-            (
-                SentBatch(
-                    first_sent.base_offset,
-                    records,
-                    len(batch),
-                    compute_batch_digest(first_sent.base_offset, batch),
-                    newest_ms,
-                ),
-                batch,
-            )
-        ]
+class CorruptBatch(NamedTuple):
+    offset: int
+    reason: str
 
-    def _rewrite_batch(
-        self,
-        replicator: PartitionReplicator,
-        ready: list[ReadyBatch],
-        header: BatchHeader,
-        batch: memoryview,
-        visible: bool,
-    ) -> None:
-        progress = replicator.progress
-        chosen = choose_treatment(header, progress.position, is_visible=visible)
-        if chosen is BatchTreatment.OLD_FORMAT or chosen is BatchTreatment.REENCODED:
-            runs = message_v0_v1.split_message_into_runs if chosen is BatchTreatment.OLD_FORMAT else split_into_runs
-            for run in runs(header, batch, progress.position):
-                if run.base_offset > progress.position:
-                    replicator.skip_to(run.base_offset)
-                self._enqueue(replicator, ready, run.base_offset, run.records, memoryview(run.batch))
-        elif chosen is not BatchTreatment.DROPPED:
-            if chosen is BatchTreatment.CLEARED:
-                clear_transaction_bits(batch)
-            if header.base_offset > progress.position:
-                replicator.skip_to(header.base_offset)
-            self._enqueue(replicator, ready, header.base_offset, header.record_count, batch)
-            return  # dense
-        if header.next_offset > progress.position:
-            replicator.skip_to(header.next_offset)
 
-    def _enqueue(
-        self,
-        replicator: PartitionReplicator,
-        ready: list[ReadyBatch],
-        base_offset: int,
-        records: int,
-        batch: memoryview,
-    ) -> None:
-        readdress(batch, self.producer_id, PRODUCER_EPOCH, replicator.progress.sequence)
-        sent = SentBatch(
-            base_offset, records, len(batch), compute_batch_digest(base_offset, batch), read_max_timestamp(batch)
+CopyItem = RewrittenBatch | Gap | CorruptBatch
+
+
+def rewrite_fetched(source: ClusterName, fetched: FetchedPartition, position: int) -> Iterator[Sequence[CopyItem]]:
+    """What to copy from `position` on: one sequence for each batch of the source.
+
+    A `Gap` stands for offsets without a visible record. A batch that may not be copied is the last item.
+    """
+    subject = f"cluster {source}, {fetched.partition}"
+    try:
+        for header, batch, visible in filter_committed(fetched, position):
+            items = _rewrite_batch(header, batch, position, is_visible=visible)
+            if items:
+                position = items[-1].end
+            yield items
+    except DamagedBatch as error:
+        reason = (
+            f"{subject}: the batch at offset {error.offset} is corrupt (its CRC-32C does not match) "
+            "and was not copied; repair the source's replica, then recover the partition"
         )
-        if replicator.enqueue(sent, batch):
-            ready.append((sent, batch))
+        yield (CorruptBatch(error.offset, reason),)
+    except MalformedBatch as error:
+        reason = f"{subject}: what came back for offset {position} is not a record batch ({error}); it was not copied"
+        yield (CorruptBatch(position, reason),)
+
+
+def _rewrite_batch(
+    header: BatchHeader, batch: memoryview, position: int, *, is_visible: bool
+) -> Sequence[RewrittenBatch | Gap]:
+    chosen = choose_treatment(header, position, is_visible=is_visible)
+    if chosen is BatchTreatment.OLD_FORMAT or chosen is BatchTreatment.REENCODED:
+        split = message_v0_v1.split_message_into_runs if chosen is BatchTreatment.OLD_FORMAT else split_into_runs
+        return list(_fill_between(split(header, batch, position), position, header.next_offset))
+    if chosen is BatchTreatment.DROPPED:
+        return (Gap(header.next_offset),) if header.next_offset > position else ()
+    if chosen is BatchTreatment.CLEARED:
+        clear_transaction_bits(batch)
+    whole = RewrittenBatch(header.base_offset, header.record_count, batch)
+    return (whole,) if header.base_offset <= position else (Gap(header.base_offset), whole)
+
+
+def _fill_between(runs: Iterable[RecordRun], position: int, end: int) -> Iterator[RewrittenBatch | Gap]:
+    for run in runs:
+        if run.base_offset > position:
+            yield Gap(run.base_offset)
+        yield RewrittenBatch(run.base_offset, run.records, memoryview(run.batch))
+        position = run.next_offset
+    if end > position:
+        yield Gap(end)
+
+
+def merge_tiny(ready: list[ReadyBatch], producer_id: int) -> list[ReadyBatch]:
+    """Neighbours of a few records become one batch: each costs brokers as much as kilobytes of records."""
+    if len(ready) < MIN_MERGED_BATCHES:
+        return ready
+    merged: list[ReadyBatch] = []
+    run: list[tuple[BatchHeader, ReadyBatch]] = []
+    size = 0
+    for item in ready:
+        header = _read_tiny_header(item)
+        if header is None or size + item[0].size > MAX_MERGED_BYTES:
+            merged += _merge_run(run, producer_id)
+            run, size = [], 0
+        if header is None:
+            merged.append(item)
+        else:
+            run.append((header, item))
+            size += item[0].size
+    return merged + _merge_run(run, producer_id)
+
+
+def _read_tiny_header(item: ReadyBatch) -> BatchHeader | None:
+    """None where the batch is not tiny, or cannot be merged."""
+    sent, batch = item
+    if sent.records > TINY_BATCH_RECORDS:
+        return None
+    header, _ = next(split_batches(batch))
+    header = header._replace(base_offset=sent.base_offset)
+    return header if is_mergeable(header) else None
+
+
+def _merge_run(run: list[tuple[BatchHeader, ReadyBatch]], producer_id: int) -> list[ReadyBatch]:
+    if len(run) < MIN_MERGED_BATCHES:
+        return [item for _, item in run]
+    try:
+        batch = memoryview(merge_batches([(header, batch) for header, (_, batch) in run]))
+    except MalformedBatch:
+        return [item for _, item in run]  # malformed as produced: copied as it is
+    first, first_batch = run[0][1]
+    readdress(batch, producer_id, PRODUCER_EPOCH, read_base_sequence(first_batch))
+    records, newest_ms = sum(sent.records for _, (sent, _) in run), max(sent.newest_ms for _, (sent, _) in run)
+    digest = compute_batch_digest(first.base_offset, batch)
+    return [(SentBatch(first.base_offset, records, len(batch), digest, newest_ms), batch)]
 
 
 MAX_HIDDEN_RECORDS: Final = 20_000
@@ -187,9 +171,9 @@ later records. The price: a broker that compacts just then forgets the producer;
 """
 
 
-def build_seed_batches(replicator: PartitionReplicator, producer_id: int, producer_epoch: int) -> Iterator[ReadyBatch]:
-    for _ in range(MAX_SEEDS_IN_FLIGHT if replicator.progress.is_sequence_known else 1):
-        base_offset, sequence, records = replicator.progress.next_seeds(MAX_SEED_OFFSETS)
+def build_seed_batches(progress: PartitionProgress, producer_id: int, producer_epoch: int) -> Iterator[ReadyBatch]:
+    for _ in range(MAX_SEEDS_IN_FLIGHT if progress.is_sequence_known else 1):
+        base_offset, sequence, records = progress.next_seeds(MAX_SEED_OFFSETS)
         if records <= 0:
             return
         batch = memoryview(bytearray(_encode_seed_batch(records)))

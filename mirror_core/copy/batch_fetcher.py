@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from mirror_core.copy.batch_builder import BatchRewriter
+from mirror_core.copy.batch_builder import merge_tiny, rewrite_fetched
 from mirror_core.copy.fetch_links import BrokerPartitions, FetchLinks, has_many_idle
 from mirror_core.copy.messages import ClusterSide, format_retriable
 from mirror_core.copy.partition_replicator import PartitionReplicator
@@ -62,7 +62,7 @@ class BatchFetcher:
         self._source = source
         self._side = ClusterSide.from_client(source)
         self._replicators = replicators
-        self._rewriter = BatchRewriter(source.name, assignment.producer_id)
+        self._producer_id = assignment.producer_id
         self._connect = connect
         self._can_accept = can_accept
         self._most_bytes = min(_MAX_LINK_BYTES, assignment.max_bytes_in_flight // 4)
@@ -167,9 +167,9 @@ class BatchFetcher:
                 continue
             size += len(fetched.records)
             self._active.add(replicator)
-            ready = self._rewriter.rewrite(replicator, fetched)
-            if ready:
-                batches.append((replicator, ready))
+            copied = rewrite_fetched(self._source.name, fetched, replicator.progress.position)
+            if ready := replicator.enqueue_fetched(copied, self._producer_id):
+                batches.append((replicator, merge_tiny(ready, self._producer_id)))
             if replicator.progress.position != replicator.source.fetch_position:
                 replicator.source.note_data(started_at)
             elif not replicator.is_finished:

@@ -3,7 +3,7 @@ given.
 
     progress   next offset to enqueue, and to be acknowledged    partition_progress.py
     queue      batches and gaps to send                          send_queue.py
-    gap_claim  the right to fill gaps                            gap_claim.py
+    gap_claim  the right to fill gaps                            gap_ownership.py
     source     what the source reported                         source_log.py
     counts     counts for the receipt                            partition_progress.py
     trims      ranges trimmed before they were copied            source_log.py
@@ -14,9 +14,10 @@ Transitions are in `partition_states.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from mirror_core.copy.batch_builder import PRODUCER_EPOCH, CopyItem, RewrittenBatch
 from mirror_core.copy.gap_ownership import GapClaim, GapFillState
 from mirror_core.copy.partition_progress import PartitionProgress, ReceiptCounts
 from mirror_core.copy.partition_states import ENDED_STATES, SENDING_STATES, CopyEvent, CopyState, next_state
@@ -27,7 +28,7 @@ from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.task_messages import AlignedPartition, PartitionAssignment, PartitionFailure
-from mirror_core.wire.batch import SEQUENCE_MASK
+from mirror_core.wire.batch import SEQUENCE_MASK, compute_batch_digest, read_max_timestamp, readdress
 
 _log = get_logger(__name__)
 
@@ -261,6 +262,32 @@ class PartitionReplicator:
         self.finish_if_acknowledged()
 
     # -- from the source -----------------------------------------------------------------------------------------
+
+    def enqueue_fetched(self, copied: Iterable[Sequence[CopyItem]], producer_id: int) -> list[ReadyBatch]:
+        """Enqueues what was fetched with our sequences; returns the batches that are to be sent now, in place.
+
+        From the first gap on all wait in the queue, batches as copies. A corrupt batch ends the partition, after
+        everything before it. What follows a first batch that must go alone is fetched again later: in the queue it
+        would neither be merged nor let others pass while the source is the faster side.
+        """
+        ready, progress = list[ReadyBatch](), self.progress
+        has_end = self.assigned.stop_offset is not None
+        for items in copied:
+            for item in items:
+                if isinstance(item, RewrittenBatch):
+                    batch = item.batch
+                    readdress(batch, producer_id, PRODUCER_EPOCH, progress.sequence)
+                    digest = compute_batch_digest(item.base_offset, batch)
+                    sent = SentBatch(item.base_offset, item.records, len(batch), digest, read_max_timestamp(batch))
+                    if self.enqueue(sent, batch):
+                        ready.append((sent, batch))
+                elif isinstance(item, Gap):
+                    self.skip_to(item.end)
+                else:
+                    self.fail_after(item.reason, item.offset, FailureKind.CORRUPT)
+            if progress.is_first_unanswered or (has_end and self.is_finished):
+                break
+        return ready
 
     def enqueue(self, sent: SentBatch, batch: memoryview) -> bool:
         """Enqueues a batch with our sequence. True when it is to be sent now, in place; otherwise it is

@@ -367,7 +367,7 @@ class CopyTask:
         for replicator in list(self._active):
             progress, has_queued = replicator.progress, bool(replicator.queue.items)
             if progress.is_seeding and replicator.can_send and not (progress.in_flight or has_queued):
-                for seed in build_seed_batches(replicator, self.assignment.producer_id, PRODUCER_EPOCH):
+                for seed in build_seed_batches(progress, self.assignment.producer_id, PRODUCER_EPOCH):
                     self.producer.send([(replicator, *seed)])
         return has_progress
 

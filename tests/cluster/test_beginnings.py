@@ -56,7 +56,7 @@ def far_topic(cluster: SandboxCluster) -> str:
         )
         seeded.resume_at(ResumePoint(offset=0, sequence=0, gap_end=0, seed_end=FAR, must_check_tail=False))
         while seeded.progress.seeded < FAR:
-            for _, batch in build_seed_batches(seeded, NOBODY, 0):
+            for _, batch in build_seed_batches(seeded.progress, NOBODY, 0):
                 link.send([ProduceBatch(topic, 0, batch, "seed")])
                 assert [row.error for _, row in link.read_responses()] == [0]
     cut(cluster, topic, FAR)
