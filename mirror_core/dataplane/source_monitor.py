@@ -19,6 +19,7 @@ import msgspec
 
 from mirror_core.dataplane.heartbeat_writer import HeartbeatWriter
 from mirror_core.dataplane.recovery_point import RecoveryPoints
+from mirror_core.decide.clock_skew import to_local_clock_ms
 from mirror_core.decide.filters import build_topic_filter
 from mirror_core.decide.forecast_accuracy import select_application_partitions
 from mirror_core.decide.mirror_snapshot import is_healthy
@@ -38,7 +39,7 @@ from mirror_core.model.source_observation import (
     PartitionTransaction,
     SourceObservation,
 )
-from mirror_core.model.timing import TIMEOUTS, now_ms
+from mirror_core.model.timing import TIMEOUTS, SteadyClock, now_ms
 from mirror_core.state.lease import HeldLease
 from mirror_core.state.mirror_link import MirrorLink
 
@@ -283,6 +284,7 @@ class ObservedSource:
 class SourceMonitor:
     def __init__(self, link: MirrorLink, previous: SourceObservation | None) -> None:
         self._link = link
+        self._clock = SteadyClock()
         self._observed = _restore_observed(previous) if previous else ObservedSource(link.mirror.name, {})
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -319,7 +321,7 @@ class SourceMonitor:
         described = self._describe(source)
         observed_source.forget_unknown()
         partitions = observed_source.get_known_partitions()
-        requested_ms = now_ms()
+        requested_ms = self._clock.now_ms()
         ongoing = self._find_open_transactions(source, {p.topic for p in partitions})
         if ongoing is not None:
             observed_source.update_open_transactions(requested_ms, ongoing)
@@ -327,7 +329,7 @@ class SourceMonitor:
             Partition(name, index): leader for name, t in described.items() for index, leader in t.partitions.items()
         }
         self._compare_epochs(source, leaders)
-        requested_ms = now_ms()
+        requested_ms = self._clock.now_ms()
         log_ends = list_available_offsets(source, partitions, OffsetPoint.HIGH_WATERMARK, topics=described)
         observed_source.update_ends(requested_ms, log_ends.offsets, log_ends.offline)
         observed_source.update_end_epochs(leaders, log_ends.offsets)
@@ -342,16 +344,16 @@ class SourceMonitor:
             else:
                 observed_source.forget_copied(positions)
                 observed_source.recovery_points.update_positions(positions)
-        observation, self.incomplete_since = (
-            observed_source.to_observation(),
-            observed_source.recovery_points.get_incomplete_since(),
-        )
+        set_by_ms = now_ms() - self._clock.now_ms()
+        observation = shift_times(observed_source.to_observation(), set_by_ms)
+        incomplete_since = observed_source.recovery_points.get_incomplete_since()
+        self.incomplete_since = {partition: at_ms + set_by_ms for partition, at_ms in incomplete_since.items()}
         with self._lock:
             self._unrecorded = self.newest_observation = observation
         return observation
 
     def _describe(self, source: ClusterClient) -> Mapping[str, TopicMetadata]:
-        started_at, requested_ms = time.monotonic(), now_ms()
+        started_at, requested_ms = time.monotonic(), self._clock.now_ms()
         if started_at >= self._list_topics_at:
             try:
                 described = source.metadata().topics
@@ -429,6 +431,26 @@ class SourceMonitor:
                         last_error = str(error)
                         _log.info("the source could not be looked at: %s", error, mirror=self._link.mirror.name)
                 pause = max(0.0, pause - (time.monotonic() - started_at))
+
+
+def shift_times(observation: SourceObservation, by_ms: int) -> SourceObservation:
+    """By a clock that is so much ahead."""
+    return replace(
+        observation,
+        at_ms=observation.at_ms + by_ms,
+        listed_ms=None if observation.listed_ms is None else observation.listed_ms + by_ms,
+        transactions_ms=None if observation.transactions_ms is None else observation.transactions_ms + by_ms,
+    )
+
+
+def _read_previous(lease: HeldLease, mirror: MirrorName) -> SourceObservation | None:
+    """By this machine's clock."""
+    previous = lease.state.source_observations.get(mirror)
+    appended_ms = lease.state.find_append_time_ms(previous)
+    if previous is None or appended_ms is None:
+        return previous
+    at_ms = to_local_clock_ms(previous.at_ms, lease.clock_ahead_ms, appended_ms)
+    return shift_times(previous, at_ms - previous.at_ms)
 
 
 def _restore_observed(previous: SourceObservation) -> ObservedSource:
@@ -516,7 +538,7 @@ def _set_part_end(part: PartitionTransaction, ends: Mapping[Partition, Offset]) 
 class SourceWatch:
     def __init__(self, link: MirrorLink, lease: HeldLease, report_line: Callable[[str], None]) -> None:
         self.heartbeat_writer = HeartbeatWriter(link, lease.lease.owner, report_line)
-        self.monitor = SourceMonitor(link, lease.state.source_observations.get(link.mirror.name))
+        self.monitor = SourceMonitor(link, _read_previous(lease, link.mirror.name))
         self._link = link
 
     def __enter__(self) -> SourceWatch:

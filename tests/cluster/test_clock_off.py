@@ -300,6 +300,36 @@ def test_the_next_data_plane_waits_as_long_as_the_last_one_copies_whose_clock_wa
         assert 20 < left_s < 63, "tasks of an epoch of 60 s still write"
 
 
+@pytest.mark.parametrize("hours", [2, -2])
+def test_ages_in_an_observation_are_no_longer_for_a_clock_that_was_set(
+    pair: Pair, tmp_path: Path, clock: ShiftedClock, hours: int
+) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = new_mirror(pair, tmp_path, topic)
+
+    def find_rate() -> float | None:
+        observation = mirrored.state.source_observations.get(mirrored.name)
+        return observation.offsets_per_s if observation else None
+
+    with driving(mirrored):
+        beating(mirrored, 2)
+        produce(pair.east, topic, 20)
+        wait_until(lambda: (find_rate() or 0) > 0.2, timeout_s=TIMEOUT_S, why="the rate is known")
+        clock.hours = hours
+        wait_until(
+            lambda: abs(mirrored.state.source_observations[mirrored.name].at_ms - now_ms()) < HOUR_S * 1000,
+            timeout_s=TIMEOUT_S,
+            why="it looks by the new clock",
+        )
+        observation = mirrored.state.source_observations[mirrored.name]
+        times_ms = [end.at_ms for _, end in observation.get_ends()]
+        times_ms += [at_ms for at_ms in (observation.listed_ms, observation.transactions_ms) if at_ms is not None]
+        assert all(0 <= observation.at_ms - at_ms < 300_000 for at_ms in times_ms), (observation.at_ms, times_ms)
+        assert (observation.offsets_per_s or 0) > 0.2, "the last minute has not become two hours"
+        clock.hours = 0
+
+
 def test_old_tasks_are_waited_for_though_the_clock_is_set_ahead_meanwhile(
     pair: Pair, tmp_path: Path, clock: ShiftedClock
 ) -> None:

@@ -73,8 +73,14 @@ def test_a_source_that_needs_long_to_tell_its_transactions_is_asked_for_them_sel
     assert source.asked == asked
 
 
+def set_clocks(monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:
+    monkeypatch.setattr(source_monitor, "now_ms", lambda: int(clock.now * 1000))
+    steady = SimpleNamespace(now_ms=lambda: int(clock.now * 1000))
+    monkeypatch.setattr(source_monitor, "SteadyClock", lambda: steady)
+
+
 def test_what_was_not_asked_for_again_is_as_old_as_it_is(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_monitor, "now_ms", lambda: int(source.now * 1000))
+    set_clocks(monkeypatch, source)
     look, source.takes_s = SourceMonitor(LINK, None), 3.0
     first = look.observe(EMPTY, cast("Any", None))
     source.now += 5.0
@@ -147,7 +153,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(source_monitor, "_list_open_transactions", lambda *_: {})
     monkeypatch.setattr(source_monitor, "list_available_offsets", offsets_of)
     monkeypatch.setattr(source_monitor, "time", SimpleNamespace(monotonic=lambda: made.now))
-    monkeypatch.setattr(source_monitor, "now_ms", lambda: int(made.now * 1000))
+    set_clocks(monkeypatch, made)
     return made
 
 
