@@ -93,9 +93,9 @@ def format_failure_reason(status: PartitionStatus) -> str | None:
 
 
 def _is_retry_due(status: PartitionStatus, at_ms: int) -> bool:
-    """Without a time: due now."""
+    """Without a time: due now. So is a time further away than any was: the clock was set back."""
     is_retried = status.kind in RETRIED_KINDS or _is_obstructed(status)
-    is_due = status.retry_at_ms is None or status.retry_at_ms <= at_ms
+    is_due = status.retry_at_ms is None or not 0 < status.retry_at_ms - at_ms <= RETRY_INTERVAL_S * 1000
     return status.state is PartitionState.FAILED and is_retried and is_due
 
 

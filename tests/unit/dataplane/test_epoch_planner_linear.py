@@ -62,6 +62,20 @@ def test_topics_that_were_all_refused_are_tried_again(partitions: list[Partition
     assert Name.compared < A_FEW * TOPICS
 
 
+@pytest.mark.parametrize(("left_ms", "is_due"), [(0, True), (1, False), (300_000, False), (7_200_000, True)])
+def test_a_partition_is_tried_again_though_the_clock_was_set_back(left_ms: int, is_due: bool) -> None:
+    partition = Partition("a", 0)
+    failed = PartitionStatus(
+        partition=partition,
+        state=PartitionState.FAILED,
+        source_topic_id="",
+        destination_topic_id="",
+        kind=FailureKind.REFUSED,
+        retry_at_ms=10_000_000 + left_ms,
+    )
+    assert bool(select_retries({partition: failed}, COPIED_STATES, 10_000_000, is_held=False)) is is_due
+
+
 def test_partitions_that_have_all_lost_their_leader_are_told(partitions: list[Partition]) -> None:
     memory = ObservedSource(MirrorName("m"), {})
     memory.update_ends(1, {}, partitions)
