@@ -16,7 +16,7 @@ from mirror_core.cli.output import print_line
 from mirror_core.kafka.config import Config, find_config, load_config
 from mirror_core.model.errors import Indeterminate, Refused
 from mirror_core.model.json_documents import JsonDocument, format_json
-from mirror_core.model.text import format_shell_command, format_time
+from mirror_core.model.text import format_items, format_shell_command, format_time
 from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
 from mirror_core.state.state_records import State
 
@@ -168,5 +168,4 @@ def print_facts(facts: Mapping[str, object]) -> None:
 def refuse_incomplete_list(noun: str, reasons: Sequence[str]) -> None:
     """Raises Indeterminate if a printed list may be incomplete."""
     if reasons:
-        listed = "".join(f"\n  - {reason}" for reason in reasons)
-        raise Indeterminate(f"there may be more {noun} than were listed:{listed}")
+        raise Indeterminate(f"there may be more {noun} than were listed:{format_items(reasons)}")

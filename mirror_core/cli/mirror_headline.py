@@ -23,7 +23,7 @@ _CONDUCTOR_TEXTS = {
 
 def list_headline(access: WriteAccess, mirror: Mirror) -> Iterator[str]:
     """Wrapped at words. Each command is on a line of its own, whole."""
-    yield wrap_text(_format_writers(access, mirror))
+    yield from wrap_text(_format_writers(access, mirror)).split("\n")
     text, commands = _find_advice(access, mirror)
     if text:
         yield wrap_text(f"Do: {text}", indent="    ")

@@ -13,7 +13,7 @@ from typing import Final, TextIO
 
 import typer
 
-from mirror_core.model.text import escape_invisible, escape_invisible_lines
+from mirror_core.model.text import escape_invisible, escape_invisible_lines, indent_further_lines
 
 MAX_LINE_WIDTH: Final = 80
 """Longer lines are hard to read, and a serial console, a jump host and a phone show no more."""
@@ -30,7 +30,7 @@ def print_document(text: str) -> None:
 
 
 def fit_lines(text: str, stream: TextIO, indent: str | None = None) -> str:
-    text = escape_invisible_lines(text)
+    text = indent_further_lines(escape_invisible_lines(text))
     if not stream.isatty():
         return text
     return "\n".join(line for whole in text.split("\n") for line in _fit_line(whole, indent))

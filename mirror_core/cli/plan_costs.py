@@ -94,7 +94,8 @@ def confirm_costs(plan: Plan, mirror: Mirror, question: str, *, yes: bool, as_js
         print_given_up([(plan, mirror)], as_json=as_json)
         require_typed_name(plan.mirror, yes)
     else:
-        print_line(f"\n{plan.kind.capitalize()} of {plan.mirror}, planned:", err=as_json)
+        print_line("", err=as_json)
+        print_line(f"{plan.kind.capitalize()} of {plan.mirror}, planned:", err=as_json)
         print_costs(plan, mirror, err=as_json)
         require_confirmation(question, yes)
 
@@ -105,5 +106,6 @@ def print_given_up(plans: Iterable[tuple[Plan, Mirror]], *, as_json: bool) -> No
             f"UNPLANNED failover of {plan.mirror}: {mirror.source} is given up, and {mirror.destination} is promoted"
             " with what it has."
         )
-        print_line(f"\n{wrap_text(headline)}", err=as_json)
+        for line in ["", *wrap_text(headline).split("\n")]:
+            print_line(line, err=as_json)
         print_costs(plan, mirror, err=as_json)

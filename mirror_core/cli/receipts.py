@@ -27,6 +27,7 @@ from mirror_core.mirrors.receipt_maintenance import compact_receipts as compact_
 from mirror_core.mirrors.receipt_maintenance import rebuild_receipts as rebuild_receipts
 from mirror_core.model.errors import Indeterminate
 from mirror_core.model.json_documents import JsonDocument, prints_json
+from mirror_core.model.text import format_items
 
 receipts_app = typer.Typer(no_args_is_help=True, help="What vouches for a copy: put together, or stored anew.")
 
@@ -92,7 +93,7 @@ def compact(
         if compaction.files:
             print_table("put together", ("day", "files before", "now"), [(d, *n) for d, n in compaction.files.items()])
     if compaction.troubled:
-        listed = "".join(f"\n  - {day}: {path}" for day, path in compaction.troubled.items())
+        listed = format_items(f"{day}: {path}" for day, path in compaction.troubled.items())
         raise Indeterminate(
             f"mirror {name}: {len(compaction.troubled)} days stay as they are, since receipts were lost, altered or are"
             f" not ours; `mirrorbook receipts rebuild {name}` looks at what they vouched for:{listed}"

@@ -50,7 +50,7 @@ from mirror_core.mirrors.mirror_fleet import Fleet, FleetMember
 from mirror_core.model.errors import BadRequest, PartitionFailed
 from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.names import MirrorName
-from mirror_core.model.text import format_bytes, parse_bytes_per_s
+from mirror_core.model.text import format_bytes, format_items, parse_bytes_per_s
 
 _TERMINAL_S: Final = 0.5
 _PLAIN_S: Final = 5.0
@@ -150,9 +150,9 @@ def replicate_mirrors(
             fleet.run()
     failed = [f"{m.name}: {p}: {reason}" for m in members for p, reason in sorted(m.failed.items())]
     if failed:
-        listed = "".join(f"\n  - {line}" for line in failed)
         raise PartitionFailed(
-            f"{len(failed)} partitions FAILED; `mirrorbook mirror recover` shows what can be done about each:{listed}"
+            f"{len(failed)} partitions FAILED; `mirrorbook mirror recover` shows what can be done about each:"
+            f"{format_items(failed)}"
         )
 
 

@@ -22,7 +22,7 @@ from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import HeldDeletion, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.task_messages import AlignedPartition, PartitionFailure, TaskReport, TrimmedRange
-from mirror_core.model.text import format_duration_ms
+from mirror_core.model.text import format_duration_ms, format_items
 from mirror_core.model.timing import now_ms
 from mirror_core.state.lease import HeldLease
 from mirror_core.state.mirror_link import MirrorLink
@@ -298,7 +298,7 @@ def format_wait_reasons(reasons: Iterable[str]) -> tuple[str, ...]:
 def raise_if_failed(summary: ReplicationSummary) -> None:
     """Raises PartitionFailed, or Indeterminate for topics that may not exist any more."""
     if summary.failed:
-        listed = "".join(f"\n  - {partition}: {reason}" for partition, reason in sorted(summary.failed.items()))
+        listed = format_items(f"{partition}: {reason}" for partition, reason in sorted(summary.failed.items()))
         raise PartitionFailed(
             f"{len(summary.failed)} partitions FAILED; `mirrorbook mirror recover` shows what can be done about each:"
             f"{listed}"

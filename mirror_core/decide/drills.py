@@ -34,6 +34,7 @@ from mirror_core.model.run import (
     find_last_begun,
     list_newest_first,
 )
+from mirror_core.model.text import format_items
 
 MAX_KEPT_RUNS: Final = 20
 """Drill runs per mirror that a state topic keeps."""
@@ -173,7 +174,7 @@ def summarize_failed_drills(mirror: str, outcomes: Mapping[RunMode, str | Mirror
     failed = [outcome for outcome in outcomes.values() if isinstance(outcome, MirrorError)]
     if not failed or len(outcomes) == 1:
         return next(iter(failed), None)
-    text = "".join(f"\n  - {mode}: {_format_outcome(outcome)}" for mode, outcome in outcomes.items())
+    text = format_items(f"{mode}: {_format_outcome(outcome)}" for mode, outcome in outcomes.items())
     error_class = Unreachable if all(error.retryable for error in failed) else MirrorError
     return error_class(f"drill of mirror {mirror}: {len(failed)} of {len(outcomes)} failed:{text}")
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
+from mirror_core.model.text import format_items
+
 _NO_REFUSALS: Final[Mapping[Any, RemoteFault]] = MappingProxyType({})
 
 
@@ -36,7 +38,7 @@ class Refused(MirrorError):
         self.findings = tuple(reasons)
         """Findings, where rules refused; else words."""
         self.reasons = tuple(map(str, self.findings))
-        super().__init__(summary + ":" + "".join(f"\n  - {reason}" for reason in self.reasons))
+        super().__init__(f"{summary}:{format_items(self.reasons)}")
 
 
 class HeldByRun(Refused):

@@ -11,8 +11,6 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Final
 
-from mirror_core.model.errors import BadRequest
-
 
 def escape_invisible(text: str) -> str:
     r"""One line, with invisible characters and cursor controls written out: `\x1b`, `\n`, `\u202e`.
@@ -27,6 +25,17 @@ def escape_invisible(text: str) -> str:
 def escape_invisible_lines(text: str) -> str:
     """Keeps line breaks."""
     return "\n".join(escape_invisible(line) for line in text.split("\n"))
+
+
+def format_items(items: Iterable[object]) -> str:
+    """A list below a sentence. Further lines of an item, as of an error with a list of its own, are indented more."""
+    return "".join("\n  - " + escape_invisible_lines(str(item)).replace("\n", "\n    ") for item in items)
+
+
+def indent_further_lines(text: str) -> str:
+    """Where they are not indented: no name with a line break looks like a line of ours."""
+    first, *further = text.split("\n")
+    return "\n".join([first, *(line if line[:1] in ("", " ") else f"  {line}" for line in further)])
 
 
 def _escape_char(char: str) -> str:
@@ -140,6 +149,8 @@ def format_bytes(value: float) -> str:
 
 def parse_bytes_per_s(text: str) -> int:
     """Accepts 50MB/s, never a number without a unit: 50 was meant as MB. BadRequest lists the forms."""
+    from mirror_core.model.errors import BadRequest  # late: errors list their reasons by this module
+
     match = _RATE_PATTERN.fullmatch(text)
     factor = BYTE_UNITS.get(match[2]) if match else None
     if match is None or factor is None:

@@ -37,6 +37,7 @@ from mirror_core.kafka.topics import BROKER_TIME_CONFIGS, NewTopic, create_topic
 from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.run import StepEvidence
+from mirror_core.model.text import format_items
 from mirror_core.model.timing import TIMEOUTS
 
 GROUP_RECORDS: Final = 4
@@ -286,9 +287,7 @@ def run_canary(config: ClusterConfig, mirror: MirrorName, payload: str, topics: 
     problem_lines = list(list_canary_problems(availability, trials))
     if problem_lines:
         error_class = Unreachable if availability.unavailable_leaders else RemoteFault
-        raise error_class(
-            f"cluster {config.name}: the canary failed:" + "".join(f"\n  - {line}" for line in problem_lines)
-        )
+        raise error_class(f"cluster {config.name}: the canary failed:{format_items(problem_lines)}")
     if is_untried(trials):
         raise MissingPermission(f"cluster {config.name}, topic {topic}: nothing could be tried: {trials[0].reason}")
     return {**build_canary_evidence(availability, trials), **({"left behind": cleanup_error} if cleanup_error else {})}

@@ -60,6 +60,7 @@ from mirror_core.model.run import (
     find_last_begun,
     shorten_hash,
 )
+from mirror_core.model.text import format_items
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.conductor import SetMembership, process_caches
 from mirror_core.runbook.evidence_bundle import copy_page_or_report
@@ -508,8 +509,7 @@ class SetFailover:
         return result_lines
 
     def _make_error(self, lines: Iterable[str]) -> SetFailed:
-        listed = "".join(f"\n  - {line}" for line in lines)
-        return SetFailed(f"failover of set {self.mirror_set.name}: not all of it was moved:{listed}")
+        return SetFailed(f"failover of set {self.mirror_set.name}: not all of it was moved:{format_items(lines)}")
 
     def _to_members(
         self, member_runs: Mapping[MirrorName, MemberRun], failed: Mapping[MirrorName, MirrorError]

@@ -20,6 +20,7 @@ from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, Mis
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import DRILL_PREFIX, ClusterName, MirrorName
+from mirror_core.model.text import format_items
 from mirror_core.model.timing import CLOCK_TIMEOUT_S, TIMEOUTS, now_ms
 from mirror_core.state.state_records import State
 from mirror_core.state.state_topic import read_state
@@ -85,7 +86,7 @@ def find_mirror_link(config: Config, name: str) -> tuple[MirrorLink, State]:
         if mirror is not None:
             stray.append(_make_stray_error(cluster, mirror))
         known_mirrors |= {known.name for known in result.mirrors.values() if known.destination == cluster}
-    reasons = "".join(f"\n  - {reason}" for reason in sorted(map(str, (*unread, *stray))))
+    reasons = format_items(sorted(map(str, (*unread, *stray))))
     if unread:
         # People mend passwords; clusters may come back.
         kind = BadRequest if any(isinstance(e, BadRequest | MissingPermission) for e in unread) else Indeterminate

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mirror_core.decide.drills import is_drill_mirror
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, Unreachable
 from mirror_core.model.mirror import DesiredState
+from mirror_core.model.text import format_items
 from mirrorbook_airflow.airflow_variables import CLUSTERS_VARIABLE, list_clusters, update_form_names
 from mirrorbook_airflow.hooks import list_unusable_connections, provide_config
 
@@ -164,4 +165,4 @@ def find_mirror(mirror: str) -> tuple[MirrorLink, State]:
     except (BadRequest, Indeterminate) as error:
         if not (unusable := list_unusable_connections(path)):
             raise
-        raise type(error)("".join([str(error), *(f"\n  - {why}" for why in unusable.values())])) from None
+        raise type(error)(f"{error}{format_items(unusable.values())}") from None

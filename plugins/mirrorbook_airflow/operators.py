@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from mirror_core.model.errors import BadRequest, HeldByRun, LostOwnership, Refused
 from mirror_core.model.names import MirrorName
 from mirror_core.model.parity_verdict import ParityVerdict
-from mirror_core.model.text import escape_invisible
+from mirror_core.model.text import escape_invisible, format_items
 from mirror_core.model.timing import now_ms
 from mirrorbook_airflow.airflow_variables import add_clusters, add_form_mirror
 from mirrorbook_airflow.asset_events import PROVED_ALIAS, READY_ALIAS, SYNCED_ALIAS, emit_event
@@ -195,7 +195,7 @@ class CheckClusters(BaseOperator):
         with airflow_errors():
             silent = list_silent_clusters()
         if silent:
-            listed = "".join(f"\n  - {name}: {escape_invisible(why)}" for name, why in sorted(silent.items()))
+            listed = format_items(f"{name}: {why}" for name, why in sorted(silent.items()))
             raise AirflowException(f"mirrors towards these clusters were not looked at:{listed}")  # perhaps it passes
 
 
@@ -248,7 +248,7 @@ class CheckParity(MirrorOperator):
                 *result.unmet_expectations,
                 *result.reasons,
             ]
-            listed = "".join(f"\n  - {line}" for line in details[:MAX_LOGGED_FINDINGS])
+            listed = format_items(details[:MAX_LOGGED_FINDINGS])
             raise AirflowFailException(f"parity of mirror {self.mirror}: {result.verdict}; {where}{listed}")
         if not scope.left_out:
             self.emit_done(context, at_ms=begun_ms, partitions=len(scope.ranges), report=result.report)
@@ -285,7 +285,7 @@ class CheckMirror(MirrorOperator):
         self.log.info("%s; tiers: %s", result.verdict, ", ".join(result.tiers) or "none")
         where = _log_report_path(self, ReportKind.CHECK, folder, result.report)
         if result.verdict is not ParityVerdict.PASSED:
-            listed = "".join(f"\n  - {escape_invisible(line)}" for line in result.unmet[:MAX_LOGGED_FINDINGS])
+            listed = format_items(result.unmet[:MAX_LOGGED_FINDINGS])
             raise AirflowFailException(f"check of mirror {self.mirror}: {result.verdict}; {where}{listed}")
         self.emit_done(context, at_ms=begun_ms, report=result.report)
         return result.report
@@ -329,7 +329,7 @@ class CompactReceipts(MirrorOperator):
         for day, (before, after) in done.files.items():
             self.log.info("%s: %d files are %d now", day, before, after)
         if done.troubled:
-            listed = "".join(f"\n  - {day}: {path}" for day, path in done.troubled.items())
+            listed = format_items(f"{day}: {path}" for day, path in done.troubled.items())
             raise AirflowFailException(
                 f"receipts of mirror {self.mirror} were lost, altered or are not ours; `mirrorbook receipts rebuild "
                 f"{self.mirror}` looks at what they vouched for:{listed}"

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.model.text import escape_invisible, escape_invisible_lines
+from mirror_core.model.errors import Refused
+from mirror_core.model.text import escape_invisible, escape_invisible_lines, format_items, indent_further_lines
 
 
 @pytest.mark.parametrize(
@@ -39,3 +40,17 @@ def test_everything_that_is_shown_can_be_seen_and_encoded(text: str) -> None:
 
 def test_a_message_of_ours_keeps_its_lines() -> None:
     assert escape_invisible_lines("refused:\n  - group a\x1b[2J") == "refused:\n  - group a\\x1b[2J"
+
+
+def test_no_name_with_a_line_break_looks_like_an_item_of_a_list_or_a_line_of_ours() -> None:
+    forged = "g\n  - nothing is lost\nhash: forged\x1b[2J"
+    assert format_items(["a", forged]) == ("\n  - a\n  - g\n      - nothing is lost\n    hash: forged\\x1b[2J")
+    assert str(Refused("mirror m", [forged])).splitlines() == [
+        "mirror m:",
+        "  - g",
+        "      - nothing is lost",
+        "    hash: forged\\x1b[2J",
+    ]
+    nested = Refused("set s", [Refused("mirror m", ["topic t is missing"])])
+    assert str(nested) == "set s:\n  - mirror m:\n      - topic t is missing"
+    assert indent_further_lines("run: r\nhash: forged\n\n  - as it was") == "run: r\n  hash: forged\n\n  - as it was"
