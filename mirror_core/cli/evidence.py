@@ -50,8 +50,8 @@ class VerifyDocument(JsonDocument, frozen=True, kw_only=True):
     """A bundle's verdict, and what is wrong with it."""
 
     run: str
-    verdict: RunConclusion
-    """Derived from the entries."""
+    verdict: RunConclusion | None
+    """Derived from the entries. Null: `flaws` say why nothing in it can be relied on."""
     why: str
     """Why it is no better."""
     approved_by: str
@@ -159,7 +159,9 @@ def _to_facts(verification: BundleVerification) -> dict[str, object]:
     return {
         "run": verification.run,
         "verdict": (
-            verification.verdict if not verification.reason else f"{verification.verdict}: {verification.reason}"
+            "none: nothing in it can be relied on"
+            if verification.verdict is None
+            else f"{verification.verdict}: {verification.reason}".removesuffix(": ")
         ),
         "approved by": verification.approved_by or "nobody was asked",
         "entries": verification.entries,

@@ -120,6 +120,7 @@ def _read_key_file(path: Path, key_kind: str) -> bytes:
 BUNDLE_SCHEMA: Final = "mirrorbook/evidence/1"
 PLAN_FILE, ENTRIES_FILE, HEAD_FILE = "plan.json", "entries.jsonl", "head.json"
 _BUNDLE_FILES: Final = frozenset({PLAN_FILE, ENTRIES_FILE, HEAD_FILE})
+_NO_PLAIN_FILE: Final = "it is not a plain file"
 BUNDLE_ADVICE: Final = "make room and rights there, then `mirrorbook evidence write`"
 
 
@@ -235,7 +236,8 @@ Decoded = TypeVar("Decoded")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleVerification:
     run: str
-    verdict: RunConclusion
+    verdict: RunConclusion | None
+    """Unknown with any flaw."""
     reason: str
     approved_by: str
     entries: int
@@ -271,7 +273,7 @@ def verify_bundle(
     lines = _read_lines(folder / ENTRIES_FILE, flaws_found)
     entries = list(_parse_entries(lines, flaws_found))
     if head is None or plan is None or len(entries) < len(lines) or not entries:
-        return _to_verification(head, entries, RunConclusion.UNFINISHED, "it cannot be read", None, flaws_found)
+        return _to_verification(head, entries, RunConclusion.UNFINISHED, "", None, flaws_found)
     flaws_found += _find_head_flaws(folder, head, key, run)
     if (head.entries, head.hash) != (len(lines), get_head_hash(lines)):
         head_text = f"it stands for {head.entries} entries, the last of hash {head.hash[:12]}"
@@ -310,8 +312,8 @@ def _to_verification(
 ) -> BundleVerification:
     return BundleVerification(
         run=head.run if head else "unknown",
-        verdict=verdict,
-        reason=reason,
+        verdict=None if flaws_found else verdict,
+        reason="" if flaws_found else reason,
         approved_by=str(entries[0].body.get("approved_by", "")) if entries else "",
         entries=len(entries),
         files=sum(entry.kind is AuditEntryKind.FILE for entry in entries),
@@ -323,7 +325,7 @@ def _to_verification(
 def _find_head_flaws(folder: Path, head: BundleHead, key: PublicKey | None, run: str | None) -> Iterator[AuditFlaw]:
     if head.schema != BUNDLE_SCHEMA:
         yield AuditFlaw(HEAD_FILE, f"it is of form {head.schema!r}, this Mirrorbook knows {BUNDLE_SCHEMA!r}")
-    if (folder / HEAD_FILE).read_text(encoding="utf-8") != to_canonical_json(head):
+    if (folder / HEAD_FILE).read_bytes() != to_canonical_json(head).encode():
         yield AuditFlaw(HEAD_FILE, "it does not look as it was written")
     if run is not None and head.run != run:
         yield AuditFlaw(HEAD_FILE, f"it is of run {head.run}")
@@ -372,7 +374,7 @@ def _find_file_flaws(folder: Path, entries: Sequence[AuditEntry], left_out: list
         elif name not in expected:
             yield AuditFlaw(name, "it is none of the bundle's")
         elif present[name].is_symlink() or not present[name].is_file():
-            yield AuditFlaw(name, "it is not a plain file")
+            yield AuditFlaw(name, _NO_PLAIN_FILE)
         elif (present[name].stat().st_size, compute_sha256(present[name])) != (
             expected[name].size,
             expected[name].sha256,
@@ -380,9 +382,17 @@ def _find_file_flaws(folder: Path, entries: Sequence[AuditEntry], left_out: list
             yield AuditFlaw(name, "it was altered")
 
 
+def _is_plain_file(path: Path) -> bool:
+    """A link may lead to another file at the next look; a pipe is never at its end."""
+    return path.is_file() and not path.is_symlink()
+
+
 def _read_lines(path: Path, flaws_found: list[AuditFlaw]) -> list[str]:
+    if not _is_plain_file(path):
+        flaws_found.append(AuditFlaw(path.name, _NO_PLAIN_FILE))
+        return []
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes().decode()  # line breaks as they are: each byte counts
     except (OSError, UnicodeDecodeError) as error:
         flaws_found.append(AuditFlaw(path.name, f"cannot be read: {type(error).__name__}"))
         return []
@@ -395,14 +405,17 @@ def _parse_entries(lines: Sequence[str], flaws_found: list[AuditFlaw]) -> Iterat
     for number, line in enumerate(lines):
         try:
             yield msgspec.json.decode(line, type=AuditEntry)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             flaws_found.append(AuditFlaw(f"entry {number}", f"cannot be read: {error}"))
             return
 
 
 def _read_json(path: Path, document_type: type[Decoded], flaws_found: list[AuditFlaw]) -> Decoded | None:
+    if not _is_plain_file(path):
+        flaws_found.append(AuditFlaw(path.name, _NO_PLAIN_FILE))
+        return None
     try:
         return msgspec.json.decode(path.read_bytes(), type=document_type)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
         flaws_found.append(AuditFlaw(path.name, f"cannot be read: {error}"))
         return None

@@ -15,7 +15,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
 
-from mirror_core.decide.audit_log_check import RunConclusion
+from mirror_core.decide.audit_log_check import AuditFlaw, RunConclusion
 from mirror_core.decide.drills import MAX_KEPT_RUNS, to_drill_name
 from mirror_core.evidence.signed_bundle import (
     ENTRIES_FILE,
@@ -115,7 +115,8 @@ def test_every_byte_counts(desk: Desk, ours: Keys) -> None:
                 altered[at] ^= bit
                 (desk.folder / name).write_bytes(altered)
                 assert verify_bundle(desk.folder, ours.public).flaws, f"{name}, byte {at}: {whole[at : at + 1]!r}"
-        for other in (whole[:-1], whole + b"\n", whole + whole, b""):
+        ends = [whole.replace(b"\n", end) for end in (b"\r\n", b"\r") if b"\n" in whole]
+        for other in (whole[:-1], whole + b"\n", whole + whole, b"", *ends):
             (desk.folder / name).write_bytes(other)
             assert verify_bundle(desk.folder, ours.public).flaws, f"{name}: {len(other)} bytes"
         (desk.folder / name).write_bytes(whole)
@@ -132,6 +133,34 @@ def test_a_signature_that_is_written_in_another_way_is_none(desk: Desk, ours: Ke
     for digit in set(digits) - {last}:
         path.write_text(whole.replace(f"{last}==", f"{digit}=="), encoding="utf-8")
         assert verify_bundle(desk.folder, ours.public).flaws, f"{digit} in place of {last}"
+
+
+@pytest.mark.parametrize("name", [HEAD_FILE, ENTRIES_FILE, PLAN_FILE])
+def test_what_is_not_as_it_was_written_is_named_and_has_no_verdict(
+    desk: Desk, ours: Keys, tmp_path: Path, name: str
+) -> None:
+    """Who reads the verdict only must not be told "proved equal" by a bundle that was altered."""
+    path, elsewhere, no_plain_file = (
+        desk.folder / name,
+        tmp_path / "elsewhere",
+        AuditFlaw(name, "it is not a plain file"),
+    )
+    whole, deep = path.read_bytes(), b'{"x":' * 100_000
+    for garbage in (deep, b"\n".join([whole, deep, b""]), whole.replace(b"}", b',"x":"\xff"}', 1)):
+        path.write_bytes(garbage)
+        found = verify_bundle(desk.folder, ours.public)
+        assert (found.verdict, found.key) == (None, None)
+        assert found.flaws
+    elsewhere.write_bytes(whole)
+    path.unlink()
+    path.symlink_to(elsewhere)
+    found = verify_bundle(desk.folder, ours.public)
+    assert (found.verdict, found.key) == (None, None), "it may lead to another file at the next look"
+    assert no_plain_file in found.flaws
+    path.unlink()
+    if name != HEAD_FILE:
+        os.mkfifo(path)
+        assert no_plain_file in verify_bundle(desk.folder, ours.public).flaws
 
 
 def test_files_that_are_missing_added_or_links_are_named(desk: Desk, ours: Keys, tmp_path: Path) -> None:
