@@ -91,9 +91,10 @@ class DatagramReceiver:
         self._newest_epoch = max(self._newest_epoch, epoch)
         return DriverAddress(host=self._host, port=self._address[1], token=derive_token(self._key, epoch))
 
-    def stop_tasks(self) -> None:
-        """Asks each task that reports from now on to end. Tasks report every second."""
+    def stop_tasks(self) -> bool:
+        """Asks each task that reports from now on to end. Tasks report every second. False: none ever reported."""
         self._is_stopping = True
+        return bool(self._last_numbers)
 
     def handle(self, packet: bytes) -> bytes | None:
         """The response, b"" without one; None when the datagram is not ours."""

@@ -228,8 +228,8 @@ class Replication:
                 try:
                     yield runner
                 finally:
-                    self._channel.stop_tasks()
-                    runner.close()  # while tasks can be asked to end
+                    # While tasks can be asked to end. Where no datagram ever came, none would hear it.
+                    runner.close(are_asked=self._channel.stop_tasks())
         except LostOwnership:
             is_lost = True
             raise

@@ -43,8 +43,8 @@ class Runner(Protocol):
     def folder(self, place: str) -> Folder:
         """Raises BadRequest when the runner does not reach it."""
 
-    def close(self) -> None:
-        """Waits until tasks have ended. A second call does nothing."""
+    def close(self, *, are_asked: bool = False) -> None:
+        """Waits until tasks have ended. A second call does nothing. `are_asked`: they hear that they should end."""
 
 
 _ROUND_S: Final = 10.0
@@ -80,7 +80,7 @@ class LocalRunner:
     def folder(self, place: str) -> Folder:
         return open_local_folder(place)
 
-    def close(self) -> None:
+    def close(self, *, are_asked: bool = False) -> None:
         self._is_cancelled.set()
         self._pool.shutdown(wait=True)
 

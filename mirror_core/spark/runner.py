@@ -101,13 +101,13 @@ class SparkRunner:
     def folder(self, location: str) -> Folder:
         return HadoopFolder(self._context, location) if is_url(location) else open_local_folder(location)
 
-    def close(self) -> None:
+    def close(self, *, are_asked: bool = False) -> None:
         """Tasks that were asked to end finish batches in flight and report. Others are cancelled, and their futures
         fail."""
         with self._lock:
             self._closed = True
             jobs = dict(self._jobs)
-        wait(jobs.values(), timeout=_STOP_WAIT_S)
+        wait(jobs.values(), timeout=_STOP_WAIT_S if are_asked else 0)
         for group, job in jobs.items():
             if not job.done():
                 self._cancel_group(group)

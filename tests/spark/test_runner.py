@@ -223,7 +223,7 @@ def test_tasks_that_are_asked_to_end_finish_and_report_before_the_runner_closes(
         waiting = runner.submit(bench.epoch(1, start_ms=now_ms + 50_000))
         wait_until(lambda: progress.totals().records >= 600, timeout_s=TIMEOUT_S, why="epoch 0 copies")
         channel.stop_tasks()
-        runner.close()
+        runner.close(are_asked=True)
     assert spans(running.result(0)) == [(0, 0, 300), (1, 0, 300)]
     assert all(receipt.first == receipt.next for report in waiting.result(0) for receipt in report.receipts)
     bench.check(300)
