@@ -493,8 +493,18 @@ class BrokerStartDecision:
 class RecordedMirrors:
     mirrors: tuple[Mirror, ...]
     pending_fences: Mapping[MirrorName, PendingFence]
-    deleted_before: int = 0
+    log_start_offset: int = 0
     """First offset of the state topic. Above 0, a pending fence may have been deleted."""
+    state_topic_id: str = ""
+    """Empty: unknown."""
+
+    def explain_forgotten_fence(self, mirror: Mirror) -> str:
+        """Why it may have forgotten a fence of its mirror; empty: it has not."""
+        if self.log_start_offset:
+            return f"brokers deleted what its state topic held before offset {self.log_start_offset:,}"
+        if not mirror.is_recorded_in(self.state_topic_id):
+            return "its state topic is another one than the one in which the mirror was recorded"
+        return ""
 
 
 def decide_broker_start(
@@ -518,8 +528,10 @@ def decide_broker_start(
         return BrokerStartDecision(BrokerStartGate.UNKNOWN, " ".join(_format_unknown(cluster, name, others)))
     for mirror, pending_fence in mirror_fences:
         recorded = others[mirror.destination]
-        if pending_fence is None and isinstance(recorded, RecordedMirrors) and recorded.deleted_before:
-            return BrokerStartDecision(BrokerStartGate.UNKNOWN, _format_forgotten(mirror, recorded.deleted_before))
+        if pending_fence is not None or isinstance(recorded, str):
+            continue
+        if reason := recorded.explain_forgotten_fence(mirror):
+            return BrokerStartDecision(BrokerStartGate.UNKNOWN, _format_forgotten(mirror, reason))
     return BrokerStartDecision(
         BrokerStartGate.OPEN, " ".join(_format_open(mirror, pending_fence) for mirror, pending_fence in mirror_fences)
     )
@@ -540,10 +552,10 @@ def _format_blocked(mirror: Mirror, pending_fence: PendingFence) -> str:
     )
 
 
-def _format_forgotten(mirror: Mirror, deleted_before: int) -> str:
+def _format_forgotten(mirror: Mirror, reason: str) -> str:
     return (
-        f"{mirror.destination} remembers no failover of mirror {mirror.name}, but brokers deleted what its state topic"
-        f" held before offset {deleted_before:,}: it may have forgotten one. See `mirrorbook readiness {mirror.name}`."
+        f"{mirror.destination} remembers no failover of mirror {mirror.name}, but {reason}: it may have forgotten one."
+        f" See `mirrorbook readiness {mirror.name}`."
     )
 
 

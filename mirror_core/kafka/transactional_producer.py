@@ -16,9 +16,10 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, NoReturn, TypeVar
 
 from kio.schema.add_partitions_to_txn.v2.request import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from kio.schema.add_partitions_to_txn.v2.response import AddPartitionsToTxnResponse
@@ -43,7 +44,13 @@ from mirror_core.kafka.error_mapping import (
     to_error_code,
 )
 from mirror_core.kafka.fetch_link import FetchLink
-from mirror_core.kafka.transactions import DecidedTransaction, find_decided_transaction, write_final_marker
+from mirror_core.kafka.leader_epochs import list_epoch_ends
+from mirror_core.kafka.transactions import (
+    DecidedTransaction,
+    end_hanging_transactions,
+    find_decided_transaction,
+    write_final_marker,
+)
 from mirror_core.model.errors import (
     AuthenticationFailed,
     BadRequest,
@@ -82,6 +89,22 @@ RETRIED_TXN_CODES: Final = RETRIABLE_CODES | {
 T = TypeVar("T")
 
 
+class WrittenLog(NamedTuple):
+    """The log that an owner has written, and where its last batch ended."""
+
+    topic_id: str
+    leader_epoch: int
+    """When that batch was appended."""
+    end: int
+
+
+UNWRITTEN_LOG: Final = WrittenLog("", -1, 0)
+
+
+class LogReplaced(RemoteFault):
+    """Records that an owner has written are gone: it must not go on by what it knows."""
+
+
 class ProducerFenced(Exception):
     """Taken over, or ended by brokers: the codes are the same."""
 
@@ -97,6 +120,8 @@ class TransactionBrokers:
         self._where = where
         self._coordinator = self._leader = -1
         """Broker ids; -1: unknown."""
+        self._topic_id, self._leader_epoch = "", -1
+        """As of the leader."""
         self._may_arrive_late = False
         """A request was repeated: its first copy may still reach a broker."""
 
@@ -138,6 +163,8 @@ class TransactionBrokers:
             topic = self._client.metadata([self._partition.topic]).topics.get(self._partition.topic)
             leader = topic.partitions.get(self._partition.index) if topic else None
             self._leader = leader.broker if leader else -1
+            if topic is not None and leader is not None:
+                self._topic_id, self._leader_epoch = topic.id, leader.epoch
         return self._leader
 
     def _call_broker(self, broker: int, limit_s: float, exchange: Callable[[Connection], T]) -> T:
@@ -229,8 +256,16 @@ class TransactionalProducer(TransactionBrokers):
     """Not thread-safe. `where` begins error messages."""
 
     def __init__(
-        self, cluster: ClusterConfig, transactional_id: str, partition: Partition, *, transaction_ms: int, where: str
+        self,
+        cluster: ClusterConfig,
+        transactional_id: str,
+        partition: Partition,
+        *,
+        transaction_ms: int,
+        where: str,
+        written_log: WrittenLog = UNWRITTEN_LOG,
     ) -> None:
+        """`written_log`: of the same owner, by a producer before this one."""
         super().__init__(cluster, transactional_id, partition, where)
         self._first_id = transactional_id
         self.number = 0
@@ -239,8 +274,7 @@ class TransactionalProducer(TransactionBrokers):
         self._transaction_ms = transaction_ms
         self._producer_id_epoch = (-1, -1)
         """Id and epoch."""
-        self._log_end = 0
-        """At least, by what this owner appended."""
+        self.written_log = written_log
         self._replaced_log = ""
         """Error message, if it is not the log that this owner has written."""
         self._sequence = 0
@@ -249,6 +283,7 @@ class TransactionalProducer(TransactionBrokers):
     def take_over(self, timeout_s: float, number: int = 0) -> None:
         """This number, or the next usable. Aborts the owner's open transaction and fences the owner."""
         deadline = time.monotonic() + timeout_s
+        self._end_hanging_transactions(min(deadline, time.monotonic() + _RESPONSE_TIMEOUT_S))
         while True:
             self.number, self.is_exhausted = number, False
             self._id = f"{self._first_id}~{number}" if number else self._first_id
@@ -260,6 +295,16 @@ class TransactionalProducer(TransactionBrokers):
                 self._end_stuck_transaction(stuck.transaction)
                 number += 1
 
+    def _end_hanging_transactions(self, deadline: float) -> None:
+        """Before the coordinator forgets how they ended. Without rights, or a leader, they stay as they are."""
+
+        def attempt(_: float) -> tuple[None, ErrorCode]:
+            end_hanging_transactions(self._client, self._partition)
+            return None, ErrorCode.none
+
+        with suppress(MissingPermission, Unreachable):
+            self._retry_until("take over", attempt, deadline)
+
     def write(self, rows: Iterable[KeyValueRow], timeout_s: float) -> None:
         """All or none. Raises ProducerFenced, ForeignAbort or TransactionalIdExhausted.
 
@@ -268,7 +313,7 @@ class TransactionalProducer(TransactionBrokers):
         if self._phase is not _TransactionPhase.IDLE:
             raise RuntimeError("the transaction before was not settled")
         if self._replaced_log:
-            raise RemoteFault(self._replaced_log)
+            raise LogReplaced(self._replaced_log)
         if self._may_arrive_late:  # fences late copies of earlier requests (KIP-360)
             self._phase = _TransactionPhase.OPEN
             self.finish_transaction(timeout_s)
@@ -282,7 +327,7 @@ class TransactionalProducer(TransactionBrokers):
         try:
             self._add_partition(deadline)
             appended = self._append_as_owner(batches, min(deadline, time.monotonic() + _APPEND_TIMEOUT_S))
-            self._check_same_log(appended)
+            self._note_appended(appended)
         except RemoteFault:
             self._abort(min(timeout_s, _ABORT_TIMEOUT_S))  # an open transaction hides others' records
             raise
@@ -293,15 +338,35 @@ class TransactionalProducer(TransactionBrokers):
         if not committed:
             raise ForeignAbort
 
-    def _check_same_log(self, appended: Sequence[range]) -> None:
-        """What this owner knows is missing in a topic that was created anew."""
-        if appended and appended[0].start < self._log_end:
-            self._replaced_log = (
-                f"{self._where}: cannot write: the topic was created anew, or lost its end: {self._id} wrote offset"
-                f" {self._log_end - 1:,} before, and now got {appended[0].start:,}. Find what it lacks; then repeat it"
-            )
-            raise RemoteFault(self._replaced_log)
-        self._log_end = appended[-1].stop if appended else self._log_end
+    def _note_appended(self, appended: Sequence[range]) -> None:
+        """What this owner knows is missing in a topic that was created anew, or lost its end."""
+        if not appended:
+            return
+        if appended[0].start < self.written_log.end:
+            self._raise_replaced(f"and now got {appended[0].start:,}")
+        self.written_log = WrittenLog(self._topic_id, self._leader_epoch, appended[-1].stop)
+
+    def _check_same_log(self) -> None:
+        """Others may have written as much since, so that no offset shows what is missing: a new leader is asked."""
+        log = self.written_log
+        if not log.end or (self._topic_id, self._leader_epoch) == (log.topic_id, log.leader_epoch):
+            return
+        if self._topic_id != log.topic_id:
+            self._raise_replaced("and this is another topic")
+        ends = list_epoch_ends(self._client, {self._partition: log.leader_epoch}, {self._leader: [self._partition]})
+        for error in ends.unknown.values():
+            raise error
+        if (end := ends.offsets.get(self._partition, 0)) < log.end:
+            self._raise_replaced(f"and what that leader took ends at {end:,} now")
+        self.written_log = WrittenLog(self._topic_id, self._leader_epoch, log.end)
+
+    def _raise_replaced(self, detail: str) -> NoReturn:
+        self._replaced_log = (
+            f"{self._where}: cannot write: the topic was created anew, or lost its end: {self._id} wrote offset"
+            f" {self.written_log.end - 1:,} before, {detail}. `mirrorbook mirror list` and `mirrorbook runs list` show"
+            " what it holds. Find what it lacks; then repeat it"
+        )
+        raise LogReplaced(self._replaced_log)
 
     def finish_transaction(self, timeout_s: float) -> bool:
         """After a failed write. True: nothing of it is in the log.
@@ -473,6 +538,7 @@ class TransactionalProducer(TransactionBrokers):
                 broker = self._find_leader()
                 code = ErrorCode.leader_not_available
                 if broker >= 0:
+                    self._check_same_log()
                     code = self._call_broker(
                         broker, limit_s, lambda connection: self._send_batches(connection, unsent, limit_s, appended)
                     )

@@ -5,6 +5,8 @@ Ends decided transactions whose markers a partition refuses.
 It refuses a coordinator's marker after seeing a later coordinator or producer epoch, which holders of CLUSTER_ACTION
 can send. Then the coordinator retries for ever, and nothing behind is readable. A marker with the highest epochs ends
 the transaction as decided, and bars the producer from the partition: its id is exhausted.
+
+Ends hanging transactions, whose markers the partition has lost: with its own epochs, as the coordinator has ended them.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
 from kio.schema.describe_transactions.v0.response import DescribeTransactionsResponse
@@ -31,11 +33,13 @@ from kio.static.primitive import i16, i32
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.error_mapping import RETRIABLE_CODES, make_fault
 from mirror_core.kafka.fan_out import TRANSACTION_STATE_TOPIC, CoordinatorMoving, call_coordinators
-from mirror_core.kafka.log_offsets import describe_producers
+from mirror_core.kafka.log_offsets import PartitionProducer, describe_producers
 from mirror_core.model.errors import RemoteFault, Unreachable
+from mirror_core.model.logs import get_logger
 from mirror_core.model.names import Partition
 from mirror_core.wire.consumer_offsets import CONSUMER_OFFSETS_TOPIC as GROUP_OFFSETS
 
+_log = get_logger(__name__)
 _OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 _DECIDED_STATES: Final = ("PrepareCommit", "PrepareAbort")
 
@@ -148,6 +152,8 @@ _IS_COMMIT_BY_STATE: Final[Mapping[str, bool]] = {
     "PrepareEpochFence": False,
 }
 """Decided, not finished."""
+_IS_COMMIT_BY_END_STATE: Final[Mapping[str, bool]] = {"CompleteCommit": True, "CompleteAbort": False}
+"""All markers are written, by the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +178,7 @@ def find_decided_transaction(
 
 def list_decided_transactions(client: ClusterClient, partition: Partition) -> dict[str, DecidedTransaction]:
     """By transactional id. Needs READ on the topic and DESCRIBE on the transactional ids."""
-    states = describe_producers(client, [partition])[partition]
-    open_ids = {state.producer_id for state in states if state.open_transaction_start >= 0}
+    open_ids = _list_open_producers(client, partition)
     transactions = dict[str, DecidedTransaction]()
     for broker in client.brokers() if open_ids else ():
         listed = client.call(ListTransactionsRequest(), ListTransactionsResponse, broker)
@@ -185,15 +190,83 @@ def list_decided_transactions(client: ClusterClient, partition: Partition) -> di
     return transactions
 
 
+def end_hanging_transactions(client: ClusterClient, partition: Partition) -> None:
+    """As their coordinators ended them: the partition lost their markers, as by an unclean election.
+
+    They are open before and after their coordinators are asked, so none of them ends meanwhile. CoordinatorMoving for
+    one that no coordinator knows: it may be loading. Needs READ on the topic, DESCRIBE on the transactional ids, and
+    ALTER or CLUSTER_ACTION on the cluster.
+    """
+    open_before = _list_open_producers(client, partition)
+    if not open_before:
+        return
+    by_broker = call_coordinators(
+        client, TRANSACTION_STATE_TOPIC, lambda broker: _list_transactions_of(client, broker, open_before)
+    )
+    known = {producer_id: row for rows in by_broker.values() for producer_id, row in rows.items()}
+    ended = {producer_id: row for producer_id, row in known.items() if row.state in _IS_COMMIT_BY_END_STATE}
+    for producer_id, state in (_list_open_producers(client, partition) if ended else {}).items():
+        if producer_id in ended and state.open_transaction_start == open_before[producer_id].open_transaction_start:
+            committed = _IS_COMMIT_BY_END_STATE[ended[producer_id].state]
+            _write_marker(
+                client, partition, producer_id, state.epoch, max(0, state.coordinator_epoch), committed=committed
+            )
+            _log.warning(
+                "a transaction of %s, open since offset %d, had lost its marker: it is %s now, as by its coordinator",
+                ended[producer_id].transactional_id,
+                state.open_transaction_start,
+                "committed" if committed else "aborted",
+                cluster=client.name,
+                partition=partition,
+            )
+    if unknown := open_before.keys() - known.keys():  # a broker that has just started lists none, and no error
+        raise CoordinatorMoving(f"cluster {client.name}: no coordinator tells of producer id {min(unknown)} yet")
+
+
+class _ListedTransaction(NamedTuple):
+    transactional_id: str
+    state: str
+
+
+def _list_transactions_of(
+    client: ClusterClient, broker: int, producer_ids: Collection[int]
+) -> dict[int, _ListedTransaction]:
+    listed = client.call(ListTransactionsRequest(), ListTransactionsResponse, broker)
+    if listed.error_code in RETRIABLE_CODES:
+        raise CoordinatorMoving(f"cluster {client.name}, broker {broker}: ListTransactions: {listed.error_code.name}")
+    return {
+        int(row.producer_id): _ListedTransaction(str(row.transactional_id), row.transaction_state)
+        for row in listed.transaction_states
+        if int(row.producer_id) in producer_ids
+    }
+
+
+def _list_open_producers(client: ClusterClient, partition: Partition) -> dict[int, PartitionProducer]:
+    states = describe_producers(client, [partition])[partition]
+    return {state.producer_id: state for state in states if state.open_transaction_start >= 0}
+
+
 def write_final_marker(client: ClusterClient, partition: Partition, producer_id: int, *, committed: bool) -> None:
     """And bars the producer from this partition. Needs ALTER or CLUSTER_ACTION on the cluster."""
+    _write_marker(client, partition, producer_id, _LAST_PRODUCER_EPOCH, _LAST_COORDINATOR_EPOCH, committed=committed)
+
+
+def _write_marker(
+    client: ClusterClient,
+    partition: Partition,
+    producer_id: int,
+    epoch: int,
+    coordinator_epoch: int,
+    *,
+    committed: bool,
+) -> None:
     topic = WritableTxnMarkerTopic(name=TopicName(partition.topic), partition_indexes=(i32(partition.index),))
     marker = WritableTxnMarker(
         producer_id=ProducerId(producer_id),
-        producer_epoch=i16(_LAST_PRODUCER_EPOCH),
+        producer_epoch=i16(epoch),
         transaction_result=committed,
         topics=(topic,),
-        coordinator_epoch=i32(_LAST_COORDINATOR_EPOCH),
+        coordinator_epoch=i32(coordinator_epoch),
     )
     for leader in client.leaders([partition]):
         if leader < 0:

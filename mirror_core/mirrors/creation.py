@@ -6,7 +6,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mirror_core.decide.copy_estimate import (
@@ -222,6 +222,7 @@ def create_mirror(
     _refuse_if_exists(mirror, read_complete_state(destination_config))
     with StateWriter(destination_config, make_control_id(mirror.name)) as writer:
         _refuse_if_exists(mirror, writer.state)
+        mirror = replace(mirror, state_topic_id=writer.state.topic_id)
         writer.put(mirror)
     return mirror
 

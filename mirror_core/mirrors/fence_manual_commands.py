@@ -51,7 +51,7 @@ def _read_memory(cluster: ClusterConfig) -> RecordedMirrors | str:
         state = read_state(cluster, timeout_s=TIMEOUTS.mirror_lookup_s, wait_for_open=True)
     except MirrorError as error:
         return f"not known: {error}"
-    return RecordedMirrors(tuple(state.mirrors.values()), state.pending_fences, state.deleted_before)
+    return RecordedMirrors(tuple(state.mirrors.values()), state.pending_fences, state.log_start_offset, state.topic_id)
 
 
 MAX_NAMES_PER_LINE: Final = 100

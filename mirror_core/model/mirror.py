@@ -99,6 +99,12 @@ class Mirror:
     """Id of the failback run that made this reverse mirror."""
     is_preparing: bool = False
     """The failback has not yet read all that it needs."""
+    state_topic_id: str = ""
+    """Where it was recorded. A topic with another id was restored, and may lack records. Empty: unknown."""
+
+    def is_recorded_in(self, topic_id: str) -> bool:
+        """By the id of the state topic that holds it now. True where one of both is unknown."""
+        return not (topic_id and self.state_topic_id) or topic_id == self.state_topic_id
 
     @property
     def source_identity(self) -> ClusterIdentity:

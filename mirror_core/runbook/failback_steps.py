@@ -145,6 +145,7 @@ class FailbackSteps(TailSteps):
             if recorded is None or recorded.failback_run != run:
                 with ClusterClient(self.link.source) as old:
                     forget_revoked_rights(begin_link, writer, old)
+                reverse = replace(reverse, state_topic_id=writer.state.topic_id)
                 writer.put(reverse, *self._list_initial_records(reverse, writer.state, new_views, old_views))
             link = make_mirror_link(self.link.config, writer.state.mirrors[reverse.name])
             with ClusterClient(self.link.source) as old:

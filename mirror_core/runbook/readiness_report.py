@@ -91,9 +91,11 @@ def find_recorded_points(name: MirrorName, state: State, now_ms: int) -> Iterato
     yield from list_staleness_points(name, _read_known_times(name, state), now_ms)
     statuses = state.partitions.get(name, {})
     yield from list_uncompared_points(name, count_never_compared(state.verifications.get(name), statuses))
-    if state.deleted_before:
-        deleted = Finding("state_records_deleted", name, topic=STATE_TOPIC, before=state.deleted_before)
+    if state.log_start_offset:
+        deleted = Finding("state_records_deleted", name, topic=STATE_TOPIC, before=state.log_start_offset)
         yield ReadinessPoint(PointWeight.WARNING, deleted)
+    if (mirror := state.mirrors.get(name)) is not None and not mirror.is_recorded_in(state.topic_id):
+        yield ReadinessPoint(PointWeight.WARNING, Finding("state_topic_replaced", name, topic=STATE_TOPIC))
     if gap_limit := find_gap_limit(name, statuses.values()):
         yield ReadinessPoint(PointWeight.WARNING, gap_limit)
 

@@ -25,6 +25,7 @@ from typing import Final, Protocol
 from mirror_core.decide.clock_skew import compute_writer_ahead_ms, compute_writers_left_ms, to_owner_clock_ms
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.transactional_producer import UNWRITTEN_LOG, LogReplaced, WrittenLog
 from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, RemoteFault, StateNotWritten
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import Lease, is_lease_fresh
@@ -39,10 +40,17 @@ class LeaseRecovery:
     """Own thread: hanging brokers block nothing."""
 
     def __init__(
-        self, cluster: ClusterConfig, lease: Lease, check_may_write: Callable[[State], None], *, pause_s: float
+        self,
+        cluster: ClusterConfig,
+        lease: Lease,
+        check_may_write: Callable[[State], None],
+        *,
+        written_log: WrittenLog = UNWRITTEN_LOG,
+        pause_s: float,
     ) -> None:
-        """After a pause. `check_may_write` raises if the owner must stop."""
+        """After a pause. `check_may_write` raises if the owner must stop. `written_log`: by this owner so far."""
         self._cluster = cluster
+        self._written_log = written_log
         self._lease = lease
         self._check_may_write = check_may_write
         self._pause_s = pause_s
@@ -74,7 +82,8 @@ class LeaseRecovery:
             self._check_lease(read_complete_state(self._cluster))
         if self._cancelled.is_set():
             raise StateNotWritten("it was given up")
-        with StateWriter(self._cluster, make_data_id(self._lease.mirror)) as writer:
+        writer_id = make_data_id(self._lease.mirror)
+        with StateWriter(self._cluster, writer_id, written_log=self._written_log) as writer:
             self._check_lease(writer.state)
         return writer
 
@@ -268,6 +277,8 @@ class HeldLease:
             if time.monotonic() - began_at < STATE_TRANSACTION_MS / 1000:
                 raise
             raise self._begin_recovery(error) from None  # transaction timed out, or lease taken
+        except LogReplaced:
+            raise  # whoever starts next knows nothing but what is there
         except RemoteFault as error:
             raise self._begin_recovery(error) from None
         self._retry_s = _RETRY_BOUNDS_S[0]
@@ -287,9 +298,12 @@ class HeldLease:
     def _begin_recovery(self, error: MirrorError) -> StateNotWritten:
         self._last_error = str(error)
         _log.info("the state topic is not written now: %s", error, mirror=self.lease.mirror)
-        cluster = self._writer.cluster
         self._recovery = LeaseRecovery(
-            cluster, self.lease, lambda state: self.check_may_write(state), pause_s=self._retry_s
+            self._writer.cluster,
+            self.lease,
+            lambda state: self.check_may_write(state),
+            written_log=self._writer.written_log,
+            pause_s=self._retry_s,
         )
         self._retry_s = min(2 * self._retry_s, _RETRY_BOUNDS_S[1])
         return StateNotWritten(self._last_error)

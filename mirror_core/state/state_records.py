@@ -91,6 +91,10 @@ StateRecord = (
 )
 
 
+_LOG_FIELDS: Final = ("log_start_offset", "topic_id")
+"""Fields of `State` about the log, not of its records."""
+
+
 @dataclass(slots=True)
 class State:
     mirrors: dict[MirrorName, Mirror] = field(default_factory=dict)
@@ -125,15 +129,17 @@ class State:
     """
     unreadable: dict[str, str] = field(default_factory=dict)
     """By key, with the reason."""
-    deleted_before: int = field(default=0, compare=False)
-    """Log start. Above 0: records were deleted, since compaction never moves it, and which ones is unknown."""
+    log_start_offset: int = field(default=0, compare=False)
+    """Above 0: records were deleted, since compaction never moves it, and which ones is unknown."""
+    topic_id: str = field(default="", compare=False)
+    """The state topic's. Empty: unknown."""
     _pieces: dict[str, dict[int, bytes]] = field(default_factory=dict)
     """For incomplete values."""
     _heads: dict[str, SplitValueHead] = field(default_factory=dict)
     """Heads of split values."""
 
     def copy(self) -> State:
-        fields: dict[str, Any] = {n: dict(getattr(self, n)) for n in self.__slots__ if n != "deleted_before"}
+        fields: dict[str, Any] = {n: dict(getattr(self, n)) for n in self.__slots__ if n not in _LOG_FIELDS}
         fields["partitions"] = {mirror: dict(statuses) for mirror, statuses in self.partitions.items()}
         fields["group_offsets"] = {mirror: dict(groups) for mirror, groups in self.group_offsets.items()}
         fields["receipts"] = {mirror: dict(heads) for mirror, heads in self.receipts.items()}
@@ -141,7 +147,7 @@ class State:
         fields["departures"] = {mirror: dict(topics) for mirror, topics in self.departures.items()}
         fields["audit_entries"] = {run: dict(lines) for run, lines in self.audit_entries.items()}
         fields["_pieces"] = {key: dict(pieces) for key, pieces in self._pieces.items()}
-        return State(**fields, deleted_before=self.deleted_before)
+        return State(**fields, **{name: getattr(self, name) for name in _LOG_FIELDS})
 
     def ledger_entries(self, mirror: MirrorName) -> tuple[LedgerEntry, ...]:
         return tuple(entry for entry in self.ledger.values() if entry.mirror == mirror)

@@ -22,19 +22,17 @@ STATE_TRANSACTION_MS: Final = 10_000
 """Also for owners killed during a commit."""
 _ABORT_WAIT_S: Final = 35.0
 """Brokers check timeouts every 10 s."""
-_FIND_HANGING_COMMAND: Final = format_shell_command(
-    "kafka-transactions.sh",
-    "--bootstrap-server",
-    "BOOTSTRAP",
-    "find-hanging",
-    "--topic",
-    STATE_TOPIC,
-    "--partition",
-    "0",
-)
+
+
+def _format_transactions_command(action: str, *options: str) -> str:
+    where = ("--topic", STATE_TOPIC, "--partition", "0")
+    return format_shell_command("kafka-transactions.sh", "--bootstrap-server", "BOOTSTRAP", action, *where, *options)
+
+
 _HANGING_HINT: Final = (
     "a transaction that is open there hides what stands behind it. A coordinator ends one after "
-    f"{STATE_TRANSACTION_MS / 1000:.0f} s; `{_FIND_HANGING_COMMAND}` names one that nobody ends, and `abort` ends it"
+    f"{STATE_TRANSACTION_MS / 1000:.0f} s; `{_format_transactions_command('find-hanging')}` names one that nobody ends,"
+    f" and `{_format_transactions_command('abort', '--start-offset', 'START_OFFSET')}` ends it"
 )
 """A coordinator may drop the marker for a broker that is just starting."""
 

@@ -25,6 +25,7 @@ from mirror_core.kafka.reassignment import describe_placements
 from mirror_core.kafka.topics import describe_available_configs
 from mirror_core.kafka.transactions import (
     DecidedTransaction,
+    end_hanging_transactions,
     list_decided_transactions,
     write_final_marker,
 )
@@ -186,6 +187,7 @@ class _StuckTransactions:
                     producer_id = transaction.producer_id
                     write_final_marker(client, self._partition, producer_id, committed=transaction.committed)
             self._decided = decided
+            end_hanging_transactions(client, self._partition)
         except (MissingPermission, Unreachable):
             pass
         self._next_check_at = time.monotonic() + TIMEOUTS.transaction_marker_s
@@ -226,7 +228,7 @@ class _TopicReader:
         if self._cached is None or self._cached.log != log:
             code, start = fetch_log_start(connection, self._partition)
             _raise_for_code(client, code, "ListOffsets (needs DESCRIBE)")
-            self._cached = CachedState(log, start, start, State(deleted_before=start))
+            self._cached = CachedState(log, start, start, _make_empty_state(log, start))
         cached, is_waiting, settle_deadline = self._cached, False, math.inf
         while True:
             asked_at = time.monotonic()
@@ -257,6 +259,10 @@ class _TopicReader:
                 self._stuck_transactions.end_stuck(client)
             if self._has_reached_end and time.monotonic() > self.deadline:
                 raise _TransactionOpen
+
+
+def _make_empty_state(log: LogIdentity, start: int) -> State:
+    return State(log_start_offset=start, topic_id="" if log.topic_id == _NO_TOPIC_ID else log.topic_id)
 
 
 def read_newer(

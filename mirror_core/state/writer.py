@@ -15,10 +15,12 @@ from typing import Final
 
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.transactional_producer import (
+    UNWRITTEN_LOG,
     ForeignAbort,
     ProducerFenced,
     TransactionalIdExhausted,
     TransactionalProducer,
+    WrittenLog,
 )
 from mirror_core.model.audit_log import AuditLine, renumber_line
 from mirror_core.model.errors import Indeterminate, LostOwnership, RemoteFault, Unreachable
@@ -60,7 +62,15 @@ class StateWriter:
     Indeterminate if a record is unreadable: nothing acts on partial state.
     """
 
-    def __init__(self, cluster: ClusterConfig, writer: WriterId, *, timeout_s: float = 20.0) -> None:
+    def __init__(
+        self,
+        cluster: ClusterConfig,
+        writer: WriterId,
+        *,
+        timeout_s: float = 20.0,
+        written_log: WrittenLog = UNWRITTEN_LOG,
+    ) -> None:
+        """`written_log`: by the same owner before."""
         self.cluster = cluster
         self.id = writer
         self.timeout_s = timeout_s
@@ -70,7 +80,12 @@ class StateWriter:
         self._clock: SteadyClock | None = None
         self._where = f"cluster {cluster.name}, state topic {STATE_TOPIC}"
         self._producer = TransactionalProducer(
-            cluster, str(writer), Partition(STATE_TOPIC, 0), transaction_ms=STATE_TRANSACTION_MS, where=self._where
+            cluster,
+            str(writer),
+            Partition(STATE_TOPIC, 0),
+            transaction_ms=STATE_TRANSACTION_MS,
+            where=self._where,
+            written_log=written_log,
         )
 
     def __enter__(self) -> StateWriter:
@@ -81,6 +96,10 @@ class StateWriter:
 
     def __exit__(self, *exception: object) -> None:
         """The next owner fences this one."""
+
+    @property
+    def written_log(self) -> WrittenLog:
+        return self._producer.written_log
 
     def now_ms(self) -> int:
         """By the brokers' clock, asked once. So a run's times are of one clock, whoever goes on with it."""

@@ -12,14 +12,17 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from mirror_core.kafka.config import ClusterConfig, load_config
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_records, delete_topics
-from mirror_core.model.errors import LostOwnership, RemoteFault
+from mirror_core.kafka.transactional_producer import LogReplaced
+from mirror_core.model.errors import LostOwnership, RemoteFault, StateNotWritten
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.run_checkpoints import Checkpoint
 from mirror_core.state import state_topic as state_topic
 from mirror_core.state import topic_reader
 from mirror_core.state import writer as state_writer
+from mirror_core.state.lease import HeldLease, take_over_lease
 from mirror_core.state.record_encoding import PIECE_BYTES
 from mirror_core.state.state_cache import STATE_CACHE
 from mirror_core.state.state_records import State, StateRecord, Tombstone
@@ -28,7 +31,9 @@ from mirror_core.state.topic_reader import TopicRead
 from mirror_core.state.writer import StateWriter, make_control_id
 from tests.support.cluster_admin import as_admin, broker_setting
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic
+from tests.support.log_cutting import lose_tails
 from tests.support.log_shapes import HOUR_MS, Row, await_cleaner, send
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -208,11 +213,11 @@ def test_a_log_whose_beginning_was_deleted_is_read_whole(desk: Desk) -> None:
 def test_readers_know_that_records_of_the_state_topic_were_deleted(desk: Desk) -> None:
     """Compaction never moves the log start: what is missing may be a pending fence."""
     desk.plain(*State().to_rows(lease(1)), ("other", b""))
-    assert desk.read()[0].deleted_before == 0
+    assert desk.read()[0].log_start_offset == 0
     with as_admin(desk.pair.west) as client:
         delete_records(client, {Partition(desk.topic, 0): Offset(1)})
-    assert desk.read()[0].deleted_before == 1
-    assert read_complete_state(desk.cluster).deleted_before == 1
+    assert desk.read()[0].log_start_offset == 1
+    assert read_complete_state(desk.cluster).log_start_offset == 1
 
 
 def test_nobody_writes_on_in_a_state_topic_that_was_created_anew(desk: Desk) -> None:
@@ -230,6 +235,59 @@ def test_nobody_writes_on_in_a_state_topic_that_was_created_anew(desk: Desk) -> 
     with desk.writer() as next_owner:
         next_owner.put(lease(4))
         assert desk.read()[0].leases == {MIRRORS[0]: lease(4)}
+
+
+def log_end(desk: Desk) -> int:
+    with as_admin(desk.pair.west) as client:
+        (end,) = list_offsets(client, [Partition(desk.topic, 0)], OffsetPoint.LOG_END).values()
+    return end
+
+
+@pytest.mark.parametrize("is_away", [False, True], ids=["at work", "cut off meanwhile"])
+def test_a_data_plane_whose_state_log_lost_its_end_does_not_write_on(desk: Desk, is_away: bool) -> None:
+    """By an unclean election. Others have written as much since, so that no offset tells of it."""
+    held = take_over_lease(desk.cluster, MIRRORS[0], "me")
+    kept_end = log_end(desk)
+    held.put(lease(7, MIRRORS[1]))
+    lose_tails(desk.pair.west, {desk.topic: kept_end})
+    for number in range(3):
+        desk.transaction("other", lease(number, MirrorName("other"))).commit_transaction(TIMEOUT_S)
+    assert log_end(desk) > kept_end + 2
+    if is_away:
+        with pytest.raises(StateNotWritten):
+            raise held._begin_recovery(RemoteFault("no broker answered"))
+    with pytest.raises(LogReplaced, match=r"lost its end: mirrorbook.data.m wrote offset .*`mirrorbook mirror list`"):
+        wait_until(lambda: _put(held, lease(8, MIRRORS[1])), timeout_s=TIMEOUT_S, why="it is told, or writes on")
+    assert desk.read()[0].leases.get(MIRRORS[1]) is None
+
+
+def _put(held: HeldLease, record: StateRecord) -> bool:
+    try:
+        held.put(record)
+    except StateNotWritten:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_transaction_that_lost_only_its_marker_ends_as_it_was_decided_and_strands_nobody(
+    desk: Desk, committed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By an unclean election: its coordinator has ended it, and nobody would ever send the marker again."""
+    with desk.writer() as owner:
+        owner.put(lease(1))
+        if committed:
+            owner.put(lease(2))
+        else:
+            producer = desk.transaction("another", lease(2))
+            producer.abort_transaction(TIMEOUT_S)
+    wait_until(lambda: desk.read()[0].leases, timeout_s=TIMEOUT_S, why="the last marker is written")
+    lose_tails(desk.pair.west, {desk.topic: log_end(desk) - 1})
+    with caplog.at_level("WARNING"), desk.writer() as next_owner:
+        assert next_owner.state.leases[MIRRORS[0]].generation == (2 if committed else 1)
+        next_owner.put(lease(3, MIRRORS[1]))
+    assert desk.read()[0].leases[MIRRORS[0]].generation == (2 if committed else 1)
+    assert "had lost its marker" in caplog.text
 
 
 @pytest.mark.parametrize("newer", [-1, 1])

@@ -82,7 +82,7 @@ def test_a_cluster_whose_state_topic_lost_records_may_have_forgotten_a_failover(
     others = west(MIRROR, debt=debt)
     recorded = others[WEST]
     assert isinstance(recorded, RecordedMirrors)
-    assert decide_broker_start(EAST, NAME, {WEST: replace(recorded, deleted_before=7)}).gate is gate
+    assert decide_broker_start(EAST, NAME, {WEST: replace(recorded, log_start_offset=7)}).gate is gate
 
 
 def test_a_pending_fence_outweighs_who_is_silent_and_who_knows_nothing() -> None:

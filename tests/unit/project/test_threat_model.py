@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[3]
-PAGE: Final = (ROOT / "docs" / "explain" / "security.md").read_text(encoding="utf-8")
+FOLDER: Final = ROOT / "docs" / "explain"
+PAGE: Final = (FOLDER / "security.md").read_text(encoding="utf-8")
+RISKS: Final = (FOLDER / "accepted-risks.md").read_text(encoding="utf-8")
 NAMES: Final = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
-NAMED: Final = NAMES.findall(PAGE)
+NAMED: Final = NAMES.findall(PAGE + RISKS)
 
 
 def test_every_test_that_the_threat_model_names_is_there() -> None:
@@ -23,7 +25,7 @@ def test_every_test_that_the_threat_model_names_is_there() -> None:
 
 
 def list_credentials() -> list[list[str]]:
-    table = PAGE.partition("### What a thief of one credential can do")[2].partition("###")[0]
+    table = PAGE.partition("### What a thief of one credential can do")[2].partition("\n#")[0]
     return [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
 
 

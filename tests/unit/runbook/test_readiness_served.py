@@ -236,7 +236,18 @@ def test_a_state_topic_that_lost_its_beginning_is_a_point_of_readiness() -> None
         points = readiness_report.find_recorded_points(LINK.mirror.name, state, now_ms())
         return {point.finding.code for point in points if point.remedy}
 
-    assert find_codes(State(deleted_before=7)) - find_codes(State()) == {"state_records_deleted"}
+    assert find_codes(State(log_start_offset=7)) - find_codes(State()) == {"state_records_deleted"}
+
+
+def test_a_mirror_that_was_restored_to_another_state_topic_is_a_point_of_readiness() -> None:
+    def find_codes(recorded_in: str, topic_id: str) -> set[str]:
+        state = State(topic_id=topic_id)
+        state.put(replace(STARTED, state_topic_id=recorded_in))
+        points = readiness_report.find_recorded_points(STARTED.name, state, now_ms())
+        return {point.finding.code for point in points if point.remedy}
+
+    assert find_codes("a", "b") - find_codes("a", "a") == {"state_topic_replaced"}
+    assert find_codes("", "b") == find_codes("a", "") == find_codes("a", "a"), "of older mirrors nobody knows"
 
 
 @pytest.mark.parametrize("writer_ahead_ms", [0, 7_200_000, -7_200_000])

@@ -29,8 +29,8 @@ def test_an_attempt_that_failed_keeps_no_writer_and_none_of_its_connections(
     made = list[weakref.ref[StateWriter]]()
 
     class Watched(StateWriter):
-        def __init__(self, *arguments: object) -> None:
-            super().__init__(*arguments, timeout_s=0.2)  # type: ignore[arg-type]
+        def __init__(self, *arguments: object, **options: object) -> None:
+            super().__init__(*arguments, timeout_s=0.2, **options)  # type: ignore[arg-type]
             made.append(weakref.ref(self))
 
     state = State()
