@@ -24,7 +24,7 @@ from mirror_core.model.errors import HeldByRun, LostOwnership, MirrorError, Refu
 from mirror_core.model.logs import get_logger, log_context
 from mirror_core.model.names import Partition
 from mirror_core.model.parity_verdict import MirrorVerification, ParityRange, ParityResult, ParityVerdict
-from mirror_core.model.text import escape_invisible_lines, format_count
+from mirror_core.model.text import escape_invisible_lines, format_count, format_items
 from mirror_core.model.timing import SteadyClock
 from mirror_core.parity.check import OnParityProgress, check_parity
 from mirror_core.parity.comparable_ranges import read_parity_scope
@@ -121,7 +121,7 @@ class BackgroundSync(_BackgroundWork):
                 self._report_changed(f"sync failed, tried again every {self._interval_s:g} s: {error}")
             raise
         subject = format_count(len(refused), "difference")
-        listed = "".join(f"\n  - {row.part} {row.subject}: {row.reason}" for row in refused[:MAX_LISTED_FINDINGS])
+        listed = format_items(f"{row.part} {row.subject}: {row.reason}" for row in refused[:MAX_LISTED_FINDINGS])
         self._report_changed(f"sync: a person must decide about {subject}:{listed}" if refused else "")
 
     def _report_changed(self, text: str) -> None:
