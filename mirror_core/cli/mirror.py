@@ -74,7 +74,7 @@ from mirror_core.mirrors.recovery_plan import (
 from mirror_core.mirrors.runbook_content import collect_runbook
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.files import check_writable
-from mirror_core.model.json_documents import prints_json
+from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.mirror import GapFilling
 from mirror_core.model.text import format_age, format_bytes, format_count, format_time, parse_bytes_per_s
 from mirror_core.model.timing import now_ms
@@ -186,13 +186,25 @@ def _print_never_copied(rows: Sequence[PartitionDescription]) -> None:
         )
 
 
-def runbook(name: NameArgument, config: ConfigOption = None) -> None:
+class RunbookDocument(JsonDocument, frozen=True, kw_only=True):
+    """A mirror's runbook. `mirror describe` and `failover plan` have its figures as data."""
+
+    mirror: str
+    markdown: str
+
+
+@prints_json(RunbookDocument)
+def runbook(name: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """This mirror's runbook as Markdown, with its own names, commands and times: print it before you need it.
 
     Asks the destination's state topic and nobody else, so it can be had when the source is dead, too.
     """
     link, state = find_mirror(config, name)
-    print_document(render_runbook(collect_runbook(link, state, now_ms())).rstrip())
+    markdown = render_runbook(collect_runbook(link, state, now_ms())).rstrip()
+    if as_json:
+        print_json(RunbookDocument(mirror=link.mirror.name, markdown=markdown))
+    else:
+        print_document(markdown)
 
 
 @prints_json(CheckDocument)

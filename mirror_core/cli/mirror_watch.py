@@ -8,15 +8,16 @@ from typing import Annotated
 
 import typer
 
-from mirror_core.cli.command_options import ConfigOption, NameArgument, find_mirror
+from mirror_core.cli.command_options import ConfigOption, JsonOption, NameArgument, find_mirror, print_json
 from mirror_core.cli.metrics_server import METRICS_OPTION, parse_address, serve_metrics
 from mirror_core.cli.output import print_line
-from mirror_core.decide.fence_state import FenceDecision
+from mirror_core.decide.fence_state import FenceDecision, FenceState
 from mirror_core.kafka.config import parse_addresses
 from mirror_core.mirrors import fence_watcher
 from mirror_core.mirrors.fence_manual_commands import format_fence_commands, format_manual_lift
 from mirror_core.mirrors.fence_metrics import FenceCollector
 from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.mirror import DesiredState
 
 
@@ -24,6 +25,35 @@ class AttentionNeeded(MirrorError):
     """A person must look at the old source."""
 
 
+class WatchDocument(JsonDocument, frozen=True, kw_only=True):
+    """What `mirror watch --once` has seen of the old source, and done."""
+
+    mirror: str
+    cluster: str
+    """The mirror's source."""
+    state: FenceState
+    answers: bool
+    lines: tuple[str, ...]
+    alarms: tuple[str, ...]
+    """Not empty: exit code 1."""
+    new_alarms: tuple[str, ...]
+    """Those that no later look repeats."""
+
+
+class FenceCommandsDocument(JsonDocument, frozen=True, kw_only=True):
+    """Lines for somebody who can reach the source. Nothing was run."""
+
+    mirror: str
+    cluster: str
+    """The mirror's source."""
+    desired: DesiredState
+    """Unless it is STOPPED, these lines stop its applications."""
+    commands: tuple[str, ...]
+    lift: tuple[str, ...]
+    """How to take the fence down again."""
+
+
+@prints_json(WatchDocument)
 def watch(
     name: NameArgument,
     once: Annotated[bool, typer.Option("--once", help="One look; exit code 1 when somebody has to be called.")] = False,
@@ -32,18 +62,34 @@ def watch(
         typer.Option(METRICS_OPTION, metavar="[HOST:]PORT", help="Serve /metrics for Prometheus, as `replicate` does."),
     ] = None,
     config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Keep the old source fenced: put the fence up the moment it answers, and look after it.
 
     Ends when no fence is pending there.
     """
+    if as_json and not once:
+        raise BadRequest("--json is for one look: give --once, too")
     metrics_address = parse_address(metrics) if metrics is not None else None
     link, _ = find_mirror(config, name)
     if once:
         decision = fence_watcher.check_fence(link)
-        _print_decision(decision)
+        if as_json:
+            print_json(
+                WatchDocument(
+                    mirror=link.mirror.name,
+                    cluster=link.mirror.source,
+                    state=decision.state,
+                    answers=not decision.is_silent,
+                    lines=decision.lines,
+                    alarms=decision.alarms,
+                    new_alarms=decision.one_time_alarms,
+                )
+            )
+        else:
+            _print_decision(decision)
         if decision.one_time_alarms:
-            for alarm in decision.one_time_alarms:
+            for alarm in () if as_json else decision.one_time_alarms:
                 print_line(f"alarm: {alarm}", err=True)
             fence_watcher.record_reported(link, decision.one_time_alarms)
         if decision.alarms:
@@ -62,6 +108,7 @@ def watch(
         fence_watcher.watch_fence(link, stop, publish)
 
 
+@prints_json(FenceCommandsDocument)
 def fence(
     name: NameArgument,
     bootstrap_controller: Annotated[
@@ -72,6 +119,7 @@ def fence(
         ),
     ] = None,
     config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Print the lines that fence a mirror's source, for somebody who can reach it. Asks only the destination."""
     if bootstrap_controller is not None:
@@ -87,6 +135,18 @@ def fence(
     lines = format_fence_commands(*fenced)
     if not lines:
         raise BadRequest(f"mirror {name} has mirrored nothing: there is nothing to fence")
+    lift_lines = format_manual_lift(*fenced)
+    if as_json:
+        print_json(
+            FenceCommandsDocument(
+                mirror=link.mirror.name,
+                cluster=link.mirror.source,
+                desired=link.mirror.desired,
+                commands=tuple(lines),
+                lift=tuple(lift_lines),
+            )
+        )
+        return
     if link.mirror.desired is not DesiredState.STOPPED:
         print_line(
             f"# mirror {name} is {link.mirror.desired}: applications of {link.source.name} are stopped by this",
@@ -94,7 +154,7 @@ def fence(
         )
     for line in lines:
         print_line(line)
-    for line in format_manual_lift(*fenced):
+    for line in lift_lines:
         print_line(f"# {line}", err=True)
 
 

@@ -17,6 +17,7 @@ from typing import Final
 from mirror_core.decide.filters import NameFilter
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX
 from mirror_core.rights.acl_rules import (
@@ -454,49 +455,35 @@ def _can_grant_as_is(acl: Acl, also_covered: tuple[str, ...]) -> bool:
     return acl.name != "*"
 
 
-def format_narrowed_grant(acl: Acl, also_covered: Collection[str], cluster: str) -> str:
-    opens_text = f"{join_limited(also_covered)}, too" if also_covered else "all there is"
-    if not also_covered and acl.pattern is Pattern.PREFIXED and overlaps_prefix(acl, HEARTBEAT_TOPIC_PREFIX):
-        opens_text = "heartbeats of mirrors made later, too"
-    grant_text = f"{acl} will be granted topic by topic: on {cluster} it would open {opens_text}"
-    return f"{grant_text}. Topics made later need a grant of their own"
-
-
-def format_forged_entry(acl: Acl, reason: str) -> str:
-    return f"{acl} is recorded as staged, but will not be granted: {reason}: find out who may write the state topic"
-
-
-def warn_promotion_grants(promotion: PromotionGrants, cluster: str) -> Iterator[str]:
-    yield from (format_forged_entry(acl, reason) for acl, reason in promotion.refused.items())
-    yield from (format_narrowed_grant(acl, wide_grants, cluster) for acl, wide_grants in promotion.narrowed.items())
-    prefixes = sorted(
-        {a.name for a in promotion.grants if a.resource is Resource.TOPIC and a.pattern is Pattern.PREFIXED}
+def explain_narrowed_grant(acl: Acl, also_covered: Collection[str], cluster: str) -> Finding:
+    opens_heartbeats = acl.pattern is Pattern.PREFIXED and overlaps_prefix(acl, HEARTBEAT_TOPIC_PREFIX)
+    return Finding(
+        "grant_narrowed", acl, cluster=cluster, topics=sorted(also_covered), opens_heartbeats=opens_heartbeats
     )
-    if prefixes:
-        yield (
-            f"grants by prefix open topics made later on {cluster}, too, whose names begin with"
-            f" {join_limited(prefixes)}"
-        )
+
+
+def explain_forged_entry(acl: Acl, reason: str) -> Finding:
+    return Finding("grant_forged", acl, reason=reason)
+
+
+def warn_promotion_grants(promotion: PromotionGrants, cluster: str) -> Iterator[Finding]:
+    yield from (explain_forged_entry(acl, reason) for acl, reason in promotion.refused.items())
+    yield from (explain_narrowed_grant(acl, wide_grants, cluster) for acl, wide_grants in promotion.narrowed.items())
+    by_prefix = [a for a in promotion.grants if a.resource is Resource.TOPIC and a.pattern is Pattern.PREFIXED]
+    if by_prefix:
+        prefixes, principals = ({getattr(acl, name) for acl in by_prefix} for name in ("name", "principal"))
+        yield Finding("grants_by_prefix", cluster, prefixes=sorted(prefixes), principals=sorted(principals))
     wide_grants = [acl for acl in promotion.grants if is_wildcard_grant(acl) and acl.resource is not Resource.TOPIC]
     if wide_grants:
-        yield (
-            f"not for the mirror's groups and transactional ids alone on {cluster}, but as they stand:"
-            f" {join_limited(wide_grants)}"
-        )
+        yield Finding("grants_beyond_mirror", cluster, grants=wide_grants)
     for acl in promotion.grants:
         if acl.permission is Permission.DENY and acl.resource is not Resource.TOPIC and acl.principal == EVERYBODY:
-            yield (
-                f"{acl}: the source has it, so promotion gives it: nobody may do that on {cluster} then, nor may "
-                "applications that are not this mirror's. If they need it, take it away on the source, and sync, before"
-            )
+            yield Finding("denial_for_everybody", acl, cluster=cluster)
         if (
             acl.permission is Permission.DENY
             and acl.resource is Resource.TOPIC
             and acl.operation in CHANGING_OPERATIONS
         ):
-            yield (
-                f"{acl}: the source has it, so promotion gives it, and nobody may do that on {cluster} then. Is it the "
-                "fence of another mirror of this source? Then take it away there, and sync, before this failover"
-            )
+            yield Finding("denial_of_changes", acl, cluster=cluster)
         if acl.permission is Permission.ALLOW and acl.principal == EVERYBODY:
-            yield f"{acl}: nobody can fail back while everybody may write: replace it by grants to names"
+            yield Finding("grant_to_everybody", acl)

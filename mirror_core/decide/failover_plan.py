@@ -318,7 +318,7 @@ def _check_destination(snapshot: MirrorSnapshot, destination: DestinationSnapsho
         if snapshot.statuses and len(find_lost_topics(snapshot)) == len({p.topic for p in snapshot.statuses}):
             yield (
                 _refuse_hidden(snapshot.mirror.destination, destination.hidden)
-                if destination.hidden.reason
+                if destination.hidden.topics
                 else Finding("nothing_to_promote", snapshot.mirror.destination)
             )
         return  # what is lost is left out, and said
@@ -332,7 +332,8 @@ def _check_destination(snapshot: MirrorSnapshot, destination: DestinationSnapsho
 
 
 def _refuse_hidden(cluster: ClusterName, hidden: HiddenTopics) -> Finding:
-    return Finding("topics_hidden", cluster, topics=sorted(hidden.topics), reason=hidden.reason)
+    topics = sorted(hidden.topics)
+    return Finding("topics_hidden", cluster, topics=topics, user=hidden.user, grant_command=hidden.grant_command)
 
 
 def _check_source(snapshot: MirrorSnapshot, source: SourceSnapshot) -> Iterator[Finding]:

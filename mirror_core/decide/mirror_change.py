@@ -313,24 +313,27 @@ def explain_wrong_hash(plan: ChangePlan, plan_hash: str | None) -> Iterator[str]
 
 def format_plan(plan: ChangePlan, mirror: Mirror) -> Iterator[str]:
     destination = mirror.destination
-    rows: tuple[tuple[str, Collection[str] | None], ...] = (
+    topics: tuple[tuple[str, Collection[str]], ...] = (
         (f"start, created on {destination} or adopted if empty there", plan.starts),
         ("return, and go on from where mirroring ended", plan.returns),
         ("stop", plan.stops),
         (f"of these or closed before, released on {destination}", plan.released),
         (f"kept closed on {destination}: nobody may write, and no failover promotes them", plan.kept_closed),
         ("finish an earlier change", plan.unfinished),
+    )
+    groups: tuple[tuple[str, Collection[str] | None], ...] = (
         ("groups that start", plan.group_starts),
         ("groups that stop; what was committed for them stays", plan.group_stops),
     )
     yield f"topics {' '.join(plan.topics)}, excluded {' '.join(plan.exclude_topics) or 'none'}"
     yield f"groups {' '.join(plan.groups) or 'none'}, excluded {' '.join(plan.exclude_groups) or 'none'}"
     yield f"rights of {' '.join(plan.principals) or 'none'}, excluded {' '.join(plan.exclude_principals) or 'none'}"
-    for text, names in rows:
-        if names is None:
-            yield f"{text}: not known now"
-        elif names:
-            yield f"{text}: {format_count(len(names), 'group' if 'group' in text else 'topic')}: {join_limited(names)}"
+    for noun, rows in (("topic", topics), ("group", groups)):
+        for text, names in rows:
+            if names is None:
+                yield f"{text}: not known now"
+            elif names:
+                yield f"{text}: {format_count(len(names), noun)}: {join_limited(names)}"
     if plan.released:
         rights = "the rights that were staged for a failover" if plan.with_rights else "no rights: grant them by hand"
         yield f"released means: the source's settings, and {rights}. Applications may write from the LMO on"

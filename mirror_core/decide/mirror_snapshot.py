@@ -35,8 +35,12 @@ class MinIsrShortfall(NamedTuple):
 
 
 class HiddenTopics(NamedTuple):
+    """Those that `user` may not DESCRIBE, so that brokers do not say whether they exist."""
+
     topics: frozenset[str] = frozenset()
-    reason: str = ""
+    user: str = ""
+    grant_command: str = ""
+    """For the first of them."""
 
 
 NO_HIDDEN_TOPICS: Final = HiddenTopics()
@@ -73,7 +77,7 @@ class DestinationSnapshot:
     """Log ends: the next offset to copy."""
     authorizer: bool
     committed: Mapping[str, Mapping[Partition, Offset]] = field(default_factory=dict)
-    grant_warnings: tuple[str, ...] = ()
+    grant_warnings: tuple[Finding, ...] = ()
     topic_names: Collection[str] = ()
     active_groups: tuple[str, ...] = ()
     """Groups with members there, possibly dead ones before their session timeout."""

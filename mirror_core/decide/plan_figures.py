@@ -231,7 +231,7 @@ def _warn_destination(name: str, destination: DestinationSnapshot, authorizer: A
         yield Finding("groups_unreported", name)
     if destination.groups_unread:
         yield Finding("groups_unread", name, count=destination.groups_unread)
-    yield from (Finding("grant_remark", name, reason=remark) for remark in destination.grant_warnings[:MAX_LISTED])
+    yield from destination.grant_warnings[:MAX_LISTED]
     if (more := len(destination.grant_warnings) - MAX_LISTED) > 0:
         yield Finding("more_grant_remarks", name, count=more)
 
@@ -252,7 +252,13 @@ def _warn_unplanned(snapshot: MirrorSnapshot) -> Iterator[Finding]:
         yield Finding("no_rights_staged", mirror.destination)
     hidden = destination.hidden if isinstance(destination, DestinationSnapshot) else NO_HIDDEN_TOPICS
     if hidden.topics:
-        yield Finding("hidden_topics_left_out", mirror.destination, reason=hidden.reason, topics=sorted(hidden.topics))
+        yield Finding(
+            "hidden_topics_left_out",
+            mirror.destination,
+            topics=sorted(hidden.topics),
+            user=hidden.user,
+            grant_command=hidden.grant_command,
+        )
     created_topics = {p.topic for p, status in snapshot.statuses.items() if status.destination_topic_id}
     for topic in sorted(find_lost_topics(snapshot) - hidden.topics - created_topics):
         yield Finding("topic_never_created", topic, destination=mirror.destination, mirror=mirror.name)

@@ -56,14 +56,20 @@ def find_hidden_topics(client: ClusterClient, unlisted: Collection[str]) -> froz
     return client.metadata(unlisted).denied if unlisted else frozenset()
 
 
+def get_describe_grant(client: ClusterClient, topic: str) -> tuple[str, str]:
+    """The user that may not DESCRIBE it, and the command that grants it."""
+    user = client.config.user(client.principal) or "<its principal>"
+    acl = Acl(resource=Resource.TOPIC, name=topic, principal=f"User:{user}", operation=Operation.DESCRIBE)
+    return user, format_acl_command(acl)
+
+
 def describe_denied_error(client: ClusterClient, topics: Collection[str]) -> MissingPermission:
     """Names the missing grant."""
     names = sorted(topics)
+    user, grant_command = get_describe_grant(client, names[0])
     suffix = f" and {len(names) - _MAX_LISTED_TOPICS} more" if len(names) > _MAX_LISTED_TOPICS else ""
-    user = client.config.user(client.principal) or "<its principal>"
-    missing_acl = Acl(resource=Resource.TOPIC, name=names[0], principal=f"User:{user}", operation=Operation.DESCRIBE)
     return MissingPermission(
         f"cluster {client.name}: {user} may not DESCRIBE {', '.join(names[:_MAX_LISTED_TOPICS])}{suffix}, so brokers do"
         f" not tell whether {'it exists' if len(names) == 1 else 'they exist'}; grant it:"
-        f" `{format_acl_command(missing_acl)}`; if an ACL denies it, remove that one"
+        f" `{grant_command}`; if an ACL denies it, remove that one"
     )

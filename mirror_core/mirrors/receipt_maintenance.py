@@ -303,11 +303,12 @@ class RebuildQueue:
         `starts`: read after the comparison.
         """
         rows_by_start = {(row.partition, row.start): row for row in rows}
+        errors = {row.partition: row.error for row in reversed(rows) if row.error}
         accepted: dict[Partition, list[ReceiptPiece]] = {}
         for partition, partition_pieces in pieces.items():
             for number, piece in enumerate(partition_pieces):
                 row = rows_by_start.get((partition, piece.first))
-                reason = _explain_refusal(partition, piece, row, compared, starts.get(partition))
+                reason = _explain_refusal(partition, piece, row, compared, starts.get(partition), errors)
                 if reason or row is None:
                     self._add_uncovered(partition, f"[{piece.first}, {piece.next}): {reason}", True)
                     self._pieces[partition].extendleft(reversed(partition_pieces[number + 1 :]))
@@ -322,8 +323,14 @@ class RebuildQueue:
 
 
 def _explain_refusal(
-    partition: Partition, piece: ReceiptPiece, row: ParityRow | None, compared: ParityResult, start: Offset | None
+    partition: Partition,
+    piece: ReceiptPiece,
+    row: ParityRow | None,
+    compared: ParityResult,
+    start: Offset | None,
+    errors: Mapping[Partition, str],
 ) -> str:
+    """`errors`: of the partitions' first chunks that could not be read."""
     if row is None:
         return "no task reported it"
     if row.error:
@@ -335,8 +342,7 @@ def _explain_refusal(
     findings = [f for f in compared.findings if f.partition == partition]
     if findings:
         return f"it differs from the source: {findings[0].kind}: {findings[0].detail}"
-    reasons = [reason for reason in compared.reasons if reason.startswith(f"{partition} ")]
-    return reasons[0] if reasons else "it could not be compared with the source"
+    return errors.get(partition, "it could not be compared with the source")
 
 
 def _build_tasks(

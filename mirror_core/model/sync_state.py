@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -53,7 +51,6 @@ WRITING_ACTIONS = frozenset(
         SyncAction.STAGE,
     }
 )
-_TOPIC_ACL: Final = re.compile(r"\w+ \w+ on TOPIC literal '([a-zA-Z0-9._-]+)' for ")
 
 
 class DriftRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +66,8 @@ class DriftRow(msgspec.Struct, frozen=True, kw_only=True):
     """In a dry run: staged by an earlier sync."""
     offset: int | UnsetType = UNSET
     """Committed by the action, or left in place."""
+    acl_topic: str | UnsetType = UNSET
+    """The topic, of an ACL on one."""
 
     @property
     def topic(self) -> str:
@@ -81,8 +80,7 @@ class DriftRow(msgspec.Struct, frozen=True, kw_only=True):
             case SyncCategory.GROUPS:
                 return self.subject.rpartition(" ")[2].rpartition("-")[0]
             case SyncCategory.ACLS:
-                match = _TOPIC_ACL.match(self.subject)
-                return match[1] if match else ""
+                return self.acl_topic or ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,7 @@ from mirror_core.kafka.consumer_groups import (
 from mirror_core.kafka.heartbeat_topic import read_newest_heartbeats
 from mirror_core.kafka.log_offsets import OffsetPoint, list_available_offsets, list_offsets_confirmed
 from mirror_core.kafka.progress_timeout import ProgressMonitor, local_processing
-from mirror_core.kafka.topic_existence import describe_denied_error, find_hidden_topics
+from mirror_core.kafka.topic_existence import find_hidden_topics, get_describe_grant
 from mirror_core.kafka.transactions import list_open_transactions
 from mirror_core.mirrors.broker_checks import explain_fence_shut_out
 from mirror_core.mirrors.stray_denials import find_stray_denials_on
@@ -519,7 +519,7 @@ def _list_state_writers(link: MirrorLink, acls: BrokerAcls | AuthorizerOff) -> t
 
 def _find_hidden_topics(client: ClusterClient, unlisted: Collection[str]) -> HiddenTopics:
     denied = find_hidden_topics(client, unlisted)
-    return HiddenTopics(denied, str(describe_denied_error(client, denied))) if denied else NO_HIDDEN_TOPICS
+    return HiddenTopics(denied, *get_describe_grant(client, min(denied))) if denied else NO_HIDDEN_TOPICS
 
 
 def _to_topics(views: Mapping[str, TopicMetadata]) -> dict[str, ClusterTopic]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from msgspec import UNSET
+
 from mirror_core.decide.acl_plan import AclPlan
 from mirror_core.kafka.acl_requests import AuthorizerOff, BrokerAcls
-from mirror_core.model.acl import Acl, AclPurpose, Permission
+from mirror_core.model.acl import Acl, AclPurpose, Pattern, Permission, Resource
 from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
 from mirror_core.rights.acl_rules import EVERYBODY
@@ -96,7 +98,12 @@ def to_acl_row(acl: Acl, action: SyncAction, reason: str = "", *, done: bool = T
         action=action,
         reason=reason,
         done=done,
+        acl_topic=acl.name if _is_of_one_topic(acl) else UNSET,
     )
+
+
+def _is_of_one_topic(acl: Acl) -> bool:
+    return acl.resource is Resource.TOPIC and acl.pattern is Pattern.LITERAL and acl.name != "*"
 
 
 def to_unknown_rows(cluster: str, acls: BrokerAcls) -> list[DriftRow]:

@@ -11,8 +11,8 @@ from mirror_core.decide.acl_plan import (
     AclPlan,
     AclScope,
     PromotionGrants,
-    format_forged_entry,
-    format_narrowed_grant,
+    explain_forged_entry,
+    explain_narrowed_grant,
     is_carried_acl,
     plan_acls,
     plan_promotion_grants,
@@ -32,6 +32,7 @@ from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.acl import LIFTABLE_PURPOSES, Acl, AclPurpose, Operation, Permission, Resource
 from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.errors import MirrorError, MissingPermission, Refused, Unreachable
+from mirror_core.model.findings import Finding
 from mirror_core.model.names import DRILL_PREFIX, ClusterName, get_both_directions
 from mirror_core.model.sync_state import DriftRow, SyncAction
 from mirror_core.rights.acl_rules import (
@@ -270,30 +271,32 @@ def list_undemotable_rights(
 
 def list_promotion_warnings(
     link: MirrorLink, state: State, destination_acls: BrokerAcls | AuthorizerOff, destination_topics: Collection[str]
-) -> tuple[str, ...]:
+) -> tuple[Finding, ...]:
     if isinstance(destination_acls, AuthorizerOff):
-        return tuple(_format_unlifted_denials(link, state, destination_acls))
+        return tuple(_warn_unlifted_denials(link, state, destination_acls))
     topics = {p.topic for p in state.partitions.get(link.mirror.name, {})}
     planned = _plan_promotion(link, state, topics, destination_topics)
     name = link.destination.name
     uncertain = (
-        f"cluster {name}: {why}; until then a failback is refused"
+        Finding("principal_uncertain", name, reason=why)
         for why in list_uncertain_principals(link.destination, destination_acls)
     )
-    denied = (text for _, text in list_remaining_denials(link, state, destination_acls.entries, planned.grants, topics))
+    denied = (why for _, why in list_remaining_denials(link, state, destination_acls.entries, planned.grants, topics))
     return (*warn_promotion_grants(planned, name), *denied, *uncertain)
 
 
-def _format_unlifted_denials(link: MirrorLink, state: State, no_authorizer: AuthorizerOff) -> Iterator[str]:
+def _warn_unlifted_denials(link: MirrorLink, state: State, no_authorizer: AuthorizerOff) -> Iterator[Finding]:
     """Denials from when ACLs ruled the cluster, which promotion does not reach."""
     mirror_names, purposes = get_both_directions(link.mirror.name), {*LIFTABLE_PURPOSES, AclPurpose.WITHDRAWN}
     entries = (e for e in state.ledger.values() if e.cluster == no_authorizer.cluster and e.mirror in mirror_names)
     denials = [e.acl for e in entries if e.purpose in purposes]
     if denials and no_authorizer.configured is not AuthorizerKind.KAFKA:
-        yield (
-            f"{no_authorizer.cluster}: {len(denials)} denial(s) of Mirrorbook's, such as {min(denials)}, stay at"
-            " promotion and keep applications out, since mirrorbook.yaml says `authorizer:"
-            f" {no_authorizer.configured}`: write `authorizer: kafka` there"
+        yield Finding(
+            "denials_unlifted",
+            no_authorizer.cluster,
+            count=len(denials),
+            denial=min(denials),
+            authorizer=no_authorizer.configured,
         )
 
 
@@ -346,13 +349,13 @@ def _promote_access(
     removed, rows = lift_demotions(link, log, client, topics, ask_source=ask_source)
     lifted_denials = removed & destination_acls.entries
     remaining = list_remaining_denials(link, log.state, destination_acls.entries - removed, planned.grants, topics)
-    rows += [to_acl_row(acl, SyncAction.KEEP, text, done=False) for acl, text in remaining]
+    rows += [to_acl_row(acl, SyncAction.KEEP, str(why), done=False) for acl, why in remaining]
     rows += [
-        to_acl_row(acl, SyncAction.REFUSE, format_forged_entry(acl, why), done=False)
+        to_acl_row(acl, SyncAction.REFUSE, str(explain_forged_entry(acl, why)), done=False)
         for acl, why in planned.refused.items()
     ]
     rows += [
-        to_acl_row(a, SyncAction.KEEP, format_narrowed_grant(a, excluded, client.name), done=False)
+        to_acl_row(a, SyncAction.KEEP, str(explain_narrowed_grant(a, excluded, client.name)), done=False)
         for a, excluded in planned.narrowed.items()
     ]
     rows += [

@@ -17,6 +17,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ANONYMOUS, Principal
 from mirror_core.model.acl import LIFTABLE_PURPOSES, Acl, AclPurpose, LedgerEntry, Resource
 from mirror_core.model.errors import MirrorError
+from mirror_core.model.findings import Finding
 from mirror_core.model.names import get_both_directions
 from mirror_core.model.sync_state import DriftRow
 from mirror_core.model.timing import TIMEOUTS
@@ -158,7 +159,7 @@ def forget_revoked_rights(link: MirrorLink, log: JournalLog, destination: Cluste
 
 def list_remaining_denials(
     link: MirrorLink, state: State, acls: Set[Acl], granted: Collection[Acl], topics: Collection[str]
-) -> Iterator[tuple[Acl, str]]:
+) -> Iterator[tuple[Acl, Finding]]:
     client, mirror_names = link.destination, get_both_directions(link.mirror.name)
     entries = [e for e in state.ledger.values() if e.cluster == client.name and e.acl in acls]
     withdrawn = {e.acl for e in entries if e.mirror in mirror_names and e.purpose is AclPurpose.WITHDRAWN}
@@ -168,14 +169,17 @@ def list_remaining_denials(
     for acl in sorted(withdrawn | set(find_locked_out_denials(acls - expected, granted, topics))):
         if acl.principal in list_own_principals(link):
             continue
-        if acl in withdrawn:
-            reason = f"{link.source.name} has withdrawn the right that it is about"
-        elif acl in other_mirrors:
-            reason = f"it is mirror {other_mirrors[acl]}'s"
-        else:
-            reason = "it is not the mirror's"
         remove_command = format_acl_command(acl, bootstrap=client.control["bootstrap.servers"], remove=True)
-        yield acl, f"{acl} stays at promotion, since {reason}. If it should not: {remove_command}"
+        yield (
+            acl,
+            Finding(
+                "denial_remains",
+                acl,
+                withdrawn_by=link.source.name if acl in withdrawn else "",
+                sibling=other_mirrors.get(acl, ""),
+                remove_command=remove_command,
+            ),
+        )
 
 
 def _read_source_demotions(link: MirrorLink, topics: Collection[str]) -> tuple[set[Acl], list[DriftRow]]:

@@ -38,6 +38,12 @@ def test_the_lines_to_paste_fence_the_source_through_its_controllers(desk: Desk)
         promoted(mirrored)
         said = desk.run("mirror", "fence", mirrored.name, "--bootstrap-controller", pair.east.controllers)
         assert (said.code, said.err) == (0, "")
+        given = json.loads(
+            desk.run("mirror", "fence", mirrored.name, "--bootstrap-controller", pair.east.controllers, "--json").out
+        )
+    assert (given["mirror"], given["cluster"], given["desired"]) == (mirrored.name, "east", "STOPPED")
+    assert given["commands"] == said.out.splitlines()
+    assert given["lift"]
     assert not denied(pair.east, topic)
     properties = desk.folder / "ADMIN.properties"
     properties.write_text(
@@ -57,6 +63,9 @@ def test_the_lines_to_paste_fence_the_source_through_its_controllers(desk: Desk)
     looked = desk.run("mirror", "watch", mirrored.name, "--once")
 
     assert "its fence is seen on every broker" in looked.out
+    again = json.loads(desk.run("mirror", "watch", mirrored.name, "--once", "--json").out)
+    assert (again["cluster"], again["state"], again["answers"], again["alarms"]) == ("east", "applied", True, [])
+    assert desk.run("mirror", "watch", mirrored.name, "--json").code == 2
     [denial] = [a for a in rights_of(pair.east) if a.name == topic and a.permission is Permission.DENY]
     assert str(denial) in {str(e.acl) for e in mirrored.state.ledger_entries(mirrored.name)}
 

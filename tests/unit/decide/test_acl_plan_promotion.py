@@ -16,6 +16,7 @@ from mirror_core.decide.acl_plan import (
     warn_promotion_grants,
 )
 from mirror_core.model.acl import Acl, AclPurpose, Operation, Pattern, Permission, Resource
+from mirror_core.model.findings import Finding
 from mirror_core.rights.acl_rules import (
     EVERYBODY,
     build_demotions,
@@ -52,7 +53,7 @@ def test_names_and_prefixes_of_the_mirror_alone_are_given_as_they_are(purpose: A
     assert set(given.grants) == {WRITE, PREFIX}
     assert (given.narrowed, given.refused) == ({}, {})
     assert list(warn_promotion_grants(given, "west")) == [
-        "grants by prefix open topics made later on west, too, whose names begin with orders"
+        Finding("grants_by_prefix", "west", prefixes=["orders"], principals=[PREFIX.principal])
     ]
 
 
@@ -60,16 +61,14 @@ def test_a_denial_for_everybody_is_named_before_it_shuts_the_new_primary() -> No
     fence = build_denial(TOPICS[0])
     given = promoted(WRITE, fence)
     assert fence in given.grants
-    (line,) = warn_promotion_grants(given, "west")
-    assert line.startswith(f"{fence}: the source has it, so promotion gives it, and nobody may do that on west then.")
+    assert list(warn_promotion_grants(given, "west")) == [Finding("denial_of_changes", fence, cluster="west")]
 
 
 def test_a_star_is_given_topic_by_topic() -> None:
     given = promoted(STAR)
     assert given.grants == literals(STAR)
     assert list(warn_promotion_grants(given, "west")) == [
-        f"{STAR} will be granted topic by topic: on west it would open {OURS}, too. "
-        "Topics made later need a grant of their own"
+        Finding("grant_narrowed", STAR, cluster="west", topics=[OURS], opens_heartbeats=False)
     ]
 
 
@@ -92,8 +91,7 @@ def test_a_prefix_never_reaches_heartbeats_of_the_future(prefix: str) -> None:
     given = plan_promotion_grants([entry(low, AclPurpose.STAGED)], [ours], [ours], OWN)
     assert given.grants == (replace(low, name=ours, pattern=Pattern.LITERAL),)
     assert list(warn_promotion_grants(given, "west")) == [
-        f"{low} will be granted topic by topic: on west it would open heartbeats of mirrors made later, too. "
-        "Topics made later need a grant of their own"
+        Finding("grant_narrowed", low, cluster="west", topics=[], opens_heartbeats=True)
     ]
 
 
@@ -111,8 +109,9 @@ def test_a_denial_for_everybody_of_groups_or_ids_is_named_since_it_reaches_other
 ) -> None:
     nobody = build_denial("pay", resource=resource, operation=operation, pattern=Pattern.PREFIXED)
     assert promoted(nobody).grants == (nobody,)
-    [line] = warn_promotion_grants(promoted(nobody), "west")
-    assert line.startswith(f"{nobody}: the source has it, so promotion gives it: nobody may do that on west then")
+    assert list(warn_promotion_grants(promoted(nobody), "west")) == [
+        Finding("denial_for_everybody", nobody, cluster="west")
+    ]
 
 
 def test_what_concerns_no_promoted_topic_waits() -> None:
@@ -121,9 +120,7 @@ def test_what_concerns_no_promoted_topic_waits() -> None:
 
 def test_a_public_grant_is_named_since_nobody_can_fail_back_under_it() -> None:
     public = replace(WRITE, principal=EVERYBODY)
-    assert [w for w in warn_promotion_grants(promoted(public), "west") if "fail back" in w] == [
-        f"{public}: nobody can fail back while everybody may write: replace it by grants to names"
-    ]
+    assert list(warn_promotion_grants(promoted(public), "west")) == [Finding("grant_to_everybody", public)]
 
 
 FORGED = [
@@ -152,9 +149,8 @@ def test_what_no_sync_can_have_staged_is_refused_by_name_and_holds_nothing_up(wh
     given = plan_promotion_grants([entry(what, purpose), entry(WRITE, AclPurpose.STAGED)], TOPICS, {*TOPICS, OURS}, OWN)
     assert list(given.refused) == [what]
     assert given.grants == (WRITE,)
-    assert next(iter(warn_promotion_grants(given, "west"))).startswith(
-        f"{what} is recorded as staged, but will not be granted: "
-    )
+    warning = next(iter(warn_promotion_grants(given, "west")))
+    assert (warning.code, warning.subject) == ("grant_forged", str(what))
 
 
 def test_a_right_to_read_by_star_or_prefix_is_given_as_one_to_write_is() -> None:
@@ -169,9 +165,9 @@ def test_rights_to_groups_and_transactional_ids_are_given_as_they_stand_and_name
     ids = acl(Operation.WRITE, "*", resource=Resource.TRANSACTIONAL_ID)
     given = promoted(group, ids)
     assert set(given.grants) == {group, ids, build_own_ids_denial(ids)}
-    [line] = warn_promotion_grants(given, "west")
-    assert str(group) in line
-    assert str(ids) in line
+    [warning] = warn_promotion_grants(given, "west")
+    assert (warning.code, warning.subject) == ("grants_beyond_mirror", "west")
+    assert set(warning.values["grants"]) == {str(group), str(ids)}  # type: ignore[arg-type]
     again = plan_promotion_grants([entry(a, AclPurpose.PROMOTED) for a in given.grants], TOPICS, TOPICS, OWN)
     assert (again.grants, again.refused) == (given.grants, {})
 

@@ -91,11 +91,11 @@ def test_one_unknown_lag_makes_the_sum_unknown_and_is_listed_first(view: MirrorS
 
 
 def test_what_promotion_does_with_rights_is_warned_of_and_only_the_first_of_many(view: MirrorSnapshot) -> None:
-    remarks = tuple(f"remark {number}" for number in range(MAX_LISTED + 2))
-    assert warned(replace(view, destination=replace(DESTINATION, grant_warnings=remarks[:2]))) == "remark 0\nremark 1"
-    many = warned(replace(view, destination=replace(DESTINATION, grant_warnings=remarks))).split("\n")
-    assert many[:MAX_LISTED] == list(remarks[:MAX_LISTED])
-    assert many[MAX_LISTED:] == ["2 more remarks on rights"]
+    remarks = tuple(Finding("grant_to_everybody", number) for number in range(MAX_LISTED + 2))
+    few = list_plan_warnings(replace(view, destination=replace(DESTINATION, grant_warnings=remarks[:2])))
+    assert list(few) == list(remarks[:2])
+    many = list(list_plan_warnings(replace(view, destination=replace(DESTINATION, grant_warnings=remarks))))
+    assert many == [*remarks[:MAX_LISTED], Finding("more_grant_remarks", view.mirror.destination, count=2)]
 
 
 def test_equal_lags_are_listed_by_name_and_only_the_first_of_many(view: MirrorSnapshot) -> None:

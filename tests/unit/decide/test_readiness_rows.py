@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from mirror_core.decide.failover_readiness import NEVER_AGE_S, list_readiness_rows
 from mirror_core.decide.mirror_snapshot import (
     ClusterTopic,
     StandstillForecast,
     UnseenCluster,
 )
+from mirror_core.model.acl import Acl, Operation, Pattern, Resource
 from mirror_core.model.forecast import PartitionLoss
 from mirror_core.model.names import Offset
 from mirror_core.model.parity_verdict import MirrorVerification, VerifiedEnd
 from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
+from mirror_core.sync.acl_rows import to_acl_row
 from tests.support.readiness_views import A0, DESTINATION, NAME, VIEW
 
 
@@ -106,6 +110,23 @@ def test_a_row_of_drift_knows_its_topic() -> None:
     assert topic(SyncCategory.CONFIGS, "a.b-c: retention.ms") == "a.b-c"
     assert topic(SyncCategory.GROUPS, "my group a.b-c-12") == "a.b-c"
     assert topic(SyncCategory.GROUPS, "mygroup") == ""
-    assert topic(SyncCategory.ACLS, "ALLOW READ on TOPIC literal 'a.b-c' for User:x from *") == "a.b-c"
-    assert topic(SyncCategory.ACLS, "ALLOW READ on TOPIC prefixed 'a' for User:x from *") == ""
-    assert topic(SyncCategory.ACLS, "ALLOW READ on GROUP literal 'g' for User: on TOPIC literal 'a' for x from *") == ""
+
+
+@pytest.mark.parametrize(
+    ("resource", "pattern", "topic"),
+    [
+        (Resource.TOPIC, Pattern.LITERAL, "a.b-c"),
+        (Resource.TOPIC, Pattern.PREFIXED, ""),
+        (Resource.GROUP, Pattern.LITERAL, ""),
+    ],
+)
+def test_a_row_of_rights_knows_the_topic_that_they_are_about(resource: Resource, pattern: Pattern, topic: str) -> None:
+    """Whatever a principal is called."""
+    acl = Acl(
+        resource=resource,
+        pattern=pattern,
+        name="a.b-c",
+        principal="User: on TOPIC literal 'z' for x",
+        operation=Operation.READ,
+    )
+    assert to_acl_row(acl, SyncAction.EQUAL).topic == topic

@@ -130,7 +130,7 @@ def test_what_has_no_head_is_compared_anew() -> None:
 
 
 def judged(
-    todo: RebuildQueue, compared: ParityResult, start: int = 0, error: str = ""
+    todo: RebuildQueue, compared: ParityResult, start: int = 0, error: str = "", later_error: str = ""
 ) -> list[tuple[int, int, int, str]]:
     good = list[tuple[int, int, int, str]]()
     for pieces in todo.next_rounds():
@@ -147,6 +147,8 @@ def judged(
             )
             for one in pieces[ORDERS]
         ]
+        if later_error:
+            rows.append(replace(rows[-1], start=rows[-1].end, end=Offset(rows[-1].end + 1), error=later_error))
         found = todo.select_certified(pieces, rows, compared, {ORDERS: Offset(start)})
         good += [(one.first, one.next, one.records, one.digest) for one in found.get(ORDERS, ())]
     return good
@@ -177,7 +179,6 @@ def test_what_was_compared_equal_is_vouched_for_as_the_destination_holds_it() ->
             "",
             "differs from the source: value: x",
         ),
-        (replace(compared(0), reasons=(f"{ORDERS} [0, 9): broken",)), 0, "", f"{ORDERS} [0, 9): broken"),
         (compared(SIZE), SIZE, "", "the source has deleted it meanwhile"),
         (compared(SIZE), 0, "unreadable", "unreadable"),
     ],
@@ -202,3 +203,9 @@ def test_behind_a_piece_that_differs_the_rest_is_vouched_for() -> None:
     good = todo.select_certified(first, rows, compared(PIECE_OFFSETS), {ORDERS: Offset(0)})
     assert [one.first for one in good[ORDERS]] == [0]
     assert spans(todo) == [[(2 * PIECE_OFFSETS, SIZE)]]
+
+
+def test_what_could_not_be_read_elsewhere_in_the_partition_is_the_reason() -> None:
+    todo = work(state(), scope(end=SIZE))
+    assert judged(todo, compared(0), later_error="broken") == []
+    assert todo.uncovered[ORDERS][0] == f"[0, {PIECE_OFFSETS}): broken"

@@ -12,6 +12,7 @@ from mirror_core.kafka.acl_requests import AuthorizerOff
 from mirror_core.model.acl import AclPurpose, LedgerEntry
 from mirror_core.model.config_sections import AuthorizerConfig, AuthorizerKind
 from mirror_core.model.errors import MirrorError
+from mirror_core.model.findings import Finding
 from mirror_core.model.names import ClusterName
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.rights.acl_rules import build_denial
@@ -43,7 +44,9 @@ def test_a_plan_says_which_denials_stay_at_promotion(said: AuthorizerKind, warne
     link: Any = SimpleNamespace(mirror=MIRROR, destination=west, source=SimpleNamespace(name=EAST))
     state = State(ledger={"k": entry(MIRROR.destination, "User:app", AclPurpose.DEMOTED)})
     remarks = list_promotion_warnings(link, state, AuthorizerOff(MIRROR.destination, said), ["orders"])
-    assert any("stay at promotion and keep applications out" in line for line in remarks) is warned
+    denial = next(iter(state.ledger.values())).acl
+    expected = Finding("denials_unlifted", MIRROR.destination, count=1, denial=denial, authorizer=said)
+    assert remarks == ((expected,) if warned else ())
 
 
 def test_a_failback_forgets_no_debt_while_its_fence_may_stand(monkeypatch: pytest.MonkeyPatch) -> None:

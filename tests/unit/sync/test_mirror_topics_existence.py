@@ -132,9 +132,9 @@ def test_a_plan_asks_by_name_for_what_a_listing_leaves_out() -> None:
     assert snapshot_reader._find_hidden_topics(cluster(there=["paid"]), ["orders"]).topics == frozenset(), "it is gone"
     hidden = snapshot_reader._find_hidden_topics(cluster(["orders"]), ["orders"])
     assert hidden.topics == {"orders"}
-    assert "--topic orders" in hidden.reason
+    assert "--topic orders" in hidden.grant_command
     unused: Any = SimpleNamespace()
-    assert snapshot_reader._find_hidden_topics(unused, ()).reason == "", "nothing is missing: nobody is asked"
+    assert snapshot_reader._find_hidden_topics(unused, ()).topics == frozenset(), "nothing is missing: nobody is asked"
 
 
 @pytest.mark.parametrize(
