@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from mirror_core.decide.steps import list_standstill_steps
+from mirror_core.decide.steps import list_standstill_steps, list_step_names
 from mirror_core.model.audit_log import AuditEntry, AuditEntryKind
 from mirror_core.model.run import Run, StepRecord, StepState
 
@@ -178,14 +178,14 @@ def _place_marks(run: Run, events: Sequence[tuple[int, bool, str]], scale: _Time
 
 def _build_lanes(run: Run, attempts: Sequence[_Attempt], scale: _TimeScale) -> Iterator[TimelineLane]:
     timed = list_standstill_steps(run.plan.kind, run.plan.mode)
+    report_step = list_step_names(run.plan.kind, run.plan.mode)[-1]
     for name in dict.fromkeys(a.step for a in attempts):
         step_attempts = [a for a in attempts if a.step == name]
         last_attempt = step_attempts[-1]
-        took = (
-            "not ended"
-            if last_attempt.ended_ms is None
-            else _format_duration(last_attempt.ended_ms - last_attempt.begun_ms)
-        )
+        if last_attempt.ended_ms is not None:
+            took = _format_duration(last_attempt.ended_ms - last_attempt.begun_ms)
+        else:
+            took = "wrote this page" if name == report_step else "not ended"
         tries = f", attempt {last_attempt.number}" if last_attempt.number > 1 else ""
         yield TimelineLane(name, name in timed, tuple(_build_bar(a, scale) for a in step_attempts), took + tries)
 

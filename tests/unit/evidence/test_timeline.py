@@ -77,6 +77,10 @@ def test_what_took_no_time_and_what_has_not_ended_are_seen_all_the_same(told: To
     assert picture.lanes[2].took == "not ended"
 
 
+def test_the_step_that_writes_the_page_is_none_that_has_not_ended(told: Told) -> None:
+    assert told.step("canary", 0, 1).step("report", 1).picture.lanes[-1].took == "wrote this page"
+
+
 def test_before_the_first_step_there_is_no_picture(told: Told) -> None:
     assert build_timeline(RUN, parse_entries(told.lines)) is None
     assert build_timeline(RUN, []) is None
