@@ -50,7 +50,7 @@ class FenceCommandsDocument(JsonDocument, frozen=True, kw_only=True):
     """Unless it is STOPPED, these lines stop its applications."""
     commands: tuple[str, ...]
     lift: tuple[str, ...]
-    """How to take the fence down again."""
+    """How to take the fence down again. Empty: it is a run's, which lifts it."""
 
 
 @prints_json(WatchDocument)

@@ -43,7 +43,7 @@ def test_the_lines_to_paste_fence_the_source_through_its_controllers(desk: Desk)
         )
     assert (given["mirror"], given["cluster"], given["desired"]) == (mirrored.name, "east", "STOPPED")
     assert given["commands"] == said.out.splitlines()
-    assert given["lift"]
+    assert given["lift"] == [], "the run's own, which its failback lifts"
     assert not denied(pair.east, topic)
     properties = desk.folder / "ADMIN.properties"
     properties.write_text(

@@ -27,7 +27,6 @@ _SEARCHES: Final = frozenset(
         *("count", "match", "search", "fullmatch", "compile", "sub", "findall"),
     }
 )
-_EQUALITY: Final = (ast.In, ast.NotIn, ast.Eq, ast.NotEq)
 FOREIGN_SENTENCES: Final = {
     "mirror_core/kafka/config.py": ['No such configuration property: "'],  # librdkafka
     "mirror_core/spark/session.py": [  # Spark
@@ -47,9 +46,7 @@ def list_sought_phrases(source: str) -> Iterator[str]:
     """Literals of two words or more that code compares with, or searches for."""
     for node in ast.walk(ast.parse(source)):
         sought = list[ast.AST]()
-        if isinstance(node, ast.Compare) and any(
-            isinstance(o, ast.In | ast.NotIn | ast.Eq | ast.NotEq) for o in node.ops
-        ):
+        if isinstance(node, ast.Compare):
             sought = [node.left, *node.comparators]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _SEARCHES:
             sought = list(node.args)
