@@ -100,11 +100,8 @@ def list_uncommitted(snapshot: MirrorSnapshot) -> list[UncommittedGroupOffset]:
         item
         for item in (snapshot.groups_left.uncommitted if snapshot.groups_left else ())
         if not item.has_reset_start
-        or (
-            item.partition not in committed_partitions.get(item.group, ())
-            if item.partition
-            else item.group not in committed_partitions
-        )
+        or not item.partition  # offsets there may be older ones, or of a group of another type
+        or item.partition not in committed_partitions.get(item.group, ())
     ]
 
 

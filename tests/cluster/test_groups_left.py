@@ -29,6 +29,7 @@ from tests.support.group_consumers import java
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce
 from tests.support.mirrored_topics import Mirrored, new_mirror
 from tests.support.offset_following import replicating
+from tests.support.share_groups import set_start_offset
 from tests.support.single_broker_cluster import in_place_of
 from tests.support.unplanned_runs import begin
 from tests.support.waiting import wait_until
@@ -225,3 +226,22 @@ def test_a_commit_that_gets_no_answer_is_named_and_goes_on(
             )
         wait_until(lambda: find_waiting() == (), timeout_s=TIMEOUT_S, why="nothing waits")
     member.close()
+
+
+def test_a_group_that_is_of_another_type_on_the_destination_is_named_though_it_has_offsets_there(
+    pair: Pair, tmp_path: Path
+) -> None:
+    topic, group = new_topic(pair.east), "g-" + secrets.token_hex(4)
+    produce(pair.east, topic, 9)
+    mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
+    mirrored.copy()
+    with ClusterClient(mirrored.link.destination) as west:
+        set_start_offset(west, group, topic, 2)
+    commit_on_source(pair, group, topic, 4)
+    (row,) = rows_of(mirrored)
+    assert row.reason == "is a share group on the destination"
+    with killed(pair.east):
+        plan = mirrored.failover.plan(RunMode.UNPLANNED)
+        ready = assess_readiness(mirrored.link, mirrored.state, mirrored.services, with_drift=False)
+    assert any(named(line, group, row.reason) for line in map(str, plan.warnings))
+    assert any(named(str(point), group, row.reason) for point in ready.points)
