@@ -36,9 +36,9 @@ def supervise_command(
 ) -> None:
     """Keep `mirrorbook replicate NAME` running: start it again whenever it ends, until told to stop (SIGTERM, Ctrl-C).
 
+    Copies NAME-back, too, as soon as a failback has made it, and keeps the source fenced that was failed away from.
     Waits longer after each quick end, 30 s at most. One supervisor for a mirror on a host; between hosts the mirror's
-    lease decides who copies. While `replicate` is refused, `mirrorbook mirror watch NAME` keeps the source fenced
-    that was failed away from.
+    lease decides who copies.
     """
     mirror = MirrorName(name)
     config_path, log_settings = find_config(config), get_log_settings()

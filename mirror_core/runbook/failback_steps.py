@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
@@ -103,6 +103,52 @@ STALL_S: Final = 120.0
 REPORT_INTERVAL_S: Final = 10.0
 PARTS_SYNCED_FIRST: Final = frozenset({SyncCategory.CONFIGS, SyncCategory.ACLS})
 """Rights too: a later withdrawal is detected by them."""
+
+
+def is_close_behind(lag: int | None, written: int, seconds: float) -> bool:
+    """Whether a fence would wait for little: `written` offsets in `seconds` is how fast the source grows."""
+    return lag is not None and lag <= max(CAUGHT_UP_OFFSETS, written / max(1.0, seconds) * CAUGHT_UP_S)
+
+
+def measure_lag(link: MirrorLink, topics: Collection[str]) -> tuple[int | None, int]:
+    """(offsets behind, sum of source ends). The lag is None while topics are missing."""
+    with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
+        source_views, destination_views = (
+            find_existing_topics(source, topics),
+            find_existing_topics(destination, topics),
+        )
+        partitions = [Partition(t, i) for t, view in source_views.items() for i in view.partitions]
+        missing = any(
+            p.topic not in destination_views or p.index not in destination_views[p.topic].partitions for p in partitions
+        )
+        positions = {} if missing else list_offsets(destination, partitions, OffsetPoint.LOG_END)
+        ends = list_offsets(source, partitions, OffsetPoint.STABLE_END)
+    lag = None if missing else sum(max(0, ends[p] - positions[p]) for p in partitions)
+    return lag, sum(ends.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatchUpObservation:
+    lag: int | None
+    """In offsets; None: topics are missing."""
+    source_end: int
+    """Sum of the log ends of all partitions."""
+    is_copied: bool
+    """A data plane has the lease of the reverse mirror."""
+
+
+def observe_catch_up(link: MirrorLink, state: State, run_id: str) -> CatchUpObservation | None:
+    """None when nothing is left to wait for: the run has ended, or applications are home."""
+    run = state.runs.get(run_id)
+    if run is None or run.ended_ms is not None:
+        return None
+    reverse, reverse_state = load_reverse_link(link), read_state(link.source)
+    if find_reverse_failover(reverse_state, run_id) is not None:
+        return None
+    topics = sorted({partition.topic for partition in state.partitions.get(link.mirror.name, {})})
+    lag, source_end = measure_lag(reverse, topics)
+    lease = observe_live_lease(link.source, reverse_state, reverse.mirror.name)
+    return CatchUpObservation(lag=lag, source_end=source_end, is_copied=lease is not None)
 
 
 class FailbackSteps(TailSteps):
@@ -211,8 +257,7 @@ class FailbackSteps(TailSteps):
                 self.print_line(
                     f"catch_up: {format_catch_up(lag, first_lag, now)}, until {self.link.source.name} is close behind"
                 )
-            recent_writes = (end - first_end) / max(1.0, now - started) * CAUGHT_UP_S
-            if lag is not None and lag <= max(CAUGHT_UP_OFFSETS, recent_writes):
+            if is_close_behind(lag, end - first_end, now - started):
                 return {"lag": lag, "seconds": round(now - started, 1)}
             if lag is not None and (lowest_lag is None or lag < lowest_lag):
                 lowest_lag, progress_at = lag, now
@@ -366,21 +411,7 @@ class FailbackSteps(TailSteps):
         return load_reverse_link(self.link)
 
     def _measure_lag(self, link: MirrorLink) -> tuple[int | None, int]:
-        """(offsets behind, sum of source ends). The lag is None while topics are missing."""
-        with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
-            source_views, destination_views = (
-                find_existing_topics(source, self._topic_names()),
-                find_existing_topics(destination, self._topic_names()),
-            )
-            partitions = [Partition(t, i) for t, view in source_views.items() for i in view.partitions]
-            missing = any(
-                p.topic not in destination_views or p.index not in destination_views[p.topic].partitions
-                for p in partitions
-            )
-            positions = {} if missing else list_offsets(destination, partitions, OffsetPoint.LOG_END)
-            ends = list_offsets(source, partitions, OffsetPoint.STABLE_END)
-        lag = None if missing else sum(max(0, ends[p] - positions[p]) for p in partitions)
-        return lag, sum(ends.values())
+        return measure_lag(link, self._topic_names())
 
     def _find_own_records(
         self, client: ClusterClient, statuses: Mapping[Partition, PartitionStatus], *, is_quiescent: bool

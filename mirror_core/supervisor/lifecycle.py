@@ -12,7 +12,7 @@ from typing import Final
 
 from mirror_core.model.errors import BadRequest, Indeterminate, Refused
 from mirror_core.model.logs import LogSettings, get_log_settings
-from mirror_core.model.names import MirrorName
+from mirror_core.model.names import MirrorName, format_reverse_name, get_base_name, is_reverse_mirror
 from mirror_core.supervisor.directory import SupervisorDirectory, SupervisorStatus
 from mirror_core.supervisor.supervisor import STOP_TIMEOUT_S
 
@@ -22,13 +22,17 @@ PROGRAM: Final = (sys.executable, "-m", "mirror_core")
 def build_replicate_command(
     config_path: Path, mirror: MirrorName, args: Sequence[str], log: LogSettings
 ) -> tuple[str, ...]:
-    """Raises BadRequest for options that make the child end."""
+    """Copies the mirror there and, when a failback has made its reverse mirror, home again.
+
+    Raises BadRequest for options that make the child end.
+    """
     if "--until-caught-up" in args:
         raise BadRequest(
             f"mirror {mirror}: supervise keeps replicate running, --until-caught-up makes it end: "
             f"run `mirrorbook replicate {mirror} --until-caught-up` itself"
         )
-    return (*PROGRAM, *log.to_options(), "replicate", mirror, "--config", str(config_path), *args)
+    names = (mirror,) if is_reverse_mirror(mirror) else (mirror, format_reverse_name(mirror))
+    return (*PROGRAM, *log.to_options(), "replicate", *names, "--config", str(config_path), *args)
 
 
 def build_watch_command(
@@ -102,8 +106,9 @@ def stop_supervisor(home: Path, mirror: MirrorName, *, timeout_s: float = STOP_T
 
 
 def _is_supervised(home: Path, mirror: MirrorName) -> bool:
-    supervisor_status = read_supervisor_status(home, mirror)
-    return supervisor_status is not None and supervisor_status.alive
+    """By its own supervisor, or that of the mirror whose reverse mirror it is."""
+    statuses = (read_supervisor_status(home, name) for name in {mirror, get_base_name(mirror)})
+    return any(status is not None and status.alive for status in statuses)
 
 
 def _wait_until(condition: Callable[[], bool], timeout_s: float, timeout_text: str) -> None:

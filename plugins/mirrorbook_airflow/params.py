@@ -144,9 +144,9 @@ def read_receipts_location() -> str:
 
 
 def must_start_data_planes() -> bool:
-    """Whether data planes are started by Airflow, beside its worker and triggerer. False: somebody else runs them
-    (systemd, Kubernetes), and is only watched."""
-    chosen = conf.get(_SECTION, "data_plane", fallback="") or "start"
+    """Whether data planes are started by Airflow, beside its worker and triggerer: for one machine, and only if it is
+    asked for. False: others run them (systemd, Kubernetes), and Airflow watches."""
+    chosen = conf.get(_SECTION, "data_plane", fallback="") or "watch"
     if chosen not in ("start", "watch"):
         raise BadRequest(f"Airflow's setting [{_SECTION}] data_plane is {chosen!r}: it may be start or watch")
     return chosen == "start"

@@ -44,6 +44,7 @@ from mirrorbook_airflow.approvals import (
     record_shown_plan,
 )
 from mirrorbook_airflow.asset_events import ACTIVE_ALIAS, FENCED_ALIAS, HOME_ALIAS, emit_home, emit_switched
+from mirrorbook_airflow.catch_up_wait import AwaitCatchUp
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.markdown import PROVE_STEP, format_comparisons, format_plan
 from mirrorbook_airflow.mirror_lookup import find_mirror
@@ -346,7 +347,8 @@ def make_failback_tasks(mirror: str, question: str, home_question: str, strategi
     last: BaseOperator = begin
     for step in RUN_STEPS[RunKind.FAILBACK, RunMode.PLANNED]:
         if StepNeed.REVERSE_COPY in step.needs:
-            last = chain_tasks(last, ReplicateMirror(task_id="replicate_reverse", mirror=reverse_mirror))
+            replicate = ReplicateMirror(task_id="replicate_reverse", mirror=reverse_mirror)
+            last = chain_tasks(last, replicate, AwaitCatchUp(task_id="await_copy", mirror=mirror, begin=begin))
         if StepNeed.REVERSE_FAILOVER in step.needs:
             with TaskGroup("home"):
                 reverse_failover = make_failover_tasks(reverse_mirror, home_question)

@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from mirror_core.kafka.config import load_config
+from mirror_core.mirrors.creation import create_mirror
+from mirror_core.model.mirror import DesiredState
+from mirror_core.model.names import MirrorName, format_reverse_name
+from mirror_core.state.state_topic import read_state
+from mirror_core.state.writer import StateWriter, make_control_id
 from mirror_core.supervisor import lifecycle
 from mirror_core.supervisor.directory import SupervisorStatus
 from tests.support.cli_process import mirrorbook
@@ -32,8 +38,8 @@ class Supervised:
     home: Path
     options: tuple[str, ...]
 
-    def ensure(self) -> None:
-        lifecycle.ensure_supervisor(self.pair.config_path, self.mirrored.name, self.home, self.options)
+    def ensure(self, name: MirrorName | None = None) -> None:
+        lifecycle.ensure_supervisor(self.pair.config_path, name or self.mirrored.name, self.home, self.options)
 
     def status(self) -> SupervisorStatus:
         found = lifecycle.read_supervisor_status(self.home, self.mirrored.name)
@@ -102,10 +108,30 @@ def test_a_paused_mirror_is_asked_after_calmly_and_goes_on_when_resumed(supervis
     config = ("--config", str(supervised.pair.config_path))
     paused = mirrorbook("mirror", "pause", supervised.mirrored.name, *config)
     assert paused.returncode == 0, paused.stderr
-    wait_until(lambda: supervised.status().last_exit == 3, timeout_s=TIMEOUT_S, why="replicate refuses to run")
+    log = supervised.status().log
+    wait_until(lambda: "not copied now" in Path(log).read_text(), timeout_s=TIMEOUT_S, why="replicate tells of it")
     resumed = mirrorbook("mirror", "resume", supervised.mirrored.name, *config)
     assert resumed.returncode == 0, resumed.stderr
     supervised.flows(50)
+
+
+def test_the_way_home_is_copied_as_soon_as_there_is_one(supervised: Supervised) -> None:
+    """As step `create_reverse` of a failback records it: on the old source."""
+    supervised.flows(20)
+    name, topic = format_reverse_name(supervised.mirrored.name), new_topic(supervised.pair.west)
+    config = load_config(supervised.pair.config_path)
+    supervised.ensure(name)
+    assert lifecycle.read_supervisor_status(supervised.home, name) is None, "the one that there is copies it, too"
+    other = MirrorName(f"{supervised.mirrored.name}-other")
+    made = create_mirror(config, other, source="west", destination="east", topics=(topic,), groups=())
+    with StateWriter(config.cluster("east"), make_control_id(name)) as writer:
+        writer.put(replace(made, name=name, desired=DesiredState.STARTED))
+    produce(supervised.pair.west, topic, 20)
+    there = read_all(supervised.pair.west, topic)
+    east = config.cluster("east")
+    wait_until(lambda: read_state(east).partitions.get(name), timeout_s=TIMEOUT_S, why=f"{topic} is created on east")
+    wait_until(lambda: read_all(supervised.pair.east, topic) == there, timeout_s=TIMEOUT_S, why="west's are on east")
+    supervised.flows(20)
 
 
 def test_the_command_refuses_a_second_supervisor_with_exit_code_3(supervised: Supervised) -> None:

@@ -24,6 +24,7 @@ os.environ.update(
     AIRFLOW__CORE__DAGS_FOLDER=str(DAGS),
     AIRFLOW__CORE__UNIT_TEST_MODE="False",
     AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS="admin:admin",
+    AIRFLOW__MIRRORBOOK__DATA_PLANE="start",
 )
 
 

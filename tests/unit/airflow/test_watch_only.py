@@ -122,6 +122,7 @@ BASES = {operators.MirrorOperator, runbook.RunOperator, set_tasks.SetOperator}
 ASKING = {
     "ApprovePlan",
     "ApproveSecond",
+    "AwaitCatchUp",
     "GoAhead",
     "CheckApprovers",
     "ReplicateMirror",
