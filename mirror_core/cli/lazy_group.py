@@ -75,6 +75,13 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
             EMERGENCY,
             "mirrorbook runs list",
         ),
+        "salvage": LazyCommand(
+            "mirror_core.cli.salvage",
+            "salvage_app",
+            "Records that were saved from a divergent tail.",
+            EMERGENCY,
+            "mirrorbook salvage replay evidence/run-ID/salvage --cluster west --to orders=orders",
+        ),
         "guard": LazyCommand(
             "mirror_core.cli.broker_start_check",
             "guard_command",

@@ -187,4 +187,22 @@ SALVAGE: Final = Table(
         ),
     ),
 )
-TABLES: Final = (PARITY_ROWS, RECEIPTS, SALVAGE)
+SALVAGE_REPLAYS: Final = Table(
+    name="salvage_replays",
+    columns=(
+        Column("replay", pa.string(), "the hash that the dry run showed"),
+        Column("topic", pa.string(), "the saved topic"),
+        Column("partition", pa.int32(), "its number, in both topics"),
+        Column("target_cluster", pa.string(), "id of the cluster that was written"),
+        Column("target_topic", pa.string(), "the topic that was written"),
+        Column("selected", pa.int64(), "records chosen"),
+        Column("written", pa.int64(), "of these, in the target topic; null: no task reported it", nullable=True),
+        Column("written_before", pa.int64(), "of these, by earlier attempts", nullable=True),
+        Column("first_offset", pa.int64(), "first offset in the target topic; null: nothing is written", nullable=True),
+        Column("last_offset", pa.int64(), "last offset in the target topic; null: nothing is written", nullable=True),
+        Column("outcome", pa.string(), "written: each once; incomplete: a repeat writes the rest; unknown; differs"),
+        Column("error", pa.string(), "why it is not written; empty: it is"),
+        Column("ended", pa.timestamp("ms", tz="UTC"), "when"),
+    ),
+)
+TABLES: Final = (PARITY_ROWS, RECEIPTS, SALVAGE, SALVAGE_REPLAYS)

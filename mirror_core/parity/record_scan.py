@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -44,17 +44,28 @@ class RecordColumn:
 
 
 def compute_content_digest(header: BatchHeader, record: Record) -> bytes:
+    is_append_time = bool(header.attributes & LOG_APPEND_TIME)
+    return digest_content(record.timestamp_ms, is_append_time, record.key, record.value, record.headers)
+
+
+def digest_content(
+    timestamp_ms: int,
+    is_append_time: bool,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Collection[tuple[bytes, bytes | None]],
+) -> bytes:
     """SHA-256 of timestamp, timestamp type, key, value and headers, in that order: 32 bytes.
 
     Numbers are big-endian int64; bytes and lists have their length before them, and null has length -1.
     """
-    digest = hashlib.sha256(struct.pack(">qq", record.timestamp_ms, bool(header.attributes & LOG_APPEND_TIME)))
-    for part in (record.key, record.value):
+    digest = hashlib.sha256(struct.pack(">qq", timestamp_ms, is_append_time))
+    for part in (key, value):
         _digest_bytes(digest.update, part)
-    digest.update(struct.pack(">q", len(record.headers)))
-    for name, value in record.headers:
+    digest.update(struct.pack(">q", len(headers)))
+    for name, content in headers:
         _digest_bytes(digest.update, name)
-        _digest_bytes(digest.update, value)
+        _digest_bytes(digest.update, content)
     return digest.digest()
 
 

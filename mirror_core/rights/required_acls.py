@@ -15,6 +15,8 @@ from mirror_core.rights.acl_rules import EVERYBODY, OWN_TOPIC_PREFIX, build_deni
 
 CLUSTER_NAME: Final = "kafka-cluster"
 JOURNAL_PREFIX: Final = "mirrorbook."
+REPLAY_PREFIX: Final = "mirrorbook.replay."
+"""Begins a replay's transactional ids and groups."""
 _O = Operation
 
 
@@ -42,7 +44,7 @@ class RequiredAcl:
         if self.permission is Permission.DENY:
             return build_denial(OWN_TOPIC_PREFIX, user, operation=self.operation, pattern=Pattern.PREFIXED)
         journal = self.resource is Resource.TRANSACTIONAL_ID and self.operation is Operation.WRITE
-        prefix = JOURNAL_PREFIX if journal else self.prefix
+        prefix = JOURNAL_PREFIX if journal and not self.prefix else self.prefix
         return Acl(
             resource=self.resource,
             name=prefix or (CLUSTER_NAME if self.resource is Resource.CLUSTER else "*"),
@@ -151,6 +153,31 @@ REQUIRED_ACLS: Final[tuple[RequiredAcl, ...]] = (
     *_build_required_acls(ClusterRole.DESTINATION, "control", Resource.TRANSACTIONAL_ID, WRITE="own the state topic"),
 )
 """Found by trying every request without rights, with each one, and with pairs."""
+
+REPLAY_ACLS: Final[tuple[RequiredAcl, ...]] = (
+    *_build_required_acls(
+        ClusterRole.DESTINATION,
+        "replay",
+        Resource.TOPIC,
+        READ="read the state topic of each cluster; keep progress beside what is written",
+        WRITE="write the chosen topics",
+    ),
+    *_build_required_acls(
+        ClusterRole.DESTINATION,
+        "replay",
+        Resource.GROUP,
+        prefix=REPLAY_PREFIX,
+        READ="keep progress in the same transaction",
+    ),
+    *_build_required_acls(
+        ClusterRole.DESTINATION,
+        "replay",
+        Resource.TRANSACTIONAL_ID,
+        prefix=REPLAY_PREFIX,
+        WRITE="fence an earlier attempt",
+    ),
+)
+"""For the login that replays salvaged records. To a mirror it is an application: a fence stops it."""
 
 _IMPLYING_OPERATIONS: Final = {
     _O.DESCRIBE: frozenset({_O.READ, _O.WRITE, _O.DELETE, _O.ALTER}),

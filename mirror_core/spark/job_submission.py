@@ -40,10 +40,15 @@ class NoTaskSlot(RemoteFault):
 
 
 @contextmanager
-def require_task_slot(context: SparkContext, job_name: str, group: str = "") -> Iterator[str]:
-    """Yields the job group. Raises NoTaskSlot when no task starts in time; Spark would wait forever."""
+def require_task_slot(context: SparkContext, job_name: str, group: str = "", tags: Sequence[str] = ()) -> Iterator[str]:
+    """Yields the job group. `tags`: of its jobs, without commas.
+
+    Raises NoTaskSlot when no task starts in time; Spark would wait forever.
+    """
     group = group or f"mirrorbook-{secrets.token_hex(4)}"
     context.setJobGroup(group, job_name, interruptOnCancel=True)
+    for tag in tags:
+        context.addJobTag(tag)
     ended, gave_up, own_jobs = threading.Event(), threading.Event(), list[int]()
 
     def watch() -> None:
@@ -73,6 +78,8 @@ def require_task_slot(context: SparkContext, job_name: str, group: str = "") -> 
         ended.set()
         watcher.join()
         with suppress(PySparkException, Py4JError, OSError):  # Spark is dead
+            for tag in tags:
+                context.removeJobTag(tag)
             for key in _GROUP_PROPERTIES:  # a notebook's own jobs are not ours to name or to cancel
                 context.setLocalProperty(key, cast("str", None))
 

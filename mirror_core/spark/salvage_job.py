@@ -1,21 +1,36 @@
+"""Saves divergent tails, and writes saved records back: the same functions as in one process, on executors."""
+
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
 from mirror_core.evidence.table_schemas import SALVAGE
-from mirror_core.model.errors import RemoteFault
+from mirror_core.model.errors import BadRequest, RemoteFault
 from mirror_core.model.names import ClusterIdentity, Partition
 from mirror_core.model.parity_verdict import ParityRange, SalvagedPartition
+from mirror_core.model.text import format_count
 from mirror_core.parity.salvage import SalvageTask, salvage_records, write_locally
+from mirror_core.parity.salvage_replay import (
+    ReplayCount,
+    ReplayedPartition,
+    ReplayPlan,
+    ReplaySelection,
+    limit_batch_rows,
+    make_replay_task,
+    merge_counts,
+)
 from mirror_core.spark.job_submission import create_payload_frame, require_task_slot
-from mirror_core.spark.session import NO_CONF, format_job_error, get_spark_session
-from mirror_core.spark.table_executor import read_salvage
+from mirror_core.spark.session import NO_CONF, format_first_line, format_job_error, get_spark_session
+from mirror_core.spark.table_executor import PAYLOAD_COLUMN, count_saved, read_salvage, replay_saved
 
 if TYPE_CHECKING:
     from pyspark.sql.pandas._typing import ArrowMapIterFunction
@@ -23,6 +38,10 @@ if TYPE_CHECKING:
 SALVAGE_APP: Final = "mirrorbook-salvage"
 MAX_LOCAL_OFFSETS: Final = 10_000
 """Fewer offsets are read faster without starting Spark."""
+_MAX_REPLAY_TASKS: Final = 200
+_TAG_CHARACTERS: Final = 12
+_ROWS_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_RECORD_BYTES: Final = "max(coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0))"
 
 
 class SparkSalvage:
@@ -75,3 +94,60 @@ class SparkSalvage:
                 f"salvage of cluster {tasks[0].cluster.name}: Spark gave up: {format_job_error(error)}. Nothing may be"
                 " deleted now; run it again"
             ) from None
+
+
+def count_saved_records(spark: SparkSession, location: str, selection: ReplaySelection) -> tuple[ReplayCount, ...]:
+    """Raises BadRequest for a condition that Spark does not understand."""
+    try:
+        selected = _select(spark, location, selection)
+        with require_task_slot(spark.sparkContext, "salvage: count the chosen records"):
+            largest = selected.selectExpr(_RECORD_BYTES).collect()[0][0]
+            with _limit_arrow_batches(spark, limit_batch_rows(largest or 0)):
+                rows = selected.mapInArrow(cast("ArrowMapIterFunction", count_saved), _PAYLOAD_DDL).collect()
+    except (AnalysisException, ParseException) as error:
+        raise BadRequest(f"salvage {location}: Spark cannot select records: {format_first_line(error)}") from None
+    except (PySparkException, Py4JError, OSError) as error:
+        raise RemoteFault(f"salvage {location}: Spark gave up: {format_job_error(error)}") from None
+    return merge_counts(msgspec.json.decode(row[0], type=ReplayCount) for row in rows)
+
+
+def replay_saved_records(spark: SparkSession, location: str, plan: ReplayPlan) -> list[ReplayedPartition]:
+    """Each partition in one task, in the order of its offsets. Raises RemoteFault when Spark gives up.
+
+    A repeat of a killed task goes on where the first attempt's last transaction ended.
+    """
+    tasks = min(len(plan.sum_partitions()), _MAX_REPLAY_TASKS)
+    job_name = f"{plan.cluster.name}: replay of a salvage, {format_count(plan.records, 'record')}"
+    ordered = (
+        _select(spark, location, plan.selection)
+        .repartition(max(1, tasks), "topic", "partition")
+        .sortWithinPartitions("topic", "partition", "offset")
+    )
+    replay = partial(replay_saved, msgspec.json.encode(make_replay_task(plan)))
+    try:
+        with (
+            require_task_slot(spark.sparkContext, job_name, tags=(f"run={plan.hash[:_TAG_CHARACTERS]}",)),
+            _limit_arrow_batches(spark, plan.rows_per_batch),
+        ):
+            rows = ordered.mapInArrow(cast("ArrowMapIterFunction", replay), _PAYLOAD_DDL).collect()
+    except (PySparkException, Py4JError, OSError) as error:
+        raise RemoteFault(f"Spark gave up: {format_job_error(error)}") from None
+    return [msgspec.json.decode(row[0], type=ReplayedPartition) for row in rows]
+
+
+_PAYLOAD_DDL: Final = f"{PAYLOAD_COLUMN} binary"
+
+
+def _select(spark: SparkSession, location: str, selection: ReplaySelection) -> DataFrame:
+    return spark.read.schema(SALVAGE.ddl).parquet(location).where(selection.to_sql())
+
+
+@contextmanager
+def _limit_arrow_batches(spark: SparkSession, rows: int) -> Iterator[None]:
+    """Spark counts rows, not bytes."""
+    before = spark.conf.get(_ROWS_SETTING)
+    spark.conf.set(_ROWS_SETTING, str(rows))
+    try:
+        yield
+    finally:
+        spark.conf.set(_ROWS_SETTING, cast("str", before))

@@ -1,4 +1,4 @@
-"""Executor side of what Spark writes as tables: comparisons, salvage, records. Must not import Spark."""
+"""Executor side of what Spark reads and writes as tables: comparisons, salvage, replays. Must not import Spark."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 from mirror_core.parity.parity_table import build_lost_rows, compare_spans, parse_span_task
 from mirror_core.parity.record_scan import RecordScan, read_record_scan
 from mirror_core.parity.salvage import SalvageTask, read_record_batches
+from mirror_core.parity.salvage_replay import ReplayTask, count_selected, replay_batches
 
 PAYLOAD_COLUMN: Final = "payload"
 
@@ -22,6 +23,20 @@ def to_row(payload: bytes) -> tuple[bytes]:
 def read_salvage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for payload in iterate_payloads(batches):
         yield from read_record_batches(msgspec.json.decode(payload, type=SalvageTask))
+
+
+def count_saved(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for count in count_selected(batches):
+        yield _to_payload(msgspec.json.encode(count))
+
+
+def replay_saved(task: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for report in replay_batches(msgspec.json.decode(task, type=ReplayTask), batches):
+        yield _to_payload(msgspec.json.encode(report))
+
+
+def _to_payload(payload: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({PAYLOAD_COLUMN: pa.array([payload], type=pa.binary())})
 
 
 def compare_batches(last_attempt: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -10,13 +11,15 @@ from collections.abc import Iterator
 import msgspec
 import pyarrow as pa
 
+from mirror_core.kafka.replay_producer import ReplayProducer
 from mirror_core.model.logs import LogSettings
 from mirror_core.model.task_messages import Assignment
+from mirror_core.parity import salvage_replay
 from mirror_core.parity.compare import CompareTask
 from mirror_core.parity.parity_table import parse_span_task
 from mirror_core.spark.copy_executor import run_copy_task
 from mirror_core.spark.parity_executor import run_compare_task
-from mirror_core.spark.table_executor import compare_batches, iterate_payloads
+from mirror_core.spark.table_executor import compare_batches, iterate_payloads, replay_saved
 
 
 def meet(payload: bytes) -> bytes:
@@ -86,3 +89,27 @@ def compare_batches_or_die(
     ):
         die(b"")
     yield from compare_batches(last_attempt, iter(tasks))
+
+
+def replay_saved_or_die(task: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A replay in small transactions. Its worker dies before its second commit, and the next one's behind a commit."""
+    from pyspark import TaskContext  # late: as in the real module
+
+    context = TaskContext.get()
+    assert context is not None
+    attempt, commits, commit = context.attemptNumber(), itertools.count(1), ReplayProducer._commit
+
+    def commit_or_die(producer: ReplayProducer, *arguments: object) -> None:
+        number = next(commits)
+        if (attempt, number) == (0, 2):
+            die(b"")
+        commit(producer, *arguments)  # type: ignore[arg-type]
+        if (attempt, number) == (1, 3):
+            die(b"")
+
+    salvage_replay._TRANSACTION_RECORDS = 7  # type: ignore[misc]
+    ReplayProducer._commit = commit_or_die  # type: ignore[method-assign, assignment]
+    try:
+        yield from replay_saved(task, batches)
+    finally:
+        ReplayProducer._commit = commit  # type: ignore[method-assign]

@@ -8,7 +8,9 @@ from typing import Final
 EXAMPLES: Final[Mapping[str, object]] = {
     "topics": ["billing", "orders"],
     "action": "recopy",
+    "actual": 3,
     "before": 4_100,
+    "needed": 6,
     "cluster": "east",
     "cluster_id": "9f2b",
     "destination": "west",

@@ -1,0 +1,124 @@
+"""May saved records be written to these topics now? Read before a replay, and again before it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final
+
+from mirror_core.kafka.client import ClusterClient, TopicMetadata
+from mirror_core.kafka.config import ClusterConfig, Config
+from mirror_core.kafka.topic_existence import find_existing_topics
+from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, Refused
+from mirror_core.model.findings import Finding
+from mirror_core.model.mirror import Mirror, PartitionState, TopicAccess
+from mirror_core.model.names import ClusterIdentity, ClusterName
+from mirror_core.state.mirror_link import read_states
+from mirror_core.state.state_records import State
+
+REFUSAL: Final = "salvaged records not written"
+
+
+def check_replay_login(config: Config) -> None:
+    """Raises BadRequest for a mirror's own file."""
+    if two_logins := sorted(c.name for c in config.clusters.values() if dict(c.control) != dict(c.data)):
+        raise BadRequest(
+            f"{config.path}: cluster {two_logins[0]}: this is a mirror's configuration, and no fence stops its control"
+            " principal: give --config a file with a login of its own for replays, without `data:`"
+        )
+
+
+def find_replay_target(
+    config: Config, name: str, cluster_id: str | None, partitions: Mapping[str, int]
+) -> tuple[ClusterIdentity, dict[str, str]]:
+    """The cluster, and ids of these topics there. `partitions`: how many each must have at least.
+
+    Raises Refused with all reasons, or Indeterminate where a cluster's state cannot be read.
+    """
+    cluster = config.cluster(name)
+    with ClusterClient(cluster) as client:
+        topics = find_existing_topics(client, partitions)
+    identities = {other.name: _identify(other) for other in config.clusters.values()}
+    answered = identities[cluster.name]
+    states = dict(read_states(config))
+    if unread := [str(error) for error in states.values() if isinstance(error, MirrorError)]:
+        listed = "".join(f"\n  - {reason}" for reason in unread)
+        raise Indeterminate(
+            f"{REFUSAL}: whether cluster {name} is fenced, and what is mirrored to it, is not known:{listed}"
+        )
+    mirrors = [
+        (state, mirror)
+        for name, state in sorted(states.items())
+        if isinstance(state, State)
+        for mirror in state.mirrors.values()
+        if mirror.destination_id == identities[name].id
+    ]
+    reasons = [
+        *_check_identity(answered, cluster_id, [mirror for _, mirror in mirrors]),
+        *(
+            Finding("replay_one_cluster", answered.name, cluster=other.name, cluster_id=other.id)
+            for other in identities.values()
+            if other.id == answered.id and other.name != answered.name
+        ),
+        *_check_topics(cluster.name, topics, partitions),
+        *_check_mirrors(answered, partitions, mirrors),
+    ]
+    if reasons:
+        raise Refused(REFUSAL, reasons)
+    return answered, {topic: topics[topic].id for topic in partitions}
+
+
+def _identify(cluster: ClusterConfig) -> ClusterIdentity:
+    with ClusterClient(cluster) as client:
+        return ClusterIdentity(cluster.name, client.metadata(()).cluster_id)
+
+
+def _check_identity(answered: ClusterIdentity, wanted_id: str | None, mirrors: Iterable[Mirror]) -> Iterator[Finding]:
+    if wanted_id is not None and wanted_id != answered.id:
+        yield Finding("replay_other_cluster", answered.name, cluster_id=answered.id, recorded_id=wanted_id, mirror="")
+    for mirror in mirrors:
+        for identity in (mirror.source_identity, mirror.destination_identity):
+            if identity.name == answered.name and identity.id != answered.id:
+                yield Finding(
+                    "replay_other_cluster",
+                    answered.name,
+                    cluster_id=answered.id,
+                    recorded_id=identity.id,
+                    mirror=mirror.name,
+                )
+
+
+def _check_topics(
+    cluster: ClusterName, topics: Mapping[str, TopicMetadata], partitions: Mapping[str, int]
+) -> Iterator[Finding]:
+    for topic, count in sorted(partitions.items()):
+        if topic.startswith("__"):
+            yield Finding("replay_internal_topic", topic)
+        elif topic not in topics:
+            yield Finding("replay_topic_absent", topic, cluster=cluster, needed=count)
+        elif len(topics[topic].partitions) < count:
+            actual = len(topics[topic].partitions)
+            yield Finding("replay_few_partitions", topic, cluster=cluster, needed=count, actual=actual)
+
+
+def _check_mirrors(
+    answered: ClusterIdentity, topics: Collection[str], mirrors: Iterable[tuple[State, Mirror]]
+) -> Iterator[Finding]:
+    for state, mirror in mirrors:
+        statuses = state.partitions.get(mirror.name, {})
+        own_topics = sorted({partition.topic for partition in statuses} & set(topics))
+        if answered.id == mirror.destination_id:
+            yield from _check_mirror_topics(state, mirror, topics)
+        if answered.id in (mirror.source_id, mirror.destination_id) and own_topics:
+            if run := state.active_run(mirror.name):
+                yield Finding("replay_run_open", mirror.name, run=run.id, topics=own_topics)
+            if answered.id == mirror.source_id and mirror.name in state.pending_fences:
+                yield Finding("replay_fenced", answered.name, mirror=mirror.name, topics=own_topics)
+
+
+def _check_mirror_topics(state: State, mirror: Mirror, topics: Collection[str]) -> Iterator[Finding]:
+    statuses = state.partitions.get(mirror.name, {})
+    mirrored = {partition.topic for partition, s in statuses.items() if s.state is not PartitionState.STOPPED}
+    departures = state.departures.get(mirror.name, {})
+    closed = {topic for topic, departure in departures.items() if departure.access is TopicAccess.CLOSED}
+    for topic in sorted((mirrored | closed) & set(topics)):
+        yield Finding("replay_mirror_topic", topic, cluster=mirror.destination, mirror=mirror.name)
