@@ -348,6 +348,18 @@ def find_unknown_scram_users(
     return tuple(sorted((holders & source_users) - destination_users))
 
 
+def find_missing_quotas(
+    source: Mapping[str, Mapping[str, float]], destination: Mapping[str, Mapping[str, float]]
+) -> tuple[str, ...]:
+    """Quotas of the source's clients that the destination has not, or has with other values."""
+    return tuple(
+        f"{entity}: {key}={value:.17g}" + (f" (there {there:.17g})" if there is not None else "")
+        for entity, values in sorted(source.items())
+        for key, value in sorted(values.items())
+        if (there := destination.get(entity, {}).get(key)) != value
+    )
+
+
 STAGED_PURPOSES = frozenset({AclPurpose.STAGED, AclPurpose.PROMOTED})
 """Promotion may be repeated, so it asks for earlier promoted entries again."""
 

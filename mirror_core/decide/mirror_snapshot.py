@@ -132,6 +132,8 @@ class MirrorSnapshot:
     """How far the clock of the lease's owner is ahead of the brokers' clock. 0 if unknown."""
     verification: MirrorVerification | None = None
     unknown_scram_users: tuple[str, ...] = ()
+    missing_quotas: tuple[str, ...] = ()
+    """Client quotas of the source that the destination has not, or has with other values."""
     groups: GroupSyncTime | None = None
     groups_left: UnsyncedGroups | None = None
     own_group_offsets: tuple[OwnGroupOffsets, ...] = ()

@@ -113,6 +113,10 @@ def _warn_rights(snapshot: MirrorSnapshot) -> Iterator[Finding]:
         yield Finding(
             "principals_excluded", mirror.destination, principals=snapshot.excluded_principals, source=mirror.source
         )
+    if snapshot.missing_quotas:
+        yield Finding(
+            "client_quotas_differ", mirror.source, quotas=snapshot.missing_quotas, destination=mirror.destination
+        )
     if users := snapshot.unknown_scram_users:
         yield Finding(
             "scram_users_unknown",

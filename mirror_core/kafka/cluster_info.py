@@ -12,6 +12,8 @@ from typing import Final
 
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.api_versions.v0.response import ApiVersionsResponse
+from kio.schema.describe_client_quotas.v1.request import DescribeClientQuotasRequest
+from kio.schema.describe_client_quotas.v1.response import DescribeClientQuotasResponse
 from kio.schema.describe_quorum.v1.request import DescribeQuorumRequest, PartitionData, TopicData
 from kio.schema.describe_quorum.v1.response import DescribeQuorumResponse
 from kio.schema.describe_user_scram_credentials.v0.request import DescribeUserScramCredentialsRequest
@@ -121,3 +123,25 @@ def fetch_scram_users(client: ClusterClient) -> frozenset[str] | None:
     if response.error_code is not ErrorCode.none:
         return None
     return frozenset(row.user for row in response.results if row.error_code is ErrorCode.none)
+
+
+_DESCRIBE_QUOTAS_API_KEY: Final = 48
+_CLIENT_ENTITY_TYPES: Final = frozenset({"user", "client-id"})
+
+
+def fetch_client_quotas(client: ClusterClient) -> dict[str, dict[str, float]] | None:
+    """By user, client id, both, or their defaults. None if brokers are too old, or without DESCRIBE_CONFIGS on the
+    cluster."""
+    if fetch_api_versions(client).get(_DESCRIBE_QUOTAS_API_KEY, (0, 0))[1] < 1:
+        return None
+    response = client.call(DescribeClientQuotasRequest(components=(), strict=False), DescribeClientQuotasResponse)
+    if response.error_code is not ErrorCode.none:
+        return None
+    return {
+        ", ".join(
+            f"{e.entity_type} {'<default>' if e.entity_name is None else e.entity_name}"
+            for e in sorted(row.entity, key=lambda e: e.entity_type, reverse=True)
+        ): {value.key: float(value.value) for value in row.values}
+        for row in response.entries or ()
+        if {e.entity_type for e in row.entity} <= _CLIENT_ENTITY_TYPES
+    }

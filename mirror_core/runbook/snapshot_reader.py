@@ -20,6 +20,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from mirror_core.decide.acl_plan import (
     STAGED_PURPOSES,
+    find_missing_quotas,
     find_unbacked_grants,
     find_unknown_scram_users,
     is_carried_acl,
@@ -49,7 +50,7 @@ from mirror_core.decide.mirror_snapshot import (
 from mirror_core.decide.truncation import select_created
 from mirror_core.kafka.acl_requests import AuthorizerOff, BrokerAcls, describe_acls
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
-from mirror_core.kafka.cluster_info import fetch_scram_users, measure_clock_ahead_ms
+from mirror_core.kafka.cluster_info import fetch_client_quotas, fetch_scram_users, measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.consumer_groups import (
     count_redelivered,
@@ -194,6 +195,9 @@ def take_snapshot(
     user_queries = (
         [Query(partial(_list_scram_users, side)) for side in (link.source, link.destination)] if offsets else []
     )
+    quota_queries = (
+        [Query(partial(_list_client_quotas, side)) for side in (link.source, link.destination)] if offsets else []
+    )
     siblings = list[tuple[Mirror, frozenset[str]]]()
     sibling_queries = (
         [Query(partial(find_sibling_mirrors, link, {p.topic for p in statuses}, siblings))] if offsets else []
@@ -269,6 +273,9 @@ def take_snapshot(
             link, state, *(item.await_result(deadline) for item in user_queries)
         )
         if user_queries
+        else (),
+        missing_quotas=_list_missing_quotas(*(item.await_result(deadline) for item in quota_queries))
+        if quota_queries
         else (),
     )
 
@@ -356,6 +363,21 @@ class Query(Generic[T]):
 def _list_scram_users(side: ClusterConfig) -> frozenset[str] | None:
     with ClusterClient(side, timeout_s=TIMEOUTS.plan_response_s) as client:
         return fetch_scram_users(client)
+
+
+def _list_client_quotas(side: ClusterConfig) -> dict[str, dict[str, float]] | None:
+    with ClusterClient(side, timeout_s=TIMEOUTS.plan_response_s) as client:
+        return fetch_client_quotas(client)
+
+
+def _list_missing_quotas(
+    source: dict[str, dict[str, float]] | UnseenCluster | None,
+    destination: dict[str, dict[str, float]] | UnseenCluster | None,
+) -> tuple[str, ...]:
+    """Empty where one side's are unknown."""
+    if not isinstance(source, dict) or not isinstance(destination, dict):
+        return ()
+    return find_missing_quotas(source, destination)
 
 
 class _PromotionRights(NamedTuple):

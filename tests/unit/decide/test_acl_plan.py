@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mirror_core.decide.acl_plan import (
     EXCLUDED_PRINCIPAL,
+    find_missing_quotas,
     find_narrowed_acls,
     find_unknown_scram_users,
     format_narrowed_acls,
@@ -334,4 +335,15 @@ def test_users_are_strangers_when_they_hold_a_right_and_only_the_source_lets_the
     assert (
         find_unknown_scram_users([entry(replace(WRITE, permission=Permission.DENY), AclPurpose.COPIED)], {user}, set())
         == ()
+    )
+
+
+def test_quotas_that_are_missing_or_differ_are_named_with_both_values() -> None:
+    rate = {"producer_byte_rate": 1e6, "request_percentage": 50.0}
+    source = {"user app": rate, "client-id <default>": {"consumer_byte_rate": 2.5}}
+    assert find_missing_quotas(source, source) == ()
+    assert find_missing_quotas({}, source) == (), "what only the destination has is its own"
+    assert find_missing_quotas(source, {"user app": {**rate, "request_percentage": 20.0}}) == (
+        "client-id <default>: consumer_byte_rate=2.5",
+        "user app: request_percentage=50 (there 20)",
     )
