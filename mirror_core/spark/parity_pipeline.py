@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from mirror_core.decide.parity_spans import ParitySpan, pack_spans
 from mirror_core.evidence.table_schemas import PARITY_ROWS, build_ddl
 from mirror_core.model.errors import RemoteFault
+from mirror_core.model.text import format_count
 from mirror_core.parity.parity_plan import ParityPlan
 from mirror_core.parity.parity_table import encode_span_task, format_table_folder, make_span_tasks
 from mirror_core.spark.job_submission import create_payload_frame, require_task_slot, wait_for_task_slots
@@ -29,6 +30,8 @@ from mirror_core.spark.table_executor import compare_batches
 if TYPE_CHECKING:
     from pyspark.sql.pandas._typing import ArrowMapIterFunction
 
+_TAG_CHARACTERS: Final = 12
+"""They tell the plans of a day apart."""
 _LOCAL_MASTER: Final = re.compile(r"local(?:\[[^,\]]+(?:,(\d+))?\])?")
 
 
@@ -73,11 +76,12 @@ def _compare(spark: SparkSession, plan: ParityPlan, packed: Sequence[tuple[Parit
 def _write(spark: SparkSession, plan: ParityPlan, packed: Sequence[tuple[ParitySpan, ...]], location: str) -> None:
     spans = [span for task in packed for span in task]
     size_gb = sum(span.size_bytes for span in spans) / 1e9
-    job_name = f"{plan.mirror}: comparison of {len(spans)} spans in {len(packed)} tasks, {size_gb:.1f} GB of each side"
+    job_name = f"{plan.mirror}: parity, {format_count(len(spans), 'span')}, {size_gb:.1f} GB"
+    tags = (f"mirror={plan.mirror}", f"run={plan.digest[:_TAG_CHARACTERS]}")
     rows = _compare(spark, plan, packed)
     writer = rows.write.mode("append").option("compression", "zstd").partitionBy("mirror", "plan")
     try:
-        with require_task_slot(spark.sparkContext, job_name):
+        with require_task_slot(spark.sparkContext, job_name, tags=tags):
             writer.parquet(location)
     except (PySparkException, Py4JError, OSError) as error:
         raise RemoteFault(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow.parquet as pq
@@ -32,11 +33,13 @@ from mirror_core.spark import parity_pipeline
 from mirror_core.spark.parity_pipeline import run, write_rows
 from mirror_core.spark.session import find_spark_java_home
 from tests.spark import work
+from tests.support.cli_process import MIRRORBOOK
 from tests.support.compacted_comparisons import keyed
 from tests.support.doc_pages import ROOT
 from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic
 from tests.support.parity_plans import judged, planned, rows_of
 from tests.support.parity_topics import Content, content, copy_bytes, send, twin_topics, whole
+from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.spark,
@@ -243,6 +246,70 @@ def test_one_span_that_kills_its_worker_is_named_and_all_others_are_proved(
     assert {row.partition for row in failed} == {poison.range.partition}
     assert sorted(row.start for row in failed) == [*range(poison.range.start, poison.range.end, CHUNK)]
     assert "its worker ended 3 times before it had answered" in result.reasons[0]
+
+
+def test_a_job_says_what_it_compares_and_for_whom(spark: SparkSession, pair: Pair, tmp_path: Path) -> None:
+    topic = twin_topics(pair)
+    send(pair.east, topic, content(50))
+    copy_bytes(pair, topic, 50)
+    plan = planned(pair, [whole(topic, 50)])
+    write_rows(spark, plan, (tmp_path / "table").as_uri())
+    store: Any = spark.sparkContext._jsc
+    jobs = store.sc().statusStore().jobsList(spark.sparkContext._jvm.java.util.ArrayList())  # type: ignore[union-attr]
+    described = {
+        jobs.apply(number).description().get(): jobs.apply(number).jobTags().mkString(" ")
+        for number in range(jobs.size())
+        if jobs.apply(number).description().isDefined()
+    }
+    tags = described[f"m: parity, {len(plan.spans)} spans, 0.0 GB"]
+    assert set(tags.split()) >= {"mirror=m", f"run={plan.digest[:12]}"}
+
+
+COMPARE = """
+import sys
+from pathlib import Path
+from mirror_core.kafka.config import load_config
+from mirror_core.parity.parity_plan import parse_plan
+from mirror_core.spark.parity_job import SparkParity
+plan = parse_plan(Path(sys.argv[1]).read_bytes(), "plan")
+compare = SparkParity(Path(plan.config_path), "local[2]", throttle=plan.throttle)
+compare(plan.source, plan.destination, plan.ranges, None)
+"""
+
+
+@pytest.mark.parametrize("what", ["parity-job run", "comparison"])
+def test_a_cancelled_comparison_leaves_no_process_after_ten_seconds(pair: Pair, tmp_path: Path, what: str) -> None:
+    """A scheduler sends SIGTERM."""
+    topic = twin_topics(pair)
+    for _ in range(40):
+        send(pair.east, topic, content(50))
+    copy_bytes(pair, topic, 2_000)
+    plan = msgspec.structs.replace(planned(pair, [whole(topic, 2_000)], chunk=2_000, span_bytes=1 << 30), throttle=500)
+    file = tmp_path / "plan.json"
+    file.write_bytes(encode_plan(plan))
+    command = [sys.executable, "-c", COMPARE, str(file)]
+    if what == "parity-job run":
+        command = [*MIRRORBOOK, "parity-job", "run", str(file), "--table", str(tmp_path / "table")]
+        command += ["--master", "local[2]"]
+    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(
+            lambda: sum("mirror_core.spark.daemon" in line for line in commands_of_session(process.pid)) >= 2,
+            timeout_s=TIMEOUT_S,
+            why="a worker compares",
+        )
+        assert process.poll() is None
+        process.terminate()
+        wait_until(lambda: process.poll() is not None, timeout_s=10, why="the command has ended")
+        wait_until(lambda: not commands_of_session(process.pid), timeout_s=10, why="no process is left")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def commands_of_session(session: int) -> list[str]:
+    listed = subprocess.run(["ps", "-s", str(session), "-o", "args="], capture_output=True, text=True, check=False)
+    return [line for line in listed.stdout.splitlines() if "<defunct>" not in line]
 
 
 def test_the_function_gives_the_documented_table(spark: SparkSession, pair: Pair) -> None:
