@@ -152,7 +152,7 @@ class WatchFences(BaseOperator):
     def execute(self, context: Context) -> None:
         run = context["dag_run"]
         known_alarms = (run.conf or {}).get(KNOWN_ALARMS_KEY)
-        stays = known_alarms is not None or str(run.run_type) == "scheduled"
+        stays = known_alarms is not None or run.run_type == "scheduled"
         seconds = SCHEDULE_INTERVAL_S - time.time() % SCHEDULE_INTERVAL_S - _END_MARGIN_S if stays else ONE_LOOK_S
         trigger = FenceTrigger([*(context["params"]["mirrors"] or ())], known_alarms or [], max(seconds, 0.0), stays)
         self.defer(trigger=trigger, method_name="finish")
@@ -195,7 +195,7 @@ class WatchFencesOn(TriggerDagRunOperator):
     def execute(self, context: Context) -> None:
         run = context["dag_run"]
         known_alarms = context["ti"].xcom_pull(task_ids="watch", key=KNOWN_ALARMS_KEY)
-        is_watching = str(run.run_type) == "scheduled" or KNOWN_ALARMS_KEY in (run.conf or {})
+        is_watching = run.run_type == "scheduled" or KNOWN_ALARMS_KEY in (run.conf or {})
         if not (known_alarms and is_watching):
             raise AirflowSkipException("a person asked for one look, or the watch could not begin")
         self.conf = {"mirrors": context["params"]["mirrors"], KNOWN_ALARMS_KEY: known_alarms}

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.api.datamodels._generated import DagRunType
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 from mirrorbook_airflow import fence_watch
 from mirrorbook_airflow.fence_watch import KNOWN_ALARMS_KEY, FenceRound, FenceTrigger, WatchFences, WatchFencesOn
@@ -95,7 +96,8 @@ def context_of(run_type: str = "manual", conf: dict[str, Any] | None = None, kno
     ti = SimpleNamespace(
         xcom_pull=lambda task_ids, key: known, xcom_push=lambda key, value: pushed.update({key: value}), pushed=pushed
     )
-    run = SimpleNamespace(run_type=run_type, conf=conf, dag_id="mirror_watch", run_id="r")
+    # A worker is given the type of this very enumeration, whose text is another one.
+    run = SimpleNamespace(run_type=DagRunType(run_type), conf=conf, dag_id="mirror_watch", run_id="r")
     return {"dag_run": run, "params": {"mirrors": []}, "ti": ti}
 
 
