@@ -99,6 +99,21 @@ def find_clock_difference(cluster: str, ahead_ms: int, *, in_plan: bool = False)
     return Finding("clock_differs", cluster, ahead_s=ahead_ms / 1000, in_plan=in_plan)
 
 
+MAX_DESTINATION_BEHIND_MS: Final = 3_600_000
+"""Brokers' default for `message.timestamp.after.max.ms` (KIP-937)."""
+
+
+def find_destination_behind(snapshot: MirrorSnapshot) -> Finding | None:
+    """Whether promoted topics would refuse records whose times the source accepts. None also if a clock is unknown."""
+    mirror, ahead_ms = snapshot.mirror, snapshot.clocks_ahead_ms
+    if not {mirror.source, mirror.destination} <= ahead_ms.keys():
+        return None
+    behind_ms = ahead_ms[mirror.destination] - ahead_ms[mirror.source]
+    if behind_ms <= MAX_DESTINATION_BEHIND_MS:
+        return None
+    return Finding("destination_clock_behind", mirror.destination, source=mirror.source, behind_s=behind_ms / 1000)
+
+
 def find_clock_behind_s(
     now_ms: int,
     lease: Lease | None,

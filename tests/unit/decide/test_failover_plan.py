@@ -282,6 +282,27 @@ def test_another_cluster_behind_the_name_forbids(view: MirrorSnapshot) -> None:
     assert "east is cluster X" in reasons_of(replace(view, source=replace(source_of(view), cluster_id="X")))
 
 
+@pytest.mark.parametrize(
+    ("west_behind_s", "mode", "refused"),
+    [
+        (3_601, RunMode.PLANNED, True),
+        (3_600, RunMode.PLANNED, False),
+        (-7_200, RunMode.PLANNED, False),
+        (3_601, RunMode.UNPLANNED, False),
+    ],
+)
+def test_brokers_that_would_refuse_the_applications_records_forbid_a_planned_failover(
+    view: MirrorSnapshot, west_behind_s: int, mode: RunMode, refused: bool
+) -> None:
+    east, west = view.mirror.source, view.mirror.destination
+    clocks = {east: 500, west: 500 + west_behind_s * 1000}
+    decision = decide_failover(replace(view, mode=mode, clocks_ahead_ms=clocks))
+    expected = Finding("destination_clock_behind", west, source=east, behind_s=float(west_behind_s))
+    assert (expected in decision.reasons) is refused
+    only_west = replace(view, mode=mode, clocks_ahead_ms={west: clocks[west]})
+    assert "destination_clock_behind" not in [finding.code for finding in decide_failover(only_west).reasons]
+
+
 def test_an_active_run_a_stopped_mirror_and_an_empty_one_forbid(view: MirrorSnapshot) -> None:
     text = reasons_of(
         replace(view, active_run="r9", statuses={}, mirror=replace(view.mirror, desired=DesiredState.STOPPED))

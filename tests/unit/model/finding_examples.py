@@ -132,6 +132,7 @@ SUBJECT_EXAMPLES: Final[Mapping[str, str]] = {
             "new_primary_truncated",
             "beginnings_missing",
             "clock_differs",
+            "destination_clock_behind",
             "destination_without_acls",
             "foreign_destination",
             "foreign_destination_copiers",
