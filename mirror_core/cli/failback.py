@@ -43,8 +43,7 @@ from mirror_core.cli.run_commands import (
     refuse_if_conducted,
     status_on_failure,
 )
-from mirror_core.cli.run_result import format_saved
-from mirror_core.cli.runs import PlanDocument, RunDocument, print_newest_run, print_plan
+from mirror_core.cli.runs import PlanDocument, RunDocument, format_saved, print_newest_run, print_plan
 from mirror_core.decide.approval_rules import must_confirm_before_fence
 from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.run_result import find_saved

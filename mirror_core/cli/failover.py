@@ -52,13 +52,13 @@ from mirror_core.cli.run_commands import (
     refuse_if_conducted,
     status_on_failure,
 )
-from mirror_core.cli.run_result import print_run_result
 from mirror_core.cli.runs import (
     PlanDocument,
     RunDocument,
     find_report,
     print_newest_run,
     print_plan,
+    print_run_result,
     to_plan_document,
     to_run_document,
 )

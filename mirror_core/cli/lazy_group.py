@@ -83,7 +83,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
             "mirrorbook salvage replay evidence/run-ID/salvage --cluster west --to orders=orders",
         ),
         "guard": LazyCommand(
-            "mirror_core.cli.broker_start_check",
+            "mirror_core.cli.cluster",
             "guard_command",
             "May this cluster open to applications? Asked before its brokers start. Exit code 0 yes, 3 no, 4 nobody "
             "knows.",
@@ -112,7 +112,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
             "mirrorbook replicate orders --runner local",
         ),
         "supervise": LazyCommand(
-            "mirror_core.cli.supervise",
+            "mirror_core.cli.replicate",
             "supervise_command",
             "Keep `mirrorbook replicate NAME` running: start it again whenever it ends, until told to stop (SIGTERM, "
             "Ctrl-C).",

@@ -48,6 +48,7 @@ from mirror_core.decide.command_rules import MirrorCommand
 from mirror_core.decide.failure_remedies import RecoveryAction
 from mirror_core.decide.fence_limits import warn_foreign_destination, warn_foreign_source
 from mirror_core.decide.group_coverage import GroupCoverageRow
+from mirror_core.decide.task_assignment import parse_bytes_per_s
 from mirror_core.decide.write_access import WriteAccess
 from mirror_core.evidence.expectation_suites import READINESS, SYNC
 from mirror_core.evidence.expectations import load_expectations
@@ -76,7 +77,7 @@ from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.files import check_writable
 from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.mirror import GapFilling
-from mirror_core.model.text import format_age, format_bytes, format_count, format_time, parse_bytes_per_s
+from mirror_core.model.text import format_age, format_bytes, format_count, format_time
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.expectation_check import CHECK_ADVICE, CHECK_NAME, CheckDocument, MirrorCheck
 from mirror_core.runbook.expectation_check import check_mirror as check_mirror

@@ -24,6 +24,7 @@ from mirror_core.cli.command_options import (
 from mirror_core.cli.output import print_line
 from mirror_core.cli.tables import print_table
 from mirror_core.decide.parity_result import LEVEL_DIGEST, LEVEL_ENDS, LEVEL_RECORDS
+from mirror_core.decide.task_assignment import parse_bytes_per_s
 from mirror_core.evidence.expectation_suites import PARITY, TableExpectations
 from mirror_core.evidence.expectations import load_expectations
 from mirror_core.evidence.parity_report import ParityResultDocument, to_parity_document
@@ -33,7 +34,6 @@ from mirror_core.model.files import check_writable
 from mirror_core.model.json_documents import prints_json
 from mirror_core.model.names import Partition
 from mirror_core.model.parity_verdict import ParityRange, ParityResult, ParityVerdict
-from mirror_core.model.text import parse_bytes_per_s
 from mirror_core.parity.check import LocalParity, OnParityProgress
 from mirror_core.parity.comparable_ranges import read_parity_scope
 from mirror_core.state.mirror_link import MirrorLink, find_mirror_link

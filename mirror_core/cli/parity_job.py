@@ -28,6 +28,7 @@ from mirror_core.cli.parity import (
     print_to_stderr,
 )
 from mirror_core.cli.tables import print_table
+from mirror_core.decide.task_assignment import parse_bytes_per_s
 from mirror_core.evidence.expectation_suites import PARITY, TableExpectations
 from mirror_core.evidence.expectations import load_expectations
 from mirror_core.evidence.file_store import is_url, open_local_folder
@@ -35,7 +36,6 @@ from mirror_core.mirrors.incremental_verification import judge_plan, plan_compar
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.names import MirrorName
-from mirror_core.model.text import parse_bytes_per_s
 from mirror_core.parity.comparable_ranges import read_parity_scope
 from mirror_core.parity.parity_plan import ParityPlan, encode_plan, parse_plan
 from mirror_core.parity.parity_table import read_parity_rows, write_rows_locally

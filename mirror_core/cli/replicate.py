@@ -1,12 +1,11 @@
-"""Progress of a data plane: a live line on a terminal, else a line every few seconds.
+"""`mirrorbook replicate`, and `mirrorbook supervise`, which keeps it running: parse, call, print.
 
-`mirrorbook replicate`: its progress line, several mirrors, and the command.
-
-`mirrorbook replicate`: parse, call, print.
+Progress is a live line on a terminal, else a line every few seconds.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -44,13 +43,18 @@ from mirror_core.dataplane.progress import ProgressTotals, ProgressTracker
 from mirror_core.dataplane.prometheus_collector import MetricsCollector
 from mirror_core.dataplane.start_check import check_may_run
 from mirror_core.dataplane.task_runner import LocalRunner, Runner
+from mirror_core.decide.task_assignment import parse_bytes_per_s
 from mirror_core.evidence.file_store import is_url, open_local_folder, refuse_password
+from mirror_core.kafka.config import find_config
 from mirror_core.mirrors.background_work import BackgroundSync, BackgroundVerification
 from mirror_core.mirrors.mirror_fleet import Fleet, FleetMember
 from mirror_core.model.errors import BadRequest, PartitionFailed
 from mirror_core.model.json_documents import JsonDocument, prints_json
+from mirror_core.model.logs import get_log_settings
 from mirror_core.model.names import MirrorName
-from mirror_core.model.text import format_bytes, format_items, parse_bytes_per_s
+from mirror_core.model.text import format_bytes, format_items
+from mirror_core.supervisor.lifecycle import build_replicate_command, build_watch_command
+from mirror_core.supervisor.supervisor import Supervisor
 
 _TERMINAL_S: Final = 0.5
 _PLAIN_S: Final = 5.0
@@ -335,3 +339,39 @@ def _to_document(summary: ReplicationSummary) -> ReplicateDocument:
         copier_cpu_seconds=round(summary.cpu_s, 3),
         epochs=summary.epochs,
     )
+
+
+def find_default_home() -> Path:
+    """For locks, logs and status files of this user's supervisors."""
+    base = os.environ.get("XDG_STATE_HOME") or ""
+    root = Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state"
+    return root / "mirrorbook"
+
+
+def supervise_command(
+    name: Annotated[str, typer.Argument(help="The mirror.", autocompletion=completion.complete_mirrors)],
+    options: Annotated[
+        list[str] | None, typer.Argument(help="Options for `mirrorbook replicate`, after `--`.", metavar="[-- OPTIONS]")
+    ] = None,
+    config: Annotated[Path | None, typer.Option("--config", help="Path of mirrorbook.yaml.")] = None,
+    home: Annotated[
+        Path | None, typer.Option("--home", help="Folder for lock, logs and status. Default: the user's state folder.")
+    ] = None,
+) -> None:
+    """Keep `mirrorbook replicate NAME` running: start it again whenever it ends, until told to stop (SIGTERM, Ctrl-C).
+
+    Copies NAME-back, too, as soon as a failback has made it, and keeps the source fenced that was failed away from.
+    Waits longer after each quick end, 30 s at most. One supervisor for a mirror on a host; between hosts the mirror's
+    lease decides who copies.
+    """
+    mirror = MirrorName(name)
+    config_path, log_settings = find_config(config), get_log_settings()
+    command = build_replicate_command(config_path, mirror, options or [], log_settings)
+    watch_command_line = build_watch_command(config_path, mirror, options or [], log_settings)
+    Supervisor(
+        (home or find_default_home()).absolute(),
+        mirror,
+        command,
+        print_text=print_line,
+        refusal_command=watch_command_line,
+    ).run()

@@ -5,7 +5,7 @@ JSON of plans and runs, stable as in docs/operate/commands.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -25,14 +25,13 @@ from mirror_core.cli.command_options import (
     print_json,
     refuse_incomplete_list,
 )
-from mirror_core.cli.output import print_line
+from mirror_core.cli.output import format_block, print_line
 from mirror_core.cli.plan_costs import print_costs
-from mirror_core.cli.run_result import print_run_result
 from mirror_core.cli.tables import print_table
 from mirror_core.decide import forecast_accuracy
 from mirror_core.decide.forecast_accuracy import ForecastComparison
 from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
-from mirror_core.decide.run_result import RunResult
+from mirror_core.decide.run_result import RunLoss, RunResult, format_outage, format_rto
 from mirror_core.decide.steps import measure_step_s
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
@@ -41,6 +40,7 @@ from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PlanForecast
 from mirror_core.model.json_documents import FindingDocument, JsonDocument, prints_json, to_finding_documents
 from mirror_core.model.mirror import Mirror
+from mirror_core.model.names import ClusterName
 from mirror_core.model.run import (
     FailbackStrategy,
     Plan,
@@ -55,6 +55,7 @@ from mirror_core.model.run import (
     list_newest_first,
     shorten_hash,
 )
+from mirror_core.model.text import format_count
 from mirror_core.runbook.run_outcome import format_run_outcome, read_run_result
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link, read_states
 from mirror_core.state.run_heartbeat import observe_conductor
@@ -445,3 +446,48 @@ def _read_all_states(config: Path | None) -> tuple[list[tuple[ClusterConfig, Sta
         else:
             answered.append((loaded.clusters[cluster], state_or_error))
     return answered, silent
+
+
+def print_run_result(result: RunResult | None, mode: RunMode, report: Path | None) -> None:
+    """Nothing of a run that is not done."""
+    if result is None:
+        return
+    print_line("")
+    for line in format_block(list_result(result, mode, report), indent=0):
+        print_line(line)
+
+
+def list_result(result: RunResult, mode: RunMode, report: Path | None) -> Iterator[tuple[str, str]]:
+    yield "applications write on", result.applications
+    if result.loss is None:
+        yield "saved", format_saved(result.saved, result.saved_to, result.old_source)
+    else:
+        yield "lost", format_run_loss(result.loss, result.old_source)
+    yield "without writes", format_outage(result.outage, mode, result.old_source)
+    if result.outage is not None and (rto := format_rto(result.outage)):
+        yield "RTO", rto
+    yield "report", "not on this machine" if report is None else str(report)
+
+
+def format_saved(count: int | None, folder: str, old_source: ClusterName) -> str:
+    if count == 0:
+        return f"nothing: {old_source} had no records of its own"
+    records = "an unknown number of records" if count is None else format_count(count, "record")
+    return f"{records} that only {old_source} had" + (f", in {folder}" if folder else "")
+
+
+def format_run_loss(loss: RunLoss, source: ClusterName) -> str:
+    if loss.offsets == 0 and not loss.is_minimum:
+        return "nothing"
+    if loss.offsets is None and not loss.is_minimum:
+        return "unknown: the report says what was compared"
+    counted = "unknown" if loss.offsets is None else format_count(loss.offsets, "record")
+    least = f"at least {counted}" if loss.is_minimum and loss.offsets is not None else counted
+    if loss.unseen_s is None:
+        return least
+    probable = "an unknown number" if loss.unseen_offsets is None else f"about {loss.unseen_offsets:,}"
+    counted_first = "" if loss.offsets == 0 else f"{least}, and "
+    return (
+        f"{counted_first}what {source} took in the {loss.unseen_s:,.1f} s before, when nobody observed it"
+        f" ({probable}); the exact number is known when {source} is back"
+    )

@@ -181,7 +181,7 @@ def summarize_failed_drills(mirror: str, outcomes: Mapping[RunMode, str | Mirror
 
 def _format_outcome(outcome: str | MirrorError) -> str:
     if isinstance(outcome, MirrorError):
-        return "failed: " + str(outcome).replace("\n", "\n    ")
+        return f"failed: {outcome}"
     return f"came through: {outcome}"
 
 

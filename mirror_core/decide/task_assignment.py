@@ -1,6 +1,6 @@
 """Assigns partitions to tasks.
 
-How fast a task may read: a mirror's throttle, shared among its tasks. The caller passes the clock.
+How fast a task may read: a mirror's throttle as people write it, shared among its tasks. The caller passes the clock.
 
 How long an epoch of the data plane lasts.
 
@@ -12,13 +12,18 @@ configuration changes wait for the next one.
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import chain
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Final
 
+from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import Partition
+from mirror_core.model.text import format_bytes
 
 _by_name: Final = attrgetter("topic", "index")
 """Comparing fifty thousand partitions directly costs half a second."""
@@ -44,6 +49,40 @@ def rotate_partitions(ordered: Sequence[Partition], shift: int) -> tuple[Partiti
 
 
 MIN_FETCH_BYTES: Final = 64 << 10
+
+
+BYTE_UNITS: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "": 1,
+        "B": 1,
+        "kB": 10**3,
+        "MB": 10**6,
+        "GB": 10**9,
+        "KiB": 2**10,
+        "MiB": 2**20,
+        "GiB": 2**30,
+    }
+)
+_RATE_PATTERN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)(?:/s)?")
+
+
+def parse_bytes_per_s(text: str) -> int:
+    """Accepts 50MB/s, never a number without a unit: 50 was meant as MB. BadRequest lists the forms."""
+    match = _RATE_PATTERN.fullmatch(text)
+    factor = BYTE_UNITS.get(match[2]) if match else None
+    if match is None or factor is None:
+        units = ", ".join(unit for unit in BYTE_UNITS if unit)
+        raise BadRequest(
+            f"{text!r} is no rate: give a number with a unit ({units}), with or without /s, such as 50MB/s or 1.5GiB"
+        )
+    rate = int(Decimal(match[1]) * factor)
+    if rate < 1:
+        raise BadRequest(f"{text!r}: nothing is read at that rate; `mirrorbook mirror pause` ends copying for now")
+    if not match[2]:
+        raise BadRequest(
+            f"{text!r} has no unit: {text}MB is {format_bytes(rate * 10**6)} a second, {text}B is {rate:,} B"
+        )
+    return rate
 
 
 @dataclass(slots=True)

@@ -45,7 +45,7 @@ from mirror_core.kafka.leader_epochs import LogPosition
 from mirror_core.kafka.share_groups import alter_start_offsets, describe_start_offsets
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
-from mirror_core.wire.consumer_offsets import CONSUMER_OFFSETS_TOPIC as OFFSETS
+from mirror_core.wire.group_records import CONSUMER_OFFSETS_TOPIC as OFFSETS
 
 _LIST_GROUPS_API_KEY: Final = 16
 _GROUP_TYPES_VERSION: Final = 5

@@ -22,7 +22,7 @@ from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Partition
 from mirror_core.wire import fetch
 from mirror_core.wire.batch import MalformedBatch
-from mirror_core.wire.consumer_offsets import CONSUMER_OFFSETS_TOPIC
+from mirror_core.wire.group_records import CONSUMER_OFFSETS_TOPIC
 from mirror_core.wire.read_committed import filter_committed
 from mirror_core.wire.records import Record, decode_records
 

@@ -38,7 +38,7 @@ from mirror_core.model.errors import RemoteFault
 from mirror_core.model.logs import get_logger
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.fields import MalformedResponse
-from mirror_core.wire.share_state import (
+from mirror_core.wire.group_records import (
     SHARE_STATE_TOPIC,
     SharePartition,
     ShareStateRecord,

@@ -37,7 +37,7 @@ from mirror_core.kafka.log_offsets import PartitionProducer, describe_producers
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.logs import get_logger
 from mirror_core.model.names import Partition
-from mirror_core.wire.consumer_offsets import CONSUMER_OFFSETS_TOPIC as GROUP_OFFSETS
+from mirror_core.wire.group_records import CONSUMER_OFFSETS_TOPIC as GROUP_OFFSETS
 
 _log = get_logger(__name__)
 _OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")

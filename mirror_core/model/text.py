@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from decimal import Decimal
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Final
@@ -74,21 +73,6 @@ def format_option(name: str, value: str) -> tuple[str, ...]:
     return (f"{name}={value}",) if value.startswith("-") else (name, value)
 
 
-BYTE_UNITS: Final[Mapping[str, int]] = MappingProxyType(
-    {
-        "": 1,
-        "B": 1,
-        "kB": 10**3,
-        "MB": 10**6,
-        "GB": 10**9,
-        "KiB": 2**10,
-        "MiB": 2**20,
-        "GiB": 2**30,
-    }
-)
-_RATE_PATTERN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)(?:/s)?")
-
-
 _DURATION_UNITS_MS: Final[Mapping[str, int]] = MappingProxyType(
     {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000}
 )
@@ -145,24 +129,3 @@ def format_bytes(value: float) -> str:
             return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
         value /= 1000
     return f"{value:,.1f} TB"
-
-
-def parse_bytes_per_s(text: str) -> int:
-    """Accepts 50MB/s, never a number without a unit: 50 was meant as MB. BadRequest lists the forms."""
-    from mirror_core.model.errors import BadRequest  # late: errors list their reasons by this module
-
-    match = _RATE_PATTERN.fullmatch(text)
-    factor = BYTE_UNITS.get(match[2]) if match else None
-    if match is None or factor is None:
-        units = ", ".join(unit for unit in BYTE_UNITS if unit)
-        raise BadRequest(
-            f"{text!r} is no rate: give a number with a unit ({units}), with or without /s, such as 50MB/s or 1.5GiB"
-        )
-    rate = int(Decimal(match[1]) * factor)
-    if rate < 1:
-        raise BadRequest(f"{text!r}: nothing is read at that rate; `mirrorbook mirror pause` ends copying for now")
-    if not match[2]:
-        raise BadRequest(
-            f"{text!r} has no unit: {text}MB is {format_bytes(rate * 10**6)} a second, {text}B is {rate:,} B"
-        )
-    return rate

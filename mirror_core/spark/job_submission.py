@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mirror_core.model.errors import RemoteFault
 from mirror_core.spark.copy_executor import TaskFunction, run_task
+from mirror_core.spark.executor_tasks import PAYLOAD_COLUMN, to_row
 from mirror_core.spark.session import parse_local_master
-from mirror_core.spark.table_executor import PAYLOAD_COLUMN, to_row
 
 SLOT_TIMEOUT_S: Final = 60.0
 """YARN and Kubernetes need half a minute to start executors."""

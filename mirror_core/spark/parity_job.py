@@ -23,9 +23,9 @@ from mirror_core.parity.certificate_check import CertificateTask
 from mirror_core.parity.check import OnParityProgress, check_parity, divide_throttle
 from mirror_core.parity.compare import CompareTask, to_unread_rows
 from mirror_core.spark.copy_executor import TaskFunction
+from mirror_core.spark.executor_tasks import parse_parity_rows, run_certified_task, run_compare_task
 from mirror_core.spark.hadoop_store import HadoopFolder
 from mirror_core.spark.job_submission import run_each, wait_for_task_slots
-from mirror_core.spark.parity_executor import parse_parity_rows, run_certified_task, run_compare_task
 from mirror_core.spark.session import NO_CONF, format_job_error, get_spark_context
 
 PARITY_APP: Final = "mirrorbook-parity"

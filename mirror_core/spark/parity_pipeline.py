@@ -23,9 +23,9 @@ from mirror_core.model.errors import RemoteFault
 from mirror_core.model.text import format_count
 from mirror_core.parity.parity_plan import ParityPlan
 from mirror_core.parity.parity_table import encode_span_task, format_table_folder, make_span_tasks
+from mirror_core.spark.executor_tasks import compare_batches
 from mirror_core.spark.job_submission import create_payload_frame, require_task_slot, wait_for_task_slots
 from mirror_core.spark.session import TASK_ATTEMPTS, format_job_error
-from mirror_core.spark.table_executor import compare_batches
 
 if TYPE_CHECKING:
     from pyspark.sql.pandas._typing import ArrowMapIterFunction

@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from mirror_core.parity.record_scan import RecordScan, parse_options, plan_record_scan
+from mirror_core.spark.executor_tasks import read_table, read_table_payload
 from mirror_core.spark.job_submission import create_payload_frame
-from mirror_core.spark.table_executor import read_table, read_table_payload
 
 if TYPE_CHECKING:
     from pyspark.sql.pandas._typing import ArrowMapIterFunction

@@ -28,9 +28,9 @@ from mirror_core.parity.salvage_replay import (
     make_replay_task,
     merge_counts,
 )
+from mirror_core.spark.executor_tasks import PAYLOAD_COLUMN, count_saved, read_salvage, replay_saved
 from mirror_core.spark.job_submission import create_payload_frame, require_task_slot
 from mirror_core.spark.session import NO_CONF, format_first_line, format_job_error, get_spark_session
-from mirror_core.spark.table_executor import PAYLOAD_COLUMN, count_saved, read_salvage, replay_saved
 
 if TYPE_CHECKING:
     from pyspark.sql.pandas._typing import ArrowMapIterFunction

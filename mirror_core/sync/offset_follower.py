@@ -33,8 +33,8 @@ from mirror_core.sync.offset_commits import (
     OwnCommittedOffsets,
     PendingOffsetCommits,
 )
-from mirror_core.wire.consumer_offsets import decode_offset_commit as decode_offset
 from mirror_core.wire.fields import MalformedResponse
+from mirror_core.wire.group_records import decode_offset_commit as decode_offset
 from mirror_core.wire.records import Record
 
 _log = get_logger(__name__)

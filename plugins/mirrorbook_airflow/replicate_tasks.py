@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.providers.standard.operators.trigger_dagrun import DagIsPaused, TriggerDagRunOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from mirror_core.decide.task_assignment import parse_bytes_per_s
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.names import MirrorName, get_base_name
-from mirror_core.model.text import parse_bytes_per_s
 from mirror_core.model.timing import now_ms
 from mirrorbook_airflow.asset_events import UNHEALTHY_ALIAS, emit_event
 from mirrorbook_airflow.data_plane_trigger import LIVED_KEY, DataPlaneTrigger, explain_watch_end

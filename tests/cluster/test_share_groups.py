@@ -19,7 +19,7 @@ from mirror_core.model.timing import now_ms
 from mirror_core.rights.acl_rules import build_denial
 from mirror_core.sync.failover_offsets import reset_group_offsets
 from mirror_core.sync.offset_commits import OwnCommittedOffsets
-from mirror_core.wire.share_state import SHARE_STATE_TOPIC
+from mirror_core.wire.group_records import SHARE_STATE_TOPIC
 from mirrorbook_tools.sandbox.jars import ensure_jars
 from tests.support import unplanned_runs
 from tests.support.broker_faults import killed

@@ -18,7 +18,7 @@ from fastcrc import crc32
 from mirror_core.kafka.connection import MAX_FRAME_BYTES, parse_frame_size
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import Partition
-from mirror_core.wire import consumer_offsets, fetch, message_v0_v1, produce, txn_markers
+from mirror_core.wire import fetch, group_records, message_v0_v1, produce, txn_markers
 from mirror_core.wire.batch import (
     CONTROL,
     HEADER,
@@ -31,10 +31,10 @@ from mirror_core.wire.batch import (
 )
 from mirror_core.wire.batch_encoder import compress
 from mirror_core.wire.fields import MalformedResponse
+from mirror_core.wire.group_records import decode_share_state
 from mirror_core.wire.hidden_records import HIDDEN_DELTA, is_hidden
 from mirror_core.wire.records import Codec, Record, decode_records, decompress, is_abort_marker
 from mirror_core.wire.reencode import RecordRun, can_copy_whole, is_mergeable, merge_batches, split_into_runs
-from mirror_core.wire.share_state import decode_share_state
 from mirrorbook_tools.logdir.producer_snapshot import SNAPSHOT_HEAD, MalformedSnapshot, parse_open_transactions
 
 LIMIT: Final = 1 << 20
@@ -154,7 +154,7 @@ def group_offset(data: bytes) -> None:
     """A record of `__consumer_offsets`: the key's length, the key, the value."""
     if data:
         with suppress(MalformedResponse):
-            said = consumer_offsets.decode_offset_commit(data[1 : 1 + data[0]], data[1 + data[0] :])
+            said = group_records.decode_offset_commit(data[1 : 1 + data[0]], data[1 + data[0] :])
             assert said is None or said.value is None or 0 <= said.value.offset < 1 << 63
 
 

@@ -18,8 +18,7 @@ from mirror_core.parity import salvage_replay
 from mirror_core.parity.compare import CompareTask
 from mirror_core.parity.parity_table import parse_span_task
 from mirror_core.spark.copy_executor import run_copy_task
-from mirror_core.spark.parity_executor import run_compare_task
-from mirror_core.spark.table_executor import compare_batches, iterate_payloads, replay_saved
+from mirror_core.spark.executor_tasks import compare_batches, iterate_payloads, replay_saved, run_compare_task
 
 
 def meet(payload: bytes) -> bytes:

@@ -21,7 +21,13 @@ from typer.main import get_command
 from mirror_core.cli.command_options import JsonOption
 from mirror_core.cli.confirm import CommandOutput, MirrorCommandDocument
 from mirror_core.cli.failover import SetPlansDocument
-from mirror_core.cli.json_schema import json_schema_command, list_in_group, list_json_commands, make_schema
+from mirror_core.cli.json_schema import (
+    build_schema,
+    json_schema_command,
+    list_in_group,
+    list_json_commands,
+    make_schema,
+)
 from mirror_core.cli.parity import ParityDocument
 from mirror_core.cli.runs import PlanDocument, RunDocument, to_run_document
 from mirror_core.model import errors
@@ -33,7 +39,6 @@ from mirror_core.model.json_documents import (
     get_printed_documents,
     prints_json,
 )
-from mirror_core.model.json_schemas import build_schema
 from tests.support.json_schemas import check, check_document, strict
 from tests.support.mirror_views import RUN
 
@@ -227,8 +232,7 @@ def test_a_command_without_json_has_no_schema(words: str, listed: str) -> None:
 def test_other_commands_do_not_load_what_makes_schemas() -> None:
     modules = "mirror_core.cli.mirror, mirror_core.cli.runs, mirrorbook_tools.cli.sandbox"
     code = (
-        f"import sys, {modules}; print([m for m in ('mirror_core.model.json_schemas', 'jsonschema') if m in"
-        " sys.modules])"
+        f"import sys, {modules}; print([m for m in ('mirror_core.cli.json_schema', 'jsonschema') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

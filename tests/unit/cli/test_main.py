@@ -177,7 +177,14 @@ def bare(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 HELP_OF_ALL = """
 import sys
-sys.modules.update(dict.fromkeys({blocked!r}))
+
+class Absent:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] in {blocked!r}:
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Absent)
 from mirror_core.cli.main import main
 for name in {names!r}:
     sys.argv = ["mirrorbook", name, "--help"]

@@ -11,8 +11,7 @@ import typer
 
 from mirror_core.cli.plan_costs import confirm_costs, format_loss, list_costs
 from mirror_core.cli.run_commands import print_decision
-from mirror_core.cli.run_result import format_run_loss
-from mirror_core.cli.runs import print_plan
+from mirror_core.cli.runs import format_run_loss, print_plan
 from mirror_core.decide.failover_plan import PlanDecision, decide_failover
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot
 from mirror_core.decide.run_result import RunLoss

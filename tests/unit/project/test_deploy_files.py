@@ -14,8 +14,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from mirror_core.decide.task_assignment import parse_bytes_per_s
 from mirror_core.kafka.config import Principal, load_config
-from mirror_core.model.text import parse_bytes_per_s
 from mirror_core.supervisor.supervisor import STOP_TIMEOUT_S
 from tests.support.deploy_files import DOCKERFILE, ROOT, parsed
 

@@ -1,4 +1,4 @@
-"""Executor side of what Spark reads and writes as tables: comparisons, salvage, replays. Must not import Spark."""
+"""What executors run: comparisons, salvage, replays. Workers import it, so it must not import Spark."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
+from mirror_core.decide.parity_result import ParityRow
+from mirror_core.parity.certificate_check import CertificateTask, verify_task
+from mirror_core.parity.compare import CompareTask, compare_task
 from mirror_core.parity.parity_table import build_lost_rows, compare_spans, parse_span_task
 from mirror_core.parity.record_scan import RecordScan, read_record_scan
 from mirror_core.parity.salvage import SalvageTask, read_record_batches
@@ -65,3 +68,15 @@ def read_table_payload(payload: bytes) -> Iterator[pa.RecordBatch]:
 def iterate_payloads(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
     for batch in batches:
         yield from batch.to_pydict()[PAYLOAD_COLUMN]
+
+
+def run_compare_task(payload: bytes) -> bytes:
+    return msgspec.json.encode(compare_task(msgspec.json.decode(payload, type=CompareTask)))
+
+
+def run_certified_task(payload: bytes) -> bytes:
+    return msgspec.json.encode(verify_task(msgspec.json.decode(payload, type=CertificateTask)))
+
+
+def parse_parity_rows(result: bytes) -> tuple[ParityRow, ...]:
+    return msgspec.json.decode(result, type=tuple[ParityRow, ...])

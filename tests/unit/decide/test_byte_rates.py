@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mirror_core.decide.task_assignment import BYTE_UNITS, parse_bytes_per_s
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.text import BYTE_UNITS, parse_bytes_per_s
 
 
 @pytest.mark.parametrize(

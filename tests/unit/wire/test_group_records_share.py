@@ -10,7 +10,7 @@ import pytest
 from mirror_core.kafka.share_groups import find_acknowledged_end
 from mirror_core.model.names import Offset
 from mirror_core.wire.fields import MalformedResponse, encode_string
-from mirror_core.wire.share_state import (
+from mirror_core.wire.group_records import (
     SharePartition,
     ShareStateRecord,
     decode_share_state,

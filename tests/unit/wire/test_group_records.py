@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.model.names import Offset, Partition
-from mirror_core.wire.consumer_offsets import OffsetCommitRecord, OffsetCommitValue, decode_offset_commit
 from mirror_core.wire.fields import MalformedResponse, encode_compact_string, encode_string
+from mirror_core.wire.group_records import OffsetCommitRecord, OffsetCommitValue, decode_offset_commit
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs"]), max_size=40)
 INT64 = st.integers(0, 2**63 - 1)
