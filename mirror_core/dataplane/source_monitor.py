@@ -160,10 +160,11 @@ class ObservedSource:
             if end < observed_end and agreed_epoch is not None:
                 self.rewritten[partition] = agreed_epoch, end
 
-    def update_end_epochs(self, leaders: Mapping[Partition, Leader], ends: Mapping[Partition, Offset]) -> None:
-        for partition in ends.keys() & leaders.keys():
-            status, epoch = self.recorded.get(partition), leaders[partition].epoch
-            if status is None or not self._is_copy(partition, status):
+    def update_end_epochs(self, leader_epochs: Mapping[Partition, int], ends: Mapping[Partition, Offset]) -> None:
+        """`leader_epochs`: those under which leaders told the ends; -1: unknown."""
+        for partition, epoch in leader_epochs.items():
+            status = self.recorded.get(partition)
+            if epoch < 0 or status is None or not self._is_copy(partition, status):
                 self.end_epochs.pop(partition, None)
             elif self.end_epochs.get(partition, (epoch,))[0] == epoch:
                 self.end_epochs[partition] = epoch, ends[partition]
@@ -332,7 +333,7 @@ class SourceMonitor:
         requested_ms = self._clock.now_ms()
         log_ends = list_available_offsets(source, partitions, OffsetPoint.HIGH_WATERMARK, topics=described)
         observed_source.update_ends(requested_ms, log_ends.offsets, log_ends.offline)
-        observed_source.update_end_epochs(leaders, log_ends.offsets)
+        observed_source.update_end_epochs(log_ends.leader_epochs, log_ends.offsets)
         self._fetch_log_starts(source, described)
         if ongoing is not None:
             observed_source.set_ended_bounds(log_ends.offsets)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -73,7 +73,7 @@ def list_offset_points(
                 [build_list_offsets(leader_partitions, p) for p in points], ListOffsetsResponse, broker
             )
             for point, response in zip(points, responses, strict=True):
-                for partition, code, offset in _iter_rows(response):
+                for partition, code, offset, _ in _iter_rows(response):
                     if code is ErrorCode.none:
                         offsets[point][partition] = offset
                     else:
@@ -91,10 +91,12 @@ def list_offset_points(
     return offsets
 
 
-def _iter_rows(response: ListOffsetsResponse) -> Iterator[tuple[Partition, ErrorCode, Offset]]:
+def _iter_rows(response: ListOffsetsResponse) -> Iterator[tuple[Partition, ErrorCode, Offset, int]]:
+    """The last one is the leader epoch; -1: unknown."""
     for topic in response.topics:
         for row in topic.partitions:
-            yield Partition(str(topic.name), int(row.partition_index)), row.error_code, Offset(int(row.offset))
+            partition = Partition(str(topic.name), int(row.partition_index))
+            yield partition, row.error_code, Offset(int(row.offset)), int(row.leader_epoch)
 
 
 def _format_retriable(client: ClusterClient, partition: Partition, code: ErrorCode) -> str:
@@ -112,6 +114,8 @@ def _format_retriable(client: ClusterClient, partition: Partition, code: ErrorCo
 class OffsetsResult:
     offsets: Mapping[Partition, Offset]
     offline: frozenset[Partition]
+    leader_epochs: Mapping[Partition, int] = field(default_factory=dict)
+    """Those under which leaders told ends. Given metadata may be older, or newer; -1: unknown."""
 
 
 def list_available_offsets(
@@ -127,7 +131,7 @@ def list_available_offsets(
     Retries for `within_s` what no silent leader explains. Raises when no broker answers. `topics`: metadata to begin
     with.
     """
-    remaining, offsets = dict.fromkeys(partitions), dict[Partition, Offset]()
+    remaining, offsets, leader_epochs = dict.fromkeys(partitions), dict[Partition, Offset](), dict[Partition, int]()
     deadline = time.monotonic() + within_s
     while True:
         leaders = (
@@ -146,9 +150,9 @@ def list_available_offsets(
             elif isinstance(result, RemoteFault):
                 is_stale = True
             else:
-                for partition, code, offset in _iter_rows(result):
+                for partition, code, offset, leader_epoch in _iter_rows(result):
                     if code is ErrorCode.none:
-                        offsets[partition] = offset
+                        offsets[partition], leader_epochs[partition] = offset, leader_epoch
                     is_stale |= code in STALE_METADATA_CODES
         remaining = {p: None for p in remaining if p not in offsets}
         if is_stale:
@@ -156,7 +160,7 @@ def list_available_offsets(
         if given_topics is not None and remaining:
             continue  # given metadata may be stale
         if remaining.keys() <= offline | timed_out or time.monotonic() >= deadline:
-            return OffsetsResult(offsets, offline)
+            return OffsetsResult(offsets, offline, leader_epochs)
         time.sleep(0.05)
 
 
@@ -197,7 +201,7 @@ def list_points_with_retry(
 
 
 def parse_offsets(response: ListOffsetsResponse) -> dict[Partition, Offset]:
-    return {partition: offset for partition, code, offset in _iter_rows(response) if code is ErrorCode.none}
+    return {partition: offset for partition, code, offset, _ in _iter_rows(response) if code is ErrorCode.none}
 
 
 def list_replica_ends(client: ClusterClient, broker: int, partitions: Iterable[Partition]) -> dict[Partition, Offset]:
@@ -233,7 +237,7 @@ def fetch_log_start(connection: Connection, partition: Partition) -> tuple[Error
     """
     requests = [build_list_offsets([partition], point) for point in (OffsetPoint.HIGH_WATERMARK, OffsetPoint.START)]
     rows = [row for response in connection.call_each(requests, ListOffsetsResponse) for row in _iter_rows(response)]
-    for _, code, _ in rows:
+    for _, code, _, _ in rows:
         if code is not ErrorCode.none:
             return code, -1
     return (ErrorCode.none, int(rows[-1][2])) if rows else (ErrorCode.unknown_topic_or_partition, -1)

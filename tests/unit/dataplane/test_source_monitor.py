@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from mirror_core.dataplane import source_monitor
 from mirror_core.dataplane.source_monitor import OBSERVE_INTERVAL_S, SourceMonitor
 from mirror_core.decide.loss_bound import compute_loss
 from mirror_core.kafka.client import ClusterMetadata, Leader, TopicMetadata
+from mirror_core.kafka.leader_epochs import EpochEnds
 from mirror_core.kafka.log_offsets import OffsetPoint, OffsetsResult
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import Offset, Partition
@@ -254,3 +256,25 @@ def test_a_partition_whose_end_nobody_tells_is_named_all_the_same(clock: SimpleN
     look.set_recorded(RECORDED)
     del source.logs[A1]
     assert missing(seen_by(look, source)) == {A0: 0, A1: None}
+
+
+@pytest.mark.parametrize(("told_under", "rewritten"), [(5, [(A0, 5, 100)]), (6, [])], ids=["lost", "moved"])
+def test_an_end_that_a_newer_leader_told_is_none_of_the_older_one(
+    clock: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+    told_under: int,
+    rewritten: list[tuple[Partition, int, int]],
+) -> None:
+    """The leader changes, at offset 100, between the metadata and the end: nothing is lost by that."""
+    source, monitor = Logs(a=[(0, 120)]), SourceMonitor(LINK, None)
+    monkeypatch.setattr(
+        source_monitor,
+        "list_available_offsets",
+        lambda *arguments, **_: replace(offsets_of(*arguments), leader_epochs={A0: told_under}),
+    )
+    monkeypatch.setattr(source_monitor, "list_epoch_ends", lambda *_: EpochEnds({A0: Offset(100)}, {}))
+    monitor.set_recorded({A0: replace(status(A0), source_epoch=5)})
+    for epoch in (5, 6):
+        source.views["a"] = replace(source.views["a"], partitions={0: Leader(1, epoch)})
+        seen = seen_by(monitor, source)
+    assert list(seen.get_rewritten()) == rewritten

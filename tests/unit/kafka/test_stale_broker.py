@@ -186,7 +186,9 @@ def test_so_it_does_where_only_what_is_known_now_is_asked_for(client: ClusterCli
 
 @pytest.mark.parametrize(("leader", "doubted"), [(NOBODY, True), (1, False)])
 def test_who_names_no_leader_is_doubted_and_not_for_one_that_does_not_know_yet(leader: int, doubted: bool) -> None:
-    row = SimpleNamespace(partition_index=P.index, error_code=ErrorCode.offset_not_available, offset=-1)
+    row = SimpleNamespace(
+        partition_index=P.index, error_code=ErrorCode.offset_not_available, offset=-1, leader_epoch=-1
+    )
     said = SimpleNamespace(topics=[SimpleNamespace(name=P.topic, partitions=[row])])
     doubts = list[bool]()
     client: Any = SimpleNamespace(
