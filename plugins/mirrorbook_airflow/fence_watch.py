@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from mirror_core.decide.fence_state import FenceDecision
-from mirror_core.model.errors import LostOwnership, MirrorError
+from mirror_core.model.errors import LostOwnership, MirrorError, format_error_location
 from mirror_core.model.text import escape_invisible
 from mirror_core.model.timing import SteadyClock
 from mirrorbook_airflow.errors import airflow_errors
@@ -126,10 +126,10 @@ class FenceTrigger(BaseTrigger):
             try:
                 found = await _THREADS.run(probe_watched, self.mirrors)
             except MirrorError as error:
-                if not error.retryable:
-                    yield TriggerEvent({"error": f"{type(error).__name__}: {error}"})
-                    return
-                found = FenceRound(lines=[f"the next look comes soon: {error}"])
+                problem = f"{type(error).__name__}: {error}"
+                found = FenceRound(lines=[problem]) if error.retryable else FenceRound(alarms=[problem])
+            except Exception as error:  # noqa: BLE001 - whatever this is, an old source may return in the hour
+                found = FenceRound(alarms=[f"a defect of Mirrorbook: {format_error_location(error)}"])
             rest_s = min(ROUND_S, end_s - clock())
             new_alarms = [alarm for alarm in found.alarms if alarm not in self.known_alarms]
             if new_alarms or rest_s <= 0 or not (self.stays or found.silent):
@@ -158,8 +158,6 @@ class WatchFences(BaseOperator):
         self.defer(trigger=trigger, method_name="finish")
 
     def finish(self, context: Context, event: dict[str, Any]) -> None:
-        if "error" in event:
-            raise AirflowFailException(escape_invisible(event["error"]))
         for line in event["lines"]:
             self.log.info("%s", escape_invisible(line))
         if event["repeated_alarms"]:

@@ -64,11 +64,16 @@ def test_an_alarm_fires_at_once_and_only_if_it_is_new(looks: list[FenceRound | E
     assert fire(FenceTrigger([], ["a"], 0.0, stays=True))["alarms"] == [], "at its end"
 
 
-def test_a_mistake_in_the_configuration_fires_and_is_red(looks: list[FenceRound | Exception]) -> None:
-    looks.append(BadRequest("no such connection"))
-    event = fire(FenceTrigger([], [], 60.0, stays=True))
-    with pytest.raises(AirflowFailException, match="no such connection"):
-        WatchFences(task_id="watch").finish(context_of(), event)
+@pytest.mark.parametrize("error", [BadRequest("no such connection"), KeyError("conn")], ids=["mistake", "defect"])
+def test_an_error_is_red_and_the_watch_goes_on(looks: list[FenceRound | Exception], error: Exception) -> None:
+    """The next scheduled run is due in an hour at most: an old source may return long before."""
+    looks.append(error)
+    context, event = context_of("scheduled"), fire(FenceTrigger([], [], 60.0, stays=True))
+    with pytest.raises(AirflowFailException, match=str(event["alarms"][0])[:20]):
+        WatchFences(task_id="watch").finish(context, event)
+    known = context["ti"].pushed[KNOWN_ALARMS_KEY]
+    looks += [FenceRound(alarms=["a source has written"]), error]
+    assert fire(FenceTrigger([], known, 60.0, stays=True))["alarms"] == ["a source has written"]
 
 
 def test_silent_clusters_hold_no_more_threads_than_there_are(
