@@ -12,6 +12,7 @@ from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, Ref
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import Mirror, PartitionState, TopicAccess
 from mirror_core.model.names import ClusterIdentity, ClusterName
+from mirror_core.model.text import format_items
 from mirror_core.state.mirror_link import read_states
 from mirror_core.state.state_records import State
 
@@ -41,7 +42,7 @@ def find_replay_target(
     answered = identities[cluster.name]
     states = dict(read_states(config))
     if unread := [str(error) for error in states.values() if isinstance(error, MirrorError)]:
-        listed = "".join(f"\n  - {reason}" for reason in unread)
+        listed = format_items(unread)
         raise Indeterminate(
             f"{REFUSAL}: whether cluster {name} is fenced, and what is mirrored to it, is not known:{listed}"
         )
