@@ -229,7 +229,8 @@ class Replication:
                     yield runner
                 finally:
                     # While tasks can be asked to end. Where no datagram ever came, none would hear it.
-                    runner.close(are_asked=self._channel.stop_tasks())
+                    if runner.close(are_asked=self._channel.stop_tasks()):
+                        lease.expect_own_writers()
         except LostOwnership:
             is_lost = True
             raise

@@ -43,8 +43,9 @@ class Runner(Protocol):
     def folder(self, place: str) -> Folder:
         """Raises BadRequest when the runner does not reach it."""
 
-    def close(self, *, are_asked: bool = False) -> None:
-        """Waits until tasks have ended. A second call does nothing. `are_asked`: they hear that they should end."""
+    def close(self, *, are_asked: bool = False) -> bool:
+        """Waits until tasks have ended, or are cancelled. A second call does nothing. `are_asked`: they hear that they
+        should end. True: some were cancelled, and may still write until they are dead."""
 
 
 _ROUND_S: Final = 10.0
@@ -80,9 +81,10 @@ class LocalRunner:
     def folder(self, place: str) -> Folder:
         return open_local_folder(place)
 
-    def close(self, *, are_asked: bool = False) -> None:
+    def close(self, *, are_asked: bool = False) -> bool:
         self._is_cancelled.set()
         self._pool.shutdown(wait=True)
+        return False
 
 
 def find_unreached(ends: Mapping[Partition, Offset], receipts: Iterable[Receipt]) -> dict[Partition, Offset]:

@@ -101,23 +101,22 @@ class SparkRunner:
     def folder(self, location: str) -> Folder:
         return HadoopFolder(self._context, location) if is_url(location) else open_local_folder(location)
 
-    def close(self, *, are_asked: bool = False) -> None:
+    def close(self, *, are_asked: bool = False) -> bool:
         """Tasks that were asked to end finish batches in flight and report. Others are cancelled, and their futures
         fail."""
         with self._lock:
             self._closed = True
             jobs = dict(self._jobs)
         wait(jobs.values(), timeout=_STOP_WAIT_S if are_asked else 0)
-        for group, job in jobs.items():
-            if not job.done():
-                self._cancel_group(group)
-        wait(jobs.values())
+        running = {group: job for group, job in jobs.items() if not job.done()}
+        for group in running:
+            self._cancel_group(group)
+        wait(jobs.values())  # Spark forgets a cancelled job at once, and kills its tasks' workers later
         self._threads.shutdown()
         if self._owns_context:
-            try:
+            with suppress(PySparkException, Py4JError, OSError):  # dead already, with its workers
                 self._context.stop()
-            except (PySparkException, Py4JError, OSError):
-                return  # already dead, with its workers
+        return bool(running)
 
     def _start_job(
         self, work: copy_executor.TaskFunction, payloads: Sequence[bytes], read: Callable[[bytes], R]

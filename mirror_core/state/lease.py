@@ -327,8 +327,12 @@ class HeldLease:
             self.renew()
             time.sleep(_POLL_S)
 
+    def expect_own_writers(self) -> None:
+        """Own tasks may outlive the lease: whoever takes it next waits for them, as long as was promised."""
+        self.old_writers_end_s = self.writers_end_s
+
     def release(self) -> None:
-        """After all own tasks ended."""
+        """After all own tasks ended, or with `expect_own_writers`."""
         released_lease = replace(date_lease(self.lease, self.old_writers_end_s), released=True, wait_reasons=None)
         try:
             if self._recovery is not None:

@@ -18,6 +18,7 @@ from mirror_core.mirrors.describe import _make_waits_fact
 from mirror_core.model.mirror import FailureKind, GroupSyncTime, Lease
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.task_messages import AlignedPartition, PartitionFailure, TaskReport
+from mirror_core.model.timing import read_steady_s
 from mirror_core.state.lease import HeldLease, make_next_lease
 from mirror_core.state.state_records import State, StateRecord, Tombstone, format_key
 
@@ -137,6 +138,20 @@ def test_who_gives_the_lease_back_waits_for_nothing(results: EpochResults, lease
     lease.release()
     found = writer.state.leases[HELD.mirror]
     assert (found.released, found.wait_reasons) == (True, None)
+
+
+@pytest.mark.parametrize(("outlive", "left_ms"), [(False, 0), (True, 20_000)])
+def test_who_gives_the_lease_back_tells_how_long_cancelled_tasks_may_write(
+    lease: HeldLease, writer: Writer, monkeypatch: pytest.MonkeyPatch, outlive: bool, left_ms: int
+) -> None:
+    later_s = int(read_steady_s()) + 1.0
+    monkeypatch.setattr("mirror_core.state.lease.read_steady_s", lambda: later_s)
+    lease.renew(writers_end_s=later_s + 20)
+    if outlive:
+        lease.expect_own_writers()
+    lease.release()
+    found = writer.state.leases[HELD.mirror]
+    assert (found.released, found.writers_until_ms - found.heartbeat_ms) == (True, left_ms)
 
 
 def test_as_much_is_told_as_a_person_reads() -> None:
