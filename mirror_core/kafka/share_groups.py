@@ -88,9 +88,10 @@ def describe_start_offsets(client: ClusterClient, broker: int, groups: Collectio
         return ShareStarts({}, dict.fromkeys(groups, error))
     try:
         partitions = {p for starts in _describe(client, broker, groups)[0].values() for p in starts}
-        # Before the lags, which are then of no shorter log.
+        # Around the lags, which are then of no shorter log, and of no longer one.
         ends = list_known_offsets(client, partitions, OffsetPoint.HIGH_WATERMARK)
         described, faults = _describe(client, broker, groups)
+        later_ends = list_known_offsets(client, partitions, OffsetPoint.HIGH_WATERMARK)
     except RemoteFault as error:
         return ShareStarts({}, dict.fromkeys(groups, error))
     ahead = {
@@ -101,8 +102,8 @@ def describe_start_offsets(client: ClusterClient, broker: int, groups: Collectio
     partly_read = {
         start.share_partition: start.offset
         for starts in described.values()
-        for start in starts.values()
-        if start.lag and ahead[start.share_partition] != 0
+        for p, start in starts.items()
+        if start.lag and later_ends.get(p) != start.offset + start.lag
     }
     acknowledged_ends = _find_acknowledged_ends(client, partly_read) if partly_read else {}
     return ShareStarts(

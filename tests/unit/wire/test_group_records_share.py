@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import struct
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
 
-from mirror_core.kafka.share_groups import find_acknowledged_end
-from mirror_core.model.names import Offset
+from mirror_core.kafka import share_groups
+from mirror_core.kafka.share_groups import describe_start_offsets, find_acknowledged_end
+from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.fields import MalformedResponse, encode_string
 from mirror_core.wire.group_records import (
     SharePartition,
@@ -89,3 +92,27 @@ def test_what_is_acknowledged_ends_before_the_first_record_that_is_not(
 def test_the_state_partition_is_the_one_that_javas_hash_names(group: str, java_hash: int) -> None:
     """Of `GROUP:ASGo8nCnSWqbVyC9g82btg:2`."""
     assert find_state_partition(SharePartition(group, TOPIC_ID, 2), 50) == abs(java_hash) % 50
+
+
+@pytest.mark.parametrize(
+    ("later_end", "acknowledged", "read"), [(20, 7, True), (900, 7, True), (900, 0, False), (20, 0, False)]
+)
+def test_what_is_acknowledged_is_known_while_the_log_grows(
+    monkeypatch: pytest.MonkeyPatch, later_end: int, acknowledged: int, read: bool
+) -> None:
+    """The lag is of a log that may have grown since its end was listed: it hides as many acknowledgements."""
+    ends, reads, partition = iter([20, later_end]), list[object](), Partition("t", 2)
+    start = SimpleNamespace(offset=0, lag=later_end - acknowledged, share_partition=SHARE_PARTITION)
+    record = ShareStateRecord(SHARE_PARTITION, is_snapshot=True, acknowledged=((Offset(0), Offset(acknowledged)),))
+
+    def read_states(*asked: object) -> dict[SharePartition, list[ShareStateRecord]]:
+        reads.append(asked)
+        return {SHARE_PARTITION: [record]}
+
+    monkeypatch.setattr(share_groups, "can_sync_share_groups", lambda _: True)
+    monkeypatch.setattr(share_groups, "_describe", lambda *_: ({"queue": {partition: start}}, {}))
+    monkeypatch.setattr(share_groups, "list_known_offsets", lambda *_: {partition: Offset(next(ends))})
+    monkeypatch.setattr(share_groups, "_read_states", read_states)
+    client: Any = None
+    found = describe_start_offsets(client, 1, ["queue"]).starts["queue"][partition]
+    assert (found.ahead, bool(reads)) == (acknowledged, read)
