@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ import msgspec
 
 from mirror_core.copy.datagrams import Datagram
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.timing import MAX_FRESH_AGE_S
+from mirror_core.model.timing import MAX_FRESH_AGE_S, read_steady_s
 
 RATE_WINDOW_S: Final = 5.0
 _MAX_SAMPLES: Final = 32
@@ -30,7 +29,8 @@ class PartitionFigures:
     time_lag_s: float | None
     """Seconds since the source's end passed the position; None: unknown. At most a second too long, and in
     a long backlog an eighth of the time for which it grew."""
-    source_seen_s: float | None
+    source_age_s: float | None
+    """Seconds since the source's end was seen; None: never."""
     to_seed: int | None
 
 
@@ -83,7 +83,7 @@ class _TrackedPartition:
 class TaskProgress(msgspec.Struct, frozen=True, kw_only=True):
     task: int
     t: float
-    """Wall clock, seconds."""
+    """Seconds, by a clock that is steady within one task of one epoch."""
     rows: list[tuple[str, int, int, int | None, int, int, int]]
     """[topic, partition, next, source_end, records, bytes, offsets to seed]; records and bytes count from
     the epoch's start."""
@@ -94,13 +94,15 @@ TASK_PROGRESS_DECODER: Final = msgspec.json.Decoder(TaskProgress)
 
 
 class ProgressTracker:
-    """Thread-safe. Times are wall clock: tasks on other machines stamp what they send."""
+    """Thread-safe. Times are by this machine's steady clock: a task's fastest datagram tells how its clock differs."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Callable[[], float] = read_steady_s) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._tracked: dict[Partition, _TrackedPartition] = {}
         self._counts: dict[tuple[int, int, Partition], tuple[int, int]] = {}
+        self._clocks_behind_s: dict[tuple[int, int], float] = {}
+        """By epoch and task: how far its clock is behind this one, and how long its fastest datagram took."""
         self._newest_epoch = 0
         self._records = self._bytes = 0
         self._history: deque[tuple[float, int, int]] = deque([(clock(), 0, 0)])
@@ -111,9 +113,10 @@ class ProgressTracker:
 
     def update(self, task_progress: TaskProgress, epoch: int) -> None:
         with self._lock:
+            reported_at = self._to_own_clock(task_progress, epoch)
             for topic, index, position, end, records, byte_count, to_seed in task_progress.rows:
                 partition = Partition(topic, index)
-                self._update_position(partition, epoch, task_progress.t, position, end, to_seed)
+                self._update_position(partition, epoch, reported_at, position, end, to_seed)
                 self._update_counts((epoch, task_progress.task, partition), records, byte_count)
             self._forget_old_epochs(epoch)
             self._sample_counts()
@@ -155,6 +158,11 @@ class ProgressTracker:
                 bytes_per_s=(self._bytes - byte_count) / elapsed,
             )
 
+    def _to_own_clock(self, task_progress: TaskProgress, epoch: int) -> float:
+        key, behind_s = (epoch, task_progress.task), self._clock() - task_progress.t
+        self._clocks_behind_s[key] = min(behind_s, self._clocks_behind_s.get(key, behind_s))
+        return task_progress.t + self._clocks_behind_s[key]
+
     def _update_position(
         self, partition: Partition, epoch: int, reported_at: float, position: int, end: int | None, to_seed: int
     ) -> None:
@@ -192,6 +200,7 @@ class ProgressTracker:
         if epoch > self._newest_epoch:
             self._newest_epoch = epoch
             self._counts = {key: count for key, count in self._counts.items() if key[0] >= epoch - 1}
+            self._clocks_behind_s = {key: s for key, s in self._clocks_behind_s.items() if key[0] >= epoch - 1}
 
     def _sample_counts(self) -> None:
         now = self._clock()
@@ -230,7 +239,7 @@ def _to_figures(tracked: _TrackedPartition, now: float) -> PartitionFigures:
         source_end=end,
         lag=lag,
         time_lag_s=None if lag is None else _time_lag_s(tracked, now),
-        source_seen_s=tracked.source_seen_at,
+        source_age_s=None if tracked.source_seen_at is None else max(0.0, now - tracked.source_seen_at),
         to_seed=tracked.to_seed if now - tracked.reported_at <= MAX_FRESH_AGE_S else None,
     )
 

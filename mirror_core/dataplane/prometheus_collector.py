@@ -14,6 +14,7 @@ from mirror_core.dataplane.metric_names import METRICS
 from mirror_core.dataplane.progress import PartitionFigures, ProgressTracker
 from mirror_core.model.mirror import Mirror, PartitionState
 from mirror_core.model.names import Partition
+from mirror_core.model.timing import now_ms
 
 
 class MetricsCollector(Collector):
@@ -148,10 +149,11 @@ def _build_lag_samples(
         ]
         if len(time_lags) == len(of_topic):
             yield _MetricSample("mirrorbook_lag_seconds", (topic,), max(time_lags))
-        seen_times = [
-            partition_figures.source_seen_s
+        source_ages = [
+            partition_figures.source_age_s
             for partition_figures in of_topic
-            if partition_figures is not None and partition_figures.source_seen_s is not None
+            if partition_figures is not None and partition_figures.source_age_s is not None
         ]
-        if len(seen_times) == len(of_topic):
-            yield _MetricSample("mirrorbook_source_seen_timestamp_seconds", (topic,), min(seen_times))
+        if len(source_ages) == len(of_topic):
+            seen_s = now_ms() / 1000 - max(source_ages)
+            yield _MetricSample("mirrorbook_source_seen_timestamp_seconds", (topic,), seen_s)

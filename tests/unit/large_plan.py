@@ -138,9 +138,10 @@ def reported(payload: bytes) -> bytes:
     return msgspec.json.encode(TaskReport(receipts=tuple(receipts), failures=(), cpu_s=1.0, aligned=tuple(aligned)))
 
 
-def told(progress: ProgressTracker, partitions: list[Partition]) -> None:
-    """Every second of every partition, while the source runs ahead."""
+def told(progress: ProgressTracker, seconds: list[float], partitions: list[Partition]) -> None:
+    """Every second of every partition, while the source runs ahead. `seconds`: the tracker's clock."""
     for second in range(TOLD_S):
+        seconds[0] = float(second)
         rows: list[tuple[str, int, int, int | None, int, int, int]] = [
             (p.topic, p.index, BEHIND + second, END["a"] + 100 * second, second, second, 0) for p in partitions
         ]
@@ -154,7 +155,8 @@ def main(config: Path) -> None:
     log = MemoryLog()
     log.state = state
     lease: Any = SimpleNamespace(state=state, put=log.put, generation=1)
-    counters, progress = Counters(), ProgressTracker(lambda: float(TOLD_S))
+    seconds = [0.0]
+    counters, progress = Counters(), ProgressTracker(lambda: seconds[0])
     results = EpochResults(link, counters, report_line=print)
     with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
         planner = Planner(link, source, destination)
@@ -171,7 +173,8 @@ def main(config: Path) -> None:
         payloads = handed_out(link, work)
     answers = [reported(payload) for payload in payloads]
     with measured.action("told"):
-        told(progress, list(work.partitions))
+        told(progress, seconds, list(work.partitions))
+    seconds[0] = float(TOLD_S)
     with measured.action("reports"):
         reports = tuple(msgspec.json.decode(answer, type=TaskReport) for answer in answers)
         results.add_epoch(lease, 1, 0, reports, newest_epoch=1, final=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mirror_core.dataplane.progress import ProgressTracker, TaskProgress
 from mirror_core.model.names import Partition
 from mirror_core.model.timing import MAX_FRESH_AGE_S
@@ -22,6 +24,12 @@ class Clock:
 def told(at: float, *rows: Row, task: int = 0, epoch: int = 1, to_seed: int = 0) -> tuple[TaskProgress, int]:
     listed = [(p.topic, p.index, position, end, records, size, to_seed) for p, position, end, records, size in rows]
     return TaskProgress(task=task, t=at, rows=listed), epoch
+
+
+def tell(progress: ProgressTracker, clock: Clock, at: float, *rows: Row, apart_s: float = 0.0, epoch: int = 1) -> None:
+    """At once. `apart_s`: how far the task's clock is ahead."""
+    clock.now = at
+    progress.update(*told(at + apart_s, *rows, epoch=epoch))
 
 
 def test_positions_lags_and_rates_add_up_over_tasks() -> None:
@@ -65,13 +73,12 @@ def test_a_source_end_of_long_ago_is_unknown() -> None:
 def test_a_task_that_does_not_know_the_end_yet_takes_nothing_away() -> None:
     clock = Clock()
     progress = ProgressTracker(clock)
-    progress.update(*told(1000, (A, 10, 25, 10, 1000)))
-    progress.update(*told(1001, (A, 15, None, 0, 0), epoch=2))
-    clock.now = 1001
-    assert (progress.partitions()[A].lag, progress.partitions()[A].source_seen_s) == (10, 1000)
+    tell(progress, clock, 1000, (A, 10, 25, 10, 1000))
+    tell(progress, clock, 1001, (A, 15, None, 0, 0), epoch=2)
+    assert (progress.partitions()[A].lag, progress.partitions()[A].source_age_s) == (10, 1)
     clock.now = 1000 + MAX_FRESH_AGE_S + 1
-    progress.update(*told(clock.now, (A, 15, None, 0, 0), epoch=2))
-    assert (progress.partitions()[A].lag, progress.partitions()[A].source_seen_s) == (None, 1000)
+    tell(progress, clock, clock.now, (A, 15, None, 0, 0), epoch=2)
+    assert (progress.partitions()[A].lag, progress.partitions()[A].source_age_s) == (None, MAX_FRESH_AGE_S + 1)
 
 
 def test_what_is_left_to_seed_is_known_as_long_as_tasks_tell_it() -> None:
@@ -92,42 +99,67 @@ def test_a_partition_that_begins_anew_forgets_the_old_end() -> None:
     progress.update(*told(1000, (A, 10, 25, 10, 1000)))
     progress.update(*told(1001, (A, 0, None, 0, 0), epoch=2))
     assert progress.partitions()[A].lag is None
-    assert progress.partitions()[A].source_seen_s is None
+    assert progress.partitions()[A].source_age_s is None
 
 
 def test_time_lag_counts_from_the_moment_the_end_passed_the_position() -> None:
     clock = Clock()
     progress = ProgressTracker(clock)
-    progress.update(*told(1000, (A, 10, 25, 10, 1000)))
+    tell(progress, clock, 1000, (A, 10, 25, 10, 1000))
     assert progress.partitions()[A].time_lag_s is None  # it had passed before anybody looked
-    progress.update(*told(1001, (A, 25, 25, 25, 1000)))
-    progress.update(*told(1005, (A, 25, 25, 25, 1000)))
-    progress.update(*told(1006, (A, 25, 40, 25, 1000)))
-    progress.update(*told(1009, (A, 30, 60, 30, 1000)))
+    tell(progress, clock, 1001, (A, 25, 25, 25, 1000))
+    tell(progress, clock, 1005, (A, 25, 25, 25, 1000))
+    tell(progress, clock, 1006, (A, 25, 40, 25, 1000))
+    tell(progress, clock, 1009, (A, 30, 60, 30, 1000))
     clock.now = 1010
     assert progress.partitions()[A].time_lag_s == 5.0
     assert progress.totals().worst_time_lag_s == 5.0
-    progress.update(*told(1010, (A, 45, 60, 45, 1000)))
+    tell(progress, clock, 1010, (A, 45, 60, 45, 1000))
     assert progress.partitions()[A].time_lag_s == 4.0  # 40 was passed; at 1006 the end still stood there
-    progress.update(*told(1010.5, (A, 60, 60, 60, 1000)))
+    tell(progress, clock, 1010.5, (A, 60, 60, 60, 1000))
     assert progress.partitions()[A].time_lag_s == 0.0
+
+
+@pytest.mark.parametrize("hours", [0, 2, -2])
+def test_a_lag_is_as_long_as_it_is_whatever_the_clocks_of_tasks_say(hours: int) -> None:
+    clock, apart_s = Clock(), hours * 3_600
+    progress = ProgressTracker(clock)
+    tell(progress, clock, 1000, (A, 10, 10, 10, 1000), apart_s=apart_s)
+    tell(progress, clock, 1005, (A, 10, 10, 10, 1000), apart_s=apart_s)
+    tell(progress, clock, 1006, (A, 10, 40, 10, 1000), apart_s=apart_s)
+    clock.now = 1010
+    figures = progress.partitions()[A]
+    assert (figures.lag, figures.time_lag_s, figures.source_age_s) == (30, 5.0, 4.0)
+    tell(progress, clock, 1011, (A, 20, 60, 10, 1000), apart_s=-apart_s, epoch=2)  # on a machine with another clock
+    figures = progress.partitions()[A]
+    assert (figures.lag, figures.time_lag_s, figures.source_age_s) == (40, 6.0, 0.0)
+
+
+def test_a_datagram_that_came_late_is_as_old_as_its_task_says() -> None:
+    clock = Clock()
+    progress = ProgressTracker(clock)
+    tell(progress, clock, 1000, (A, 10, 25, 10, 1000), apart_s=7_200)
+    clock.now = 1004
+    progress.update(*told(8201, (A, 15, 25, 15, 1500)))
+    progress.update(*told(8200.5, (A, 12, 25, 12, 1200)))
+    assert (progress.partitions()[A].position, progress.partitions()[A].source_age_s) == (15, 3.0)
 
 
 def test_a_long_backlog_is_remembered_in_bounded_space() -> None:
     clock = Clock()
     progress = ProgressTracker(clock)
-    progress.update(*told(1000, (A, 10, 10, 10, 1000)))
+    tell(progress, clock, 1000, (A, 10, 10, 10, 1000))
     for second in range(1, 5000):
-        progress.update(*told(1000 + second, (A, 10, 10 + second, 10, 1000)))
+        tell(progress, clock, 1000 + second, (A, 10, 10 + second, 10, 1000))
     clock.now = 6000
     assert progress.partitions()[A].time_lag_s == 5000.0
     assert len(progress._tracked[A].ends) <= 33
     for copied in range(0, 4999, 100):
-        progress.update(*told(6000, (A, 10 + copied, 5009, copied, 1000)))
+        tell(progress, clock, 6000, (A, 10 + copied, 5009, copied, 1000))
         time_lag_s = progress.partitions()[A].time_lag_s
         assert time_lag_s is not None
         assert 5000 - copied <= time_lag_s <= 5000 - copied + 5000 / 8
-    progress.update(*told(6001, (A, 5009, 5009, 4999, 1000)))
+    tell(progress, clock, 6001, (A, 5009, 5009, 4999, 1000))
     assert progress.partitions()[A].time_lag_s == 0.0
 
 

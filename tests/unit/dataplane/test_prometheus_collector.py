@@ -20,6 +20,7 @@ from mirror_core.cli.metrics_server import parse_address, serve_metrics
 from mirror_core.copy.datagrams import Datagram, DatagramKind, DriverChannel, open_datagram, seal_datagram
 from mirror_core.copy.driver_messages import ProgressSender
 from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.dataplane import prometheus_collector
 from mirror_core.dataplane.counters import CopiedCounts, Counters, RetriedWork
 from mirror_core.dataplane.datagram_receiver import DatagramReceiver
 from mirror_core.dataplane.heartbeat_writer import HeartbeatOutcome
@@ -34,13 +35,19 @@ from mirror_core.model.source_observation import ObservedTopic, SourceObservatio
 from mirror_core.model.task_messages import ListenAddress, PartitionAssignment
 from tests.support.metric_reports import MIRROR, counters, report, status
 
+
+@pytest.fixture(autouse=True)
+def wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prometheus_collector, "now_ms", lambda: 1_000_000)
+
+
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
 
 
 def figures(
     lag: int | None,
     time_lag_s: float | None = None,
-    source_seen_s: float | None = None,
+    source_age_s: float | None = None,
     to_seed: int | None = 0,
 ) -> PartitionFigures:
     return PartitionFigures(
@@ -48,7 +55,7 @@ def figures(
         source_end=None if lag is None else Offset(100 + lag),
         lag=lag,
         time_lag_s=time_lag_s,
-        source_seen_s=source_seen_s,
+        source_age_s=source_age_s,
         to_seed=to_seed,
     )
 
@@ -73,7 +80,7 @@ def text(collector: Collector) -> str:
 
 def test_lags_of_a_topic_add_up_and_the_worst_time_counts() -> None:
     told = counters(status(A0), status(A1), status(B0)).snapshot()
-    seen = {A0: figures(5, 2.0, 900.0), A1: figures(7, 0.5, 800.0), B0: figures(0, 0.0, 950.0)}
+    seen = {A0: figures(5, 2.0, 100.0), A1: figures(7, 0.5, 200.0), B0: figures(0, 0.0, 50.0)}
     found = build_families(MIRROR, told, seen)
     assert value(found, "mirrorbook_lag_offsets", topic="a") == 12
     assert value(found, "mirrorbook_lag_seconds", topic="a") == 2.0
@@ -82,10 +89,10 @@ def test_lags_of_a_topic_add_up_and_the_worst_time_counts() -> None:
     assert value(found, "mirrorbook_lag_offsets", topic="b") == 0
 
 
-@pytest.mark.parametrize("other", [None, figures(None, None, 800.0)], ids=["nothing heard of it", "its end is unknown"])
+@pytest.mark.parametrize("other", [None, figures(None, None, 200.0)], ids=["nothing heard of it", "its end is unknown"])
 def test_one_unknown_partition_makes_its_topic_unknown_and_no_other(other: PartitionFigures | None) -> None:
     told = counters(status(A0), status(A1), status(B0)).snapshot()
-    seen = {A0: figures(5, 2.0, 900.0), B0: figures(1, 1.0, 950.0)} | ({A1: other} if other else {})
+    seen = {A0: figures(5, 2.0, 100.0), B0: figures(1, 1.0, 50.0)} | ({A1: other} if other else {})
     found = build_families(MIRROR, told, seen)
     for name in ("offsets", "seconds", "estimated_records", "estimated_bytes"):
         assert value(found, f"mirrorbook_lag_{name}", topic="a") is None
@@ -95,7 +102,7 @@ def test_one_unknown_partition_makes_its_topic_unknown_and_no_other(other: Parti
 
 
 def test_a_backlog_of_unknown_age_has_offsets_and_no_seconds() -> None:
-    found = build_families(MIRROR, counters(status(A0)).snapshot(), {A0: figures(5, None, 900.0)})
+    found = build_families(MIRROR, counters(status(A0)).snapshot(), {A0: figures(5, None, 100.0)})
     assert value(found, "mirrorbook_lag_offsets", topic="a") == 5
     assert value(found, "mirrorbook_lag_seconds", topic="a") is None
 
@@ -110,7 +117,7 @@ def test_what_is_left_to_seed_adds_up_where_all_of_it_is_known(other: int | None
 
 def test_estimates_follow_what_was_copied_and_are_absent_before() -> None:
     counting = counters(status(A0))
-    seen = {A0: figures(10, 1.0, 900.0)}
+    seen = {A0: figures(10, 1.0, 100.0)}
     found = build_families(MIRROR, counting.snapshot(), seen)
     assert value(found, "mirrorbook_lag_estimated_records", topic="a") is None
     assert value(found, "mirrorbook_lag_estimated_bytes", topic="a") is None
@@ -118,13 +125,13 @@ def test_estimates_follow_what_was_copied_and_are_absent_before() -> None:
     found = build_families(MIRROR, counting.snapshot(), seen)
     assert value(found, "mirrorbook_lag_estimated_records", topic="a") == 5
     assert value(found, "mirrorbook_lag_estimated_bytes", topic="a") == 400
-    nothing = build_families(MIRROR, counters(status(A0)).snapshot(), {A0: figures(0, 0.0, 900.0)})
+    nothing = build_families(MIRROR, counters(status(A0)).snapshot(), {A0: figures(0, 0.0, 100.0)})
     assert value(nothing, "mirrorbook_lag_estimated_bytes", topic="a") == 0, "no lag takes no bytes: that is known"
 
 
 @pytest.mark.parametrize("state", [PartitionState.FAILED, PartitionState.STOPPED, PartitionState.PAUSED])
 def test_what_is_not_copied_has_a_state_and_no_lag(state: PartitionState) -> None:
-    found = build_families(MIRROR, counters(status(A0, state)).snapshot(), {A0: figures(5, 2.0, 900.0)})
+    found = build_families(MIRROR, counters(status(A0, state)).snapshot(), {A0: figures(5, 2.0, 100.0)})
     assert value(found, "mirrorbook_partitions", topic="a", state=state) == 1
     assert value(found, "mirrorbook_lag_offsets", topic="a") is None
     assert value(found, "mirrorbook_lag_unknown_partitions", topic="a") is None
