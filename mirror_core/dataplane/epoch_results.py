@@ -193,7 +193,8 @@ class EpochResults:
             for trimmed in self._trimmed_ranges
             if trimmed.partition in statuses and statuses[trimmed.partition].state not in COPIED_STATES
         }
-        changed = count_deletions(statuses, self._trimmed_ranges.keys() - postponed.keys(), now_ms())
+        found_ms = to_broker_clock_ms(now_ms(), lease.clock_ahead_ms)
+        changed = count_deletions(statuses, self._trimmed_ranges.keys() - postponed.keys(), found_ms)
         self._put_never_copied(lease, statuses, changed)
         self._trimmed_ranges = postponed
 

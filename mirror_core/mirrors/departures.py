@@ -12,7 +12,6 @@ from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.topic_existence import check_presence
 from mirror_core.model.mirror import PartitionState, PartitionStatus, TopicAccess, TopicDeparture
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.timing import now_ms
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.partition_transitions import PartitionEvent, apply_events
 from mirror_core.state.state_records import PartitionRecord, State, StateRecord, Tombstone
@@ -41,7 +40,7 @@ def finish_departures(link: MirrorLink, writer: StateWriter) -> list[str]:
     with ClusterClient(link.destination) as client:
         copies = list_copies(client, releasable)
     leaving = [
-        departures.get(topic) or _make_closed_departure(mirror.name, topic)
+        departures.get(topic) or _make_closed_departure(mirror.name, topic, writer.now_ms())
         for topic in sorted(releasable - copies.disputed)
     ]
     ended = {d.topic: _list_ended(statuses, d) for d in leaving}
@@ -83,7 +82,7 @@ def drop_leaving_topics(
     }
     records = list[StateRecord | Tombstone]()
     for topic in sorted({p.topic for p in stopped}):
-        departure = state.departures.get(name, {}).get(topic) or _make_closed_departure(name, topic)
+        departure = state.departures.get(name, {}).get(topic) or _make_closed_departure(name, topic, writer.now_ms())
         ended = _list_ended(stopped, departure)
         is_done = departure.access is TopicAccess.CLOSED
         records += _list_departed_records(state, replace(departure, is_done=is_done, statuses=ended), statuses)
@@ -91,9 +90,9 @@ def drop_leaving_topics(
         writer.put(*records)
 
 
-def _make_closed_departure(mirror: MirrorName, topic: str) -> TopicDeparture:
+def _make_closed_departure(mirror: MirrorName, topic: str, now_ms: int) -> TopicDeparture:
     """For a topic that was created by a plan from before its filter changed."""
-    return TopicDeparture(mirror=mirror, topic=topic, access=TopicAccess.CLOSED, since_ms=now_ms())
+    return TopicDeparture(mirror=mirror, topic=topic, access=TopicAccess.CLOSED, since_ms=now_ms)
 
 
 def _list_ended(

@@ -326,6 +326,7 @@ def plan_comparison(
         link.mirror.destination_identity,
         scope.ranges if compare_all else basis.list_remaining(scope.ranges),
         StoredBasis.from_basis(basis, state.verifications.get(link.mirror.name)),
+        planned_ms=read_broker_time_ms(link.destination),
         level=level,
         throttle=throttle,
         left_out={partition: f"it is {status.value}" for partition, status in scope.left_out.items()},
@@ -355,7 +356,7 @@ def judge_plan(
         destination=plan.destination.name,
         level=plan.level,
         started=plan.planned_ms / 1000,
-        seconds=max(0, now_ms() - plan.planned_ms) / 1000,
+        seconds=max(0, read_broker_time_ms(link.destination) - plan.planned_ms) / 1000,
         demands=demands,
     )
     proof = update_verification(link.mirror.name, plan.basis.to_basis(), plan.ranges, result, plan.planned_ms)

@@ -41,7 +41,7 @@ from mirror_core.mirrors.departures import (
 )
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus, TopicAccess, TopicDeparture
-from mirror_core.model.timing import CLOCK_TIMEOUT_S, now_ms
+from mirror_core.model.timing import CLOCK_TIMEOUT_S
 from mirror_core.state.lease import find_live_lease, make_owner_name, release_at_end, take_over_lease
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import PartitionRecord, State, StateRecord, Tombstone
@@ -144,7 +144,7 @@ def change_mirror(link: MirrorLink, change: FilterChange, plan_hash: str) -> Cha
         records: list[StateRecord | Tombstone] = [changed]
         records += (PartitionRecord(changed.name, status) for status in returning)
         records += (Tombstone(departure) for departure in reopened)
-        records += build_departures(change, plan, inputs, now_ms())
+        records += build_departures(change, plan, inputs, writer.now_ms())
         writer.put(*records)
     return plan
 

@@ -23,7 +23,7 @@ from mirror_core.kafka.log_snapshot import fetch_log_sizes
 from mirror_core.model.errors import BadRequest, RemoteFault
 from mirror_core.model.names import ClusterIdentity, ClusterName, MirrorName, Partition
 from mirror_core.model.parity_verdict import KnownDifference, MirrorVerification, ParityRange, VerifiedEnd
-from mirror_core.model.timing import TIMEOUTS, now_ms
+from mirror_core.model.timing import TIMEOUTS
 from mirror_core.parity.check import compare_ends
 
 PLAN_FORMAT: Final = 1
@@ -85,6 +85,7 @@ class ParityPlan(msgspec.Struct, frozen=True, kw_only=True):
     config_path: str
     """Where tasks run."""
     planned_ms: int
+    """By the clock of the destination's brokers."""
     ranges: tuple[ParityRange, ...]
     ends: tuple[ParityRow, ...]
     """What was known of both logs when the plan was made."""
@@ -113,6 +114,7 @@ def make_parity_plan(
     ranges: Sequence[ParityRange],
     basis: StoredBasis,
     *,
+    planned_ms: int,
     level: int = LEVEL_RECORDS,
     chunk: int = CHUNK_OFFSETS,
     span_bytes: int = SPAN_BYTES,
@@ -135,7 +137,7 @@ def make_parity_plan(
         chunk=chunk,
         throttle=throttle,
         config_path=str((opened_by_tasks or config.path).absolute()),
-        planned_ms=now_ms(),
+        planned_ms=planned_ms,
         ranges=tuple(ranges),
         ends=tuple(ends),
         spans=cut_spans(shared, means, chunk, span_bytes),

@@ -27,7 +27,7 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange
 from mirror_core.model.run import StepEvidence
 from mirror_core.model.task_messages import TrimmedRange
-from mirror_core.model.timing import now_ms, read_steady_s
+from mirror_core.model.timing import read_steady_s
 from mirror_core.runbook.step_context import StepContext
 from mirror_core.runbook.step_records import LeftBehindPartition
 from mirror_core.state.mirror_link import MirrorLink
@@ -37,7 +37,7 @@ from mirror_core.state.writer import StateWriter
 
 def record_deletions(link: MirrorLink, writer: StateWriter, deletions: Sequence[TrimmedRange]) -> None:
     statuses = writer.state.partitions.get(link.mirror.name, {})
-    changed_statuses = count_deletions(statuses, deletions, now_ms())
+    changed_statuses = count_deletions(statuses, deletions, writer.now_ms())
     if changed_statuses:
         writer.put(*(PartitionRecord(link.mirror.name, status) for status in changed_statuses.values()))
 

@@ -21,8 +21,7 @@ from mirror_core.model.errors import RemoteFault, SettingRefused, Unreachable
 from mirror_core.model.mirror import FailureKind, GapFilling
 from mirror_core.model.names import Partition
 from mirror_core.model.task_messages import PartitionFailure
-from mirror_core.model.timing import now_ms
-from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.mirror_link import MirrorLink, read_broker_time_ms
 from mirror_core.state.state_records import State
 
 _POLL_INTERVAL_S: Final = 0.05
@@ -47,8 +46,11 @@ def choose_compaction(
     configs: Mapping[str, tuple[TopicConfigs, TopicConfigs]],
     find_lagging: Callable[[Set[str]], Set[str]],
 ) -> CompactionChoice:
-    """`configs`: of the source and the destination. `find_lagging`: of topics that would be compacted from now on."""
-    name, at_ms = link.mirror.name, now_ms()
+    """Times by the brokers' clock.
+
+    `configs`: of the source and the destination. `find_lagging`: of topics that would be compacted from now on.
+    """
+    name, at_ms = link.mirror.name, read_broker_time_ms(link.destination)
     hold_ms = link.config.deletion_hold_ms(name)
     since_ms = {
         topic: find_compaction_start(

@@ -15,6 +15,7 @@ from tests.cluster.desk import PROGRESS, Desk, Said
 from tests.support import kafka_clients
 from tests.support.json_schemas import check_document
 from tests.support.kafka_clients import Pair
+from tests.support.shifted_clock import ShiftedClock
 
 
 @pytest.fixture
@@ -31,6 +32,11 @@ def new_user(pair: Pair) -> Iterator[Callable[..., tuple[str, str]]]:
     for cluster in (pair.east, pair.west):
         for name in made:
             kafka_clients.forget_user(cluster, name)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> ShiftedClock:
+    return ShiftedClock(monkeypatch)
 
 
 @pytest.fixture

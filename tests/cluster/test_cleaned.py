@@ -33,6 +33,7 @@ from tests.support.data_errors import about_data
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.support.log_shapes import HOUR_MS, Row, await_cleaner, send
 from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
+from tests.support.shifted_clock import ShiftedClock
 from tests.support.topic_equality import assert_parity, assert_same_offsets, parity
 from tests.support.waiting import wait_until
 
@@ -224,8 +225,13 @@ def test_a_leader_that_lost_its_memory_of_cleaned_markers_is_no_foreign_writer(p
     assert mirrored.statuses[Partition(topic, 0)].kind is FailureKind.FOREIGN
 
 
-def test_a_compaction_that_the_source_begins_waits_for_the_hold(pair: Pair, tmp_path: Path) -> None:
-    """A thief of a right to change settings would have the copy cleaned, too, of what the hold keeps."""
+def test_a_compaction_that_the_source_begins_waits_for_the_hold(
+    pair: Pair, tmp_path: Path, clock: ShiftedClock
+) -> None:
+    """A thief of a right to change settings would have the copy cleaned, too, of what the hold keeps.
+
+    Nor does a sync on a machine whose clock is ahead clean it.
+    """
     topic = compacted_topic(pair, cleanup_policy="delete")
     mirrored = with_hold(new_mirror(pair, tmp_path, topic))
     for version in range(2):
@@ -234,9 +240,11 @@ def test_a_compaction_that_the_source_begins_waits_for_the_hold(pair: Pair, tmp_
     sync_settings(mirrored)
     sent = read_all(pair.west, topic)
     set_policy(pair.east, topic, "compact")
-    for _ in range(2):
+    for hours in (0, 48):
+        clock.hours = hours
         assert ("cleanup.policy", SyncAction.STAGE, COMPACTION_HELD) in sync_settings(mirrored)
         assert policy(pair, topic) == "delete"
+    clock.hours = 0
     mirrored.copy()
     assert read_all(pair.west, topic) == sent
 

@@ -14,21 +14,25 @@ import pytest
 
 from mirror_core.cli.run_commands import begin_run, find_expired_approval
 from mirror_core.decide.approval_rules import ApprovalPolicy, make_approval
+from mirror_core.decide.clock_skew import MAX_CLOCK_SKEW_MS
+from mirror_core.decide.parity_result import LEVEL_RECORDS
 from mirror_core.decide.process_liveness import WatcherState
 from mirror_core.decide.run_result import measure_outage
 from mirror_core.decide.run_status import find_newest_run
 from mirror_core.decide.steps import list_step_names, measure_standstill_s, measure_step_s
+from mirror_core.evidence.file_store import open_local_folder
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.heartbeat_topic import HeartbeatProducer, ensure_heartbeat_topic
 from mirror_core.kafka.topics import BROKER_TIME_CONFIGS, alter_configs, describe_configs
 from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.describe import describe_mirror
-from mirror_core.mirrors.incremental_verification import compare_and_record
+from mirror_core.mirrors.incremental_verification import compare_and_record, judge_plan, plan_comparison
 from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.mirrors.preflight import check_cluster
 from mirror_core.model.errors import Refused
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.names import ACTIVE_TOPIC, Partition, get_heartbeat_topic
+from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.run import Plan, RunKind, RunMode, RunState, list_newest_first
 from mirror_core.model.run_checkpoints import RecordedApproval
 from mirror_core.model.source_observation import Heartbeat
@@ -36,6 +40,7 @@ from mirror_core.model.sync_state import SyncCategory
 from mirror_core.model.timing import now_ms, read_steady_s
 from mirror_core.parity.check import LocalParity
 from mirror_core.parity.comparable_ranges import read_parity_scope
+from mirror_core.parity.parity_table import read_parity_rows, write_rows_locally
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.fence_recheck import PromotionProbe
 from mirror_core.runbook.planned_steps import PlannedSteps
@@ -56,28 +61,11 @@ from tests.support.failover_runs import app_topic, begin
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.support.mirrored_topics import new_mirror
 from tests.support.replicate_process import at_work
+from tests.support.shifted_clock import HOUR_S, ShiftedClock
 from tests.support.unplanned_runs import begin as begin_unplanned
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
-
-HOUR_S: Final = 3_600
-
-
-class ShiftedClock:
-    """This process's wall clock, set wrong; the brokers' and the monotonic one go on as they are."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.hours = 0.0
-        right, right_ns = time.time, time.time_ns
-        monkeypatch.setattr(time, "time", lambda: right() + self.hours * HOUR_S)
-        monkeypatch.setattr(time, "time_ns", lambda: right_ns() + int(self.hours * HOUR_S * 1e9))
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> ShiftedClock:
-    return ShiftedClock(monkeypatch)
-
 
 CREATE_TIME: Final = {
     "message.timestamp.type": "CreateTime",
@@ -420,6 +408,31 @@ def test_ages_of_syncs_and_comparisons_go_by_the_brokers_clock(
         for seconds in (plan.figures[FigureKey.NEWEST_PROOF_S], described[FigureKey.NEWEST_PROOF_S].value):
             assert isinstance(seconds, float | int)
             assert seconds < HOUR_S
+
+
+@pytest.mark.parametrize("hours", [2, -2])
+def test_a_comparison_is_as_long_as_it_was_where_the_machine_that_judges_has_another_clock(
+    pair: Pair, tmp_path: Path, clock: ShiftedClock, hours: int
+) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    began_s, began_ms = time.monotonic(), now_ms()
+    for planning, judging in ((0, hours), (hours, 0)):
+        clock.hours = planning
+        scope = read_parity_scope(mirrored.link, mirrored.state)
+        plan = plan_comparison(mirrored.link, mirrored.state, scope, level=LEVEL_RECORDS, compare_all=True)
+        table = open_local_folder(str(tmp_path / f"rows{planning}"))
+        write_rows_locally(plan, table)
+        clock.hours = judging
+        result = judge_plan(mirrored.link, plan, read_parity_rows(plan, table), None, None, print)
+        clock.hours = 0
+        assert result.verdict is ParityVerdict.PASSED, result.reasons
+        assert 0 < result.seconds <= time.monotonic() - began_s + 2 * MAX_CLOCK_SKEW_MS / 1000
+        proof = mirrored.state.verifications[mirrored.link.mirror.name]
+        (verified,) = [end for topic_proof in proof.topics for _, end in topic_proof.partitions]
+        assert began_ms - MAX_CLOCK_SKEW_MS <= verified.at_ms <= now_ms() + MAX_CLOCK_SKEW_MS
 
 
 def silence_s(plan: Plan) -> float:

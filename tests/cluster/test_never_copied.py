@@ -10,11 +10,13 @@ import pytest
 
 from mirror_core.copy.driver_messages import ClaimBoard
 from mirror_core.dataplane.epoch_results import EpochResults
+from mirror_core.decide.clock_skew import MAX_CLOCK_SKEW_MS
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import NeverCopied
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode, RunState
+from mirror_core.model.timing import now_ms
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.desk import Desk
 from tests.support.cluster_admin import as_admin
@@ -22,6 +24,7 @@ from tests.support.failover_runs import app_topic
 from tests.support.gap_logs import assert_equal, bounds
 from tests.support.kafka_clients import Pair, new_topic, produce
 from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
+from tests.support.shifted_clock import ShiftedClock
 from tests.support.unplanned_runs import begin
 
 pytestmark = pytest.mark.cluster
@@ -128,7 +131,11 @@ def test_a_driver_that_dies_before_its_task_goes_on_neither_forgets_it_nor_count
 
 
 @pytest.mark.slow
-def test_the_drain_of_a_failover_records_it_before_it_goes_on(pair: Pair, tmp_path: Path) -> None:
+@pytest.mark.parametrize("hours", [0, 2])
+def test_the_drain_of_a_failover_records_it_before_it_goes_on(
+    pair: Pair, tmp_path: Path, clock: ShiftedClock, hours: int
+) -> None:
+    """And dates it by the brokers' clock."""
     topic, other = app_topic(pair), app_topic(pair)
     for one in (topic, other):
         produce(pair.east, one, 20)
@@ -136,6 +143,11 @@ def test_the_drain_of_a_failover_records_it_before_it_goes_on(pair: Pair, tmp_pa
     mirrored.copy()
     overtaken(pair, topic)
     failover = mirrored.failover
+    began_ms, clock.hours = now_ms(), hours
     assert failover.drive(begin(failover, RunMode.PLANNED).id).state is RunState.DONE
+    clock.hours = 0
     assert_told(mirrored, 15, 20, 35)
+    missed = never(mirrored)
+    assert missed is not None
+    assert began_ms - MAX_CLOCK_SKEW_MS <= missed.since_ms <= now_ms() + MAX_CLOCK_SKEW_MS
     assert_equal(pair, topic, records=5)

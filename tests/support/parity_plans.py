@@ -12,6 +12,7 @@ from mirror_core.evidence.file_store import open_local_folder
 from mirror_core.kafka.config import load_config
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.parity_verdict import ParityRange, ParityResult
+from mirror_core.model.timing import now_ms
 from mirror_core.parity.check import judge_comparison
 from mirror_core.parity.parity_plan import ParityPlan, StoredBasis, make_parity_plan
 from mirror_core.parity.parity_table import read_parity_rows
@@ -30,6 +31,7 @@ def planned(pair: Pair, ranges: Sequence[ParityRange], *, chunk: int = 10, span_
         *pair.identities,
         ranges,
         NO_BASIS,
+        planned_ms=now_ms(),
         chunk=chunk,
         span_bytes=span_bytes,
     )

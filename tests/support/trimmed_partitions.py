@@ -102,6 +102,7 @@ class HeldState:
     """A lease whose writes may fail."""
 
     generation = 1
+    clock_ahead_ms = 0
 
     def __init__(self, *statuses: PartitionStatus) -> None:
         self.state = Topic()

@@ -9,7 +9,7 @@ import pytest
 
 from mirror_core.copy.partition_states import CopyState
 from mirror_core.copy.source_log import MAX_RECORD_WAIT_S
-from mirror_core.dataplane import epoch_planner
+from mirror_core.dataplane import epoch_planner, epoch_results
 from mirror_core.dataplane.epoch_planner import Planner
 from mirror_core.decide.trimmed_offsets import sum_never_copied
 from mirror_core.kafka.client import ClusterMetadata, Leader, TopicMetadata
@@ -36,6 +36,18 @@ from tests.support.trimmed_partitions import (
 )
 
 # -- the driver ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hours", [2, -2])
+def test_deletions_are_dated_by_the_brokers_clock(monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
+    made, lease = results(), HeldState(status())
+    lease.clock_ahead_ms = hours * 3_600_000
+    monkeypatch.setattr(epoch_results, "now_ms", lambda: 10_000_000 + lease.clock_ahead_ms)
+    ask(made.claim_board, 50, 80)
+    count(made, lease)
+    never_copied = lease.never()
+    assert never_copied is not None
+    assert (never_copied.since_ms, never_copied.newest_ms) == (10_000_000, 10_000_000)
 
 
 def test_what_a_failed_partition_missed_is_not_answered_before_it_is_recorded() -> None:
