@@ -16,9 +16,12 @@ from kio.static.primitive import i32, i32Timedelta
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.consumer_groups import find_coordinator, list_groups
 from mirror_core.mirrors import mirror_commands
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.names import Partition
+from mirror_core.model.run import RunMode
 from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from tests.support.broker_faults import killed
 from tests.support.cluster_admin import as_admin
 from tests.support.group_commits import fetch_offsets
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce
@@ -100,3 +103,23 @@ def test_offsets_of_a_streams_group_are_synced_and_a_streams_member_takes_them_o
     commit(mirrored.link, "source", group, topic, 7)
     row = sync(mirrored)
     assert (row.action, row.done, row.offset) == (SyncAction.COMMIT, True, 7)
+
+
+def test_an_unplanned_plan_names_a_streams_group_of_a_dead_source(pair: Pair, tmp_path: Path) -> None:
+    """As earlier syncs saw it: with its offset, and where the destination has none."""
+    topic = new_topic(pair.east)
+    groups = f"{topic}-streams", f"{topic}-refused"
+    produce(pair.east, topic, 9)
+    mirrored = new_mirror(pair, tmp_path, topic, groups=groups)
+    mirrored.copy()
+    for group in groups:
+        form_streams_group(pair.east, group, topic)
+        commit(mirrored.link, "source", group, topic, 4)
+    commit(mirrored.link, "destination", groups[1], topic, 6)
+    mirror_commands.run_sync(mirrored.link, only=frozenset({SyncCategory.GROUPS}))
+    with killed(pair.east):
+        plan = mirrored.failover.plan(RunMode.UNPLANNED)
+    assert plan.groups.keys() == {*groups}
+    assert plan.groups[groups[0]][FigureKey.READ_AGAIN_MOST] == 5
+    (left,) = [finding for finding in plan.warnings if finding.code == "group_offsets_uncommitted"]
+    assert f"{groups[1]} {topic}-0 (stays at 6)" in str(left)

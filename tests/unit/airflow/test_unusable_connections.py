@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,10 @@ from mirrorbook_airflow import hooks, mirror_lookup, operators
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors.creation import CopyPreview
 from mirror_core.model.errors import BadRequest, Refused
+from mirror_core.model.names import MirrorName
 from mirror_core.state import mirror_link
+from mirror_core.state.state_records import State
+from tests.support.cluster_names import LINK
 
 VARIABLE = "mirrorbook_clusters"
 
@@ -142,3 +146,28 @@ def test_a_cluster_becomes_known_when_a_mirror_of_it_was_made_and_not_before(
         assert connections.variable == "east,lab,west"
     _create(source="north", destination="west")
     assert connections.variable == "east,lab,north,west"
+
+
+def test_clusters_of_a_mirror_that_exists_become_known_only_where_it_is_the_one_that_is_asked_for(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    existing = replace(LINK.mirror, name=MirrorName("orders"), topics=("t",), exclude_topics=(), groups=())
+    monkeypatch.setattr(mirror_link, "find_mirror_link", lambda config, name: (replace(LINK, mirror=existing), None))
+    connections.variable = "lab"
+    with pytest.raises(AirflowFailException, match="with other source"):
+        _create(source="north", destination=existing.destination)
+    assert connections.variable == "lab"
+    _create(source=existing.source, destination=existing.destination)
+    assert connections.variable == "east,lab,west"
+
+
+def test_a_connection_that_cannot_be_read_holds_up_no_other_mirror(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a mirror that needs it is told which one it is."""
+    monkeypatch.setattr(mirror_link, "find_mirror_link", lambda config, name: (str(config.cluster(name).name), State()))
+    connections.failures["lab"] = RuntimeError("down")
+    link: object = mirror_lookup.find_mirror("west")[0]
+    assert link == "west"
+    with pytest.raises(BadRequest, match=r"(?s)lab.*connection lab cannot be read: RuntimeError"):
+        mirror_lookup.find_mirror("lab")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import signal
@@ -274,6 +275,16 @@ def test_the_variables_that_a_command_inherits_are_documented() -> None:
     page = (Path(__file__).parents[3] / "docs" / "operate" / "moving-applications.md").read_text(encoding="utf-8")
     (passage,) = re.findall(r"a command inherits (.*?) only\.", page, re.DOTALL)
     assert tuple(re.findall(r"`(\w+)`", passage)) == INHERITED_VARIABLES
+
+
+def test_what_readers_of_the_active_topic_learn_is_documented() -> None:
+    """Each field, and that it is of all mirrors: nobody's rights on topics narrow it."""
+    page = (Path(__file__).parents[3] / "docs" / "operate" / "moving-applications.md").read_text(encoding="utf-8")
+    section = page.split("## Follow a topic")[1].split("```python")[0]
+    value = section.split("Value: JSON with ")[1].split(". No record")[0]
+    fields = {field.name for field in dataclasses.fields(ActiveCluster)} - {"mirror"}  # the key
+    assert {*re.findall(r"`(\w+)`", value)} == fields
+    assert "sees that of **all** mirrors of both clusters, whichever topics they may read" in section
 
 
 def test_a_hooks_environment_that_cannot_be_resolved_is_planned_for_and_calls_nothing(tmp_path: Path) -> None:
