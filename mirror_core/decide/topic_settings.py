@@ -150,15 +150,25 @@ def add_source_defaults(
     """Overrides with which a promoted topic keeps and accepts what it does on the source.
 
     Two clusters may have different defaults: one keeps records for 30 days, the other for 7. A default that is not
-    known (None) counts as different.
+    known (None) counts as different. A default that promises less than the destination's is none to keep.
     """
     keys = MIRROR_HELD_KEYS.union(RETENTION_PROMISE_KEYS if is_compacted(source_effective) else ())
     differing = {
         key: source_effective[key]
         for key in keys & source_effective.keys() & destination_defaults.keys()
         if source_effective[key] != destination_defaults[key]
+        and not _is_weaker(key, source_effective[key], destination_defaults[key])
     }
     return {**differing, **source_overrides}
+
+
+def _is_weaker(key: str, source_default: str, destination_default: str | None) -> bool:
+    """Whether acknowledged records would be less safe with the source's value."""
+    if key == "unclean.leader.election.enable":
+        return source_default == "true"
+    if key == "min.insync.replicas" and destination_default is not None:
+        return int(source_default) < int(destination_default)
+    return False
 
 
 def build_promotion_configs(source_overrides: Mapping[str, str], replication_factor: int) -> dict[str, str]:

@@ -37,7 +37,7 @@ _log = get_logger(__name__)
 SYNC_INTERVAL_S: Final = 30.0
 COMPARE_INTERVAL_S: Final = 300.0
 SAVE_INTERVAL_S: Final = 60.0
-"""How often progress is saved. Each save takes the control id, which ends a sync under way."""
+"""How often progress is saved. Each save takes the control id, which ends a sync of another process."""
 IDLE_INTERVAL_S: Final = 3600.0
 """For compacted topics, and where nothing is new."""
 MAX_LISTED_FINDINGS: Final = 10
@@ -60,11 +60,19 @@ class _BackgroundWork(ABC):
     retried: ClassVar[RetriedWork]
 
     def __init__(
-        self, link: MirrorLink, counters: Counters, report: Callable[[str], None], *, interval_s: float
+        self,
+        link: MirrorLink,
+        counters: Counters,
+        report: Callable[[str], None],
+        writes: threading.Lock,
+        *,
+        interval_s: float,
     ) -> None:
+        """`writes`: the mirror's in this process. Whoever takes the control id ends what another one does with it."""
         self._link = link
         self._counters = counters
         self._report = report
+        self._writes = writes
         self._interval_s = interval_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
@@ -107,15 +115,17 @@ class BackgroundSync(_BackgroundWork):
         link: MirrorLink,
         counters: Counters,
         report: Callable[[str], None],
+        writes: threading.Lock,
         *,
         interval_s: float = SYNC_INTERVAL_S,
     ) -> None:
-        super().__init__(link, counters, report, interval_s=interval_s)
+        super().__init__(link, counters, report, writes, interval_s=interval_s)
         self._reported = ""
 
     def work_once(self) -> None:
         try:
-            refused = run_sync(self._link).refused
+            with self._writes:
+                refused = run_sync(self._link).refused
         except MirrorError as error:
             if not (error.retryable or isinstance(error, HeldByRun | LostOwnership)):
                 self._report_changed(f"sync failed, tried again every {self._interval_s:g} s: {error}")
@@ -141,11 +151,12 @@ class BackgroundVerification(_BackgroundWork):
         bytes_per_s: int,
         counters: Counters,
         report: Callable[[str], None],
+        writes: threading.Lock,
         *,
         interval_s: float = COMPARE_INTERVAL_S,
     ) -> None:
         """Bytes read of each cluster, at most."""
-        super().__init__(link, counters, report, interval_s=interval_s)
+        super().__init__(link, counters, report, writes, interval_s=interval_s)
         self._rate = bytes_per_s
         self._reported: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
         self._verified_ranges: tuple[ParityRange, ...] = ()
@@ -213,7 +224,8 @@ class BackgroundVerification(_BackgroundWork):
 
     def _save_proof(self, store: ProofStore, proof: MirrorVerification) -> None:
         try:
-            store.save_proof(proof)
+            with self._writes:
+                store.save_proof(proof)
         except HeldByRun:
             raise
         except Refused as error:  # stopped, or deleted

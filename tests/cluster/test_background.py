@@ -70,7 +70,9 @@ class Beside:
     def __init__(self, mirrored: Mirrored, every_s: float = 0.2) -> None:
         self.said: list[str] = []
         self.counters = Counters()
-        self.proof = BackgroundVerification(mirrored.link, RATE, self.counters, self.said.append, interval_s=every_s)
+        self.proof = BackgroundVerification(
+            mirrored.link, RATE, self.counters, self.said.append, threading.Lock(), interval_s=every_s
+        )
 
 
 def test_what_is_new_is_proved_while_copying_goes_on(mirrored: Mirrored) -> None:
@@ -100,10 +102,10 @@ def test_settings_follow_while_copying_goes_on_and_a_run_that_holds_the_mirror_i
     mirrored: Mirrored,
 ) -> None:
     said, counters = list[str](), Counters()
-    with BackgroundSync(mirrored.link, counters, said.append, interval_s=0.2):
+    with BackgroundSync(mirrored.link, counters, said.append, threading.Lock(), interval_s=0.2):
         set_segment_ms(mirrored, 7_200_001)
         wait_until(lambda: segment_ms(mirrored) == "7200001", timeout_s=TIMEOUT_S, why="a setting did not follow")
-    sync = BackgroundSync(mirrored.link, counters, said.append)
+    sync = BackgroundSync(mirrored.link, counters, said.append, threading.Lock())
     run = begin(mirrored.failover, RunMode.PLANNED)
     with pytest.raises(HeldByRun):
         sync.work_once()
@@ -117,7 +119,7 @@ def test_what_a_sync_leaves_to_a_person_is_said_once(mirrored: Mirrored, monkeyp
     rows = [row]
     monkeypatch.setattr(background_work, "run_sync", lambda link: SimpleNamespace(refused=tuple(rows)))
     said = list[str]()
-    sync = BackgroundSync(mirrored.link, Counters(), said.append)
+    sync = BackgroundSync(mirrored.link, Counters(), said.append, threading.Lock())
     for _ in range(3):
         sync.work_once()
     assert said == ["sync: a person must decide about 1 difference:\n  - acls User:a 12: denied"]

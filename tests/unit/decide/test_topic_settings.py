@@ -110,6 +110,24 @@ def test_how_long_a_compacted_topic_keeps_tombstones_is_the_sources_after_promot
     assert add_source_defaults({}, {**effective, "cleanup.policy": "delete"}, defaults) == {}
 
 
+@pytest.mark.parametrize(
+    ("key", "source", "destination", "kept"),
+    [
+        ("min.insync.replicas", "1", "2", False),
+        ("min.insync.replicas", "2", "1", True),
+        ("min.insync.replicas", "1", None, True),
+        ("unclean.leader.election.enable", "true", "false", False),
+        ("unclean.leader.election.enable", "true", None, False),
+        ("unclean.leader.election.enable", "false", "true", True),
+    ],
+)
+def test_a_default_that_makes_acknowledged_records_less_safe_is_not_kept(
+    key: str, source: str, destination: str | None, kept: bool
+) -> None:
+    assert (key in add_source_defaults({}, {key: source}, {key: destination})) is kept
+    assert add_source_defaults({key: source}, {key: source}, {key: destination}) == {key: source}, "set on the topic"
+
+
 @given(current=overrides, wanted=overrides)
 def test_changes_made_once_leave_nothing_to_change(current: dict[str, str], wanted: dict[str, str]) -> None:
     after = apply(current, diff_configs(wanted, current))
