@@ -1,4 +1,4 @@
-"""A failback waits in a trigger, without a worker slot, until the data plane has copied home."""
+"""A failback waits in a trigger, which holds no worker slot, until the reverse mirror has almost caught up."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def observe_mirror(mirror: str, run_id: str) -> CatchUpObservation | None:
 
 
 class CatchUpTrigger(BaseTrigger):
-    """Fires once step `catch_up` has little or nothing to wait for, or has to find out what is wrong."""
+    """Fires when step `catch_up` has little left to wait for, when nothing copies, and when the copy stalls."""
 
     def __init__(self, mirror: str, run_id: str, patience_s: float) -> None:
         super().__init__()
         self.mirror = mirror
         self.run_id = run_id
         self.patience_s = patience_s
-        """How long nobody may copy."""
+        """How long to wait for a data plane that copies."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         fields = ("mirror", "run_id", "patience_s")
@@ -64,7 +64,7 @@ class CatchUpTrigger(BaseTrigger):
             else:
                 now_s = clock()
                 if observed is None:
-                    yield TriggerEvent({"reason": "nothing is left to wait for"})
+                    yield TriggerEvent({"reason": "the run has ended, or applications are home"})
                     return
                 first_end = observed.source_end if first_end is None else first_end
                 if is_close_behind(observed.lag, observed.source_end - first_end, now_s - started_s):
@@ -83,7 +83,7 @@ class CatchUpTrigger(BaseTrigger):
 
 
 class AwaitCatchUp(MirrorOperator):
-    """Holds no slot while the data plane copies home; step `catch_up` behind it is short then."""
+    """Holds no worker slot while the data plane copies home. Step `catch_up` then needs its slot only briefly."""
 
     def __init__(self, *, begin: BaseOperator, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -29,7 +29,7 @@ from mirrorbook_airflow.control_tasks import (
     ShowChange,
 )
 from mirrorbook_airflow.drill_tasks import BOTH_MODES, CleanDrill, DrillMirror
-from mirrorbook_airflow.fence_watch import CheckWatchers, WatchFences, WatchFencesOn
+from mirrorbook_airflow.fence_watch import CheckWatchers, ContinueFenceWatch, WatchFences
 from mirrorbook_airflow.operators import (
     MAX_PARALLEL_TASKS,
     CheckClusters,
@@ -147,8 +147,8 @@ def _build_replicate(mirror: str) -> None:
 
 
 def _build_watch(_: str) -> None:
-    # A second leaf, because `watch_on` ends well: this one keeps the run of an alarm red.
-    WatchFences(task_id="watch") >> [WatchFencesOn(task_id="watch_on"), EmptyOperator(task_id="done")]
+    # A second leaf, because `continue_watch` succeeds: this one keeps a run with an alarm red.
+    WatchFences(task_id="watch") >> [ContinueFenceWatch(task_id="continue_watch"), EmptyOperator(task_id="done")]
 
 
 def _build_control(mirror: str) -> None:

@@ -1,6 +1,6 @@
-"""DAG `mirror_watch` fences old sources of failovers; a task of `mirror_check` finds those without a watcher.
+"""DAG `mirror_watch` fences old sources of failovers; a task of `mirror_check` finds fences without a watcher.
 
-A trigger watches until the next scheduled run is due, and holds no worker slot meanwhile.
+A trigger watches until the next scheduled run is due. It holds no worker slot.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ if TYPE_CHECKING:
     from mirror_core.mirrors.fence_watcher import ProbeOutcome
     from mirror_core.model.names import MirrorName
 
-ROUND_S: Final = 30.0
-"""Between two looks at all mirrors. A silent cluster is fenced at its first answer, not at the next look."""
+PROBE_INTERVAL_S: Final = 30.0
+"""Between two probes of all mirrors. A silent cluster is fenced at its first answer, before the next probe."""
 WATCH_INTERVAL_S: Final = 60.0
-"""The next look comes within this time, for the sign of life."""
-ONE_LOOK_S: Final = 45.0
-"""How long a run that a person asked for waits for silent clusters."""
+"""The next probe comes within this time; the watcher's heartbeat promises it."""
+SINGLE_PROBE_TIMEOUT_S: Final = 45.0
+"""How long a manually triggered run waits for silent clusters."""
 SCHEDULE_INTERVAL_S: Final = 3600.0
 _END_MARGIN_S: Final = 30.0
 _THREADS: Final = TriggerThreads("fences", 8)
-"""A silent cluster holds one; of more than so many each waits for its turn."""
+"""A silent cluster occupies one thread; further clusters wait for a free one."""
 WATCHER_NAME: Final = "DAG mirror_watch"
 KNOWN_ALARMS_KEY: Final = "known_alarms"
-"""In a run's configuration, and XCom of a watch that has raised alarms: those that people were told in this hour."""
+"""In a run's configuration, and in the XCom of a watch that raised alarms: alarms that were raised in this hour."""
 
 
 @dataclass(frozen=True, slots=True)
-class FenceRound:
-    """What one look at all mirrors has found. The names are of mirrors."""
+class FenceProbeResult:
+    """One probe of all mirrors. Names are mirror names."""
 
     lines: list[str] = field(default_factory=list)
     alarms: list[str] = field(default_factory=list)
     repeated_alarms: dict[str, list[str]] = field(default_factory=dict)
-    """Told until they are recorded as told."""
+    """By mirror. Each is raised again until it is recorded as reported."""
     silent: list[list[str]] = field(default_factory=list)
     """Mirrors whose source is silent, by source."""
 
 
-def probe_watched(mirrors: Sequence[str]) -> FenceRound:
-    """Fences what answers. `mirrors` empty: each with a pending or standing fence, and each that a run holds."""
+def probe_watched(mirrors: Sequence[str]) -> FenceProbeResult:
+    """Fences sources that answer. `mirrors` empty: each with a pending or standing fence, and each that a run holds."""
     from mirror_core.mirrors.fence_watcher import (
         list_repeated_alarms,
         list_silent_sources,
@@ -71,11 +71,11 @@ def probe_watched(mirrors: Sequence[str]) -> FenceRound:
     started_s = time.monotonic()
     links = list_watched_links(mirrors)
     if not links:
-        return FenceRound()
+        return FenceProbeResult()
     outcomes = probe_each(links)
     record_watched(links, outcomes, WATCHER_NAME, WATCH_INTERVAL_S + time.monotonic() - started_s)
     lines, alarms = _format_outcomes(outcomes)
-    return FenceRound(
+    return FenceProbeResult(
         lines,
         alarms,
         {str(name): list(repeated) for name, repeated in list_repeated_alarms(outcomes).items()},
@@ -84,11 +84,11 @@ def probe_watched(mirrors: Sequence[str]) -> FenceRound:
 
 
 def _format_outcomes(outcomes: Mapping[MirrorName, ProbeOutcome]) -> tuple[list[str], list[str]]:
-    """Lines, and alarms."""
+    """(lines, alarms)"""
     lines, alarms = list[str](), list[str]()
     for name, outcome in outcomes.items():
         if isinstance(outcome, LostOwnership):
-            lines.append(f"{name}: {outcome}: the next look finds it")
+            lines.append(f"{name}: {outcome}: the next probe finds out")
         elif isinstance(outcome, FenceDecision):
             lines += [f"{name}: {line}" for line in outcome.lines]
             alarms += [f"mirror {name}: {alarm}" for alarm in outcome.alarms]
@@ -98,25 +98,25 @@ def _format_outcomes(outcomes: Mapping[MirrorName, ProbeOutcome]) -> tuple[list[
 
 
 def _fence_at_first_answer(mirrors: Sequence[str], seconds: float) -> None:
-    """What it finds, the next look finds again."""
+    """Drops the outcomes: the next probe finds them again."""
     from mirror_core.mirrors.fence_watcher import probe_on_first_answer
 
     probe_on_first_answer(list_watched_links(mirrors), seconds)
 
 
 class FenceTrigger(BaseTrigger):
-    """Fires with what its last look has found: at alarms that are not known, or at its end."""
+    """Fires at alarms that are not known, or at its end, with the result of its last probe."""
 
-    def __init__(self, mirrors: list[str], known_alarms: list[str], seconds: float, stays: bool) -> None:
+    def __init__(self, mirrors: list[str], known_alarms: list[str], seconds: float, watches_until_end: bool) -> None:
         super().__init__()
         self.mirrors = mirrors
         self.known_alarms = known_alarms
         self.seconds = seconds
-        self.stays = stays
-        """False: ends as soon as no source is silent."""
+        self.watches_until_end = watches_until_end
+        """False: the trigger ends as soon as no source is silent."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        fields = ("mirrors", "known_alarms", "seconds", "stays")
+        fields = ("mirrors", "known_alarms", "seconds", "watches_until_end")
         return f"{__name__}.{type(self).__name__}", {name: getattr(self, name) for name in fields}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -127,12 +127,12 @@ class FenceTrigger(BaseTrigger):
                 found = await _THREADS.run(probe_watched, self.mirrors)
             except MirrorError as error:
                 problem = f"{type(error).__name__}: {error}"
-                found = FenceRound(lines=[problem]) if error.retryable else FenceRound(alarms=[problem])
+                found = FenceProbeResult(lines=[problem]) if error.retryable else FenceProbeResult(alarms=[problem])
             except Exception as error:  # noqa: BLE001 - whatever this is, an old source may return in the hour
-                found = FenceRound(alarms=[f"a defect of Mirrorbook: {format_error_location(error)}"])
-            rest_s = min(ROUND_S, end_s - clock())
+                found = FenceProbeResult(alarms=[f"a defect of Mirrorbook: {format_error_location(error)}"])
+            rest_s = min(PROBE_INTERVAL_S, end_s - clock())
             new_alarms = [alarm for alarm in found.alarms if alarm not in self.known_alarms]
-            if new_alarms or rest_s <= 0 or not (self.stays or found.silent):
+            if new_alarms or rest_s <= 0 or not (self.watches_until_end or found.silent):
                 event = {"lines": found.lines, "alarms": new_alarms, "repeated_alarms": found.repeated_alarms}
                 yield TriggerEvent(event)
                 return
@@ -140,11 +140,11 @@ class FenceTrigger(BaseTrigger):
             done = await asyncio.gather(*waits or [asyncio.sleep(rest_s)], return_exceptions=True)
             for outcome in done:
                 if isinstance(outcome, BaseException) and not isinstance(outcome, MirrorError):
-                    raise outcome  # of a MirrorError the next look tells, if it lasts
+                    raise outcome  # the next probe reports a MirrorError that persists
 
 
 class WatchFences(BaseOperator):
-    """A scheduled run watches until the next one is due; a run that a person asked for until no source is silent."""
+    """A scheduled run watches until the next one is due, a manually triggered run until no source is silent."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{**TASK_DEFAULTS, **kwargs})
@@ -152,33 +152,39 @@ class WatchFences(BaseOperator):
     def execute(self, context: Context) -> None:
         run = context["dag_run"]
         known_alarms = (run.conf or {}).get(KNOWN_ALARMS_KEY)
-        stays = known_alarms is not None or run.run_type == "scheduled"
-        seconds = SCHEDULE_INTERVAL_S - time.time() % SCHEDULE_INTERVAL_S - _END_MARGIN_S if stays else ONE_LOOK_S
-        trigger = FenceTrigger([*(context["params"]["mirrors"] or ())], known_alarms or [], max(seconds, 0.0), stays)
+        watches_until_end = known_alarms is not None or run.run_type == "scheduled"
+        seconds = (
+            SCHEDULE_INTERVAL_S - time.time() % SCHEDULE_INTERVAL_S - _END_MARGIN_S
+            if watches_until_end
+            else SINGLE_PROBE_TIMEOUT_S
+        )
+        trigger = FenceTrigger(
+            [*(context["params"]["mirrors"] or ())], known_alarms or [], max(seconds, 0.0), watches_until_end
+        )
         self.defer(trigger=trigger, method_name="finish")
 
     def finish(self, context: Context, event: dict[str, Any]) -> None:
         for line in event["lines"]:
             self.log.info("%s", escape_invisible(line))
         if event["repeated_alarms"]:
-            self._record_reported(event["repeated_alarms"])
+            self._record_reported_alarms(event["repeated_alarms"])
         if event["alarms"]:
             known = (context["dag_run"].conf or {}).get(KNOWN_ALARMS_KEY) or []
             context["ti"].xcom_push(key=KNOWN_ALARMS_KEY, value=[*dict.fromkeys([*known, *event["alarms"]])])
         _raise_alarms(event["alarms"])
 
-    def _record_reported(self, repeated_alarms: Mapping[MirrorName, Sequence[str]]) -> None:
-        """Before the task fails. If it is killed before, the next look tells them again."""
+    def _record_reported_alarms(self, repeated_alarms: Mapping[MirrorName, Sequence[str]]) -> None:
+        """Called before the task fails. If the task is killed first, the next probe raises the alarms again."""
         from mirror_core.mirrors.fence_watcher import record_reported_alarms
 
         try:
             record_reported_alarms(list_watched_links(list(repeated_alarms)), repeated_alarms)
         except MirrorError as error:
-            self.log.info("%s", escape_invisible(f"alarms are told once more by the next look: {error}"))
+            self.log.info("%s", escape_invisible(f"the next probe raises these alarms again: {error}"))
 
 
-class WatchFencesOn(TriggerDagRunOperator):
-    """After alarms of a scheduled run: the next run watches until the hour is over, and is red at other alarms only."""
+class ContinueFenceWatch(TriggerDagRunOperator):
+    """After alarms, triggers a run that watches for the rest of the hour and fails at new alarms only."""
 
     def __init__(self, **kwargs: Any) -> None:
         kwargs = {**TASK_DEFAULTS, "trigger_rule": "one_failed", **kwargs}
@@ -195,7 +201,7 @@ class WatchFencesOn(TriggerDagRunOperator):
         known_alarms = context["ti"].xcom_pull(task_ids="watch", key=KNOWN_ALARMS_KEY)
         is_watching = run.run_type == "scheduled" or KNOWN_ALARMS_KEY in (run.conf or {})
         if not (known_alarms and is_watching):
-            raise AirflowSkipException("a person asked for one look, or the watch could not begin")
+            raise AirflowSkipException("a manually triggered run probes once, or the watch could not begin")
         self.conf = {"mirrors": context["params"]["mirrors"], KNOWN_ALARMS_KEY: known_alarms}
         self.trigger_run_id = make_triggered_run_id("watch", run.dag_id, run.run_id, self.task_id)
         try:
@@ -205,7 +211,7 @@ class WatchFencesOn(TriggerDagRunOperator):
 
 
 class CheckWatchers(BaseOperator):
-    """Fails where a fence is pending or standing without a watcher: `mirror_watch` may be paused."""
+    """Fails if a pending or standing fence has no watcher: `mirror_watch` may be paused."""
 
     def __init__(self, *, own_mirrors: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(**{**TASK_DEFAULTS, **kwargs})

@@ -1,4 +1,4 @@
-"""Threads for blocking calls of our triggers, so that a cluster that hangs takes none of other triggers' threads."""
+"""Threads for our triggers' blocking calls. A cluster that hangs cannot use up the threads of other triggers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class TriggerThreads:
-    """One pool for all mirrors of a triggerer. Further calls wait for their turn."""
+    """One pool for all mirrors of a triggerer. Calls beyond its size wait for a free thread."""
 
     def __init__(self, name: str, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"mirrorbook-{name}")

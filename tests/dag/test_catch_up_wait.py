@@ -55,4 +55,4 @@ def test_a_failback_waits_in_its_trigger_until_the_copy_is_close_behind(
         assert "close behind" in fire(90.0)["reason"]
     assert len(read_all(pair.east, topic)) > len(read_all(pair.west, topic)) - 1_000
     go_home(failback, run)
-    assert fire(90.0)["reason"] == "nothing is left to wait for"
+    assert fire(90.0)["reason"] == "the run has ended, or applications are home"

@@ -86,7 +86,7 @@ def test_an_old_source_is_fenced_and_a_writer_behind_the_fence_makes_it_red(
     # Whether the run is red is up to mirrors of this file's earlier tests.
     run = run_dag(dag, {"mirrors": []})
 
-    assert {task.task_id: task.state for task in run.get_task_instances()}["watch_on"] == "skipped"
+    assert {task.task_id: task.state for task in run.get_task_instances()}["continue_watch"] == "skipped"
     state = read_state(mirrored.link.destination)
     assert state.pending_fences[mirrored.name].applied_at_ms is not None
     assert str(find_watcher_status(state, mirrored.name, None)).startswith("DAG mirror_watch on ")

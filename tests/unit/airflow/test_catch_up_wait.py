@@ -29,7 +29,7 @@ COPYING = seen(5_000_000)
     [
         ([COPYING, Unreachable("east is away"), seen(None), seen(900)], "the copy is close behind: 900 offsets"),
         ([COPYING, seen(4_000, end=100_000)], "the copy is close behind: 4000 offsets"),
-        ([COPYING, None], "nothing is left to wait for"),
+        ([COPYING, None], "the run has ended, or applications are home"),
         ([COPYING, *[seen(5_000_000, is_copied=False)] * 9], "no data plane copies home: step catch_up"),
         ([COPYING] * 40, "no progress for 300 s"),
         ([COPYING, seen(1_000_000, is_copied=False), *[COPYING] * 5, seen(0)], "close behind: 0 offsets"),

@@ -11,7 +11,13 @@ import pytest
 from airflow.sdk.api.datamodels._generated import DagRunType
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 from mirrorbook_airflow import fence_watch
-from mirrorbook_airflow.fence_watch import KNOWN_ALARMS_KEY, FenceRound, FenceTrigger, WatchFences, WatchFencesOn
+from mirrorbook_airflow.fence_watch import (
+    KNOWN_ALARMS_KEY,
+    ContinueFenceWatch,
+    FenceProbeResult,
+    FenceTrigger,
+    WatchFences,
+)
 
 from mirror_core.model.errors import BadRequest, Unreachable
 
@@ -29,55 +35,55 @@ def fire(trigger: FenceTrigger) -> dict[str, Any]:
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[FenceRound | Exception]:
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[FenceProbeResult | Exception]:
     """What each look finds, from the last one on."""
-    found = list[FenceRound | Exception]()
+    found = list[FenceProbeResult | Exception]()
 
-    def look(mirrors: list[str]) -> FenceRound:
+    def look(mirrors: list[str]) -> FenceProbeResult:
         outcome = found.pop()
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
     monkeypatch.setattr(fence_watch, "probe_watched", look)
-    monkeypatch.setattr(fence_watch, "ROUND_S", 0.01)
+    monkeypatch.setattr(fence_watch, "PROBE_INTERVAL_S", 0.01)
     return found
 
 
 def test_each_silent_cluster_is_waited_for_and_a_look_follows(
-    looks: list[FenceRound | Exception], monkeypatch: pytest.MonkeyPatch
+    looks: list[FenceProbeResult | Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited = list[list[str]]()
     monkeypatch.setattr(fence_watch, "_fence_at_first_answer", lambda names, seconds: waited.append(names))
-    looks += [FenceRound(lines=["orders: fenced"]), FenceRound(silent=SILENT)]
-    assert fire(FenceTrigger([], [], 60.0, stays=False))["lines"] == ["orders: fenced"]
+    looks += [FenceProbeResult(lines=["orders: fenced"]), FenceProbeResult(silent=SILENT)]
+    assert fire(FenceTrigger([], [], 60.0, watches_until_end=False))["lines"] == ["orders: fenced"]
     assert sorted(waited) == sorted(SILENT)
 
 
-def test_an_alarm_fires_at_once_and_only_if_it_is_new(looks: list[FenceRound | Exception]) -> None:
+def test_an_alarm_fires_at_once_and_only_if_it_is_new(looks: list[FenceProbeResult | Exception]) -> None:
     repeated = {"orders": ["b"]}
-    new = FenceRound(alarms=["a", "b"], repeated_alarms=repeated)
-    looks += [new, Unreachable("west is away"), FenceRound(alarms=["a"])]
-    event = fire(FenceTrigger([], ["a"], 60.0, stays=True))
+    new = FenceProbeResult(alarms=["a", "b"], repeated_alarms=repeated)
+    looks += [new, Unreachable("west is away"), FenceProbeResult(alarms=["a"])]
+    event = fire(FenceTrigger([], ["a"], 60.0, watches_until_end=True))
     assert (event["alarms"], event["repeated_alarms"]) == (["b"], repeated)
-    looks.append(FenceRound(alarms=["a"]))
-    assert fire(FenceTrigger([], ["a"], 0.0, stays=True))["alarms"] == [], "at its end"
+    looks.append(FenceProbeResult(alarms=["a"]))
+    assert fire(FenceTrigger([], ["a"], 0.0, watches_until_end=True))["alarms"] == [], "at its end"
 
 
 @pytest.mark.parametrize("error", [BadRequest("no such connection"), KeyError("conn")], ids=["mistake", "defect"])
-def test_an_error_is_red_and_the_watch_goes_on(looks: list[FenceRound | Exception], error: Exception) -> None:
+def test_an_error_is_red_and_the_watch_goes_on(looks: list[FenceProbeResult | Exception], error: Exception) -> None:
     """The next scheduled run is due in an hour at most: an old source may return long before."""
     looks.append(error)
-    context, event = context_of("scheduled"), fire(FenceTrigger([], [], 60.0, stays=True))
+    context, event = context_of("scheduled"), fire(FenceTrigger([], [], 60.0, watches_until_end=True))
     with pytest.raises(AirflowFailException, match=str(event["alarms"][0])[:20]):
         WatchFences(task_id="watch").finish(context, event)
     known = context["ti"].pushed[KNOWN_ALARMS_KEY]
-    looks += [FenceRound(alarms=["a source has written"]), error]
-    assert fire(FenceTrigger([], known, 60.0, stays=True))["alarms"] == ["a source has written"]
+    looks += [FenceProbeResult(alarms=["a source has written"]), error]
+    assert fire(FenceTrigger([], known, 60.0, watches_until_end=True))["alarms"] == ["a source has written"]
 
 
 def test_silent_clusters_hold_no_more_threads_than_there_are(
-    looks: list[FenceRound | Exception], monkeypatch: pytest.MonkeyPatch
+    looks: list[FenceProbeResult | Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_work, most, lock = 0, 0, threading.Lock()
     full = threading.Barrier(8)
@@ -91,8 +97,8 @@ def test_silent_clusters_hold_no_more_threads_than_there_are(
             at_work -= 1
 
     monkeypatch.setattr(fence_watch, "_fence_at_first_answer", wait)
-    looks += [FenceRound(), FenceRound(silent=[[f"m{number}"] for number in range(16)])]
-    fire(FenceTrigger([], [], 60.0, stays=False))
+    looks += [FenceProbeResult(), FenceProbeResult(silent=[[f"m{number}"] for number in range(16)])]
+    fire(FenceTrigger([], [], 60.0, watches_until_end=False))
     assert most == 8
 
 
@@ -107,15 +113,17 @@ def context_of(run_type: str = "manual", conf: dict[str, Any] | None = None, kno
 
 
 @pytest.mark.parametrize(
-    ("run_type", "conf", "stays"),
+    ("run_type", "conf", "watches_until_end"),
     [("manual", None, False), ("scheduled", None, True), ("manual", {KNOWN_ALARMS_KEY: ["a"]}, True)],
 )
-def test_a_run_that_a_person_asked_for_looks_once(run_type: str, conf: dict[str, Any] | None, stays: bool) -> None:
+def test_a_run_that_a_person_asked_for_looks_once(
+    run_type: str, conf: dict[str, Any] | None, watches_until_end: bool
+) -> None:
     with pytest.raises(TaskDeferred) as deferred:
         WatchFences(task_id="watch").execute(context_of(run_type, conf))
     trigger = deferred.value.trigger
     assert isinstance(trigger, FenceTrigger)
-    assert trigger.stays is stays
+    assert trigger.watches_until_end is watches_until_end
     assert FenceTrigger(**trigger.serialize()[1]).serialize() == trigger.serialize()
     assert trigger.seconds <= 3600
 
@@ -128,4 +136,4 @@ def test_an_alarm_is_red_and_the_next_run_knows_it() -> None:
     assert context["ti"].pushed == {KNOWN_ALARMS_KEY: ["a"]}
     for context in (context_of("scheduled"), context_of("manual", known=["a"])):
         with pytest.raises(AirflowSkipException):
-            WatchFencesOn(task_id="watch_on").execute(context)
+            ContinueFenceWatch(task_id="continue_watch").execute(context)

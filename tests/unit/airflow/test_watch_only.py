@@ -128,7 +128,7 @@ ASKING = {
     "ReplicateMirror",
     "WatchAgain",
     "WatchFences",
-    "WatchFencesOn",
+    "ContinueFenceWatch",
 }
 """Tasks that ask people, start DAG runs, look at no cluster, or whose trigger looks."""
 
