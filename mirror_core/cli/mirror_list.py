@@ -1,4 +1,4 @@
-"""`mirrorbook mirror list`: one line a mirror, for somebody on call."""
+"""`mirrorbook mirror list`: one line per mirror."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ from mirror_core.state.state_records import STATE_TOPIC, State
 
 
 class MirrorActivity(StrEnum):
-    """What happens to a mirror. In capitals: what should not be."""
+    """What a mirror does now. Capitals mark a problem."""
 
     COPIED = "copied"
     NOT_COPIED = "NOT COPIED"
-    """It is started, and no data plane runs."""
+    """It is started, but no data plane runs."""
     PAUSED = "paused"
     STOPPED = "stopped"
     FAILING_OVER = "failing over"
     FAILING_BACK = "failing back"
     FAILED_OVER = "failed over"
     IDLE = "idle"
-    """A reverse mirror: its applications are home."""
+    """A reverse mirror while applications write on their home cluster."""
 
 
 class MirrorListRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A mirror, by its destination's state topic and log ends."""
+    """A mirror, as its destination's state topic and log ends show it."""
 
     name: str
     source: str
@@ -68,24 +68,24 @@ class MirrorListRow(msgspec.Struct, frozen=True, kw_only=True):
     """As the operator wants it."""
     activity: MirrorActivity
     writes: WriteLocation | None
-    """Where applications may write, by the records. Null: not recorded."""
+    """Where applications may write, as the state topic records it. Null: not recorded."""
     writes_on: ClusterName | None
     """Null: nowhere, or not known."""
     open_run: str | None
     """The run that holds the mirror."""
     behind_s: float | None
-    """How old the copy of the partition that is furthest behind is. Null: unknown, or nothing is copied any more."""
+    """Seconds behind the source, of the partition furthest behind. Null: unknown, or the mirror no longer copies."""
     oldest_proof_s: float | None
-    """Since the partition that was compared longest ago was. Null: unknown, or none was."""
+    """Seconds since the least recently compared partition was compared. Null: unknown, or none was compared."""
     unproved: int
-    """Partitions that hold offsets, of which none was compared."""
+    """Number of partitions with records that were never compared."""
     troubles: tuple[FindingDocument, ...]
     """The worst one first."""
     partitions: int
     failed: int
     """FAILED partitions."""
     topics: tuple[str, ...]
-    """Regular expressions, as those below."""
+    """Regular expressions, as in the fields below."""
     exclude_topics: tuple[str, ...]
     groups: tuple[str, ...]
     exclude_groups: tuple[str, ...]
@@ -118,7 +118,7 @@ class MirrorsDocument(JsonDocument, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class DestinationView:
-    """What a cluster says beside its state topic."""
+    """What a destination shows outside its state topic."""
 
     now_ms: int
     """This machine's clock."""
@@ -129,7 +129,7 @@ class DestinationView:
 @prints_json(MirrorsDocument)
 @CONNECTION_POOL.keep_connections()
 def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """All mirrors that the configured clusters know. Exit code 4 when one did not answer."""
+    """All mirrors that the configured clusters know. Exit code 4 if a cluster did not answer."""
     configuration = load_configuration(config)
     silent, unreadable, states = list[SilentCluster](), list[UnreadableKey](), dict[ClusterName, State]()
     views = dict[ClusterName, DestinationView]()
@@ -171,7 +171,7 @@ def print_mirrors(rows: Sequence[MirrorListRow]) -> None:
         short_cells = [(row[0], route, *row[3:]) for row, route in zip(cells, routes, strict=True)]
         print_table("Mirrors", _SHORT_COLUMNS, short_cells)
     if any(len(row.troubles) > 1 for row in rows):
-        print_line("+1: and one more; `mirrorbook mirror describe NAME` shows all.")
+        print_line("+1: one more trouble. `mirrorbook mirror describe NAME` shows all.")
 
 
 def _to_cells(row: MirrorListRow) -> tuple[object, ...]:
@@ -204,7 +204,7 @@ def _format_proof(row: MirrorListRow) -> str:
 
 
 def _format_troubles(row: MirrorListRow) -> str:
-    """Only the worst: a line is read at a glance."""
+    """The worst one, and how many more there are."""
     if not row.troubles:
         return ""
     others = len(row.troubles) - 1
@@ -222,7 +222,7 @@ def _view_destination(cluster: ClusterConfig, state: State) -> DestinationView:
         with ClusterClient(cluster, timeout_s=TIMEOUTS.describe_response_s) as client:
             positions = dict(list_available_offsets(client, wanted, OffsetPoint.LOG_END).offsets) if wanted else {}
     except RemoteFault:
-        positions = {}  # unknown, and shown as such
+        positions = {}  # shown as unknown
     ahead_ms = measure_clock_ahead_ms(cluster, timeout_s=TIMEOUTS.monitor_response_s)
     return DestinationView(now_ms(), ahead_ms, positions)
 
@@ -230,7 +230,7 @@ def _view_destination(cluster: ClusterConfig, state: State) -> DestinationView:
 def make_mirror_row(
     mirror: Mirror, cluster: ClusterName, states: Mapping[ClusterName, State], view: DestinationView
 ) -> MirrorListRow:
-    """`cluster`: whose state topic names the mirror."""
+    """`cluster`: the one whose state topic records the mirror."""
     state = states[cluster]
     statuses = state.partitions.get(mirror.name, {})
     access, open_run = find_recorded_access(mirror, states), state.active_run(mirror.name)

@@ -70,18 +70,18 @@ def salvage_group() -> None:
 
 
 class ReplayCountRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Chosen records of a partition and class."""
+    """Chosen records of one partition and match class."""
 
     topic: str
     partition: int
     match: str
-    """Empty: no other cluster was compared."""
+    """Empty: the salvage did not compare the record with the other cluster."""
     records: int
     bytes: int
 
 
 class ReplayPartitionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in the target topic."""
+    """What the replay wrote to one partition of the target topic."""
 
     topic: str
     partition: int
@@ -100,12 +100,12 @@ class ReplayPartitionRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayDocument(JsonDocument, frozen=True, kw_only=True):
-    """Saved records that were written, or would be."""
+    """Saved records that a replay wrote, or in a dry run would write."""
 
     cluster: str
     cluster_id: str
     plan_hash: str
-    """Names these records, topics and cluster."""
+    """Identifies these records, topics and cluster."""
     records: int
     dry_run: bool
     chosen: tuple[ReplayCountRow, ...]
@@ -118,15 +118,17 @@ class ReplayDocument(JsonDocument, frozen=True, kw_only=True):
 @salvage_app.command("replay")
 @prints_json(ReplayDocument)
 def replay_command(
-    salvage: Annotated[str, typer.Argument(metavar="DIR|URL", help="Folder that a failback has saved records to.")],
+    salvage: Annotated[str, typer.Argument(metavar="DIR|URL", help="Folder with the records that a failback saved.")],
     cluster: Annotated[str, typer.Option("--cluster", help="The cluster to write to.")],
     to: Annotated[
-        list[str], typer.Option("--to", metavar="TOPIC=TARGET", help="Saved topic, and the topic to write; repeat.")
+        list[str], typer.Option("--to", metavar="TOPIC=TARGET", help="Saved topic, and the topic to write to; repeat.")
     ],
-    cluster_id: Annotated[str | None, typer.Option("--cluster-id", help="Refuse a cluster with another id.")] = None,
+    cluster_id: Annotated[
+        str | None, typer.Option("--cluster-id", help="Refuse a cluster that has another id.")
+    ] = None,
     partition: Annotated[list[int] | None, typer.Option("--partition", help="Only this one; repeat.")] = None,
     offsets: Annotated[
-        str | None, typer.Option("--offsets", metavar="FIRST:NEXT", help="Saved offsets, without NEXT.")
+        str | None, typer.Option("--offsets", metavar="FIRST:NEXT", help="From saved offset FIRST to before NEXT.")
     ] = None,
     match: Annotated[
         list[SalvageMatch] | None, typer.Option("--match", help="Only records of this class; repeat.")
@@ -135,10 +137,10 @@ def replay_command(
         str, typer.Option("--where", metavar="SQL", help="Condition over the salvage's columns, with --runner spark.")
     ] = "",
     table: Annotated[
-        str, typer.Option("--table", metavar="DIR", help="Where the report is added, as Parquet.")
+        str, typer.Option("--table", metavar="DIR", help="Folder to which the report is added, as Parquet.")
     ] = "evidence/replays",
     plan_hash: Annotated[
-        str | None, typer.Option("--plan-hash", help="Of a dry run: write what it showed, and nothing else.")
+        str | None, typer.Option("--plan-hash", help="Hash that a dry run showed: write exactly its records.")
     ] = None,
     runner: Annotated[str, typer.Option("--runner", help="spark, or local (this process).")] = "local",
     master: Annotated[str, typer.Option("--master", help="Spark master.")] = "local[*]",
@@ -146,7 +148,7 @@ def replay_command(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write saved records back, each once. Without --plan-hash a dry run. Exit code 1: not all; 4: not known."""
+    """Write saved records to topics, each once. Without --plan-hash a dry run. Exit code 1: not all; 4: unknown."""
     check_runner(runner)
     targets = _parse_targets(to)
     first, next_offset = _parse_offsets(offsets)
@@ -183,7 +185,7 @@ def replay_command(
     if plan_hash is not None and plan_hash != plan.hash:
         raise Refused(
             REFUSAL,
-            [f"this is plan {plan.hash}: other records, topics or cluster than in the dry run. Look at it again"],
+            [f"the hash is {plan.hash} now: other records, topics or cluster than in the dry run. Repeat it"],
         )
     if not as_json:
         _print_plan(plan)
@@ -205,7 +207,7 @@ class _SavedRecords:
     """A finished salvage, read by this process or by Spark."""
 
     def __init__(self, location: str, spark: Any) -> None:
-        """`spark`: its session, or None."""
+        """`spark`: a Spark session. None: this process reads the salvage."""
         self._location, self._spark = location, spark
         if spark is None or not is_url(location):
             self._folder: Folder = open_local_folder(location)
@@ -220,7 +222,7 @@ class _SavedRecords:
         try:
             return self._folder.read(MANIFEST)
         except OSError:
-            raise BadRequest(f"{self._location}: no finished salvage: it has no {MANIFEST}") from None
+            raise BadRequest(f"{self._location}: no finished salvage: there is no {MANIFEST}") from None
 
     def count(self, selection: ReplaySelection) -> tuple[ReplayCount, ...]:
         if self._spark is None:
@@ -257,7 +259,7 @@ def _parse_targets(given: Sequence[str]) -> dict[str, str]:
         if not equals or not all(_TOPIC_NAME.fullmatch(name) for name in (topic, target)):
             raise typer.BadParameter(f"{pair!r} is not TOPIC=TARGET", param_hint="--to")
         if topic in targets or target in targets.values():
-            raise typer.BadParameter(f"{pair!r}: each topic is given once", param_hint="--to")
+            raise typer.BadParameter(f"{pair!r}: this topic was given before", param_hint="--to")
         targets[topic] = target
     return targets
 

@@ -60,7 +60,9 @@ class CorruptBatch(NamedTuple):
 CopyItem = RewrittenBatch | Gap | CorruptBatch
 
 
-def rewrite_fetched(source: ClusterName, fetched: FetchedPartition, position: int) -> Iterator[Sequence[CopyItem]]:
+def rewrite_fetched_batches(
+    source: ClusterName, fetched: FetchedPartition, position: int
+) -> Iterator[Sequence[CopyItem]]:
     """What to copy from `position` on: one sequence for each batch of the source.
 
     A `Gap` stands for offsets without a visible record. A batch that may not be copied is the last item.
@@ -89,7 +91,7 @@ def _rewrite_batch(
     chosen = choose_treatment(header, position, is_visible=is_visible)
     if chosen is BatchTreatment.OLD_FORMAT or chosen is BatchTreatment.REENCODED:
         split = message_v0_v1.split_message_into_runs if chosen is BatchTreatment.OLD_FORMAT else split_into_runs
-        return list(_fill_between(split(header, batch, position), position, header.next_offset))
+        return list(_fill_gaps_between_runs(split(header, batch, position), position, header.next_offset))
     if chosen is BatchTreatment.DROPPED:
         return (Gap(header.next_offset),) if header.next_offset > position else ()
     if chosen is BatchTreatment.CLEARED:
@@ -98,7 +100,7 @@ def _rewrite_batch(
     return (whole,) if header.base_offset <= position else (Gap(header.base_offset), whole)
 
 
-def _fill_between(runs: Iterable[RecordRun], position: int, end: int) -> Iterator[RewrittenBatch | Gap]:
+def _fill_gaps_between_runs(runs: Iterable[RecordRun], position: int, end: int) -> Iterator[RewrittenBatch | Gap]:
     for run in runs:
         if run.base_offset > position:
             yield Gap(run.base_offset)
@@ -108,7 +110,7 @@ def _fill_between(runs: Iterable[RecordRun], position: int, end: int) -> Iterato
         yield Gap(end)
 
 
-def merge_tiny(ready: list[ReadyBatch], producer_id: int) -> list[ReadyBatch]:
+def merge_tiny_batches(ready: list[ReadyBatch], producer_id: int) -> list[ReadyBatch]:
     """Neighbours of a few records become one batch: each costs brokers as much as kilobytes of records."""
     if len(ready) < MIN_MERGED_BATCHES:
         return ready

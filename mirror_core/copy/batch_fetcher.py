@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from mirror_core.copy.batch_builder import merge_tiny, rewrite_fetched
+from mirror_core.copy.batch_builder import merge_tiny_batches, rewrite_fetched_batches
 from mirror_core.copy.fetch_links import BrokerPartitions, FetchLinks, has_many_idle
 from mirror_core.copy.messages import ClusterSide, format_retriable
 from mirror_core.copy.partition_replicator import PartitionReplicator
@@ -167,9 +167,9 @@ class BatchFetcher:
                 continue
             size += len(fetched.records)
             self._active.add(replicator)
-            copied = rewrite_fetched(self._source.name, fetched, replicator.progress.position)
+            copied = rewrite_fetched_batches(self._source.name, fetched, replicator.progress.position)
             if ready := replicator.enqueue_fetched(copied, self._producer_id):
-                batches.append((replicator, merge_tiny(ready, self._producer_id)))
+                batches.append((replicator, merge_tiny_batches(ready, self._producer_id)))
             if replicator.progress.position != replicator.source.fetch_position:
                 replicator.source.note_data(started_at)
             elif not replicator.is_finished:

@@ -81,7 +81,7 @@ def compute_observer_ahead_ms(observed_ms: int | None, appended_ms: int | None) 
 
 
 def compute_writers_left_ms(now_ms: int, ahead_ms: int | None, lease: Lease, appended_ms: int | None) -> int:
-    """How long the owner's tasks may still write; negative: since when they may not.
+    """How long the owner's tasks may still write. Negative: the time since they had to stop.
 
     As long as at the owner's newest heartbeat, less the time since then: by the brokers' clock where it is known, so
     that no other one counts. `ahead_ms`, `appended_ms`: as for `to_owner_clock_ms`.
@@ -103,8 +103,8 @@ MAX_DESTINATION_BEHIND_MS: Final = 3_600_000
 """Brokers' default for `message.timestamp.after.max.ms` (KIP-937)."""
 
 
-def find_destination_behind(snapshot: MirrorSnapshot) -> Finding | None:
-    """Whether promoted topics would refuse records whose times the source accepts. None also if a clock is unknown."""
+def find_destination_clock_behind(snapshot: MirrorSnapshot) -> Finding | None:
+    """A finding if promoted topics would refuse records with current timestamps. None also if a clock is unknown."""
     mirror, ahead_ms = snapshot.mirror, snapshot.clocks_ahead_ms
     if not {mirror.source, mirror.destination} <= ahead_ms.keys():
         return None

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import UNSET
 
-from mirror_core.decide.clock_skew import find_destination_behind
+from mirror_core.decide.clock_skew import find_destination_clock_behind
 from mirror_core.decide.failover_scope import (
     EMPTY_SCOPE,
     LEFT_BEHIND_FACT,
@@ -246,7 +246,7 @@ def _list_reasons(snapshot: MirrorSnapshot) -> Iterator[Finding]:
         yield Finding("initial_copy_unfinished", mirror.name, partitions=unready)
     if snapshot.mode is RunMode.PLANNED:
         yield from _list_uncopied_reasons(snapshot)
-        if finding := find_destination_behind(snapshot):
+        if finding := find_destination_clock_behind(snapshot):
             yield finding
     yield from _list_cluster_reasons(snapshot)
 

@@ -87,7 +87,7 @@ def _to_committed_row(
 
 
 def find_share_sync_age_s(groups_left: UnsyncedGroups | None, now_ms: int) -> float | None:
-    """Share groups are looked at by syncs only. None: not known, or there are none."""
+    """Only syncs read share groups. None: not known, or there are no share groups."""
     synced_ms = groups_left.share_groups_synced_ms if groups_left else None
     return None if synced_ms is None else compute_age_s(now_ms, synced_ms)
 
@@ -149,7 +149,7 @@ def format_all_refused(uncommitted: Iterable[UncommittedGroupOffset], limit: int
     return "; ".join(f"{label}: {_join_first(lines, limit)}" for label, lines in parts if lines)
 
 
-def format_all_waiting(uncommitted: Iterable[UncommittedGroupOffset], limit: int = 10) -> str:
+def format_waiting_offsets(uncommitted: Iterable[UncommittedGroupOffset], limit: int = 10) -> str:
     waiting = [item for item in uncommitted if item.coverage is GroupCoverage.WAITING]
     return _join_first([format_uncommitted(item) for item in waiting], limit)
 

@@ -147,7 +147,7 @@ def add_source_defaults(
     source_effective: Mapping[str, str],
     destination_defaults: Mapping[str, str | None],
 ) -> dict[str, str]:
-    """Overrides with which a promoted topic keeps and accepts what it does on the source.
+    """Overrides that give a promoted topic the source's effective settings.
 
     Two clusters may have different defaults: one keeps records for 30 days, the other for 7. A default that is not
     known (None) counts as different. A default that promises less than the destination's is none to keep.

@@ -120,7 +120,7 @@ def _read_key_file(path: Path, key_kind: str) -> bytes:
 BUNDLE_SCHEMA: Final = "mirrorbook/evidence/1"
 PLAN_FILE, ENTRIES_FILE, HEAD_FILE = "plan.json", "entries.jsonl", "head.json"
 _BUNDLE_FILES: Final = frozenset({PLAN_FILE, ENTRIES_FILE, HEAD_FILE})
-_NO_PLAIN_FILE: Final = "it is not a plain file"
+_NOT_PLAIN_FILE: Final = "it is not a plain file"
 BUNDLE_ADVICE: Final = "make room and rights there, then `mirrorbook evidence write`"
 
 
@@ -374,7 +374,7 @@ def _find_file_flaws(folder: Path, entries: Sequence[AuditEntry], left_out: list
         elif name not in expected:
             yield AuditFlaw(name, "it is none of the bundle's")
         elif present[name].is_symlink() or not present[name].is_file():
-            yield AuditFlaw(name, _NO_PLAIN_FILE)
+            yield AuditFlaw(name, _NOT_PLAIN_FILE)
         elif (present[name].stat().st_size, compute_sha256(present[name])) != (
             expected[name].size,
             expected[name].sha256,
@@ -389,7 +389,7 @@ def _is_plain_file(path: Path) -> bool:
 
 def _read_lines(path: Path, flaws_found: list[AuditFlaw]) -> list[str]:
     if not _is_plain_file(path):
-        flaws_found.append(AuditFlaw(path.name, _NO_PLAIN_FILE))
+        flaws_found.append(AuditFlaw(path.name, _NOT_PLAIN_FILE))
         return []
     try:
         text = path.read_bytes().decode()  # line breaks as they are: each byte counts
@@ -412,7 +412,7 @@ def _parse_entries(lines: Sequence[str], flaws_found: list[AuditFlaw]) -> Iterat
 
 def _read_json(path: Path, document_type: type[Decoded], flaws_found: list[AuditFlaw]) -> Decoded | None:
     if not _is_plain_file(path):
-        flaws_found.append(AuditFlaw(path.name, _NO_PLAIN_FILE))
+        flaws_found.append(AuditFlaw(path.name, _NOT_PLAIN_FILE))
         return None
     try:
         return msgspec.json.decode(path.read_bytes(), type=document_type)

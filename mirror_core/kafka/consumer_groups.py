@@ -1,7 +1,7 @@
 """Groups of every kind: states, members, committed offsets; commits for empty groups.
 
-OffsetFetch covers many groups; OffsetCommit takes one, so commits are pipelined. Share groups (KIP-932) have start
-offsets in their place, by requests of their own. Groups with moving coordinators are left out: the caller retries.
+OffsetFetch covers many groups; OffsetCommit takes one, so commits are pipelined. Share groups (KIP-932) have
+start offsets instead, and their own requests. Groups with moving coordinators are left out: the caller retries.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _GROUP_TYPES_VERSION: Final = 5
 _CLASSIC_KIND: Final = "classic"
 _MAX_COORDINATOR_KEYS: Final = 500
 SHARE_KIND: Final = "share"
-"""Has start offsets (KIP-932). Groups of other kinds commit offsets."""
+"""Share groups have start offsets (KIP-932). Groups of other kinds commit offsets."""
 IDLE_STATES: Final = frozenset({"Empty", "Dead"})
 """Only then can an administrator commit."""
 
@@ -81,24 +81,24 @@ class CommittedOffset:
     metadata: str
     """The application's; Kafka Streams stores its stream time there."""
     acknowledged_ahead: int | None = 0
-    """Share groups: records from the offset on that are acknowledged already. Brokers store the start offset later than
-    the acknowledgements. None: they do not say how many."""
+    """Share groups: number of acknowledged records at or after `offset`. Brokers store the start offset later than the
+    acknowledgements. None: brokers do not say."""
     acknowledged_until: Offset | None = None
-    """Share groups: nothing before it is left to be delivered."""
+    """Share groups: all records before this offset are acknowledged."""
 
     @property
     def progress(self) -> Offset:
-        """The offset, and as many more as are acknowledged behind it."""
+        """`offset` plus the number of records after it that are acknowledged."""
         return Offset(self.offset + (self.acknowledged_ahead or 0))
 
     @property
     def resume_offset(self) -> Offset:
-        """Where another cluster may begin, so that nothing is left out."""
+        """Where the group continues on another cluster: the latest offset that skips no unacknowledged record."""
         return max(self.offset, self.acknowledged_until or self.offset)
 
 
 def count_redelivered(committed: Iterable[CommittedOffset]) -> int | None:
-    """Records that a share group has acknowledged behind the offsets where another cluster begins. None: not known."""
+    """Number of acknowledged records that another cluster delivers again, from `resume_offset` on. None: not known."""
     rows = list(committed)
     known = [c.progress - c.resume_offset for c in rows if c.acknowledged_ahead is not None]
     return sum(known) if len(known) == len(rows) else None
@@ -285,7 +285,7 @@ class GroupOffsetsClient:
         coordinators: Mapping[str, int] = MappingProxyType({}),
         share_groups: Collection[str] = (),
     ) -> None:
-        """Coordinators: already known, by group."""
+        """`coordinators`: already known, by group. `share_groups`: group ids."""
         self._client = client
         self._share_groups = frozenset(share_groups)
         self._coordinators = dict(coordinators)
@@ -330,9 +330,9 @@ class GroupOffsetsClient:
         self, partitions_by_group: Mapping[str, Collection[Partition] | None], by_coordinator: Mapping[int, list[str]]
     ) -> tuple[dict[str, CommittedOffsets], dict[str, RemoteFault]]:
         offsets, faults = dict[str, CommittedOffsets](), dict[str, RemoteFault]()
-        for broker, groups_there in by_coordinator.items():
-            groups = [group for group in groups_there if group not in self._share_groups]
-            if share_groups := [group for group in groups_there if group in self._share_groups]:
+        for broker, coordinated_groups in by_coordinator.items():
+            groups = [group for group in coordinated_groups if group not in self._share_groups]
+            if share_groups := [group for group in coordinated_groups if group in self._share_groups]:
                 fetched = self._fetch_start_offsets(broker, share_groups)
                 offsets |= fetched.offsets
                 faults |= fetched.faults
@@ -358,7 +358,10 @@ class GroupOffsetsClient:
                 self._coordinators.pop(group, None)
         offsets = {
             group: CommittedOffsets(
-                {p: CommittedOffset(s.offset, -1, "", s.ahead, s.acknowledged_until) for p, s in starts.items()},
+                {
+                    p: CommittedOffset(s.offset, -1, "", s.acknowledged_ahead, s.acknowledged_until)
+                    for p, s in starts.items()
+                },
                 frozenset(),
             )
             for group, starts in described.starts.items()
@@ -395,13 +398,14 @@ class GroupOffsetsClient:
         """For groups without members; `COMMITTED`, `COMMITTED_WITHOUT_METADATA` or an error name each.
 
         Needs READ on groups and topics. Oversized metadata is dropped: without its offset a group would skip or reread
-        everything. `share_groups`: the offsets are their start offsets; what was acknowledged behind them is forgotten.
+        everything. For `share_groups` the offsets are start offsets; brokers forget
+        acknowledgements after them.
         """
         by_coordinator, denied = self._group_by_coordinator(offsets_by_group)
         results = {group: dict.fromkeys(offsets_by_group[group], result) for group, result in denied.items()}
-        for broker, groups_there in by_coordinator.items():
-            groups = [group for group in groups_there if group not in share_groups]
-            for group in groups_there:
+        for broker, coordinated_groups in by_coordinator.items():
+            groups = [group for group in coordinated_groups if group not in share_groups]
+            for group in coordinated_groups:
                 if group in share_groups:
                     starts = {p: offset for p, (offset, _) in offsets_by_group[group].items()}
                     results[group] = alter_start_offsets(self._client, broker, group, starts)

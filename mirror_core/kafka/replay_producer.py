@@ -1,7 +1,7 @@
-"""Writes records of a table in transactions that also hold how far they have come.
+"""Writes saved records in transactions, each of which also commits the progress.
 
-Progress is a committed offset of a group, as in a consume-transform-produce loop (KIP-98): who takes over the
-transactional id fences the writer before, then reads what that one has committed, and goes on from there.
+Progress is a group's committed offset, as in a consume-transform-produce loop (KIP-98). A writer that takes over the
+transactional id fences the previous one, reads the progress that it committed, and continues from there.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from mirror_core.model.errors import LostOwnership, MissingPermission, RemoteFau
 from mirror_core.model.names import Offset, Partition
 from mirror_core.rights.required_acls import REPLAY_PREFIX
 
-_TRANSACTION_MS: Final = 60_000
+_TRANSACTION_TIMEOUT_MS: Final = 60_000
 _CALL_TIMEOUT_S: Final = 60.0
-_QUEUED_KB: Final = 64 << 10
+_MAX_QUEUED_KB: Final = 64 << 10
 _MAX_RECORD_BYTES: Final = 1_000_000_000
-"""librdkafka's limit: the topic's own is the broker's to check."""
+"""librdkafka's maximum. Brokers check the topic's own limit."""
 _FENCED_CODES: Final = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 _DENIED_CODES: Final = frozenset(
     {
@@ -45,14 +45,14 @@ _RETRIED_CODES: Final = frozenset(
         KafkaError.UNSTABLE_OFFSET_COMMIT,
     }
 )
-"""librdkafka hands these to its caller where a group's offsets are read."""
-_PAUSE_S: Final = 0.2
+"""librdkafka does not retry these itself when it reads a group's offsets."""
+_RETRY_BACKOFF_S: Final = 0.2
 Result = TypeVar("Result")
 
 
 class ReplayRecord(msgspec.Struct, frozen=True, kw_only=True):
     offset: Offset
-    """Where it was saved from."""
+    """In the saved log."""
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
@@ -62,13 +62,13 @@ class ReplayRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayProgress:
-    """What is committed of one saved partition."""
+    """Committed progress of one saved partition."""
 
     next: Offset
-    """In the saved log: chosen records before it are written."""
+    """In the saved log. Chosen records before it are written."""
     records: int
     digest: int
-    """Sum of their digests."""
+    """Sum of the written records' digests."""
     first_written: Offset | None
     """Offset in the target topic. Null: nothing is written yet."""
     last_written: Offset | None
@@ -77,8 +77,8 @@ class ReplayProgress:
 NO_PROGRESS: Final = ReplayProgress(next=Offset(0), records=0, digest=0, first_written=None, last_written=None)
 
 
-class _ProgressText(msgspec.Struct, frozen=True, array_like=True):
-    """Beside the committed offset."""
+class _ProgressMetadata(msgspec.Struct, frozen=True, array_like=True):
+    """Metadata of the committed offset."""
 
     records: int
     digest: str
@@ -87,26 +87,26 @@ class _ProgressText(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReplayProducer:
-    """Not thread-safe. `name`: of the replay; with the partition it is the transactional id."""
+    """Not thread-safe. Replay id and target partition make up the transactional id."""
 
-    def __init__(self, cluster: ClusterConfig, name: str, target: Partition) -> None:
-        """`cluster` must be pinned. Raises RemoteFault for another cluster than that one."""
+    def __init__(self, cluster: ClusterConfig, replay_id: str, target: Partition) -> None:
+        """`cluster` must be pinned to an id. Raises RemoteFault if a cluster with another id answers."""
         self._target, self._where = target, f"cluster {cluster.name}, {target}"
         with ClusterClient(cluster) as client:
             client.metadata((target.topic,))
         login = {**cluster.properties(), **QUIET_PROPERTIES}
         self._consumer = make_client(
-            Consumer, cluster, {**login, "group.id": REPLAY_PREFIX + name, "enable.auto.commit": False}
+            Consumer, cluster, {**login, "group.id": REPLAY_PREFIX + replay_id, "enable.auto.commit": False}
         )
         self._producer = make_client(
             Producer,
             cluster,
             {
                 **login,
-                "transactional.id": f"{REPLAY_PREFIX}{name}.{target}",
-                "transaction.timeout.ms": _TRANSACTION_MS,
+                "transactional.id": f"{REPLAY_PREFIX}{replay_id}.{target}",
+                "transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS,
                 "message.max.bytes": _MAX_RECORD_BYTES,
-                "queue.buffering.max.kbytes": _QUEUED_KB,
+                "queue.buffering.max.kbytes": _MAX_QUEUED_KB,
                 "compression.type": "lz4",
             },
         )
@@ -122,24 +122,24 @@ class ReplayProducer:
         self._consumer.close()
 
     def _check_cluster(self, cluster: ClusterConfig) -> None:
-        """librdkafka has connections of its own."""
+        """librdkafka opens its own connections, which the check of `ClusterClient` does not cover."""
         answered = self._call("connect", lambda: self._producer.list_topics(self._target.topic, _CALL_TIMEOUT_S))
         if answered.cluster_id != cluster.pinned_id:
             raise RemoteFault(f"{self._where}: cluster {answered.cluster_id} answers, not {cluster.pinned_id}")
 
     def take_over(self) -> ReplayProgress:
-        """Fences the writer before and ends its transaction; what it has committed."""
+        """Fences the previous writer and aborts its open transaction. Returns the committed progress."""
         self._call("take over", lambda: self._producer.init_transactions(_CALL_TIMEOUT_S))
         wanted = TopicPartition(self._target.topic, self._target.index)
         committed = self._call("read its progress", lambda: self._read_committed(wanted))
         if committed.offset < 0:
             return NO_PROGRESS
         try:
-            text = msgspec.json.decode(committed.metadata or "", type=_ProgressText)
+            text = msgspec.json.decode(committed.metadata or "", type=_ProgressMetadata)
         except msgspec.DecodeError:
             raise RemoteFault(
-                f"{self._where}: the progress of this replay cannot be read: another program has committed offsets of"
-                " its group. Nothing is written"
+                f"{self._where}: the progress of this replay cannot be read: another program has committed offsets"
+                " for its group. Nothing is written"
             ) from None
         return ReplayProgress(
             next=Offset(committed.offset),
@@ -156,7 +156,7 @@ class ReplayProducer:
         return committed
 
     def write(self, records: Sequence[ReplayRecord], progress: ReplayProgress, digest: int) -> ReplayProgress:
-        """One transaction: all or none, with the progress behind them. `digest`: the sum then."""
+        """One transaction: all records and the new progress, or nothing. `digest`: the sum, these records included."""
         written: list[int] = []
         refused: list[tuple[Offset, KafkaError]] = []
 
@@ -173,7 +173,7 @@ class ReplayProducer:
                 self._send(record, record_delivery, refused)
             if self._producer.flush(_CALL_TIMEOUT_S):
                 raise Unreachable(f"{self._where}: cannot write: not acknowledged within {_CALL_TIMEOUT_S:.0f} s")
-            self._check_refused(refused)
+            self._raise_refused(refused)
             reached = ReplayProgress(
                 next=Offset(records[-1].offset + 1),
                 records=progress.records + len(records),
@@ -189,8 +189,8 @@ class ReplayProducer:
             raise
         return reached
 
-    def _check_refused(self, refused: Sequence[tuple[Offset, KafkaError]]) -> None:
-        """A broker may refuse a batch without saying which of its records it means."""
+    def _raise_refused(self, refused: Sequence[tuple[Offset, KafkaError]]) -> None:
+        """A broker may refuse a batch without naming the bad record."""
         blamed = [one for one in refused if one[1].code() != KafkaError._INVALID_DIFFERENT_RECORD] or refused
         if blamed:
             self._fail(f"write saved offsets from {blamed[0][0]:,} on", blamed[0][1])
@@ -219,22 +219,24 @@ class ReplayProducer:
                 self._producer.poll(0)
             except BufferError:  # its queue is full
                 if time.monotonic() > deadline:
-                    raise Unreachable(f"{self._where}: cannot write: no answer in time") from None
+                    raise Unreachable(
+                        f"{self._where}: cannot write: the queue is still full after {_CALL_TIMEOUT_S:.0f} s"
+                    ) from None
                 self._producer.poll(0.1)
             except KafkaException as error:
-                self._check_refused(refused)  # what ended the transaction
+                self._raise_refused(refused)  # what ended the transaction
                 self._fail(f"write saved offsets from {record.offset:,} on", error.args[0])
             else:
                 return
 
     def _commit(self, reached: ReplayProgress) -> None:
-        text = _ProgressText(reached.records, f"{reached.digest:x}", reached.first_written, reached.last_written)
+        text = _ProgressMetadata(reached.records, f"{reached.digest:x}", reached.first_written, reached.last_written)
         offset = TopicPartition(
             self._target.topic, self._target.index, reached.next, msgspec.json.encode(text).decode()
         )
         group = self._consumer.consumer_group_metadata()
         self._call(
-            "keep its progress",
+            "commit its progress",
             lambda: self._producer.send_offsets_to_transaction([offset], group, _CALL_TIMEOUT_S),
         )
         self._call("commit", lambda: self._producer.commit_transaction(_CALL_TIMEOUT_S))
@@ -249,7 +251,7 @@ class ReplayProducer:
                 may_retry = reason.retriable() or reason.code() in _RETRIED_CODES
                 if not may_retry or reason.txn_requires_abort() or time.monotonic() > deadline:
                     self._fail(action, reason)
-                time.sleep(_PAUSE_S)
+                time.sleep(_RETRY_BACKOFF_S)
 
     def _fail(self, action: str, error: KafkaError) -> NoReturn:
         where = f"{self._where}: cannot {action}: {error.name()}"

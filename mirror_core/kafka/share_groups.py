@@ -1,7 +1,7 @@
-"""Start offsets of share groups (KIP-932), and what they have acknowledged behind them.
+"""Start offsets of share groups (KIP-932), and the records at and after them that are acknowledged already.
 
-A broker stores the start offset with the next acknowledgement, so that the one that it tells is older than the last. It
-tells how many are acknowledged behind it, and `__share_group_state` which.
+A broker stores a new start offset only with the next acknowledgement, so the one that it returns may be too old. The
+lag tells how many records after it are acknowledged; `__share_group_state` tells which.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ _LAG_VERSION: Final = 1
 @dataclass(frozen=True, slots=True)
 class ShareStart:
     offset: Offset
-    """As the broker tells it. Everything before is acknowledged."""
-    ahead: int | None
-    """Acknowledged from the offset on. None: not known."""
+    """As the broker returns it. All records before it are acknowledged."""
+    acknowledged_ahead: int | None
+    """Number of acknowledged records at or after `offset`. None: not known."""
     acknowledged_until: Offset | None
-    """Everything before is acknowledged, as far as is known."""
+    """All records before this offset are known to be acknowledged. None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,29 +72,29 @@ class ShareStarts:
 class _DescribedStart:
     offset: Offset
     lag: int
-    """From the offset to the log end, without what is acknowledged. -1: unknown."""
+    """Records from `offset` to the log end that are not acknowledged. -1: unknown."""
     share_partition: SharePartition
 
 
 def can_sync_share_groups(client: ClusterClient) -> bool:
-    """Whether brokers know the requests. They refuse them while `share.version` is 0."""
+    """Whether brokers know the requests. With feature `share.version` 0 they still refuse them."""
     return fetch_api_versions(client).get(_DESCRIBE_API_KEY, (0, 0))[1] >= _LAG_VERSION
 
 
 def describe_start_offsets(client: ClusterClient, broker: int, groups: Collection[str]) -> ShareStarts:
-    """Groups of one coordinator; those that have moved are in neither. Needs DESCRIBE on groups and topics."""
+    """For groups of one coordinator. Leaves out groups that have moved. Needs DESCRIBE on groups and topics."""
     if not can_sync_share_groups(client):
         error = RemoteFault(f"cluster {client.name}: share groups are synced with Kafka 4.2 or newer")
         return ShareStarts({}, dict.fromkeys(groups, error))
     try:
         partitions = {p for starts in _describe(client, broker, groups)[0].values() for p in starts}
-        # Around the lags, which are then of no shorter log, and of no longer one.
+        # Before and after the lags: the log is at least as long as the first ends, at most as the later ones.
         ends = list_known_offsets(client, partitions, OffsetPoint.HIGH_WATERMARK)
         described, faults = _describe(client, broker, groups)
         later_ends = list_known_offsets(client, partitions, OffsetPoint.HIGH_WATERMARK)
     except RemoteFault as error:
         return ShareStarts({}, dict.fromkeys(groups, error))
-    ahead = {
+    acknowledged_ahead = {
         start.share_partition: None if start.lag < 0 or p not in ends else max(0, ends[p] - start.offset - start.lag)
         for starts in described.values()
         for p, start in starts.items()
@@ -109,7 +109,9 @@ def describe_start_offsets(client: ClusterClient, broker: int, groups: Collectio
     return ShareStarts(
         {
             group: {
-                p: _to_share_start(start, ahead[start.share_partition], acknowledged_ends.get(start.share_partition))
+                p: _to_share_start(
+                    start, acknowledged_ahead[start.share_partition], acknowledged_ends.get(start.share_partition)
+                )
                 for p, start in starts.items()
             }
             for group, starts in described.items()
@@ -118,12 +120,14 @@ def describe_start_offsets(client: ClusterClient, broker: int, groups: Collectio
     )
 
 
-def _to_share_start(start: _DescribedStart, ahead: int | None, acknowledged_end: Offset | None) -> ShareStart:
-    if start.lag == 0 and ahead is not None:
-        acknowledged_end = Offset(start.offset + ahead)
-    if ahead is not None and acknowledged_end is not None:
-        ahead = max(ahead, acknowledged_end - start.offset)
-    return ShareStart(start.offset, ahead, acknowledged_end)
+def _to_share_start(
+    start: _DescribedStart, acknowledged_ahead: int | None, acknowledged_end: Offset | None
+) -> ShareStart:
+    if start.lag == 0 and acknowledged_ahead is not None:
+        acknowledged_end = Offset(start.offset + acknowledged_ahead)
+    if acknowledged_ahead is not None and acknowledged_end is not None:
+        acknowledged_ahead = max(acknowledged_ahead, acknowledged_end - start.offset)
+    return ShareStart(start.offset, acknowledged_ahead, acknowledged_end)
 
 
 def _describe(
@@ -163,11 +167,15 @@ def _list_starts(
 def _find_acknowledged_ends(
     client: ClusterClient, starts: Mapping[SharePartition, Offset]
 ) -> dict[SharePartition, Offset]:
-    """Where what is acknowledged from the start on ends. Nothing, where the state topic cannot be read."""
+    """End of the acknowledged records that follow each start without a gap. Empty if the state topic cannot be read."""
     try:
-        states = _read_states(client, starts)
+        states = _read_share_states(client, starts)
     except (RemoteFault, MalformedResponse) as error:
-        _log.info("share groups begin at their stored start offsets: %s", error, cluster=client.name)
+        _log.info(
+            "share groups continue at their stored start offsets: the state topic cannot be read: %s",
+            error,
+            cluster=client.name,
+        )
         return {}
     return {
         share_partition: find_acknowledged_end(starts[share_partition], records)
@@ -176,7 +184,7 @@ def _find_acknowledged_ends(
 
 
 def find_acknowledged_end(start: Offset, records: Iterable[ShareStateRecord]) -> Offset:
-    """`records`: the newest snapshot, and updates behind it."""
+    """`records`: the newest snapshot, then later updates."""
     end = start
     for first, following in sorted(r for record in records for r in record.acknowledged):
         if first > end:
@@ -185,7 +193,7 @@ def find_acknowledged_end(start: Offset, records: Iterable[ShareStateRecord]) ->
     return end
 
 
-def _read_states(
+def _read_share_states(
     client: ClusterClient, wanted: Collection[SharePartition]
 ) -> dict[SharePartition, list[ShareStateRecord]]:
     topic = client.metadata([SHARE_STATE_TOPIC]).topics.get(SHARE_STATE_TOPIC)
@@ -203,7 +211,7 @@ def _read_states(
                     continue
                 if state.is_snapshot:
                     states[state.share_partition] = [state]
-                elif state.share_partition in states:  # else its snapshot is deleted: nothing is known
+                elif state.share_partition in states:  # without its snapshot an update says nothing
                     states[state.share_partition].append(state)
     return states
 
@@ -211,9 +219,10 @@ def _read_states(
 def alter_start_offsets(
     client: ClusterClient, broker: int, group: str, starts: Mapping[Partition, Offset]
 ) -> dict[Partition, str]:
-    """Makes the group; forgets what was acknowledged behind. Error names, without partitions to be tried again.
+    """Returns an error name (`none` on success) by partition, without partitions to retry.
 
-    For groups without members. Needs READ on the group and its topics.
+    For groups without members; creates a group that does not exist. The broker forgets acknowledgements after the new
+    start offset. Needs READ on the group and its topics.
     """
     by_topic = defaultdict[str, list[AlterShareGroupOffsetsRequestPartition]](list)
     for partition, offset in sorted(starts.items()):

@@ -473,10 +473,10 @@ _TOPIC_RESOURCE_TYPE: Final = i8(2)
 
 
 def fetch_default_configs(client: ClusterClient, topics: Collection[str]) -> dict[str, str | None]:
-    """The cluster's values for topics without overrides, by all settings that it knows. Empty without these topics.
+    """Value that each setting has on a topic without an override. Empty if none of these topics exists.
 
-    None: not known, as `log.retention.hours` and the like where each of these topics has an override. Needs
-    DESCRIBE_CONFIGS on one of them.
+    None: not known, for example where each of these topics overrides the setting. Needs DESCRIBE_CONFIGS on one of
+    these topics.
     """
     resources = [
         DescribeConfigsResource(resource_type=_TOPIC_RESOURCE_TYPE, resource_name=topic, configuration_keys=None)

@@ -90,19 +90,20 @@ T = TypeVar("T")
 
 
 class WrittenLog(NamedTuple):
-    """The log that an owner has written, and where its last batch ended."""
+    """Identifies the log to which an owner last appended."""
 
     topic_id: str
     leader_epoch: int
-    """When that batch was appended."""
+    """Under which the last batch was appended."""
     end: int
+    """Offset after the last batch."""
 
 
 UNWRITTEN_LOG: Final = WrittenLog("", -1, 0)
 
 
 class LogReplaced(RemoteFault):
-    """Records that an owner has written are gone: it must not go on by what it knows."""
+    """The log lost records that this owner wrote: its view of the state is wrong, so it must stop."""
 
 
 class ProducerFenced(Exception):
@@ -121,7 +122,7 @@ class TransactionBrokers:
         self._coordinator = self._leader = -1
         """Broker ids; -1: unknown."""
         self._topic_id, self._leader_epoch = "", -1
-        """As of the leader."""
+        """As the leader reports them."""
         self._may_arrive_late = False
         """A request was repeated: its first copy may still reach a broker."""
 
@@ -265,7 +266,7 @@ class TransactionalProducer(TransactionBrokers):
         where: str,
         written_log: WrittenLog = UNWRITTEN_LOG,
     ) -> None:
-        """`written_log`: of the same owner, by a producer before this one."""
+        """`written_log`: from the same owner's previous producer."""
         super().__init__(cluster, transactional_id, partition, where)
         self._first_id = transactional_id
         self.number = 0
@@ -296,7 +297,10 @@ class TransactionalProducer(TransactionBrokers):
                 number += 1
 
     def _end_hanging_transactions(self, deadline: float) -> None:
-        """Before the coordinator forgets how they ended. Without rights, or a leader, they stay as they are."""
+        """Called before a takeover, after which the coordinator no longer knows how they ended.
+
+        Does nothing without the rights or without a leader.
+        """
 
         def attempt(_: float) -> tuple[None, ErrorCode]:
             end_hanging_transactions(self._client, self._partition)
@@ -339,7 +343,7 @@ class TransactionalProducer(TransactionBrokers):
             raise ForeignAbort
 
     def _note_appended(self, appended: Sequence[range]) -> None:
-        """What this owner knows is missing in a topic that was created anew, or lost its end."""
+        """Raises LogReplaced if records of this owner are missing: the topic was recreated, or lost its end."""
         if not appended:
             return
         if appended[0].start < self.written_log.end:
@@ -347,7 +351,7 @@ class TransactionalProducer(TransactionBrokers):
         self.written_log = WrittenLog(self._topic_id, self._leader_epoch, appended[-1].stop)
 
     def _check_same_log(self) -> None:
-        """Others may have written as much since, so that no offset shows what is missing: a new leader is asked."""
+        """Asks a new leader where the old epoch ended. Offsets alone do not show a loss after others have written."""
         log = self.written_log
         if not log.end or (self._topic_id, self._leader_epoch) == (log.topic_id, log.leader_epoch):
             return
@@ -362,9 +366,9 @@ class TransactionalProducer(TransactionBrokers):
 
     def _raise_replaced(self, detail: str) -> NoReturn:
         self._replaced_log = (
-            f"{self._where}: cannot write: the topic was created anew, or lost its end: {self._id} wrote offset"
+            f"{self._where}: cannot write: the topic was recreated, or lost its end: {self._id} wrote offset"
             f" {self.written_log.end - 1:,} before, {detail}. `mirrorbook mirror list` and `mirrorbook runs list` show"
-            " what it holds. Find what it lacks; then repeat it"
+            " what it holds now. Find and repeat what is missing"
         )
         raise LogReplaced(self._replaced_log)
 

@@ -6,7 +6,7 @@ It refuses a coordinator's marker after seeing a later coordinator or producer e
 can send. Then the coordinator retries for ever, and nothing behind is readable. A marker with the highest epochs ends
 the transaction as decided, and bars the producer from the partition: its id is exhausted.
 
-Ends hanging transactions, whose markers the partition has lost: with its own epochs, as the coordinator has ended them.
+Ends hanging transactions, whose markers the partition has lost, in the way that their coordinators decided.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ _IS_COMMIT_BY_STATE: Final[Mapping[str, bool]] = {
 }
 """Decided, not finished."""
 _IS_COMMIT_BY_END_STATE: Final[Mapping[str, bool]] = {"CompleteCommit": True, "CompleteAbort": False}
-"""All markers are written, by the coordinator."""
+"""States in which the coordinator has written all markers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,17 +191,17 @@ def list_decided_transactions(client: ClusterClient, partition: Partition) -> di
 
 
 def end_hanging_transactions(client: ClusterClient, partition: Partition) -> None:
-    """As their coordinators ended them: the partition lost their markers, as by an unclean election.
+    """Writes the commit or abort markers that the partition lost, in an unclean leader election for example.
 
-    They are open before and after their coordinators are asked, so none of them ends meanwhile. CoordinatorMoving for
-    one that no coordinator knows: it may be loading. Needs READ on the topic, DESCRIBE on the transactional ids, and
-    ALTER or CLUSTER_ACTION on the cluster.
+    Ends a transaction only if the log has it open before and after its coordinator says that it ended. Raises
+    CoordinatorMoving for one that no coordinator knows: a coordinator may be loading. Needs READ on the topic, DESCRIBE
+    on the transactional ids, and ALTER or CLUSTER_ACTION on the cluster.
     """
     open_before = _list_open_producers(client, partition)
     if not open_before:
         return
     by_broker = call_coordinators(
-        client, TRANSACTION_STATE_TOPIC, lambda broker: _list_transactions_of(client, broker, open_before)
+        client, TRANSACTION_STATE_TOPIC, lambda broker: _list_transactions_by_producer(client, broker, open_before)
     )
     known = {producer_id: row for rows in by_broker.values() for producer_id, row in rows.items()}
     ended = {producer_id: row for producer_id, row in known.items() if row.state in _IS_COMMIT_BY_END_STATE}
@@ -212,7 +212,7 @@ def end_hanging_transactions(client: ClusterClient, partition: Partition) -> Non
                 client, partition, producer_id, state.epoch, max(0, state.coordinator_epoch), committed=committed
             )
             _log.warning(
-                "a transaction of %s, open since offset %d, had lost its marker: it is %s now, as by its coordinator",
+                "a transaction of %s, open since offset %d, had lost its marker; it is %s now, as the coordinator says",
                 ended[producer_id].transactional_id,
                 state.open_transaction_start,
                 "committed" if committed else "aborted",
@@ -228,7 +228,7 @@ class _ListedTransaction(NamedTuple):
     state: str
 
 
-def _list_transactions_of(
+def _list_transactions_by_producer(
     client: ClusterClient, broker: int, producer_ids: Collection[int]
 ) -> dict[int, _ListedTransaction]:
     listed = client.call(ListTransactionsRequest(), ListTransactionsResponse, broker)

@@ -1,7 +1,7 @@
-"""What the data plane's process does beside copying: syncs all but records, and compares new data at a bounded rate.
+"""Background threads of the data plane: one syncs everything but records, one compares new records at a bounded rate.
 
-A run that holds the mirror does both itself. It, or the end of the process, stops a comparison between two chunks; what
-was verified is kept.
+A run that holds the mirror does both itself. Its start, like the end of the process, stops a comparison after the
+current chunk; the proof so far is kept.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ _log = get_logger(__name__)
 SYNC_INTERVAL_S: Final = 30.0
 COMPARE_INTERVAL_S: Final = 300.0
 SAVE_INTERVAL_S: Final = 60.0
-"""How often progress is saved. Each save takes the control id, which ends a sync of another process."""
+"""How often progress is saved. Each save takes over the control transactional id, which ends another process's sync."""
 IDLE_INTERVAL_S: Final = 3600.0
-"""For compacted topics, and where nothing is new."""
+"""Between comparisons of compacted topics, and of ranges that have not changed."""
 MAX_LISTED_FINDINGS: Final = 10
 UNREADABLE_ADVICE: Final = (
-    "applications cannot read it there either: a broker's disk, as a rule. Let a sound replica lead, and have that "
-    "broker fetch its own anew; where none is sound, recopy (on call: a batch that cannot be read)"
+    "applications cannot read it there either; the usual cause is a broker's disk. Elect a sound replica as leader, "
+    "and let that broker fetch its replica again. If no replica is sound, recopy (on call: a batch that cannot be read)"
 )
 _JOIN_TIMEOUT_S: Final = 0.5
 _NUMBER: Final = re.compile(r"\d+(\.\d+)?")
 
 
 class _ComparisonStopped(Exception):
-    """The process ends, or a run holds the mirror."""
+    """Because the process ends, or a run holds the mirror."""
 
 
 class _BackgroundWork(ABC):
-    """Repeated in a thread of its own until the `with` ends. Never ends copying."""
+    """Repeats `work_once` in its own thread until the `with` block ends. An error does not stop copying."""
 
     name: ClassVar[str]
     retried: ClassVar[RetriedWork]
@@ -85,7 +85,7 @@ class _BackgroundWork(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join(_JOIN_TIMEOUT_S)  # it may be in the middle; it can be repeated, and what is verified is kept
+        self._thread.join(_JOIN_TIMEOUT_S)  # a daemon: work that is cut off is repeated, and the proof so far is kept
 
     @abstractmethod
     def work_once(self) -> None: ...
@@ -99,13 +99,13 @@ class _BackgroundWork(ABC):
                     continue
                 except (HeldByRun, LostOwnership) as error:
                     _log.info("%s: not now: %s", self.name, error)
-                except Exception as error:  # noqa: BLE001 - copying goes on beside it, whatever this is
+                except Exception as error:  # noqa: BLE001 - no error here may stop copying
                     self._counters.count_retry(self.retried)
                     _log.info("%s: %s", self.name, error if isinstance(error, MirrorError) else type(error).__name__)
 
 
 class BackgroundSync(_BackgroundWork):
-    """Brings topics, settings, access rights and group offsets in line, first one interval after the start."""
+    """Syncs topics, settings, access rights and group offsets. The first sync is one interval after the start."""
 
     name = "sync"
     retried = RetriedWork.SYNC
@@ -128,14 +128,14 @@ class BackgroundSync(_BackgroundWork):
                 refused = run_sync(self._link).refused
         except MirrorError as error:
             if not (error.retryable or isinstance(error, HeldByRun | LostOwnership)):
-                self._report_changed(f"sync failed, tried again every {self._interval_s:g} s: {error}")
+                self._report_changed(f"sync failed; it is retried every {self._interval_s:g} s: {error}")
             raise
         subject = format_count(len(refused), "difference")
         listed = format_items(f"{row.part} {row.subject}: {row.reason}" for row in refused[:MAX_LISTED_FINDINGS])
         self._report_changed(f"sync: a person must decide about {subject}:{listed}" if refused else "")
 
     def _report_changed(self, text: str) -> None:
-        """Once, not at each sync; `mirrorbook sync` shows all of it."""
+        """Reports a text once, not at each sync. `mirrorbook sync` shows it in full."""
         if text and _NUMBER.sub("", text) != _NUMBER.sub("", self._reported):
             self._report(escape_invisible_lines(text))
         self._reported = text
@@ -155,13 +155,13 @@ class BackgroundVerification(_BackgroundWork):
         *,
         interval_s: float = COMPARE_INTERVAL_S,
     ) -> None:
-        """Bytes read of each cluster, at most."""
+        """`bytes_per_s`: maximum rate at which each cluster is read."""
         super().__init__(link, counters, report, writes, interval_s=interval_s)
-        self._rate = bytes_per_s
+        self._bytes_per_s = bytes_per_s
         self._reported: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
         self._verified_ranges: tuple[ParityRange, ...] = ()
         self._in_doubt: frozenset[Partition] = frozenset()
-        """Not compared in full in the last round."""
+        """Partitions that the last round did not compare completely."""
         self._recheck_at = self._compacted_recheck_at = 0.0
 
     def work_once(self) -> None:
@@ -170,14 +170,14 @@ class BackgroundVerification(_BackgroundWork):
         if state.active_run(link.mirror.name) is not None:
             return  # the run compares, and only it may write
         ranges = read_parity_scope(link, state).ranges
-        if not any(one.start < one.end for one in ranges):
+        if not any(offsets.start < offsets.end for offsets in ranges):
             return
         if ranges == self._verified_ranges and time.monotonic() < self._recheck_at:
             return
         began_s = time.monotonic()
-        memory = ProofStore(link, state.verifications.get(link.mirror.name))
+        store = ProofStore(link, state.verifications.get(link.mirror.name))
         with_compacted = began_s >= self._compacted_recheck_at
-        save = partial(self._save_proof, memory)
+        save = partial(self._save_proof, store)
         save_if_due = limit_rate(save, SAVE_INTERVAL_S, due_at=began_s + SAVE_INTERVAL_S)
         recent = set() if with_compacted else state.partitions.get(link.mirror.name, {}).keys() - self._in_doubt
         result, proof, _ = compare_unverified(
@@ -212,11 +212,11 @@ class BackgroundVerification(_BackgroundWork):
             chunk=CHUNK_OFFSETS,
             demands=None,
             on_progress=on_partial_result,
-            throttle=self._rate,
+            throttle=self._bytes_per_s,
         )
 
     def _run_tasks(self, tasks: Sequence[CompareTask]) -> Iterator[Sequence[ParityRow]]:
-        """In this thread: a pool would be waited for when the process ends."""
+        """In this thread: the process would wait for a pool at its end."""
         for task in tasks:
             if self._stop.is_set():
                 raise _ComparisonStopped
@@ -246,14 +246,12 @@ class BackgroundVerification(_BackgroundWork):
         damaged = tuple(finding.detail for finding in result.damage_findings[:MAX_LISTED_FINDINGS])
         if (differences or damaged) and (differences, damaged) != self._reported:
             if differences:
-                self._report(
-                    f"THE COPY DIFFERS from its source, {len(result.findings)} finding(s): {'; '.join(differences)}"
-                )
+                count = format_count(len(result.findings), "finding")
+                self._report(f"THE COPY DIFFERS from its source, {count}: {'; '.join(differences)}")
             if damaged:
-                self._report(
-                    f"CANNOT BE READ, and so not compared, {len(result.damage_findings)} place(s): {'; '.join(damaged)}"
-                )
+                count = format_count(len(result.damage_findings), "place")
+                self._report(f"CANNOT BE READ, and so not compared, {count}: {'; '.join(damaged)}")
                 self._report(UNREADABLE_ADVICE)
             name = self._link.mirror.name
-            self._report(f"`mirrorbook parity {name}` shows all; what lies before the first such place stays proved")
+            self._report(f"`mirrorbook parity {name}` shows all; offsets before the first such place stay proved")
         self._reported = differences, damaged

@@ -23,7 +23,7 @@ from mirror_core.decide.group_coverage import (
     GroupCoverageRow,
     format_all_deleted,
     format_all_refused,
-    format_all_waiting,
+    format_waiting_offsets,
     list_group_coverage,
 )
 from mirror_core.decide.loss_bound import (
@@ -225,7 +225,7 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     narrowed = find_narrowed_acls(state.ledger_entries(mirror.name))
     never_copied = trimmed_offsets.format_never_copied(statuses)
     uncommitted = format_all_refused(groups_left.uncommitted) if groups_left else "unknown"
-    waiting_offsets = format_all_waiting(groups_left.uncommitted) if groups_left else "unknown"
+    waiting_offsets = format_waiting_offsets(groups_left.uncommitted) if groups_left else "unknown"
     deleted_offsets = format_all_deleted(groups_left.uncommitted) if groups_left else "unknown"
     gap_warning = gaps_and_resume.find_gap_limit(mirror.name, statuses.values())
     missing = None if loss_estimate.missing_in_all is None else max(loss_estimate.missing_in_all, lag or 0)

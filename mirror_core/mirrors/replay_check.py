@@ -1,4 +1,4 @@
-"""May saved records be written to these topics now? Read before a replay, and again before it writes."""
+"""Checks whether a replay may write saved records to its topics now: before the dry run, and before it writes."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ REFUSAL: Final = "salvaged records not written"
 
 
 def check_replay_login(config: Config) -> None:
-    """Raises BadRequest for a mirror's own file."""
-    if two_logins := sorted(c.name for c in config.clusters.values() if dict(c.control) != dict(c.data)):
+    """Raises BadRequest for a mirror's configuration, which has separate control and data logins."""
+    if split_login_clusters := sorted(c.name for c in config.clusters.values() if dict(c.control) != dict(c.data)):
         raise BadRequest(
-            f"{config.path}: cluster {two_logins[0]}: this is a mirror's configuration, and no fence stops its control"
-            " principal: give --config a file with a login of its own for replays, without `data:`"
+            f"{config.path}: cluster {split_login_clusters[0]}: this is a mirror's configuration, whose"
+            " control principal no fence stops. Give --config a file with a login of its own, without `data:`"
         )
 
 
 def find_replay_target(
     config: Config, name: str, cluster_id: str | None, partitions: Mapping[str, int]
 ) -> tuple[ClusterIdentity, dict[str, str]]:
-    """The cluster, and ids of these topics there. `partitions`: how many each must have at least.
+    """Returns the cluster's identity and the ids of these topics. `partitions`: minimum partition count by topic.
 
-    Raises Refused with all reasons, or Indeterminate where a cluster's state cannot be read.
+    Raises Refused with all reasons, or Indeterminate if a cluster's state cannot be read.
     """
     cluster = config.cluster(name)
     with ClusterClient(cluster) as client:
         topics = find_existing_topics(client, partitions)
-    identities = {other.name: _identify(other) for other in config.clusters.values()}
-    answered = identities[cluster.name]
+    identities = {other.name: _read_identity(other) for other in config.clusters.values()}
+    target = identities[cluster.name]
     states = dict(read_states(config))
     if unread := [str(error) for error in states.values() if isinstance(error, MirrorError)]:
         listed = format_items(unread)
         raise Indeterminate(
-            f"{REFUSAL}: whether cluster {name} is fenced, and what is mirrored to it, is not known:{listed}"
+            f"{REFUSAL}: it is not known whether cluster {name} is fenced, and what is mirrored to it:{listed}"
         )
     mirrors = [
         (state, mirror)
@@ -54,35 +54,35 @@ def find_replay_target(
         if mirror.destination_id == identities[name].id
     ]
     reasons = [
-        *_check_identity(answered, cluster_id, [mirror for _, mirror in mirrors]),
+        *_check_identity(target, cluster_id, [mirror for _, mirror in mirrors]),
         *(
-            Finding("replay_one_cluster", answered.name, cluster=other.name, cluster_id=other.id)
+            Finding("replay_one_cluster", target.name, cluster=other.name, cluster_id=other.id)
             for other in identities.values()
-            if other.id == answered.id and other.name != answered.name
+            if other.id == target.id and other.name != target.name
         ),
         *_check_topics(cluster.name, topics, partitions),
-        *_check_mirrors(answered, partitions, mirrors),
+        *_check_mirrors(target, partitions, mirrors),
     ]
     if reasons:
         raise Refused(REFUSAL, reasons)
-    return answered, {topic: topics[topic].id for topic in partitions}
+    return target, {topic: topics[topic].id for topic in partitions}
 
 
-def _identify(cluster: ClusterConfig) -> ClusterIdentity:
+def _read_identity(cluster: ClusterConfig) -> ClusterIdentity:
     with ClusterClient(cluster) as client:
         return ClusterIdentity(cluster.name, client.metadata(()).cluster_id)
 
 
-def _check_identity(answered: ClusterIdentity, wanted_id: str | None, mirrors: Iterable[Mirror]) -> Iterator[Finding]:
-    if wanted_id is not None and wanted_id != answered.id:
-        yield Finding("replay_other_cluster", answered.name, cluster_id=answered.id, recorded_id=wanted_id, mirror="")
+def _check_identity(target: ClusterIdentity, wanted_id: str | None, mirrors: Iterable[Mirror]) -> Iterator[Finding]:
+    if wanted_id is not None and wanted_id != target.id:
+        yield Finding("replay_other_cluster", target.name, cluster_id=target.id, recorded_id=wanted_id, mirror="")
     for mirror in mirrors:
         for identity in (mirror.source_identity, mirror.destination_identity):
-            if identity.name == answered.name and identity.id != answered.id:
+            if identity.name == target.name and identity.id != target.id:
                 yield Finding(
                     "replay_other_cluster",
-                    answered.name,
-                    cluster_id=answered.id,
+                    target.name,
+                    cluster_id=target.id,
                     recorded_id=identity.id,
                     mirror=mirror.name,
                 )
@@ -102,18 +102,18 @@ def _check_topics(
 
 
 def _check_mirrors(
-    answered: ClusterIdentity, topics: Collection[str], mirrors: Iterable[tuple[State, Mirror]]
+    target: ClusterIdentity, topics: Collection[str], mirrors: Iterable[tuple[State, Mirror]]
 ) -> Iterator[Finding]:
     for state, mirror in mirrors:
         statuses = state.partitions.get(mirror.name, {})
         own_topics = sorted({partition.topic for partition in statuses} & set(topics))
-        if answered.id == mirror.destination_id:
+        if target.id == mirror.destination_id:
             yield from _check_mirror_topics(state, mirror, topics)
-        if answered.id in (mirror.source_id, mirror.destination_id) and own_topics:
+        if target.id in (mirror.source_id, mirror.destination_id) and own_topics:
             if run := state.active_run(mirror.name):
                 yield Finding("replay_run_open", mirror.name, run=run.id, topics=own_topics)
-            if answered.id == mirror.source_id and mirror.name in state.pending_fences:
-                yield Finding("replay_fenced", answered.name, mirror=mirror.name, topics=own_topics)
+            if target.id == mirror.source_id and mirror.name in state.pending_fences:
+                yield Finding("replay_fenced", target.name, mirror=mirror.name, topics=own_topics)
 
 
 def _check_mirror_topics(state: State, mirror: Mirror, topics: Collection[str]) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
-"""Writes chosen records of a salvage back to topics: what is chosen, one task's work, and what came of it.
+"""Writes chosen records of a salvage back to topics: selection, plan, one task's work, and outcome.
 
-Records keep partition, order, time, key, value and headers. A repeat of the same replay goes on where the last one
-ended: progress is in the transactions that write the records.
+Records keep partition, order, timestamp, key, value and headers. A repeated replay continues where the last one ended,
+because each transaction that writes records also commits the progress.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from mirror_core.wire.records import UNDECODED_HEADERS
 
 _DIGEST_MODULUS: Final = 1 << 128
 _TRANSACTION_RECORDS: Final = 5_000
-_NAME_CHARACTERS: Final = 32
-MAX_BATCH_ROWS: Final = 2_000
+_REPLAY_ID_CHARACTERS: Final = 32
+MAX_ROWS_PER_BATCH: Final = 2_000
 
 
 class ReplaySelection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which saved records. Empty: all."""
+    """Which saved records to write. An empty field does not limit them."""
 
     topics: tuple[str, ...]
     partitions: tuple[int, ...] = ()
@@ -71,12 +71,12 @@ class ReplaySelection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _list_literals(values: Iterable[str]) -> str:
-    """Topic names hold no quotes (checked when they are given), and classes neither."""
+    """The values contain no quotes: topic names are checked when they are parsed, and match classes are fixed."""
     return ", ".join(f"'{value}'" for value in values)
 
 
 class ReplayCount(msgspec.Struct, frozen=True, kw_only=True):
-    """Chosen records of a partition and class."""
+    """Chosen records of one partition and match class."""
 
     topic: str
     partition: int
@@ -88,14 +88,14 @@ class ReplayCount(msgspec.Struct, frozen=True, kw_only=True):
     last: Offset
     largest_bytes: int
     unwritable: Offset | None
-    """The first record with a header that a client cannot write as it was."""
+    """Offset of the first record with a header that a client cannot write unchanged. None: no such record."""
 
 
 class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Holds no secret."""
 
     config_path: str
-    """Where tasks run."""
+    """On the hosts where tasks run."""
     cluster: ClusterIdentity
     targets: Mapping[str, str]
     """By saved topic."""
@@ -108,7 +108,7 @@ class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hash(self) -> str:
-        """Names these records, topics and cluster, wherever and whenever they are planned."""
+        """Identifies records, topics and cluster. Does not depend on the host or the time of planning."""
         return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(self, config_path=""))).hexdigest()
 
     @property
@@ -117,11 +117,11 @@ class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rows_per_batch(self) -> int:
-        """For Spark's Arrow batches, which are limited by rows and not by bytes."""
+        """Spark limits Arrow batches by rows, not by bytes."""
         return limit_batch_rows(max((count.largest_bytes for count in self.counts), default=1))
 
     def sum_partitions(self) -> dict[Partition, tuple[int, int]]:
-        """Records and digest of each saved partition."""
+        """(records, digest) by saved partition."""
         sums: dict[Partition, tuple[int, int]] = {}
         for count in self.counts:
             partition = Partition(count.topic, count.partition)
@@ -131,8 +131,8 @@ class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limit_batch_rows(largest_bytes: int) -> int:
-    """Rows of at most so many bytes each that make some megabytes."""
-    return max(1, min(MAX_BATCH_ROWS, MAX_BYTES_PER_BATCH // max(1, largest_bytes)))
+    """Rows that fit into `MAX_BYTES_PER_BATCH` if each has `largest_bytes`."""
+    return max(1, min(MAX_ROWS_PER_BATCH, MAX_BYTES_PER_BATCH // max(1, largest_bytes)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,14 +141,17 @@ class ReplayTask:
 
     config_path: str
     cluster: ClusterIdentity
-    name: str
-    """The replay's: the first characters of its hash."""
+    replay_id: str
+    """First characters of the plan's hash."""
     targets: Mapping[str, str]
 
 
 def make_replay_task(plan: ReplayPlan) -> ReplayTask:
     return ReplayTask(
-        config_path=plan.config_path, cluster=plan.cluster, name=plan.hash[:_NAME_CHARACTERS], targets=plan.targets
+        config_path=plan.config_path,
+        cluster=plan.cluster,
+        replay_id=plan.hash[:_REPLAY_ID_CHARACTERS],
+        targets=plan.targets,
     )
 
 
@@ -158,13 +161,13 @@ class ReplayOutcome(StrEnum):
     INCOMPLETE = "incomplete"
     """A repeat writes the rest."""
     UNKNOWN = "unknown"
-    """No task reported it; a repeat finds out."""
+    """No task reported the partition. A repeat reads the committed progress."""
     DIFFERS = "differs"
-    """Other records than those of the dry run were written."""
+    """The replay wrote other records than the dry run counted."""
 
 
 class ReplayedPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task reports."""
+    """A task's report of one partition."""
 
     topic: str
     partition: int
@@ -177,11 +180,11 @@ class ReplayedPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_selected(folder: Path, selection: ReplaySelection) -> Iterator[pa.RecordBatch]:
-    """In the order in which they were saved."""
+    """Yields records in the order in which they were saved."""
     files = [str(path) for path in sorted(folder.rglob("*.parquet"))]
     dataset = cast("Any", ds.dataset(files, schema=SALVAGE.schema, format="parquet"))
     yield from dataset.to_batches(
-        filter=selection.to_arrow(), batch_size=MAX_BATCH_ROWS, batch_readahead=1, fragment_readahead=1
+        filter=selection.to_arrow(), batch_size=MAX_ROWS_PER_BATCH, batch_readahead=1, fragment_readahead=1
     )
 
 
@@ -206,7 +209,7 @@ def count_selected(batches: Iterable[pa.RecordBatch]) -> list[ReplayCount]:
 
 
 def merge_counts(counts: Iterable[ReplayCount]) -> tuple[ReplayCount, ...]:
-    """Adds up what several tasks counted; in order."""
+    """Adds up the counts of several tasks. Sorted by partition and match class."""
     merged: dict[tuple[str, int, str], ReplayCount] = {}
     for count in counts:
         key = count.topic, count.partition, count.match or ""
@@ -228,7 +231,7 @@ def _add_counts(one: ReplayCount, other: ReplayCount) -> ReplayCount:
 
 
 def replay_batches(task: ReplayTask, batches: Iterable[pa.RecordBatch]) -> Iterator[ReplayedPartition]:
-    """Rows of one partition must follow each other in the order of their offsets. One report for each partition."""
+    """Yields one report per partition. Rows of a partition must be consecutive, in offset order."""
     config = load_config(Path(task.config_path))
     writer: _PartitionWriter | None = None
     for row in _iterate_rows(batches):
@@ -244,7 +247,7 @@ def replay_batches(task: ReplayTask, batches: Iterable[pa.RecordBatch]) -> Itera
 
 @dataclass(slots=True)
 class _PartitionWriter:
-    """An error ends this partition's replay, and no other's."""
+    """An error ends the replay of this partition only."""
 
     task: ReplayTask
     cluster: ClusterConfig
@@ -253,7 +256,7 @@ class _PartitionWriter:
     _resources: ExitStack = field(default_factory=ExitStack)
     _producer: ReplayProducer | None = None
     _progress: ReplayProgress = NO_PROGRESS
-    _before: int = 0
+    _written_before: int = 0
     _digest: int = 0
     _records: list[ReplayRecord] = field(default_factory=list)
     _bytes: int = 0
@@ -278,7 +281,7 @@ class _PartitionWriter:
             topic=self.partition.topic,
             partition=self.partition.index,
             written=self._progress.records,
-            written_before=self._before,
+            written_before=self._written_before,
             digest=f"{self._progress.digest:x}",
             first_offset=self._progress.first_written,
             last_offset=self._progress.last_written,
@@ -289,15 +292,15 @@ class _PartitionWriter:
         record = _to_record(row)
         if record.offset <= self._last:
             raise BadRequest(
-                f"salvage, {self.partition}: offset {record.offset:,} follows {self._last:,}: its files were"
-                " rearranged: use --runner spark, which sorts them"
+                f"salvage, {self.partition}: offset {record.offset:,} follows {self._last:,}: somebody"
+                " rearranged its files. Use --runner spark, which sorts the records"
             )
         self._last = record.offset
         if self._producer is None:
             target = Partition(self.task.targets[self.partition.topic], self.partition.index)
-            self._producer = self._resources.enter_context(ReplayProducer(self.cluster, self.task.name, target))
+            self._producer = self._resources.enter_context(ReplayProducer(self.cluster, self.task.replay_id, target))
             self._progress = self._producer.take_over()
-            self._before, self._digest = self._progress.records, self._progress.digest
+            self._written_before, self._digest = self._progress.records, self._progress.digest
         if record.offset < self._progress.next:
             return
         self._digest = (self._digest + _digest_row(row, record)) % _DIGEST_MODULUS
@@ -313,7 +316,7 @@ class _PartitionWriter:
 
 
 def judge_replay(plan: ReplayPlan, reports: Iterable[ReplayedPartition], ended_ms: int) -> list[dict[str, Any]]:
-    """Rows of table `salvage_replays`: one for each partition of the plan. What no task reported is unknown."""
+    """Rows of table `salvage_replays`, one per partition of the plan. A partition without a report is unknown."""
     by_partition = {Partition(report.topic, report.partition): report for report in reports}
     return [
         _judge_partition(plan, partition, records, digest, by_partition.get(partition), ended_ms)
@@ -331,13 +334,13 @@ def _judge_partition(
 ) -> dict[str, Any]:
     outcome, error = ReplayOutcome.WRITTEN, ""
     if report is None:
-        outcome, error = ReplayOutcome.UNKNOWN, "no task reported it: repeat it with the same options"
+        outcome, error = ReplayOutcome.UNKNOWN, "no task reported this partition: run the same command again"
     elif report.written > records or (report.written == records and int(report.digest, 16) != digest):
         outcome = ReplayOutcome.DIFFERS
-        error = report.error or "other records than those of the dry run were written: compare both topics"
+        error = report.error or "the replay wrote other records than the dry run counted: compare both topics"
     elif report.error or report.written < records:
         outcome = ReplayOutcome.INCOMPLETE
-        error = report.error or "the table held fewer records than at the dry run"
+        error = report.error or "the salvage holds fewer records than at the dry run"
     return {
         "replay": plan.hash,
         "topic": partition.topic,
@@ -356,13 +359,13 @@ def _judge_partition(
 
 
 def check_writable_records(counts: Sequence[ReplayCount]) -> list[str]:
-    """Reasons against it."""
+    """Reasons why records cannot be written."""
     unwritable = [f"{c.topic}-{c.partition} offset {c.unwritable:,}" for c in counts if c.unwritable is not None]
     if not unwritable:
         return []
     return [
-        "headers without a UTF-8 name, and more than 65,536 of one record, cannot be written as they were:"
-        f" {join_limited(unwritable)}. Leave them out by --offsets or --where"
+        "a client cannot write headers whose names are not UTF-8, nor more than 65,536 headers of one record:"
+        f" {join_limited(unwritable)}. Leave these records out with --offsets or --where"
     ]
 
 
@@ -382,7 +385,7 @@ def _to_record(row: Mapping[str, Any]) -> ReplayRecord:
 
 
 def _can_write(header_name: bytes) -> bool:
-    """As librdkafka takes them: text, up to a zero byte."""
+    """librdkafka accepts UTF-8 names, and cuts them off at a zero byte."""
     try:
         header_name.decode()
     except UnicodeDecodeError:
@@ -396,7 +399,7 @@ def _measure_row(row: Mapping[str, Any]) -> int:
 
 
 def _digest_row(row: Mapping[str, Any], record: ReplayRecord) -> int:
-    """Covers place and content."""
+    """Covers topic, partition, offset and content."""
     is_append_time = row["timestamp_type"] == "LogAppendTime"
     content = digest_content(record.timestamp_ms, is_append_time, record.key, record.value, record.headers)
     place = f"{row['topic']} {row['partition']} {record.offset} ".encode()

@@ -106,12 +106,12 @@ PARTS_SYNCED_FIRST: Final = frozenset({SyncCategory.CONFIGS, SyncCategory.ACLS})
 
 
 def is_close_behind(lag: int | None, written: int, seconds: float) -> bool:
-    """Whether a fence would wait for little: `written` offsets in `seconds` is how fast the source grows."""
+    """Whether a fence would wait only briefly. The source grows by `written` offsets in `seconds`."""
     return lag is not None and lag <= max(CAUGHT_UP_OFFSETS, written / max(1.0, seconds) * CAUGHT_UP_S)
 
 
 def measure_lag(link: MirrorLink, topics: Collection[str]) -> tuple[int | None, int]:
-    """(offsets behind, sum of source ends). The lag is None while topics are missing."""
+    """(lag in offsets, sum of the source's last stable offsets). The lag is None while partitions are missing."""
     with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
         source_views, destination_views = (
             find_existing_topics(source, topics),
@@ -130,11 +130,11 @@ def measure_lag(link: MirrorLink, topics: Collection[str]) -> tuple[int | None, 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatchUpObservation:
     lag: int | None
-    """In offsets; None: topics are missing."""
+    """In offsets. None: the destination lacks topics or partitions."""
     source_end: int
-    """Sum of the log ends of all partitions."""
+    """Sum of the last stable offsets of all partitions."""
     is_copied: bool
-    """A data plane has the lease of the reverse mirror."""
+    """Whether a data plane holds the reverse mirror's lease."""
 
 
 def observe_catch_up(link: MirrorLink, state: State, run_id: str) -> CatchUpObservation | None:

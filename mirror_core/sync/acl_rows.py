@@ -98,11 +98,11 @@ def to_acl_row(acl: Acl, action: SyncAction, reason: str = "", *, done: bool = T
         action=action,
         reason=reason,
         done=done,
-        acl_topic=acl.name if _is_of_one_topic(acl) else UNSET,
+        acl_topic=acl.name if _names_one_topic(acl) else UNSET,
     )
 
 
-def _is_of_one_topic(acl: Acl) -> bool:
+def _names_one_topic(acl: Acl) -> bool:
     return acl.resource is Resource.TOPIC and acl.pattern is Pattern.LITERAL and acl.name != "*"
 
 

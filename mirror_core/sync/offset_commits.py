@@ -45,9 +45,9 @@ from mirror_core.sync.principals import explain_data_uncertainty
 
 _log = get_logger(__name__)
 _RETRY_INTERVAL_S: Final = 0.05
-MAX_UNNAMED_WAIT_S: Final = 30.0
-"""Commits that wait longer for an answer are recorded. Coordinators move, and load, faster."""
-_NO_COORDINATOR_TEXT: Final = "no coordinator on the destination has answered for it yet; it is tried again"
+MAX_UNRECORDED_WAIT_S: Final = 30.0
+"""A commit without a response for longer is recorded as waiting. A coordinator moves or loads in less time."""
+_NO_COORDINATOR_TEXT: Final = "no coordinator on the destination has answered yet; the commit is retried"
 OPEN_TRANSACTION_TEXT: Final = "somebody on the destination commits it in a transaction that is still open"
 _DENIED_RETRY_S: Final = 60.0
 
@@ -325,14 +325,14 @@ class PendingOffsetCommits:
         )
 
     def set_waiting(self, reasons: Mapping[tuple[str, Partition], str], now: float) -> None:
-        """Commits that were due and got no answer. They stay due."""
+        """`reasons`: for each due commit without a response. These commits stay due."""
         self._waiting_since = {key: self._waiting_since.get(key, now) for key in reasons}
         waiting = {(group, str(partition)) for group, partition in reasons}
         ended = {k for k, u in self.refusals.items() if u.coverage is GroupCoverage.WAITING and k not in waiting}
         if ended:
             self.refusals = {key: refusal for key, refusal in self.refusals.items() if key not in ended}
         for (group, partition), since in self._waiting_since.items():
-            if now - since > MAX_UNNAMED_WAIT_S:
+            if now - since > MAX_UNRECORDED_WAIT_S:
                 self._record(
                     UncommittedGroupOffset(
                         group=group,
@@ -495,7 +495,7 @@ def _find_unanswered(
     to_commit: Mapping[str, Collection[Partition]],
     results: Mapping[str, Collection[Partition]],
 ) -> Iterator[tuple[tuple[str, Partition], str]]:
-    """(group, partition), and why it is not known what became of it."""
+    """Yields ((group, partition), reason) of each due commit whose result is unknown."""
     for group, partitions in due.items():
         offsets = fetched.offsets.get(group)
         unfinished = set(to_commit.get(group, ())) - set(results.get(group, ()))

@@ -168,7 +168,7 @@ def _drop_moved(
     decisions: _GroupDecisions,
     share_groups: frozenset[str],
 ) -> dict[str, dict[Partition, tuple[Offset, str]]]:
-    """What moved meanwhile is newer on the destination by now: we would take it back. Nobody follows share groups."""
+    """Drops commits that would undo newer ones of the offset follower, which does not follow share groups."""
     groups = {*to_commit, *decisions.groups_ahead} - share_groups
     refetched = GroupOffsetsClient(source).fetch_attempt(dict.fromkeys(groups)).offsets if groups else {}
     moved = {

@@ -1,5 +1,6 @@
-"""Records of `__consumer_offsets` (OffsetCommitKey v0 and v1, OffsetCommitValue v0 to v4), where other key versions
-are about group members, and of `__share_group_state`.
+"""Decodes offset commits of `__consumer_offsets`, and records of `__share_group_state` (KIP-932).
+
+OffsetCommitKey v0 and v1, OffsetCommitValue v0 to v4. Keys with other versions are about group members.
 """
 
 from __future__ import annotations
@@ -81,13 +82,13 @@ SHARE_STATE_TOPIC: Final = "__share_group_state"
 _SNAPSHOT_KEY: Final = 0
 _UPDATE_KEY: Final = 1
 _ACKNOWLEDGED_STATES: Final = frozenset({2, 4})
-"""Acknowledged and archived: never delivered again."""
+"""Acknowledged, and archived: brokers do not deliver these records again."""
 
 _UUID: Final = struct.Struct(">QQ")
 _SNAPSHOT_HEAD: Final = struct.Struct(">iiiqqq")
-"""Snapshot, state and leader epoch, start offset, times of creation and writing."""
+"""Snapshot epoch, state epoch, leader epoch, start offset, creation time, write time."""
 _UPDATE_HEAD: Final = struct.Struct(">iiq")
-"""Snapshot and leader epoch, start offset (-1: unchanged)."""
+"""Snapshot epoch, leader epoch, start offset (-1: unchanged)."""
 _BATCH: Final = struct.Struct(">qqbh")
 """First and last offset, delivery state, delivery count."""
 
@@ -103,13 +104,16 @@ class SharePartition:
 class ShareStateRecord:
     share_partition: SharePartition
     is_snapshot: bool
-    """Replaces everything before."""
+    """A snapshot replaces all earlier records of the share partition."""
     acknowledged: tuple[tuple[Offset, Offset], ...]
-    """[first, next) each."""
+    """Ranges [first, next)."""
 
 
 def decode_share_state(key: bytes | None, value: bytes | None) -> ShareStateRecord | None:
-    """Raises MalformedResponse, also for unknown versions. None: another record. A deleted state is an empty one."""
+    """Returns None for records of other types. A tombstone gives an empty snapshot.
+
+    Raises MalformedResponse, also for unknown versions.
+    """
     if key is None:
         raise MalformedResponse("a record without a key")
     key_reader = ResponseReader(memoryview(key))
@@ -141,7 +145,7 @@ def decode_share_state(key: bytes | None, value: bytes | None) -> ShareStateReco
 
 
 def find_state_partition(share_partition: SharePartition, partition_count: int) -> int:
-    """As the share coordinator spreads them: Java's hash of its key."""
+    """Partition of `__share_group_state`, as the share coordinator chooses it: Java's hash code of its key."""
     topic_id = base64.urlsafe_b64encode(share_partition.topic_id.bytes).rstrip(b"=").decode()
     text = f"{share_partition.group}:{topic_id}:{share_partition.index}"
     hash_code = 0

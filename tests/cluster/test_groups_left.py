@@ -197,7 +197,7 @@ def test_a_commit_that_gets_no_answer_is_named_and_goes_on(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The coordinator there does not give the group's offset while a transaction holds it."""
-    monkeypatch.setattr("mirror_core.sync.offset_commits.MAX_UNNAMED_WAIT_S", 1.0)
+    monkeypatch.setattr("mirror_core.sync.offset_commits.MAX_UNRECORDED_WAIT_S", 1.0)
     topic, group = new_topic(pair.east), "g-" + secrets.token_hex(4)
     produce(pair.east, topic, 9)
     mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))

@@ -506,7 +506,7 @@ def test_a_withdrawn_right_that_somebody_granted_there_by_hand_stays_denied_unti
     assert synced(link)[str(denied)].reason == "the source grants it no more: promotion leaves this denial"
     with writer_of(link) as writer:
         rows = {row.subject: row for row in apply_promotion(link, writer, [topic]) if row.action is SyncAction.KEEP}
-    assert f"stays at promotion, since {link.source.name} has withdrawn the right" in rows[str(denied)].reason
+    assert f"stays at promotion, because {link.source.name} has withdrawn the right" in rows[str(denied)].reason
     assert not may_write(pair.west, topic)
     grant(link, by_hand)
     synced(link)

@@ -192,7 +192,7 @@ def test_another_selection_topic_or_cluster_than_that_of_the_dry_run_is_refused(
     east_id = pair.identities[0].id
     rest = ["--config", config]
     refused: list[tuple[list[object], str]] = [
-        ([*chosen, "--match", "missing", "--plan-hash", planned], "Look at it again"),
+        ([*chosen, "--match", "missing", "--plan-hash", planned], "Repeat it"),
         ([*chosen, "--cluster-id", east_id], f"--cluster-id asks for {east_id}"),
         (
             [folder, "--cluster", "west", "--to", f"{topic}=absent", "--config", config],

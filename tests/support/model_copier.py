@@ -1,7 +1,7 @@
 """A copier of one partition without I/O: the product's own decisions, one question or request at a time.
 
 What a task does in its loop, and in rounds of filling meanwhile, is done here a move at a time, so that another copier,
-the broker and the clock come between: `rewrite_fetched`, `PartitionReplicator`, `GapRound`, `ResumeDecider` and
+the broker and the clock come between: `rewrite_fetched_batches`, `PartitionReplicator`, `GapRound`, `ResumeDecider` and
 `handle_produce_response` are the real ones.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
-from mirror_core.copy.batch_builder import PRODUCER_EPOCH, merge_tiny, rewrite_fetched
+from mirror_core.copy.batch_builder import PRODUCER_EPOCH, merge_tiny_batches, rewrite_fetched_batches
 from mirror_core.copy.gap_filler import GapRound, GapRoundResponse, LogEndQuery, MarkerWrite
 from mirror_core.copy.gap_ownership import GapFillState
 from mirror_core.copy.log_ends import explain_unstable_end
@@ -212,8 +212,8 @@ class ModelCopier:
             self.replicator.mark_lost("there is something to copy")
             return
         answer = FetchedPartition(PARTITION, 0, stable, stable, 0, (), memoryview(bytearray(records)))
-        copied = rewrite_fetched(EAST, answer, self.replicator.progress.position)
-        for ready in merge_tiny(self.replicator.enqueue_fetched(copied, PRODUCER), PRODUCER):
+        copied = rewrite_fetched_batches(EAST, answer, self.replicator.progress.position)
+        for ready in merge_tiny_batches(self.replicator.enqueue_fetched(copied, PRODUCER), PRODUCER):
             self._send(ready)
 
     def send(self) -> None:

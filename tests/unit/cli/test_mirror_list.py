@@ -87,7 +87,7 @@ def test_three_mirrors_are_three_lines(
         "payments  east → west  west       failed over           3 min      east not fenced",
         "refunds   east → west  east       copied       unknown  never      2 FAILED +1",
         "",
-        "+1: and one more; `mirrorbook mirror describe NAME` shows all.",
+        "+1: one more trouble. `mirrorbook mirror describe NAME` shows all.",
     ]
 
 

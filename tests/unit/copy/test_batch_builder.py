@@ -8,7 +8,7 @@ import pytest
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from fastcrc import crc32
 
-from mirror_core.copy.batch_builder import MAX_MERGED_BYTES, merge_tiny, rewrite_fetched
+from mirror_core.copy.batch_builder import MAX_MERGED_BYTES, merge_tiny_batches, rewrite_fetched_batches
 from mirror_core.copy.messages import ClusterSide
 from mirror_core.copy.partition_replicator import PartitionReplicator
 from mirror_core.copy.partition_states import CopyState
@@ -51,8 +51,8 @@ def taken(items: list[ReadyBatch]) -> list[tuple[int, int, int]]:
 
 
 def enqueue(replicator: PartitionReplicator, answer: FetchedPartition) -> list[ReadyBatch]:
-    copied = rewrite_fetched(SOURCE, answer, replicator.progress.position)
-    return merge_tiny(replicator.enqueue_fetched(copied, PRODUCER), PRODUCER)
+    copied = rewrite_fetched_batches(SOURCE, answer, replicator.progress.position)
+    return merge_tiny_batches(replicator.enqueue_fetched(copied, PRODUCER), PRODUCER)
 
 
 def queued(replicator: PartitionReplicator) -> list[tuple[int, int, int] | int]:

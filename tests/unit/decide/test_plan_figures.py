@@ -191,7 +191,7 @@ def test_what_was_left_of_groups_at_the_last_look_is_named_without_the_source(vi
     uncommitted, others = sorted(
         set(map(str, list_plan_warnings(replace(dead, groups_left=LEFT)))) - set(map(str, list_plan_warnings(dead)))
     )
-    assert "at least 0 records, and what was acknowledged in the 13 s since the last sync; known now: queue" in others
+    assert "at least 0 records, and those acknowledged in the 13 s since the last sync; known now: queue" in others
     assert (
         "2 without an offset on the destination, so that the group starts where auto.offset.reset says" in uncommitted
     )

@@ -112,7 +112,7 @@ def test_what_is_acknowledged_is_known_while_the_log_grows(
     monkeypatch.setattr(share_groups, "can_sync_share_groups", lambda _: True)
     monkeypatch.setattr(share_groups, "_describe", lambda *_: ({"queue": {partition: start}}, {}))
     monkeypatch.setattr(share_groups, "list_known_offsets", lambda *_: {partition: Offset(next(ends))})
-    monkeypatch.setattr(share_groups, "_read_states", read_states)
+    monkeypatch.setattr(share_groups, "_read_share_states", read_states)
     client: Any = None
     found = describe_start_offsets(client, 1, ["queue"]).starts["queue"][partition]
-    assert (found.ahead, bool(reads)) == (acknowledged, read)
+    assert (found.acknowledged_ahead, bool(reads)) == (acknowledged, read)
