@@ -31,6 +31,7 @@ from mirrorbook_airflow.control_tasks import (
 from mirrorbook_airflow.drill_tasks import BOTH_MODES, CleanDrill, DrillMirror
 from mirrorbook_airflow.fence_watch import CheckWatchers, ContinueFenceWatch, WatchFences
 from mirrorbook_airflow.operators import (
+    MAX_ACTIVE_RUNS,
     MAX_PARALLEL_TASKS,
     CheckClusters,
     CheckMirror,
@@ -78,8 +79,7 @@ class DagAction:
     is_runbook: bool = False
     """It moves applications: its tasks take the next free slot."""
     has_deadline: bool = False
-    is_singular: bool = False
-    """One run at a time, as of every DAG that may have a schedule."""
+    max_active_runs: int = MAX_ACTIVE_RUNS
     is_active_at_once: bool = False
     """Not paused when it is created, as no DAG without a schedule is."""
     is_for_all: bool = False
@@ -147,8 +147,11 @@ def _build_replicate(mirror: str) -> None:
 
 
 def _build_watch(_: str) -> None:
-    # A second leaf, because `continue_watch` succeeds: this one keeps a run with an alarm red.
-    WatchFences(task_id="watch") >> [ContinueFenceWatch(task_id="continue_watch"), EmptyOperator(task_id="done")]
+    # A second leaf, because `continue_watch` ends well: this one keeps the run of an alarm red.
+    WatchFences(task_id="watch", **WATCH_RETRIES) >> [
+        ContinueFenceWatch(task_id="continue_watch"),
+        EmptyOperator(task_id="done"),
+    ]
 
 
 def _build_control(mirror: str) -> None:
@@ -296,18 +299,20 @@ def _make_set_params() -> dict[str, Param]:
 
 ACTIONS: Final[Mapping[str, DagAction]] = MappingProxyType(
     {
-        "create": DagAction(build=_build_create, params=_make_create_params, is_singular=True, is_for_all=True),
+        "create": DagAction(build=_build_create, params=_make_create_params, max_active_runs=1, is_for_all=True),
         "replicate": DagAction(build=_build_replicate, params=data_plane_params),
         "watch": DagAction(
             build=_build_watch,
             target=TargetKind.MIRRORS,
             schedule="@hourly",
+            max_active_runs=2,  # one watches all the time, and a person's look beside it waits for no hour
             is_active_at_once=True,
             is_for_all=True,
         ),
         "sync": DagAction(
             build=_build_sync,
             target=TargetKind.MIRRORS,
+            max_active_runs=1,
             group=lambda mirror: _make_tasks(_SYNC, mirror),
         ),
         "parity": DagAction(
@@ -315,6 +320,7 @@ ACTIONS: Final[Mapping[str, DagAction]] = MappingProxyType(
             target=TargetKind.MIRRORS,
             params=_make_parity_params,
             schedule="@hourly",
+            max_active_runs=1,
             group=lambda mirror: _make_tasks(_PARITY, mirror),
         ),
         "receipts": DagAction(
@@ -322,12 +328,14 @@ ACTIONS: Final[Mapping[str, DagAction]] = MappingProxyType(
             target=TargetKind.MIRRORS,
             params=lambda: {"master": spark_master_param()},
             schedule="@daily",
+            max_active_runs=1,
             group=lambda mirror: _make_tasks(_RECEIPTS, mirror),
         ),
         "check": DagAction(
             build=_build_check,
             target=TargetKind.MIRRORS,
             schedule="@hourly",
+            max_active_runs=1,
             group=lambda mirror: _make_tasks(_CHECK, mirror),
         ),
         "drill": DagAction(
@@ -335,6 +343,7 @@ ACTIONS: Final[Mapping[str, DagAction]] = MappingProxyType(
             target=TargetKind.MIRRORS,
             params=_make_drill_params,
             schedule="@weekly",
+            max_active_runs=1,
             group=lambda mirror: _chain_drill(_make_tasks(_DRILL, mirror)),
         ),
         "control": DagAction(build=_build_control, params=_make_control_params),

@@ -129,7 +129,7 @@ def mirrorbook_dags(
             name,
             target,
             schedule=action.schedule if schedule is None else schedule,
-            max_active_runs=1 if action.may_be_scheduled or action.is_singular else max_active_runs or MAX_ACTIVE_RUNS,
+            max_active_runs=min(action.max_active_runs, max_active_runs or MAX_ACTIVE_RUNS),
             **({"dag_display_name": dag_display_name.format(action=name, name=target)} if dag_display_name else {}),
             tags=["mirrorbook", *(["runbook"] if action.is_runbook else []), *tags],
             default_args=_merge_default_args(action, default_args, own_settings),

@@ -107,40 +107,48 @@ def _fence_at_first_answer(mirrors: Sequence[str], seconds: float) -> None:
 class FenceTrigger(BaseTrigger):
     """Fires at alarms that are not known, or at its end, with the result of its last probe."""
 
-    def __init__(self, mirrors: list[str], known_alarms: list[str], seconds: float, watches_until_end: bool) -> None:
+    def __init__(self, mirrors: list[str], known_alarms: list[str], until_s: float | None) -> None:
         super().__init__()
         self.mirrors = mirrors
         self.known_alarms = known_alarms
-        self.seconds = seconds
-        self.watches_until_end = watches_until_end
-        """False: the trigger ends as soon as no source is silent."""
+        self.until_s = until_s
+        """By the wall clock, as schedules are, and the same after a restart; None: until no source is silent."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        fields = ("mirrors", "known_alarms", "seconds", "watches_until_end")
+        fields = ("mirrors", "known_alarms", "until_s")
         return f"{__name__}.{type(self).__name__}", {name: getattr(self, name) for name in fields}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         clock = SteadyClock()
-        end_s = clock() + self.seconds
+        end_s = clock() + (SINGLE_PROBE_TIMEOUT_S if self.until_s is None else self.until_s - time.time())
+        has_looked, defects = False, list[str]()
         while True:
+            is_unseen = False
             try:
                 found = await _THREADS.run(probe_watched, self.mirrors)
+                has_looked = True
             except MirrorError as error:
-                problem = f"{type(error).__name__}: {error}"
-                found = FenceProbeResult(lines=[problem]) if error.retryable else FenceProbeResult(alarms=[problem])
+                is_unseen, problem = error.retryable, f"{type(error).__name__}: {error}"
+                found = FenceProbeResult(lines=[problem]) if is_unseen else FenceProbeResult(alarms=[problem])
             except Exception as error:  # noqa: BLE001 - whatever this is, an old source may return in the hour
-                found = FenceProbeResult(alarms=[f"a defect of Mirrorbook: {format_error_location(error)}"])
+                found = FenceProbeResult(alarms=[_format_defect(error)])
             rest_s = min(PROBE_INTERVAL_S, end_s - clock())
-            new_alarms = [alarm for alarm in found.alarms if alarm not in self.known_alarms]
-            if new_alarms or rest_s <= 0 or not (self.watches_until_end or found.silent):
+            alarms = [*found.alarms, *defects, *(found.lines if rest_s <= 0 and not has_looked else ())]
+            new_alarms = [alarm for alarm in alarms if alarm not in self.known_alarms]
+            is_done = self.until_s is None and not (is_unseen or found.silent)
+            if new_alarms or rest_s <= 0 or is_done:
                 event = {"lines": found.lines, "alarms": new_alarms, "repeated_alarms": found.repeated_alarms}
                 yield TriggerEvent(event)
                 return
             waits = [_THREADS.run(_fence_at_first_answer, names, rest_s) for names in found.silent]
             done = await asyncio.gather(*waits or [asyncio.sleep(rest_s)], return_exceptions=True)
-            for outcome in done:
-                if isinstance(outcome, BaseException) and not isinstance(outcome, MirrorError):
-                    raise outcome  # the next probe reports a MirrorError that persists
+            # Of a MirrorError the next look tells, if it lasts.
+            errors = [one for one in done if isinstance(one, Exception) and not isinstance(one, MirrorError)]
+            defects = [_format_defect(error) for error in errors]
+
+
+def _format_defect(error: Exception) -> str:
+    return f"a defect of Mirrorbook: {format_error_location(error)}"
 
 
 class WatchFences(BaseOperator):
@@ -152,15 +160,11 @@ class WatchFences(BaseOperator):
     def execute(self, context: Context) -> None:
         run = context["dag_run"]
         known_alarms = (run.conf or {}).get(KNOWN_ALARMS_KEY)
-        watches_until_end = known_alarms is not None or run.run_type == "scheduled"
-        seconds = (
-            SCHEDULE_INTERVAL_S - time.time() % SCHEDULE_INTERVAL_S - _END_MARGIN_S
-            if watches_until_end
-            else SINGLE_PROBE_TIMEOUT_S
-        )
-        trigger = FenceTrigger(
-            [*(context["params"]["mirrors"] or ())], known_alarms or [], max(seconds, 0.0), watches_until_end
-        )
+        until_s: float | None = None
+        if known_alarms is not None or run.run_type == "scheduled":
+            now_s = time.time()
+            until_s = now_s - now_s % SCHEDULE_INTERVAL_S + SCHEDULE_INTERVAL_S - _END_MARGIN_S
+        trigger = FenceTrigger([*(context["params"]["mirrors"] or ())], known_alarms or [], until_s)
         self.defer(trigger=trigger, method_name="finish")
 
     def finish(self, context: Context, event: dict[str, Any]) -> None:

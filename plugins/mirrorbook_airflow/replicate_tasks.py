@@ -32,7 +32,7 @@ WATCH_RETRIES: Final[dict[str, Any]] = {
     "retry_delay": timedelta(seconds=15),
     "retry_exponential_backoff": True,
 }
-"""For a watch that finds the destination silent: minutes until its run is red, and the next one begins."""
+"""For a watch that finds the destination silent, or whose trigger broke: minutes until its run is red."""
 REFUSED_KEY: Final = "hopeless"
 """XCom of a watch that was refused."""
 INCIDENT_KEY: Final = "incident"

@@ -17,7 +17,7 @@ from mirror_core.decide.approval_rules import make_approval
 from mirror_core.decide.audit_log_check import RunConclusion
 from mirror_core.evidence.signed_bundle import verify_bundle
 from mirror_core.model.mirror import PartitionState
-from mirror_core.model.run import Run, RunState, StepState
+from mirror_core.model.run import Run, RunMode, RunState, StepState
 from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.state.approvals import find_approvals, record_approval
 from mirrorbook_tools.sandbox.credentials import CONTROL, DATA
@@ -102,6 +102,30 @@ def test_a_rejected_plan_is_a_red_run_and_leaves_the_source_writable(runbook: Ru
     assert not mirror.state.active_run(mirror.name)
     produce(runbook.pair.east, topic, 5, user="app")
     assert {status.state for status in mirror.statuses.values()} == {PartitionState.MIRRORING}
+
+
+def test_old_sources_are_watched_all_the_time_and_a_person_looks_beside_that(runbook: Runbook, tmp_path: Path) -> None:
+    airflow, dag = runbook.airflow, "mirror_watch"
+    mirror, topic = runbook.new_mirror(tmp_path)
+
+    def watching(run_type: str) -> list[str]:
+        runs = airflow.call("GET", f"/dags/{dag}/dagRuns?run_type={run_type}&state=running")["dag_runs"]
+        names = [run["dag_run_id"] for run in runs]
+        return [name for name in names if airflow.tasks(dag, name)["watch"] == "deferred"]
+
+    wait_until(lambda: watching("scheduled"), timeout_s=RUN_S, why="the watch of this hour has begun")
+    [scheduled] = watching("scheduled")
+    looked = airflow.trigger(dag, {"mirrors": [mirror.name]})
+    wait_until(lambda: airflow.run_state(dag, looked) == "success", timeout_s=RUN_S, why="a look has ended")
+    assert watching("scheduled") == [scheduled]
+
+    failover = mirror.failover
+    failover.drive(failover.begin(failover.plan(RunMode.PLANNED).hash).id)
+    produce(runbook.pair.east, topic, 1, user="admin")
+    wait_until(lambda: airflow.run_state(dag, scheduled) == "failed", timeout_s=RUN_S, why="an alarm has made it red")
+    assert airflow.tasks(dag, scheduled) == {"watch": "failed", "continue_watch": "success", "done": "upstream_failed"}
+    wait_until(lambda: watching("operator_triggered"), timeout_s=RUN_S, why="the next run watches on")
+    airflow.pause(dag)
 
 
 def test_a_question_that_is_marked_as_answered_or_whose_xcom_is_written_is_no_approval(

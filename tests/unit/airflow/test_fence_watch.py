@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,7 +57,7 @@ def test_each_silent_cluster_is_waited_for_and_a_look_follows(
     waited = list[list[str]]()
     monkeypatch.setattr(fence_watch, "_fence_at_first_answer", lambda names, seconds: waited.append(names))
     looks += [FenceProbeResult(lines=["orders: fenced"]), FenceProbeResult(silent=SILENT)]
-    assert fire(FenceTrigger([], [], 60.0, watches_until_end=False))["lines"] == ["orders: fenced"]
+    assert fire(FenceTrigger([], [], None))["lines"] == ["orders: fenced"]
     assert sorted(waited) == sorted(SILENT)
 
 
@@ -64,22 +65,45 @@ def test_an_alarm_fires_at_once_and_only_if_it_is_new(looks: list[FenceProbeResu
     repeated = {"orders": ["b"]}
     new = FenceProbeResult(alarms=["a", "b"], repeated_alarms=repeated)
     looks += [new, Unreachable("west is away"), FenceProbeResult(alarms=["a"])]
-    event = fire(FenceTrigger([], ["a"], 60.0, watches_until_end=True))
+    event = fire(FenceTrigger([], ["a"], time.time() + 60))
     assert (event["alarms"], event["repeated_alarms"]) == (["b"], repeated)
     looks.append(FenceProbeResult(alarms=["a"]))
-    assert fire(FenceTrigger([], ["a"], 0.0, watches_until_end=True))["alarms"] == [], "at its end"
+    assert fire(FenceTrigger([], ["a"], time.time() - 7200))["alarms"] == [], "a triggerer that was away"
 
 
 @pytest.mark.parametrize("error", [BadRequest("no such connection"), KeyError("conn")], ids=["mistake", "defect"])
 def test_an_error_is_red_and_the_watch_goes_on(looks: list[FenceProbeResult | Exception], error: Exception) -> None:
     """The next scheduled run is due in an hour at most: an old source may return long before."""
     looks.append(error)
-    context, event = context_of("scheduled"), fire(FenceTrigger([], [], 60.0, watches_until_end=True))
+    context, event = context_of("scheduled"), fire(FenceTrigger([], [], time.time() + 60))
     with pytest.raises(AirflowFailException, match=str(event["alarms"][0])[:20]):
         WatchFences(task_id="watch").finish(context, event)
     known = context["ti"].pushed[KNOWN_ALARMS_KEY]
     looks += [FenceProbeResult(alarms=["a source has written"]), error]
-    assert fire(FenceTrigger([], known, 60.0, watches_until_end=True))["alarms"] == ["a source has written"]
+    assert fire(FenceTrigger([], known, time.time() + 60))["alarms"] == ["a source has written"]
+
+
+def test_a_run_that_could_not_look_at_all_is_red(
+    looks: list[FenceProbeResult | Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks += [FenceProbeResult(), Unreachable("west is away")]
+    assert fire(FenceTrigger([], [], None))["alarms"] == [], "the second look came through"
+    monkeypatch.setattr(fence_watch, "SINGLE_PROBE_TIMEOUT_S", 0.0)
+    for until_s in (None, time.time()):
+        looks.append(Unreachable("west is away"))
+        assert "west is away" in fire(FenceTrigger([], [], until_s))["alarms"][0]
+
+
+def test_a_defect_while_a_silent_source_is_waited_for_is_an_alarm(
+    looks: list[FenceProbeResult | Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(names: list[str], seconds: float) -> None:
+        raise Unreachable("east is away") if names == ["clicks"] else KeyError("conn")
+
+    monkeypatch.setattr(fence_watch, "_fence_at_first_answer", fail)
+    looks += [FenceProbeResult(), FenceProbeResult(silent=SILENT)]
+    [alarm] = fire(FenceTrigger([], [], time.time() + 60))["alarms"]
+    assert "KeyError" in alarm
 
 
 def test_silent_clusters_hold_no_more_threads_than_there_are(
@@ -98,7 +122,7 @@ def test_silent_clusters_hold_no_more_threads_than_there_are(
 
     monkeypatch.setattr(fence_watch, "_fence_at_first_answer", wait)
     looks += [FenceProbeResult(), FenceProbeResult(silent=[[f"m{number}"] for number in range(16)])]
-    fire(FenceTrigger([], [], 60.0, watches_until_end=False))
+    fire(FenceTrigger([], [], None))
     assert most == 8
 
 
@@ -123,9 +147,11 @@ def test_a_run_that_a_person_asked_for_looks_once(
         WatchFences(task_id="watch").execute(context_of(run_type, conf))
     trigger = deferred.value.trigger
     assert isinstance(trigger, FenceTrigger)
-    assert trigger.watches_until_end is watches_until_end
+    assert (trigger.until_s is not None) is watches_until_end
     assert FenceTrigger(**trigger.serialize()[1]).serialize() == trigger.serialize()
-    assert trigger.seconds <= 3600
+    if trigger.until_s is not None:
+        assert trigger.until_s % 3600 == 3570, "half a minute before the next one"
+        assert -30 <= trigger.until_s - time.time() <= 3570
 
 
 def test_an_alarm_is_red_and_the_next_run_knows_it() -> None:
