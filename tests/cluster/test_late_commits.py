@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -83,11 +83,12 @@ def test_whoever_slept_through_a_promotion_commits_nothing(
         self: GroupOffsetsClient,
         wanted: Mapping[str, OffsetsToCommit],
         epochs: Mapping[LogPosition, int] = MappingProxyType({}),
+        share_groups: Collection[str] = (),
     ) -> dict[str, dict[Partition, str]]:
         if not passed:
             passed.append(deny_offset_commits(mirrored.link.mirror, log, west))
             assert commit_offsets(west, group, {partition: (Offset(15), "final")}) == {}
-        return awake(self, wanted, epochs)
+        return awake(self, wanted, epochs, share_groups)
 
     monkeypatch.setattr(GroupOffsetsClient, "commit", asleep)
     waiting = PendingOffsetCommits()

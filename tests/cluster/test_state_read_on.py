@@ -227,10 +227,10 @@ def test_nobody_writes_on_in_a_state_topic_that_was_created_anew(desk: Desk) -> 
         with as_admin(desk.pair.west) as client:
             delete_topics(client, [desk.topic])
             create_topics(client, [NewTopic(name=desk.topic, partitions=1, replication_factor=1, configs={})])
-        with pytest.raises(RemoteFault, match="was created anew"):
+        with pytest.raises(RemoteFault, match="was recreated, or lost its end"):
             owner.put(lease(2))
         assert desk.read()[0].leases == {}
-        with pytest.raises(RemoteFault, match="was created anew"):
+        with pytest.raises(RemoteFault, match="was recreated, or lost its end"):
             owner.put(lease(3))
     with desk.writer() as next_owner:
         next_owner.put(lease(4))

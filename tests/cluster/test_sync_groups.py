@@ -352,9 +352,12 @@ def test_a_group_whose_commit_no_coordinator_takes_holds_up_no_other(
     commit_all = GroupOffsetsClient.commit
 
     def commit_without_one(
-        client: GroupOffsetsClient, offsets: Mapping[str, OffsetsToCommit], epochs: Mapping[LogPosition, int]
+        client: GroupOffsetsClient,
+        offsets: Mapping[str, OffsetsToCommit],
+        epochs: Mapping[LogPosition, int],
+        share_groups: Collection[str],
     ) -> dict[str, dict[Partition, str]]:
-        return commit_all(client, {name: row for name, row in offsets.items() if name != ill}, epochs)
+        return commit_all(client, {name: row for name, row in offsets.items() if name != ill}, epochs, share_groups)
 
     monkeypatch.setattr(GroupOffsetsClient, "commit", commit_without_one)
     defaults = ClusterClient.__init__.__kwdefaults__

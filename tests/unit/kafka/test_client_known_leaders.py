@@ -43,8 +43,8 @@ def found(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, answers: dict[int, 
     )
 
 
-def row(partition: Partition) -> tuple[Partition, ErrorCode, Offset]:
-    return partition, ErrorCode.none, Offset(7)
+def row(partition: Partition) -> tuple[Partition, ErrorCode, Offset, int]:
+    return partition, ErrorCode.none, Offset(7), 3
 
 
 def test_a_partition_that_was_leaderless_is_asked_for_anew(monkeypatch: pytest.MonkeyPatch) -> None:

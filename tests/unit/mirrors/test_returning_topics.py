@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from mirror_core.kafka.client import TopicMetadata
+from mirror_core.kafka.topics import TopicConfigs
 from mirror_core.mirrors import mirror_change
 from mirror_core.model.errors import Refused, RemoteFault, SettingRefused
 from mirror_core.model.sync_state import DriftRow
 from mirror_core.state.state_records import State
-from mirror_core.sync import mirror_topics
+from mirror_core.sync import mirror_topics, topic_compaction
 from tests.support.cluster_names import LINK
 
 TOPICS = {"orders": TopicMetadata("orders", "3" * 32, False, {}, 1, 1)}
@@ -22,7 +23,7 @@ to_change_rows = mirror_topics.to_change_rows
 
 def restore(monkeypatch: pytest.MonkeyPatch, refused: dict[str, RemoteFault]) -> list[Any]:
     """What is recorded for promotion. Rows say in other words that a setting was refused."""
-    configs = {"orders": SimpleNamespace(overrides={"retention.ms": "86400000"}, effective={})}
+    configs = {"orders": TopicConfigs({"retention.ms": "86400000"}, {})}
 
     def to_reworded_rows(*told: Any, **more: Any) -> list[DriftRow]:
         return [replace_reason(row) for row in to_change_rows(*told, **more)]
@@ -32,6 +33,8 @@ def restore(monkeypatch: pytest.MonkeyPatch, refused: dict[str, RemoteFault]) ->
     monkeypatch.setattr(mirror_topics, "describe_visible_configs", lambda *told: (configs, {}))
     monkeypatch.setattr(mirror_topics, "list_known_settings", lambda *told: frozenset())
     monkeypatch.setattr(mirror_topics, "find_lagging_topics", lambda *told: frozenset())
+    monkeypatch.setattr(mirror_topics, "fetch_default_configs", lambda *told: {})
+    monkeypatch.setattr(topic_compaction, "read_broker_time_ms", lambda *told: 1_000)
     monkeypatch.setattr(
         mirror_topics, "apply_config_changes", lambda client, changes, *, validate_only: {"orders": refused}
     )
