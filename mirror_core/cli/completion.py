@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirror_core.kafka.config import Config, find_config, load_config
+from mirror_core.model.config_sections import format_source_set
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.run import list_newest_first
 from mirror_core.model.timing import TIMEOUTS
@@ -26,7 +27,7 @@ def complete_clusters(ctx: Any, incomplete: str) -> list[str]:
 
 
 def complete_sets(ctx: Any, incomplete: str) -> list[str]:
-    return _complete_from(lambda config: config.sets, ctx, incomplete)
+    return _complete_from(lambda config: [*config.sets, *map(format_source_set, config.clusters)], ctx, incomplete)
 
 
 def complete_mirrors(ctx: Any, incomplete: str) -> list[str]:

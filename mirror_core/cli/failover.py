@@ -66,7 +66,7 @@ from mirror_core.decide.approval_rules import explain_unseen_approval, must_conf
 from mirror_core.decide.certificate_coverage import check_as_copied
 from mirror_core.decide.run_result import decide_run_result
 from mirror_core.model.errors import BadRequest, Refused
-from mirror_core.model.json_documents import JsonDocument, prints_json
+from mirror_core.model.json_documents import FindingDocument, JsonDocument, prints_json, to_finding_documents
 from mirror_core.model.run import RunKind, RunMode, shorten_hash
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.run_outcome import read_run_outcome
@@ -77,7 +77,9 @@ SetModeOption = Annotated[RunMode, typer.Option("--mode", help="planned: the sou
 SetArgument = Annotated[
     str,
     typer.Argument(
-        metavar="SET", help="A set of mirrors, from section `sets:`.", autocompletion=completion.complete_sets
+        metavar="SET",
+        help="A set of mirrors, from section `sets:`; or all-from-CLUSTER: all mirrors from that cluster.",
+        autocompletion=completion.complete_sets,
     ),
 ]
 
@@ -91,6 +93,8 @@ class SetPlansDocument(JsonDocument, frozen=True, kw_only=True):
     plans: tuple[PlanDocument, ...]
     refused: tuple[str, ...]
     """Why they may not run."""
+    left_out: tuple[FindingDocument, ...]
+    """What is no part of it, and why, where the set is all mirrors from a cluster."""
 
 
 class SetRunsDocument(JsonDocument, frozen=True, kw_only=True):
@@ -249,10 +253,15 @@ def _make_set_failover(
 def _print_set_plan(name: str, set_failover: SetFailover, set_plan: SetPlan, *, as_json: bool) -> None:
     if as_json:
         plans = tuple(to_plan_document(decision.plan, decision.reasons) for decision in set_plan.decisions.values())
-        print_json(SetPlansDocument(set=name, hash=set_plan.hash, plans=plans, refused=set_plan.reasons))
+        left_out = to_finding_documents(set_failover.mirror_set.left_out)
+        print_json(
+            SetPlansDocument(set=name, hash=set_plan.hash, plans=plans, refused=set_plan.reasons, left_out=left_out)
+        )
         return
     for mirror, decision in set_plan.decisions.items():
         print_plan(decision.plan, set_failover.get_link(mirror).mirror, decision.reasons, as_json=False)
+    for finding in set_failover.mirror_set.left_out:
+        print_line(f"warning: {finding}")
     print_line(f"hash of all plans of set {name}: {set_plan.hash}")
 
 

@@ -15,10 +15,26 @@ from types import MappingProxyType
 from typing import Final
 
 from mirror_core.decide.clock_skew import MAX_CLOCK_SKEW_MS
-from mirror_core.decide.steps import find_no_return_step, list_standstill_steps, list_step_names, list_undisturbed_steps
+from mirror_core.decide.steps import (
+    WriteLocation,
+    find_no_return_step,
+    list_standstill_steps,
+    list_step_names,
+    list_undisturbed_steps,
+)
+from mirror_core.decide.write_access import WriteAccess
 from mirror_core.model.config_sections import MirrorSet, SetOrder
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Plan, Run, RunKind, RunMode, RunState, StepRecord, StepState
+from mirror_core.model.run import (
+    Plan,
+    Run,
+    RunKind,
+    RunMode,
+    RunState,
+    StepRecord,
+    StepState,
+    find_last_begun,
+)
 
 
 class RunPhase(StrEnum):
@@ -142,6 +158,26 @@ def find_run_phase(run: Run, steps: Iterable[StepRecord], *, is_past_no_return: 
 
 def parse_set_name(part_of: str) -> str:
     return part_of.rpartition("-")[0].rpartition("-")[0]
+
+
+def select_mirrors_from(
+    set_name: str, accesses: Mapping[MirrorName, WriteAccess | None], runs: Iterable[Run]
+) -> tuple[MirrorName, ...]:
+    """Select of one cluster's mirrors those that have not failed over, and those of the set's failover that goes on.
+
+    When all have failed over: those of its last failover, which may be asked what became of it.
+    """
+    to_move = {
+        mirror
+        for mirror, access in accesses.items()
+        if access is None or access.writes is not WriteLocation.DESTINATION
+    }
+    set_runs = [run for run in runs if parse_set_name(run.set_run) == set_name]
+    newest = find_last_begun(set_runs)
+    newest_runs = [run for run in set_runs if newest is not None and run.set_run == newest.set_run]
+    if not to_move or any(run.ended_ms is None for run in newest_runs):
+        to_move |= {run.plan.mirror for run in newest_runs} & accesses.keys()
+    return tuple(sorted(to_move))
 
 
 def find_next_mirror(mirror: MirrorName, mirror_set: MirrorSet) -> MirrorName | None:

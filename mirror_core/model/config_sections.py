@@ -8,9 +8,10 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.findings import Finding
 from mirror_core.model.hooks import Hook, parse_command_hook, parse_hooks
 from mirror_core.model.name_patterns import compile_name_pattern
-from mirror_core.model.names import MirrorName, get_base_name
+from mirror_core.model.names import ClusterName, MirrorName, get_base_name
 from mirror_core.model.text import format_suggestion, parse_duration_ms
 
 OWNER_KEY: Final = "owner"
@@ -118,6 +119,16 @@ class MirrorSet:
     name: str
     mirrors: tuple[MirrorName, ...]
     order: SetOrder = SetOrder.SIDE_BY_SIDE
+    left_out: tuple[Finding, ...] = ()
+    """What is no part of a set of all mirrors, and why."""
+
+
+ALL_FROM_PREFIX: Final = "all-from-"
+"""Before a cluster's name: the set of all mirrors from it. Nobody writes that one down."""
+
+
+def format_source_set(cluster: ClusterName) -> str:
+    return f"{ALL_FROM_PREFIX}{cluster}"
 
 
 def parse_sets(location: str, section: object) -> dict[str, MirrorSet]:
@@ -128,6 +139,10 @@ def parse_sets(location: str, section: object) -> dict[str, MirrorSet]:
 
 
 def _parse_set(location: str, name: str, raw: object) -> MirrorSet:
+    if name.startswith(ALL_FROM_PREFIX):
+        raise BadRequest(
+            f"{location}: {ALL_FROM_PREFIX}CLUSTER is the set of all mirrors from a cluster; choose another name"
+        )
     if not isinstance(raw, dict) or raw.keys() - {"mirrors", "order"}:
         raise BadRequest(f"{location}: must be a mapping with `mirrors` and, if you like, `order`")
     mirrors, order = raw.get("mirrors"), raw.get("order", SetOrder.SIDE_BY_SIDE)

@@ -29,6 +29,7 @@ from mirror_core.decide.approval_rules import (
     explain_used_approvals,
     select_valid_approvals,
 )
+from mirror_core.decide.drills import is_drill_mirror
 from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.set_schedule import (
     PAST_NO_RETURN_PHASES,
@@ -41,13 +42,16 @@ from mirror_core.decide.set_schedule import (
     find_run_phase,
     is_undisturbed,
     parse_set_name,
+    select_mirrors_from,
 )
 from mirror_core.decide.source_probe import format_waiting_run
 from mirror_core.decide.steps import find_no_return_step, list_step_names, list_undisturbed_steps
+from mirror_core.decide.write_access import OperatorAction
 from mirror_core.evidence.run_report import SET_PAGE, SetPageMirror, write_set_page
 from mirror_core.kafka.config import Config
-from mirror_core.model.config_sections import MirrorSet
+from mirror_core.model.config_sections import MirrorSet, format_source_set
 from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, Refused
+from mirror_core.model.findings import Finding
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import (
     Approval,
@@ -65,9 +69,9 @@ from mirror_core.model.timing import now_ms
 from mirror_core.runbook.conductor import SetMembership, process_caches
 from mirror_core.runbook.evidence_bundle import copy_page_or_report
 from mirror_core.runbook.failover_conductor import Failover
-from mirror_core.runbook.run_outcome import is_awaiting_confirmation
+from mirror_core.runbook.run_outcome import find_recorded_access, is_awaiting_confirmation
 from mirror_core.state.approvals import find_approvals
-from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.mirror_link import MirrorLink, read_states
 from mirror_core.state.point_of_no_return import is_past_no_return
 from mirror_core.state.state_records import State
 from mirror_core.state.state_topic import read_state
@@ -179,10 +183,39 @@ class MemberRun:
 
 
 def find_set(config: Config, name: str) -> MirrorSet:
+    """One that the configuration lists, or that of all mirrors from a cluster, by what the other clusters record."""
+    sources = {format_source_set(cluster): cluster for cluster in config.clusters}
+    if name in sources:
+        return _find_source_set(config, name, sources[name])
     if name not in config.sets:
-        known_sets = ", ".join(sorted(config.sets)) or "none"
-        raise BadRequest(f"unknown set {name!r}: section `sets:` of {config.path} has {known_sets}")
+        known_sets = ", ".join(sorted({*config.sets, *sources}))
+        raise BadRequest(f"unknown set {name!r}: section `sets:` of {config.path}, and its clusters, give {known_sets}")
     return config.sets[name]
+
+
+def _find_source_set(config: Config, name: str, source: ClusterName) -> MirrorSet:
+    results = dict(read_states(config))
+    states = {cluster: state for cluster, state in results.items() if not isinstance(state, MirrorError)}
+    recorded = [
+        mirror
+        for cluster, state in states.items()
+        for mirror in state.mirrors.values()
+        if (mirror.source, mirror.destination) == (source, cluster) and not is_drill_mirror(mirror)
+    ]
+    accesses = {mirror.name: find_recorded_access(mirror, states) for mirror in recorded}
+    stopped = {
+        mirror for mirror, access in accesses.items() if access is not None and access.action is OperatorAction.START
+    }
+    runs = [run for state in states.values() for run in state.runs.values()]
+    mirrors = select_mirrors_from(name, {m: access for m, access in accesses.items() if m not in stopped}, runs)
+    silent = sorted(results.keys() - states.keys() - {source})
+    left_out = (
+        *(Finding("mirrors_to_cluster_unknown", cluster, source=source) for cluster in silent),
+        *(Finding("mirror_stopped_left_out", mirror) for mirror in sorted(stopped - set(mirrors))),
+    )
+    if not mirrors:
+        raise BadRequest(f"no mirror from {source} has anything to fail over{format_items(left_out)}")
+    return MirrorSet(name, mirrors, left_out=left_out)
 
 
 _STEPS_BEFORE_NO_RETURN: Final = list_step_names(RunKind.FAILOVER)[

@@ -19,7 +19,7 @@ import yaml
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from mirror_core.model.config_sections import AUTHORIZER_KEYS, parse_mirror_sections, parse_sets
+from mirror_core.model.config_sections import ALL_FROM_PREFIX, AUTHORIZER_KEYS, parse_mirror_sections, parse_sets
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.names import MirrorName
 from mirror_core.model.text import format_suggestion
@@ -230,7 +230,8 @@ def find_owners(params: Mapping[str, Any]) -> dict[str, str]:
     chosen = [params["mirror"]] if params.get("mirror") else [*(params.get("mirrors") or ())]
     if params.get("set"):
         mirror_set = parse_sets("mirrors.yaml: sets", document.get("sets", {})).get(params["set"])
-        chosen = [*mirror_set.mirrors] if mirror_set else []
+        all_known = [*sections.owners] if params["set"].startswith(ALL_FROM_PREFIX) else []
+        chosen = [*mirror_set.mirrors] if mirror_set else all_known
     elif not chosen:
         chosen = [*sections.owners]
     return {name: owner for name in chosen if (owner := sections.get_owner(MirrorName(name)))}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from mirror_core.decide.drills import FORECAST_KEYS
@@ -16,6 +16,9 @@ from mirror_core.decide.steps import list_standstill_steps
 from mirror_core.model.figures import FigureKey, Figures, format_figures, format_value, list_figure_rows
 from mirror_core.model.run import Plan, Run, RunKind, StepEvidence, StepRecord, shorten_hash
 from mirror_core.model.text import escape_invisible
+
+if TYPE_CHECKING:
+    from mirror_core.model.config_sections import MirrorSet
 
 MAX_PARTITIONS: Final = 50
 MAX_GROUPS: Final = 20
@@ -32,13 +35,14 @@ _LIST: Final = re.compile(r"(?:[-+=]|\d+(?=[.)]))")
 _LINK: Final = re.compile(r"://|www\.|@", re.IGNORECASE)
 
 
-def format_set_plans(name: str, order: str, joint_hash: str, plans: Sequence[Plan]) -> str:
+def format_set_plans(mirror_set: MirrorSet, joint_hash: str, plans: Sequence[Plan]) -> str:
     mirrors = ", ".join(_format_code(plan.mirror) for plan in plans)
     head = (
-        f"**Fail over set {_format_code(name)}**, {order.replace('_', ' ')}: {mirrors}. All plans together are "
-        f"**{shorten_hash(joint_hash)}**: approving approves exactly these; when the state of one of them has changed, "
-        "none is run. Rejecting them leaves everything as it is."
+        f"**Fail over set {_format_code(mirror_set.name)}**, {mirror_set.order.replace('_', ' ')}: {mirrors}. All "
+        f"plans together are **{shorten_hash(joint_hash)}**: approving approves exactly these; when the state of one "
+        "of them has changed, none is run. Rejecting them leaves everything as it is."
     )
+    head = "\n\n".join([head, *_format_bullets("Left out", mirror_set.left_out)])
     return "\n\n---\n\n".join([head, *(format_plan(plan, share=len(plans)) for plan in plans)])
 
 

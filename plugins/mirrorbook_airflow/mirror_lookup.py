@@ -148,7 +148,7 @@ def _list_recorded_mirrors() -> Iterator[tuple[State, Mirror]]:
 
 
 def find_set(name: str) -> MirrorSet:
-    """The mirrors that `mirrors.yaml` names so."""
+    """The mirrors that `mirrors.yaml` names so, or all from a cluster."""
     from mirror_core.runbook.set_failover import find_set
     from mirror_core.state.mirror_link import load_clusters
 

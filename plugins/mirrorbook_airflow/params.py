@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.configuration import conf
 from airflow.sdk import Param
 
+from mirror_core.model.config_sections import format_source_set
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.names import ClusterName
 from mirror_core.model.run import FailbackStrategy
 from mirrorbook_airflow.airflow_variables import list_form_clusters, list_form_mirrors, list_form_sets
 
@@ -43,7 +45,8 @@ def mirror_list_param(description: str) -> Param:
 
 def set_param(description: str) -> Param:
     """The name of a set of mirrors."""
-    return Param(type="string", minLength=1, description_md=description, **_make_examples(list_form_sets()))
+    names = [*list_form_sets(), *(format_source_set(ClusterName(cluster)) for cluster in list_form_clusters())]
+    return Param(type="string", minLength=1, description_md=description, **_make_examples(names))
 
 
 def cluster_param(description: str) -> Param:

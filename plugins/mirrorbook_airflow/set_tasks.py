@@ -103,7 +103,7 @@ class PlanSet(SetOperator):
             failover = self.make_set_failover(context)
             set_decision = failover.decide()
             plans = [decision.plan for decision in set_decision.decisions.values()]
-            body = format_set_plans(self.set_name, str(failover.mirror_set.order), set_decision.hash, plans)
+            body = format_set_plans(failover.mirror_set, set_decision.hash, plans)
             if set_decision.reasons:
                 self.log.info("%s", body)
                 raise Refused(f"failover of set {self.set_name}", set_decision.reasons)

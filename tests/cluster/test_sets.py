@@ -6,6 +6,7 @@ The main cases run always; the others are drills, for their number.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,11 @@ import yaml
 
 from mirror_core.dataplane.task_runner import LocalCopy, RecordTrimmed
 from mirror_core.decide.steps import list_step_names
+from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import mirror_commands
+from mirror_core.mirrors.creation import create_mirror
 from mirror_core.model.config_sections import MirrorSet, SetOrder
-from mirror_core.model.errors import LostOwnership, MirrorError, Refused
+from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, Refused
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord
@@ -27,7 +30,7 @@ from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.fence_recheck import PromotionProbe
 from mirror_core.runbook.planned_steps import PlannedSteps
 from mirror_core.runbook.run_services import InProcessCopy
-from mirror_core.runbook.set_failover import SetFailed, SetFailover
+from mirror_core.runbook.set_failover import SetFailed, SetFailover, find_set
 from mirror_core.state import run_heartbeat
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.writer import StateWriter, make_control_id
@@ -121,6 +124,72 @@ def test_two_mirrors_are_moved_side_by_side_by_one_command(desk: Desk, both: tup
     planned = desk.run("failover", "plan-set", SET, "--json")
     assert planned.code == 3
     assert [plan["mirror"] for plan in json.loads(planned.out)["plans"]] == [one.name for one in both]
+
+
+def of_cluster(desk: Desk, pair: Pair, tmp_path: Path, count: int) -> tuple[str, list[Mirrored]]:
+    """East under a name of its own, as the source of these mirrors only, and of one that is stopped."""
+    source = "apps-" + secrets.token_hex(4)
+    document = yaml.safe_load(desk.config.read_text(encoding="utf-8"))
+    document["clusters"][source] = document["clusters"]["east"]
+    desk.config.write_text(yaml.safe_dump(document), encoding="utf-8")
+    config, made = load_config(desk.config), list[Mirrored]()
+    for _ in range(count + 1):
+        topic = app_topic(pair)
+        produce(pair.east, topic, 20)
+        name = MirrorName("m-" + secrets.token_hex(4))
+        create_mirror(config, name, source=source, destination="west", topics=(topic,))
+        made.append(Mirrored(pair, config, name, tmp_path))
+        mirror_commands.start_mirror(made[-1].link)
+        made[-1].copy()
+    mirror_commands.stop_mirror(made[-1].link)
+    return source, made
+
+
+def test_all_mirrors_from_a_cluster_move_as_one_and_a_killed_move_goes_on(
+    desk: Desk, pair: Pair, tmp_path: Path
+) -> None:
+    source, (first, second, stopped) = of_cluster(desk, pair, tmp_path, 2)
+    name = f"all-from-{source}"
+    planned = desk.run("failover", "plan-set", name, "--json")
+    assert planned.code == 0, planned
+    document = json.loads(planned.out)
+    assert [plan["mirror"] for plan in document["plans"]] == sorted([first.name, second.name])
+    assert [(left["code"], left["subject"]) for left in document["left_out"]] == [
+        ("mirror_stopped_left_out", stopped.name)
+    ]
+    conductors = _conductors(first, second)
+    several = SetFailover(find_set(first.config, name), conductors, print_line=print)
+    attempt = begin(several)
+    several.prove(attempt)
+    [run] = [run for run in runs_of(first) if run.set_run == attempt]
+    first.failover.drive(run.id)  # and its process is killed: one has moved, the other one has not
+
+    said = desk.run("failover", "run-set", name, "--runner", "local", "--yes")
+
+    assert said.code == 0, said
+    assert f"{attempt} has not ended: " in said.out
+    for one in (first, second):
+        moved(one)
+    assert stopped.state.active_run(stopped.name) is None
+    assert not denied(pair.east, topic_of(stopped))
+    assert set(find_set(first.config, name).mirrors) == {first.name, second.name}, "it can be asked what became of it"
+    again = desk.run("failover", "run-set", name, "--runner", "local", "--yes")
+    assert again.code == Refused.exit_code, again
+    assert {run.set_run for run in runs_of(first, second)} == {attempt}
+
+
+def test_mirrors_towards_a_silent_cluster_are_named_where_all_of_a_cluster_are_meant(
+    desk: Desk, pair: Pair, tmp_path: Path
+) -> None:
+    source, (only, _stopped) = of_cluster(desk, pair, tmp_path, 1)
+    desk.change("north", bootstrap_servers="127.0.0.1:1")
+    planned = desk.run("failover", "plan-set", f"all-from-{source}", "--json")
+    assert planned.code == 0, planned
+    document = json.loads(planned.out)
+    assert [plan["mirror"] for plan in document["plans"]] == [only.name]
+    assert ("mirrors_to_cluster_unknown", "north") in [(left["code"], left["subject"]) for left in document["left_out"]]
+    nothing = desk.run("failover", "plan-set", "all-from-north")
+    assert nothing.code == BadRequest.exit_code, nothing
 
 
 @pytest.mark.slow

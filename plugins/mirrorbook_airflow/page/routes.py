@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR
 from mirror_core.evidence.run_report import SET_PAGE
 from mirror_core.mirrors.runbook_content import collect_runbook
+from mirror_core.model.config_sections import format_source_set
 from mirror_core.model.names import MirrorName
 from mirror_core.model.timing import now_ms
 from mirrorbook_airflow.hooks import get_home_folder
@@ -197,7 +198,7 @@ def _render_mirror(name: str, page: int, topics: int, user: Any, base: str) -> s
     sets = [mirror_set.name for mirror_set in clusters.sets or () if name in mirror_set.mirrors]
     trouble = {"trouble": clusters.error, "past": history.error if history else ""}
     panels = {"reports": _report_poller.get_newest(name), "sets": sets, **trouble}
-    pending = list_pending_approvals(name, sets)
+    pending = list_pending_approvals(name, [*sets, format_source_set(recorded_mirror.source)])
     return render("mirror", view=view, actions=buttons, pending=pending, **panels, base=base, root=f"{base}{PREFIX}")
 
 

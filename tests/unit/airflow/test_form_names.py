@@ -101,7 +101,12 @@ def test_whoever_reads_all_states_notes_the_names_that_forms_offer(
     answering(west=State(mirrors={one.name: one for one in (ORDERS, LEFT)}), south=Unreachable("it is silent"))
     mirror_lookup.list_started_mirrors()
     assert stored.names == {"mirrors": {"south": [], "west": ["orders"]}, "sets": ["shop"]}
-    assert offered() == {"mirror": ["orders"], "mirrors": ["orders"], "set": ["shop"], "cluster": ["east", "west"]}
+    assert offered() == {
+        "mirror": ["orders"],
+        "mirrors": ["orders"],
+        "set": ["shop", "all-from-east", "all-from-west"],
+        "cluster": ["east", "west"],
+    }
     mirror_lookup.list_watched_links(())
     assert len(stored.written) == 1, "written only when something has changed"
 
@@ -156,7 +161,7 @@ def test_where_nothing_is_known_names_are_typed(stored: Stored) -> None:
 @pytest.mark.parametrize("text", ["no JSON", "[]", '{"mirrors": ["a"]}', '{"mirrors": {"west": [1]}, "sets": 2}'])
 def test_a_variable_that_a_person_has_spoilt_offers_nothing_and_is_written_anew(stored: Stored, text: str) -> None:
     stored.values[FORM_NAMES_VARIABLE] = text
-    assert offered() == {**NOTHING, "cluster": ["east", "west"]}
+    assert offered() == {**NOTHING, "set": ["all-from-east", "all-from-west"], "cluster": ["east", "west"]}
     airflow_variables.add_form_mirror("orders", "west")
     assert offered()["mirror"] == ["orders"]
 

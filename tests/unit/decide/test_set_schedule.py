@@ -22,8 +22,10 @@ from mirror_core.decide.set_schedule import (
     find_next_mirror,
     find_run_phase,
     measure_set_standstill_s,
+    select_mirrors_from,
 )
-from mirror_core.decide.steps import list_step_names, list_undisturbed_steps
+from mirror_core.decide.steps import WriteLocation, list_step_names, list_undisturbed_steps
+from mirror_core.decide.write_access import OperatorAction, WriteAccess
 from mirror_core.evidence.run_report import SetPageMirror, write_set_page
 from mirror_core.kafka.config import load_config
 from mirror_core.model.config_sections import MirrorSet, SetOrder
@@ -145,6 +147,49 @@ def run(mirror: MirrorName = A, state: RunState = RunState.RUNNING, value: str =
         id=f"{mirror}-failover-1", number=1, plan=plan, plan_hash=plan.hash, state=state, started_by="ann@desk",
         started_ms=1, desired=DesiredState.STARTED, conducted_by="ann@desk", approved_by="ann@desk", set_run="shop-1",
     )  # fmt: skip
+
+
+C = MirrorName("refunds")
+AT_SOURCE = WriteAccess(writes=WriteLocation.SOURCE, cluster=None, action=OperatorAction.NOTHING, run=None)
+MOVED = WriteAccess(writes=WriteLocation.DESTINATION, cluster=None, action=OperatorAction.PLAN_FAILBACK, run=None)
+
+
+def of_attempt(attempt: str, number: int, *mirrors: MirrorName, open_: Sequence[MirrorName] = ()) -> list[Run]:
+    return [
+        replace(
+            run(mirror),
+            id=f"{mirror}-{number}",
+            number=number,
+            set_run=attempt,
+            ended_ms=None if mirror in open_ else 9,
+        )
+        for mirror in mirrors
+    ]
+
+
+@pytest.mark.parametrize(
+    ("accesses", "runs", "mirrors"),
+    [
+        ({B: AT_SOURCE, A: AT_SOURCE}, [], (A, B)),
+        ({A: AT_SOURCE, B: MOVED}, [], (A,)),
+        ({A: None, B: MOVED}, [], (A,)),
+        ({A: AT_SOURCE, B: MOVED}, of_attempt("east-1-ab", 1, A, B, open_=[A]), (A, B)),
+        ({A: AT_SOURCE, B: MOVED, C: MOVED}, of_attempt("east-1-ab", 1, A, B), (A,)),
+        ({A: MOVED, B: MOVED, C: MOVED}, of_attempt("east-1-ab", 1, A, B), (A, B)),
+        ({A: MOVED, B: MOVED}, [*of_attempt("east-1-ab", 1, A, B), *of_attempt("east-2-cd", 2, B)], (B,)),
+        ({A: MOVED, B: AT_SOURCE}, of_attempt("shop-1-ab", 1, A, B, open_=[B]), (B,)),
+        ({A: MOVED}, of_attempt("east-1-ab", 1, A, B), (A,)),
+        ({A: MOVED}, [], ()),
+    ],
+    ids=[
+        "all", "one moved", "not readable", "goes on", "ended, another stays", "all moved", "newest attempt",
+        "another set's", "deleted since", "none",
+    ],
+)  # fmt: skip
+def test_a_set_of_a_cluster_has_what_is_still_there_and_what_its_failover_has_begun(
+    accesses: dict[MirrorName, WriteAccess | None], runs: list[Run], mirrors: tuple[MirrorName, ...]
+) -> None:
+    assert select_mirrors_from("east", accesses, runs) == mirrors
 
 
 def taken(until: str | None, last: StepState = StepState.DONE) -> list[StepRecord]:
