@@ -94,7 +94,7 @@ class FailbackSnapshot:
     allowed_strategies: AllowedStrategies = field(default_factory=AllowedStrategies)
     pending_fence: PendingFence | None = None
     never_copied_topics: tuple[str, ...] = ()
-    unwatched_warning: str = ""
+    watcher_alarms: tuple[Finding, ...] = ()
     owner: str = ""
     new_primary_authorizer: AuthorizerConfig = KAFKA_AUTHORIZER
     sibling_mirrors: tuple[tuple[Mirror, frozenset[str]], ...] = ()
@@ -295,8 +295,7 @@ def _list_warnings(snapshot: FailbackSnapshot) -> Iterator[Finding]:
     mirror, old_source, source = snapshot.mirror, snapshot.old_source, snapshot.mirror.source
     if staying := _list_staying_topics(snapshot):
         yield Finding("topics_stay", source, topics=staying)
-    if snapshot.unwatched_warning:
-        yield Finding("mirror_unwatched", mirror.name, reason=snapshot.unwatched_warning)
+    yield from snapshot.watcher_alarms
     if isinstance(old_source, UnseenCluster):
         return
     yield from warn_pending_fence(snapshot.pending_fence, snapshot.active_runs)
@@ -383,8 +382,8 @@ def _list_figures(snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackS
         yield FigureKey.FENCE_SINCE_MS, fence.since_ms if fence.applied_at_ms is None else fence.applied_at_ms
         if fence.by_command:
             yield FigureKey.FENCE_BY_COMMAND, True
-        if fence.problem:
-            yield FigureKey.FENCE_PROBLEM, fence.problem
+        if fence.trouble is not None:
+            yield FigureKey.FENCE_PROBLEM, str(fence.trouble)
         late_offsets = count_offsets(find_late_ranges(fence, snapshot.statuses))
         yield FigureKey.ACCEPTED_BEFORE_FENCE_OFFSETS, late_offsets
     yield FigureKey.PARTITIONS, len(snapshot.statuses)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot, join_limited
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, LiftedDenial, Resource
-from mirror_core.model.config_sections import AuthorizerConfig, AuthorizerKind
+from mirror_core.model.config_sections import AuthorizerConfig
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import DRILL_PREFIX, ClusterName, MirrorName, get_both_directions
@@ -58,12 +58,6 @@ def warn_foreign_authorizers(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     if has_fence_command and snapshot.mode is RunMode.PLANNED:
         yield Finding("source_closed_by_command", mirror.source)
     yield from warn_foreign_destination(mirror.destination, snapshot.destination_authorizer)
-
-
-def explain_watched_only(authorizer: AuthorizerKind) -> str:
-    if authorizer is AuthorizerKind.FOREIGN:
-        return f"{authorizer.no_acl_reason}, and no fence_command: Mirrorbook cannot close it to applications"
-    return f"{authorizer.no_acl_reason}: it cannot be kept from taking writes"
 
 
 def format_fence_request(cluster: ClusterName) -> str:

@@ -352,7 +352,7 @@ def mark_applied(
         applied_at_ms=pending_fence.applied_at_ms or now_ms,
         log_ends=PartitionOffsets.from_mapping(ends),
         by_command=by_command,
-        problem="",
+        trouble=None,
     )
 
 
@@ -370,17 +370,19 @@ def describe_fence(pending_fence: PendingFence | None) -> Iterator[Finding]:
         case FenceState.APPLIED:
             applied_ms, by_command = pending_fence.applied_at_ms, pending_fence.by_command
             yield Finding("fence_applied", cluster, since_ms=applied_ms, by_command=by_command)
-    if pending_fence.problem:
-        yield Finding("fence_problem", cluster, reason=pending_fence.problem)
+    if pending_fence.trouble is not None:
+        yield pending_fence.trouble
 
 
 def _decide_watched_only(pending_fence: PendingFence, observation: FenceObservation) -> FenceDecision:
-    trouble = (
-        f"cluster {pending_fence.cluster}"
-        f" {fence_limits.explain_watched_only(observation.authorizer)}{_format_writers(observation)}"
+    trouble = Finding(
+        "fence_unavailable",
+        pending_fence.cluster,
+        authorizer=observation.authorizer,
+        partitions=sorted(observation.written_ranges),
     )
     decision = _decide_recorded(
-        replace(_add_log_ends(pending_fence, observation), applied_at_ms=None, by_command=False, problem=trouble),
+        replace(_add_log_ends(pending_fence, observation), applied_at_ms=None, by_command=False, trouble=trouble),
         pending_fence,
         observation,
     )
@@ -413,7 +415,7 @@ def _decide_applied(pending_fence: PendingFence, observation: FenceObservation) 
             written_ranges=observation.written_ranges,
         )
     return _decide_recorded(
-        replace(_add_log_ends(pending_fence, observation), problem=_format_writers(observation).removeprefix("; ")),
+        replace(_add_log_ends(pending_fence, observation), trouble=_find_writers(pending_fence.cluster, observation)),
         pending_fence,
         observation,
     )
@@ -440,13 +442,10 @@ def _add_log_ends(pending_fence: PendingFence, observation: FenceObservation) ->
     )
 
 
-def _format_writers(observation: FenceObservation) -> str:
+def _find_writers(cluster: ClusterName, observation: FenceObservation) -> Finding | None:
     # Without the offsets, which move: what is recorded is written again when it changes.
-    return (
-        f"; somebody writes there all the same: {join_limited(sorted(observation.written_ranges))}"
-        if observation.written_ranges
-        else ""
-    )
+    written_ranges = observation.written_ranges
+    return Finding("fence_bypassed", cluster, partitions=sorted(written_ranges)) if written_ranges else None
 
 
 def _list_alarms(pending_fence: PendingFence, observation: FenceObservation) -> Iterator[str]:

@@ -120,7 +120,7 @@ class MirrorSnapshot:
     now_ms: int
     """By the clock of the process that mirrors, if known; else this machine's."""
     hooks: Mapping[str, str] = field(default_factory=dict)
-    hook_problems: tuple[str, ...] = ()
+    unusable_hooks: tuple[Finding, ...] = ()
     continues_run: str | None = None
     conducted_by: str = ""
     pending_fence: PendingFence | None = None
@@ -142,10 +142,10 @@ class MirrorSnapshot:
     excluded_principals: tuple[str, ...] = ()
     """They may write on the source; the mirror does not sync their rights."""
     sibling_mirrors: tuple[tuple[Mirror, int], ...] = ()
-    fence_command_problems: tuple[str, ...] = ()
+    unusable_fence_commands: tuple[Finding, ...] = ()
     source_authorizer: AuthorizerConfig = KAFKA_AUTHORIZER
     destination_authorizer: AuthorizerConfig = KAFKA_AUTHORIZER
-    unwatched_warning: str = ""
+    watcher_alarms: tuple[Finding, ...] = ()
     owner: str = ""
     rto_s: float | None = None
     consistency_groups: tuple[tuple[str, ...], ...] = ()

@@ -65,8 +65,7 @@ def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     if isinstance(snapshot.source, SourceSnapshot):
         runs = (snapshot.active_run,) if snapshot.active_run else ()
         yield from warn_pending_fence(fence, runs)
-    if snapshot.unwatched_warning:
-        yield Finding("mirror_unwatched", mirror.name, reason=snapshot.unwatched_warning)
+    yield from snapshot.watcher_alarms
     if snapshot.mode is RunMode.UNPLANNED:
         yield from _warn_unplanned(snapshot)
     yield from clock_skew.warn_clock_skew(snapshot)
@@ -99,10 +98,8 @@ def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
             destination=mirror.destination,
         )
     yield from _warn_state_writers(snapshot)
-    yield from (Finding("hook_would_fail", mirror.name, reason=problem) for problem in snapshot.hook_problems)
-    yield from (
-        Finding("fence_command_would_fail", mirror.name, reason=problem) for problem in snapshot.fence_command_problems
-    )
+    yield from snapshot.unusable_hooks
+    yield from snapshot.unusable_fence_commands
 
 
 def _warn_rights(snapshot: MirrorSnapshot) -> Iterator[Finding]:
@@ -185,7 +182,7 @@ def _warn_source(snapshot: MirrorSnapshot, source: SourceSnapshot) -> Iterator[F
     name = snapshot.mirror.source
     yield from source.stray_denials
     if not source.authorizer and not snapshot.source_authorizer.is_foreign:
-        yield Finding("source_without_acls", name, reason=snapshot.source_authorizer.authorizer.no_acl_reason)
+        yield Finding("source_without_acls", name, authorizer=snapshot.source_authorizer.authorizer)
     if source.offline_partitions:
         yield Finding("source_partitions_offline", name, partitions=source.offline_partitions)
     if source.transactions:
@@ -225,7 +222,7 @@ def _explain_unenforced(snapshot: MirrorSnapshot) -> str:
 
 def _warn_destination(name: str, destination: DestinationSnapshot, authorizer: AuthorizerKind) -> Iterator[Finding]:
     if not destination.authorizer and authorizer is not AuthorizerKind.FOREIGN:
-        yield Finding("destination_without_acls", name, reason=authorizer.no_acl_reason)
+        yield Finding("destination_without_acls", name, authorizer=authorizer)
     if shortfalls := destination.min_isr_shortfalls:
         topics = [f"{shortfall.topic} ({shortfall.in_sync} of {shortfall.needed})" for shortfall in shortfalls]
         yield Finding("min_isr_shortfall", name, topics=topics)

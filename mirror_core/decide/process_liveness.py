@@ -7,21 +7,20 @@ Needed while the fence is pending or applied: watchers apply it when the cluster
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
-from mirror_core.decide.clock_skew import MAX_CLOCK_SKEW_MS, compute_age_s, format_ago
+from mirror_core.decide.clock_skew import MAX_CLOCK_SKEW_MS, compute_age_s
 from mirror_core.decide.fence_state import FenceState, find_fence_state
+from mirror_core.model.findings import Finding
 from mirror_core.model.names import DRILL_PREFIX, MirrorName
 from mirror_core.model.pending_fence import PendingFence
 from mirror_core.model.run import Run
 from mirror_core.model.run_checkpoints import Checkpoint, RunHeartbeat, WatcherHeartbeat
-from mirror_core.model.text import format_time
 from mirror_core.model.timing import CONDUCTOR_TIMEOUT_S
 
 CONDUCTOR_STEP: Final = "conduct"
@@ -169,14 +168,6 @@ _MAX_INTERVAL_S: Final = 7200.0
 _WATCHER_DECODER: Final = msgspec.json.Decoder(
     WatcherHeartbeat
 )  # once, by the thread that imports this: see `state/state_records.py`
-_UNWATCHED_RISKS: Final[Mapping[FenceState, str]] = MappingProxyType(
-    {
-        FenceState.PENDING: "nobody would fence it when it answers",
-        FenceState.APPLIED: "nobody would see that its fence is removed",
-        FenceState.WATCHED_ONLY: "nobody would see that it takes writes",
-        FenceState.LIFTING: "nobody would remove its fence when it answers, and its applications stay kept out",
-    }
-)
 
 
 class WatcherState(StrEnum):
@@ -190,66 +181,53 @@ class WatcherState(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatcherStatus:
     state: WatcherState
-    mirror: MirrorName
     cluster: str = ""
     fence_state: FenceState = FenceState.NONE
-    text: str = ""
+    finding: Finding | None = None
 
     def __str__(self) -> str:
-        return self.text or self.state
+        return self.state if self.finding is None else str(self.finding)
 
-    def format_alarms(self) -> Iterator[str]:
-        if self.fence_state is FenceState.NONE and self.state is WatcherState.UNKNOWN:
-            yield self.text
-        elif self.state in (WatcherState.MISSING, WatcherState.UNKNOWN):
-            risk = (
-                _UNWATCHED_RISKS[self.fence_state]
-                if self.state is WatcherState.MISSING
-                else f"without one {_UNWATCHED_RISKS[self.fence_state]}"
-            )
-            yield f"{self.text}: {risk}. Start `mirrorbook mirror watch {self.mirror}`, or unpause DAG mirror_watch"
+    @property
+    def alarms(self) -> tuple[Finding, ...]:
+        is_alarm = self.state in (WatcherState.MISSING, WatcherState.UNKNOWN)
+        return (self.finding,) if is_alarm and self.finding is not None else ()
 
 
 def decide_watcher_status(
     mirror: MirrorName, pending_fence: PendingFence | None, watcher: WatcherHeartbeat | None, now_ms: int
 ) -> WatcherStatus:
     if pending_fence is None or mirror.startswith(DRILL_PREFIX):
-        return WatcherStatus(state=WatcherState.NOT_NEEDED, mirror=mirror)
-    status = WatcherStatus(
-        state=WatcherState.UNKNOWN,
-        mirror=mirror,
-        cluster=pending_fence.cluster,
-        fence_state=find_fence_state(pending_fence),
-    )
-    doubt_text = f"it is not known whether anybody watches cluster {pending_fence.cluster}"
+        return WatcherStatus(state=WatcherState.NOT_NEEDED)
+    cluster, fence_state = pending_fence.cluster, find_fence_state(pending_fence)
+    status = WatcherStatus(state=WatcherState.UNKNOWN, cluster=cluster, fence_state=fence_state)
     since_failover_s = compute_age_s(now_ms, pending_fence.since_ms)
     silent_s = None if watcher is None else compute_age_s(now_ms, watcher.at_ms)
     if watcher is not None and silent_s is None and watcher.at_ms - now_ms <= watcher.interval_s * 1000:
         silent_s = 0.0  # clocks that differ by less than a look: one that dies is missed that much later
     if watcher is not None and silent_s is not None and silent_s <= MAX_MISSED_PROBES * watcher.interval_s:
-        return replace(
-            status, state=WatcherState.ALIVE, text=f"{_format_watcher(watcher)}, seen {format_ago(silent_s)}"
+        finding = Finding(
+            "source_watched", cluster, watcher=watcher.by, host=watcher.host, pid=watcher.pid, silent_s=silent_s
         )
-    if watcher is not None and silent_s is None:
-        return replace(
-            status, text=f"{doubt_text}, as clocks differ: {_format_watcher(watcher)} was last seen in the future"
-        )
-    if since_failover_s is not None and since_failover_s <= WATCHER_GRACE_S:
-        return replace(
-            status, state=WatcherState.AWAITED, text=f"none yet, {since_failover_s:.0f} s after run {pending_fence.run}"
-        )
-    if watcher is None:
-        return replace(
-            status,
-            text=(f"{doubt_text}, as no watcher has left a heartbeat that this Mirrorbook reads"),
-        )
-    since_text = format_time(max(watcher.at_ms, pending_fence.since_ms))
-    last_text = f"the last one was {_format_watcher(watcher)}, seen {format_time(watcher.at_ms)}"
-    return replace(
-        status,
-        state=WatcherState.MISSING,
-        text=f"nobody watches cluster {pending_fence.cluster} since {since_text} by this machine's clock ({last_text})",
+        return replace(status, state=WatcherState.ALIVE, finding=finding)
+    is_clock_ahead = watcher is not None and silent_s is None
+    if not is_clock_ahead and since_failover_s is not None and since_failover_s <= WATCHER_GRACE_S:
+        finding = Finding("watcher_awaited", cluster, age_s=since_failover_s, run=pending_fence.run)
+        return replace(status, state=WatcherState.AWAITED, finding=finding)
+    state = WatcherState.UNKNOWN if watcher is None or is_clock_ahead else WatcherState.MISSING
+    finding = Finding(
+        "source_unwatched",
+        cluster,
+        mirror=mirror,
+        watcher_state=state,
+        fence_state=fence_state,
+        since_ms=max(0 if watcher is None else watcher.at_ms, pending_fence.since_ms),
+        watcher="" if watcher is None else watcher.by,
+        host="" if watcher is None else watcher.host,
+        pid=0 if watcher is None else watcher.pid,
+        seen_ms=0 if watcher is None else watcher.at_ms,
     )
+    return replace(status, state=state, finding=finding)
 
 
 def find_watcher_heartbeat(
@@ -263,7 +241,3 @@ def find_watcher_heartbeat(
     except msgspec.MsgspecError:
         return None
     return watcher if 0 <= watcher.at_ms < _MAX_TIME_MS and 0 < watcher.interval_s <= _MAX_INTERVAL_S else None
-
-
-def _format_watcher(watcher: WatcherHeartbeat) -> str:
-    return f"{watcher.by} on {watcher.host} (process {watcher.pid})"

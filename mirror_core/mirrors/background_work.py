@@ -6,11 +6,10 @@ current chunk; the proof so far is kept.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence, Set
 from functools import partial
 from types import TracebackType
 from typing import ClassVar, Final, Self
@@ -21,6 +20,7 @@ from mirror_core.kafka.connection_pool import CONNECTION_POOL
 from mirror_core.mirrors.incremental_verification import ProofStore, compare_unverified, limit_rate
 from mirror_core.mirrors.mirror_commands import run_sync
 from mirror_core.model.errors import HeldByRun, LostOwnership, MirrorError, Refused
+from mirror_core.model.findings import identify_trouble
 from mirror_core.model.logs import get_logger, log_context
 from mirror_core.model.names import Partition
 from mirror_core.model.parity_verdict import MirrorVerification, ParityRange, ParityResult, ParityVerdict
@@ -46,7 +46,6 @@ UNREADABLE_ADVICE: Final = (
     "and let that broker fetch its replica again. If no replica is sound, recopy (on call: a batch that cannot be read)"
 )
 _JOIN_TIMEOUT_S: Final = 0.5
-_NUMBER: Final = re.compile(r"\d+(\.\d+)?")
 
 
 class _ComparisonStopped(Exception):
@@ -120,7 +119,7 @@ class BackgroundSync(_BackgroundWork):
         interval_s: float = SYNC_INTERVAL_S,
     ) -> None:
         super().__init__(link, counters, report, writes, interval_s=interval_s)
-        self._reported = ""
+        self._reported: Container[tuple[str, ...]] = ()
 
     def work_once(self) -> None:
         try:
@@ -128,17 +127,19 @@ class BackgroundSync(_BackgroundWork):
                 refused = run_sync(self._link).refused
         except MirrorError as error:
             if not (error.retryable or isinstance(error, HeldByRun | LostOwnership)):
-                self._report_changed(f"sync failed; it is retried every {self._interval_s:g} s: {error}")
+                text = f"sync failed; it is retried every {self._interval_s:g} s: {error}"
+                self._report_new({identify_trouble(error)}, text)
             raise
         subject = format_count(len(refused), "difference")
         listed = format_items(f"{row.part} {row.subject}: {row.reason}" for row in refused[:MAX_LISTED_FINDINGS])
-        self._report_changed(f"sync: a person must decide about {subject}:{listed}" if refused else "")
+        troubles = {(str(row.part), row.subject) for row in refused}
+        self._report_new(troubles, f"sync: a person must decide about {subject}:{listed}")
 
-    def _report_changed(self, text: str) -> None:
-        """Reports a text once, not at each sync. `mirrorbook sync` shows it in full."""
-        if text and _NUMBER.sub("", text) != _NUMBER.sub("", self._reported):
+    def _report_new(self, troubles: Set[tuple[str, ...]], text: str) -> None:
+        """Once, not at each sync. `mirrorbook sync` shows it in full."""
+        if any(trouble not in self._reported for trouble in troubles):
             self._report(escape_invisible_lines(text))
-        self._reported = text
+        self._reported = troubles
 
 
 class BackgroundVerification(_BackgroundWork):

@@ -230,7 +230,6 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     gap_warning = gaps_and_resume.find_gap_limit(mirror.name, statuses.values())
     missing = None if loss_estimate.missing_in_all is None else max(loss_estimate.missing_in_all, lag or 0)
     proof_figures = dict(list_proof_figures(proof, positions, _list_topic_ids(statuses.values()), broker_now_ms))
-    alarms = tuple(watcher.format_alarms())
     is_started = mirror.desired is DesiredState.STARTED
     departures = state.departures.get(mirror.name, {}).values()
     leaving = sorted(list_leaving_topics(mirror, statuses) | {d.topic for d in departures if not d.is_done})
@@ -261,7 +260,7 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
             "; ".join(fence_texts) or "none",
             is_normal=not fence_texts,
         ),
-        _Fact(FactKey.WATCHER, watcher.state, "; ".join(alarms) or str(watcher), is_normal=not alarms),
+        _Fact(FactKey.WATCHER, watcher.state, str(watcher), is_normal=not watcher.alarms),
         _Fact(FactKey.LATE_WRITES, bool(late_writes), late_writes or "none", is_normal=not late_writes),
         _Fact(FactKey.STRAY_DENIALS, bool(stray_denials), stray_denials or "none", is_normal=not stray_denials),
         _Fact(

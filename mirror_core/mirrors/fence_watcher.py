@@ -49,6 +49,7 @@ from mirror_core.mirrors.old_source_fence import (
 )
 from mirror_core.model.acl import Resource
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused, RemoteFault, format_error_location
+from mirror_core.model.findings import Finding
 from mirror_core.model.logs import get_logger
 from mirror_core.model.names import ClusterName, MirrorName, get_base_name
 from mirror_core.model.pending_fence import FenceAction, PendingFence
@@ -272,8 +273,9 @@ def _to_failure(writer: StateWriter, pending_fence: PendingFence | None, error: 
     """Retriable errors raise no alarm."""
     if pending_fence is None:
         raise error
-    if not error.retryable and pending_fence.problem != str(error):
-        pending_fence = replace(pending_fence, problem=str(error))
+    trouble = Finding("fence_attempt_failed", pending_fence.cluster, reason=error)
+    if not error.retryable and pending_fence.trouble != trouble:
+        pending_fence = replace(pending_fence, trouble=trouble)
         writer.put(pending_fence)
     decision = decide_fence(pending_fence, None, UnseenCluster(str(error)))
     if error.retryable:

@@ -5,7 +5,6 @@ Each is copied whenever it may be; else its fence is watched; when it ends, it i
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,6 +28,7 @@ from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import fence_metrics, fence_watcher
 from mirror_core.mirrors.background_work import BackgroundSync, BackgroundVerification
 from mirror_core.model.errors import MirrorError, Refused
+from mirror_core.model.findings import identify_trouble
 from mirror_core.model.logs import get_logger, log_context
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
@@ -36,7 +36,6 @@ from mirror_core.supervisor.supervisor import compute_next_delay_s
 
 _log = get_logger(__name__)
 NO_TOTALS: Final = sum_totals([])
-_NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 class FleetMember:
@@ -64,7 +63,7 @@ class FleetMember:
         self._stop = stop
         self._print = print_line
         self._verify_bytes_per_s = verify_bytes_per_s
-        self._reported_kinds: set[str] = set()
+        self._reported_troubles: set[tuple[str, ...]] = set()
         self._last_decision: FenceDecision | None = None
 
     def run(self) -> None:
@@ -86,17 +85,17 @@ class FleetMember:
                 check_may_run(state, link)
                 self.failed = self._copy(link).failed
             except Refused as refused:
-                self._report_stopped(str(refused))
+                self._report_stopped(refused, str(refused))
                 self._watch_fence(link)
                 return Refused.exit_code
         except RunnerGone:
             raise
         except MirrorError as error:
-            self._report_stopped(str(error))
+            self._report_stopped(error, str(error))
             return error.exit_code
         except Exception as error:  # noqa: BLE001 - the other mirrors go on; without a text that nobody checked
             _log.debug("a defect", exc_info=True)
-            self._report_stopped(f"{type(error).__name__}: a defect of Mirrorbook, `--debug` shows all of it")
+            self._report_stopped(error, f"{type(error).__name__}: a defect of Mirrorbook, `--debug` shows all of it")
             return 1
         finally:
             self.collector = None
@@ -126,7 +125,7 @@ class FleetMember:
 
     def _start_runner_and_report(self) -> Runner:
         runner = self._start_runner()
-        self._reported_kinds.clear()  # report the same reason again after this
+        self._reported_troubles.clear()  # report the same reason again after this
         self._last_decision = None
         self._report("copies")
         return runner
@@ -144,12 +143,12 @@ class FleetMember:
 
         fence_watcher.watch_fence(link, self._stop, on_decision, watcher="mirrorbook replicate")
 
-    def _report_stopped(self, text: str) -> None:
+    def _report_stopped(self, error: Exception, text: str) -> None:
         """Once, not at each attempt."""
-        kind = _NUMBER.sub("", text)  # ages, generations
-        if kind not in self._reported_kinds:
+        trouble = identify_trouble(error)
+        if trouble not in self._reported_troubles:
             self._report(f"not copied now, tried again: {text}")
-        self._reported_kinds.add(kind)
+        self._reported_troubles.add(trouble)
 
     def _report(self, text: str) -> None:
         self._print(f"{self.name}: {text}")

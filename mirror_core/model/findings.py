@@ -10,8 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from mirror_core.model.config_sections import AuthorizerKind
+from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.text import (
     escape_invisible,
     format_age,
@@ -60,6 +63,20 @@ class Finding:
     def facts(self) -> dict[str, FindingValue]:
         """Values without an error's words, which differ from one try to the next."""
         return {name: value for name, value in self.values.items() if name != ERROR_VALUE}
+
+
+def identify_trouble(trouble: Finding | Exception) -> tuple[str, ...]:
+    """Equal for one trouble whose figures have changed: who has reported it does not report it again.
+
+    An operator's mistake counts by its text, which holds no figure that moves: the next mistake is news.
+    """
+    if isinstance(trouble, Finding):
+        return trouble.code, trouble.subject
+    if getattr(trouble, "exit_code", None) == BadRequest.exit_code:
+        return type(trouble).__name__, str(trouble)
+    findings = trouble.findings if isinstance(trouble, Refused) else ()
+    nested = (identify_trouble(finding) for finding in findings if isinstance(finding, Finding))
+    return type(trouble).__name__, *chain.from_iterable(nested)
 
 
 def _to_plain_value(value: object) -> FindingValue:
@@ -146,13 +163,23 @@ def create_environment() -> jinja2.Environment:
 
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
     environment.filters.update(
-        age=format_age, count=format_count, limited=_join_limited, quoted=repr, time=format_time, shell=_format_argv
+        age=format_age,
+        count=format_count,
+        limited=_join_limited,
+        no_acl_reason=_get_no_acl_reason,
+        quoted=repr,
+        time=format_time,
+        shell=_format_argv,
     )
     return environment
 
 
 def _join_limited(items: Iterable[str]) -> str:
     return join_limited(items, total=items.total if isinstance(items, _FirstItems) else None)
+
+
+def _get_no_acl_reason(authorizer: str) -> str:
+    return AuthorizerKind(authorizer).no_acl_reason
 
 
 def _format_argv(argv: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from mirror_core.model.findings import Finding
 from mirror_core.model.names import NO_OFFSETS, ClusterName, MirrorName, PartitionOffsets
 
 
@@ -32,5 +33,5 @@ class PendingFence:
     """They cannot be detected again."""
     by_command: bool = False
     """`fence_command` applied it; brokers do not show it."""
-    problem: str = ""
+    trouble: Finding | None = None
     """Why the last attempt failed, or what is wrong since."""

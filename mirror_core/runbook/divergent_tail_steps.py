@@ -193,7 +193,7 @@ class TailSteps(StepContext):
                     applied_at_ms=self.writer.now_ms(),
                     log_ends=ends,
                     by_command=fence.command,
-                    problem="",
+                    trouble=None,
                 )
             )
 

@@ -170,7 +170,7 @@ class Failback(Conductor[AllowedStrategies]):
                 reverse_unknown=reverse_snapshot if isinstance(reverse_snapshot, UnseenCluster) else None,
                 allowed_strategies=allowed,
                 pending_fence=state.pending_fences.get(mirror.name),
-                unwatched_warning="; ".join(observe_watcher(link.destination, state, mirror.name).format_alarms()),
+                watcher_alarms=observe_watcher(link.destination, state, mirror.name).alarms,
                 never_copied_topics=tuple(sorted(never_came)),
                 owner=link.config.owner(mirror.name),
                 new_primary_authorizer=link.destination.ruling,

@@ -19,6 +19,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets
 from mirror_core.mirrors.old_source_fence import deny_all_writers, wait_until_still
 from mirror_core.model.acl import Acl, AclPurpose
 from mirror_core.model.errors import ConnectionRejected, LostOwnership, MirrorError, Refused, Unreachable
+from mirror_core.model.findings import Finding
 from mirror_core.model.names import NO_OFFSETS, Offset, Partition, PartitionOffsets
 from mirror_core.model.pending_fence import PendingFence
 from mirror_core.model.run import RunMode, StepEvidence
@@ -175,13 +176,13 @@ def apply_fence(
     except LostOwnership:
         raise
     except MirrorError as error:
-        context.writer.put(replace(pending_fence, problem=str(error)))
+        context.writer.put(replace(pending_fence, trouble=Finding("fence_attempt_failed", cluster, reason=error)))
         file_evidence = {LIFT_COMMAND_KEY: lift_file.text} if lift_file.text else {}
         return {"fence": "pending: put up the moment it answers", "source": str(error), **file_evidence}
     file_line = {LIFT_COMMAND_KEY: lift_file.text} if lift_file.text else {}
     if isinstance(denials, AuthorizerOff) and not is_closed:
-        trouble = f"cluster {cluster} {denials.text}: it cannot be kept from taking writes"
-        context.writer.put(replace(pending_fence, problem=trouble, log_ends=PartitionOffsets.from_mapping(ends)))
+        trouble = Finding("fence_unavailable", cluster, authorizer=denials.configured, partitions=())
+        context.writer.put(replace(pending_fence, trouble=trouble, log_ends=PartitionOffsets.from_mapping(ends)))
         return {"fence": f"impossible: the source {denials.text}; it is only watched"}
     context.writer.put(
         replace(

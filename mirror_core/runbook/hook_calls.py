@@ -18,42 +18,50 @@ import msgspec
 from mirror_core.decide.hook_retries import HookOutcome, from_http_status
 from mirror_core.kafka.config import Config
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.findings import Finding
 from mirror_core.model.hooks import HookCommand, HookRequest
 from mirror_core.model.names import MirrorName
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.sync.subprocess_hook import SubprocessAttempt, resolve_environment
 
 
-def find_hook_problems(config: Config, mirror: MirrorName) -> Iterator[str]:
+def warn_unusable_hooks(config: Config, mirror: MirrorName) -> Iterator[Finding]:
     for hook in config.hooks(mirror):
         match hook.call:
             case HookCommand():
-                yield from (f"hook {hook.name}: {problem}" for problem in _find_problems(config, hook.call))
+                if not _is_program_found(config, hook.call):
+                    yield Finding("hook_program_absent", hook.name, program=hook.call.argv[0])
+                if reason := _find_unresolved(config, hook.call):
+                    yield Finding("hook_unresolved", hook.name, reason=reason)
             case HookRequest():
                 try:
                     build_request(config, hook.name, hook.call)
                 except BadRequest as error:
-                    yield f"hook {hook.name}: {error}"
+                    yield Finding("hook_unresolved", hook.name, reason=error)
 
 
-def find_command_problems(link: MirrorLink) -> Iterator[str]:
+def warn_unusable_fence_commands(link: MirrorLink) -> Iterator[Finding]:
     for side in (link.source, link.destination):
         for hook in (side.ruling.fence_command, side.ruling.unfence_command):
             if hook is not None and isinstance(hook.call, HookCommand):
-                yield from (
-                    f"{hook.name} of {side.name}: {problem}" for problem in _find_problems(link.config, hook.call)
-                )
+                if not _is_program_found(link.config, hook.call):
+                    program = hook.call.argv[0]
+                    yield Finding("fence_command_program_absent", side.name, hook=hook.name, program=program)
+                if reason := _find_unresolved(link.config, hook.call):
+                    yield Finding("fence_command_unresolved", side.name, hook=hook.name, reason=reason)
 
 
-def _find_problems(config: Config, call: HookCommand) -> Iterator[str]:
+def _is_program_found(config: Config, call: HookCommand) -> bool:
     program = call.argv[0]
-    program_path = str(config.path.parent / program) if "/" in program else program
-    if shutil.which(program_path) is None:
-        yield f"{program} is not found or not executable"
+    return shutil.which(str(config.path.parent / program) if "/" in program else program) is not None
+
+
+def _find_unresolved(config: Config, call: HookCommand) -> str:
     try:
         resolve_environment(config, call)
     except BadRequest as error:
-        yield str(error)
+        return str(error)
+    return ""
 
 
 def build_request(config: Config, name: str, call: HookRequest) -> tuple[str, dict[str, str], dict[str, object]]:

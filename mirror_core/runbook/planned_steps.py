@@ -17,6 +17,7 @@ from mirror_core.mirrors.incremental_verification import add_differences, compar
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.errors import Refused, RemoteFault
 from mirror_core.model.figures import FigureKey, limit_names
+from mirror_core.model.findings import Finding
 from mirror_core.model.names import Offset, Partition, PartitionOffsets
 from mirror_core.model.parity_verdict import ParityRange, ParityResult
 from mirror_core.model.pending_fence import FenceAction, PendingFence
@@ -377,7 +378,7 @@ class PlannedSteps(PromotionSteps):
             applied_at_ms=fenced_ms if fence_result.is_fenced else None,
             log_ends=fence_result.ends,
             by_command=fence_result.command,
-            problem="" if fence_result.is_fenced else f"cluster {self.link.source.name} could not be fenced",
+            trouble=None if fence_result.is_fenced else Finding("fence_not_confirmed", self.link.source.name),
         )
 
     def ensure_fenced(self) -> StepEvidence:

@@ -74,7 +74,7 @@ from mirror_core.model.run import RunMode
 from mirror_core.model.timing import TIMEOUTS, now_ms
 from mirror_core.rights.acl_rules import SortedNames, can_change_topic
 from mirror_core.rights.required_acls import find_other_writers
-from mirror_core.runbook.hook_calls import find_command_problems, find_hook_problems
+from mirror_core.runbook.hook_calls import warn_unusable_fence_commands, warn_unusable_hooks
 from mirror_core.state.mirror_link import MirrorLink, read_other_states
 from mirror_core.state.state_records import STATE_TOPIC as STATE
 from mirror_core.state.state_records import State
@@ -236,9 +236,7 @@ def take_snapshot(
         lease=lease,
         active_run=active_run.id if active_run else None,
         pending_fence=state.pending_fences.get(mirror.name),
-        unwatched_warning="; ".join(
-            find_watcher_status(state, mirror.name, clocks_ahead_ms.get(mirror.destination)).format_alarms()
-        ),
+        watcher_alarms=find_watcher_status(state, mirror.name, clocks_ahead_ms.get(mirror.destination)).alarms,
         grants=rights.bound,
         promotion_grants=rights.given,
         unbacked_grants=rights.unbacked,
@@ -248,8 +246,8 @@ def take_snapshot(
         owner_ahead_ms=owner_now_ms - to_broker_clock_ms(at_ms, ahead_ms),
         clocks_ahead_ms=clocks_ahead_ms,
         hooks={hook.name: hook.description for hook in link.config.hooks(mirror.name)},
-        hook_problems=tuple(find_hook_problems(link.config, mirror.name)),
-        fence_command_problems=tuple(find_command_problems(link)),
+        unusable_hooks=tuple(warn_unusable_hooks(link.config, mirror.name)),
+        unusable_fence_commands=tuple(warn_unusable_fence_commands(link)),
         source_authorizer=link.source.ruling,
         destination_authorizer=link.destination.ruling,
         source_observation=observation,

@@ -293,7 +293,7 @@ class UnplannedSteps(PromotionSteps):
             evidence = {} if is_fenced else reapply_fence(self, topic_names, self.scope.promoted)
             if self._pending_fence.applied_at_ms is None and held_up and not returned.loss_confirmed:
                 self.journal.save_checkpoint("promote", replace(returned, fence_failure_reported=True))
-                reason = str(evidence.get("source", self._pending_fence.problem))
+                reason = str(evidence.get("source", self._pending_fence.trouble))
                 raise Refused(
                     f"run {run_id}: promotion", [format_ways_on_unfenced(self.link.mirror.name, source_name, reason)]
                 )

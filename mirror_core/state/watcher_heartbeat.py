@@ -18,6 +18,7 @@ from mirror_core.decide.process_liveness import (
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.errors import format_safe_error
+from mirror_core.model.findings import Finding
 from mirror_core.model.logs import get_logger
 from mirror_core.model.names import DRILL_PREFIX, MirrorName
 from mirror_core.model.run_checkpoints import WatcherHeartbeat
@@ -109,10 +110,8 @@ def find_watcher_status(
     """From one read and the clocks. `clock_ahead_ms`: this one's, of that of the state's cluster; None: unknown."""
     now, fence_key = now_ms() if at_ms is None else at_ms, f"pending_fence/{mirror}"
     if fence_key in state.unreadable and not mirror.startswith(DRILL_PREFIX):
-        text = (
-            f"it is not known whether an old source has to be watched: key {fence_key}: {state.unreadable[fence_key]}"
-        )
-        return WatcherStatus(state=WatcherState.UNKNOWN, mirror=mirror, text=text)
+        finding = Finding("watch_need_unknown", mirror, reason=state.unreadable[fence_key])
+        return WatcherStatus(state=WatcherState.UNKNOWN, finding=finding)
     fence, heartbeat = state.pending_fences.get(mirror), find_watcher_heartbeat(mirror, state.checkpoints)
     if fence is not None:
         fence = replace(fence, since_ms=to_local_clock_ms(fence.since_ms, clock_ahead_ms, None))

@@ -116,7 +116,7 @@ def list_unwatched_alarms(names: Collection[str]) -> list[str]:
     statuses = {
         mirror.name: find_watcher_status(state, mirror.name, clocks.get(mirror.destination)) for state, mirror in known
     }
-    return [f"mirror {name}: {alarm}" for name in sorted(statuses) for alarm in statuses[name].format_alarms()]
+    return [f"mirror {name}: {alarm}" for name in sorted(statuses) for alarm in statuses[name].alarms]
 
 
 def _measure_clocks(clusters: Collection[ClusterName]) -> Mapping[ClusterName, int | None]:

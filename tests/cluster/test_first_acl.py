@@ -332,7 +332,9 @@ def test_everybody_can_do_what_he_could_there_and_at_home_again(left_open: Pair,
     assert mirrored.failover.drive(run.id).state is RunState.DONE
     as_ever(left_open, topic, elsewhere, active=west)
     assert check_fence(mirrored.link).alarms == ()
-    assert "gets no ACLs from Mirrorbook" in mirrored.state.pending_fences[mirrored.name].problem
+    assert mirrored.state.pending_fences[mirrored.name].trouble == Finding(
+        "fence_unavailable", "east", authorizer="none", partitions=()
+    )
 
     failback = failback_of(mirrored)
     plan = failback.plan()

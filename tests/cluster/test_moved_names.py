@@ -71,7 +71,10 @@ def test_a_fence_is_owed_to_be_lifted_where_it_is(pair: Pair, tmp_path: Path) ->
     assert moved.failover.abort(run.id).state is RunState.ABORTED
     for _ in range(2):
         assert debt_of(mirrored).action is FenceAction.LIFT
-        assert "correct the address" in debt_of(mirrored).problem
+        trouble = debt_of(mirrored).trouble
+        assert trouble is not None
+        assert (trouble.code, trouble.subject) == ("fence_attempt_failed", "east")
+        assert "correct the address" in str(trouble.values["reason"])
         assert check_fence(moved.link).alarms
     assert check_fence(mirrored.link).action is FenceNextAction.LIFT
     assert rights_of(pair.east) == before

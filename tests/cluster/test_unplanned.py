@@ -100,7 +100,8 @@ def test_a_dead_source_is_given_up_and_every_copied_record_is_there(pair: Pair, 
         assert committed(pair.west, group, topic) == 42
         debt = mirrored.state.pending_fences[mirrored.name]
         assert (debt.action, debt.cluster, debt.run, debt.applied_at_ms) == (FenceAction.APPLY, "east", run.id, None)
-        assert "east" in debt.problem
+        assert debt.trouble is not None
+        assert (debt.trouble.code, debt.trouble.subject) == ("fence_attempt_failed", "east")
         with pytest.raises(Refused, match="only a failback leads back"):
             mirrored.failover.abort(run.id)
     assert len(read_all(pair.east, topic)) == len(sent) + len(lost)

@@ -8,6 +8,7 @@ from mirror_core.decide.fence_state import (
     FenceObservation,
 )
 from mirror_core.model.config_sections import WriteBarrier
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, PartitionOffsets
 from mirror_core.model.pending_fence import FenceAction, PendingFence
@@ -22,7 +23,7 @@ OWED = PendingFence(
 
 STANDS = replace(OWED, applied_at_ms=2_000, log_ends=ENDS)
 
-WATCHED = replace(OWED, log_ends=ENDS, problem="cluster east has no authorizer: it cannot be kept from taking writes")
+WATCHED = replace(OWED, log_ends=ENDS, trouble=Finding("fence_unavailable", "east", authorizer="kafka", partitions=()))
 
 LIFTING = replace(OWED, action=FenceAction.LIFT)
 

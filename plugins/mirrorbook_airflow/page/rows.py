@@ -174,7 +174,7 @@ def _list_unattended_alarms(cluster: ClusterSnapshot, mirror: Mirror, now_ms: in
         progress = find_run_progress(run, cluster.state.steps_of(run))
         yield from format_stalled_alarms(mirror, run, progress, cluster.find_conductor_status(run, now_ms))
     if not (cluster.unreachable_reason or compute_age(cluster.at_ms, now_ms).stale):
-        yield from find_watcher_status(cluster.state, mirror.name, cluster.clock_ahead_ms, now_ms).format_alarms()
+        yield from map(str, find_watcher_status(cluster.state, mirror.name, cluster.clock_ahead_ms, now_ms).alarms)
 
 
 def _make_group_table(assessment: MirrorAssessment | None) -> TablePage[GroupTableRow]:

@@ -356,10 +356,9 @@ def test_an_unplanned_failover_is_not_refused_by_either_authorizer(view: MirrorS
 
 
 def test_a_command_that_is_not_there_is_told_before_the_run(view: MirrorSnapshot) -> None:
-    missing = replace(foreign(view, CLOSABLE), fence_command_problems=("fence_command of east: /x is not found",))
-    assert "fence_command of east: /x is not found: the run would stop there" in map(
-        str, decide_failover(missing).plan.warnings
-    )
+    absent = Finding("fence_command_program_absent", "east", hook="fence_command", program="/x")
+    missing = replace(foreign(view, CLOSABLE), unusable_fence_commands=(absent,))
+    assert absent in decide_failover(missing).plan.warnings
 
 
 def test_a_partition_that_failed_and_was_stopped_is_not_healthy(view: MirrorSnapshot) -> None:

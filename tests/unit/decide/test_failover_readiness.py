@@ -239,7 +239,7 @@ def test_prometheus_is_told_when_a_mirror_was_created_and_how_long_a_failover_wo
 
 def test_prometheus_is_told_whether_anybody_watches_the_old_source_also_while_a_run_holds_the_mirror() -> None:
     def told(watching: WatcherState, run: RunProgress | None = None) -> dict[str, float]:
-        watched = WatcherStatus(state=watching, mirror=MIRROR.name, cluster="east", fence_state=Fence.PENDING)
+        watched = WatcherStatus(state=watching, cluster="east", fence_state=Fence.PENDING)
         found = Readiness(
             mirror=MIRROR, run_progress=run, watcher=watched, points=(), figures={}, unplanned=REFUSED, at_ms=5_000
         )

@@ -153,7 +153,7 @@ def test_a_silent_cluster_is_waited_for_when_something_is_to_be_paid(debt: Pendi
         (STANDS, WELL, FenceNextAction.NOTHING),
         (STANDS, replace(WELL, unfenced_brokers=("broker 1",)), FenceNextAction.APPLY),
         (STANDS, replace(WELL, written_ranges=WRITTEN), FenceNextAction.RECORD),
-        (replace(STANDS, problem="somebody writes there all the same: t-0"), WELL, FenceNextAction.RECORD),
+        (replace(STANDS, trouble=Finding("fence_bypassed", "east", partitions=[P])), WELL, FenceNextAction.RECORD),
         (STANDS, replace(WELL, log_ends={P: Offset(100), Q: Offset(7)}), FenceNextAction.RECORD),
         (
             STANDS,
@@ -186,7 +186,7 @@ def test_who_writes_all_the_same_is_told_at_every_look_and_recorded_once() -> No
     seen = replace(WELL, log_ends={P: Offset(103)}, written_ranges=WRITTEN)
     first = decide_fence(STANDS, None, seen)
     assert first.pending_fence is not None
-    assert first.pending_fence == replace(STANDS, problem="somebody writes there all the same: t-0")
+    assert first.pending_fence == replace(STANDS, trouble=Finding("fence_bypassed", "east", partitions=[P]))
     again = decide_fence(first.pending_fence, None, replace(seen, written_ranges={P: (Offset(100), Offset(900))}))
     assert again.action is FenceNextAction.NOTHING
     assert "800 offset(s) that no fence stopped: t-0 [100, 900)" in again.alarms[0]
@@ -196,7 +196,7 @@ def test_a_cluster_that_cannot_be_fenced_is_said_to_be_so_and_pages_when_it_is_w
     first = decide_fence(OWED, None, OPEN)
     assert first.pending_fence is not None
     assert (first.state, first.pending_fence.log_ends, first.alarms) == (FenceState.WATCHED_ONLY, ENDS, ())
-    assert "has no authorizer" in first.pending_fence.problem
+    assert first.pending_fence.trouble == Finding("fence_unavailable", "east", authorizer="kafka", partitions=())
     assert decide_fence(first.pending_fence, None, replace(OPEN, written_ranges=WRITTEN)).alarms
 
 
@@ -205,7 +205,7 @@ def test_people_are_called_to_close_a_cluster_that_nothing_of_ours_can_close() -
     first = decide_fence(OWED, None, FOREIGN)
     assert first.pending_fence is not None
     assert (first.state, first.is_exposed) == (FenceState.WATCHED_ONLY, True)
-    assert "not Kafka's, and no fence_command" in first.pending_fence.problem
+    assert first.pending_fence.trouble == Finding("fence_unavailable", "east", authorizer="foreign", partitions=())
     again = decide_fence(first.pending_fence, None, FOREIGN)
     assert again.action is FenceNextAction.NOTHING
     assert again.is_exposed
@@ -240,7 +240,7 @@ def test_a_fence_that_was_taken_away_pages_with_what_was_written_meanwhile() -> 
 
 
 def test_a_fence_is_paid_once_and_its_ends_are_those_of_then() -> None:
-    first = mark_applied(replace(OWED, problem="no"), {P: Offset(100)}, 2_000)
+    first = mark_applied(replace(OWED, trouble=Finding("fence_not_confirmed", "east")), {P: Offset(100)}, 2_000)
     assert first == STANDS
     later = mark_applied(first, {P: Offset(120), Q: Offset(5)}, 9_000)
     assert later == replace(STANDS, log_ends=PartitionOffsets.from_mapping({P: Offset(100), Q: Offset(5)}))
@@ -297,9 +297,10 @@ def test_what_slipped_in_lies_between_the_last_mirrored_offset_and_the_fence() -
 
 
 def test_words_name_the_cluster_the_time_and_the_trouble() -> None:
-    assert list(describe_fence(replace(OWED, problem="no right"))) == [
+    trouble = Finding("fence_attempt_failed", "east", reason="no right")
+    assert list(describe_fence(replace(OWED, trouble=trouble))) == [
         Finding("fence_pending", "east", since_ms=1_000),
-        Finding("fence_problem", "east", reason="no right"),
+        trouble,
     ]
     assert list(describe_fence(STANDS)) == [Finding("fence_applied", "east", since_ms=2_000, by_command=False)]
     assert list(describe_fence(WATCHED))[:1] == [Finding("fence_impossible", "east", since_ms=1_000)]
@@ -345,17 +346,18 @@ def test_a_failbacks_plan_says_since_when_the_fence_stands_and_what_slipped_in()
     status = PartitionStatus(
         partition=P, state=PartitionState.STOPPED, source_topic_id="1", destination_topic_id="2", lmo=Offset(97)
     )
+    trouble = Finding("fence_bypassed", "east", partitions=[P])
     view = FailbackSnapshot(
         mirror=MIRROR,
         statuses={P: status},
         old_source=SILENT,
         new_primary=SILENT,
         active_runs=(),
-        pending_fence=replace(STANDS, problem="hm"),
+        pending_fence=replace(STANDS, trouble=trouble),
     )
     figures = failback(view).plan.figures
     assert (figures[FigureKey.FENCE_STATE], figures[FigureKey.FENCE_SINCE_MS]) == (FenceState.APPLIED, 2_000)
-    assert figures[FigureKey.FENCE_PROBLEM] == "hm"
+    assert figures[FigureKey.FENCE_PROBLEM] == str(trouble)
     assert figures[FigureKey.ACCEPTED_BEFORE_FENCE_OFFSETS] == 3
     assert FigureKey.FENCE_STATE not in failback(replace(view, pending_fence=None)).plan.figures
 

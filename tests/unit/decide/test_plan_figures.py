@@ -388,9 +388,10 @@ def test_a_long_list_is_cut_after_ten() -> None:
 
 @pytest.mark.parametrize("mode", RunMode)
 def test_hooks_are_shown_and_those_that_would_fail_are_warned_of(view: MirrorSnapshot, mode: RunMode) -> None:
-    hooked = replace(view, mode=mode, hooks={"dns": "command point-dns"}, hook_problems=("hook dns: no program",))
+    absent = Finding("hook_program_absent", "dns", program="point-dns")
+    hooked = replace(view, mode=mode, hooks={"dns": "command point-dns"}, unusable_hooks=(absent,))
     assert shown(hooked)[FigureKey.SWITCH_HOOKS] == {"dns": "command point-dns"}
-    assert "hook dns: no program: it would fail, and the run go on without it" in warned(hooked)
+    assert absent in list_plan_warnings(hooked)
     assert FigureKey.SWITCH_HOOKS not in shown(view)
 
 
@@ -534,9 +535,8 @@ def test_a_copy_that_is_known_to_differ_is_said_before_all_else(view: MirrorSnap
     known = MirrorVerification(
         mirror=view.mirror.name, topics=(), differences=(place, replace(place, topic="not-mirrored-any-more"))
     )
-    first = next(
-        list_plan_warnings(replace(view, mode=mode, verification=known, unwatched_warning="nobody watches east"))
-    )
+    unwatched = Finding("watch_need_unknown", view.mirror.name, reason="x")
+    first = next(list_plan_warnings(replace(view, mode=mode, verification=known, watcher_alarms=(unwatched,))))
     assert (first.code, first.values["unplanned"]) == ("copy_differs", mode is RunMode.UNPLANNED)
     assert first.values["listed"] == "1 partition(s): a-0 from offset 7 on (value, seen 1 minutes ago)"
 

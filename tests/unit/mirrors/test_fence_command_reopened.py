@@ -21,6 +21,7 @@ from mirror_core.kafka.config import Config
 from mirror_core.mirrors import fence_manual_commands, mirror_commands
 from mirror_core.mirrors import fence_watcher as watcher
 from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, Refused, Unreachable
+from mirror_core.model.findings import Finding
 from mirror_core.model.names import ClusterName, Offset, Partition, PartitionOffsets
 from mirror_core.model.pending_fence import PendingFence
 from mirror_core.model.run import Run, RunMode, RunState
@@ -108,7 +109,9 @@ def test_what_hinders_an_abort_is_said(
     monkeypatch.setattr(fence_actions, "check_source_id", check)
     journal = closed()
     assert expected in aborted(link, journal)
-    assert log_of(journal).state.pending_fences[MIRROR.name].problem == str(error)
+    assert log_of(journal).state.pending_fences[MIRROR.name].trouble == Finding(
+        "fence_attempt_failed", "east", reason=error
+    )
 
 
 def test_without_the_command_in_the_configuration_nothing_is_said_to_be_lifted(link: MirrorLink) -> None:

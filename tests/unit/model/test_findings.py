@@ -13,11 +13,13 @@ import jinja2.meta
 import msgspec
 import pytest
 
+from mirror_core.model.errors import BadRequest, LostOwnership, Refused, Unreachable
 from mirror_core.model.findings import (
     Finding,
     FindingValue,
     create_environment,
     format_remedy,
+    identify_trouble,
     load_catalogue,
     load_remedies,
     render_finding,
@@ -28,6 +30,7 @@ from tests.unit.model.finding_examples import EXAMPLES, SUBJECT_EXAMPLES
 ROOT: Final = Path(__file__).parents[3]
 GOLDEN: Final = Path(__file__).with_name("findings_golden.txt")
 WRITE_GOLDEN: Final = "MIRRORBOOK_WRITE_GOLDEN"
+_PLACEHOLDER: Final = re.compile(r"{{ *\w+ *(?:\| *\w+ *)*}}")
 _CONDITION: Final = re.compile(r"{%-? (?:el)?if (.+?) -?%}")
 
 
@@ -123,6 +126,32 @@ def test_a_message_without_a_sentence_still_says_what_it_knows() -> None:
     assert str(Finding(code, "orders")) == f"{code} orders"
     with pytest.raises(jinja2.UndefinedError):
         render_finding(Finding(code, "orders"))
+
+
+def test_each_sentence_has_words_of_its_own() -> None:
+    """One that shows a value and nothing else would be a sentence that travels as a value."""
+    assert not [
+        code for code, source in load_catalogue().items() if not re.search(r"[A-Za-z]{3}", _PLACEHOLDER.sub("", source))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_same"),
+    [
+        (Finding("fence_bypassed", "east", partitions=["a-0"]), Finding("fence_bypassed", "east", partitions=[]), True),
+        (Finding("fence_bypassed", "east", partitions=[]), Finding("fence_bypassed", "west", partitions=[]), False),
+        (Finding("fence_bypassed", "east", partitions=[]), Finding("fence_pending", "east", since_ms=1), False),
+        (Unreachable("no answer for 3 s"), Unreachable("no answer for 33 s"), True),
+        (Unreachable("no answer"), LostOwnership("no answer"), False),
+        (BadRequest("no key a"), BadRequest("no key b"), False),
+        (Refused("m", ["3 s"]), Refused("m", ["4 s"]), True),
+        (Refused("m", [Finding("mirror_deleted", "a")]), Refused("m", [Finding("mirror_deleted", "b")]), False),
+    ],
+)
+def test_a_trouble_is_the_same_however_its_figures_change(
+    first: Finding | Exception, second: Finding | Exception, is_same: bool
+) -> None:
+    assert (identify_trouble(first) == identify_trouble(second)) is is_same
 
 
 def test_names_in_a_command_are_quoted_for_the_shell() -> None:

@@ -22,11 +22,12 @@ import yaml
 from mirror_core.decide.hook_retries import HookOutcome, compute_retry_pause_s, from_exit_code, from_http_status
 from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import BadRequest, LostOwnership
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, get_base_name
 from mirror_core.model.run import RunMode
 from mirror_core.model.timing import SCALE_VARIABLE
-from mirror_core.runbook.hook_calls import find_hook_problems
+from mirror_core.runbook.hook_calls import warn_unusable_hooks
 from mirror_core.runbook.step_records import HookCall, HookCalls
 from mirror_core.runbook.switch import SWITCH_STEP, hook_arguments, run_hooks
 from mirror_core.state.active_cluster import ActiveCluster
@@ -196,12 +197,12 @@ def test_a_plan_warns_of_hooks_that_cannot_be_called(tmp_path: Path, monkeypatch
         {"name": "there", "command": [script(tmp_path, "true")]},
         {"name": "gw", "http": {"url": "http://gw", "headers": headers}},
     )
-    problems = list(find_hook_problems(link.config, link.mirror.name))
-    assert problems[0] == "hook gone: ./gone.sh is not found or not executable"
-    assert problems[1].endswith("environment variable NO_TOKEN is not set")
-    assert len(problems) == 2
+    absent, unresolved = warn_unusable_hooks(link.config, link.mirror.name)
+    assert absent == Finding("hook_program_absent", "gone", program="./gone.sh")
+    assert (unresolved.code, unresolved.subject) == ("hook_unresolved", "gw")
+    assert "environment variable NO_TOKEN is not set" in str(unresolved.values["reason"])
     monkeypatch.setenv("NO_TOKEN", SECRET)
-    assert len(list(find_hook_problems(link.config, link.mirror.name))) == 1
+    assert len(list(warn_unusable_hooks(link.config, link.mirror.name))) == 1
 
 
 # -- the table -------------------------------------------------------------------------------------------------------
@@ -291,8 +292,10 @@ def test_a_hooks_environment_that_cannot_be_resolved_is_planned_for_and_calls_no
     environment = {"DNS_TOKEN": "${env:NO_TOKEN}"}
     hook = {"name": "dns", "command": [script(tmp_path, "touch called")], "environment": environment}
     link = configured(tmp_path, hook)
-    (problem,) = find_hook_problems(link.config, link.mirror.name)
-    assert problem == "hook dns: environment.DNS_TOKEN: environment variable NO_TOKEN is not set"
+    (warning,) = warn_unusable_hooks(link.config, link.mirror.name)
+    assert warning == Finding(
+        "hook_unresolved", "dns", reason="environment.DNS_TOKEN: environment variable NO_TOKEN is not set"
+    )
     (call,) = called(link)
     assert (call.tries, call.problem) == (1, "environment.DNS_TOKEN: environment variable NO_TOKEN is not set")
     assert not (tmp_path / "called").exists()

@@ -17,7 +17,7 @@ import pytest
 
 from mirror_core.decide.failback_plan import FailbackSnapshot
 from mirror_core.decide.failback_plan import decide_failback as failback
-from mirror_core.decide.fence_state import FenceDecision, FenceState
+from mirror_core.decide.fence_state import FenceDecision, FenceState, find_fence_state
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot
 from mirror_core.decide.plan_figures import list_plan_warnings
 from mirror_core.decide.process_liveness import (
@@ -30,6 +30,7 @@ from mirror_core.decide.process_liveness import (
 from mirror_core.mirrors import fence_watcher, mirror_commands
 from mirror_core.model.config_sections import AuthorizerConfig, AuthorizerKind
 from mirror_core.model.errors import Indeterminate, MirrorError, Unreachable
+from mirror_core.model.findings import Finding, render_finding
 from mirror_core.model.hooks import Hook, HookCommand
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import ClusterName, MirrorName
@@ -89,57 +90,48 @@ def test_somebody_has_to_watch_while_a_fence_is_pending_or_stands(
 def test_where_no_fence_is_pending_nobody_has_to(seconds: float | None) -> None:
     assert of(None, seconds) is WatcherState.NOT_NEEDED
     found = decide_watcher_status(NAME, None, None, NOW)
-    assert (str(found), list(found.format_alarms())) == ("not needed", [])
+    assert (str(found), found.alarms) == ("not needed", ())
     assert decide_watcher_status(MirrorName("drill.m"), OWED, None, NOW).state is WatcherState.NOT_NEEDED
 
 
-@pytest.mark.parametrize(
-    ("debt", "then"),
-    [
-        (LEFT, "nobody would fence it when it answers"),
-        (replace(STANDS, since_ms=0), "nobody would see that its fence is removed"),
-        (replace(WATCHED, since_ms=0), "nobody would see that it takes writes"),
-        (
-            replace(LIFTING, since_ms=0),
-            "nobody would remove its fence when it answers, and its applications stay kept out",
-        ),
-    ],
-)
-def test_people_are_told_since_when_and_what_to_do(debt: PendingFence, then: str) -> None:
-    [alarm] = decide_watcher_status(NAME, debt, replace(SIGN, at_ms=NOW - 600_000), NOW).format_alarms()
-    assert alarm == (
-        "nobody watches cluster east since 1970-01-12 13:36:40 UTC by this machine's clock (the last one was "
-        f"mirrorbook mirror watch on desk (process 7), seen 1970-01-12 13:36:40 UTC): {then}. Start `mirrorbook mirror "
-        "watch m`, or unpause DAG mirror_watch"
-    )
+def make_unwatched(state: WatcherState, debt: PendingFence, **values: object) -> Finding:
+    known = {"watcher": "", "host": "", "pid": 0, "since_ms": debt.since_ms, "seen_ms": 0, **values}
+    fence_state = find_fence_state(debt)
+    return Finding("source_unwatched", "east", mirror=NAME, watcher_state=state, fence_state=fence_state, **known)
+
+
+SIGNED: dict[str, object] = {"watcher": SIGN.by, "host": "desk", "pid": 7}
+
+
+@pytest.mark.parametrize("debt", [LEFT, *(replace(debt, since_ms=0) for debt in (STANDS, WATCHED, LIFTING))])
+def test_people_are_told_since_when_and_what_to_do(debt: PendingFence) -> None:
+    at_ms = NOW - 600_000
+    [alarm] = decide_watcher_status(NAME, debt, replace(SIGN, at_ms=at_ms), NOW).alarms
+    assert alarm == make_unwatched(WatcherState.MISSING, debt, **SIGNED, since_ms=at_ms, seen_ms=at_ms)
+    assert "`mirrorbook mirror watch m`" in render_finding(alarm)
 
 
 def test_a_watcher_of_before_the_failover_is_missed_since_the_failover() -> None:
-    [alarm] = decide_watcher_status(NAME, LEFT, replace(SIGN, at_ms=0), NOW).format_alarms()
-    assert "since 1970-01-12 12:46:40 UTC by this machine's clock (the last one was" in alarm
+    [alarm] = decide_watcher_status(NAME, LEFT, replace(SIGN, at_ms=0), NOW).alarms
+    assert alarm == make_unwatched(WatcherState.MISSING, LEFT, **SIGNED)
 
 
 def test_what_is_not_known_is_told_with_its_reason() -> None:
-    [never] = decide_watcher_status(NAME, LEFT, None, NOW).format_alarms()
-    assert never.startswith(
-        "it is not known whether anybody watches cluster east, as no watcher has left a heartbeat that this "
-        "Mirrorbook reads: without one nobody would fence it"
+    assert decide_watcher_status(NAME, LEFT, None, NOW).alarms == (make_unwatched(WatcherState.UNKNOWN, LEFT),)
+    at_ms = NOW + 90_000
+    assert decide_watcher_status(NAME, LEFT, replace(SIGN, at_ms=at_ms), NOW).alarms == (
+        make_unwatched(WatcherState.UNKNOWN, LEFT, **SIGNED, since_ms=at_ms, seen_ms=at_ms),
     )
-    [ahead] = decide_watcher_status(NAME, LEFT, replace(SIGN, at_ms=NOW + 90_000), NOW).format_alarms()
-    assert "as clocks differ: mirrorbook mirror watch on desk (process 7) was last seen in the future" in ahead
     well = decide_watcher_status(NAME, LEFT, replace(SIGN, at_ms=NOW - 4_000), NOW)
-    assert (str(well), list(well.format_alarms())) == (
-        "mirrorbook mirror watch on desk (process 7), seen 4.0 s ago",
-        [],
-    )
+    assert (well.finding, well.alarms) == (Finding("source_watched", "east", **SIGNED, silent_s=4.0), ())
     new = decide_watcher_status(NAME, replace(LEFT, since_ms=NOW - 30_000), None, NOW)
-    assert (str(new), list(new.format_alarms())) == ("none yet, 30 s after run r", [])
+    assert (new.finding, new.alarms) == (Finding("watcher_awaited", "east", age_s=30.0, run="r"), ())
 
 
 def test_plans_warn_of_it(view: MirrorSnapshot, failback_view: FailbackSnapshot) -> None:  # noqa: F811
-    [alarm] = decide_watcher_status(NAME, LEFT, None, NOW).format_alarms()
-    assert alarm in list(map(str, list_plan_warnings(replace(view, unwatched_warning=alarm))))
-    assert alarm in map(str, failback(replace(failback_view, unwatched_warning=alarm)).plan.warnings)
+    alarms = decide_watcher_status(NAME, LEFT, None, NOW).alarms
+    assert {*alarms} <= {*list_plan_warnings(replace(view, watcher_alarms=alarms))}
+    assert {*alarms} <= {*failback(replace(failback_view, watcher_alarms=alarms)).plan.warnings}
     assert "" not in [*map(str, list_plan_warnings(view)), *failback(failback_view).plan.warnings]
 
 
@@ -215,11 +207,13 @@ def test_a_debt_that_cannot_be_read_is_not_taken_for_none(monkeypatch: pytest.Mo
     state = State()
     state.put(LEFT)
     state.apply(format_key(LEFT), b"of another version")
-    assert find_watcher_status(state, NAME, None).state is WatcherState.UNKNOWN
+    status = find_watcher_status(state, NAME, None)
+    assert status.state is WatcherState.UNKNOWN
+    assert [(alarm.code, alarm.subject) for alarm in status.alarms] == [("watch_need_unknown", NAME)]
     monkeypatch.setattr(mirror_lookup, "_measure_clocks", lambda clusters: dict.fromkeys(clusters))
     monkeypatch.setattr(mirror_lookup, "_list_recorded_mirrors", lambda: iter([(state, LINK.mirror)]))
     [alarm] = mirror_lookup.list_unwatched_alarms(())
-    assert alarm.startswith("mirror m: it is not known whether an old source has to be watched: key pending_fence/m: ")
+    assert alarm == f"mirror m: {status}"
 
 
 def test_a_mirror_that_is_deleted_takes_its_signs_along(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:

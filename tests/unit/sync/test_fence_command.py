@@ -14,13 +14,14 @@ import pytest
 from mirror_core.decide.fence_state import must_stay_fenced
 from mirror_core.evidence.fence_file import mark_lifted, read_fence_file
 from mirror_core.model.errors import LostOwnership, Refused
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Run, RunKind, RunState
 from mirror_core.runbook import unplanned_steps
 from mirror_core.runbook.fence_actions import CommandFence, LiftFile
-from mirror_core.runbook.hook_calls import find_command_problems
+from mirror_core.runbook.hook_calls import warn_unusable_fence_commands
 from mirror_core.runbook.unplanned_steps import UnplannedSteps
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
 from mirror_core.state.state_records import State
@@ -82,7 +83,9 @@ def test_a_command_inherits_no_secret_and_gets_what_its_entry_names(
 def test_a_reference_that_cannot_be_followed_is_named_and_not_retried(tmp_path: Path) -> None:
     link = linked(tmp_path, environment={"CLOUD_TOKEN": "${env:NO_TOKEN}"})
     problem = "environment.CLOUD_TOKEN: environment variable NO_TOKEN is not set"
-    assert next(iter(find_command_problems(link))) == f"fence_command of east: {problem}"
+    assert next(warn_unusable_fence_commands(link)) == Finding(
+        "fence_command_unresolved", "east", hook="fence_command", reason=problem
+    )
     with pytest.raises(FenceCommandFailed, match=rf"failed after 1 time\(s\): {problem}"):
         run_fence_command(where(link))
     assert called(link) == []
