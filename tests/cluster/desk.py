@@ -19,11 +19,12 @@ from mirror_core.state.state_records import STATE_TOPIC
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client
 from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 PROGRESS = re.compile(r"^\d\d:\d\d:\d\d .* in all\n", re.MULTILINE)
 """A line of figures now and then, after as many seconds as a busy machine takes."""
-MENDED = "partitions FAILED; `mirrorbook mirror recover` shows what can be done about each:"
+MENDED = format_sentence("partitions_failed_recover_shows")
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from tests.support.data_errors import about_data
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.support.log_shapes import HOUR_MS, Row, await_cleaner, send
 from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
+from tests.support.sentences import format_sentence
 from tests.support.shifted_clock import ShiftedClock
 from tests.support.topic_equality import assert_parity, assert_same_offsets, parity
 from tests.support.waiting import wait_until
@@ -165,7 +166,7 @@ def test_a_mirror_topic_is_cleaned_of_records_and_markers_while_it_is_mirrored(p
     application.write(9, 1)
     mirrored.copy()
     assert policy(pair, topic) == "delete", "not before all is copied that may have no key"
-    growing = "1, of which 1 not cleaned on west, and growing by all that is written, until a `mirrorbook sync "
+    growing = format_sentence("staged_not_cleaned", 1, 1, "west")
     assert described(mirrored) == f"{growing}{mirrored.name}` finds the copy caught up: {topic}"
     assert markers(pair.west, topic, 1 << 40) == 6 + 3 * 11, "for each commit, and for all that was aborted"
     written = sum(header.length for header in stored(pair.west, topic))

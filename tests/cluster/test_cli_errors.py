@@ -20,6 +20,7 @@ from mirrorbook_tools.sandbox.ports import choose_ports
 from tests.cluster.desk import MENDED, Desk, Said
 from tests.support.cli_process import mirrorbook
 from tests.support.kafka_clients import TIMEOUT_S, admin_client, new_topic, produce, read_all
+from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -98,15 +99,12 @@ def test_an_ipv6_address_without_brackets_is_named(desk: Desk, unchanged: None, 
 def test_a_wrong_bootstrap_server_is_named_with_the_systems_reason(desk: Desk, unchanged: None) -> None:
     (port,) = choose_ports(1)
     desk.change("west", bootstrap_servers=f"127.0.0.1:{port}")
-    words = (
-        f"cluster west: no broker of 127.0.0.1:{port} answered: cluster west, broker 127.0.0.1:{port}: cannot "
-        "connect: Connection refused; see that the cluster is up, and that its bootstrap.servers are right"
-    )
+    words = format_sentence("no_broker_answered", "west", port, "west", port)
     assert desk.create("--topics", "t-.*") == Said(1, "", f"error: {words}\n")
     assert desk.run("replicate", "m-x", "--runner", "local") == Said(
         4,
         "",
-        f"error: mirror 'm-x' is not known to the clusters whose state could be read; these are left:\n  - {words}\n",
+        format_sentence("mirror_not_known", "m-x", words),
     )
 
 
@@ -120,7 +118,7 @@ def test_a_wrong_password_is_said_and_not_shown(desk: Desk, unchanged: None) -> 
     assert desk.run("mirror", "describe", "m-x") == Said(
         2,
         "",
-        f"error: mirror 'm-x' is not known to the clusters whose state could be read; these are left:\n  - {words}\n",
+        format_sentence("mirror_not_known", "m-x", words),
     )
     # As a user runs it: another process, everything that it prints.
     whole = mirrorbook("mirror", "start", "m-x", "--config", str(desk.config), "--debug")
@@ -147,8 +145,7 @@ def test_a_mechanism_that_the_broker_does_not_offer_is_named_with_those_it_does(
     assert desk.create("--topics", "t-.*") == Said(
         2,
         "",
-        f"error: cluster east, broker {desk.pair.east.bootstrap}: sasl.mechanism PLAIN is not enabled there; "
-        "the broker offers SCRAM-SHA-512\n",
+        format_sentence("sasl_mechanism_not_enabled", "east", desk.pair.east.bootstrap),
     )
 
 
@@ -175,8 +172,7 @@ def test_an_unknown_topic(desk: Desk, unchanged: None) -> None:
     assert desk.create("--topics", "t-no-such") == Said(
         2,
         "",
-        "error: unknown topic 't-no-such': cluster east has none of this name that mirror-control may DESCRIBE "
-        "(or --exclude-topics takes it out)\n",
+        format_sentence("unknown_topic", "t-no-such", "east", "mirror-control"),
     )
 
 
@@ -186,8 +182,7 @@ def test_a_bad_expression(desk: Desk, unchanged: None, option: str) -> None:
     assert desk.create(*topics, option, "a(b") == Said(
         2,
         "",
-        f"error: {option} 'a(b' is not a regular expression in RE2's syntax, which has no lookaround and no back "
-        "references: missing ): a(b\n",
+        format_sentence("name_pattern_not_re2", option, "a(b"),
     )
 
 
@@ -197,14 +192,14 @@ def test_no_topics(desk: Desk, unchanged: None) -> None:
 
 def test_a_bad_name(desk: Desk, unchanged: None) -> None:
     assert desk.create("--topics", "t-.*", name="a/b") == Said(
-        2, "", "error: mirror name 'a/b': use letters, digits, dot, underscore and hyphen, 63 at most\n"
+        2, "", format_sentence("mirror_name_characters", "a/b", 63)
     )
 
 
 def test_the_name_of_a_way_home(desk: Desk, unchanged: None) -> None:
     said = desk.create("--topics", "t-.*", name="orders-back")
     assert (said.code, said.out) == (2, "")
-    assert said.err.startswith("error: mirror name 'orders-back': a failback of mirror 'orders' makes one of this name")
+    assert said.err.startswith(format_sentence("mirror_name_of_a_failback", "orders-back", "orders"))
 
 
 def test_an_unknown_runner(desk: Desk, unchanged: None) -> None:
@@ -234,17 +229,12 @@ def test_the_same_cluster_on_both_ends_also_under_another_name(desk: Desk, uncha
         assert desk.create("--topics", "t-.*", destination=destination) == Said(
             3,
             "",
-            f"error: mirror m-never:\n  - east and {destination} are the same cluster ({cluster_id}): "
-            "a mirror needs two\n",
+            format_sentence("mirror_needs_two_clusters", "east", destination, cluster_id),
         )
 
 
 def foreign_words(topic: str, records: int, ends: int) -> str:
-    return (
-        f"destination topic {topic} on cluster west already holds {records} records that this mirror did not write "
-        f"(log ends add up to {ends}): delete or rename it, or exclude it (`--exclude-topics` of `mirror create` or"
-        " `mirror change`) from the mirror"
-    )
+    return format_sentence("destination_topic_on_cluster_already_holds", topic, "west", records, ends)
 
 
 def test_a_destination_topic_with_foreign_data_is_refused_by_name(desk: Desk) -> None:
@@ -273,9 +263,7 @@ def test_a_mirror_that_exists_is_not_told_to_delete_its_own_copy(desk: Desk) -> 
     assert other == Said(
         3,
         "",
-        f"error: mirror m-never:\n  - destination topic {topic} on cluster west belongs to mirror {mirrored.name}: "
-        "exclude it (`--exclude-topics` of `mirror create` or `mirror change`) from one of the"
-        " two\n",
+        format_sentence("destination_topic_of_another_mirror", topic, "west", mirrored.name),
     )
 
 
@@ -329,7 +317,7 @@ def test_without_a_terminal_nothing_is_done_that_was_not_agreed_to(desk: Desk, m
         said = desk.run("mirror", "create", "m-never", "--source", "east", "--destination", "west", "--topics", topic)
     assert (said.code, said.err) == (
         3,
-        "error: not done:\n  - confirmation required: pass --yes, or run it in a terminal\n",
+        format_sentence("confirmation_required"),
     )
     assert desk.traces() == before
 
@@ -351,8 +339,8 @@ def test_a_run_that_fails_behind_the_fence_says_that_nobody_can_write_and_what_t
     assert said.code == 1
     error, *last = said.err.splitlines()
     assert error == "error: the link is down"
-    assert "NOBODY CAN WRITE these topics: east is fenced, and west is not promoted yet." in last
-    assert f"If east is lost: `mirrorbook failover run {name} --mode unplanned` goes on from here." in last
+    assert format_sentence("nobody_can_write_these_topics", "east", "west") in last
+    assert format_sentence("unplanned_goes_on", "east", name) in last
     assert "NOBODY CAN WRITE" in desk.run("failover", "status", name).out
     given_up = desk.run("failover", "abort", name, "--yes")
     assert (given_up.code, given_up.err) == (0, "")

@@ -19,6 +19,7 @@ from tests.cluster.desk import Desk
 from tests.support.group_commits import commit_offsets
 from tests.support.kafka_clients import TIMEOUT_S, new_topic, produce
 from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.sentences import format_sentence
 
 pytestmark = pytest.mark.cluster
 
@@ -169,8 +170,7 @@ def test_folders_are_looked_at_before_anything_is_done(desk: Desk, taken: Path) 
     said = desk.run("replicate", mirrored.name, "--runner", "local", "--receipts", str(taken / "r"))
     assert (said.code, said.err) == (
         2,
-        f"error: receipts: {taken}/r cannot be written: {taken} is not a folder: make room and rights there, or give "
-        "another folder (--receipts)\n",
+        format_sentence("receipts_folder_is_a_file", taken, taken),
     )
     assert desk.traces() == before
     assert desk.run("replicate", mirrored.name, "--runner", "local", "--until-caught-up").code == 0

@@ -14,6 +14,7 @@ from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.desk import MENDED, Desk, Said
 from tests.support.kafka_clients import TIMEOUT_S, admin_client, grant, new_topic, produce, read_all
 from tests.support.mirrored_topics import Mirrored
+from tests.support.sentences import format_sentence
 
 pytestmark = pytest.mark.cluster
 
@@ -45,8 +46,7 @@ def test_a_control_principal_that_may_not_create_topics(desk: Desk) -> None:
     said = desk.run("replicate", mirrored.name, "--runner", "local")
     assert (said.code, said.out) == (2, "")
     assert said.err.replace(get_heartbeat_topic(mirrored.name), topic) == (  # whichever is named
-        f"error: cluster west, {topic} (and 1 more): CreateTopics (needs CREATE): topic_authorization_failed "
-        f"(Authorization failed.): {user} may not do this; `mirrorbook cluster check west` names the rights\n"
+        format_sentence("create_topics_not_authorized", "west", topic, 1, user, "west")
     )
     assert topic not in admin_client(desk.pair.west).list_topics(timeout=TIMEOUT_S).topics
     assert mirrored.statuses == {}
@@ -57,8 +57,7 @@ def test_a_control_principal_that_may_not_see_the_topic(desk: Desk, unchanged: N
     assert desk.create("--topics", "__consumer_offsets_x") == Said(
         2,
         "",
-        f"error: unknown topic '__consumer_offsets_x': cluster east has none of this name that {user} may DESCRIBE "
-        "(or --exclude-topics takes it out)\n",
+        format_sentence("unknown_topic", "__consumer_offsets_x", "east", user),
     )
 
 
@@ -69,11 +68,8 @@ def test_a_control_principal_that_may_not_read_the_state(desk: Desk) -> None:
     before = desk.traces()
     said = desk.run("mirror", "start", mirrored.name)
     assert (said.code, said.out) == (2, "")
-    assert (
-        said.err
-        == f"error: mirror {mirrored.name!r} is not known to the clusters whose state could be read; these are left:\n "
-        f" - cluster west, state topic {STATE_TOPIC}: Metadata (needs DESCRIBE): topic_authorization_failed: {name}"
-        " may not do this; `mirrorbook cluster check west` names the rights\n"
+    assert said.err == format_sentence(
+        "mirror_not_known_state_not_authorized", f"{mirrored.name!r}", "west", STATE_TOPIC, name, "west"
     )
     assert desk.traces() == before
 
@@ -101,9 +97,7 @@ def good_and_bad(desk: Desk) -> tuple[Mirrored, str, str]:
     return desk.started(good, bad), good, bad
 
 
-BESIDE_A_DENIAL = (
-    "No grant helps beside a denial, as a fence of another mirror sets it: `kafka-acls.sh --list` shows those"
-)
+BESIDE_A_DENIAL = format_sentence("no_grant_helps_beside_a_denial")
 
 
 def replicate_with_one_bad(desk: Desk, mirrored: Mirrored, good: str, bad: str, reason: str) -> None:
@@ -122,11 +116,7 @@ def test_a_data_principal_that_may_not_write_one_topic(desk: Desk, good_and_bad:
     user = data_user(desk, desk.pair.west)
     grant(desk.pair.west, user, ResourceType.TOPIC, "*", [AclOperation.READ])
     grant(desk.pair.west, user, ResourceType.TOPIC, good, [AclOperation.WRITE])
-    reason = (
-        f"cluster west, {bad}-0: the data principal may not WRITE; grant it: "
-        f"`kafka-acls.sh --bootstrap-server BOOTSTRAP --add --allow-principal User:{user} "
-        f"--operation Write --topic {bad}`. {BESIDE_A_DENIAL}"
-    )
+    reason = format_sentence("data_principal_may_not_write", "west", bad, user, bad, BESIDE_A_DENIAL)
     replicate_with_one_bad(desk, mirrored, good, bad, reason)
     # The remedy that it names is one.
     grant(desk.pair.west, user, ResourceType.TOPIC, bad, [AclOperation.WRITE])
@@ -141,11 +131,7 @@ def test_a_data_principal_that_may_not_read_one_topic(desk: Desk, good_and_bad: 
     user = data_user(desk, desk.pair.east)
     grant(desk.pair.east, user, ResourceType.TOPIC, "*", [AclOperation.DESCRIBE])
     grant(desk.pair.east, user, ResourceType.TOPIC, good, [AclOperation.READ])
-    reason = (
-        f"cluster east, {bad}-0: the data principal may not READ; grant it: "
-        f"`kafka-acls.sh --bootstrap-server BOOTSTRAP --add --allow-principal User:{user} "
-        f"--operation Read --topic {bad}`. {BESIDE_A_DENIAL}"
-    )
+    reason = format_sentence("data_principal_may_not_read", "east", bad, user, bad, BESIDE_A_DENIAL)
     replicate_with_one_bad(desk, mirrored, good, bad, reason)
 
 
@@ -153,9 +139,5 @@ def test_a_data_principal_that_may_not_see_one_topic(desk: Desk, good_and_bad: t
     mirrored, good, bad = good_and_bad
     user = data_user(desk, desk.pair.west)
     grant(desk.pair.west, user, ResourceType.TOPIC, good, [AclOperation.READ, AclOperation.WRITE])
-    reason = (
-        f"cluster west, {bad}-0: the data principal may not DESCRIBE; grant it: "
-        f"`kafka-acls.sh --bootstrap-server BOOTSTRAP --add --allow-principal User:{user} "
-        f"--operation Describe --topic {bad}`. {BESIDE_A_DENIAL}"
-    )
+    reason = format_sentence("data_principal_may_not_describe", "west", bad, user, bad, BESIDE_A_DENIAL)
     replicate_with_one_bad(desk, mirrored, good, bad, reason)

@@ -23,6 +23,7 @@ from tests.support.colliding_records import colliding_values
 from tests.support.comparisons import CHUNK, EAST, WEST, compare, found
 from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, read_all
 from tests.support.parity_topics import Content, content, copy_bytes, send, twin_topics, whole
+from tests.support.sentences import format_sentence
 
 pytestmark = pytest.mark.cluster
 
@@ -162,7 +163,7 @@ def test_a_duplicated_record_is_found_and_what_it_has_moved(pair: Pair) -> None:
     topic = pair_with(pair, content(50), twice)
     result = compare(pair, whole(topic, 50))
     assert (result.verdict, found(result)) == (ParityVerdict.FAILED, moved_by_one(21, 50))
-    assert "the source's record of this offset is at offset 22 on the destination" in result.findings[0].detail
+    assert format_sentence("source_record_at_another_offset", 22) in result.findings[0].detail
     assert result.verified_ends == {Partition(topic, 0): 21}
 
 

@@ -31,6 +31,7 @@ from tests.support.gap_logs import assert_equal, bounds
 from tests.support.kafka_clients import Pair, new_topic, produce, read_all
 from tests.support.log_shapes import Row
 from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.sentences import format_sentence
 from tests.support.topic_equality import assert_parity
 
 pytestmark = pytest.mark.cluster
@@ -95,10 +96,7 @@ def test_the_copy_keeps_what_is_deleted_on_the_source_until_the_hold_is_taken_aw
     cut(pair, topic, 12)
     said = desk.run(*copy)
     assert said.code == 0
-    assert (
-        "cluster east has deleted records that west holds for 1 d (`hold_deletions`): deleted on the source, readable"
-        " on the destination: 12 offsets; "
-    ) in said.out
+    assert (format_sentence("cluster_deleted_held_records", "east", "west", 1, 12)) in said.out
     assert read_all(pair.west, topic) == sent
     first = held(mirrored, topic)
     assert first is not None
@@ -109,10 +107,7 @@ def test_the_copy_keeps_what_is_deleted_on_the_source_until_the_hold_is_taken_aw
     assert held(mirrored, topic) == first, "the hold began anew"
     assert read_all(pair.west, topic) == sent
     assert described().endswith(f"; their offsets: {topic}-0 [0, 12)")
-    assert described().startswith(
-        "for 1 d: deleted on the source, readable on the destination: 12 offsets; partitions of these: 1; "
-        "the oldest since: "
-    )
+    assert described().startswith(format_sentence("held_deletions_for_a_day", 1, 12, 1))
     assert_parity(mirrored)
     plan = desk.run("failover", "plan", mirrored.name)
     assert "deleted on the source, readable on the destination" in " ".join(plan.out.split())

@@ -20,6 +20,7 @@ from tests.cluster.desk import Desk
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.support.log_cutting import batch_of_100, give_back, lose_tails
 from tests.support.mirrored_topics import new_mirror, replicate
+from tests.support.sentences import format_sentence
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
@@ -49,16 +50,14 @@ def test_what_the_source_lost_fails_its_partition_at_the_first_record_that_diffe
         )
     summary = replicate(mirrored.link)
     expected = {
-        grown: (300, f"{LOST}; from offset 300 on cluster west holds 2700 offsets that the source does not have"),
+        grown: (300, format_sentence("destination_ahead_from_offset", LOST, 300, "west", 2700)),
         shorter: (
             300,
-            "the source's log ends at 300, before the position 500: it lost records that were copied (unclean leader "
-            "election); from offset 300 on cluster west holds 200 offsets that the source does not have",
+            format_sentence("source_log_ends_before_position", 300, 500, 300, "west", 200),
         ),
         partly: (
             400,
-            "the source's log ends at 450, before the position 500: it lost records that were copied (unclean leader "
-            "election); from offset 400 on cluster west holds 100 offsets that the source does not have",
+            format_sentence("source_log_ends_before_position", 450, 500, 400, "west", 100),
         ),
     }
     assert set(summary.failed) == {Partition(topic, 0) for topic in expected}
@@ -118,7 +117,7 @@ def test_each_way_out_of_it_does_what_it_says(desk: Desk, tmp_path: Path) -> Non
     diverged(returned, lost)  # too early: it is found again
 
     give_back(pair.east, returned, tmp_path / "kept")
-    again = "  retry: looks at both logs again and copies on from the position; nothing is lost\n  position: 500\n"
+    again = format_sentence("retry_looks_at_both_logs_again", 500)
     assert again in recover(returned, "--action", "retry", "--dry-run")
     assert again in recover(returned, "--action", "retry", "--yes")
     batch_of_100(pair.east, returned, 500)
@@ -129,7 +128,7 @@ def test_each_way_out_of_it_does_what_it_says(desk: Desk, tmp_path: Path) -> Non
 
     folder = tmp_path / "salvage"
     price = (
-        "  lost by it: 200 offsets from offset 300 on, which only cluster west has\n",
+        format_sentence("recover_loses_offsets", 200, 300, "west"),
         f"saved to {folder} before anything is deleted: {lost}-0 [300, 500)\n",
     )
     anew = "--action", "recopy", "--salvage", str(folder)

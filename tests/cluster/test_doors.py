@@ -35,6 +35,7 @@ from tests.cluster.links import writer_of
 from tests.support.cli_process import mirrorbook
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.sentences import format_sentence
 from tests.support.unplanned_runs import begin
 from tests.support.waiting import wait_until
 
@@ -137,10 +138,7 @@ def test_a_run_that_begins_in_the_moment_of_taking_over_is_told_and_can_be_resum
         patched.setattr(control, "StateWriter", JustBefore)
         with pytest.raises(HeldByRun) as refused:
             mirror_commands.pause_mirror(mirrored.link)
-    assert refused.value.reasons == (
-        f"failover {begun[0]} began at the same moment, and this command has interrupted the process that conducts it "
-        f"(exit code 5). Nothing else was changed: `mirrorbook failover resume {mirrored.name}` goes on with it",
-    )
+    assert refused.value.reasons == (format_sentence("failover_began_at_the_same_moment", begun[0], 5, mirrored.name),)
     assert mirrored.link.mirror == before
     assert failover.drive(begun[0]).state is RunState.DONE
 
@@ -180,7 +178,7 @@ def test_off_a_terminal_only_what_is_easily_undone_goes_on_without_being_agreed_
     said = desk.run("mirror", "stop", mirrored.name)
     assert (said.code, said.err) == (
         3,
-        "error: not done:\n  - confirmation required: pass --yes, or run it in a terminal\n",
+        format_sentence("confirmation_required"),
     )
     assert desk.traces() == before
 
@@ -333,6 +331,6 @@ def test_other_clusters_under_the_same_names_are_refused(desk: Desk) -> None:
     for typed in (("replicate", mirrored.name, "--runner", "local", "--until-caught-up"), ("sync", mirrored.name)):
         said = desk.run(*typed)
         assert said.code == 3, said
-        assert f"error: mirror {mirrored.name}: not the clusters it was created for:\n  - cluster east is " in said.err
-        assert f"and was {there} when the mirror was created: correct the address in {desk.config}" in said.err
+        assert format_sentence("cluster_is_not_that_of_creation", mirrored.name, "east") in said.err
+        assert format_sentence("cluster_at_creation", there, desk.config) in said.err
     assert {**desk.traces(), "west state": 0, "files": 0} == {**before, "west state": 0, "files": 0}

@@ -33,6 +33,7 @@ from tests.support.data_plane_thread import driving
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce
 from tests.support.log_shapes import Row, new_producer, send
 from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
+from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -145,7 +146,7 @@ def test_what_is_deleted_on_the_destination_alone_is_found(pair: Pair, tmp_path:
         )
         reason = mirrored.statuses[here].reason
         assert reason is not None
-        assert f"{here}: records below 4 were deleted there, and the source still has those from 0 on" in reason
+        assert format_sentence("records_below_were_deleted", here, 4, 0) in reason
         wait_until(
             lambda: offset(pair.west, both, OffsetPoint.START) == 4,
             timeout_s=TIMEOUT_S,

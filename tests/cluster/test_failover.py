@@ -27,6 +27,7 @@ from tests.support.cluster_admin import as_admin
 from tests.support.failover_runs import acls, app_topic, begin, commit, committed, denied
 from tests.support.kafka_clients import Pair, produce, read_all, read_all_aiokafka
 from tests.support.mirrored_topics import new_mirror, replicate
+from tests.support.sentences import format_sentence
 from tests.support.topic_equality import assert_same_offsets
 from tests.support.waiting import wait_until
 
@@ -230,9 +231,7 @@ def test_a_failed_partition_is_promoted_as_it_is_and_the_others_whole(pair: Pair
     sent += produce(pair.east, topic, 7)  # the drain's work
     failover = mirrored.failover
     plan = failover.plan(RunMode.PLANNED)
-    words = (
-        f"1 partition(s) FAILED and will be promoted as they are, without their newer records: {topic}-1 at offset 10"
-    )
+    words = format_sentence("failed_partition_promoted_as_is", 1, topic, 10)
     assert [warning for warning in map(str, plan.warnings) if warning.startswith(words)]
 
     assert failover.drive(failover.begin(plan.hash).id).state is RunState.DONE

@@ -33,6 +33,7 @@ from tests.support.gap_logs import assert_equal, bounds, transaction, transactio
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce
 from tests.support.managed_service import managed
 from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
+from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -104,7 +105,7 @@ def test_a_marker_too_many_fails_the_partition_at_its_offset(pair: Pair, tmp_pat
     with as_admin(pair.west) as client, client_connection(client, partition) as connection:
         append(MarkerLink(connection), MarkerEntry(mirrored.link.mirror.producer_id, 0, 1 << 3 | 1, (partition,)))
     produce(pair.east, topic, 5)
-    assert "the log ends at 5, and should end at 4: a gap was filled by more markers" in failed(mirrored, topic)
+    assert format_sentence("log_end_past_gap", 5, 4) in failed(mirrored, topic)
 
 
 @pytest.mark.parametrize("more", [0, 5])
@@ -121,7 +122,7 @@ def test_a_marker_too_many_among_nothing_but_markers_is_not_put_down_to_the_sour
         append(MarkerLink(connection), MarkerEntry(mirrored.link.mirror.producer_id, 0, 4 << 3 | 2, (partition,)))
     if more:
         produce(pair.east, topic, more)
-    assert "the log ends at 5, and should end at 4: a gap was filled by more markers" in failed(mirrored, topic)
+    assert format_sentence("log_end_past_gap", 5, 4) in failed(mirrored, topic)
     status = mirrored.statuses[partition]
     assert (status.kind, status.failed_at) == (FailureKind.GAP_LIMIT, 4)
 
@@ -131,7 +132,7 @@ def test_a_marker_too_many_among_nothing_but_markers_is_not_put_down_to_the_sour
     [
         # Three transactions of two records and a marker each; the intruder comes behind the second one's marker.
         ("record", "offset 6 was not written by this mirror"),
-        ("marker", "the log ends at 9, and should end at 8: a gap was filled by more markers"),
+        ("marker", format_sentence("log_end_past_gap", 9, 8)),
     ],
 )
 def test_what_slips_in_behind_an_owners_marker_is_found_by_the_data_behind_it(

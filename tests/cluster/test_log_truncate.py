@@ -22,6 +22,7 @@ from tests.support.gap_logs import transactional, write
 from tests.support.kafka_clients import TIMEOUT_S, Record, new_topic, read_all, read_all_aiokafka
 from tests.support.log_shapes import CODECS, HOUR_MS, await_cleaner, compacted, compacted_transactions, new_producer
 from tests.support.log_truncation import braided, ends, hundreds, stored
+from tests.support.sentences import format_sentence
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
@@ -182,7 +183,7 @@ def test_what_cannot_be_cut_is_refused_with_all_reasons(desk: Desk, tmp_path: Pa
         untouched = contents(east.log_dir())
         said = desk.run(*command, *as_options(targets), "--partition", "__consumer_offsets-0=0")
         assert said.code == 3
-        assert f"{begun}-0: the log starts at 250, behind 240: none of it would be left. Recreate the topic" in said.err
+        assert format_sentence("log_starts_behind_cut", begun, 250, 240) in said.err
         assert f"{open_}-0: transactions are open at its end 305" in said.err
         assert "__consumer_offsets-0: it is an internal topic" in said.err
         assert f"{fine}-0" not in said.err

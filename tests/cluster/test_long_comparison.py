@@ -16,6 +16,7 @@ from mirror_core.model.names import Partition
 from tests.support.data_plane_thread import driving
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.support.mirrored_topics import new_mirror
+from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -65,5 +66,5 @@ def test_it_ends_in_a_longer_epoch_and_holds_up_nothing_else(
     assert len(begun) > 1, "nothing was cut short"
     # Said again, if one had not come to compare before its epoch was over.
     longer = next(line for line in said if "epochs last longer" in line)
-    assert longer.split(":")[0] == "comparing the logs of 1 partition(s) takes longer than an epoch of 1.5 s"
+    assert longer.split(":")[0] == format_sentence("comparing_logs_longer_than_epoch", 1, "1.5")
     assert read_all(pair.east, topic) == read_all(pair.west, topic)

@@ -27,6 +27,7 @@ from tests.support.metrics_scrape import ADDRESS, Scraped
 from tests.support.mirrored_topics import Mirrored, new_mirror
 from tests.support.receipt_files import rows
 from tests.support.replicate_process import PATIENCE_S, copier
+from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -164,10 +165,7 @@ def test_a_port_that_is_taken_is_said_before_anything_is_done(desk: Desk) -> Non
         port = other.getsockname()[1]
         said = desk.run("replicate", mirrored.name, "--runner", "local", "--metrics", str(port))
     assert said.code == 2
-    assert said.err == (
-        f"error: metrics cannot be served on 127.0.0.1:{port}: Address already in use: give --metrics another address, "
-        "or leave it out; nothing was copied\n"
-    )
+    assert said.err == (format_sentence("metrics_cannot_be_served_on_address", port))
     assert desk.traces() == before
     assert Partition(topic, 0) not in mirrored.statuses
 

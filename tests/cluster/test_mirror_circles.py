@@ -32,6 +32,7 @@ from tests.support.failover_runs import app_topic, begin
 from tests.support.gap_logs import bounds, transaction, transactional
 from tests.support.kafka_clients import Pair, new_topic, produce, read_all, read_all_aiokafka
 from tests.support.mirrored_topics import new_mirror, replicate
+from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -270,7 +271,7 @@ def test_a_ring_of_three_is_refused_and_clusters_that_cannot_be_asked_are_named(
     intent = mirror_commands.preview(one, MirrorCommand.RESUME)
     assert intent.refusal is None
     [line] = [line for line in intent.lines if "could not be asked" in line]
-    assert line.startswith("cluster south could not be asked whether a mirror on it copies these topics back")
+    assert line.startswith(format_sentence("circles_unknown_on_cluster", "south"))
     south.start()
     mirror_commands.stop_mirror(coming)
 

@@ -21,11 +21,12 @@ from tests.support.failover_runs import app_topic, denied
 from tests.support.kafka_clients import Pair, produce
 from tests.support.mirrored_topics import Mirrored
 from tests.support.pending_fences import copied, debt_of, promoted
+from tests.support.sentences import format_sentence
 from tests.support.unplanned_runs import begin
 
 pytestmark = pytest.mark.cluster
 
-ANOTHER = "cluster east is .* now, and was .* when the mirror was created"
+ANOTHER = format_sentence("cluster_replaced_pattern")
 
 
 def led_to_west(mirrored: Mirrored, folder: Path) -> Mirrored:

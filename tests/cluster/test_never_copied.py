@@ -24,6 +24,7 @@ from tests.support.failover_runs import app_topic
 from tests.support.gap_logs import assert_equal, bounds
 from tests.support.kafka_clients import Pair, new_topic, produce
 from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
+from tests.support.sentences import format_sentence
 from tests.support.shifted_clock import ShiftedClock
 from tests.support.unplanned_runs import begin
 
@@ -64,7 +65,7 @@ def test_it_is_told_with_its_offsets_and_not_again(desk: Desk) -> None:
 
     said = desk.run(*copy)
     assert said.code == 0
-    words = "15 offset(s) were deleted there before they were copied, and are on neither side now"
+    words = format_sentence("offsets_were_deleted_there_before_they", 15)
     assert f"cluster east: {words}: {topic}-0 (15)" in said.out
     assert "deleted before they were copied: 15\n" in said.out
     assert_equal(pair, topic, records=5)
@@ -84,7 +85,9 @@ def test_it_is_told_with_its_offsets_and_not_again(desk: Desk) -> None:
     assert f"{topic}-0 (15, the last of them [20, 35))" in described["facts"]["never_copied"]["text"]
     assert "[20, 35)" in desk.run("mirror", "describe", mirrored.name).out
     warnings = tuple(map(str, mirrored.failover.plan(RunMode.PLANNED).warnings))
-    assert [w for w in warnings if w.startswith("east deleted offsets before they were copied, and west never had")]
+    assert [
+        w for w in warnings if w.startswith(format_sentence("deleted_offsets_before_they_were_copied", "east", "west"))
+    ]
 
 
 def test_a_new_mirror_of_a_log_that_begins_late_has_missed_nothing(pair: Pair, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tests.support.failover_runs import app_topic
 from tests.support.kafka_clients import Pair, produce
 from tests.support.mirrored_topics import Mirrored
 from tests.support.pending_fences import copied, promoted, stood, watching
+from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -68,7 +69,7 @@ def test_a_watcher_that_is_killed_is_missed_until_another_one_watches(pair: Pair
         missed_ms = last.at_ms + SILENT_MS + 1
         nobody = described(mirrored, missed_ms)
         assert nobody.startswith("nobody watches cluster east since ")
-        assert f"nobody would fence it when it answers. Start `mirrorbook mirror watch {mirrored.name}`" in nobody
+        assert format_sentence("nobody_would_fence_it_when", mirrored.name) in nobody
         with watching(mirrored):
             wait_until(lambda: sign_of(mirrored) != last, timeout_s=TIMEOUT_S, why="another one watches")
         assert described(mirrored, missed_ms).startswith("mirrorbook mirror watch on ")

@@ -28,6 +28,7 @@ from tests.cluster.links import new_link
 from tests.support.cluster_admin import tool_properties
 from tests.support.gap_logs import transactional
 from tests.support.kafka_clients import TIMEOUT_S, Pair, grant, new_topic
+from tests.support.sentences import format_sentence
 from tests.support.single_broker_cluster import in_place_of
 
 pytestmark = pytest.mark.cluster
@@ -194,4 +195,4 @@ def test_a_cluster_that_creates_topics_by_itself_and_elects_unclean_leaders_is_t
         ]
     assert [line.split(" is true")[0] for line in advice] == [UNCLEAN_ELECTION_KEY, AUTO_CREATE_KEY]
     assert created == advice[1]
-    assert created.startswith(f"{AUTO_CREATE_KEY} is true on broker 1 of west: as a destination, set it to false")
+    assert created.startswith(format_sentence("broker_setting_true", AUTO_CREATE_KEY, 1, "west"))

@@ -32,6 +32,7 @@ from tests.support.log_cutting import batch_of_100, lose_tails
 from tests.support.log_shapes import HOUR_MS, await_cleaner
 from tests.support.mirrored_topics import Mirrored, new_mirror
 from tests.support.parity_topics import START_MS, Content, content, send
+from tests.support.sentences import format_sentence
 from tests.support.unplanned_runs import begin
 from tests.support.waiting import wait_until
 
@@ -137,7 +138,7 @@ def test_what_was_deleted_on_the_destination_since_is_found(mirrored: Mirrored) 
         delete_records(client, {Partition(topic, 1): Offset(40)})
     found = parity(mirrored)
     assert found.exit_code == 1, found.output
-    assert "the destination's log starts at 40; the source still has records from 0 on" in found.output
+    assert format_sentence("destination_starts_later_than_source", 40, 0) in found.output
     assert set(proved(mirrored)) == {Partition(topic, 0)}
 
 
@@ -315,6 +316,6 @@ def test_a_run_without_its_source_says_which_part_of_what_it_promotes_was_ever_c
     assert evidence["never_compared"] == (f"{topic}-0 [100, 110)", f"{topic}-1 [100, 110)")
     assert evidence["receipts"] == "none were stored"
     [page] = mirrored.evidence.rglob("report.html")
-    assert "200 of 220 offsets were compared equal with the source while it answered" in page.read_text()
+    assert format_sentence("offsets_were_compared_equal", 200, 220) in page.read_text()
     left = json.loads(page.with_name("run.json").read_text())["left"]["record_lmo"]
     assert left["ComparedBeforeLoss"]["ends"]["topics"] == [[topic, [[0, 100], [1, 100]]]]

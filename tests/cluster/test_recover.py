@@ -35,6 +35,7 @@ from tests.cluster.desk import Desk, Said
 from tests.support.cluster_admin import alter_topic
 from tests.support.kafka_clients import TIMEOUT_S, Record, admin_client, new_topic, produce, read_all
 from tests.support.mirrored_topics import Mirrored, replicate
+from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -101,19 +102,8 @@ def test_a_foreign_record_is_recopied_after_its_price_was_shown_and_only_when_as
     commit(desk.pair.west, f"g-{topic}", topic)
     produce(desk.pair.west, topic, 3)
     failed(mirrored, topic, FailureKind.FOREIGN)
-    shown = (
-        f"{topic}-0: foreign at offset 100: cluster west, {topic}-0: offset 100 was not written by this mirror; from "
-        "there on offsets would be shifted. Find who may WRITE to the topic (mirrorbook cluster check)\n"
-        "  first: take their right away, and ask whether they need those records: recopy with `--salvage FOLDER` saves "
-        "them\n"
-        "  recopy: deletes the mirror topic on the destination, and the next epoch copies all its partitions anew\n"
-        "  lost by it: 3 offsets from offset 100 on, which only cluster west has\n"
-    )
-    cost = (
-        f"recopy of topic {topic}: deletes 203 offsets (N bytes) on cluster west, copies 200 offsets (N bytes) of 2 "
-        "partition(s) from cluster east; until then a failover has only what is copied so far\n"
-        f"  groups whose committed offsets on it go with the topic, and are synced again: g-{topic}\n"
-    )
+    shown = format_sentence("recover_foreign_offset", topic, 100, "west", topic, 100, 3, 100, "west")
+    cost = format_sentence("recopy_costs", topic, 203, "west", 200, 2, "east", topic)
     before = desk.traces()
     assert recover(desk, mirrored, "--yes") == Said(
         3,
@@ -191,7 +181,7 @@ def test_partitions_that_only_the_destination_has_are_shown_and_saved_before_a_r
     with ClusterClient(mirrored.config.cluster("west")) as client:
         before = client.metadata([topic]).topics[topic].id
     told = recover(desk, mirrored, "--action", "recopy", "--dry-run")
-    assert f"  lost by it, too: 5 offsets of {topic}-1 from offset 0 on, which only cluster west has\n" in told.out
+    assert format_sentence("recover_loses_offsets_too", 5, topic, 0, "west") in told.out
     seen = plan_recovery(mirrored.link, mirrored.state, None, RecoveryAction.RECOPY)
     widen(3)
     produce(desk.pair.west, topic, 1, partition=2)
@@ -212,14 +202,13 @@ def test_a_retry_that_cannot_help_is_refused(desk: Desk) -> None:
     produce(desk.pair.west, topic, 1)
     failed(mirrored, topic, FailureKind.FOREIGN)
     said = recover(desk, mirrored, "--action", "retry", "--yes")
-    why = "retry does not help: somebody else wrote into the mirror topic; --action recopy"
+    why = format_sentence("retry_does_not_help_somebody_else")
     assert (said.code, said.err) == (3, f"error: mirror {mirrored.name}: recover:\n  - {topic}-0: {why}\n")
     assert recover(desk, mirrored, "--topics", "t-other") == Said(0, "no partition is FAILED\n", "")
     assert recover(desk, mirrored, "--topics", "(") == Said(
         2,
         "",
-        "error: --topics '(' is not a regular expression in RE2's syntax, which has no lookaround and no back "
-        "references: missing ): (\n",
+        format_sentence("topics_option_not_re2", "("),
     )
 
 
@@ -231,11 +220,7 @@ def test_nothing_is_recopied_while_somebody_copies(desk: Desk) -> None:
     lease = acquire_lease(mirrored.link.destination, mirrored.name, "another-host/1/x")
     try:
         said = recover(desk, mirrored, "--action", "recopy", "--yes")
-        reason = (
-            f"{topic}-0: another-host/1/x copies this mirror now, and what it has in flight could land in the new "
-            f"topic: `mirrorbook mirror pause {mirrored.name}`, wait until `describe` says that the data plane is not "
-            f"running, recover, `mirrorbook mirror resume {mirrored.name}`"
-        )
+        reason = format_sentence("recopy_while_another_host_copies", topic, mirrored.name, mirrored.name)
         assert (said.code, said.err) == (3, f"error: mirror {mirrored.name}: recover:\n  - {reason}\n")
         assert len(read_all(desk.pair.west, topic)) == 101
     finally:
@@ -309,10 +294,7 @@ def test_a_recopy_that_was_killed_is_finished_by_the_next_and_left_alone_by_copi
     said = recover(desk, mirrored, "--yes")
     kind = "replaced" if deleted else "recopying"
     assert said.code == 3, "not even the rest of a recopy without being asked by name"
-    assert (
-        f"{topic}-1: {kind}: topic {topic} is being copied anew: it was about to be deleted on cluster west; "
-        f"`mirrorbook mirror recover {mirrored.name} --topics {topic} --action recopy` finishes that\n"
-    ) in said.out
+    assert (format_sentence("topic_is_being_copied_anew", topic, kind, topic, "west", mirrored.name, topic)) in said.out
     assert recover(desk, mirrored, "--topics", topic, "--action", "recopy", "--yes").code == 0
     equal_again(desk, mirrored, topic)
 
@@ -396,10 +378,7 @@ def test_a_copy_of_a_topic_that_is_gone_from_the_source_can_be_let_go_and_stays(
     said = recover(desk, mirrored, "--action", "accept", "--yes")
     assert said == Said(
         0,
-        f"{topic}-0: gone: cluster east: topic {topic} is deleted\n"
-        "  first: deleted on purpose: accept; its brokers were behind, and it is there: retry\n"
-        "  accept: lets go of the copy: it stays, is no longer the mirror's, and no failover promotes it\n"
-        "1 partitions are no longer the mirror's\n",
+        format_sentence("recover_gone_topic", topic, "east", topic, 1),
         "",
     )
     assert mirrored.statuses == {}
@@ -436,11 +415,7 @@ def test_a_batch_that_the_destination_refuses_crosses_once_it_may(desk: Desk) ->
         alter_topic(client, topic, {"message.timestamp.before.max.ms": str(2**63 - 1)})
     assert recover(desk, mirrored, "--yes") == Said(
         0,
-        f"{topic}-0: refused at offset 100: {status.reason}\n"
-        "  first: change the setting or policy that the reason names. The data plane tries again every five minutes\n"
-        "  retry: looks at both logs again and copies on from the position; nothing is lost\n"
-        "  position: 100\n"
-        "1 partitions will be looked at anew in the next epoch\n",
+        format_sentence("recover_refused_offset", topic, 100, status.reason, 100, 1),
         "",
     )
     assert mirrored.statuses[Partition(topic, 0)].state is PartitionState.LOG_ALIGNMENT

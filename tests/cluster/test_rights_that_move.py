@@ -23,6 +23,7 @@ from tests.support.cluster_admin import as_admin, rights_of
 from tests.support.failover_runs import denied
 from tests.support.kafka_clients import Pair, new_topic, produce, read_all
 from tests.support.mirrored_topics import new_mirror
+from tests.support.sentences import format_sentence
 
 pytestmark = pytest.mark.cluster
 APP = "User:app"
@@ -191,7 +192,7 @@ def test_a_grant_that_would_open_more_is_given_topic_by_topic(pair: Pair, tmp_pa
     failover = mirrored.failover
     plan = failover.plan(RunMode.PLANNED)
     [said] = [w for w in map(str, plan.warnings) if str(wide) in w]
-    assert said.startswith(f"{wide} will be granted topic by topic: as it is, it would also open ")
+    assert said.startswith(format_sentence("granted_topic_by_topic", wide))
     run = failover.begin(plan.hash)
     assert mirrored.failover.drive(run.id).state is RunState.DONE
     assert not denied(pair.west, topic)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.cli_process import mirrorbook
 from tests.support.kafka_clients import TIMEOUT_S, Pair
+from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -78,7 +79,7 @@ def test_config_prints_what_the_pair_uses(pair: Pair) -> None:
 def test_without_a_sandbox_there_is_one_line_and_exit_code_2(tmp_path: Path, verb: str) -> None:
     done = mirrorbook("sandbox", verb, "--dir", str(tmp_path / "none"))
     assert done.returncode == 2
-    assert done.stderr == f"error: there is no sandbox in {tmp_path / 'none'}: start one with `mirrorbook sandbox up`\n"
+    assert done.stderr == format_sentence("no_sandbox_here", tmp_path / "none")
 
 
 def test_a_wish_that_contradicts_the_folder_exits_with_2(pair: Pair) -> None:

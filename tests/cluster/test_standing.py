@@ -37,6 +37,7 @@ from tests.support.failover_runs import app_topic, denied
 from tests.support.kafka_clients import Pair, grant, produce
 from tests.support.mirrored_topics import Mirrored
 from tests.support.pending_fences import TIMEOUT_S, copied, debt_of, lifted_by_another, promoted, stood, watching
+from tests.support.sentences import format_sentence
 from tests.support.unplanned_runs import begin
 from tests.support.waiting import wait_until
 
@@ -151,7 +152,7 @@ def test_denials_that_somebody_took_away_are_put_up_again(pair: Pair, tmp_path: 
     found = check_fence(mirrored.link)
 
     assert found.action is FenceNextAction.APPLY
-    assert "taken away and is put up again: cluster east, broker 1: 1 denial(s) gone" in found.alarms[0]
+    assert format_sentence("fence_put_up_again", "east", 1, 1) in found.alarms[0]
     assert ours <= rights_of(pair.east)
     assert denied(pair.east, topic)
     assert debt_of(mirrored).applied_at_ms == paid_ms
@@ -173,10 +174,7 @@ def test_a_super_user_that_writes_behind_the_fence_is_reported(pair: Pair, tmp_p
 
     found = check_fence(mirrored.link)
 
-    assert found.alarms == (
-        f"cluster east has taken 3 offset(s) that no fence stopped: {partition} [{end}, {end + 3}). Either a super "
-        "user, or a cluster without a fence: stop that writer",
-    )
+    assert found.alarms == (format_sentence("offsets_that_no_fence_stopped", "east", 3, partition, end, end + 3),)
     assert debt_of(mirrored).trouble == Finding("fence_bypassed", "east", partitions=[partition])
     assert check_fence(mirrored.link).action is FenceNextAction.NOTHING, "it is recorded once"
     assert check_fence(mirrored.link).alarms == found.alarms, "and said at every look"

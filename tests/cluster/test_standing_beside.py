@@ -35,6 +35,7 @@ from tests.support.failover_runs import app_topic, denied
 from tests.support.kafka_clients import Pair, grant, produce
 from tests.support.mirrored_topics import Mirrored
 from tests.support.pending_fences import TIMEOUT_S, copied, debt_of, lifted_by_another, stood, watching
+from tests.support.sentences import format_sentence
 from tests.support.unplanned_runs import STEPS, begin
 from tests.support.waiting import wait_until
 
@@ -81,7 +82,7 @@ def test_a_source_that_answers_while_the_run_stands_is_fenced_and_people_are_cal
     said = mirrorbook("mirror", "watch", mirrored.name, "--once", "--config", str(mirrored.config.path))
 
     assert denied(pair.east, topic)
-    alarm = f"cluster east answers, and its fence is pending, since failover {run.id} has not ended"
+    alarm = format_sentence("answers_and_its_fence_is_pending", "east", run.id)
     assert said.returncode == 1, said
     assert alarm in said.stderr
     assert "the fence is seen on every broker" in said.stdout

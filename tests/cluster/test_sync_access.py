@@ -40,6 +40,7 @@ from mirror_core.sync.principals import list_own_principals
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.links import new_link, record, writer_of
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic
+from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -216,7 +217,7 @@ def test_wider_rights_open_the_mirrors_topics_and_groups_alone_until_promotion(p
         for one in wide:
             assert (rows[str(one)].action, rows[str(one)].done) == (SyncAction.STAGE, True)
             assert rows[str(one)].reason.startswith("wider than the mirror")
-        assert rows[str(everybody)].reason == "as on the source: every user of the destination may do it"
+        assert rows[str(everybody)].reason == format_sentence("every_user_of_destination_may")
         state = read_state(link.destination)
         narrowed = str(describe_mirror(link, state, now_ms()).facts[FactKey.NARROWED_RIGHTS].text)
         assert all(str(one) in narrowed for one in wide)

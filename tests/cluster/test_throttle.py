@@ -18,6 +18,7 @@ from tests.cluster.desk import Desk, Said
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, read_all
 from tests.support.mirrored_topics import Mirrored, new_mirror
 from tests.support.replicate_process import Progress
+from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -65,10 +66,7 @@ def test_a_throttle_holds_back_until_it_is_lifted(pair: Pair, tmp_path: Path) ->
 def test_the_throttle_is_said_and_nonsense_is_refused(desk: Desk) -> None:
     mirrored = desk.started(new_topic(desk.pair.east))
     said = desk.run("mirror", "throttle", mirrored.name, "5MB/s")
-    plan = (
-        f"throttle mirror {mirrored.name} (east -> west, STARTED): limits what is read from the source, from the data "
-        "plane's next epoch on\n  no limit now, 5.0 MB/s then\n"
-    )
+    plan = format_sentence("throttle_effect", mirrored.name, "east", "west", "5.0")
     assert said == Said(
         0, plan + f"mirror {mirrored.name}: 5.0 MB/s; the running data plane notices at its next epoch\n", ""
     )
@@ -77,6 +75,4 @@ def test_the_throttle_is_said_and_nonsense_is_refused(desk: Desk) -> None:
     assert desk.run("mirror", "throttle", mirrored.name, "off").code == 0
     assert mirrored.link.mirror.throttle is None
     assert desk.run("mirror", "throttle", mirrored.name, "5Mb").code == 2
-    assert desk.run("mirror", "throttle", mirrored.name, "0") == Said(
-        2, "", "error: '0': nothing is read at that rate; `mirrorbook mirror pause` ends copying for now\n"
-    )
+    assert desk.run("mirror", "throttle", mirrored.name, "0") == Said(2, "", format_sentence("throttle_of_zero", "0"))

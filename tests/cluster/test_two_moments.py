@@ -19,6 +19,7 @@ from tests.support.cli_process import mirrorbook, on_terminal
 from tests.support.failover_runs import app_topic, denied
 from tests.support.kafka_clients import Pair, produce
 from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.sentences import format_sentence
 from tests.support.unplanned_runs import begin
 
 pytestmark = pytest.mark.cluster
@@ -82,7 +83,7 @@ def test_the_way_home_asks_at_the_moment_too(mirrored: Mirrored) -> None:
     code, said = on_terminal("failback", "run", mirrored.name, *options, answer="y\ny\nn\n")
     words = " ".join(said.split())
     assert code == 3, said
-    assert "Fence now? Nobody can write any more on west, until east is promoted" in words
+    assert format_sentence("fence_now_question", "west", "east") in words
     assert f"resume {mirrored.name}-back` fences" in words
     assert not denied(mirrored.pair.west, topic)
     there = mirrored.config.cluster("east")

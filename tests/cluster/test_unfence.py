@@ -33,6 +33,7 @@ from tests.support.emergency_unfence import lift_by_hand
 from tests.support.failover_runs import acls, app_topic, begin, denied
 from tests.support.kafka_clients import Pair, produce
 from tests.support.scoped_failovers import copied, through
+from tests.support.sentences import format_sentence
 from tests.support.topic_equality import assert_same_offsets
 from tests.support.unplanned_runs import begin as begin_unplanned
 
@@ -162,7 +163,7 @@ def test_the_destination_dies_behind_the_fence_and_its_file_lets_applications_go
 
     config = ("--config", str(mirrored.config.path))
     status = mirrorbook("failover", "status", mirrored.name, *config)
-    assert "Applications can write on east: 1 denials of this run's fence are gone there" in status.stdout
+    assert format_sentence("applications_can_write_on_denials", "east", 1) in status.stdout
     assert f"Next: `mirrorbook failover abort {mirrored.name}`" in status.stdout
     assert "resume" not in status.stdout
     with pytest.raises(Refused, match="was lifted by its file at"):

@@ -41,6 +41,7 @@ from tests.support.failover_runs import acls, app_topic, commit, committed, deni
 from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, produce, read_all, read_all_aiokafka
 from tests.support.log_cutting import batch_of_100, lose_tails
 from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
+from tests.support.sentences import format_sentence
 from tests.support.unplanned_runs import STEPS, begin
 from tests.support.waiting import wait_until
 
@@ -66,7 +67,7 @@ def test_a_source_that_is_back_is_given_up_by_no_approval_of_when_it_was_dead(pa
         dead, silent = failover.decide_unplanned()
         assert silent
     produce(pair.east, topic, 5, user="app")
-    with pytest.raises(Refused, match="east answers by now, and no broker of it did when this plan was approved"):
+    with pytest.raises(Refused, match=format_sentence("source_answers_by_now", "east")):
         failover.begin(dead.plan.hash, RunMode.UNPLANNED, silent=silent)
     assert failover.find_active_run() is None
     assert not denied(pair.east, topic)
@@ -529,7 +530,7 @@ def test_a_topic_without_a_copy_forbids_a_planned_failover_and_is_lost_as_a_whol
     said = mirrorbook("readiness", mirrored.name, "--json", "--config", str(mirrored.config.path))
     told = json.loads(said.stdout)
     (refusal,) = [point["text"] for point in told["points"] if point["weight"] == "refusal"]
-    assert refusal.startswith(f"topic {never} has no copy on west, so all its records would be lost: "), refusal
+    assert refusal.startswith(format_sentence("topic_has_no_copy", never, "west")), refusal
     assert f"mirrorbook mirror recover {mirrored.name} --topics {never} --action retry" in refusal
     assert (said.returncode, told["ready"]) == (3, False)
     assert not any("without their newer records" in point["text"] for point in told["points"])

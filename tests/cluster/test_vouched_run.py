@@ -16,6 +16,7 @@ from tests.support.broker_faults import suspended
 from tests.support.cli_process import invoked, mirrorbook
 from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client
 from tests.support.parity_topics import content, send
+from tests.support.sentences import format_sentence
 from tests.support.unplanned_runs import begin
 
 pytestmark = pytest.mark.cluster
@@ -66,7 +67,7 @@ def test_with_the_source_deleted_and_dead_a_run_names_what_is_proved_and_what_is
             "--evidence", str(tmp_path),
         )  # fmt: skip
         assert resumed.exit_code == 0, resumed.output
-        assert "Certificates of what west holds: 240 of 300 offsets are as they were copied" in resumed.output
+        assert format_sentence("certificates_cover_offsets", "west", 240, 300) in resumed.output
     folder = tmp_path / f"run-{run.id}"
     page = (folder / "report.html").read_text()
     assert "240 of 300 offsets are as they were copied; not proved: " in page

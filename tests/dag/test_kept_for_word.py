@@ -17,6 +17,7 @@ from mirror_core.state.point_of_no_return import SourceReturned
 from mirror_core.state.state_records import State
 from tests.support.cluster_names import LINK
 from tests.support.mirror_views import RUN
+from tests.support.sentences import format_sentence
 
 pytestmark = [pytest.mark.dag, pytest.mark.filterwarnings("ignore")]  # warnings of Airflow are not ours to mend
 
@@ -27,7 +28,7 @@ WAITING = replace(RUN, plan=replace(RUN.plan, mode=RunMode.UNPLANNED), state=Run
 @pytest.mark.parametrize(
     ("returned", "answers", "said"),
     [
-        (SourceReturned(), False, "kept: east answered when the run was about to promote, and it is silent now"),
+        (SourceReturned(), False, format_sentence("kept_since_source_answered", "east")),
         (SourceReturned(), True, "aborted: .* trigger this DAG again: its plan says that east answers"),
         (SourceReturned(loss_confirmed=True), False, "aborted: lifted$"),
         (None, False, "aborted: lifted$"),

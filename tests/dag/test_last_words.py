@@ -14,6 +14,7 @@ from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import State
 from tests.support.cluster_names import LINK
 from tests.support.mirror_views import RUN
+from tests.support.sentences import format_sentence
 
 pytestmark = [pytest.mark.dag, pytest.mark.filterwarnings("ignore")]  # Airflow's own warnings
 
@@ -75,4 +76,4 @@ def test_of_a_set_they_are_of_each_mirror_and_a_silent_one_hides_no_other(
     lines = task.execute(context(begun)).splitlines()
     assert asked == [("m", run)]
     assert lines[0] == "m: Applications write on east."
-    assert lines[-1] == "n: Who can write where is not known here: cluster south does not answer"
+    assert lines[-1] == format_sentence("writers_unknown_of_silent_cluster", "south")

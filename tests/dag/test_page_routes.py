@@ -21,6 +21,7 @@ from tests.dag.airflow_home import add_connection, connection_of
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce
 from tests.support.mirrored_topics import Mirrored, new_mirror
 from tests.support.page_sessions import signed_in
+from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def test_what_brokers_say_is_on_the_page(site: Site) -> None:
     body = wait_until(told, timeout_s=TIMEOUT_S, why="both sides were asked")
     assert body is not None
     assert re.search(rf'id="sum-{site.run}".*<span class="ABORTED">ABORTED</span>', body)
-    whole = rf"the destination holds all that {site.topic}-0 had then|all topics of the source were listed then"
+    whole = format_sentence("copy_progress_columns_pattern", site.topic)
     assert re.search(rf"behind: \d+\.\d s: ({whole})", body)
     assert f"mirrorbook mirror describe {name}" in site.body(f"/mirrors/{name}/runbook")
 
@@ -381,7 +382,7 @@ def test_what_no_cluster_knows_is_not_found_and_says_so(site: Site) -> None:
     for path in ("/mirrors/no-such", "/mirrors/no-such/runbook"):
         # A look at the clusters may take longer than a page waits for: until then nobody knows.
         said = wait_until(partial(not_found, site, path), timeout_s=TIMEOUT_S, why=f"{path} is not found")
-        assert "No cluster that answers knows a mirror no-such. The page goes on asking" in said
+        assert format_sentence("no_cluster_that_answers_knows") in said
         assert f'data-from="/mirrorbook/api{path}' in said, "it may be made a moment later"
     assert "No cluster that answers knows a mirror no-such" in site.body("/mirrors/no-such"), "the page was open before"
     for path in ("/runs/no-such/files", "/runs/no-such/files/report.html"):

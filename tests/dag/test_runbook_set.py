@@ -22,6 +22,7 @@ from tests.support.failover_runs import denied
 from tests.support.kafka_clients import Pair, produce, read_all
 from tests.support.mirror_sets import at_home, mirrored, moved, runs_of, topic_of
 from tests.support.mirrored_topics import Mirrored
+from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.drill, pytest.mark.slow, pytest.mark.heavy]
@@ -97,7 +98,7 @@ def test_two_people_move_a_set_and_one_alone_does_not(
         at_home(one)
     said = airflow.log_of(DAG, run, "last_words")
     for one in both:
-        assert f"{one.name}: Nothing was begun: applications write on east, as before; west stays a mirror." in said
+        assert format_sentence("nothing_begun_of_mirror", one.name, "east", "west") in said
 
     run = approved_by_two(airflow, DAG)
     airflow.await_question(DAG, run, "go_ahead", RUN_S)

@@ -21,6 +21,7 @@ from tests.dag.answering import answer, answer_question, record_in
 from tests.dag.conftest import DAGS
 from tests.support.cluster_names import LINK
 from tests.support.dag_params import APPROVED
+from tests.support.sentences import format_sentence
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag
@@ -245,7 +246,7 @@ SOMEBODY = "0b7d6b9e-8d5a-4e57-9d0e-2f1a4c6b8e90"
     ("manager", "ids", "wrong"),
     [
         (FAB, "1 27", []),
-        (FAB, "ann 2", ["APPROVERS names 'ann', which is no id of the FAB auth manager: those are numbers"]),
+        (FAB, "ann 2", [format_sentence("approvers_no_id_of_manager", "ann")]),
         (KEYCLOAK, SOMEBODY, []),
         (KEYCLOAK, "ann", ["APPROVERS names 'ann', which is no id of Keycloak: those are UUIDs"]),
         (SIMPLE, "ann ben", []),

@@ -19,6 +19,7 @@ from tests.support.failback_runs import failback_of
 from tests.support.failover_runs import app_topic, begin
 from tests.support.kafka_clients import Pair, produce
 from tests.support.mirrored_topics import Mirrored
+from tests.support.sentences import format_sentence
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
@@ -40,7 +41,7 @@ def test_the_fence_of_one_mirror_is_no_rule_for_another(pair: Pair, tmp_path: Pa
         run.drive(begin(run))
 
         home = tuple(map(str, failback_of(there["south"]).plan().warnings))
-        assert f"mirror {west.name} carries {topic} from east to west: what comes home reaches west, too" in home
+        assert format_sentence("sibling_reached_by_what_comes_home", west.name, topic, "east", "west", "west") in home
 
         (fence,) = build_denials([topic])
         subject = str(fence)

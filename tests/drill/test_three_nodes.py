@@ -45,6 +45,7 @@ from tests.support.cluster_admin import active_controller, as_admin, known_topic
 from tests.support.dedicated_clusters import two_clusters
 from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
 from tests.support.mirrored_topics import new_mirror, replicate
+from tests.support.sentences import format_sentence
 from tests.support.three_nodes import dead, log_end, replicas
 from tests.support.topic_equality import assert_same
 from tests.support.waiting import patience, wait_until
@@ -148,10 +149,7 @@ def test_what_too_few_replicas_hold_is_not_called_copied(three: Pair, tmp_path: 
                 with one_task(mirrored, [last], {last: 11}) as task:
                     wait_until(lambda: task.waits(last), timeout_s=TIMEOUT_S, why="what is not replicated is not done")
                     report = task.ended()
-                assert (
-                    f"cluster west, {last}: the log ends at 11, and its replicas have it up to 1 only"
-                    in report.retry_reason
-                )
+                assert format_sentence("log_end_not_replicated", "west", last, 11, 1) in report.retry_reason
                 assert not any(receipt.next == 11 for receipt in report.receipts)
                 assert report.failures == ()
     mirrored.copy()

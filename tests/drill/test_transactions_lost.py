@@ -22,6 +22,7 @@ from tests.support.failover_runs import app_topic
 from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, grant, read_topics, read_topics_aiokafka
 from tests.support.mirrored_topics import new_mirror
 from tests.support.pending_fences import debt_of, stood
+from tests.support.sentences import format_sentence
 from tests.support.unplanned_runs import begin
 from tests.support.waiting import wait_until
 
@@ -106,8 +107,7 @@ def test_readers_on_the_other_side_are_not_held_up_and_nothing_is_repeated_when_
     try:
         told = "\n".join(map(str, mirrored.failover.plan(RunMode.UNPLANNED).warnings))
         assert (
-            f"transaction {application.id_of(PREPARED)!r} (PrepareCommit when last seen), if it was committed, is cut "
-            f"in half: {marked} have it, {stuck} do not"
+            format_sentence("prepared_transaction_cut", f"{application.id_of(PREPARED)!r}", marked, stuck)
         ) in told, told
         for kind, partitions in parts.items():
             assert f"{application.id_of(kind)!r} ({', '.join(map(str, sorted(partitions)))})" in told, told

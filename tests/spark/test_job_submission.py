@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sentences import format_sentence
+
 pytestmark = pytest.mark.spark
 
 TIMEOUT_S = 600.0
@@ -138,4 +140,4 @@ try:
 except BadRequest as error:
     print(error)
 """
-    assert "spark.speculation is on, and a second copy of a task would be a second writer" in run_script(script)
+    assert format_sentence("spark_speculation_on") in run_script(script)

@@ -22,6 +22,7 @@ from mirror_core.spark.runner import SparkRunner
 from tests.spark import work
 from tests.support.kafka_clients import Pair
 from tests.support.parity_topics import content, copy_bytes, send, twin_topics, whole
+from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 pytestmark = [
@@ -144,7 +145,7 @@ def test_a_share_whose_worker_always_dies_leaves_the_others_proved(
     assert result.verified_ends.get(Partition(topic, 1), 0) == 0
     assert len(result.reasons) == 1
     assert f"{topic}-1" in result.reasons[0]
-    assert "Spark gave up: a task failed 4 times, the last time on " in result.reasons[0]
+    assert format_sentence("spark_gave_up_a_task_failed", 4) in result.reasons[0]
     assert "worker exited unexpectedly" in result.reasons[0]
     assert "org.apache" not in result.reasons[0]
 

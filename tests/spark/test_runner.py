@@ -32,6 +32,7 @@ from mirror_core.spark.runner import SparkFailed, SparkGone, SparkRunner
 from tests.spark import work
 from tests.support.kafka_clients import Pair, admin_client, new_topic, produce, read_all, read_all_aiokafka
 from tests.support.receipt_files import holes, rows
+from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 pytestmark = [
@@ -265,9 +266,7 @@ def test_a_task_whose_worker_always_dies_costs_the_others_no_receipt(
     assert spans((alive,)) == [(0, 0, 500)]
     assert (alive.failures, alive.retry_reason) == ((), "")
     assert (dead.receipts, dead.failures, dead.comparisons_unknown) == ((), (), True)
-    assert dead.retry_reason.startswith(
-        "task 1 left no report and no receipts: a task failed 4 times, the last time on "
-    )
+    assert dead.retry_reason.startswith(format_sentence("task_left_no_report", 1, 4))
     assert "worker exited unexpectedly" in dead.retry_reason
     assert "\n" not in dead.retry_reason
     assert "org.apache" not in dead.retry_reason

@@ -27,6 +27,7 @@ from tests.support.cli_process import MIRRORBOOK, Forked
 from tests.support.data_errors import about_data
 from tests.support.kafka_clients import TIMEOUT_S, Record
 from tests.support.mirrored_topics import Mirrored
+from tests.support.sentences import format_sentence
 from tests.support.waiting import patience, wait_until
 
 PATIENCE_S = patience(180.0)
@@ -124,7 +125,7 @@ def at_work(
                 return
             assert made.code == 5, made.said
             assert f"error: mirror {mirrored.name}: {HELD}" in made.said
-            assert "stop that one first, or wait 10 s after it has died" in made.said
+            assert format_sentence("stop_that_one_first_or_wait", 10) in made.said
             assert "Traceback" not in made.said
         wait_until(
             lambda: not is_lease_fresh(held, int(time.time() * 1000)),

@@ -19,6 +19,7 @@ from mirror_core.model.mirror import DesiredState, GroupSyncTime, Lease, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import RunKind, RunMode, RunState
 from tests.support.page_views import HOSTILE, MIRROR, NAME, NOW, judged, page, plan, row, run, seen, told
+from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 
@@ -207,7 +208,7 @@ def test_the_list_and_the_card_say_how_many_seconds_a_mirror_is_behind_and_never
         card = next(c for c in page(known).cards if c.title == "Loss if the source died now")
         return line.behind, next(words for words in card.lines if words.startswith("behind: "))
 
-    worst = "behind: 1.0 s: the destination holds all that t-0 had then, and no other is further behind"
+    worst = format_sentence("behind_as_destination_holds", "1.0", "t-0")
     assert said(seen(row(0), row(1))) == ("1.0", worst)
     assert said(seen(row(0), row(1, lag=5))) == ("unknown", "behind: unknown of t-1")
     assert said(seen(row(0), at_ms=NOW - 11_000)) == ("unknown", "behind: unknown")

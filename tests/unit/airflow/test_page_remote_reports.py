@@ -23,6 +23,7 @@ from mirrorbook_airflow.page.remote_reports import (
 )
 from mirrorbook_airflow.page.rendering import render
 
+from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 T = TypeVar("T")
@@ -226,7 +227,7 @@ def test_the_page_says_which_reports_are_copies_and_why_none_is_listed() -> None
     assert "There is no report" not in silent, "nobody knows that"
     assert "and no copy of one" in shown(ReportListing([]))
     assert "set evidence.copy_to in mirrors.yaml" in shown(ReportListing([]), copy_to=None)
-    assert "It is not known where copies of reports are: no Variable" in shown(ReportListing([]), None, "no Variable")
+    assert format_sentence("not_known_where_copies_of_reports") in shown(ReportListing([]), None, "no Variable")
 
 
 def test_a_share_that_hangs_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

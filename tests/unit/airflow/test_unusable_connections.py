@@ -19,6 +19,7 @@ from mirror_core.model.names import MirrorName
 from mirror_core.state import mirror_link
 from mirror_core.state.state_records import State
 from tests.support.cluster_names import LINK
+from tests.support.sentences import format_sentence
 
 VARIABLE = "mirrorbook_clusters"
 
@@ -74,7 +75,7 @@ def test_one_that_cannot_be_read_hides_no_other(connections: Connections, failur
 
 def test_where_none_can_be_read_all_reasons_are_told(connections: Connections) -> None:
     connections.failures = dict.fromkeys(("east", "west"), AirflowNotFoundException("no"))
-    with pytest.raises(BadRequest, match=r"connection east: there is no such.*; connection west: there is no such"):
+    with pytest.raises(BadRequest, match=format_sentence("connections_absent_pattern")):
         hooks.provide_config("orders", ["east", "west"])
 
 

@@ -20,6 +20,7 @@ from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, StepState, shorten_hash
 from tests.support.cluster_names import LINK
 from tests.support.mirror_views import MIRROR, RUN
+from tests.support.sentences import format_sentence
 
 BACK = replace(MIRROR, name=MirrorName("m-back"), source=MIRROR.destination, destination=MIRROR.source)
 HOME = replace(RUN, id="m-back-failover-1", plan=replace(RUN.plan, mirror=BACK.name))
@@ -127,7 +128,7 @@ def test_somebody_names_the_moment_and_the_journal_keeps_who(asked: list[str]) -
         f"Run plan {shorten_hash(HOME.plan.hash)}: bring applications home to east",
         "Fence now",
     ]
-    assert "Nobody can write any more on west, until east is promoted" in asked[-1]
+    assert format_sentence("nobody_can_write_any_more", "west", "east") in asked[-1]
     assert stage.did == [
         *(SAVE, DRIVEN, "begin", "take prove", "look who conducts", ALL.format("ann@desk"), DRIVEN),
     ]

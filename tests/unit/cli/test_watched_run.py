@@ -25,6 +25,7 @@ from mirror_core.state.run_heartbeat import HeartbeatMonitor
 from mirror_core.state.state_records import State
 from tests.support.cluster_names import LINK
 from tests.support.memory_state import journal_of
+from tests.support.sentences import format_sentence
 
 RUN = journal_of("m-failover-20260101T000000-abcd").run
 
@@ -78,9 +79,7 @@ def test_who_moves_lives_and_who_does_not_is_gone_whatever_his_clock_says(clock:
     beat = replace(ELSEWHERE, at_ms=ELSEWHERE.at_ms + apart_ms)
     moved, said = seen(beat, beat, replace(beat, at_ms=beat.at_ms + 1))
     assert moved.state is ConductorState.ALIVE
-    assert [line.split("; ", 1)[1] for line in said] == [
-        "watching up to 30 s for another sign of life; `--take-over` does not wait"
-    ]
+    assert [line.split("; ", 1)[1] for line in said] == [format_sentence("watching_for_another_heartbeat", 30)]
     began = clock.now
     still, _ = seen(beat)
     assert still.state is ConductorState.SILENT

@@ -29,6 +29,7 @@ from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.model.task_messages import PartitionAssignment, TaskReport
 from tests.support.sent_batches import reading
+from tests.support.sentences import format_sentence
 from tests.support.task_assignments import assignment
 
 HANGS, WELL = 1, 2
@@ -305,7 +306,7 @@ def test_many_short_rests_for_a_quota_are_told_like_one_long_one(
         assert told([slowed], sender).retry_reason == "", "nothing waits: it keeps up"
     _, sent, batch = item(slowed)
     slowed.put_back(sent, batch)
-    assert "read nothing from here for 4 s of this epoch: a quota" in told([slowed], sender).retry_reason
+    assert format_sentence("read_nothing_for_a_quota", 4) in told([slowed], sender).retry_reason
 
 
 def told(ones: list[PartitionReplicator], sender: BatchProducer) -> TaskReport:

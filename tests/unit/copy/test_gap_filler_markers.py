@@ -31,6 +31,7 @@ from mirror_core.model.task_messages import PartitionAssignment
 from mirror_core.wire.txn_markers import API_KEY as MARKERS
 from tests.support.checked_threads import beside
 from tests.support.fake_metadata import frame
+from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 HANGS, WELL = 1, 2
@@ -197,7 +198,7 @@ def test_nothing_is_sent_by_a_round_that_nobody_waits_for(
     brokers[HANGS].holds = LOG_ENDS
     ask(filler, brokers[HANGS], LOG_ENDS)
     filler.abandon_slow(0.0)
-    assert "cluster west, broker 1: no answer to markers, or to where logs end, for" in lost[HANGS]
+    assert format_sentence("broker_no_answer_to_markers", "west", 1) in lost[HANGS]
     brokers[HANGS].go_on.set()
     assert brokers[HANGS].hung_up.wait(20)
     assert MARKERS not in brokers[HANGS].asked

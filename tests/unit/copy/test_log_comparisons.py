@@ -25,6 +25,7 @@ from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition
 from tests.support.log_comparisons import SEEN, replicator
 from tests.support.resume_decisions import EAST, WEST
+from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 LONG, DIVERGED, GONE = 0, 1, 2
@@ -128,9 +129,7 @@ def test_who_goes_does_not_wait_for_a_comparison_and_says_so(found: LogCompariso
     wait_until(lambda: found.active_count, timeout_s=20, why="the look does not begin")
     clock.now += 14.2
     found.close()
-    assert long.lost_reason == (
-        "cluster west, orders-0, offset 10: what was copied before it is being compared with cluster east, for 14 s now"
-    )
+    assert long.lost_reason == (format_sentence("offset_compared_for", "west", "orders-0", 10, "east", 14))
     assert not long.in_background
     (logs,) = Held.made
     wait_until(lambda: logs.closed, timeout_s=20, why="nobody halts what reads for nobody")
@@ -184,10 +183,9 @@ def test_those_for_which_the_time_is_not_enough_are_due_again(
     begin(found, more)
     assert not more.in_background, "all threads are at work: it is seen anew first"
     for one in (many[-1], more):
-        assert one.lost_reason == (
-            f"cluster west, {one.partition}: its log is to be looked into, and waits for its turn: 8 other look(s) are "
-            "under way"
-        ), "nobody compares it"
+        assert one.lost_reason == (format_sentence("log_comparison_waits", "west", one.partition, 8)), (
+            "nobody compares it"
+        )
 
 
 def test_who_waits_for_a_turn_at_the_end_is_not_said_to_be_compared(

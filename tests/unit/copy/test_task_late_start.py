@@ -23,6 +23,7 @@ from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.task_messages import Assignment, DriverAddress, ListenAddress, PartitionAssignment, TaskReport
 from mirror_core.model.timing import now_ms
 from tests.support.resume_decisions import EAST, WEST
+from tests.support.sentences import format_sentence
 
 
 def run_task(*, start_ms: int, stop_ms: int, driver_address: DriverAddress | None = None) -> TaskReport:
@@ -70,10 +71,7 @@ def test_a_task_that_begins_after_its_epoch_says_so() -> None:
     """Nothing was copied, and nobody would know why."""
     now = now_ms()
     report = run_task(start_ms=now - 40_000, stop_ms=now - 10_000)
-    assert report.retry_reason == (
-        "task 3 began 40 s late in an epoch of 30 s, and copied nothing: until then all threads or task slots were "
-        "taken, or an attempt before this one was killed (2 partitions wait)"
-    )
+    assert report.retry_reason == (format_sentence("task_began_late", 3, 40, 30, 2))
     assert report.comparisons_unknown, "whether a comparison takes longer than an epoch nobody can say"
 
 

@@ -22,6 +22,7 @@ from mirror_core.model.names import Partition
 from mirror_core.model.task_messages import ListenAddress
 from tests.support.addresses import IPV6, resolve_to
 from tests.support.checked_threads import beside
+from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 HERE = ListenAddress()
@@ -151,7 +152,7 @@ def test_a_channel_hears_on_in_a_flood_and_says_once_that_there_are_strangers(
             wait_until(heard, timeout_s=20, why="a task is heard")
     warned = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert [record.getMessage().split(":")[0] for record in warned] == [
-        "datagrams without this epoch's token are ignored; the first came from 127.0.0.1"
+        format_sentence("datagrams_without_this_epochs_token")
     ]
 
 

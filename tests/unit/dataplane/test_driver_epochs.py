@@ -21,6 +21,7 @@ from mirror_core.model.errors import StateNotWritten
 from mirror_core.model.mirror import GapFilling
 from mirror_core.model.names import Partition
 from mirror_core.model.task_messages import Assignment, PartitionAssignment, TaskReport
+from tests.support.sentences import format_sentence
 
 EPOCH_S = 30.0
 
@@ -122,10 +123,7 @@ def test_epochs_grow_while_comparisons_do_not_end_and_people_hear_of_it_once() -
     length = EpochLength(EPOCH_S, said.append)
     assert heard(length, 30, 0, 0) == 30
     assert [heard(length, lasted, 0, 2) for lasted in (30, 30, 60, 60, 120)] == [60, 60, 120, 120, 120]
-    assert said == [
-        "comparing the logs of 2 partition(s) takes longer than an epoch of 30 s: until it is done epochs last longer, "
-        "120 s at most. New topics, pause, throttle and recover take effect when the next epoch begins"
-    ]
+    assert said == [format_sentence("comparing_logs_until_done", 2, 30, 120)]
     assert heard(length, 120, 0, 0) == 30
     assert said[1:] == ["logs are compared: epochs last 30 s again"]
 

@@ -13,6 +13,7 @@ from mirror_core.dataplane.epoch_planner import Planner
 from mirror_core.kafka.error_mapping import ErrorCode, make_fault
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
+from tests.support.sentences import format_sentence
 
 GOOD, BAD = Partition("good", 0), Partition("bad", 0)
 
@@ -90,8 +91,7 @@ def test_what_an_epoch_fails_of_ends_the_driver_only_when_the_next_one_would_fai
 def test_a_denial_is_told_without_a_brokers_own_object(words: str | None, shown: str) -> None:
     client: Any = SimpleNamespace(name="west", principal=None, config=SimpleNamespace(user=lambda principal: "mirror"))
     assert str(make_fault(client, "ACLs", "DescribeAcls", ErrorCode.cluster_authorization_failed, words)) == (
-        f"cluster west, ACLs: DescribeAcls: cluster_authorization_failed{shown}: mirror may not do this; "
-        "`mirrorbook cluster check west` names the rights"
+        format_sentence("describe_acls_not_authorized", "west", shown, "west")
     )
 
 
@@ -117,4 +117,4 @@ def test_a_bad_request_ends_a_driver_that_has_never_copied_and_not_one_whose_fil
     }
     driver.results = cast("Any", SimpleNamespace(**nothing, receipts=SimpleNamespace(**nothing)))
     driver._collect_reports(lease)
-    assert said == ["epoch 1 failed, the next one looks at the destination: certificate and key do not match"]
+    assert said == [format_sentence("epoch_failed", 1)]

@@ -11,6 +11,7 @@ import pytest
 from mirror_core.dataplane.epoch_planner import Planner
 from mirror_core.model.mirror import HeldDeletion
 from mirror_core.model.names import Offset, Partition
+from tests.support.sentences import format_sentence
 from tests.support.trimmed_partitions import A, B, HeldState, results, status
 
 HOLD_MS = 1_000
@@ -95,9 +96,17 @@ def test_a_hold_is_recorded_with_the_partition_and_people_hear_of_it_once() -> N
     made.record_holds(cast("Any", lease), {A: HELD})
     assert lease.state.partitions["m"] == {A: replace(status(A), held_deletion=HELD), B: status(B)}  # type: ignore[index]
     assert said == [
-        "cluster east has deleted records that west holds for 1 d (`hold_deletions`): deleted on the source, readable"
-        " on the destination: 50 offsets; partitions of these: 1; the oldest since: 1970-01-01 00:00:00.007 UTC; their"
-        " offsets: orders-0 [0, 50)"
+        format_sentence(
+            "cluster_deleted_held_records_since",
+            "east",
+            "west",
+            1,
+            50,
+            1,
+            "1970-01-01 00:00:00.007 UTC",
+            "orders-0",
+            "[0, 50)",
+        )
     ]
     writes = lease.writes
     made.record_holds(cast("Any", lease), {})

@@ -20,6 +20,7 @@ from mirror_core.model.receipt_heads import ReceiptsHead
 from mirror_core.state.state_records import State
 from tests.support.receipt_files import holes, rows
 from tests.support.sample_receipts import MIRROR, receipt
+from tests.support.sentences import format_sentence
 from tests.support.waiting import patience, wait_until
 
 LIMIT_S = patience(10.0)
@@ -113,7 +114,7 @@ def test_a_full_disk_is_said_once_and_what_waited_is_stored_when_there_is_room(t
     desk.keeper.start(desk.folder)
     desk.take(1, 2)
     desk.until(lambda: desk.failures > 3, why="it is tried again")
-    assert desk.said == [f"copying goes on, and this is tried again: receipts of mirror {MIRROR}: no space left"]
+    assert desk.said == [format_sentence("receipts_no_space_left", MIRROR)]
     desk.folder.full = False
     desk.until(lambda: desk.said[-1] == "receipts are stored again", why="there is room")
     desk.close()
@@ -127,7 +128,7 @@ def test_what_could_not_be_stored_in_the_end_is_said(tmp_path: Path) -> None:
     desk.keeper.start(desk.folder)
     desk.take(1, 2)
     desk.close()
-    assert desk.said[-1].startswith("receipts of 2 epoch(s) were not stored, and are holes for who reads them: ")
+    assert desk.said[-1].startswith(format_sentence("receipts_of_epochs_not_stored", 2))
     assert desk.said[-1].endswith("no space left")
 
 
@@ -138,9 +139,7 @@ def test_a_place_that_hangs_keeps_nobody_waiting(tmp_path: Path, monkeypatch: py
     desk.keeper.start(desk.folder)
     desk.take(*range(1, 6))
     desk.close(0.01)
-    assert desk.said == [
-        f"receipts of 5 epoch(s) were not stored, and are holes for who reads them: {tmp_path} does not answer"
-    ]
+    assert desk.said == [format_sentence("receipts_of_epochs_not_stored_folder_silent", 5, tmp_path)]
     desk.folder.awake.set()
 
 
@@ -187,7 +186,7 @@ def test_not_even_a_defect_ends_it(tmp_path: Path) -> None:
     desk.keeper.start(desk.folder)
     desk.take(1)
     desk.until(lambda: desk.failures > 1, why="it is tried again")
-    assert desk.said == ["copying goes on, and this is tried again: receipts: ZeroDivisionError: a defect"]
+    assert desk.said == [format_sentence("receipts_written_by_a_defect")]
     desk.folder.broken = False
     desk.until(lambda: len(rows(desk.folder, MIRROR)) == 1, why="it is stored")
     desk.close()

@@ -14,6 +14,7 @@ from mirror_core.model.run import Plan, RunKind, RunState, StepRecord, StepState
 from mirror_core.state.state_records import State
 from tests.support.cluster_names import LIFTING, LINK
 from tests.support.mirror_views import MIRROR, RUN
+from tests.support.sentences import format_sentence
 
 
 def state(
@@ -41,7 +42,7 @@ def test_a_started_mirror_is_copied_also_while_a_failover_goes_on() -> None:
         (State(), "has been deleted"),
         (state(DesiredState.PAUSED), "mirror resume m"),
         (state(DesiredState.STOPPED), "mirror start m"),
-        (state(debt=LIFTING), "east still has the fence of run r, which was given up: `mirrorbook mirror watch m`"),
+        (state(debt=LIFTING), format_sentence("fence_of_run_given_up", "east")),
     ],
 )
 def test_others_are_refused_with_what_to_do(found: State, words: str) -> None:

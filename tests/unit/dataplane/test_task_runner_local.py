@@ -15,6 +15,7 @@ from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity_verdict import MirrorVerification, VerifiedEnd
 from mirror_core.model.task_messages import TrimmedRange
 from mirror_core.model.timing import read_steady_s
+from tests.support.sentences import format_sentence
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_a_source_that_hangs_is_not_waited_for_in_silence(
     monkeypatch.setattr(task, "run", run)
     monkeypatch.setattr(task_runner, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(task_runner, "read_steady_s", lambda: clock[0])
-    said = r"for 60 s nothing came of 1 partition\(s\) .* \(t-0 up to 5\): no answer from east"
+    said = format_sentence("source_silent_for_partitions_pattern")
     with pytest.raises(Unreachable, match=said):
         copier({Partition("t", 0): Offset(5)}, 3600.0, lambda stop_ms: None, lambda deletions: None)
     assert len(list(left)) == 3

@@ -19,6 +19,7 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.task_messages import PartitionFailure, TaskReport
 from mirror_core.state.state_records import PartitionRecord
 from mirror_core.sync.mirror_topics import TopicPlacement
+from tests.support.sentences import format_sentence
 from tests.support.trimmed_partitions import (
     MIRROR,
     NAME,
@@ -68,10 +69,7 @@ def test_what_is_not_recorded_when_the_driver_ends_is_said_by_name() -> None:
     count(made, lease)
     assert said == []
     count(made, lease, final=True)
-    assert said == [
-        "what cluster east deleted of these partitions before it was copied is not recorded, and may be missing in "
-        "what is told of them: orders-0 [50, 80): they are FAILED"
-    ]
+    assert said == [format_sentence("deletions_not_recorded_failed", "east", "orders-0", "[50, 80)")]
 
 
 def test_so_it_is_where_the_state_topic_takes_nothing() -> None:
@@ -80,10 +78,7 @@ def test_so_it_is_where_the_state_topic_takes_nothing() -> None:
     lease.broken = True
     ask(made.claim_board, 50, 80)
     count(made, lease, final=True)
-    assert said == [
-        "what cluster east deleted of these partitions before it was copied is not recorded, and may be missing in "
-        "what is told of them: orders-0 [50, 80): not enough replicas"
-    ]
+    assert said == [format_sentence("deletions_not_recorded", "east", "orders-0", "[50, 80)")]
 
 
 def test_what_a_partition_missed_is_recorded_before_it_is_failed_by_the_same_report() -> None:

@@ -40,6 +40,7 @@ from mirror_core.state.journal import make_begin_entry
 from mirror_core.state.state_records import State
 from tests.support.cluster_names import LINK
 from tests.support.memory_state import MemoryLog
+from tests.support.sentences import format_sentence
 
 ANN = Approval(id="1", name="ann", at_ms=1000)
 AT_MS = 2000
@@ -61,7 +62,7 @@ BEFORE_MS = RUN.started_ms - 2 * 3_600_000
         ((ANN,), 1, ""),
         ((), 2, "2 people have to approve it, and so far nobody did"),
         ((ANN,), 2, "2 people have to approve it, and so far ann did"),
-        ((ANN, ANN), 2, "ann has approved it already: the next approval must be another person's"),
+        ((ANN, ANN), 2, format_sentence("approved_already_by_ann")),
         ((ANN, Approval(id="1", name="ann2", at_ms=None)), 2, "ann2 has approved it already"),
         ((ANN, Approval(id="9", name="ann", at_ms=None)), 2, "ann has approved it already"),
         ((ANN, Approval(id="9", name=" Ann", at_ms=None)), 2, " Ann has approved it already"),
@@ -79,7 +80,7 @@ def test_an_approval_of_days_ago_begins_nothing() -> None:
     assert explain_stale_approvals((), 10 * hour_ms) == (), "nobody was asked"
     assert explain_stale_approvals((ANN, BEN), AT_MS + hour_ms) == (), "the second one has looked at the same plan"
     [reason] = explain_stale_approvals((ANN, BEN), AT_MS + 48 * hour_ms)
-    assert reason == "ann, ben approved it 2880 minutes ago, and an approval holds for 60: plan anew, and ask again"
+    assert reason == format_sentence("approval_too_old_plan_anew", 2880, 60)
     [unknown] = explain_stale_approvals((Approval(id="1", name="ann", at_ms=None),), 0)
     assert "ann approved it nobody knows when" in unknown
 
@@ -88,9 +89,7 @@ def test_a_task_that_is_cleared_days_later_stops_nobody_by_old_answers() -> None
     hour_ms = round(APPROVAL_VALIDITY_S * 1000)
     late_ms = AT_MS + 48 * hour_ms
     assert explain_expired_run(RUN, (), (), AT_MS + hour_ms) == ""
-    assert explain_expired_run(RUN, (), (), late_ms).startswith(
-        "it was approved, and a step of it was done last, 2880 minutes ago"
-    )
+    assert explain_expired_run(RUN, (), (), late_ms).startswith(format_sentence("approved_and_a_step", 2880))
     assert explain_expired_run(RUN, (replace(BEN, at_ms=late_ms),), (), late_ms) == "", "somebody has just said so"
     proof = StepRecord(
         run="r", step="prove", state=StepState.DONE, attempt=1, started_ms=AT_MS, ended_ms=late_ms - hour_ms
@@ -192,7 +191,7 @@ def test_a_recorded_approval_of_long_ago_begins_nothing_and_one_may_be_enough() 
     )
     few, marked = explain_not_approved(alone, (), SEEN.hash, AT_MS)
     assert few == "1 person has to approve it, and so far nobody did"
-    assert marked == "a task that is marked as done is no approval: clear approve, and it asks"
+    assert marked == format_sentence("task_that_is_marked_as_done")
 
 
 def test_an_approval_is_for_one_run() -> None:
@@ -200,7 +199,7 @@ def test_an_approval_is_for_one_run() -> None:
     begun = replace(RUN, approvals=said)
     for state in (RunState.ABORTED, RunState.ABORTING, RunState.SUPERSEDED, RunState.DONE):
         (why,) = explain_used_approvals([replace(begun, state=state)], said)
-        assert why.startswith(f"run r was begun by this approval and is {state}, and an approval is for one run")
+        assert why.startswith(format_sentence("run_begun_by_this_approval", state))
     given_up = replace(begun, state=RunState.ABORTED)
     anew = (replace(ANN, at_ms=AT_MS + 1), replace(BEN, at_ms=AT_MS + 1))
     assert explain_used_approvals([given_up], anew) == (), "both were asked once more"
@@ -232,7 +231,7 @@ def test_a_plan_is_named_by_its_whole_hash_and_shown_by_its_first_digits() -> No
     assert stale.startswith(f"plan {SEEN.hash[:12]} is out of date")
     assert remedy.startswith("a plan is named by its whole hash, of 64 digits")
     assert explain_outdated_plan(SEEN, "0" * 64) == (
-        f"plan 000000000000 is out of date, the current one is {SEEN.hash[:12]}: review it",
+        format_sentence("plan_is_out_of_date", "000000000000", SEEN.hash[:12]),
     )
 
 
@@ -241,7 +240,7 @@ def test_a_run_that_was_approved_long_ago_is_looked_at_again() -> None:
     assert explain_stale_run_approval(RUN, AT_MS + hour_ms) == ""
     assert explain_stale_run_approval(RUN, 0) == "", "a clock that is behind asks nobody"
     late = explain_stale_run_approval(RUN, AT_MS + 3 * hour_ms)
-    assert late == "run r was approved 180 minutes ago by ann, ben, and an approval holds for 60"
+    assert late == format_sentence("run_approved_too_long_ago", 180, 60)
     by_command = replace(RUN, approvals=(), approved_by="")
     assert explain_stale_run_approval(by_command, 1 + hour_ms) == ""
     assert "61 minutes ago by nobody" in explain_stale_run_approval(by_command, 1 + hour_ms + 60_000)

@@ -29,6 +29,7 @@ from mirror_core.runbook import snapshot_reader
 from mirror_core.runbook.certification import DeadlineRunner
 from mirror_core.runbook.set_failover import MemberRun
 from tests.support.mirror_views import RUN
+from tests.support.sentences import format_sentence
 from tests.support.waiting import patience
 
 ONE, TWO, THREE = (Partition("orders", index) for index in range(3))
@@ -210,6 +211,6 @@ def test_a_set_of_which_another_mirror_failed_names_what_is_not_as_it_was_copied
     }
     told = [MemberRun(replace(RUN, state=RunState.DONE), (reported(seen),)).outcome for seen in (bad, {})]
     assert told == [
-        "m: done, NOT AS IT WAS COPIED: orders-0: [3, 4) is another. 9 of 10 offsets are as they were copied",
+        format_sentence("certificates_altered_offsets", "orders-0", "[3, 4)", 9, 10),
         "m: done",
     ]

@@ -28,6 +28,7 @@ from mirror_core.model.mirror import DesiredState, PartitionState, PartitionStat
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import RunKind
 from tests.support.mirror_views import MIRROR, RUN
+from tests.support.sentences import format_sentence
 
 
 def status(index: int, state: PartitionState) -> PartitionStatus:
@@ -189,11 +190,11 @@ def test_who_is_held_up_by_a_run_learns_whether_anybody_conducts_it() -> None:
     heard = ConductorStatus(state=ConductorState.ALIVE, by="ann@desk", host="desk", pid=7, age_s=3.2)
     gone = ConductorStatus(state=ConductorState.SILENT, by="ann@desk", host="desk", pid=7, age_s=1_300.0)
     held = str(explain_held_by(RUN, heard))
-    assert "conducted by ann@desk on desk (process 7), seen 3 s ago: wait for its end" in held
+    assert format_sentence("conducted_by_ann_wait", 7, 3) in held
     assert "resume" not in held, "it would be refused"
     assert "`mirrorbook failover abort m`" in held
     left = str(explain_held_by(RUN, gone))
-    assert "ann@desk on desk was not heard of for 21 min by this machine's clock; `resume` watches" in left
+    assert format_sentence("conductor_not_heard_of", 21) in left
     assert "`mirrorbook failover resume m` goes" in left
     assert "wait" not in left
     [reason] = explain_refusals(MirrorCommand.PAUSE, replace(seen(), run=RUN, conductor=gone))
@@ -240,7 +241,7 @@ def test_what_a_deletion_does_with_rights_and_settings_is_said_before() -> None:
     assert "--keep-rights" in rights
     assert "--restore-settings" in settings
     kept, restored, unknown = deletion(keep=True, restore=True).format_effects(MIRROR)
-    assert "stay: Mirrorbook forgets them, and prints the line that removes each" in kept
+    assert format_sentence("denials_stay_and_are_forgotten") in kept
     assert restored.startswith("1 topics on ")
     assert unknown.endswith("the settings of b")
 

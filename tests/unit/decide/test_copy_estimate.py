@@ -16,6 +16,7 @@ from mirror_core.decide.gaps_and_resume import MAX_MARKED_START, BothLogBounds, 
 from mirror_core.decide.topic_settings import build_mirroring_configs
 from mirror_core.model.mirror import GapFilling
 from mirror_core.model.names import Offset, Partition
+from tests.support.sentences import format_sentence
 
 P = [Partition("orders", index) for index in range(4)]
 
@@ -34,8 +35,8 @@ def test_logs_that_begin_at_zero_need_no_words_about_beginnings() -> None:
 def test_late_beginnings_are_said_with_offsets_bytes_and_time() -> None:
     assert seen((0, 10), (3_000_000, 3_000_010), (MAX_MARKED_START, MAX_MARKED_START), (500_000_000, 500_000_001)) == [
         "to copy: 4 partitions, 21 offsets, 4.0 kB",
-        "to seed: 2 partitions begin late, 503,000,000 offsets; estimate: 452.7 MB on each replica, for a while",
-        "to fill: 1 partitions begin late, 100,000 offsets; estimate: 7.8 MB on each replica, until promotion",
+        format_sentence("seed_of_late_partitions", 2, "503,000,000", "452.7"),
+        format_sentence("fill_of_late_partitions_in_mb", 1, "100,000", "7.8"),
         "before their first records are copied: 110 s or less (estimate)",
     ]
 
@@ -43,7 +44,7 @@ def test_late_beginnings_are_said_with_offsets_bytes_and_time() -> None:
 def test_hidden_records_take_less_room_and_wait_for_nothing() -> None:
     told = estimate_copy({P[0]: Offset(1000)}, {P[0]: Offset(1000)}, {}, GapFilling.HIDDEN)
     assert list(format_copy_estimate(told))[1:] == [
-        "to fill: 1 partitions begin late, 1,000 offsets; estimate: 11.0 kB on each replica, until promotion",
+        format_sentence("fill_of_late_partitions_in_kb", 1, "1,000", "11.0"),
         "before their first records are copied: 1 s or less (estimate)",
     ]
 
@@ -66,20 +67,14 @@ def test_sizes_that_not_all_are_known_are_not_added_up() -> None:
 
 def test_a_log_without_room_for_a_record_at_each_offset_has_holes_and_what_they_take_is_said() -> None:
     logs = seen((0, 10), (0, 100_000_000), size=7_000_000)
-    assert logs[1:] == [
-        "holes: 99,000,000 offsets or more hold no record, by the size of the logs (fewer, if they are well "
-        "compressed), and are filled: 111 min more, 7.7 GB on each replica, if it is so many (estimate)"
-    ]
+    assert logs[1:] == [format_sentence("holes_offsets_or_more_hold", "99,000,000", 111, "7.7")]
     assert seen((0, 10), (0, 1_000_010), size=7_000_000)[1:] == [], "some: they take no time"
     assert seen((0, 100_000_000), size=700_000_000)[1:] == [], "room for all"
 
 
 def test_more_holes_than_markers_can_fill_are_a_warning_that_names_hidden_records() -> None:
     *_, last = seen((0, 2**28 + 1_000_000), (0, 2**28 + 999_999), size=7_000_000)
-    assert last == (
-        "warning: so orders-0 may have more holes than the 268,435,455 that markers can fill in a partition, and "
-        "would be FAILED there (gap-limit): create the mirror with --gaps hidden, or leave these topics out"
-    )
+    assert last == (format_sentence("more_holes_than_markers_fill", "orders-0", "268,435,455"))
     starts, ends = {P[0]: Offset(0)}, {P[0]: Offset(2**30)}
     hidden = list(format_copy_estimate(estimate_copy(starts, ends, {P[0]: 7}, GapFilling.HIDDEN)))
     assert [line.split(":")[0] for line in hidden] == ["to copy", "holes"]
@@ -102,11 +97,7 @@ def test_replicas_need_no_words_where_two_take_a_record_or_the_source_has_but_on
 
 def test_topics_whose_records_count_as_copied_on_one_broker_are_named() -> None:
     told = warn_few_replicas("west", {"orders": 3, "payments": 2, "one-disk": 1}, 2)
-    assert told == [
-        "replicas: 2 topics have no more than 2 on west (orders, payments), so min.insync.replicas=1 while they are "
-        "mirrored: a record counts as copied once one broker has it, and one broken disk can lose it. With 3 replicas "
-        "it takes two brokers"
-    ]
+    assert told == [format_sentence("topics_of_two_replicas", 2, 2, "west", 1, 3)]
     assert build_mirroring_configs({}, 2)["min.insync.replicas"] == "1"
     assert build_mirroring_configs({}, 3)["min.insync.replicas"] == "2"
     assert "(t0, t1, t2, t3, t4 and 3 more)" in warn_few_replicas("west", {f"t{i}": 2 for i in range(8)}, 3)[0]
@@ -117,6 +108,6 @@ def test_a_setting_that_only_the_mirror_wants_is_not_said_to_be_missing_after_a_
     """Promotion sets the source's value instead, and the sync says where that one would be refused."""
     refused = {"orders": {"flush.ms": "no", "message.timestamp.after.max.ms": "never"}}
     assert warn_refused_settings("west", refused) == [
-        "west refuses flush.ms of orders (no): copied without it, and without it after a failover, too",
+        format_sentence("destination_refuses_flush_ms", "west"),
         "west refuses message.timestamp.after.max.ms of orders (never): copied without the mirror's value",
     ]

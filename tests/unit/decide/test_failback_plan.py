@@ -27,6 +27,7 @@ from mirror_core.model.pending_fence import FenceAction
 from mirror_core.model.run import FailbackStrategy
 from tests.support import failback_views
 from tests.support.failback_views import A0, A1, B0, OLD, stopped
+from tests.support.sentences import format_sentence
 
 view = failback_views.view
 
@@ -115,16 +116,16 @@ def test_a_mirror_of_the_same_topics_to_a_third_cluster_is_named_with_what_becom
         return line
 
     anew = said(view, "a", "b")
-    assert anew.startswith("mirror n carries a, b from east to north: what comes home reaches north, too, but for a")
+    assert anew.startswith(format_sentence("sibling_of_two_topics", "east", "north", "north"))
     assert "made anew on east: FAILED there (recreated) from then on" in anew
     assert "mirrorbook mirror recover n" in anew
     cut = said(replace(view, allowed_strategies=AllowedStrategies(FailbackStrategy.OFFLINE)), "a", "b")
-    assert "but for a, cut on east: FAILED there (diverged) where north has copied what is discarded" in cut
-    assert said(view, "b") == "mirror n carries b from east to north: what comes home reaches north, too"
+    assert format_sentence("sibling_of_cut_topic", "east", "north") in cut
+    assert said(view, "b") == format_sentence("sibling_of_one_topic", "east", "north", "north")
     gone = replace(old_of(view), topics={"a": old_of(view).topics["a"]}, log_ends={A0: Offset(10), A1: Offset(20)})
     assert "but for b, made anew on east" in said(replace(view, old_source=gone), "a", "b")
     assert said(replace(view, old_source=UnseenCluster("dead")), "a").endswith(
-        "what becomes of it is not known while east is not seen"
+        format_sentence("sibling_unknown_while_source_silent", "east")
     )
 
 
@@ -167,7 +168,7 @@ def test_whether_the_old_source_is_fenced_is_said(view: FailbackSnapshot) -> Non
     assert warned("not under this mirror's fence: the first step raises it", unfenced)
     assert warned("cannot be fenced by Mirrorbook", replace(unfenced, authorizer=False))
     by_command = replace(unfenced, authorizer=False, fenced_by_command=True)
-    assert warned("closed to applications by its fence_command, which the first step calls again", by_command)
+    assert warned(format_sentence("closed_to_applications_by_its_fence_command"), by_command)
     assert not warned("cannot be fenced", by_command)
 
 
@@ -362,8 +363,7 @@ def test_a_topic_that_the_mirror_never_had_is_counted_and_stays_on_the_old_sourc
     decision = decide_failback(replace(view, old_source=old))
     assert decision.reasons == ()
     assert any(
-        "no part of the way home: c (5 offset(s)), d (an unknown number of offsets) stay(s) on east" in line
-        for line in map(str, decision.plan.warnings)
+        format_sentence("no_part_of_the_way_home", 5, "east") in line for line in map(str, decision.plan.warnings)
     )
 
 

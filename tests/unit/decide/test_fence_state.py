@@ -40,6 +40,7 @@ from mirror_core.model.run import RunKind, RunMode
 from mirror_core.model.source_observation import ObservedTopic, SourceObservation
 from tests.support.fence_states import ENDS, LIFTING, OWED, STANDS, WATCHED, WELL, P, Q, status
 from tests.support.mirror_views import MIRROR, RUN
+from tests.support.sentences import format_sentence
 
 OPEN = replace(WELL, barred=WriteBarrier.NONE)
 BY_COMMAND = replace(STANDS, by_command=True)
@@ -334,7 +335,7 @@ def test_lines_to_paste_name_all_that_the_ledger_and_the_mirror_know() -> None:
     assert all("--bootstrap-server BOOTSTRAP" in line for line in lines)
     assert format_fence_commands(MIRROR, [], []) == ()
     told, *by_hand = format_manual_lift(MIRROR, entries, [P, Q], "h:9093")
-    assert told.startswith("no run has fenced east for mirror m: what these lines put up is not Mirrorbook's.")
+    assert told.startswith(format_sentence("no_run_has_fenced", "east"))
     assert by_hand == [
         "kafka-acls.sh --bootstrap-controller h:9093 --command-config ADMIN.properties --remove --force "
         "--deny-principal 'User:*' --operation Write --topic t",
@@ -387,6 +388,6 @@ def test_of_what_slipped_in_it_is_said_how_much_was_there_before() -> None:
     seen = SourceObservation(mirror=MIRROR.name, at_ms=1, topics=(ObservedTopic(topic="t", ends=(99, 3)),))
     assert format_late_ranges(ranges, None) == "4 offset(s): t-0 [97, 100), t-1 [5, 6)"
     assert format_late_ranges(ranges, seen) == (
-        "4 offset(s): t-0 [97, 100), t-1 [5, 6); at least 2 of them were there when it was last seen"
+        format_sentence("late_offsets_at_least", 4, "t-0", "[97, 100)", "t-1", "[5, 6)", 2)
     )
     assert format_late_ranges({Q: ranges[Q]}, seen) == "1 offset(s): t-1 [5, 6)"

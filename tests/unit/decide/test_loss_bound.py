@@ -32,6 +32,7 @@ from mirror_core.model.source_observation import (
 )
 from tests.support import loss_views
 from tests.support.loss_views import A0, A1, B0, DESTINATION, SIGHTING, M, status
+from tests.support.sentences import format_sentence
 
 view = loss_views.view
 ALL_TOPICS = "all topics together"
@@ -50,9 +51,7 @@ def test_the_three_clocks(view: MirrorSnapshot) -> None:
     assert loss.unknown_partitions == ()
     assert loss.observed_s == 6.0, "a-1 was looked at 2 s before the others"
     assert loss.heartbeat_age_s == 5.5, "the broker whose newest is older"
-    assert loss.text == (
-        "at least 37 offset(s), and whatever was acknowledged in the 6.0 s since the source was last looked at"
-    )
+    assert loss.text == (format_sentence("loss_bound_since_last_look", 37, "6.0"))
 
 
 def test_behind_in_seconds_counts_from_when_a_partition_lacked_nothing(view: MirrorSnapshot) -> None:
@@ -116,10 +115,7 @@ def test_what_is_not_known_is_said_and_not_taken_for_nothing(view: MirrorSnapsho
     one = replace(SIGHTING, topics=(ObservedTopic(topic="a", ends=(100, None)), ObservedTopic(topic="b", ends=(10,))))
     partly = compute_snapshot_loss(replace(view, source_observation=one))
     assert (partly.known_missing, partly.unknown_partitions, partly.observed_s) == (7, (A1,), None)
-    assert partly.text == (
-        "at least 7 offset(s) (unknown of 1 partition(s)), and whatever was acknowledged since it was last looked at, "
-        "and when that was is unknown"
-    )
+    assert partly.text == (format_sentence("loss_bound_partly_unknown", 7, 1))
     blind = compute_snapshot_loss(replace(view, destination=UnseenCluster("dead, too")))
     assert (blind.known_missing, len(blind.unknown_partitions), blind.heartbeat_age_s) == (0, 3, None)
     assert blind.observed_s == 6.0
@@ -259,9 +255,7 @@ def test_partitions_that_no_plan_knew_count_with_their_whole_log_and_are_named(v
     assert loss.known_missing == 37 + 300 + 200 + 7
     assert loss.unknown_partitions == (N1,)
     assert loss.observed_s is None, "nobody has ever seen the end of new-1"
-    assert loss.text.startswith(
-        "at least 544 offset(s) (unknown of 1 partition(s)), 507 of them in 4 partition(s) that have no copy, and "
-    )
+    assert loss.text.startswith(format_sentence("loss_bound_without_copies", 544, 1, 507, 4))
     assert format_behind(loss).startswith("unknown of ")
     plan = decide_failover(lost).plan
     assert (plan.figures[FigureKey.LOST_OFFSETS], plan.figures[FigureKey.LOST_UNKNOWN_PARTITIONS]) == (544, 1)
@@ -384,7 +378,7 @@ def test_a_topic_that_was_never_made_is_lost_as_a_whole_and_not_promoted_without
     assert compute_snapshot_loss(lost).uncopied[B0].missing == 6
     assert "b" not in decision.scope.topic_names
     warnings = "\n".join(map(str, decision.plan.warnings))
-    assert "topic b was never created on west: it is left out; `mirrorbook mirror describe m` says why" in warnings
+    assert format_sentence("topic_b_was_never_created", "west") in warnings
     assert "b-0 (no copy: 6 offset(s))" in warnings
     assert "without their newer records" not in warnings
     stranger = replace(absent, topics=DESTINATION.topics, positions=DESTINATION.positions)

@@ -26,6 +26,7 @@ from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, PartitionStatus, TopicAccess, TopicDeparture
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.source_observation import ObservedTopic, SourceObservation
+from tests.support.sentences import format_sentence
 
 MIRROR = Mirror(
     name=MirrorName("m"),
@@ -178,7 +179,7 @@ def test_a_plan_says_so_where_nothing_keeps_a_closed_topic_closed() -> None:
     change, open_side = FilterChange(topics=("a",), access=CLOSED), replace(BOTH, unenforced="has no authorizer")
     assert not planned(change).warnings
     [warning] = planned(change, open_side).warnings
-    assert "west has no authorizer: nothing keeps applications from writing b there" in warning
+    assert format_sentence("no_authorizer_keeps_applications_out", "west") in warning
     assert warning in format_plan(planned(change, open_side), MIRROR)
     assert not planned(replace(change, access=RELEASED), open_side).warnings
 

@@ -48,6 +48,7 @@ from mirror_core.model.source_observation import (
 from mirror_core.model.sync_state import UncommittedGroupOffset, UnsyncedGroups
 from tests.support import plan_views
 from tests.support.plan_views import A0, A1, B0, DESTINATION, LEASE, SOURCE, WRITE, status
+from tests.support.sentences import format_sentence
 
 view = plan_views.view
 
@@ -191,10 +192,8 @@ def test_what_was_left_of_groups_at_the_last_look_is_named_without_the_source(vi
     uncommitted, others = sorted(
         set(map(str, list_plan_warnings(replace(dead, groups_left=LEFT)))) - set(map(str, list_plan_warnings(dead)))
     )
-    assert "at least 0 records, and those acknowledged in the 13 s since the last sync; known now: queue" in others
-    assert (
-        "2 without an offset on the destination, so that the group starts where auto.offset.reset says" in uncommitted
-    )
+    assert format_sentence("share_groups_redeliver_since_sync", 0, 13) in others
+    assert format_sentence("without_an_offset_on_the_destination", 2) in uncommitted
     assert f"g {A0}: refused by the destination (x), lost: no answer" in uncommitted
     assert f"h {A0} (stays at 9): somebody has committed 9" in uncommitted
     told = dict(list_group_figures(replace(dead, groups_left=LEFT)))
@@ -297,9 +296,9 @@ def test_what_a_person_should_know_before_approving(view: MirrorSnapshot) -> Non
     source = replace(SOURCE, authorizer=False, transactions=("tx-1", "tx-2"), topics={"a": SOURCE.topics["a"]})
     text = warned(replace(view, source=source, destination=replace(DESTINATION, authorizer=False)))
     assert "east has no authorizer" in text
-    assert "b is gone from east, or no longer mirrored: what was copied is promoted" in text
+    assert format_sentence("b_is_gone", "east") in text
     assert "open transactions on east (tx-1, tx-2)" in text
-    assert "while it stands, no producer of these ids can write anything there, other topics included" in text
+    assert format_sentence("fenced_producers_of_transactions") in text
     assert "west has no authorizer" in text
     assert "no data plane" not in text
 
@@ -309,8 +308,8 @@ def test_what_cannot_be_fenced_is_named_as_mirrorbook_yaml_has_it(view: MirrorSn
     open_both = replace(view, source=replace(SOURCE, authorizer=False), source_authorizer=none)
     text = warned(replace(open_both, destination=replace(DESTINATION, authorizer=False), destination_authorizer=none))
     assert "has no authorizer" not in text, "brokers were not asked"
-    assert "east gets no ACLs from Mirrorbook (`authorizer: none`): nothing can stop a writer there" in text
-    assert "west gets no ACLs from Mirrorbook (`authorizer: none`): nothing keeps applications from" in text
+    assert format_sentence("source_gets_no_acls", "east") in text
+    assert format_sentence("destination_gets_no_acls", "west") in text
 
 
 def test_what_was_deleted_before_it_was_copied_is_said_behind_what_failed_and_before_the_source(
@@ -336,7 +335,7 @@ def test_what_was_deleted_before_it_was_copied_is_said_behind_what_failed_and_be
 def test_a_failed_partition_is_named_with_its_offset_and_its_reason(view: MirrorSnapshot) -> None:
     failed = replace(status(A1, PartitionState.FAILED), reason="damaged", failed_at=Offset(0))
     text = warned(replace(view, statuses={**view.statuses, A1: failed}))
-    head = "1 partition(s) FAILED and will be promoted as they are, without their newer records: "
+    head = format_sentence("failed_partitions_promoted_as_they_are", 1)
     assert text == f"{head}a-1 at offset 0 (damaged)"
     nowhere = replace(failed, failed_at=None)
     assert warned(replace(view, statuses={**view.statuses, A1: nowhere})) == f"{head}a-1 (damaged)"
@@ -432,9 +431,7 @@ def test_without_the_source_the_plan_says_what_would_be_lost_by_three_clocks(vie
     }
     assert [name for name, _ in list_partition_figures(dead)] == ["a-1", "a-0", "b-0"], "what misses most comes first"
     words = warned(dead)
-    assert (
-        "transaction 'tx' (Ongoing when last seen), if it was committed, is cut in half: a-0 have it, a-1 do" in words
-    )
+    assert format_sentence("ongoing_transaction_cut", "tx", "a-0", "a-1") in words
     assert "east named no leader for b-0" in words
     assert "no heartbeat" not in words
     assert "no heartbeat of east has arrived on west" in warned(replace(dead, destination=DESTINATION))
@@ -461,10 +458,7 @@ def test_who_approves_to_go_on_from_a_run_knows_who_conducts_it(view: MirrorSnap
     (line,) = set(map(str, list_plan_warnings(replace(alone, conducted_by="conducted by ann")))) - set(
         map(str, list_plan_warnings(alone))
     )
-    assert line == (
-        "run m-failover-1 is conducted by ann: that process loses the mirror to this run, and whatever it could still "
-        "copy from east with it"
-    )
+    assert line == (format_sentence("conductor_loses_mirror", "east"))
 
 
 @pytest.mark.parametrize("authorizer", [True, False])
@@ -497,16 +491,14 @@ def test_users_that_only_the_source_knows_are_named_with_what_makes_them(view: M
         for line in map(str, list_plan_warnings(replace(view, unknown_scram_users=("app", "bill"))))
         if "SCRAM" in line
     ]
-    assert line.startswith("app, bill: sign(s) in to east by SCRAM, and west knows no such user")
+    assert line.startswith(format_sentence("scram_users_unknown_there", "east", "west"))
     assert "--entity-name app " in line
 
 
 def test_a_clock_that_is_behind_those_of_others_is_named_where_ages_are_shown(view: MirrorSnapshot) -> None:
     assert "the clock here" not in warned(view)
     slow = replace(view, now_ms=LEASE.heartbeat_ms - 60_000)
-    assert "the clock here is at least 60 s behind that of whoever mirrors m: ages shown here are unknown" in warned(
-        slow
-    )
+    assert format_sentence("clock_here_is_behind", 60) in warned(slow)
     assert "the clock here" not in warned(replace(view, now_ms=LEASE.heartbeat_ms - 900)), "what NTP leaves"
     beat = Heartbeat(mirror=view.mirror.name, driver="d", partition=0, number=1, at_ms=view.now_ms + 5_000)
     seen = replace(view, lease=None, destination=replace(DESTINATION, heartbeats=(beat,)))

@@ -18,6 +18,7 @@ from mirror_core.model.run_checkpoints import Checkpoint, RunHeartbeat
 from mirror_core.model.timing import CONDUCTOR_TIMEOUT_S
 from mirror_core.state.journal import make_checkpoint
 from tests.support.memory_state import journal_of
+from tests.support.sentences import format_sentence
 
 NOW = 1_000_000_000
 RUN = journal_of("m-failover-20260101T000000-abcd").run
@@ -47,9 +48,9 @@ def test_whoever_was_heard_of_just_now_conducts_it_and_nobody_goes_on_with_it() 
             BEAT,
             600_000,
             False,
-            "me on desk was not heard of for 10 min by this machine's clock; `resume` watches for a sign of life",
+            format_sentence("conductor_not_heard_of_resume_watches", 10),
         ),
-        (BEAT, 0, True, "nobody conducts it: me on desk was last seen 3 s ago, and its process has ended"),
+        (BEAT, 0, True, format_sentence("conductor_has_ended", 3)),
         (replace(BEAT, released=True), 0, True, "nobody conducts it: me stopped 3 s ago"),
     ],
 )

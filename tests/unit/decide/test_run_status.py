@@ -22,6 +22,7 @@ from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, StepState
 from tests.support.mirror_views import MIRROR, RUN
+from tests.support.sentences import format_sentence
 
 OWED = PendingFence(mirror=MIRROR.name, cluster=MIRROR.source, action=FenceAction.APPLY, run=RUN.id, since_ms=1)
 PLANNED = (RunKind.FAILOVER, RunMode.PLANNED)
@@ -202,7 +203,7 @@ def test_the_failover_that_leads_home_names_what_is_left_of_the_failback() -> No
     ("debt", "words"),
     [
         (None, "Applications write on east, as before"),
-        (replace(OWED, action=FenceAction.LIFT), "so the fence may still stand there, and nobody can write"),
+        (replace(OWED, action=FenceAction.LIFT), format_sentence("fence_may_still_stand")),
     ],
 )
 def test_after_an_abort_it_is_said_whether_the_source_is_open(debt: PendingFence | None, words: str) -> None:

@@ -25,6 +25,7 @@ from tests.support.cluster_names import LINK
 from tests.support.fence_states import OWED, P, status
 from tests.support.memory_state import MemoryLog
 from tests.support.mirror_views import RUN
+from tests.support.sentences import format_sentence
 
 STANDS = RunProgress("drain", WriteLocation.NOWHERE, 3_000)
 DIED = ConductorStatus(
@@ -36,9 +37,7 @@ HEARD = replace(DIED, state=ConductorState.ALIVE, age_s=3.0, has_ended=False)
 
 def test_it_says_since_when_who_conducted_it_and_both_ways_on() -> None:
     assert format_stalled_alarms(LINK.mirror, RUN, STANDS, DIED) == (
-        "failover m-failover-1 stands still at drain since 1970-01-01 00:00:03 UTC: applications can write nowhere, "
-        "and nobody conducts it (ann@desk did last, seen 1970-01-01 00:00:02 UTC). `mirrorbook failover resume m` "
-        "goes on with it; `mirrorbook failover abort m` gives it up, before promote",
+        format_sentence("failover_stands_still", "1970-01-01 00:00:03 UTC", "1970-01-01 00:00:02 UTC"),
     )
     [silent] = format_stalled_alarms(LINK.mirror, RUN, replace(STANDS, step=""), replace(DIED, has_ended=False))
     assert "before its first step" in silent

@@ -6,6 +6,7 @@ import pytest
 
 from mirror_core.decide.source_probe import SourceReply, explain_doubt, find_contradictions
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from tests.support.sentences import format_sentence
 
 EAST, NAME, P, Q = ClusterName("east"), MirrorName("m"), Partition("t", 0), Partition("t", 1)
 DRAINED = {P: Offset(7), Q: Offset(9)}
@@ -38,7 +39,7 @@ def test_a_source_that_did_not_stand_still_since_it_was_drained_is_found_by_what
             SourceReply(silent_because="no answer"),
             True,
             False,
-            "does not answer and the file that tells whether its fence stood is",
+            format_sentence("fence_file_absent_while_source_silent"),
         ),
         (SourceReply(silent_because="no answer"), False, True, "does not answer and could not be fenced"),
         (SourceReply(unknowns=("broker 2: no",)), True, True, ""),

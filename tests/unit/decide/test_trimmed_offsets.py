@@ -31,6 +31,7 @@ from mirror_core.model.mirror import NeverCopied, PartitionState
 from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
 from mirror_core.model.task_messages import AlignedPartition, ListenAddress, TaskReport, TrimmedRange
 from mirror_core.state.state_records import PartitionRecord
+from tests.support.sentences import format_sentence
 from tests.support.trimmed_partitions import (
     NAME,
     A,
@@ -101,8 +102,18 @@ def test_the_words_have_the_worst_partition_first() -> None:
     }
     assert format_never_copied({A: status()}) == ""
     assert format_never_copied(statuses) == (
-        "1,504 offset(s) of 2 partition(s), first found 1970-01-01 00:00:00 UTC: orders-1 (1,500, the last of them "
-        "[1000, 2500)), orders-0 (4, the last of them [5, 9))"
+        format_sentence(
+            "trimmed_offsets_of_partitions",
+            "1,504",
+            2,
+            "1970-01-01 00:00:00 UTC",
+            "orders-1",
+            "1,500",
+            "[1000, 2500)",
+            "orders-0",
+            4,
+            "[5, 9)",
+        )
     )
 
 
@@ -241,10 +252,7 @@ def test_the_driver_records_what_it_is_told_says_it_and_only_then_answers() -> N
     assert found is not None
     assert (found.offsets, found.first, found.next) == (30, 50, 80)
     assert ask(made.claim_board, 50, 80) == [("orders", 0, 80)]
-    assert said == [
-        "cluster east: 30 offset(s) were deleted there before they were copied, and are on neither side now: "
-        "orders-0 (30)"
-    ]
+    assert said == [format_sentence("cluster_deleted_uncopied_offsets", "east", 30, "orders-0", 30)]
     assert made.summary.never_copied == {A: 30}
     assert made.counters.snapshot().never_copied == {"orders": NeverCopiedCount(30, found.newest_ms)}
 

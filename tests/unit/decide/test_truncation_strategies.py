@@ -21,6 +21,7 @@ from mirror_core.model.figures import FigureKey
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition, get_heartbeat_topic
 from mirror_core.model.run import FailbackStrategy
+from tests.support.sentences import format_sentence
 
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
 OLD = "a" * 32
@@ -149,7 +150,7 @@ def test_one_broker_is_offered_no_strategy_that_takes_two() -> None:
         )
 
     replica = AllowedStrategies(FailbackStrategy.REPLICA)
-    assert "east has one broker, and truncating a by a replica takes two" in objections(1, replica)
+    assert format_sentence("one_broker_and_truncating", "east") in objections(1, replica)
     assert objections(1, AllowedStrategies(FailbackStrategy.OFFLINE)) == ""
     assert objections(2, replica) == objections(None, replica) == ""
 
@@ -189,7 +190,7 @@ def test_all_of_a_partition_that_was_never_recorded_is_tail() -> None:
     }
     assert "or other ones below it, in a;" in refusals(AllowedStrategies(FailbackStrategy.NONE), ends, WIDE)
     for cutting in (FailbackStrategy.OFFLINE, FailbackStrategy.REPLICA):
-        assert "a-2 on east was never mirrored, so nothing of it can stay" in refusals(
+        assert format_sentence("never_mirrored_so_nothing_stays", "a-2", "east") in refusals(
             AllowedStrategies(cutting), ends, WIDE
         )
     assert refusals(AllowedStrategies(FailbackStrategy.RECREATE), ends, WIDE) == ""
@@ -206,7 +207,7 @@ def test_a_topic_with_more_partitions_than_on_the_new_primary_can_only_be_made_a
     assert choose_strategies(STATUSES, WIDE, ends, AllowedStrategies(), TOPICS)["a"] is FailbackStrategy.RECREATE
     assert refusals(AllowedStrategies(), ends, TOPICS) == ""
     for kept in (FailbackStrategy.NONE, FailbackStrategy.OFFLINE, FailbackStrategy.REPLICA):
-        assert f"strategy {kept}: a has 4 partitions on east and 2 on the new primary" in (
+        assert format_sentence("strategy_topic_narrower", kept, 4, "east", 2) in (
             refusals(AllowedStrategies(kept), ends, TOPICS)
         )
     assert choose_strategies(STATUSES, TOPICS, SAME, AllowedStrategies(), WIDE)["a"] is FailbackStrategy.NONE, (

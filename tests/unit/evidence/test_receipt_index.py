@@ -27,6 +27,7 @@ from mirror_core.evidence.receipt_index import apply_receipt_faults as judged
 from mirror_core.model.parity_verdict import ParityResult, ParityVerdict
 from mirror_core.model.receipt_heads import ReceiptFileEntry, ReceiptsHead
 from tests.support.sample_receipts import MIRROR, receipt
+from tests.support.sentences import format_sentence
 
 SHA = "a" * 64
 HOUR, NEXT, REBUILT = "2026-09-21T14", "2026-09-22T00", "2026-09-22-rebuilt"
@@ -77,7 +78,7 @@ def test_what_is_lost_altered_or_not_ours_is_named() -> None:
 def test_of_a_folder_that_is_lost_it_is_said_how_many_files_are() -> None:
     (words,) = check_receipts(TOLD, {}).format_faults()
     assert "receipts are lost: " in words
-    assert "(and 2 more such files) was written, and is not there, nor any other: is this the folder" in words
+    assert format_sentence("receipt_files_not_there", 2) in words
 
 
 @pytest.mark.parametrize(

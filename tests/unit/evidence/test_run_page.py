@@ -29,6 +29,7 @@ from mirror_core.model.run import (
 )
 from tests.support.html_pages import Page
 from tests.support.run_pages import BEGUN, PLAN, RUN
+from tests.support.sentences import format_sentence
 
 SIDES = ("east", "west")
 
@@ -112,7 +113,7 @@ def test_first_of_all_it_says_what_was_lost_and_how_that_is_known(tmp_path: Path
     gate = {"parity_verdict": "passed", "records_in_all": 120, "records_since_proof": 20, "partitions": 2}
     proved = [*STEPS[:3], step("parity", 6, 7, evidence=gate), *STEPS[3:]]
     assert page_of(tmp_path, RUN, proved).facts[6:8] == [
-        "nothing", "120 records of 2 partitions compared equal, the last 20 of them behind the fence",
+        "nothing", format_sentence("records_of_partitions_compared_equal", 120, 2, 20),
     ]  # fmt: skip
     in_part = {**gate, "not_compared": ("a-1",)}
     lost, known = page_of(tmp_path, RUN, [*STEPS[:3], step("parity", 6, 7, evidence=in_part), *STEPS[3:]]).facts[6:8]
@@ -228,7 +229,7 @@ def test_of_a_source_that_is_lost_the_page_says_what_was_ever_compared_with_it(t
         FigureKey.NEVER_COMPARED: ("orders-0 [90, 100)",),
         "receipts": "7 files",
     }
-    known = "90 of 100 offsets were compared equal with the source while it answered"
+    known = format_sentence("offsets_were_compared_equal", 90, 100)
     assert proved(some) == f"{known}; never compared: orders-0 [90, 100)"
     assert proved({**some, FigureKey.NEVER_COMPARED: ()}) == known
     unsaid: StepEvidence = {FigureKey.COMPARED_NOT_CONFIRMED: ("orders-1 [0, 50)",), FigureKey.NEVER_COMPARED: ()}
@@ -253,7 +254,7 @@ def test_of_a_source_that_is_lost_the_page_says_what_certificates_prove(tmp_path
         FigureKey.NOT_PROVED_BECAUSE: ("lost",),
     }
     assert told({**some, FigureKey.TO_PROVE_MORE: "type"}) == [
-        "80 of 100 offsets are as they were copied; not proved: a-0: 20 of 100 offsets, [80, 100) (lost)",
+        format_sentence("offsets_not_proved_lost", 80, 100, "a-0", 20, 100, "[80, 100)"),
         "type",
     ]
     assert told({**some, FigureKey.NOT_AS_COPIED: ("a-0: altered",)})[0].startswith(

@@ -15,6 +15,7 @@ from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Plan, Run, RunKind, RunMode, RunState, StepRecord, StepState
 from tests.support.html_pages import Page
+from tests.support.sentences import format_sentence
 
 BEGUN = 1_790_000_000_000
 PLAN = Plan(kind=RunKind.FAILOVER, mirror=MirrorName("m"), mode=RunMode.PLANNED, steps=(), bound_facts=())
@@ -113,7 +114,7 @@ def test_who_did_what_and_what_went_wrong_is_marked_and_told_in_order(told: Told
 @pytest.mark.parametrize(
     ("step", "words"),
     [
-        ("settle", "dave said that partitions that too few replicas hold up are left behind"),
+        ("settle", format_sentence("dave_said_that_partitions_that_too")),
         ("promote", "dave said that what the source took may stay there"),
     ],
 )

@@ -20,6 +20,7 @@ from mirror_core.wire.batch import readdress
 from mirror_core.wire.batch_encoder import EMPTY_CONTENT, build_batch, encode_record
 from mirror_core.wire.fetch import FetchedPartition
 from mirror_core.wire.records import Codec
+from tests.support.sentences import format_sentence
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def test_a_broker_that_hangs_keeps_nobody_from_what_others_lead(dead: ClusterCon
         reader.asked.clear()
         assert [reader.told(index) for index in (7, 2, 8)] == [
             "",
-            "cluster east, t-2, offset 0: not tried: its leader has not answered for 2 partitions before",
+            format_sentence("offset_not_tried_leader_silent", "east", "t-2", 0, 2),
             "",
         ]
         assert reader.asked == [7, 8]

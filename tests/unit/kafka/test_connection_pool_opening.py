@@ -15,6 +15,7 @@ from mirror_core.kafka import connection_pool
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.connection_pool import Address, ParallelConnect
 from mirror_core.model.errors import BadRequest, Unreachable
+from tests.support.sentences import format_sentence
 
 MANY: list[Address] = [("broker", number) for number in range(100)]
 
@@ -81,7 +82,7 @@ def test_all_that_did_not_answer_in_time_are_named(cluster: Cluster) -> None:
     assert sorted(str(problem) for problem in some.problems) == sorted(
         [
             "0 is dead",
-            *(f"cluster east, broker broker:{n}: not connected and signed in within 0.1 s" for n in range(1, 100)),
+            *(format_sentence("broker_not_connected_in_time", "east", n, "0.1") for n in range(1, 100)),
         ]
     )
     cluster.over.set()

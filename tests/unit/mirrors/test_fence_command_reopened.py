@@ -56,6 +56,7 @@ from tests.support.reopened_clusters import (
     third,
     topics_told,
 )
+from tests.support.sentences import format_sentence
 
 link = reopened_clusters.link
 
@@ -388,7 +389,7 @@ def test_topics_that_another_failover_keeps_closed_stay_so(
     journal, there = closed(), MemoryLog()
     (log_of(journal) if towards == "west" else there).put(*other_mirror(CLOSED, towards=towards))
     third(monkeypatch, there.state)
-    assert aborted(link, journal) == "east is open again but for orders: another mirror's failover keeps that closed"
+    assert aborted(link, journal) == format_sentence("open_again_but_for_orders_another", "east")
     assert called(link) == ["unfence"]
     assert topics_told(link) == ["a.b"]
     assert MIRROR.name not in log_of(journal).state.pending_fences

@@ -28,6 +28,7 @@ from mirror_core.model.names import MirrorName
 from mirror_core.state.mirror_link import MirrorLink
 from tests.support.checked_threads import Work
 from tests.support.metric_reports import MIRROR
+from tests.support.sentences import format_sentence
 from tests.support.waiting import patience, wait_until
 
 TIMEOUT_S = patience(30.0)
@@ -109,8 +110,8 @@ def test_whatever_ends_one_it_is_tried_again_said_once_and_the_others_go_on(monk
     assert scene.error is None
     assert sorted(scene.said) == [
         "dead: not copied now, tried again: no answer",
-        "ill: not copied now, tried again: ValueError: a defect of Mirrorbook, `--debug` shows all of it",
-        "taken: not copied now, tried again: another, last heard of 1 s ago",
+        format_sentence("not_copied_because_of_a_defect"),
+        format_sentence("not_copied_since_taken", 1),
     ]
 
 

@@ -34,6 +34,7 @@ from tests.support.acl_model import APPS, TOPICS, World, in_memory, right
 from tests.support.failover_views import healthy_view
 from tests.support.memory_state import MemoryLog, fold
 from tests.support.mirror_views import MIRROR, RUN
+from tests.support.sentences import format_sentence
 
 M, EAST, WEST = MIRROR.name, MIRROR.source, MIRROR.destination
 OWN: Final = frozenset({"User:control", "User:data"})
@@ -142,12 +143,12 @@ ALIAS: Final = ClusterName("east2")
         (entry(ID), EAST, "nobody can write there what they name"),
         (entry(DEMOTED, AclPurpose.DEMOTED), EAST, "applications cannot change these topics there"),
         (entry(COPIER, cluster=WEST), WEST, "copying to west stands still because of it"),
-        (entry(COMMITS, cluster=WEST), WEST, "copying of groups' offsets to west stands still because of it"),
+        (entry(COMMITS, cluster=WEST), WEST, format_sentence("copying_of_group_offsets_stands_still", "west")),
     ],
 )
 def test_what_stands_again_is_named_with_what_it_does(before: LedgerEntry, cluster: ClusterName, says: str) -> None:
     words = format_stray_denials(found(before, cluster), MIRROR, cluster)
-    assert f"1 denial(s) that mirror m had lifted (m-failover-1) stand on {cluster} again, or are another's" in words
+    assert format_sentence("denials_that_mirror_m_had_lifted", 1, cluster) in words
     assert (str(before.acl) in words, says in words) == (True, True)
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mirror_core.model.names import Partition
 from mirror_core.parity.record_differences import MAX_FINDINGS_PER_CHUNK, compare_records, encode_canonical
 from mirror_core.wire.records import Record
+from tests.support.sentences import format_sentence
 
 P = Partition("orders", 0)
 
@@ -98,6 +99,6 @@ def test_content_is_shown_to_those_who_ask_for_it() -> None:
         ("missing", "the source's record is not on the destination: key b'order-7'; value b'9.95\\x1b[2J'")
     ]
     assert told(None, Record(0, 5, None, b"x", ())) == [
-        ("extra", "the destination's record is not on the source: key null; value b'x'")
+        ("extra", format_sentence("destination_record_not_on_source", "x"))
     ]
     assert told(paid, paid) == []

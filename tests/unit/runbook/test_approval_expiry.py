@@ -22,6 +22,7 @@ from mirror_core.runbook.set_failover import MemberRun, SetFailover
 from mirror_core.state.state_records import State
 from tests.support.cluster_names import LINK
 from tests.support.mirror_views import RUN
+from tests.support.sentences import format_sentence
 
 LONG_AGO = now_ms() - 2 * 3_600_000
 HOME = replace(
@@ -49,7 +50,7 @@ def conductor(monkeypatch: pytest.MonkeyPatch, run: Run, *begun: str) -> Failbac
 @pytest.mark.parametrize("begun", [(), ("salvage",)])
 def test_a_failback_of_yesterday_takes_no_log_back_unasked(monkeypatch: pytest.MonkeyPatch, begun: tuple[str]) -> None:
     by = conductor(monkeypatch, HOME, *begun)
-    with pytest.raises(Refused, match="run m-failback-1 takes logs of the old source back:\n  - it was approved"):
+    with pytest.raises(Refused, match=format_sentence("failback_takes_logs_back")):
         by.refuse_expired(HOME.id, ())
     by.refuse_expired(HOME.id, (Approval(id="b", name="ben", at_ms=now_ms()),))
     asked = list[str]()
@@ -59,7 +60,7 @@ def test_a_failback_of_yesterday_takes_no_log_back_unasked(monkeypatch: pytest.M
 
     monkeypatch.setattr(command, "require_confirmation", agree)
     assert command._confirm_again(by, HOME, yes=False, as_json=True) == "ben"
-    assert asked == ["Go on with run m-failback-1: save 7 records that only east has, then discard them there?"]
+    assert asked == [format_sentence("go_on_and_discard_question", 7, "east")]
 
 
 def test_a_failback_that_has_begun_to_take_logs_back_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

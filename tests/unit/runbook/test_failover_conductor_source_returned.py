@@ -35,6 +35,7 @@ from mirror_core.state.state_records import State
 from tests.support.cluster_names import LINK
 from tests.support.failover_views import view  # noqa: F401 - a fixture
 from tests.support.mirror_views import RUN
+from tests.support.sentences import format_sentence
 
 A, B = MirrorName("a"), MirrorName("b")
 SEEN = PlanDecision(RUN.plan, ())
@@ -97,7 +98,7 @@ def test_who_is_refused_anyway_ends_nobodys_run(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Failover, "_open_control_writer", control)
     monkeypatch.setattr(Failover, "_decide", lambda self, state, choice: SEEN)
     made = Failover(LINK, cast("Any", None), started_by="me")
-    with pytest.raises(Refused, match=f"Run {RUN.id} can go on, and loses nothing: `mirrorbook failover resume m`"):
+    with pytest.raises(Refused, match=format_sentence("run_can_go_on_and_loses", RUN.id)):
         made.begin(RUN.plan.hash, RunMode.UNPLANNED, silent=True)
     assert taken == []
 
@@ -140,7 +141,7 @@ def test_a_source_that_answers_again_is_given_up_by_no_approval_of_before(
     failover: Failover, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Failover, "_decide", lambda self, state, choice: SEEN)
-    with pytest.raises(Refused, match="east answers by now, and no broker of it did when this plan was approved"):
+    with pytest.raises(Refused, match=format_sentence("source_answers_by_now", "east")):
         failover.begin(SEEN.plan.hash, RunMode.UNPLANNED, silent=True)
     assert failover.begin(SEEN.plan.hash, RunMode.UNPLANNED) is RUN, "who agreed has seen that it answers"
     monkeypatch.setattr(Failover, "_decide", lambda self, state, choice: UNSEEN)

@@ -42,6 +42,7 @@ from tests.support.cluster_names import LINK
 from tests.support.failover_views import CLOSABLE, P0, P1, foreign, reasons_of, source_of
 from tests.support.mirror_views import RUN
 from tests.support.offline_partitions import healthy_view, led, there
+from tests.support.sentences import format_sentence
 
 journal = offline_partitions.journal
 left = offline_partitions.left
@@ -64,7 +65,7 @@ def test_by_the_word_it_is_left_behind_and_the_plan_says_what_that_means(left: M
     assert decision.scope.topic_names == ("orders",), "what is promoted is fenced"
     plan = decision.plan
     [told] = [line for line in map(str, plan.warnings) if "left behind" in line]
-    assert "orders-1 (position 15, 7 offset(s) known to be missing, its end last seen 1.5 s ago)" in told
+    assert format_sentence("left_behind_position", "orders-1", 15, 7, "1.5") in told
     row = plan.partitions["orders-1"]
     assert (row[FigureKey.LAG_OFFSETS], row[FigureKey.PARTITION_LEFT_BEHIND], row[FigureKey.MIRROR_POSITION]) == (
         None,
@@ -106,7 +107,7 @@ def test_an_approval_is_for_what_was_left_behind(view: MirrorSnapshot, left: Mir
         (lambda v: replace(v, source=replace(source_of(v), authorizer=False)), "nothing fences east"),
         (
             lambda v: replace(v, source=replace(source_of(v), offline_partitions=(P0, P1))),
-            "no mirrored partition that is not FAILED has a leader on east",
+            format_sentence("no_mirrored_partition_has_a_leader", "east"),
         ),
         (
             lambda v: replace(v, destination=replace(there(v), positions={P0: Offset(10)})),

@@ -31,6 +31,7 @@ from tests.support import offline_partitions
 from tests.support.cluster_names import LINK
 from tests.support.failover_views import DST, P0, P1, SRC, reasons_of, source_of, status
 from tests.support.offline_partitions import led, there
+from tests.support.sentences import format_sentence
 
 view, left, steps, journal = (
     offline_partitions.view,
@@ -237,14 +238,14 @@ def test_people_hear_how_long_they_wait_for_tasks_and_nobody_waits_longer_than_o
         assert (said, waited) == ([], [])
     else:
         assert [round(s) for s in waited] == [waited_s]
-        assert said == [f"drain: waiting {waited_s:.0f} s until no copying task can write what is left behind any more"]
+        assert said == [format_sentence("drain_waits_for_copying_tasks", f"{waited_s:.0f}")]
 
 
 @pytest.mark.parametrize(
     ("lifted", "words"),
     [
-        ((4, "by what east took"), "at least 4, by what east took; not known of what was left behind without a leader"),
-        ((None, "it was lifted"), "it was lifted; not known of what was left behind without a leader: orders-1"),
+        ((4, "by what east took"), format_sentence("late_writes_left_behind_unknown", 4, "east")),
+        ((None, "it was lifted"), format_sentence("late_writes_since_lift_unknown", "orders-1")),
     ],
 )
 def test_a_loss_that_was_counted_otherwise_is_not_all_where_something_was_left_behind(

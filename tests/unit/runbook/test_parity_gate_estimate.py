@@ -6,6 +6,7 @@ import pytest
 
 from mirror_core.model.errors import Refused
 from mirror_core.runbook.parity_gate import LITTLE_BYTES, LITTLE_OFFSETS, RemainingCompare, refuse_above_limit
+from tests.support.sentences import format_sentence
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,6 @@ def test_the_limit_is_the_operators() -> None:
     with pytest.raises(Refused) as refused:
         refuse_above_limit(rest, 4.9, "r", "m")
     words = str(refused.value)
-    assert "5,000 offsets, about 2.5 MB, about 5.0 s: more than the 4.9 s that were allowed" in words
+    assert format_sentence("parity_gate_too_long", "5,000", "2.5", "5.0", "4.9") in words
     assert "`mirrorbook failover resume m --gate-limit 4.9`" in words, "what is typed next must not forget the limit"
     refuse_above_limit(RemainingCompare(0, 0, 0.0), 0.0, "r", "m")

@@ -16,6 +16,7 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.runbook import truncation_strategies
 from mirror_core.runbook.step_context import StepContext
 from tests.support.memory_state import journal_of
+from tests.support.sentences import format_sentence
 
 A, B = Partition("a", 0), Partition("b", 0)
 
@@ -100,7 +101,7 @@ def test_who_comes_after_the_election_is_told_which_broker_is_still_stopped(
     led_by_2(monkeypatch, {A: Offset(5)})
     monkeypatch.setattr(truncation_strategies, "reassign", lambda client, wanted: given.append(wanted))
     truncation_strategies.truncate_by_replica(acts, seen.client, {A: Offset(5)}, {A: (1, 2)})
-    assert said == ["start broker 1 of east again, if it was stopped for this run"]
+    assert said == [format_sentence("start_broker_again", 1, "east")]
     assert given == [{A: (1, 2)}]
 
 

@@ -17,6 +17,7 @@ from mirror_core.runbook.run_outcome import find_recorded_access, read_mirror_st
 from mirror_core.state.state_records import State
 from tests.support.cluster_names import LINK
 from tests.support.mirror_views import MIRROR, RUN
+from tests.support.sentences import format_sentence
 
 CONFIG = replace(LINK.config, clusters={one.name: one for one in (LINK.source, LINK.destination)})
 HERE = replace(LINK, config=CONFIG)
@@ -64,20 +65,20 @@ def answers(monkeypatch: pytest.MonkeyPatch, east: State | None, west: State | N
 def test_a_rejected_first_failover_leaves_applications_where_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     answers(monkeypatch, State(), a_state(MIRROR))
     (line,) = read_mirror_status(HERE, None)
-    assert line == "Nothing was begun: applications write on east, as before; west stays a mirror."
+    assert line == format_sentence("nothing_begun", "east", "west")
 
 
 def test_of_a_stopped_mirror_without_a_run_nobody_knows_who_writes_where(monkeypatch: pytest.MonkeyPatch) -> None:
     answers(monkeypatch, State(), a_state(replace(MIRROR, desired=DesiredState.STOPPED)))
     (line,) = read_mirror_status(HERE, None)
-    assert line == "Nothing was begun. Mirror m is stopped: who may write where is not recorded."
+    assert line == format_sentence("nothing_begun_mirror_stopped")
 
 
 def test_a_rejected_run_is_closed_by_what_the_newest_one_left(monkeypatch: pytest.MonkeyPatch) -> None:
     first = a_run("m-failover-1", RunKind.FAILOVER, RunState.DONE, 10)
     answers(monkeypatch, State(), a_state(MIRROR, first))
     text = " ".join(read_mirror_status(HERE, None))
-    assert text.startswith("Nothing was begun. The newest run of m is m-failover-1, DONE: Applications write on west:")
+    assert text.startswith(format_sentence("nothing_begun_newest_run", "west"))
     assert "`mirrorbook failback plan m`" in text
 
 
@@ -86,9 +87,7 @@ def test_what_was_refused_for_a_run_that_holds_the_mirror_names_that_one(monkeyp
     late = a_run("m-failback-1", RunKind.FAILBACK, RunState.DONE, 5)  # begun before it, by a clock that was ahead
     answers(monkeypatch, State(), a_state(MIRROR, held, late))
     text = " ".join(read_mirror_status(HERE, None))
-    assert text.startswith(
-        "This task knows of no run that it began; m-failover-1 holds m: Run m-failover-1 has not ended"
-    )
+    assert text.startswith(format_sentence("task_began_no_run"))
 
 
 def test_a_run_that_was_begun_has_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:

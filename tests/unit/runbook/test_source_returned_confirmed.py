@@ -23,6 +23,7 @@ from mirror_core.state.point_of_no_return import PromotionCheck, SourceReturned,
 from tests.support import quiescence, silent_sources
 from tests.support.fence_commands import MIRROR
 from tests.support.quiescence import SHORT, WELL, agree
+from tests.support.sentences import format_sentence
 from tests.support.silent_sources import ANSWERS, approved_when_silent, looked
 from tests.support.source_returns import TAKEN, debt
 
@@ -130,7 +131,7 @@ def test_what_was_not_known_behind_a_fence_is_asked_again(
     approved_when_silent(fluent)
     fluent.writer.put(debt(PartitionOffsets.from_mapping({WELL: Offset(10)})))
     looked(monkeypatch, PromotionProbe(unknowns=("no log end",), log_ends={WELL: Offset(10)}, fenced_broker_count=1))
-    with pytest.raises(Refused, match=f"it may have records(.|\n)*how much of {SHORT} was not copied is not known"):
+    with pytest.raises(Refused, match=format_sentence("source_may_have_uncopied_records_pattern", SHORT)):
         fluent.check_before_promotion()
     copied = {WELL: Offset(10), SHORT: Offset(8)}
     looked(monkeypatch, replace(FENCED, log_ends=copied))

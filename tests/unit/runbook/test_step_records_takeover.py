@@ -34,6 +34,7 @@ from tests.support.cluster_names import LINK
 from tests.support.fence_files import FENCE
 from tests.support.memory_state import MemoryLog, journal_of
 from tests.support.mirror_views import RUN
+from tests.support.sentences import format_sentence
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_nothing_is_lost_only_when_all_was_copied_from_behind_a_fence(
     assert is_drained_behind_fence(state, run) is nothing_lost
 
 
-IN_DOUBT = r"the file that tells whether its fence stood is not here, .* --mode unplanned"
+IN_DOUBT = format_sentence("file_that_tells_whether_its_fence")
 
 
 P0 = Partition("t", 0)

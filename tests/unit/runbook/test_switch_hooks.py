@@ -37,6 +37,7 @@ from mirror_core.state.state_records import StateRecord, Tombstone
 from mirror_core.sync.subprocess_hook import INHERITED_VARIABLES
 from tests.support.checked_threads import beside
 from tests.support.memory_state import MemoryLog, journal_of
+from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 SECRET = "hush-hush-4711"
@@ -374,7 +375,7 @@ def test_a_command_that_may_not_be_killed_keeps_nobody_waiting(tmp_path: Path, m
     finally:
         wait_until(lambda: pid.exists() and pid.read_text(), timeout_s=20, why="the command says who it is")
         os.kill(int(pid.read_text()), signal.SIGKILL)
-    assert call.problem == "still running after 3 s, and could not be killed: it may go on"
+    assert call.problem == format_sentence("hook_could_not_be_killed", 3)
     assert call.tries == 1, "a second one beside the first"
 
 

@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 
 from mirror_core.spark import job_submission
 from mirror_core.spark.job_submission import NoTaskSlot, count_expected_slots, require_task_slot
+from tests.support.sentences import format_sentence
 
 
 class Context:
@@ -46,7 +47,7 @@ class Context:
     ("at_work", "words"),
     [
         ((), "Other applications may hold all cores"),
-        (("ours-1",), r"no task slot within 0 s: 1 job that this process began before still hold"),
+        (("ours-1",), format_sentence("no_task_slot_in_time", 0, 1)),
     ],
 )
 def test_who_holds_the_slots_is_said(monkeypatch: pytest.MonkeyPatch, at_work: tuple[str, ...], words: str) -> None:

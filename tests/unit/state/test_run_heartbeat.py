@@ -30,6 +30,7 @@ from mirror_core.state.writer import StateWriter, make_control_id
 from mirror_core.wire.batch import NO_TIMESTAMP
 from tests.support.cluster_names import LINK
 from tests.support.memory_state import fold, journal_of
+from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 RUN = journal_of("m-failover-20260101T000000-abcd", "one").run
@@ -383,7 +384,7 @@ def test_without_a_client_for_beats_the_run_goes_on_and_its_log_says_so(
     with send_heartbeats(writer, RUN.id, "me"):
         writer.put(step())
     assert sign(producer) is ConductorState.RELEASED
-    assert "no heartbeat, after 30 s others take this process for dead: cluster west: ssl.ca.location" in caplog.text
+    assert format_sentence("no_heartbeat_written", 30, "west") in caplog.text
 
 
 def test_what_becomes_of_the_last_beats_does_not_hide_how_the_block_ended(

@@ -47,6 +47,7 @@ from tests.support.failback_views import view as failback_view  # noqa: F401 - a
 from tests.support.fence_states import LIFTING, OWED, STANDS, WATCHED
 from tests.support.memory_state import MemoryAside, MemoryLog, fold
 from tests.support.plan_views import view  # noqa: F401 - a fixture
+from tests.support.sentences import format_sentence
 
 NAME = LINK.mirror.name
 NOW = 1_000_000_000
@@ -284,7 +285,7 @@ def test_a_watcher_whose_signs_are_not_taken_watches_on_and_says_so(
     aside.refuses = "TOPIC_AUTHORIZATION_FAILED"
     watch = Watch(monkeypatch, PENDING, PENDING, NOTHING, seconds=30.0)
     assert (watch.told, log.keys) == ([PENDING, PENDING, NOTHING], [])
-    said = "watches on, but its sign of life was not written to the state topic"
+    said = format_sentence("watcher_heartbeat_not_written")
     assert caplog.text.count(said) == 2
     assert "TOPIC_AUTHORIZATION_FAILED" in caplog.text
 

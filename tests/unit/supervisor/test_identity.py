@@ -17,6 +17,7 @@ from mirror_core.model.names import MirrorName
 from mirror_core.supervisor import lifecycle
 from mirror_core.supervisor.directory import SupervisorDirectory, SupervisorStatus, make_own_status
 from mirror_core.supervisor.process_identity import ProcessIdentity, get_machine, read_start_ticks
+from tests.support.sentences import format_sentence
 
 MIRROR = MirrorName("m1")
 
@@ -37,8 +38,8 @@ def of(pid: int, log: Path) -> SupervisorStatus:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"host": "mirror-2"}, r"process \d+ runs on host mirror-2, and this is .*; end it where it runs"),
-        ({"boot": "another"}, "another container of this host, or of the time before its last start"),
+        ({"host": "mirror-2"}, format_sentence("process_on_another_host_pattern")),
+        ({"boot": "another"}, format_sentence("another_container_or_boot")),
         ({"started": 1}, "is not the one that was meant"),
         ({"started": None}, "is not the one that was meant"),
         ({"host": "", "boot": "", "started": None}, r"runs on host \(unknown\)"),

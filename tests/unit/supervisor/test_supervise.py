@@ -29,6 +29,7 @@ from mirror_core.supervisor.supervisor import (
     REFUSED_DELAY_S,
     compute_next_delay_s,
 )
+from tests.support.sentences import format_sentence
 from tests.support.waiting import patience, wait_until
 
 MIRROR = MirrorName("east/west")
@@ -330,7 +331,7 @@ home, mirror"""
         said_again(tmp_path, 1)
         process.terminate()
         out, _ = process.communicate(timeout=TIMEOUT_S)
-    assert "replicate could not be started: [Errno 11] Resource temporarily unavailable; again in 0.5 s" in out
+    assert format_sentence("replicate_not_started", 11, "0.5") in out
 
 
 def test_options_that_end_replicate_are_refused(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ from tests.support.fence_commands import MIRROR, TOPICS, acted, called, linked
 from tests.support.fence_states import OWED, STANDS
 from tests.support.memory_state import journal_of
 from tests.support.mirror_views import RUN
+from tests.support.sentences import format_sentence
 
 link = fence_commands.link
 
@@ -256,7 +257,7 @@ def test_behind_a_way_home_and_without_the_mirror_nothing_is_called_and_people_a
 ) -> None:
     """The source may be a mirror's destination by now, or applications have moved away from it for good."""
     monkeypatch.setattr(fence_command_runner, "read_complete_state", lambda cluster: State(mirrors=dict(mirrors)))
-    with pytest.raises(CommandNotReconciled, match=r"run r has lost mirror m while .* see to it by its own means"):
+    with pytest.raises(CommandNotReconciled, match=format_sentence("run_lost_mirror_pattern")):
         write_or_reconcile(link, where(link), lost)
     assert called(link) == []
 

@@ -25,6 +25,7 @@ from mirror_core.runbook.step_records import RecreatedTopic
 from mirror_core.state.state_records import State
 from mirror_core.sync import mirror_topics as placing
 from mirror_core.sync.mirror_topics import TopicPlacement, create_missing_topics, list_hidden_rows
+from tests.support.sentences import format_sentence
 
 SEEN = {name: TopicMetadata(name, f"id-{name}", False, {0: Leader(1, 0)}, 1, 1) for name in ("orders", "paid")}
 
@@ -65,11 +66,7 @@ def test_what_exists_is_told_only_when_all_of_it_may_be_seen() -> None:
     assert find_existing_topics(cluster(there=["paid"]), ["orders", "paid"]) == {"paid": SEEN["paid"]}
     with pytest.raises(MissingPermission) as caught:
         find_existing_topics(cluster(["orders"]), ["orders", "paid"])
-    assert str(caught.value) == (
-        "cluster east: mirror may not DESCRIBE orders, so brokers do not tell whether it exists; grant it: "
-        "`kafka-acls.sh --bootstrap-server BOOTSTRAP --add --allow-principal User:mirror --operation Describe --topic "
-        "orders`; if an ACL denies it, remove that one"
-    )
+    assert str(caught.value) == (format_sentence("topics_hidden_grant", "east"))
 
 
 def test_a_failbacks_plan_does_not_create_and_copy_what_it_may_not_see() -> None:
