@@ -13,7 +13,6 @@ from importlib.resources import files
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.text import (
     escape_invisible,
@@ -179,6 +178,8 @@ def _join_limited(items: Iterable[str]) -> str:
 
 
 def _get_no_acl_reason(authorizer: str) -> str:
+    from mirror_core.model.config_sections import AuthorizerKind  # which makes findings itself
+
     return AuthorizerKind(authorizer).no_acl_reason
 
 
