@@ -27,7 +27,6 @@ from mirror_core.model.pending_fence import FenceAction
 from mirror_core.model.run import FailbackStrategy
 from tests.support import failback_views
 from tests.support.failback_views import A0, A1, B0, OLD, stopped
-from tests.support.sentences import format_sentence
 
 view = failback_views.view
 
@@ -107,25 +106,24 @@ def test_a_mirror_of_the_same_topics_to_a_third_cluster_is_named_with_what_becom
 ) -> None:
     north = replace(view.mirror, name=MirrorName("n"), destination=ClusterName("north"))
 
-    def said(seen: FailbackSnapshot, *topics: str) -> str:
+    def warn(seen: FailbackSnapshot, *topics: str) -> Finding:
         beside = replace(seen, sibling_mirrors=((north, frozenset(topics)),))
         assert decide_failback(beside).plan.hash == decide_failback(seen).plan.hash, "what is approved is the same"
-        (line,) = set(map(str, decide_failback(beside).plan.warnings)) - set(
-            map(str, decide_failback(seen).plan.warnings)
-        )
-        return line
+        (finding,) = {*decide_failback(beside).plan.warnings} - {*decide_failback(seen).plan.warnings}
+        return finding
 
-    anew = said(view, "a", "b")
-    assert anew.startswith(format_sentence("sibling_of_two_topics", "east", "north", "north"))
-    assert "made anew on east: FAILED there (recreated) from then on" in anew
-    assert "mirrorbook mirror recover n" in anew
-    cut = said(replace(view, allowed_strategies=AllowedStrategies(FailbackStrategy.OFFLINE)), "a", "b")
-    assert format_sentence("sibling_of_cut_topic", "east", "north") in cut
-    assert said(view, "b") == format_sentence("sibling_of_one_topic", "east", "north", "north")
+    def make_reached(topics: str, recreated: str = "", truncated: str = "") -> Finding:
+        ways = {"recreated": list(recreated), "truncated": list(truncated)}
+        return Finding("sibling_mirror_reached", "n", topics=list(topics), source="east", destination="north", **ways)
+
+    assert warn(view, "a", "b") == make_reached("ab", recreated="a")
+    cut = replace(view, allowed_strategies=AllowedStrategies(FailbackStrategy.OFFLINE))
+    assert warn(cut, "a", "b") == make_reached("ab", truncated="a")
+    assert warn(view, "b") == make_reached("b")
     gone = replace(old_of(view), topics={"a": old_of(view).topics["a"]}, log_ends={A0: Offset(10), A1: Offset(20)})
-    assert "but for b, made anew on east" in said(replace(view, old_source=gone), "a", "b")
-    assert said(replace(view, old_source=UnseenCluster("dead")), "a").endswith(
-        format_sentence("sibling_unknown_while_source_silent", "east")
+    assert warn(replace(view, old_source=gone), "a", "b") == make_reached("ab", recreated="b")
+    assert warn(replace(view, old_source=UnseenCluster("dead")), "a") == Finding(
+        "sibling_mirror_unseen", "n", topics=["a"], source="east", destination="north"
     )
 
 
@@ -158,18 +156,16 @@ def test_a_new_primary_that_is_not_what_it_was_forbids(view: FailbackSnapshot) -
 
 
 def test_whether_the_old_source_is_fenced_is_said(view: FailbackSnapshot) -> None:
-    def warned(words: str, old: OldSource) -> bool:
-        return any(
-            words in warning for warning in map(str, decide_failback(replace(view, old_source=old)).plan.warnings)
-        )
+    def list_fence_codes(old: OldSource) -> set[str]:
+        warnings = decide_failback(replace(view, old_source=old)).plan.warnings
+        return {warning.code for warning in warnings if warning.code.startswith("old_source_")}
 
     unfenced = replace(old_of(view), fenced=False)
-    assert not warned("fence", old_of(view))
-    assert warned("not under this mirror's fence: the first step raises it", unfenced)
-    assert warned("cannot be fenced by Mirrorbook", replace(unfenced, authorizer=False))
     by_command = replace(unfenced, authorizer=False, fenced_by_command=True)
-    assert warned(format_sentence("closed_to_applications_by_its_fence_command"), by_command)
-    assert not warned("cannot be fenced", by_command)
+    assert list_fence_codes(old_of(view)) == set()
+    assert list_fence_codes(unfenced) == {"old_source_unfenced"}
+    assert list_fence_codes(replace(unfenced, authorizer=False)) == {"old_source_unfenceable"}
+    assert list_fence_codes(by_command) == {"old_source_closed_by_command"}
 
 
 def test_a_right_that_the_failover_gave_and_nobody_has_at_home_is_named(view: FailbackSnapshot) -> None:
@@ -362,9 +358,8 @@ def test_a_topic_that_the_mirror_never_had_is_counted_and_stays_on_the_old_sourc
     old = replace(old_of(view), unmirrored_topics={"c": written, "d": UnmirroredTopic(partitions=1)})
     decision = decide_failback(replace(view, old_source=old))
     assert decision.reasons == ()
-    assert any(
-        format_sentence("no_part_of_the_way_home", 5, "east") in line for line in map(str, decision.plan.warnings)
-    )
+    staying = ["c (5 offset(s))", "d (an unknown number of offsets)"]
+    assert Finding("topics_stay", "east", topics=staying) in decision.plan.warnings
 
 
 @pytest.mark.parametrize(

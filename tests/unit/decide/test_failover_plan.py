@@ -25,7 +25,6 @@ from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.run import PlanFact, RunKind, RunMode
 from tests.support import failover_views
 from tests.support.failover_views import CLOSABLE, DST, P0, P1, SRC, foreign, reasons_of, source_of, status
-from tests.support.sentences import format_sentence
 
 view = failover_views.view
 
@@ -134,7 +133,7 @@ def test_a_topic_that_may_not_be_seen_is_none_that_is_gone(view: MirrorSnapshot)
 
 def test_a_fence_that_would_shut_readers_out_is_not_put_up(view: MirrorSnapshot) -> None:
     open_to_all = replace(view, source=replace(source_of(view), fence_side_effects="orders have no ACL"))
-    assert format_sentence("fence_would_shut_out_more", "east") in reasons_of(open_to_all)
+    assert Finding("fence_too_wide", "east", reason="orders have no ACL") in decide_failover(open_to_all).reasons
     assert decide_failover(replace(open_to_all, mode=RunMode.UNPLANNED)).reasons == ()
 
 

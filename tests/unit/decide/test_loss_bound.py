@@ -19,6 +19,7 @@ from mirror_core.decide.loss_bound import (
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot, UnseenCluster
 from mirror_core.decide.plan_figures import list_plan_figures
 from mirror_core.model.figures import FigureKey, Figures
+from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PlanForecast, TransactionArrival, UncopiedReason
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition
@@ -378,7 +379,7 @@ def test_a_topic_that_was_never_made_is_lost_as_a_whole_and_not_promoted_without
     assert compute_snapshot_loss(lost).uncopied[B0].missing == 6
     assert "b" not in decision.scope.topic_names
     warnings = "\n".join(map(str, decision.plan.warnings))
-    assert format_sentence("topic_b_was_never_created", "west") in warnings
+    assert Finding("topic_never_created", "b", destination="west", mirror="m") in decision.plan.warnings
     assert "b-0 (no copy: 6 offset(s))" in warnings
     assert "without their newer records" not in warnings
     stranger = replace(absent, topics=DESTINATION.topics, positions=DESTINATION.positions)

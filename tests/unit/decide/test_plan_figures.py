@@ -189,10 +189,12 @@ LEFT = UnsyncedGroups(
 def test_what_was_left_of_groups_at_the_last_look_is_named_without_the_source(view: MirrorSnapshot) -> None:
     blank = replace(DESTINATION, committed={"h": {A0: Offset(9)}})
     dead = replace(view, source=UnseenCluster("dead"), destination=blank, now_ms=13_000)
-    uncommitted, others = sorted(
-        set(map(str, list_plan_warnings(replace(dead, groups_left=LEFT)))) - set(map(str, list_plan_warnings(dead)))
+    uncommitted_finding, others = sorted(
+        {*list_plan_warnings(replace(dead, groups_left=LEFT))} - {*list_plan_warnings(dead)}, key=str
     )
-    assert format_sentence("share_groups_redeliver_since_sync", 0, 13) in others
+    uncommitted = str(uncommitted_finding)
+    assert (others.code, others.subject, others.values["synced_s"]) == ("share_groups_redelivered", "west", 13.0)
+    assert others.values["groups"] == ("queue: unknown",)
     assert format_sentence("without_an_offset_on_the_destination", 2) in uncommitted
     assert f"g {A0}: refused by the destination (x), lost: no answer" in uncommitted
     assert f"h {A0} (stays at 9): somebody has committed 9" in uncommitted
@@ -294,22 +296,22 @@ def test_the_lease_is_shown_as_it_is(view: MirrorSnapshot) -> None:
 
 def test_what_a_person_should_know_before_approving(view: MirrorSnapshot) -> None:
     source = replace(SOURCE, authorizer=False, transactions=("tx-1", "tx-2"), topics={"a": SOURCE.topics["a"]})
-    text = warned(replace(view, source=source, destination=replace(DESTINATION, authorizer=False)))
-    assert "east has no authorizer" in text
-    assert format_sentence("b_is_gone", "east") in text
-    assert "open transactions on east (tx-1, tx-2)" in text
-    assert format_sentence("fenced_producers_of_transactions") in text
-    assert "west has no authorizer" in text
-    assert "no data plane" not in text
+    warnings = [*list_plan_warnings(replace(view, source=source, destination=replace(DESTINATION, authorizer=False)))]
+    assert Finding("source_without_acls", "east", authorizer=AuthorizerKind.KAFKA) in warnings
+    assert Finding("topics_gone_from_source", "east", topics=["b"]) in warnings
+    assert Finding("transactions_open", "east", transactions=["tx-1", "tx-2"]) in warnings
+    assert Finding("destination_without_acls", "west", authorizer=AuthorizerKind.KAFKA) in warnings
+    assert "data_plane_absent" not in {warning.code for warning in warnings}
 
 
 def test_what_cannot_be_fenced_is_named_as_mirrorbook_yaml_has_it(view: MirrorSnapshot) -> None:
     none = AuthorizerConfig(authorizer=AuthorizerKind.NONE)
     open_both = replace(view, source=replace(SOURCE, authorizer=False), source_authorizer=none)
-    text = warned(replace(open_both, destination=replace(DESTINATION, authorizer=False), destination_authorizer=none))
-    assert "has no authorizer" not in text, "brokers were not asked"
-    assert format_sentence("source_gets_no_acls", "east") in text
-    assert format_sentence("destination_gets_no_acls", "west") in text
+    open_destination = replace(DESTINATION, authorizer=False)
+    warnings = [*list_plan_warnings(replace(open_both, destination=open_destination, destination_authorizer=none))]
+    assert "has no authorizer" not in "".join(map(str, warnings)), "brokers were not asked"
+    assert Finding("source_without_acls", "east", authorizer=AuthorizerKind.NONE) in warnings
+    assert Finding("destination_without_acls", "west", authorizer=AuthorizerKind.NONE) in warnings
 
 
 def test_what_was_deleted_before_it_was_copied_is_said_behind_what_failed_and_before_the_source(
@@ -334,11 +336,11 @@ def test_what_was_deleted_before_it_was_copied_is_said_behind_what_failed_and_be
 
 def test_a_failed_partition_is_named_with_its_offset_and_its_reason(view: MirrorSnapshot) -> None:
     failed = replace(status(A1, PartitionState.FAILED), reason="damaged", failed_at=Offset(0))
-    text = warned(replace(view, statuses={**view.statuses, A1: failed}))
-    head = format_sentence("failed_partitions_promoted_as_they_are", 1)
-    assert text == f"{head}a-1 at offset 0 (damaged)"
     nowhere = replace(failed, failed_at=None)
-    assert warned(replace(view, statuses={**view.statuses, A1: nowhere})) == f"{head}a-1 (damaged)"
+    for damaged, listed in ((failed, "a-1 at offset 0 (damaged)"), (nowhere, "a-1 (damaged)")):
+        assert [*list_plan_warnings(replace(view, statuses={**view.statuses, A1: damaged}))] == [
+            Finding("partitions_failed", view.mirror.name, count=1, failures=[listed], more=0)
+        ]
 
 
 @pytest.mark.parametrize("is_source_seen", [True, False])
@@ -431,7 +433,8 @@ def test_without_the_source_the_plan_says_what_would_be_lost_by_three_clocks(vie
     }
     assert [name for name, _ in list_partition_figures(dead)] == ["a-1", "a-0", "b-0"], "what misses most comes first"
     words = warned(dead)
-    assert format_sentence("ongoing_transaction_cut", "tx", "a-0", "a-1") in words
+    cut = Finding("transaction_in_doubt", "tx", state="Ongoing", arrival="partial", copied=["a-0"], not_copied=["a-1"])
+    assert cut in list_plan_warnings(dead)
     assert "east named no leader for b-0" in words
     assert "no heartbeat" not in words
     assert "no heartbeat of east has arrived on west" in warned(replace(dead, destination=DESTINATION))
@@ -455,10 +458,8 @@ def test_a_partition_that_nobody_leads_is_unknown_alone(view: MirrorSnapshot) ->
 def test_who_approves_to_go_on_from_a_run_knows_who_conducts_it(view: MirrorSnapshot) -> None:
     """That may be a colleague who is still copying what this plan gives up."""
     alone = replace(view, mode=RunMode.UNPLANNED, continues_run="m-failover-1")
-    (line,) = set(map(str, list_plan_warnings(replace(alone, conducted_by="conducted by ann")))) - set(
-        map(str, list_plan_warnings(alone))
-    )
-    assert line == (format_sentence("conductor_loses_mirror", "east"))
+    more = {*list_plan_warnings(replace(alone, conducted_by="conducted by ann"))} - {*list_plan_warnings(alone)}
+    assert more == {Finding("conductor_loses_mirror", "m-failover-1", conductor="conducted by ann", source="east")}
 
 
 @pytest.mark.parametrize("authorizer", [True, False])
@@ -485,20 +486,17 @@ def test_rights_are_unknown_where_nothing_is_known_of_the_destination(view: Mirr
 
 
 def test_users_that_only_the_source_knows_are_named_with_what_makes_them(view: MirrorSnapshot) -> None:
-    assert not any("SCRAM" in line for line in map(str, list_plan_warnings(view)))
-    (line,) = [
-        line
-        for line in map(str, list_plan_warnings(replace(view, unknown_scram_users=("app", "bill"))))
-        if "SCRAM" in line
-    ]
-    assert line.startswith(format_sentence("scram_users_unknown_there", "east", "west"))
-    assert "--entity-name app " in line
+    named = replace(view, unknown_scram_users=("app", "bill"))
+    (finding,) = {*list_plan_warnings(named)} - {*list_plan_warnings(view)}
+    assert (finding.code, finding.subject) == ("scram_users_unknown", "east")
+    assert (finding.values["users"], finding.values["destination"]) == (("app", "bill"), "west")
+    assert "--entity-name app " in str(finding)
 
 
 def test_a_clock_that_is_behind_those_of_others_is_named_where_ages_are_shown(view: MirrorSnapshot) -> None:
     assert "the clock here" not in warned(view)
     slow = replace(view, now_ms=LEASE.heartbeat_ms - 60_000)
-    assert format_sentence("clock_here_is_behind", 60) in warned(slow)
+    assert Finding("clock_behind", "m", behind_s=60.0) in list_plan_warnings(slow)
     assert "the clock here" not in warned(replace(view, now_ms=LEASE.heartbeat_ms - 900)), "what NTP leaves"
     beat = Heartbeat(mirror=view.mirror.name, driver="d", partition=0, number=1, at_ms=view.now_ms + 5_000)
     seen = replace(view, lease=None, destination=replace(DESTINATION, heartbeats=(beat,)))

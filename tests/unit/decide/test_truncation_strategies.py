@@ -18,10 +18,10 @@ from mirror_core.decide.truncation import (
 )
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.figures import FigureKey
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition, get_heartbeat_topic
 from mirror_core.model.run import FailbackStrategy
-from tests.support.sentences import format_sentence
 
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
 OLD = "a" * 32
@@ -150,7 +150,7 @@ def test_one_broker_is_offered_no_strategy_that_takes_two() -> None:
         )
 
     replica = AllowedStrategies(FailbackStrategy.REPLICA)
-    assert format_sentence("one_broker_and_truncating", "east") in objections(1, replica)
+    assert str(Finding("strategy_replica_impossible", "east", topics=["a"])) in objections(1, replica)
     assert objections(1, AllowedStrategies(FailbackStrategy.OFFLINE)) == ""
     assert objections(2, replica) == objections(None, replica) == ""
 
@@ -190,9 +190,8 @@ def test_all_of_a_partition_that_was_never_recorded_is_tail() -> None:
     }
     assert "or other ones below it, in a;" in refusals(AllowedStrategies(FailbackStrategy.NONE), ends, WIDE)
     for cutting in (FailbackStrategy.OFFLINE, FailbackStrategy.REPLICA):
-        assert format_sentence("never_mirrored_so_nothing_stays", "a-2", "east") in refusals(
-            AllowedStrategies(cutting), ends, WIDE
-        )
+        never_mirrored = Finding("unmirrored_partitions_not_truncatable", "east", partitions=[A2])
+        assert str(never_mirrored) in refusals(AllowedStrategies(cutting), ends, WIDE)
     assert refusals(AllowedStrategies(FailbackStrategy.RECREATE), ends, WIDE) == ""
 
 
@@ -207,9 +206,8 @@ def test_a_topic_with_more_partitions_than_on_the_new_primary_can_only_be_made_a
     assert choose_strategies(STATUSES, WIDE, ends, AllowedStrategies(), TOPICS)["a"] is FailbackStrategy.RECREATE
     assert refusals(AllowedStrategies(), ends, TOPICS) == ""
     for kept in (FailbackStrategy.NONE, FailbackStrategy.OFFLINE, FailbackStrategy.REPLICA):
-        assert format_sentence("strategy_topic_narrower", kept, 4, "east", 2) in (
-            refusals(AllowedStrategies(kept), ends, TOPICS)
-        )
+        narrower = Finding("topic_narrower", "a", strategy=kept, old_count=4, new_count=2, source="east")
+        assert str(narrower) in refusals(AllowedStrategies(kept), ends, TOPICS)
     assert choose_strategies(STATUSES, TOPICS, SAME, AllowedStrategies(), WIDE)["a"] is FailbackStrategy.NONE, (
         "the way home adds the others"
     )
