@@ -62,6 +62,7 @@ class ProgressSender:
                 replicator.records,
                 replicator.counts.bytes,
                 max(0, replicator.progress.seed_end - replicator.progress.acknowledged),
+                replicator.known_from,
             )
             for replicator in replicators
             if replicator.counts.first is not None

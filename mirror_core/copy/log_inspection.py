@@ -84,7 +84,7 @@ class DivergenceFinder:
         return self._source_reader, self._destination_reader
 
     def find_first_divergence(
-        self, partition: Partition, position: Offset, agreed_end: int | None = None
+        self, partition: Partition, position: Offset, agreed_end: int | None = None, doubted_from: int | None = None
     ) -> Offset | None:
         """First offset below `position` (next offset to copy) where the sides differ; None: they agree.
 
@@ -92,7 +92,7 @@ class DivergenceFinder:
         equal. So both ends of a long range are compared first: where a log was cut and written anew its first record
         differs, otherwise its last one is equal. If that is inconclusive, or without `agreed_end`, the search goes
         backwards. A record on one side only counts unless compaction explains it; so does one that the source cannot
-        read.
+        read. From `doubted_from` on others may have written, and true records may follow theirs: all are compared.
 
         Raises ComparisonUndecided when the source cannot show it yet.
         """
@@ -102,7 +102,12 @@ class DivergenceFinder:
         readable = list_offsets(self._source, [partition], OffsetPoint.STABLE_END)[partition]
         low, end = max(source_start, destination_start), min(position, readable)
         start = self._find_last_equal(partition, low, end) if agreed_end is None else max(low, min(agreed_end, end))
-        difference = self._find_difference(partition, start, end)
+        if doubted_from is None or doubted_from > start:
+            difference = self._find_difference(partition, start, end)
+        else:
+            difference = self._compare_all(partition, start, end)
+        if difference is None and doubted_from is not None and start < doubted_from < end:
+            difference = self._compare_all(partition, doubted_from, end)
         if difference is not None:
             return difference
         if log_end < position:
@@ -150,6 +155,9 @@ class DivergenceFinder:
                 if last.has_equal and not unexplained:
                     return None
                 start = self._find_last_equal(partition, start, end)
+        return self._compare_all(partition, start, end)
+
+    def _compare_all(self, partition: Partition, start: int, end: int) -> Offset | None:
         comparison = self._compare_range(partition, start, end)
         if comparison.first_difference is not None:
             return comparison.first_difference
@@ -429,8 +437,10 @@ class RemoteLogInspector:
     def read_record(self, partition: Partition, offset: int) -> Record | None:
         return read_record(self._destination_reader, partition, offset)
 
-    def find_first_divergence(self, partition: Partition, position: int, agreed_end: int | None) -> Offset | None:
-        return self._divergence.find_first_divergence(partition, Offset(position), agreed_end)
+    def find_first_divergence(
+        self, partition: Partition, position: int, agreed_end: int | None, doubted_from: int | None
+    ) -> Offset | None:
+        return self._divergence.find_first_divergence(partition, Offset(position), agreed_end, doubted_from)
 
     def has_broker_time(self, partition: Partition, offset: int) -> bool:
         return has_broker_time(self._destination_reader, partition, offset)

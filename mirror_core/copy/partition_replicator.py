@@ -90,6 +90,14 @@ class PartitionReplicator:
         )
 
     @property
+    def known_from(self) -> int | None:
+        """From here to the acknowledged offset this task appended everything itself, or compared it."""
+        first_offset, compared_from = self.counts.first, self.assigned.compare_from
+        if first_offset is None or compared_from is None:
+            return first_offset
+        return min(first_offset, compared_from)
+
+    @property
     def is_ended(self) -> bool:
         return self.state in ENDED_STATES
 

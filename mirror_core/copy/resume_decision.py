@@ -77,7 +77,9 @@ class LogInspector(Protocol):
 
     def read_record(self, partition: Partition, offset: int) -> Record | None: ...
 
-    def find_first_divergence(self, partition: Partition, position: int, agreed_end: int | None) -> Offset | None:
+    def find_first_divergence(
+        self, partition: Partition, position: int, agreed_end: int | None, doubted_from: int | None
+    ) -> Offset | None:
         """Both: the first difference below `position`. Raises ComparisonUndecided."""
 
     def has_broker_time(self, partition: Partition, offset: int) -> bool: ...
@@ -163,7 +165,7 @@ class ResumeDecider:
         partition = replicator.partition
         try:
             difference = self.inspector.find_first_divergence(
-                partition, position, None if compare_from == NO_KNOWN_OFFSET else compare_from
+                partition, position, _to_known_offset(compare_from), _to_known_offset(replicator.doubted_from)
             )
         except ComparisonUndecided as error:
             return WaitDecision(str(error))
@@ -171,6 +173,12 @@ class ResumeDecider:
             return None
         if self.inspector.has_broker_time(partition, difference):
             return self._fail_retimed(replicator, difference)
+        if (
+            not reason
+            and compare_from == replicator.doubted_from
+            and replicator.agreed_epoch == replicator.source_epoch
+        ):
+            return self._fail_different(partition, difference)
         text = reason or "the source lost records that were copied (unclean leader election)"
         return FailDecision(
             f"cluster {self.source}, {partition}: {text}; from offset {difference} on cluster {self.destination} holds "
@@ -194,13 +202,14 @@ class ResumeDecider:
         problem = self._check_foreign_after_own(replicator, bounds, None) or self._check_extra_markers(
             replicator, bounds, source_record.offset
         )
-        return problem or FailDecision(
-            f"cluster {self.destination}, {partition}: offset {source_record.offset} does not hold what cluster "
-            f"{self.source} has there; somebody else wrote to the mirror topic, or the clusters diverged: "
-            "compare both (mirrorbook parity)",
-            source_record.offset,
-            FailureKind.DIVERGED,
+        return problem or self._fail_different(partition, source_record.offset)
+
+    def _fail_different(self, partition: Partition, offset: int) -> FailDecision:
+        text = (
+            f"cluster {self.destination}, {partition}: offset {offset} does not hold what cluster {self.source} has "
+            "there; somebody else wrote to the mirror topic, or the clusters diverged: compare both (mirrorbook parity)"
         )
+        return FailDecision(text, offset, FailureKind.DIVERGED)
 
     def _compare_tail(self, partition: Partition, bounds: BothLogBounds) -> tuple[Record | None, bool]:
         """The source's last record below the position, and whether the destination has it (True without a
@@ -248,6 +257,10 @@ class ResumeDecider:
     def _fail_overfilled(self, replicator: PartitionReplicator, expected: int, log_end: int) -> FailDecision:
         text = format_overfilled(self.destination, replicator.partition, expected, log_end)
         return FailDecision(text, expected, FailureKind.GAP_LIMIT)
+
+
+def _to_known_offset(offset: int | None) -> int | None:
+    return None if offset == NO_KNOWN_OFFSET else offset
 
 
 def apply_decision(replicator: PartitionReplicator, decision: CopyDecision, source: ClusterName) -> None:
@@ -310,13 +323,13 @@ def find_comparison_start(replicator: PartitionReplicator, bounds: BothLogBounds
     """Offset from which both sides must be compared; None: no doubt.
 
     `agreed_end`: where the last agreed leader epoch ended on the source, or NO_KNOWN_OFFSET; None: it has not ended.
-    A source that ends before what this task saw has lost records, under whatever epoch. And after a change of leader,
-    what others appended here may come from the old leader.
+    A source that ends before what this task saw has lost records, under whatever epoch. What no response and no report
+    has acknowledged may be an old leader's, or somebody's who imitates this mirror's producer.
     """
-    progress, known_end = replicator.progress, replicator.source.end
+    known_end = replicator.source.end
     if known_end is not None and bounds.source_end < known_end:
         replicator.mark_doubtful(NO_KNOWN_OFFSET)
-    has_new_leader = replicator.assigned.source_epoch != replicator.source_epoch
-    if has_new_leader and replicator.aligned is not None and bounds.log_end > progress.acknowledged:
-        replicator.mark_doubtful(progress.acknowledged)
+    known_until = replicator.assigned.compare_from if replicator.aligned is None else replicator.progress.acknowledged
+    if known_until is not None and bounds.log_end > known_until:
+        replicator.mark_doubtful(known_until)
     return min((offset for offset in (agreed_end, replicator.doubted_from) if offset is not None), default=None)

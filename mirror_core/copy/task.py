@@ -98,6 +98,7 @@ def _complete_aligned(replicator: PartitionReplicator, aligned: AlignedPartition
     start = replicator.trims.get_reached_start(replicator.progress.acknowledged)
     return replace(
         aligned,
+        known_from=None if replicator.known_from is None else Offset(replicator.known_from),
         all_answered=replicator.all_answered,
         source_start=None if start is None else Offset(start),
         filled_gap_offsets=0

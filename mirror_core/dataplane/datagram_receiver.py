@@ -23,7 +23,7 @@ from mirror_core.copy.datagrams import (
     seal_datagram,
 )
 from mirror_core.copy.driver_messages import ClaimBoard
-from mirror_core.dataplane.progress import ProgressTracker
+from mirror_core.dataplane.progress import ProgressTracker, ReportedEnds
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.logs import get_logger
 from mirror_core.model.task_messages import DriverAddress, ListenAddress
@@ -39,11 +39,15 @@ DatagramHandler = Callable[[Datagram], bytes]
 _log = get_logger(__name__)
 
 
-def build_handlers(board: ClaimBoard, progress: ProgressTracker | None) -> Mapping[int, DatagramHandler]:
-    return {
-        DatagramKind.CLAIMS: board.handle,
-        DatagramKind.PROGRESS: progress.handle if progress else lambda datagram: b"",
-    }
+def build_handlers(
+    board: ClaimBoard, progress: ProgressTracker | None, reported_ends: ReportedEnds | None = None
+) -> Mapping[int, DatagramHandler]:
+    def handle_progress(datagram: Datagram) -> bytes:
+        if reported_ends is not None:
+            reported_ends.handle(datagram)
+        return progress.handle(datagram) if progress else b""
+
+    return {DatagramKind.CLAIMS: board.handle, DatagramKind.PROGRESS: handle_progress}
 
 
 class DatagramReceiver:

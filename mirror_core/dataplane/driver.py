@@ -223,7 +223,8 @@ class Replication:
                 self._keepalive.run_renewing(lease, lambda: folder.check("receipts", receipt_files.RECEIPTS_ADVICE))
                 self.results.receipts.start(folder)
             with DatagramReceiver(
-                runner.listening, build_handlers(self.results.claim_board, self.options.progress)
+                runner.listening,
+                build_handlers(self.results.claim_board, self.options.progress, self._watch.reported_ends),
             ) as self._channel:
                 try:
                     yield runner
@@ -238,6 +239,8 @@ class Replication:
             runner.close()
             if not is_lost:
                 self._collect_reports(lease, final=True)
+                with suppress(MirrorError):  # the next process compares more
+                    self._watch.record_reported_ends(lease)
             self.results.receipts.close(None if is_lost else lease, _CLOSE_TIMEOUT_S)
 
     # -- epochs --------------------------------------------------------------------------------------------------
@@ -402,7 +405,10 @@ class Replication:
         )
         assigned_partitions = {
             p: replace(
-                partitions[p], stop_offset=(ends or {}).get(p), all_answered=p in self.results.answered_partitions
+                partitions[p],
+                stop_offset=(ends or {}).get(p),
+                all_answered=p in self.results.answered_partitions,
+                compare_from=self._watch.reported_ends.find_doubt(p),
             )
             for p in lags
         }
@@ -435,6 +441,7 @@ class Replication:
                 self._failures_in_row, self._has_copied = 0, True
                 self._length.update(running_epoch.epoch, reports)
                 number, lasted_s = running_epoch.epoch.number, max(0.0, read_steady_s() - running_epoch.start_s)
+                self._watch.reported_ends.add_reports(number, reports)
                 self.results.add_epoch(lease, number, lasted_s, reports, newest_epoch=self._epoch_number, final=final)
         self.results.record_trimmed(lease, final=final)
 

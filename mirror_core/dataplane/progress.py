@@ -1,4 +1,7 @@
-"""Tracks tasks' progress from their datagrams: positions, lags, rates."""
+"""Tracks tasks' progress from their datagrams: positions, lags, rates.
+
+And up to where what tasks report has no hole: only there everything in a mirror partition is known to be the mirror's.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import msgspec
 
 from mirror_core.copy.datagrams import Datagram
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.task_messages import TaskReport
 from mirror_core.model.timing import MAX_FRESH_AGE_S, read_steady_s
 
 RATE_WINDOW_S: Final = 5.0
@@ -84,8 +88,8 @@ class TaskProgress(msgspec.Struct, frozen=True, kw_only=True):
     task: int
     t: float
     """Seconds, by a clock that is steady within one task of one epoch."""
-    rows: list[tuple[str, int, int, int | None, int, int, int]]
-    """[topic, partition, next, source_end, records, bytes, offsets to seed]; records and bytes count from
+    rows: list[tuple[str, int, int, int | None, int, int, int, int]]
+    """[topic, partition, next, source_end, records, bytes, offsets to seed, known from]; records and bytes count from
     the epoch's start."""
 
 
@@ -114,7 +118,7 @@ class ProgressTracker:
     def update(self, task_progress: TaskProgress, epoch: int) -> None:
         with self._lock:
             reported_at = self._to_own_clock(task_progress, epoch)
-            for topic, index, position, end, records, byte_count, to_seed in task_progress.rows:
+            for topic, index, position, end, records, byte_count, to_seed, _ in task_progress.rows:
                 partition = Partition(topic, index)
                 self._update_position(partition, epoch, reported_at, position, end, to_seed)
                 self._update_counts((epoch, task_progress.task, partition), records, byte_count)
@@ -208,6 +212,71 @@ class ProgressTracker:
             self._history.append((now, self._records, self._bytes))
         while len(self._history) > 2 and self._history[1][0] <= now - RATE_WINDOW_S:
             self._history.popleft()
+
+
+class ReportedEnds:
+    """Up to where tasks' reports follow one another without a hole. Thread-safe.
+
+    Who imitates the mirror's producer between two tasks' reports leaves a hole: neither of them says that it appended
+    these offsets, or compared them with the source.
+    """
+
+    def __init__(self, ends: Mapping[Partition, int]) -> None:
+        """`ends`: of an earlier process. What follows them is in doubt until a task has looked."""
+        self._lock = threading.Lock()
+        self._ends = dict(ends)
+        self._unseen = set(ends)
+        self._behind_holes: dict[Partition, tuple[int, int]] = {}
+        self._epochs: dict[Partition, int] = {}
+
+    def handle(self, datagram: Datagram) -> None:
+        for topic, index, end, *_, known_from in TASK_PROGRESS_DECODER.decode(datagram.body).rows:
+            self.add(Partition(topic, index), datagram.epoch, known_from, end)
+
+    def add(self, partition: Partition, epoch: int, known_from: int, end: int) -> None:
+        """A task of this epoch knows [known_from, end)."""
+        with self._lock:
+            is_newest = epoch >= self._epochs.get(partition, 0)
+            self._epochs[partition] = max(epoch, self._epochs.get(partition, 0))
+            known_end = self._ends.setdefault(partition, end)
+            if is_newest and end < known_end:
+                known_end = self._ends[partition] = end  # the destination lost its log's end, or it is copied anew
+            hole = self._behind_holes.pop(partition, None)
+            if known_from > known_end:
+                self._behind_holes[partition] = (known_from, end) if hole is None else _join(hole, (known_from, end))
+                return
+            known_end = max(known_end, end)
+            if hole is not None and hole[0] > known_end:
+                self._behind_holes[partition] = hole
+            elif hole is not None:
+                known_end = max(known_end, hole[1])
+            self._ends[partition] = known_end
+
+    def add_reports(self, epoch: int, reports: Iterable[TaskReport]) -> None:
+        """Datagrams may be lost, and not every task has a way to send them."""
+        for report in reports:
+            ends = {receipt.partition: receipt.next for receipt in report.receipts}
+            for aligned in report.aligned:
+                if aligned.known_from is not None and aligned.partition in ends:
+                    self.add(aligned.partition, epoch, aligned.known_from, ends[aligned.partition])
+
+    def find_doubt(self, partition: Partition) -> Offset | None:
+        """From where a task must compare before it copies; None: no doubt. A running task need not be doubted."""
+        with self._lock:
+            is_first = partition in self._unseen
+            self._unseen.discard(partition)
+            in_doubt = is_first or partition in self._behind_holes
+            return Offset(self._ends[partition]) if in_doubt else None
+
+    def get_ends(self) -> dict[Partition, int]:
+        with self._lock:
+            return dict(self._ends)
+
+
+def _join(earlier: tuple[int, int], later: tuple[int, int]) -> tuple[int, int]:
+    """The first of the two, or one stretch of both if there is no hole between them."""
+    first, second = sorted((earlier, later))
+    return (first[0], max(first[1], second[1])) if second[0] <= first[1] else first
 
 
 def _add_source_end(tracked: _TrackedPartition, end: int, seen_at: float) -> None:

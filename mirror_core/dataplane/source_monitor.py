@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from mirror_core.dataplane.heartbeat_writer import HeartbeatWriter
+from mirror_core.dataplane.progress import ReportedEnds
 from mirror_core.dataplane.recovery_point import RecoveryPoints
 from mirror_core.decide.clock_skew import to_local_clock_ms
 from mirror_core.decide.filters import build_topic_filter
@@ -295,6 +296,8 @@ class SourceMonitor:
         self._list_topics_at = 0.0
         self._unrecorded: SourceObservation | None = None
         self.newest_observation = previous
+        self.has_observed = False
+        """Whether the newest observation is this process's."""
         self.incomplete_since: Mapping[Partition, int] = {}
 
     def set_mirror(self, mirror: Mirror) -> None:
@@ -351,6 +354,7 @@ class SourceMonitor:
         self.incomplete_since = {partition: at_ms + set_by_ms for partition, at_ms in incomplete_since.items()}
         with self._lock:
             self._unrecorded = self.newest_observation = observation
+            self.has_observed = True
         return observation
 
     def _describe(self, source: ClusterClient) -> Mapping[str, TopicMetadata]:
@@ -539,7 +543,9 @@ def _set_part_end(part: PartitionTransaction, ends: Mapping[Partition, Offset]) 
 class SourceWatch:
     def __init__(self, link: MirrorLink, lease: HeldLease, report_line: Callable[[str], None]) -> None:
         self.heartbeat_writer = HeartbeatWriter(link, lease.lease.owner, report_line)
-        self.monitor = SourceMonitor(link, _read_previous(lease, link.mirror.name))
+        previous = _read_previous(lease, link.mirror.name)
+        self.monitor = SourceMonitor(link, previous)
+        self.reported_ends = ReportedEnds(dict(previous.get_reported_ends()) if previous else {})
         self._link = link
 
     def __enter__(self) -> SourceWatch:
@@ -566,7 +572,12 @@ class SourceWatch:
     def tick(self, lease: HeldLease) -> None:
         self.heartbeat_writer.allow(lease.lease)
         if (observation := self.monitor.pop_observation()) is not None:
-            lease.put(observation)
+            lease.put(observation.with_reported_ends(self.reported_ends.get_ends()))
+
+    def record_reported_ends(self, lease: HeldLease) -> None:
+        """For the next process, which need not compare what this one's tasks have copied last."""
+        if self.monitor.has_observed and (observation := self.monitor.newest_observation) is not None:
+            lease.put(observation.with_reported_ends(self.reported_ends.get_ends()))
 
     def observe_once(self, lease: HeldLease, source: ClusterClient, destination: ClusterClient) -> None:
         """For a copy that ends here. Never fails."""

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from mirror_core.model.names import MirrorName, Offset, Partition
 
@@ -29,6 +29,9 @@ class ObservedTopic:
     """Leader epoch under which the copy last agreed, and the offset from which on the source has other records."""
     recovery_point_ages_ms: tuple[tuple[int, int], ...] = ()
     """Age of the last end that was completely copied, for lagging partitions. Not listed: never complete."""
+    reported: tuple[tuple[int, int | None], ...] | None = None
+    """Next offset up to which tasks reported without a hole what they copied, where it is not the end. None of a
+    partition, or at all: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +98,29 @@ class SourceObservation:
 
     def get_new_topic_ids(self) -> dict[str, str]:
         return {topic.topic: topic.id for topic in self.topics if topic.id}
+
+    def get_reported_ends(self) -> Iterator[tuple[Partition, int]]:
+        """Next offset up to which tasks reported without a hole what they copied."""
+        for topic in self.topics:
+            if topic.reported is not None:
+                ends = dict(enumerate(topic.ends)) | dict(topic.reported)
+                yield from ((Partition(topic.topic, index), end) for index, end in ends.items() if end is not None)
+
+    def with_reported_ends(self, ends: Mapping[Partition, int]) -> SourceObservation:
+        return replace(
+            self,
+            topics=tuple(
+                replace(
+                    topic,
+                    reported=tuple(
+                        (index, reported)
+                        for index, end in enumerate(topic.ends)
+                        if (reported := ends.get(Partition(topic.topic, index))) != end or end is None
+                    ),
+                )
+                for topic in self.topics
+            ),
+        )
 
     def get_recovery_points(self) -> Iterator[tuple[Partition, int]]:
         """By lagging partition: wall clock."""

@@ -23,6 +23,8 @@ class PartitionAssignment:
     verified_end: Offset | None = None
     """Both sides were equal below it under this destination leader epoch."""
     verified_epoch: int = -1
+    compare_from: Offset | None = None
+    """From here on the destination may hold batches that no task has reported: they are compared. None: no doubt."""
     trim_recorded_until: Offset | None = None
     """Trimmed offsets below it are recorded. None: the copy has not reached the source's log start."""
     holds_deletions: bool = False
@@ -135,6 +137,8 @@ class AlignedPartition:
 
     partition: Partition
     source_epoch: int
+    known_from: Offset | None = None
+    """From here to its receipt's end the task appended everything itself, or compared it. None: it did nothing."""
     all_answered: bool = False
     """Every batch that the task sent was answered."""
     source_start: Offset | None = None

@@ -309,6 +309,12 @@ class FailbackSteps(TailSteps):
                 *(Tombstone(PartitionRecord(mirror.name, s)) for p, s in recorded.items() if p not in statuses),
                 # It is about the old source before truncation.
                 *(Tombstone(proof) for proof in [self.writer.state.verifications.get(mirror.name)] if proof),
+                # What was copied since went the other way.
+                *(
+                    observation.with_reported_ends({})
+                    for observation in [self.writer.state.source_observations.get(mirror.name)]
+                    if observation
+                ),
             )
         report = sync_mirror(self.link, self.writer, only=PARTS_SYNCED_FIRST, run_id=self.journal.run_id)
         with ClusterClient(self.link.source) as old:

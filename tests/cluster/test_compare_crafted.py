@@ -9,21 +9,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from mirror_core.kafka.client import ClusterClient, borrowed_connection
-from mirror_core.kafka.config import Principal
-from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange, ParityVerdict
-from mirror_core.model.run import RunMode
 from mirror_core.parity.salvage import LocalSalvage
-from mirror_core.wire.batch import readdress
-from mirror_core.wire.batch_encoder import build_batch, build_batches, compress, encode_record, encode_varint
+from mirror_core.wire.batch_encoder import build_batch, compress, encode_record, encode_varint
 from mirror_core.wire.hidden_records import build_hidden_batch
-from mirror_core.wire.produce import decode_response, encode_request
 from mirror_core.wire.records import MAX_HEADERS, UNDECODED_HEADERS, Codec
 from tests.support.comparisons import compare
-from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
-from tests.support.mirrored_topics import new_mirror
+from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, read_all
 from tests.support.parity_topics import START_MS, Content, append_batches, batch_of, send, twin_topics, whole
 from tests.support.saved_tails import saved_rows
 
@@ -84,31 +77,3 @@ def test_a_record_with_more_headers_than_are_decoded_ends_no_salvage(pair: Pair,
     assert saved[Partition(topic, 0)].records == 3
     names = [[header["name"] for header in row["headers"]] for row in saved_rows(tmp_path / "saved")]
     assert names == [[], [UNDECODED_HEADERS], [b"k"]]
-
-
-def test_records_under_the_mirrors_own_producer_id_are_found_by_a_comparison(pair: Pair, tmp_path: Path) -> None:
-    """By whoever may write the mirror topic and read its producers. The copier cannot tell them from its own."""
-    topic = new_topic(pair.east)
-    produce(pair.east, topic, 20)
-    mirrored = new_mirror(pair, tmp_path, topic)
-    mirrored.copy()
-    ((batch, _),) = build_batches([("k", b"pay 9")] * 2, 1_000, Codec.NONE, START_MS, 0)
-    readdress(memoryview(batch), mirrored.link.mirror.producer_id, 0, 20)
-    partition = Partition(topic, 0)
-    with ClusterClient(mirrored.config.cluster("west"), Principal.DATA) as thief:
-        (leader,) = thief.leaders([partition])
-        with borrowed_connection(thief, thief.address(leader)) as connection:
-            connection.send(encode_request([(topic, 0, memoryview(batch))], 1, "t", timeout_ms=10_000))
-            (produced,) = decode_response(memoryview(connection.receive())[4:])
-    assert (produced.error, produced.base_offset) == (0, 20)
-    produce(pair.east, topic, 5)
-    mirrored.copy()
-    assert [record.value for record in read_all(pair.west, topic)].count(b"pay 9") == 2
-    result = compare(pair, whole(topic, 25))
-    assert (result.verdict, result.findings[0].offset) == (ParityVerdict.FAILED, 20)
-    failover = mirrored.failover
-    plan = failover.plan(RunMode.PLANNED)
-    run = failover.begin(plan.hash, approved_by="ann").id
-    with pytest.raises(MirrorError, match=f"{topic}-0"):
-        failover.run_steps(run, ["prove"])
-    failover.abort(run)

@@ -112,7 +112,9 @@ class ModelLogs:
         log = self._broker.log
         return _record(offset, log[offset]) if offset < len(log) else None
 
-    def find_first_divergence(self, partition: Partition, position: int, agreed_end: int | None) -> Offset | None:
+    def find_first_divergence(
+        self, partition: Partition, position: int, agreed_end: int | None, doubted_from: int | None
+    ) -> Offset | None:
         here, there = self._broker.log[:position], self._expected
         differs = (n for n in range(agreed_end or 0, len(here)) if here[n : n + 1] != there[n : n + 1])
         return next(map(Offset, differs), None)

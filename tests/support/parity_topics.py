@@ -149,17 +149,25 @@ def batch_of(body: bytes, count: int, codec: Codec) -> bytearray:
     return bytearray(HEADER.pack(*header) + body)
 
 
-def append_batches(pair: Pair, cluster: str, topic: str, batches: Iterable[bytearray]) -> None:
-    """To partition 0 of a topic that nobody else writes: bytes as they are, as no client writes them."""
+def append_batches(
+    pair: Pair,
+    cluster: str,
+    topic: str,
+    batches: Iterable[bytearray],
+    *,
+    producer_id: int = 2**62 + 7,
+    log_end: int = 0,
+) -> None:
+    """To partition 0 of a topic without gaps that nobody else writes: bytes as they are, as no client writes them."""
     config = load_config(pair.config_path).cluster(cluster)
     with ClusterClient(config) as client:
         leader = next(iter(client.leaders([Partition(topic, 0)])))
         host, port = client.metadata([topic]).brokers[leader]
     with Connection(config, Principal.DATA, host, port) as connection:
-        sequence = 0
+        sequence = log_end
         for batch in batches:
             view = memoryview(batch)
-            readdress(view, 2**62 + 7, 0, sequence)
+            readdress(view, producer_id, 0, sequence)
             request = [(topic, 0, view)]
             connection.send(produce.encode_request(request, connection.next_id(), CLIENT_ID, timeout_ms=10_000))
             (answer,) = produce.decode_response(memoryview(connection.receive())[4:])

@@ -142,8 +142,8 @@ def told(progress: ProgressTracker, seconds: list[float], partitions: list[Parti
     """Every second of every partition, while the source runs ahead. `seconds`: the tracker's clock."""
     for second in range(TOLD_S):
         seconds[0] = float(second)
-        rows: list[tuple[str, int, int, int | None, int, int, int]] = [
-            (p.topic, p.index, BEHIND + second, END["a"] + 100 * second, second, second, 0) for p in partitions
+        rows: list[tuple[str, int, int, int | None, int, int, int, int]] = [
+            (p.topic, p.index, BEHIND + second, END["a"] + 100 * second, second, second, 0, 0) for p in partitions
         ]
         progress.update(TaskProgress(task=0, t=float(second), rows=rows), 1)
 

@@ -55,7 +55,7 @@ def test_off_a_terminal_lines_are_plain_and_stop_when_left(monkeypatch: pytest.M
     monkeypatch.setattr(shown_progress, "_PLAIN_S", 0.01)
     out = io.StringIO()
     with show_progress(out) as progress:
-        progress.update(TaskProgress(task=0, t=4e9, rows=[("orders", 0, 10, 12, 10, 1000, 0)]), 1)
+        progress.update(TaskProgress(task=0, t=4e9, rows=[("orders", 0, 10, 12, 10, 1000, 0, 0)]), 1)
         wait_until(lambda: "lag 2" in out.getvalue(), timeout_s=10, why="a line is printed")
     printed = out.getvalue()
     assert "\x1b" not in printed

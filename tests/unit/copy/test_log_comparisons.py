@@ -43,7 +43,9 @@ class Held:
         self.closed = 0
         self.compared = list[int]()
 
-    def find_first_divergence(self, partition: Partition, position: int, agreed_end: int | None) -> Offset | None:
+    def find_first_divergence(
+        self, partition: Partition, position: int, agreed_end: int | None, doubted_from: int | None
+    ) -> Offset | None:
         self.compared.append(partition.index)
         if partition.index == GONE:
             raise Unreachable("broker 3 has gone")
@@ -328,7 +330,9 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def hold_all(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def hold() -> None:
-        def compare(held: Held, partition: Partition, position: int, agreed_end: int | None) -> None:
+        def compare(
+            held: Held, partition: Partition, position: int, agreed_end: int | None, doubted_from: int | None
+        ) -> None:
             while not go_on.wait(0.01) and not held.halted:
                 pass
 

@@ -25,7 +25,9 @@ class Open:
 
     compared = 0
 
-    def find_first_divergence(self, partition: Partition, position: int, agreed_end: int | None) -> Offset | None:
+    def find_first_divergence(
+        self, partition: Partition, position: int, agreed_end: int | None, doubted_from: int | None
+    ) -> Offset | None:
         self.compared += 1
         raise ComparisonUndecided(f"cluster east, {partition}: readable up to 5 only, and copied to {position}")
 

@@ -27,7 +27,7 @@ from tests.support.waiting import wait_until
 
 HERE = ListenAddress()
 A = Partition("orders", 0)
-SAID = b'{"task":0,"t":1,"rows":[["orders",0,10,null,10,1000,0]]}'
+SAID = b'{"task":0,"t":1,"rows":[["orders",0,10,null,10,1000,0,0]]}'
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),

@@ -16,6 +16,7 @@ from mirror_core.dataplane import driver
 from mirror_core.dataplane.driver import PLAN_LEAD_S, Replication, ReplicationOptions
 from mirror_core.dataplane.epoch_planner import CopyEpoch
 from mirror_core.dataplane.epoch_results import EpochLength
+from mirror_core.dataplane.progress import ReportedEnds
 from mirror_core.decide.task_assignment import MAX_EPOCH_S, compute_comparison_s, compute_epoch_s
 from mirror_core.model.errors import StateNotWritten
 from mirror_core.model.mirror import GapFilling
@@ -189,6 +190,7 @@ def test_a_comparison_that_is_cut_short_makes_the_driver_lengthen_its_epochs() -
 
     one.runner = SimpleNamespace(slots=1, submit=submit)
     one._channel = SimpleNamespace(address_for=lambda number: None)
+    one._watch = SimpleNamespace(reported_ends=ReportedEnds({}))
     state = SimpleNamespace(mirrors={"m": SimpleNamespace(throttle=None)})
     lease: Any = SimpleNamespace(generation=1, state=state, renew=lambda **_: None)
     partition = Partition("t", 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,7 +16,7 @@ from mirror_core.dataplane.counters import Counters
 from mirror_core.dataplane.epoch_results import EpochResults
 from mirror_core.decide.gaps_and_resume import BothLogBounds, OwnProducerState, ResumePoint
 from mirror_core.model.mirror import FailureKind
-from mirror_core.model.names import Partition
+from mirror_core.model.names import Offset, Partition
 from mirror_core.model.task_messages import AlignedPartition, PartitionAssignment, PartitionFailure, TaskReport
 from mirror_core.wire.batch import LOG_APPEND_TIME
 from mirror_core.wire.batch_encoder import build_batch, encode_record
@@ -31,6 +33,13 @@ class Retimed:
     def __init__(self, first: int | None) -> None:
         self.first = first
         self.looked: list[int] = []
+        self.compared: list[tuple[int, int | None]] = []
+
+    def find_first_divergence(
+        self, partition: Partition, position: int, agreed_end: int | None, doubted_from: int | None
+    ) -> None:
+        assert agreed_end == doubted_from
+        self.compared.append((position, doubted_from))
 
     def find_first_retimed(self, partition: Partition, start: int, seen: BothLogBounds) -> int | None:
         self.looked.append(start)
@@ -53,10 +62,16 @@ def replicator(*, answered: bool = False) -> PartitionReplicator:
     return made
 
 
-def judge(one: PartitionReplicator, now: BothLogBounds, first: int | None = None) -> list[int]:
-    """Where it looked."""
+def judge(
+    one: PartitionReplicator,
+    now: BothLogBounds,
+    first: int | None = None,
+    compared: Sequence[tuple[int, int | None]] = (),
+) -> list[int]:
+    """Where it looked. `compared`: which positions with the source, from which offset on."""
     logs = Retimed(first)
     decide(cast("LogInspector", logs), one, now)
+    assert logs.compared == list(compared)
     return logs.looked
 
 
@@ -77,9 +92,20 @@ def test_who_was_not_answered_looks_at_all_that_came_behind_what_was() -> None:
     one = replicator(answered=True)
     judge(one, seen())
     one.handle_disconnect("cut")
-    assert judge(one, seen(13)) == [10]
+    assert judge(one, seen(13), compared=[(13, 10)]) == [10]
     one.handle_disconnect("cut")
     assert judge(one, seen(13)) == [], "all of it is known by now"
+
+
+@pytest.mark.parametrize(("reported", "compared"), [(None, []), (10, []), (8, [(10, 8)])])
+def test_a_newcomer_compares_what_no_task_has_reported(
+    reported: int | None, compared: list[tuple[int, int | None]]
+) -> None:
+    one = replicator(answered=True)
+    one.assigned = replace(one.assigned, compare_from=None if reported is None else Offset(reported))
+    judge(one, seen(), compared=compared)
+    assert one.can_send
+    assert one.known_from == (8 if compared else 10)
 
 
 def test_what_has_the_brokers_time_fails_the_partition_where_that_begins() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mirror_core.dataplane.progress import ProgressTracker, TaskProgress
-from mirror_core.model.names import Partition
+from mirror_core.dataplane.progress import ProgressTracker, ReportedEnds, TaskProgress
+from mirror_core.model.names import MirrorName, Partition
+from mirror_core.model.source_observation import ObservedTopic, SourceObservation
 from mirror_core.model.timing import MAX_FRESH_AGE_S
 
 A, B = Partition("orders", 0), Partition("orders", 1)
@@ -22,7 +23,7 @@ class Clock:
 
 
 def told(at: float, *rows: Row, task: int = 0, epoch: int = 1, to_seed: int = 0) -> tuple[TaskProgress, int]:
-    listed = [(p.topic, p.index, position, end, records, size, to_seed) for p, position, end, records, size in rows]
+    listed = [(p.topic, p.index, position, end, records, size, to_seed, 0) for p, position, end, records, size in rows]
     return TaskProgress(task=task, t=at, rows=listed), epoch
 
 
@@ -205,3 +206,37 @@ def test_dropped_partitions_no_longer_count() -> None:
     progress.keep_only(frozenset({B}))
     assert progress.totals().partitions == 1
     assert progress.totals().lag == 4
+
+
+@pytest.mark.parametrize(
+    ("reports", "end", "is_in_doubt"),
+    [
+        ([(1, 20, 30), (2, 30, 40)], 40, False),
+        ([(1, 20, 30), (2, 32, 40)], 30, True),
+        ([(1, 20, 28), (2, 30, 40), (1, 20, 30)], 40, False),  # the last answers of an older task arrive late
+        ([(1, 20, 30), (2, 32, 40), (3, 40, 50)], 30, True),
+        ([(1, 20, 30), (2, 32, 40), (3, 30, 50)], 50, False),  # it has compared
+        ([(1, 20, 30), (2, 25, 25), (2, 25, 35)], 35, False),  # the destination lost its end, which is copied again
+        ([(1, 22, 30)], 20, True),
+    ],
+)
+def test_what_no_task_says_that_it_copied_is_in_doubt(
+    reports: list[tuple[int, int, int]], end: int, is_in_doubt: bool
+) -> None:
+    ends = ReportedEnds({A: 20})
+    assert ends.find_doubt(A) == 20, "a process that begins does not know what was copied since"
+    assert ends.find_doubt(B) is None
+    for epoch, known_from, reported_end in reports:
+        ends.add(A, epoch, known_from, reported_end)
+    assert ends.find_doubt(A) == (end if is_in_doubt else None)
+    assert ends.get_ends() == {A: end}
+
+
+def test_an_observation_keeps_what_tasks_have_reported() -> None:
+    topics = (ObservedTopic(topic="a", ends=(10, 20, None, 30)),)
+    observation = SourceObservation(mirror=MirrorName("m"), at_ms=1, topics=topics)
+    assert not list(observation.get_reported_ends()), "a record of an older version says nothing"
+    ends = {Partition("a", 0): 10, Partition("a", 1): 15, Partition("a", 2): 5, Partition("b", 0): 1}
+    kept = observation.with_reported_ends(ends)
+    assert kept.topics[0].reported == ((1, 15), (2, 5), (3, None)), "what is at the end costs nothing"
+    assert dict(kept.get_reported_ends()) == {p: end for p, end in ends.items() if p.topic == "a"}

@@ -278,7 +278,7 @@ def test_what_is_served_is_openmetrics_with_the_names_types_and_labels_of_the_ta
     counting.count_epoch([report(A0, 0, 50, 4000)], 30.0)
     counting.set_findings(2)
     progress = ProgressTracker(lambda: 1000.0)
-    rows = [["a", 0, 10, 12, 10, 100, 0]]
+    rows = [["a", 0, 10, 12, 10, 100, 0, 0]]
     progress.update(TASK_PROGRESS_DECODER.decode(json.dumps({"task": 0, "t": 1000, "rows": rows})), 1)
     served_text = text(MetricsCollector(MIRROR, counting, progress))
     read = {m.name: m for m in text_string_to_metric_families(served_text)}  # type: ignore[no-untyped-call]
@@ -409,7 +409,7 @@ def test_a_task_that_lost_its_place_does_not_repeat_an_old_end_of_the_source() -
         replicator.mark_lost("its leader moved")
         beacon.send([replicator], last=True)
     told = [TASK_PROGRESS_DECODER.decode(letter.body) for letter in heard]
-    assert [one.rows for one in told] == [[("a", 0, 10, 12, 0, 0, 0)], [("a", 0, 10, None, 0, 0, 0)]]
+    assert [one.rows for one in told] == [[("a", 0, 10, 12, 0, 0, 0, 10)], [("a", 0, 10, None, 0, 0, 0, 10)]]
 
 
 def test_ten_thousand_partitions_are_told_in_packets_that_every_network_carries() -> None:

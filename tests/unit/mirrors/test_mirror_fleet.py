@@ -142,8 +142,8 @@ def test_metrics_of_all_stand_under_one_name_each_and_tell_which_mirror() -> Non
 
 def test_totals_are_those_of_all_and_unknown_stays_unknown() -> None:
     one, two = ProgressTracker(lambda: 100.0), ProgressTracker(lambda: 100.0)
-    one.update(TaskProgress(task=0, t=100.0, rows=[("t", 0, 5, 8, 5, 50, 0)]), 1)
-    two.update(TaskProgress(task=0, t=100.0, rows=[("t", 0, 1, None, 1, 10, 0)]), 1)
+    one.update(TaskProgress(task=0, t=100.0, rows=[("t", 0, 5, 8, 5, 50, 0, 0)]), 1)
+    two.update(TaskProgress(task=0, t=100.0, rows=[("t", 0, 1, None, 1, 10, 0, 0)]), 1)
     found = sum_totals([one.totals(), two.totals()])
     assert (found.partitions, found.unknown, found.lag, found.records, found.bytes) == (2, 1, 3, 6, 60)
     assert sum_totals([]).partitions == 0
