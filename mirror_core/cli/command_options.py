@@ -12,7 +12,7 @@ from typing import Annotated, Final, TypeVar
 import typer
 
 from mirror_core.cli import completion
-from mirror_core.cli.output import print_line
+from mirror_core.cli.output import print_line, wrap_text
 from mirror_core.kafka.config import Config, find_config, load_config
 from mirror_core.model.errors import Indeterminate, Refused
 from mirror_core.model.json_documents import JsonDocument, format_json
@@ -114,7 +114,7 @@ def require_confirmation(question: str, yes: bool) -> None:
     if yes:
         return
     _prepare_terminal()
-    if not _ask(lambda: typer.confirm(question, default=False)):
+    if not _ask(lambda: typer.confirm(wrap_text(question), default=False)):
         raise Refused(CANCELLED, [UNCHANGED])
 
 

@@ -219,7 +219,10 @@ def _confirm_saved(failback: Failback, run: Run, *, agreed_by: str, take_over: b
     try:
         require_confirmation(f"Discard them on {source} now? There is no way back", False)
     except Refused as error:
-        advice = f"run {run.id} waits: `mirrorbook failback resume {name}` asks again, `... abort ...` gives it up"
+        advice = (
+            f"run {run.id} waits: `mirrorbook failback resume {name}` asks again, `mirrorbook failback abort {name}`"
+            " gives it up"
+        )
         raise Refused(f"failback of {name}", [f"{explain_no_agreement(error)}. {advice}"]) from None
     if not take_over:
         failback.refuse_conducted(run.id, f"failback of {name}")

@@ -211,9 +211,9 @@ def prove_and_confirm(conductor: Conductor[Any], run: Run, *, take_over: bool = 
             f"Fence now? Nobody can write any more on {mirror.source}, until {mirror.destination} is promoted", False
         )
     except Refused as error:
+        command = f"mirrorbook {conductor.KIND}"
         advice = (
-            f"run {run.id} waits: `mirrorbook {conductor.KIND} resume {mirror.name}` fences, `... abort ...` gives"
-            " it up"
+            f"run {run.id} waits: `{command} resume {mirror.name}` fences, `{command} abort {mirror.name}` gives it up"
         )
         raise Refused(title, [f"{explain_no_agreement(error)}. {advice}"]) from None
     if not take_over:  # steps that are done take the run from nobody
@@ -257,11 +257,12 @@ def refuse_if_conducted(conductor: Conductor[Any], run: Run, command_name: str =
 
 
 def abort_run(conductor: Conductor[Any], run: Run, question: str, *, take_over: bool, yes: bool, as_json: bool) -> None:
-    """Refused while it is conducted, unless taken over."""
+    """Refused while it is conducted, unless taken over, and where it is too late: then nobody is asked."""
     if not take_over:
         refuse_if_conducted(conductor, run, "abort")
     elif conductor_status := find_conductor(conductor.link.destination, read_state(conductor.link.destination), run):
         print_line(f"run {run.id}: {conductor_status}", err=as_json)
+    conductor.check_abort(run.id)
     require_confirmation(question, yes)
     with status_on_failure(conductor, run):
         conductor.abort(run.id)

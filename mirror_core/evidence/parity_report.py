@@ -177,7 +177,8 @@ def write_parity_report(
     _write_file(
         folder / "result.json", lambda path: path.write_bytes(msgspec.json.format(msgspec.json.encode(document)))
     )
-    text = _render(document, _to_partition_lines(result, rows, level), judged, agree)
+    name = f"{folder.parent.name}/{folder.name}"  # as orders/parity-20260131T120000Z, or run-orders-failover-…/parity
+    text = _render(document, _to_partition_lines(result, rows, level), judged, agree, name)
     _write_file(page, lambda path: path.write_text(text, encoding="utf-8"))
     if judged is not None and not agree:
         raise JudgesDisagree(
@@ -248,10 +249,11 @@ def _to_partition_lines(result: ParityResult, rows: Sequence[ParityRow], level: 
 
 
 def _render(
-    document: dict[str, Any], lines: list[ParityPartitionLine], judged: TableJudgement | None, agree: bool
+    document: dict[str, Any], lines: list[ParityPartitionLine], judged: TableJudgement | None, agree: bool, name: str
 ) -> str:
     return load_template("parity.html.j2").render(
         **document,
+        name=name,
         lines=lines[:MAX_LISTED_ROWS],
         more_lines=max(0, len(lines) - MAX_LISTED_ROWS),
         proved_offsets=sum(max(0, line.proven - line.held_from) for line in lines),

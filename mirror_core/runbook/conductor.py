@@ -207,6 +207,11 @@ class Conductor(ABC, Generic[PlanChoice]):
                 return journal.run
             return self._write_evidence(writer, self._abort(writer, journal))
 
+    @process_caches()
+    def check_abort(self, run_id: str) -> Run:
+        """Refused if `abort` would be, before anybody is asked."""
+        return self._check_abort(read_complete_state(self.link.destination), run_id, only_mine=False)
+
     def find_run_to_resume(self, plan_hash: str) -> Run | None:
         state = read_complete_state(self.link.destination)
         own_runs = list_runs_begun_by(state.runs.values(), self.link.mirror.name, self.KIND, self.started_by)

@@ -68,6 +68,6 @@ def next_steps(folder: Path, config: Path, sandbox: Path, stop: str, *, kept: bo
     return [
         f"The run's report and all logs are in {folder}; remove it when you like.",
         *(home if kept else []),
-        "Next: docs/try.md has the same by hand, your own clusters, and `make demo`, which tells the longer story in a "
-        "checkout: Airflow, Spark, a failback with what only the old source had saved to files, and the way home.",
+        "Next: a checkout of Mirrorbook's sources has docs/try.md, which tells the same by hand, and `make demo`, the "
+        "longer story: Airflow, Spark, a failback with what only the old source had saved to files, and the way home.",
     ]

@@ -224,6 +224,16 @@ def test_who_takes_a_run_over_to_give_it_up_is_told_first_who_conducts_it(
 
 
 @pytest.mark.parametrize("take_over", [False, True])
+def test_nobody_is_asked_about_an_abort_that_comes_too_late(monkeypatch: pytest.MonkeyPatch, take_over: bool) -> None:
+    one = GivesUp(ELSEWHERE)
+    monkeypatch.setattr(common, "require_confirmation", lambda question, yes: pytest.fail("it was asked"))
+    monkeypatch.setattr("tests.unit.cli.test_watched_run.RUN", replace(RUN, state=RunState.DONE, ended_ms=1))
+    with pytest.raises(Refused, match="failback plan"):
+        one.give_up(monkeypatch, take_over=take_over)
+    assert one.aborted == []
+
+
+@pytest.mark.parametrize("take_over", [False, True])
 @pytest.mark.parametrize("of", [failover, failback])
 def test_both_kinds_are_given_up_like_this(of: Any, take_over: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, conductor = list[bool](), SimpleNamespace(has_disturbed=lambda run: False)

@@ -334,6 +334,11 @@ def test_what_is_said_of_receipts_is_no_matter_of_the_second_judge(
     assert (written.verdict, written.reasons) == (ParityVerdict.FAILED, ("receipts are altered",))
 
 
+def test_the_title_names_the_mirror_by_the_folder_of_the_report(tmp_path: Path) -> None:
+    page = report(tmp_path / "orders" / "parity-20260131T120000Z", EQUAL, [chunk(A0, 0, 9)])
+    assert "<title>orders/parity-20260131T120000Z: east → west, passed</title>" in page
+
+
 def test_without_a_second_judge_the_page_says_so(tmp_path: Path) -> None:
     page = Page(report(tmp_path, EQUAL, [chunk(A0, 0, 9)]))
     assert page.facts[-1] == "not asked"
