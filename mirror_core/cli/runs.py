@@ -31,7 +31,7 @@ from mirror_core.cli.tables import print_table
 from mirror_core.decide import forecast_accuracy
 from mirror_core.decide.forecast_accuracy import ForecastComparison
 from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
-from mirror_core.decide.run_result import RunLoss, RunResult, format_outage, format_rto
+from mirror_core.decide.run_result import RunLoss, RunResult, format_health, format_outage, format_rto
 from mirror_core.decide.steps import measure_step_s
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
@@ -466,6 +466,8 @@ def list_result(result: RunResult, mode: RunMode, report: Path | None) -> Iterat
     yield "without writes", format_outage(result.outage, mode, result.old_source)
     if result.outage is not None and (rto := format_rto(result.outage)):
         yield "RTO", rto
+    if result.outage is not None and result.outage.health is not None:
+        yield "application", format_health(result.outage.health)
     yield "report", "not on this machine" if report is None else str(report)
 
 

@@ -8,10 +8,11 @@ from enum import StrEnum
 
 from mirror_core.decide.steps import list_standstill_steps, measure_duration_s, measure_standstill_s
 from mirror_core.model.figures import FigureKey
+from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PlanForecast
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import ClusterName
-from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
+from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, StepState
 
 
 class RtoVerdict(StrEnum):
@@ -19,6 +20,19 @@ class RtoVerdict(StrEnum):
     MISSED = "missed"
     UNKNOWN = "unknown"
     """The RTO lies between the shortest and the longest outage that are possible."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthResult:
+    """What the application's health command said after the canary."""
+
+    command: str
+    """Its program."""
+    is_well: bool
+    seconds: float
+    """Until it exited 0, or its time was over."""
+    problem: str = ""
+    """Of its last call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +45,11 @@ class WriteOutage:
     """Since the fence; in an unplanned run since the source was last observed. None: unknown."""
     accepted_s: float | None = None
     """From the start of `at_most_s` until every broker of the destination had taken a canary record. None: unknown."""
+    health: HealthResult | None = None
+    """Null: no health command is configured, or it was not called."""
+    recovered_s: float | None = None
+    """From the start of `at_most_s` until the application was well by its health command, or else `accepted_s`. None:
+    unknown."""
     rto_s: float | None = None
     """The mirror's limit when the run was approved. None: it had none."""
     rto: RtoVerdict | None = None
@@ -73,16 +92,37 @@ def measure_outage(run: Run, steps: Iterable[StepRecord]) -> WriteOutage | None:
     at_most_s = promotion_s if run.plan.mode is RunMode.PLANNED else _measure_unobserved_s(run, promoted_ms)
     canary = records.get("canary")
     is_accepted = canary is not None and canary.state is StepState.DONE
-    canary_s = measure_duration_s(promoted_ms, canary.ended_ms) if canary and is_accepted and promoted_ms else None
+    health = read_health(canary.evidence) if canary and is_accepted else None
+    health_s = 0.0 if health is None else health.seconds
+    checked_s = measure_duration_s(promoted_ms, canary.ended_ms) if canary and is_accepted and promoted_ms else None
+    canary_s = None if checked_s is None else max(0.0, checked_s - health_s)
     accepted_s = None if at_most_s is None or canary_s is None else round(at_most_s + canary_s, 3)
+    is_unwell = health is not None and not health.is_well
+    recovered_s = None if accepted_s is None or is_unwell else round(accepted_s + health_s, 3)
+    at_least_s = promotion_s + (checked_s or 0.0) if is_unwell else promotion_s
     rto_s = run.plan.figures.get(FigureKey.RTO_S)
     limit_s = float(rto_s) if isinstance(rto_s, int | float) else None
     return WriteOutage(
         promotion_s=promotion_s,
         at_most_s=at_most_s,
         accepted_s=accepted_s,
+        health=health,
+        recovered_s=recovered_s,
         rto_s=limit_s,
-        rto=None if limit_s is None else judge_rto(limit_s, promotion_s, accepted_s),
+        rto=None if limit_s is None else judge_rto(limit_s, at_least_s, recovered_s),
+    )
+
+
+def read_health(evidence: StepEvidence) -> HealthResult | None:
+    """Of step canary."""
+    command, seconds = evidence.get(FigureKey.HEALTH_COMMAND), evidence.get(FigureKey.HEALTH_S)
+    if command is None or not isinstance(seconds, int | float):
+        return None
+    return HealthResult(
+        command=str(command),
+        is_well=evidence.get(FigureKey.HEALTH_WELL) is True,
+        seconds=float(seconds),
+        problem=str(evidence.get(FigureKey.HEALTH_PROBLEM) or ""),
     )
 
 
@@ -168,15 +208,24 @@ def format_rto(outage: WriteOutage) -> str:
     """With what it was judged by. Empty: there was no limit."""
     if outage.rto is None or outage.rto_s is None:
         return ""
-    limit = f"{outage.rto_s:,.0f} s"
+    health, recovered_s = outage.health, outage.recovered_s
+    program = "" if health is None else health.command
     match outage.rto:
         case RtoVerdict.MET:
-            return f"{limit}, met: every broker had taken a canary record after {outage.accepted_s or 0:,.1f} s at most"
+            return str(Finding("rto_met", limit_s=outage.rto_s, program=program, recovered_s=recovered_s))
         case RtoVerdict.MISSED:
-            return f"{limit}, MISSED: the run alone took {outage.promotion_s:,.1f} s until the promotion"
+            is_unwell = health is not None and not health.is_well
+            late = program if is_unwell and outage.promotion_s <= outage.rto_s else ""
+            return str(Finding("rto_missed", limit_s=outage.rto_s, program=late, promotion_s=outage.promotion_s))
         case RtoVerdict.UNKNOWN:
-            most = "an unknown time" if outage.accepted_s is None else f"{outage.accepted_s:,.1f} s"
-            return f"{limit}, not known whether met: between {outage.promotion_s:,.1f} s and {most}"
+            promotion_s = outage.promotion_s
+            return str(Finding("rto_unknown", limit_s=outage.rto_s, promotion_s=promotion_s, recovered_s=recovered_s))
+
+
+def format_health(health: HealthResult) -> str:
+    if health.is_well:
+        return str(Finding("application_well", program=health.command, seconds=health.seconds))
+    return str(Finding("application_not_well", program=health.command, seconds=health.seconds, problem=health.problem))
 
 
 def format_outage_briefly(outage: WriteOutage | None, mode: RunMode) -> str:

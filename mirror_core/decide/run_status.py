@@ -19,6 +19,7 @@ from mirror_core.decide.drills import is_drill_mirror
 from mirror_core.decide.fence_state import FenceState
 from mirror_core.decide.fence_state import find_fence_state as debt_standing
 from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR, ConductorState, ConductorStatus
+from mirror_core.decide.run_result import format_health, read_health
 from mirror_core.decide.steps import RUN_STEPS, WriteLocation, find_no_return_step, list_step_names
 from mirror_core.model.errors import Indeterminate
 from mirror_core.model.figures import FigureKey, list_values
@@ -172,6 +173,9 @@ def _format_failed_over(situation: RunSituation) -> Iterator[str]:
     switch_step = next((s for s in situation.steps if s.step == "switch"), None)
     if hooks := ", ".join(list_values(switch_step.evidence, FigureKey.FAILED_HOOKS) if switch_step else ()):
         yield f"Hooks that failed: {hooks}. `mirrorbook runs show {situation.run.id}` says how to call them by hand."
+    canary = next((s for s in situation.steps if s.step == "canary" and s.state is StepState.DONE), None)
+    if canary is not None and (health := read_health(canary.evidence)) is not None and not health.is_well:
+        yield f"{format_health(health)}."
     if mirror.failback_run:
         yield f"Next: `mirrorbook failback resume {get_base_name(name)}` protects {mirror.destination} again."
     else:

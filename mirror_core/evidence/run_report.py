@@ -21,7 +21,13 @@ import msgspec
 from mirror_core.decide import certificate_coverage
 from mirror_core.decide.audit_log_check import BOTH_EMPTY_VERDICT, format_compared
 from mirror_core.decide.forecast_accuracy import format_counted, format_error, format_forecast, list_forecast_rows
-from mirror_core.decide.run_result import format_outage, format_outage_briefly, measure_outage
+from mirror_core.decide.run_result import (
+    format_health,
+    format_outage,
+    format_outage_briefly,
+    format_rto,
+    measure_outage,
+)
 from mirror_core.decide.set_schedule import RunPhase, measure_set_standstill_s
 from mirror_core.decide.steps import (
     RUN_STEPS,
@@ -60,6 +66,8 @@ class ReportQuestion(StrEnum):
 
     WHAT = "What"
     WHEN = "When"
+    RTO = "RTO"
+    APPLICATION = "Application"
     TAKEN_BACK = "What was taken back"
     LOST = "What was lost"
     BASIS = "How do we know"
@@ -79,6 +87,11 @@ def answer_questions(
 ) -> Iterator[tuple[str, str]]:
     yield ReportQuestion.WHAT, _describe_outcome(run, steps, source, destination)
     yield ReportQuestion.WHEN, _describe_times(run, steps, source)
+    outage = None if run.plan.kind is RunKind.FAILBACK else measure_outage(run, steps)
+    if outage is not None and (rto := format_rto(outage)):
+        yield ReportQuestion.RTO, rto
+    if outage is not None and outage.health is not None:
+        yield ReportQuestion.APPLICATION, format_health(outage.health)
     if run.plan.kind is RunKind.FAILBACK:
         salvage_step = next((s for s in steps if s.step == "salvage" and s.state is StepState.DONE), None)
         saved = salvage_step.evidence.get("records") if salvage_step else None

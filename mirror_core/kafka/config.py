@@ -210,6 +210,10 @@ class Config:
         rto_ms = get_for_mirror(self.mirrors.rtos_ms, mirror, None)
         return None if rto_ms is None else rto_ms / 1_000
 
+    def health_command(self, mirror: MirrorName) -> Hook | None:
+        """Exit code 0: the application is well on the cluster that is active now. A reverse mirror has it, too."""
+        return get_for_mirror(self.mirrors.health_commands, mirror, None)
+
     def deletion_hold_ms(self, mirror: MirrorName) -> int:
         """How long what the source deletes stays on the destination, at least; 0: deletions are followed at once."""
         return get_for_mirror(self.mirrors.deletion_holds_ms, mirror, 0)

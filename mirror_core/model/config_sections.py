@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.findings import Finding
-from mirror_core.model.hooks import Hook, parse_command_hook, parse_hooks
+from mirror_core.model.hooks import Hook, parse_command_hook, parse_health_command, parse_hooks
 from mirror_core.model.name_patterns import compile_name_pattern
 from mirror_core.model.names import ClusterName, MirrorName, get_base_name
 from mirror_core.model.text import format_suggestion, parse_duration_ms
@@ -19,7 +19,8 @@ OWNER_KEY: Final = "owner"
 _MAX_OWNER_LENGTH: Final = 200
 _HOLD_KEY: Final = "hold_deletions"
 _RTO_KEY: Final = "rto"
-_SECTION_KEYS: Final = frozenset({_HOLD_KEY, OWNER_KEY, _RTO_KEY, "switch", "together"})
+_HEALTH_KEY: Final = "health"
+_SECTION_KEYS: Final = frozenset({_HEALTH_KEY, _HOLD_KEY, OWNER_KEY, _RTO_KEY, "switch", "together"})
 T = TypeVar("T")
 
 
@@ -32,6 +33,7 @@ class MirrorSections:
     owners: Mapping[MirrorName, str] = field(default_factory=dict)
     deletion_holds_ms: Mapping[MirrorName, int] = field(default_factory=dict)
     rtos_ms: Mapping[MirrorName, int] = field(default_factory=dict)
+    health_commands: Mapping[MirrorName, Hook] = field(default_factory=dict)
 
     def get_owner(self, mirror: MirrorName) -> str:
         return get_for_mirror(self.owners, mirror, "")
@@ -49,8 +51,8 @@ def parse_mirror_sections(path: str, mirrors: object) -> MirrorSections:
     for name, section in mirrors.items():
         if not isinstance(section, dict) or not section or section.keys() - _SECTION_KEYS:
             raise BadRequest(
-                f"{path}: mirrors.{name}: must be a mapping with the keys `{_HOLD_KEY}`, `owner`, `{_RTO_KEY}`,"
-                " `switch` and `together` only"
+                f"{path}: mirrors.{name}: must be a mapping with the keys `{_HEALTH_KEY}`, `{_HOLD_KEY}`,"
+                f" `owner`, `{_RTO_KEY}`, `switch` and `together` only"
             )
 
     def parse_each(key: str, parse_value: Callable[[str, object], T]) -> dict[MirrorName, T]:
@@ -66,6 +68,7 @@ def parse_mirror_sections(path: str, mirrors: object) -> MirrorSections:
         owners=parse_each(OWNER_KEY, _parse_owner),
         deletion_holds_ms=parse_each(_HOLD_KEY, _parse_hold_ms),
         rtos_ms=parse_each(_RTO_KEY, _parse_rto_ms),
+        health_commands=parse_each(_HEALTH_KEY, parse_health_command),
     )
 
 

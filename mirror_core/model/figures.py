@@ -117,6 +117,11 @@ class FigureKey(StrEnum):
     CERTIFICATES_REPORT = "certificates_report"
     TO_PROVE_MORE = "to_prove_more"
     FAILED_HOOKS = "failed_hooks"
+    HEALTH_COMMAND = "health_command"
+    HEALTH_WELL = "health_well"
+    HEALTH_CALLS = "health_calls"
+    HEALTH_S = "health_s"
+    HEALTH_PROBLEM = "health_problem"
 
     @classmethod
     def _missing_(cls, value: object) -> FigureKey:
@@ -290,6 +295,11 @@ FIGURES: Final[Mapping[FigureKey, FigureDefinition]] = MappingProxyType(
             (_K.CERTIFICATES_REPORT, _U.TEXT, "certificates' report"),
             (_K.TO_PROVE_MORE, _U.TEXT, "to prove more"),
             (_K.FAILED_HOOKS, _U.TEXT, "hooks that failed"),
+            (_K.HEALTH_COMMAND, _U.TEXT, "health command"),
+            (_K.HEALTH_WELL, _U.YES_NO, "application well, by its health command"),
+            (_K.HEALTH_CALLS, _U.NUMBER, "health command, calls"),
+            (_K.HEALTH_S, _U.SECONDS, "health command, time"),
+            (_K.HEALTH_PROBLEM, _U.TEXT, "health command, problem"),
         )
     }
 )

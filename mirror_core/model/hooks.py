@@ -76,6 +76,13 @@ def parse_command_hook(location: str, name: str, raw: object) -> Hook:
     return _build_hook(location, name, _parse_command(f"{location}.command", fields["command"]), fields)
 
 
+def parse_health_command(location: str, raw: object) -> Hook:
+    """`timeout_s` is for all of its calls: there are no retries to count."""
+    if isinstance(raw, dict) and "retries" in raw:
+        raise BadRequest(f"{location}.retries: there is none: the command is called again until timeout_s is over")
+    return parse_command_hook(location, "health", raw)
+
+
 def _parse_hook(location: str, raw: object) -> Hook:
     fields = _check_mapping(location, raw, {"name", "timeout_s", "retries", "command", "environment", "http"})
     name = fields.get("name")

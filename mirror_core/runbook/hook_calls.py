@@ -8,9 +8,10 @@ from __future__ import annotations
 import http.client
 import shutil
 import threading
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -18,15 +19,22 @@ import msgspec
 from mirror_core.decide.hook_retries import HookOutcome, from_http_status
 from mirror_core.kafka.config import Config
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
-from mirror_core.model.hooks import HookCommand, HookRequest
+from mirror_core.model.hooks import Hook, HookCommand, HookRequest
 from mirror_core.model.names import MirrorName
+from mirror_core.model.run import StepEvidence
 from mirror_core.state.mirror_link import MirrorLink
-from mirror_core.sync.subprocess_hook import SubprocessAttempt, resolve_environment
+from mirror_core.sync.subprocess_hook import SubprocessAttempt, resolve_environment, run_program
+
+HEALTH_INTERVAL_S: Final = 1.0
+"""Between two calls of a health command."""
+_MIN_CALL_S: Final = 0.1
 
 
 def warn_unusable_hooks(config: Config, mirror: MirrorName) -> Iterator[Finding]:
-    for hook in config.hooks(mirror):
+    health = config.health_command(mirror)
+    for hook in (*config.hooks(mirror), *(() if health is None else (health,))):
         match hook.call:
             case HookCommand():
                 if not _is_program_found(config, hook.call):
@@ -62,6 +70,27 @@ def _find_unresolved(config: Config, call: HookCommand) -> str:
     except BadRequest as error:
         return str(error)
     return ""
+
+
+def await_health(
+    config: Config, hook: Hook, variables: Mapping[str, str], *, pause: Callable[[float], None] = time.sleep
+) -> StepEvidence:
+    """Calls the health command, a second apart, until it exits 0 or its time is over. Raises nothing."""
+    assert isinstance(hook.call, HookCommand)
+    began, calls = time.monotonic(), 1
+    deadline = began + hook.timeout_s
+    attempt = run_program(config, hook.call, variables, hook.timeout_s)
+    while attempt.answer is HookOutcome.RETRY and time.monotonic() + HEALTH_INTERVAL_S < deadline:
+        pause(HEALTH_INTERVAL_S)
+        left_s = max(_MIN_CALL_S, deadline - time.monotonic())
+        attempt, calls = run_program(config, hook.call, variables, left_s), calls + 1
+    return {
+        FigureKey.HEALTH_COMMAND: hook.call.argv[0],
+        FigureKey.HEALTH_WELL: attempt.answer is HookOutcome.DONE,
+        FigureKey.HEALTH_CALLS: calls,
+        FigureKey.HEALTH_S: round(time.monotonic() - began, 3),
+        **({FigureKey.HEALTH_PROBLEM: attempt.problem} if attempt.problem else {}),
+    }
 
 
 def build_request(config: Config, name: str, call: HookRequest) -> tuple[str, dict[str, str], dict[str, object]]:

@@ -33,7 +33,7 @@ from mirror_core.runbook.fence_recheck import PROBE_EVIDENCE_KEY, PromotionProbe
 from mirror_core.runbook.snapshot_reader import take_snapshot
 from mirror_core.runbook.step_context import StepContext
 from mirror_core.runbook.step_records import LeftBehindPartition, read_all_outputs, read_output
-from mirror_core.runbook.switch import switch
+from mirror_core.runbook.switch import check_health, switch
 from mirror_core.state.lease import RunLease, take_lease_for_run
 from mirror_core.state.partition_transitions import PartitionEvent, apply_events
 from mirror_core.state.point_of_no_return import PromotionCheck, is_past_no_return
@@ -251,7 +251,8 @@ class PromotionSteps(StepContext):
 
     def canary(self) -> StepEvidence:
         payload = f"run {self.journal.run_id}"
-        return run_canary(self.link.destination, self.link.mirror.name, payload, self.scope.topic_names)
+        evidence = run_canary(self.link.destination, self.link.mirror.name, payload, self.scope.topic_names)
+        return {**evidence, **check_health(self.link, self.journal)}
 
     def report(self) -> StepEvidence:
         lost_offsets = self.count_lost()

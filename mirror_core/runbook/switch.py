@@ -24,7 +24,7 @@ from mirror_core.model.logs import get_logger
 from mirror_core.model.names import ClusterName, get_base_name
 from mirror_core.model.run import RunMode, StepEvidence
 from mirror_core.model.timing import TIMEOUTS
-from mirror_core.runbook.hook_calls import build_request, send_request
+from mirror_core.runbook.hook_calls import await_health, build_request, send_request
 from mirror_core.runbook.snapshot_reader import Query
 from mirror_core.runbook.step_records import Announcement, HookCall, HookCalls
 from mirror_core.state.active_cluster import ActiveCluster, announce_active_cluster, read_active_cluster
@@ -53,6 +53,18 @@ def switch(link: MirrorLink, journal: Journal) -> StepEvidence:
     hook_results = run_hooks(link, announcement, journal)
     announced = {link.destination.name: destination_result, link.source.name: source_query.await_result(deadline)}
     return dict(_format_evidence(link, announcement, hook_results, journal.run.plan.mode, announced))
+
+
+def check_health(link: MirrorLink, journal: Journal) -> StepEvidence:
+    """What the application's health command says of the cluster that is active now; empty: none is configured.
+
+    Neither a failure nor a hanging command ends the run.
+    """
+    hook = link.config.health_command(link.mirror.name)
+    if hook is None:
+        return {}
+    variables = _format_variables(hook_arguments(_load_announcement(link, journal), journal.run.plan.mode))
+    return await_health(link.config, hook, variables)
 
 
 def run_hooks(
@@ -133,14 +145,17 @@ def _try_hook(config: Config, hook: Hook, active: ActiveCluster, mode: RunMode) 
     arguments = hook_arguments(active, mode)
     match hook.call:
         case HookCommand():
-            variables = {f"{HOOK_VARIABLE_PREFIX}{name.upper()}": str(value) for name, value in arguments.items()}
-            return run_program(config, hook.call, variables, hook.timeout_s)
+            return run_program(config, hook.call, _format_variables(arguments), hook.timeout_s)
         case HookRequest():
             try:
                 url, headers, body = build_request(config, hook.name, hook.call)
             except BadRequest as error:
                 return SubprocessAttempt(HookOutcome.GIVE_UP, str(error))
             return send_request(url, hook.call.method, headers, {**body, **arguments}, hook.timeout_s)
+
+
+def _format_variables(arguments: Mapping[str, str | int]) -> dict[str, str]:
+    return {f"{HOOK_VARIABLE_PREFIX}{name.upper()}": str(value) for name, value in arguments.items()}
 
 
 def hook_arguments(active: ActiveCluster, mode: RunMode) -> dict[str, str | int]:
@@ -165,7 +180,7 @@ def _format_evidence(
     yield FigureKey.FAILED_HOOKS, limit_names(failed)
     if failed:
         arguments = hook_arguments(active, mode)
-        environment = " ".join(f"{HOOK_VARIABLE_PREFIX}{name.upper()}={value}" for name, value in arguments.items())
+        environment = " ".join(f"{name}={value}" for name, value in _format_variables(arguments).items())
         yield (
             "call them by hand",
             (

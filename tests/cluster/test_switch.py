@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import secrets
 import signal
@@ -15,6 +16,7 @@ import pytest
 import yaml
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
+from mirror_core.decide.run_result import RtoVerdict
 from mirror_core.decide.steps import list_step_names
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
@@ -22,10 +24,12 @@ from mirror_core.kafka.fetch_link import FetchLink, fetch_once
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import MirrorError, Unreachable
 from mirror_core.model.figures import FigureKey
+from mirror_core.model.findings import Finding
 from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, MirrorName, Partition
 from mirror_core.model.run import RunKind, RunMode, RunState, StepState
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.runbook import switch
+from mirror_core.runbook.run_outcome import read_run_result
 from mirror_core.state.active_cluster import (
     ActiveCluster,
     announce_active_cluster,
@@ -66,13 +70,15 @@ def an_active(cluster: str = "west", generation: int = 1, since_ms: int = 7) -> 
     )
 
 
-def hooked(pair: Pair, folder: Path, topic: str, *hooks: object) -> Mirrored:
-    """A mirror whose mirrorbook.yaml has these hooks for it."""
+def hooked(pair: Pair, folder: Path, topic: str, *hooks: object, **settings: object) -> Mirrored:
+    """A mirror whose mirrorbook.yaml has these hooks and settings for it."""
     made = new_mirror(pair, folder, topic)
     made.copy()
     path = folder / "mirrorbook.yaml"
     document = yaml.safe_load(pair.config_path.read_text(encoding="utf-8"))
-    path.write_text(yaml.safe_dump({**document, "mirrors": {made.name: {"switch": list(hooks)}}}), encoding="utf-8")
+    path.write_text(
+        yaml.safe_dump({**document, "mirrors": {made.name: {"switch": list(hooks), **settings}}}), encoding="utf-8"
+    )
     return Mirrored(pair, load_config(path), made.name, folder)
 
 
@@ -183,6 +189,36 @@ def test_a_failover_announces_calls_its_hooks_and_goes_on_without_those_that_fai
     for written in tmp_path.rglob("run*"):
         if written.is_file():
             assert SECRET not in written.read_text(encoding="utf-8"), written
+
+
+def test_an_application_that_never_gets_well_is_named_and_keeps_no_failover_from_its_end(
+    pair: Pair, tmp_path: Path
+) -> None:
+    topic, told = app_topic(pair), tmp_path / "told"
+    produce(pair.east, topic, 5)
+    hangs = {"command": ["/bin/sh", "-c", f"echo $MIRRORBOOK_ACTIVE >> {told}; sleep 600"], "timeout_s": 2}
+    mirrored = hooked(pair, tmp_path, topic, rto="1s", health=hangs)
+    failover = mirrored.failover
+    run = failover.drive(failover.begin(failover.plan(RunMode.PLANNED).hash).id)
+
+    assert run.state is RunState.DONE
+    assert told.read_text().split() == ["west"]
+    state = read_state(mirrored.config.cluster("west"))
+    result = read_run_result(mirrored.link, state, run)
+    assert result is not None
+    assert result.outage is not None
+    assert (result.applications, result.outage.rto, result.outage.recovered_s) == ("west", RtoVerdict.MISSED, None)
+    assert result.outage.health is not None
+    assert (result.outage.health.command, result.outage.health.is_well) == ("/bin/sh", False)
+    report = (failover.services.run_dir(run.id) / "report.html").read_text(encoding="utf-8")
+    assert str(
+        Finding(
+            "application_not_well",
+            program="/bin/sh",
+            seconds=result.outage.health.seconds,
+            problem=result.outage.health.problem,
+        )
+    ) in html.unescape(report)
 
 
 @pytest.mark.slow

@@ -148,8 +148,8 @@ def test_a_no_at_the_moment_stops_nobody(asked: list[str], monkeypatch: pytest.M
         go_on(stage)
     assert refused.value.exit_code == 3
     assert refused.value.reasons == (
-        f"cancelled. run {HOME.id} waits: `mirrorbook failover resume m-back` fences, `mirrorbook failover abort m-back` gives it"
-        " up",
+        f"cancelled. run {HOME.id} waits: `mirrorbook failover resume m-back` fences, `mirrorbook failover abort"
+        " m-back` gives it up",
     )
     assert stage.did == [SAVE, DRIVEN, "begin", "take prove"]
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mirror_core.decide.run_result import (
+    HealthResult,
     RtoVerdict,
     RunLoss,
     WriteOutage,
@@ -134,10 +135,41 @@ def test_an_rto_is_met_or_missed_by_what_is_certain(run: Run, rto_s: float, verd
     assert format_rto(outage).startswith(f"{rto_s:,.0f} s, ")
 
 
+def checked(*, is_well: bool, seconds: float) -> StepEvidence:
+    return {
+        FigureKey.HEALTH_COMMAND: "/opt/orders/healthy",
+        FigureKey.HEALTH_WELL: is_well,
+        FigureKey.HEALTH_S: seconds,
+        **({} if is_well else {FigureKey.HEALTH_PROBLEM: "exit code 1"}),
+    }
+
+
+@pytest.mark.parametrize(
+    ("is_well", "rto_s", "verdict"),
+    [
+        (True, 10.0, RtoVerdict.MET),
+        (True, 8.0, RtoVerdict.UNKNOWN),  # a broker took canaries in time, and the application was seen well later
+        (False, 8.0, RtoVerdict.MISSED),  # it was not well when that time was over
+        (False, 60.0, RtoVerdict.UNKNOWN),  # nobody asked any more
+    ],
+)
+def test_an_application_that_is_asked_decides_whether_an_rto_was_met(
+    is_well: bool, rto_s: float, verdict: RtoVerdict
+) -> None:
+    canary = step("canary", 100_900, 108_800, checked(is_well=is_well, seconds=6.0))
+    outage = measure_outage(limited(PLANNED, rto_s), [*steps_of(PLANNED, 100_200, 100_800), canary])
+    assert outage is not None
+    assert (outage.accepted_s, outage.recovered_s) == (2.6, 8.6 if is_well else None)
+    assert outage.health == HealthResult(
+        command="/opt/orders/healthy", is_well=is_well, seconds=6.0, problem="" if is_well else "exit code 1"
+    )
+    assert outage.rto is verdict
+
+
 def test_a_canary_ends_what_applications_stood_still_and_none_leaves_it_open() -> None:
     promoted = steps_of(PLANNED, 100_200, 100_800)
     accepted = measure_outage(PLANNED, [*promoted, step("canary", 100_900, 102_800)])
-    assert accepted == WriteOutage(promotion_s=0.6, at_most_s=0.6, accepted_s=2.6)
+    assert accepted == WriteOutage(promotion_s=0.6, at_most_s=0.6, accepted_s=2.6, recovered_s=2.6)
     unfinished = measure_outage(limited(PLANNED, 9.0), [*promoted, step("canary", 100_900, None)])
     assert unfinished is not None
     assert (unfinished.accepted_s, unfinished.rto) == (None, RtoVerdict.UNKNOWN)

@@ -7,6 +7,11 @@ from typing import Final
 
 EXAMPLES: Final[Mapping[str, object]] = {
     "topics": ["billing", "orders"],
+    "limit_s": 300.0,
+    "problem": "exit code 1",
+    "program": "/opt/orders/healthy",
+    "promotion_s": 1.4,
+    "recovered_s": 12.5,
     "action": "recopy",
     "actual": 3,
     "before": 4_100,

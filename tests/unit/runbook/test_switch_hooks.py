@@ -22,12 +22,14 @@ import yaml
 from mirror_core.decide.hook_retries import HookOutcome, compute_retry_pause_s, from_exit_code, from_http_status
 from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import BadRequest, LostOwnership
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
+from mirror_core.model.hooks import Hook, HookCommand
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, get_base_name
-from mirror_core.model.run import RunMode
+from mirror_core.model.run import RunMode, StepEvidence
 from mirror_core.model.timing import SCALE_VARIABLE
-from mirror_core.runbook.hook_calls import warn_unusable_hooks
+from mirror_core.runbook.hook_calls import await_health, warn_unusable_hooks
 from mirror_core.runbook.step_records import HookCall, HookCalls
 from mirror_core.runbook.switch import SWITCH_STEP, hook_arguments, run_hooks
 from mirror_core.state.active_cluster import ActiveCluster
@@ -41,6 +43,7 @@ from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 SECRET = "hush-hush-4711"
+EAST = {"east": {"bootstrap.servers": "east:9092"}}
 ACTIVE = ActiveCluster(
     mirror=MirrorName("orders"),
     active=ClusterName("west"),
@@ -396,6 +399,57 @@ def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> Non
         return "zombie" in Path(f"/proc/{child}/status").read_text()
 
     wait_until(gone, timeout_s=20, why="the child is gone, too")
+
+
+def asked_for_health(folder: Path, script: str, timeout_s: float) -> StepEvidence:
+    link, pauses = configured(folder), list[float]()
+    command = HookCommand(("/bin/sh", "-c", script))
+    hook = Hook(name="health", call=command, timeout_s=timeout_s)
+    return await_health(link.config, hook, {"MIRRORBOOK_ACTIVE": "west"}, pause=pauses.append)
+
+
+def test_a_health_command_is_called_until_the_application_is_well(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    script = f'echo "$MIRRORBOOK_ACTIVE" >> {calls}; test "$(wc -l < {calls})" -ge 3'
+    evidence = asked_for_health(tmp_path, script, 60)
+    assert (evidence[FigureKey.HEALTH_WELL], evidence[FigureKey.HEALTH_CALLS]) == (True, 3)
+    assert FigureKey.HEALTH_PROBLEM not in evidence
+    assert calls.read_text().split() == ["west"] * 3
+
+
+@pytest.mark.parametrize(("script", "problem"), [("exit 7", "exit code 7"), ("sleep 600", "not ended within")])
+def test_an_application_that_stays_ill_is_named_and_ends_nothing(tmp_path: Path, script: str, problem: str) -> None:
+    evidence = asked_for_health(tmp_path, script, 1.5)
+    assert evidence[FigureKey.HEALTH_WELL] is False
+    assert problem in str(evidence[FigureKey.HEALTH_PROBLEM])
+
+
+def test_a_health_command_that_cannot_be_started_is_called_once(tmp_path: Path) -> None:
+    hook = Hook(name="health", call=HookCommand(("/no/such/program",)), timeout_s=60)
+    evidence = await_health(configured(tmp_path).config, hook, {})
+    assert (evidence[FigureKey.HEALTH_WELL], evidence[FigureKey.HEALTH_CALLS]) == (False, 1)
+
+
+def test_the_way_home_has_the_health_command_and_a_plan_warns_of_a_missing_program(tmp_path: Path) -> None:
+    path = tmp_path / "mirrorbook.yaml"
+    section = {"health": {"command": ["/no/such/program"], "timeout_s": 90}}
+    path.write_text(yaml.safe_dump({"clusters": EAST, "mirrors": {"orders": section}}))
+    config = load_config(path)
+    for name in ("orders", "orders-back"):
+        hook = config.health_command(MirrorName(name))
+        assert hook is not None
+        assert hook.timeout_s == 90
+        (found,) = warn_unusable_hooks(config, MirrorName(name))
+        assert (found.code, found.subject) == ("hook_program_absent", "health")
+    assert config.health_command(MirrorName("refunds")) is None
+
+
+@pytest.mark.parametrize("wrong", [{"command": ["true"], "retries": 3}, {"timeout_s": 3}, ["true"]])
+def test_a_wrong_health_command_is_refused_where_it_stands(tmp_path: Path, wrong: object) -> None:
+    path = tmp_path / "mirrorbook.yaml"
+    path.write_text(yaml.safe_dump({"clusters": EAST, "mirrors": {"orders": {"health": wrong}}}))
+    with pytest.raises(BadRequest, match=r"mirrors\.orders\.health"):
+        load_config(path)
 
 
 def test_a_server_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
