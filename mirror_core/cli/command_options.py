@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import pwd
+import socket
 import sys
 import termios
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +19,7 @@ from mirror_core.cli.output import print_line, wrap_text
 from mirror_core.kafka.config import Config, find_config, load_config
 from mirror_core.model.errors import Indeterminate, Refused
 from mirror_core.model.json_documents import JsonDocument, format_json
-from mirror_core.model.text import format_items, format_shell_command, format_time
+from mirror_core.model.text import escape_invisible, format_items, format_shell_command, format_time
 from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
 from mirror_core.state.state_records import State
 
@@ -43,6 +46,9 @@ def parse_spark_conf(given: list[str] | None) -> dict[str, str]:
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="Path of mirrorbook.yaml.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
+EvidenceOption = Annotated[
+    Path | None, typer.Option("--evidence", help="Folder for evidence. Default: `evidence` beside mirrorbook.yaml.")
+]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, do nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 NameArgument = Annotated[str, typer.Argument(help="The mirror.", autocompletion=completion.complete_mirrors)]
@@ -169,3 +175,17 @@ def refuse_incomplete_list(noun: str, reasons: Sequence[str]) -> None:
     """Raises Indeterminate if a printed list may be incomplete."""
     if reasons:
         raise Indeterminate(f"there may be more {noun} than were listed:{format_items(reasons)}")
+
+
+def find_operator() -> str:
+    """The user of this process, and behind root the sudo caller. $LOGNAME and $USER can be forged."""
+    user, sudo = _find_user_name(os.getuid()), os.environ.get("SUDO_USER", "")
+    sudo_text = f" (sudo by {escape_invisible(sudo)})" if sudo and os.getuid() == 0 else ""
+    return f"{user}@{socket.gethostname()}{sudo_text}"
+
+
+def _find_user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # common in containers
+        return f"uid {uid}"

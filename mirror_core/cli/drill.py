@@ -8,10 +8,12 @@ import typer
 
 from mirror_core.cli.command_options import (
     ConfigOption,
+    EvidenceOption,
     JsonOption,
     NameArgument,
     SparkConfOption,
     find_mirror,
+    find_operator,
     load_configuration,
     print_facts,
     print_json,
@@ -19,10 +21,8 @@ from mirror_core.cli.command_options import (
 from mirror_core.cli.output import format_block, print_line, print_line_or_continue
 from mirror_core.cli.run_commands import (
     CompareRunner,
-    EvidenceOption,
     MasterOption,
     RunnerOption,
-    find_operator,
     make_services,
 )
 from mirror_core.cli.runs import find_report, format_time

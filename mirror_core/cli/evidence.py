@@ -9,6 +9,7 @@ import typer
 
 from mirror_core.cli.command_options import (
     ConfigOption,
+    EvidenceOption,
     JsonOption,
     NameArgument,
     SparkConfOption,
@@ -16,13 +17,14 @@ from mirror_core.cli.command_options import (
     print_facts,
     print_json,
 )
-from mirror_core.cli.run_commands import CompareRunner, EvidenceOption, MasterOption, RunnerOption, make_services
+from mirror_core.cli.run_commands import CompareRunner, MasterOption, RunnerOption, make_services
 from mirror_core.cli.tables import print_table
 from mirror_core.decide.audit_log_check import AuditFlaw, RunConclusion
 from mirror_core.decide.drills import MAX_KEPT_RUNS
-from mirror_core.evidence.signed_bundle import BundleVerification, PublicKey, verify_bundle
+from mirror_core.evidence.signed_bundle import BundleVerification, PublicKey, VerifiedNote, verify_bundle
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.json_documents import JsonDocument, prints_json
+from mirror_core.model.text import format_time
 from mirror_core.runbook import evidence_bundle
 from mirror_core.state.state_records import State
 
@@ -65,6 +67,8 @@ class VerifyDocument(JsonDocument, frozen=True, kw_only=True):
     forgotten: bool
     """An old drill, forgotten by the state topic."""
     flaws: tuple[AuditFlaw, ...]
+    notes: tuple[VerifiedNote, ...]
+    """Observations that were added later. They change no verdict."""
 
 
 class BundleNotGenuine(MirrorError): ...
@@ -128,6 +132,9 @@ def verify_command(
         print_json(_to_document(verification))
     else:
         print_facts(_to_facts(verification))
+        if verification.notes:
+            rows = [(format_time(n.at_ms), n.by, n.text, "yes" if n.signed else "NO") for n in verification.notes]
+            print_table("Notes added later", ("at", "by", "note", "signed by this key"), rows)
         if verification.flaws:
             print_table("What cannot be", ("where", "what"), [(flaw.where, flaw.what) for flaw in verification.flaws])
     if verification.flaws:
@@ -188,4 +195,5 @@ def _to_document(verification: BundleVerification) -> VerifyDocument:
         key=verification.key,
         forgotten=verification.forgotten,
         flaws=verification.flaws,
+        notes=verification.notes,
     )

@@ -10,6 +10,7 @@ import typer
 from mirror_core.cli.command_options import (
     ConfigOption,
     DryRunOption,
+    EvidenceOption,
     JsonOption,
     NameArgument,
     SparkConfOption,
@@ -21,7 +22,6 @@ from mirror_core.cli.command_options import (
 from mirror_core.cli.output import format_block, print_line, print_line_or_continue
 from mirror_core.cli.run_commands import (
     CompareRunner,
-    EvidenceOption,
     GateLimitOption,
     HashOption,
     MasterOption,

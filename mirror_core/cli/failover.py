@@ -15,6 +15,7 @@ from mirror_core.cli.command_options import (
     CANCELLED,
     ConfigOption,
     DryRunOption,
+    EvidenceOption,
     JsonOption,
     NameArgument,
     SparkConfOption,
@@ -29,7 +30,6 @@ from mirror_core.cli.output import print_line, print_line_or_continue
 from mirror_core.cli.plan_costs import print_given_up
 from mirror_core.cli.run_commands import (
     CompareRunner,
-    EvidenceOption,
     GateLimitOption,
     HashOption,
     MasterOption,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 import secrets
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -15,7 +12,13 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from mirror_core.cli import completion
-from mirror_core.cli.command_options import explain_no_agreement, find_mirror, parse_spark_conf, require_confirmation
+from mirror_core.cli.command_options import (
+    explain_no_agreement,
+    find_mirror,
+    find_operator,
+    parse_spark_conf,
+    require_confirmation,
+)
 from mirror_core.cli.output import print_line, print_line_or_continue
 from mirror_core.cli.plan_costs import confirm_costs
 from mirror_core.cli.runs import (
@@ -34,7 +37,6 @@ from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.figures import format_figures
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.run import Approval, Run, RunMode, RunState, StepRecord, shorten_hash
-from mirror_core.model.text import escape_invisible
 from mirror_core.runbook.conductor import Conductor
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.run_outcome import read_run_outcome
@@ -63,9 +65,6 @@ RunnerByModeOption = Annotated[
     ),
 ]
 MasterOption = Annotated[str, typer.Option("--master", help="Spark master.")]
-EvidenceOption = Annotated[
-    Path | None, typer.Option("--evidence", help="Folder for evidence. Default: `evidence` beside mirrorbook.yaml.")
-]
 HashOption = Annotated[str | None, typer.Option("--plan-hash", help="Run only the plan with this hash, of 64 digits.")]
 NoPauseOption = Annotated[
     bool,
@@ -305,17 +304,3 @@ def make_services(
     from mirror_core.spark.services import make_spark_services  # Spark is an extra, and slow to import
 
     return make_spark_services(config_path, evidence_dir=folder, master=master, conf=parse_spark_conf(conf))
-
-
-def find_operator() -> str:
-    """The user of this process, and behind root the sudo caller. $LOGNAME and $USER can be forged."""
-    user, sudo = _find_user_name(os.getuid()), os.environ.get("SUDO_USER", "")
-    sudo_text = f" (sudo by {escape_invisible(sudo)})" if sudo and os.getuid() == 0 else ""
-    return f"{user}@{socket.gethostname()}{sudo_text}"
-
-
-def _find_user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:  # common in containers
-        return f"uid {uid}"

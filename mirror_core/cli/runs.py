@@ -17,9 +17,11 @@ from msgspec import UNSET
 from mirror_core.cli import completion
 from mirror_core.cli.command_options import (
     ConfigOption,
+    EvidenceOption,
     JsonOption,
     NameArgument,
     find_mirror,
+    find_operator,
     load_configuration,
     print_facts,
     print_json,
@@ -55,8 +57,12 @@ from mirror_core.model.run import (
     list_newest_first,
     shorten_hash,
 )
+from mirror_core.model.run_checkpoints import RunNote
 from mirror_core.model.text import format_count
+from mirror_core.runbook import evidence_bundle
 from mirror_core.runbook.run_outcome import format_run_outcome, read_run_result
+from mirror_core.runbook.run_services import local_services
+from mirror_core.state.journal import list_notes
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link, read_states
 from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_records import State
@@ -119,6 +125,17 @@ class StepDocument(msgspec.Struct, frozen=True, kw_only=True):
     error: str
 
 
+class NoteDocument(JsonDocument, frozen=True, kw_only=True):
+    """An observation that a person added after a run had ended."""
+
+    run: str
+    at_ms: int
+    by: str
+    text: str
+    key: str | None
+    """Key that signed it; null: unsigned."""
+
+
 class RunDocument(JsonDocument, frozen=True, kw_only=True):
     """A run of a failover or a failback."""
 
@@ -142,6 +159,8 @@ class RunDocument(JsonDocument, frozen=True, kw_only=True):
     """What it did to applications; null: it is not done, or not asked for, as in `runs list`."""
     steps: tuple[StepDocument, ...]
     """Begun ones; none in `runs list`."""
+    notes: tuple[NoteDocument, ...]
+    """Observations added after its end, oldest first; none in `runs list`."""
 
 
 class RunsDocument(JsonDocument, frozen=True, kw_only=True):
@@ -196,6 +215,7 @@ def to_run_document(
     steps: tuple[StepRecord, ...],
     conductor_status: ConductorStatus | None,
     result: RunResult | None = None,
+    notes: Iterable[RunNote] = (),
 ) -> RunDocument:
     return RunDocument(
         id=run.id,
@@ -223,7 +243,12 @@ def to_run_document(
             )
             for s in steps
         ),
+        notes=tuple(map(to_note_document, notes)),
     )
+
+
+def to_note_document(note: RunNote) -> NoteDocument:
+    return NoteDocument(run=note.run, at_ms=note.at_ms, by=note.by, text=note.text, key=note.key)
 
 
 def to_forecast_run(run: Run, rows: tuple[ForecastComparison, ...]) -> ForecastRun:
@@ -270,20 +295,50 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """One run: its steps, their evidence, what was approved."""
+    cluster, state, run = _find_run(config, id)
+    loaded, mirror = load_configuration(config), state.mirrors.get(run.plan.mirror)
+    result = None if mirror is None else read_run_result(make_mirror_link(loaded, mirror), state, run)
+    conductor, notes = find_conductor(cluster, state, run), list_notes(state, run.id)
+    print_run(run, state.steps_of(run), conductor, result, notes, as_json=as_json, evidence=True)
+    if not as_json:
+        print_run_result(result, run.plan.mode, find_report(loaded.path, None, run.id))
+
+
+def _find_run(config: Path | None, id: str) -> tuple[ClusterConfig, State, Run]:
     answered, silent = _read_all_states(config)
     for cluster, state in answered:
         if id in state.runs:
-            run = state.runs[id]
-            loaded, mirror = load_configuration(config), state.mirrors.get(run.plan.mirror)
-            result = None if mirror is None else read_run_result(make_mirror_link(loaded, mirror), state, run)
-            conductor = find_conductor(cluster, state, run)
-            print_run(run, state.steps_of(run), conductor, result, as_json=as_json, evidence=True)
-            if not as_json:
-                print_run_result(result, run.plan.mode, find_report(loaded.path, None, run.id))
-            return
+            return cluster, state, state.runs[id]
     if silent:
         raise Indeterminate(f"run {id} is not known to the clusters that answered; silent: {', '.join(silent)}")
     raise BadRequest(f"unknown run {id!r}; see `mirrorbook runs list`")
+
+
+@runs_app.command("note")
+@prints_json(NoteDocument)
+def add_run_note(
+    id: Annotated[str, typer.Argument(help="The run, which has ended.", autocompletion=completion.complete_runs)],
+    text: Annotated[str, typer.Argument(help="What you observed.")],
+    evidence: EvidenceOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add an observation to a run that has ended, under your name; signed apart from the run's own evidence."""
+    loaded = load_configuration(config)
+    cluster, state, run = _find_run(config, id)
+    mirror = state.mirrors.get(run.plan.mirror)
+    if mirror is None:
+        raise BadRequest(
+            f"run {id}: its mirror {run.plan.mirror} was deleted from {cluster.name}: nothing was recorded"
+        )
+    services = local_services(loaded.path, evidence_dir=choose_evidence_folder(loaded.path, evidence))
+    note = evidence_bundle.add_note(services, make_mirror_link(loaded, mirror), state, run, text, find_operator())
+    document = to_note_document(note)
+    if as_json:
+        print_json(document)
+    else:
+        signed = f"signed by key {note.key}" if note.signature else "unsigned"
+        print_line(f"run {id}: noted by {note.by}, {format_time(note.at_ms)}, {signed}")
 
 
 @runs_app.command()
@@ -362,12 +417,13 @@ def print_run(
     steps: tuple[StepRecord, ...],
     conductor_status: ConductorStatus | None,
     result: RunResult | None = None,
+    notes: Collection[RunNote] = (),
     *,
     as_json: bool,
     evidence: bool = False,
 ) -> None:
     if as_json:
-        print_json(to_run_document(run, steps, conductor_status, result))
+        print_json(to_run_document(run, steps, conductor_status, result, notes))
         return
     facts: dict[str, object] = {
         "run": run.id,
@@ -386,6 +442,9 @@ def print_run(
     if evidence:
         evidence_rows = [(s.step, *row) for s in steps for row in list_figure_rows(s.evidence)]
         print_table("Evidence", ("step", "what", "value"), evidence_rows)
+    if notes:
+        note_rows = [(format_time(n.at_ms), n.by, n.text, n.key or "unsigned") for n in notes]
+        print_table("Notes added later", ("at", "by", "note", "key"), note_rows)
 
 
 def _format_run_state(run: Run, conductor_status: ConductorStatus | None) -> str:

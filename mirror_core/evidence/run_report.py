@@ -38,6 +38,7 @@ from mirror_core.decide.steps import (
 )
 from mirror_core.evidence.html_templates import load_template
 from mirror_core.evidence.run_headline import make_headline
+from mirror_core.evidence.signed_bundle import write_notes
 from mirror_core.evidence.timeline import TIMELINE_WIDTH, build_timeline, parse_entries
 from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.figures import UNKNOWN_TEXT, FigureKey, Figures, format_figures, list_figure_rows, list_values
@@ -214,6 +215,7 @@ def write_run_report(
     _replace_report(folder / "run.json", _write_document(run, steps, statuses, step_outputs))
     page = folder / "report.html"
     _replace_report(page, _render_page(run, steps, statuses, sides, chronicle, proof))
+    write_notes(folder, run, ())
     return page
 
 

@@ -37,6 +37,7 @@ from mirror_core.decide.audit_log_check import (
 )
 from mirror_core.decide.drills import can_be_forgotten
 from mirror_core.evidence.file_store import Folder
+from mirror_core.evidence.html_templates import load_template
 from mirror_core.model.audit_log import (
     AuditEntry,
     AuditEntryKind,
@@ -48,6 +49,8 @@ from mirror_core.model.audit_log import (
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.files import report_write_errors
 from mirror_core.model.run import Plan, Run
+from mirror_core.model.run_checkpoints import RunNote
+from mirror_core.model.text import format_time
 
 _FOREIGN_RIGHTS: Final = 0o077
 
@@ -120,6 +123,8 @@ def _read_key_file(path: Path, key_kind: str) -> bytes:
 BUNDLE_SCHEMA: Final = "mirrorbook/evidence/1"
 PLAN_FILE, ENTRIES_FILE, HEAD_FILE = "plan.json", "entries.jsonl", "head.json"
 _BUNDLE_FILES: Final = frozenset({PLAN_FILE, ENTRIES_FILE, HEAD_FILE})
+NOTES_FILE, NOTES_PAGE = "notes.jsonl", "notes.html"
+"""Observations that were added later: each has its own signature, and the bundle says nothing of them."""
 _NOT_PLAIN_FILE: Final = "it is not a plain file"
 BUNDLE_ADVICE: Final = "make room and rights there, then `mirrorbook evidence write`"
 
@@ -158,7 +163,8 @@ def copy_bundle(folder: Path, head: BundleHead, target_folder: Folder, signer: S
         head = replace(head, signature=signer.sign(head.content))
     description = f"copy of the evidence of run {head.run}"
     file_names = [bundled_file.name for bundled_file in list_files(folder) if not has_topic_contents(bundled_file.name)]
-    for name in (*file_names, PLAN_FILE, ENTRIES_FILE):
+    notes = [name for name in (NOTES_FILE, NOTES_PAGE) if _is_plain_file(folder / name)]
+    for name in (*file_names, *notes, PLAN_FILE, ENTRIES_FILE):
         with report_write_errors(description, folder / name, BUNDLE_ADVICE):
             content = (folder / name).read_bytes()
         target_folder.write(description, f"{folder.name}/{name}", content, BUNDLE_ADVICE)
@@ -210,7 +216,7 @@ class BundledFile:
 
 def list_files(folder: Path) -> Iterator[BundledFile]:
     paths = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if p.is_symlink() or not p.is_dir()}
-    for name in sorted(paths.keys() - _BUNDLE_FILES):
+    for name in sorted(paths.keys() - _BUNDLE_FILES - {NOTES_FILE, NOTES_PAGE}):
         yield BundledFile(name, paths[name])
 
 
@@ -233,6 +239,38 @@ def _replace_file(path: Path, content: str) -> None:
 Decoded = TypeVar("Decoded")
 
 
+class VerifiedNote(msgspec.Struct, frozen=True, kw_only=True):
+    """An observation that was added after the run. It changes no verdict."""
+
+    by: str
+    at_ms: int
+    text: str
+    signed: bool
+    """By the key that was given, over all that it says."""
+
+
+def write_notes(folder: Path, run: Run, notes: Sequence[RunNote]) -> None:
+    """Beside the bundle, which does not change."""
+    page = load_template("notes.html.j2", when=format_time).render(run=run, notes=notes)
+    with report_write_errors(f"notes of run {run.id}", folder, BUNDLE_ADVICE):
+        _replace_file(folder / NOTES_FILE, "".join(f"{to_canonical_json(note)}\n" for note in notes))
+        _replace_file(folder / NOTES_PAGE, page)
+
+
+def _verify_notes(folder: Path, run: str, key: PublicKey | None) -> Iterator[VerifiedNote]:
+    """Unreadable lines are left out: they prove nothing."""
+    path = folder / NOTES_FILE
+    lines = path.read_bytes().splitlines() if _is_plain_file(path) else ()
+    for line in lines:
+        try:
+            note = msgspec.json.decode(line, type=RunNote)
+        except (msgspec.MsgspecError, RecursionError):
+            continue
+        is_signed = key is not None and note.run == run and note.signature is not None
+        signed = is_signed and key is not None and key.is_signature_of(note.content, note.signature or "")
+        yield VerifiedNote(by=note.by, at_ms=note.at_ms, text=note.text, signed=signed)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleVerification:
     run: str
@@ -248,6 +286,7 @@ class BundleVerification:
     left_out: tuple[str, ...] = ()
     forgotten: bool = False
     """An old drill, which the state topic has forgotten."""
+    notes: tuple[VerifiedNote, ...] = ()
 
 
 KnownEntries = Mapping[str, Mapping[int, AuditLine]]
@@ -299,6 +338,7 @@ def verify_bundle(
         _to_verification(head, entries, verdict, reason, key, flaws_found),
         left_out=tuple(left_out),
         forgotten=forgotten,
+        notes=tuple(_verify_notes(folder, head.run, key)),
     )
 
 

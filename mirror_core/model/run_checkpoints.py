@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
+from mirror_core.model.audit_log import to_canonical_json
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Approval
 
@@ -53,6 +54,26 @@ class WatcherHeartbeat:
     at_ms: int
     interval_s: float
     """Longest time between two probes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNote:
+    """An observation that a person added after the run had ended. The run's own evidence does not change."""
+
+    VERSION: ClassVar[int] = 1
+    run: str
+    at_ms: int
+    """By the brokers' clock."""
+    by: str
+    text: str
+    key: str | None = None
+    """None: unsigned."""
+    signature: str | None = None
+    """Over all other fields."""
+
+    @property
+    def content(self) -> str:
+        return to_canonical_json(replace(self, signature=None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from mirror_core.model.errors import Indeterminate, MirrorError
 from mirror_core.model.forecast import ForecastOutcome
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Run, RunMode, StepEvidence
+from mirror_core.model.run_checkpoints import RunNote
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.runbook.step_records import GroupResumeOffsets
 from mirror_core.state.journal import Journal
@@ -73,7 +74,7 @@ def count_outcome_later(
             outcome = replace(outcome, reread_offsets=previous.reread_offsets, reread_basis=previous.reread_basis)
         writer.put(
             replace(run, forecast_outcome=outcome),
-            *(Tombstone(c) for c in state.checkpoints.values() if c.run == run.id),
+            *(Tombstone(c) for c in state.checkpoints.values() if c.run == run.id and c.kind != RunNote.__name__),
         )
     return {"counted_of": run.id, **format_outcome(outcome)}
 

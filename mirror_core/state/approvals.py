@@ -6,38 +6,32 @@ Checkpoints written without the owner's transactional id: they fence nobody.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Final, TypeVar
-
-import msgspec
+from typing import Final
 
 from mirror_core.decide.approval_rules import APPROVAL_VALIDITY_S
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run_checkpoints import Checkpoint, RecordedApproval, ShownPlan
-from mirror_core.state.journal import make_checkpoint
+from mirror_core.model.run_checkpoints import RecordedApproval, ShownPlan
+from mirror_core.state.journal import iter_checkpoints, make_checkpoint
 from mirror_core.state.mirror_link import read_broker_time_ms
-from mirror_core.state.non_transactional_writer import NonFencingWriter
-from mirror_core.state.state_records import STATE_TOPIC, State, Tombstone
+from mirror_core.state.non_transactional_writer import write_acknowledged
+from mirror_core.state.state_records import State, Tombstone
 
-WRITE_TIMEOUT_S: Final = 20.0
 APPROVAL_RETENTION_MS: Final = 24 * 3_600_000
 """An approval is valid for an hour."""
-
-ApprovalRecord = TypeVar("ApprovalRecord", ShownPlan, RecordedApproval)
+_NOUN: Final = "an approval"
 
 
 def find_shown_plan(state: State, mirror: MirrorName, question: str) -> ShownPlan | None:
     """None if not recorded."""
-    return next((plan for _, plan in _iter_records(state, mirror, ShownPlan) if plan.question == question), None)
+    return next((plan for _, plan in iter_checkpoints(state, mirror, ShownPlan) if plan.question == question), None)
 
 
 def find_approvals(state: State, mirror: MirrorName, question: str) -> tuple[RecordedApproval, ...]:
     """Unreadable records approve nothing."""
     return tuple(
-        approval for _, approval in _iter_records(state, mirror, RecordedApproval) if approval.question == question
+        approval for _, approval in iter_checkpoints(state, mirror, RecordedApproval) if approval.question == question
     )
 
 
@@ -45,16 +39,17 @@ def record_plan(cluster: ClusterConfig, state: State, mirror: MirrorName, plan: 
     """Also deletes expired records, and answers about what this question showed before."""
     expired = [
         record
-        for record, old_plan in _iter_records(state, mirror, ShownPlan)
+        for record, old_plan in iter_checkpoints(state, mirror, ShownPlan)
         if old_plan.at_ms < plan.at_ms - APPROVAL_RETENTION_MS
     ]
     expired += [
         record
-        for record, old_approval in _iter_records(state, mirror, RecordedApproval)
+        for record, old_approval in iter_checkpoints(state, mirror, RecordedApproval)
         if old_approval.question == plan.question
         or (old_approval.approval.at_ms or 0) < plan.at_ms - APPROVAL_RETENTION_MS
     ]
-    _write(cluster, [*map(Tombstone, expired), make_checkpoint(mirror, _format_step(plan.question), plan)])
+    shown = make_checkpoint(mirror, _format_step(plan.question), plan)
+    write_acknowledged(cluster, [*map(Tombstone, expired), shown], _NOUN)
 
 
 def record_approval(cluster: ClusterConfig, mirror: MirrorName, approval: RecordedApproval) -> None:
@@ -66,7 +61,8 @@ def record_approval(cluster: ClusterConfig, mirror: MirrorName, approval: Record
     if answer.at_ms is not None and answer.at_ms > (now := read_broker_time_ms(cluster)):
         answer = replace(answer, at_ms=now, until_ms=now + round(APPROVAL_VALIDITY_S * 1000))
         approval = replace(approval, approval=answer)
-    _write(cluster, [make_checkpoint(mirror, _format_step(f"{approval.question}/{approval.task}"), approval)])
+    step = _format_step(f"{approval.question}/{approval.task}")
+    write_acknowledged(cluster, [make_checkpoint(mirror, step, approval)], _NOUN)
 
 
 def use_up_approvals(cluster: ClusterConfig, state: State, mirror: MirrorName, question: str) -> None:
@@ -75,33 +71,13 @@ def use_up_approvals(cluster: ClusterConfig, state: State, mirror: MirrorName, q
     A run needs no such deletion: it records the approvals that began it.
     """
     used = [
-        record for record, approval in _iter_records(state, mirror, RecordedApproval) if approval.question == question
+        record
+        for record, approval in iter_checkpoints(state, mirror, RecordedApproval)
+        if approval.question == question
     ]
-    _write(cluster, map(Tombstone, used))
+    write_acknowledged(cluster, map(Tombstone, used), _NOUN)
 
 
 def _format_step(question: str) -> str:
     """Hashed: DAG run names are arbitrary."""
     return f"approval-{hashlib.sha256(question.encode()).hexdigest()[:32]}"
-
-
-def _iter_records(
-    state: State, mirror: MirrorName, kind: type[ApprovalRecord]
-) -> Iterator[tuple[Checkpoint, ApprovalRecord]]:
-    for record in state.checkpoints.values():
-        if (record.run, record.kind, record.version) == (mirror, kind.__name__, kind.VERSION):
-            try:
-                yield record, msgspec.json.decode(record.value, type=kind)
-            except msgspec.MsgspecError:
-                continue
-
-
-def _write(cluster: ClusterConfig, records: Iterable[Checkpoint | Tombstone]) -> None:
-    """Unreachable if not acknowledged."""
-    writer, errors = NonFencingWriter(cluster), list[str]()
-    for record in records:
-        writer.put(record, errors.append)
-    if not writer.flush(WRITE_TIMEOUT_S):
-        errors.append(f"no answer within {WRITE_TIMEOUT_S:.0f} s")
-    if errors:
-        raise Unreachable(f"cluster {cluster.name}, topic {STATE_TOPIC}: an approval was not recorded: {errors[0]}")

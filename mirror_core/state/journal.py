@@ -5,7 +5,7 @@ The writer owns the mirror's transactional id (KIP-98), so what it reads is curr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
@@ -15,7 +15,7 @@ from mirror_core.model.audit_log import AuditEntryKind, AuditLine, build_next_li
 from mirror_core.model.errors import BadRequest, Indeterminate, LostOwnership, MirrorError, Refused
 from mirror_core.model.logs import get_logger, log_context
 from mirror_core.model.run import Run, RunState, StepEvidence, StepRecord, StepState
-from mirror_core.model.run_checkpoints import Checkpoint, StepValue
+from mirror_core.model.run_checkpoints import Checkpoint, RunNote, StepValue
 from mirror_core.state.state_records import State, StateRecord, Tombstone
 
 CheckpointValue = TypeVar("CheckpointValue", bound=StepValue)
@@ -186,6 +186,24 @@ def make_checkpoint(run_id: str, step: str, value: StepValue) -> Checkpoint:
     return Checkpoint(
         run=run_id, step=step, kind=kind.__name__, version=kind.VERSION, value=msgspec.json.encode(value).decode()
     )
+
+
+def iter_checkpoints(
+    state: State, run_id: str, kind: type[CheckpointValue]
+) -> Iterator[tuple[Checkpoint, CheckpointValue]]:
+    """All of a kind, of whatever step. Unreadable ones are left out."""
+    for record in state.checkpoints.values():
+        if (record.run, record.kind, record.version) == (run_id, kind.__name__, kind.VERSION):
+            try:
+                yield record, msgspec.json.decode(record.value, type=kind)
+            except msgspec.MsgspecError:
+                continue
+
+
+def list_notes(state: State, run_id: str) -> tuple[RunNote, ...]:
+    """Oldest first."""
+    notes = (note for _, note in iter_checkpoints(state, run_id, RunNote) if note.run == run_id)
+    return tuple(sorted(notes, key=lambda note: note.at_ms))
 
 
 def _decode_checkpoint(record: Checkpoint, kind: type[CheckpointValue]) -> CheckpointValue:

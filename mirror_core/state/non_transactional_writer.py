@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from confluent_kafka import KafkaError
 
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.librdkafka import RenewingProducer
+from mirror_core.model.errors import Unreachable
 from mirror_core.state.state_records import STATE_TOPIC, State, StateRecord, Tombstone
 from mirror_core.wire.batch import NO_TIMESTAMP
+
+_WRITE_TIMEOUT_S: Final = 20.0
 
 
 class NonFencingWriter:
@@ -45,3 +49,14 @@ class NonFencingWriter:
         self._producer.purge()
         self._producer.poll(0)  # releases callbacks, which may refer to this client
         return is_flushed
+
+
+def write_acknowledged(cluster: ClusterConfig, records: Iterable[StateRecord | Tombstone], noun: str) -> None:
+    """Unreachable, with the noun, if a record was not acknowledged."""
+    writer, errors = NonFencingWriter(cluster), list[str]()
+    for record in records:
+        writer.put(record, errors.append)
+    if not writer.flush(_WRITE_TIMEOUT_S):
+        errors.append(f"no answer within {_WRITE_TIMEOUT_S:.0f} s")
+    if errors:
+        raise Unreachable(f"cluster {cluster.name}, topic {STATE_TOPIC}: {noun} was not recorded: {errors[0]}")

@@ -11,8 +11,17 @@ import msgspec
 import pytest
 import yaml
 
+from mirror_core.cli.command_options import find_operator
 from mirror_core.decide.audit_log_check import RunConclusion
-from mirror_core.evidence.signed_bundle import ENTRIES_FILE, HEAD_FILE, BundleVerification, PublicKey, verify_bundle
+from mirror_core.evidence.signed_bundle import (
+    ENTRIES_FILE,
+    HEAD_FILE,
+    NOTES_FILE,
+    NOTES_PAGE,
+    BundleVerification,
+    PublicKey,
+    verify_bundle,
+)
 from mirror_core.kafka.config import load_config
 from mirror_core.model.audit_log import AuditEntry
 from mirror_core.model.errors import BadRequest
@@ -104,6 +113,36 @@ def test_a_failover_that_two_people_drove_proves_itself(mirrored: Mirrored) -> N
     altered = mirrorbook("evidence", "verify", str(folder), "--public-key", public)
     assert altered.returncode == 1
     assert "report.html: it was altered" in " ".join(altered.stderr.split())
+
+
+def test_a_note_on_a_run_that_has_ended_is_signed_apart_and_changes_no_evidence(mirrored: Mirrored) -> None:
+    run, config = begun(mirrored), str(mirrored.config.path)
+    add_note = ("runs", "note", run, "shop was well at 09:04", "--config", config, "--evidence", str(mirrored.evidence))
+    assert mirrorbook(*add_note).returncode == 3, "it has not ended"
+    by(mirrored, "ann").drive(run)
+    head = (bundle(mirrored, run) / HEAD_FILE).read_bytes()
+
+    noted = mirrorbook(*add_note, "--json")
+    assert noted.returncode == 0, noted.stderr
+    note = json.loads(noted.stdout)
+    assert (note["run"], note["text"], note["by"]) == (run, "shop was well at 09:04", find_operator())
+    shown = json.loads(mirrorbook("runs", "show", run, "--config", config, "--json").stdout)
+    assert shown["notes"] == [note]
+    public = PublicKey(mirrored.config.path.parent / PUBLIC)
+    for folder in (bundle(mirrored, run), mirrored.config.path.parent / "copies" / f"run-{run}"):
+        assert "shop was well at 09:04" in (folder / NOTES_PAGE).read_text(encoding="utf-8")
+        found = verify_bundle(
+            folder, PublicKey(mirrored.config.path.parent / PUBLIC), run, mirrored.state.audit_entries
+        )
+        assert (found.verdict, found.flaws) == (RunConclusion.VERIFIED, ())
+        assert [(n.text, n.signed) for n in found.notes] == [("shop was well at 09:04", True)]
+    assert (bundle(mirrored, run) / HEAD_FILE).read_bytes() == head
+
+    notes = bundle(mirrored, run) / NOTES_FILE
+    notes.write_bytes(notes.read_bytes().replace(b"09:04", b"09:01"))
+    altered = verified(mirrored, run)
+    assert (altered.verdict, altered.flaws) == (RunConclusion.VERIFIED, ())
+    assert [n.signed for n in altered.notes] == [False]
 
 
 @pytest.mark.slow

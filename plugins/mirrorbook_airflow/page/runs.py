@@ -12,6 +12,8 @@ from mirror_core.decide.run_result import format_outage_briefly, measure_outage
 from mirror_core.decide.steps import RUN_STEPS, list_standstill_steps
 from mirror_core.model.names import MirrorName, format_reverse_name
 from mirror_core.model.run import Run, RunKind, StepRecord, list_newest_first
+from mirror_core.model.run_checkpoints import RunNote
+from mirror_core.state.journal import list_notes
 from mirrorbook_airflow.page.mirror_state import ClusterSnapshot
 
 MAX_SHOWN_RUNS: Final = 20
@@ -51,6 +53,8 @@ class RunView:
     part_of: str
     """Empty: none."""
     steps: tuple[StepView, ...]
+    notes: tuple[RunNote, ...]
+    """Added after its end."""
 
 
 def list_run_views(cluster: ClusterSnapshot, mirror: MirrorName, now_ms: int) -> Iterator[RunView]:
@@ -58,10 +62,13 @@ def list_run_views(cluster: ClusterSnapshot, mirror: MirrorName, now_ms: int) ->
     runs = list_newest_first(run for run in cluster.state.runs.values() if run.plan.mirror == mirror)
     for run in runs[:MAX_SHOWN_RUNS]:
         conductor = "" if run.ended_ms is not None else str(cluster.find_conductor_status(run, now_ms))
-        yield _make_view(run, cluster.state.steps_of(run), conductor, cluster.to_broker_time_ms(now_ms))
+        notes = list_notes(cluster.state, run.id)
+        yield _make_view(run, cluster.state.steps_of(run), conductor, notes, cluster.to_broker_time_ms(now_ms))
 
 
-def _make_view(run: Run, steps: tuple[StepRecord, ...], conductor: str, now_ms: int) -> RunView:
+def _make_view(
+    run: Run, steps: tuple[StepRecord, ...], conductor: str, notes: tuple[RunNote, ...], now_ms: int
+) -> RunView:
     dag, link = parse_dag_run(run.started_by)
     return RunView(
         id=run.id,
@@ -78,6 +85,7 @@ def _make_view(run: Run, steps: tuple[StepRecord, ...], conductor: str, now_ms: 
         note=run.note,
         part_of=run.set_run,
         steps=tuple(_list_step_views(run, steps, now_ms)),
+        notes=notes,
     )
 
 

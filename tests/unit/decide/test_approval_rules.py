@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from mirror_core.cli import run_commands
+from mirror_core.cli import command_options, run_commands
 from mirror_core.cli.run_commands import make_own_approval
 from mirror_core.decide.approval_rules import (
     APPROVAL_VALIDITY_S,
@@ -217,9 +217,9 @@ def test_who_approves_on_the_command_line_is_the_user_of_the_process(uid: int, m
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.setenv(name, "eve")
     monkeypatch.delenv("SUDO_USER", raising=False)
-    assert run_commands.find_operator() == f"{names.get(uid, f'uid {uid}')}@vm"
+    assert command_options.find_operator() == f"{names.get(uid, f'uid {uid}')}@vm"
     monkeypatch.setenv("SUDO_USER", "ben")
-    assert run_commands.find_operator() == (
+    assert command_options.find_operator() == (
         "root@vm (sudo by ben)" if uid == 0 else f"{names.get(uid, f'uid {uid}')}@vm"
     )
 

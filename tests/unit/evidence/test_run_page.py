@@ -361,4 +361,9 @@ def test_a_report_written_again_replaces_the_earlier_one(tmp_path: Path) -> None
     page_of(tmp_path, RUN, [], *(status(index) for index in range(50)))
     page_of(tmp_path, replace(RUN, started_by="bob"), [])
     assert json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))["run"]["started_by"] == "bob"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "run.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "notes.html",
+        "notes.jsonl",
+        "report.html",
+        "run.json",
+    ]

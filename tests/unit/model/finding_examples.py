@@ -9,7 +9,6 @@ EXAMPLES: Final[Mapping[str, object]] = {
     "topics": ["billing", "orders"],
     "limit_s": 300.0,
     "problem": "exit code 1",
-    "program": "/opt/orders/healthy",
     "promotion_s": 1.4,
     "recovered_s": 12.5,
     "action": "recopy",
