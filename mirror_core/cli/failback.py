@@ -115,11 +115,15 @@ def run(
 @failback_app.command()
 @prints_json(RunDocument)
 def status(
-    name: NameArgument, run_id: RunOption = None, config: ConfigOption = None, as_json: JsonOption = False
+    name: NameArgument,
+    run_id: RunOption = None,
+    evidence: EvidenceOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """The run that holds the mirror, or its newest one."""
     link, state = find_mirror(config, name)
-    print_newest_run(link, state, run_id, RunKind.FAILBACK, as_json=as_json)
+    print_newest_run(link, state, run_id, RunKind.FAILBACK, evidence, as_json=as_json)
 
 
 @failback_app.command()

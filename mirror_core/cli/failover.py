@@ -74,6 +74,14 @@ from mirror_core.runbook.set_failover import SetFailover, SetPlan, find_set
 from mirror_core.state.mirror_link import find_mirror_link
 
 SetModeOption = Annotated[RunMode, typer.Option("--mode", help="planned: the sources live. unplanned: they are lost.")]
+LeaveBehindOption = Annotated[
+    bool,
+    typer.Option(
+        "--leave-behind",
+        help="Move the mirror although nobody leads some of its partitions on the source: they are promoted with what "
+        "the destination has, and the rest stays on the source only, fenced, until a failback. The plan names them.",
+    ),
+]
 SetArgument = Annotated[
     str,
     typer.Argument(
@@ -107,10 +115,15 @@ class SetRunsDocument(JsonDocument, frozen=True, kw_only=True):
 
 @prints_json(SetPlansDocument)
 def plan_set(
-    name: SetArgument, mode: SetModeOption = RunMode.PLANNED, config: ConfigOption = None, as_json: JsonOption = False
+    name: SetArgument,
+    mode: SetModeOption = RunMode.PLANNED,
+    leave_behind: LeaveBehindOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """What a failover of all mirrors of the set would do now. Exit code 3 when it may not be run."""
-    set_failover = _make_set_failover(name, config, mode)
+    _refuse_leave_behind(mode, leave_behind=leave_behind)
+    set_failover = _make_set_failover(name, config, mode, leave_behind=leave_behind)
     set_plan = set_failover.decide()
     _print_set_plan(name, set_failover, set_plan, as_json=as_json)
     if set_plan.reasons:
@@ -121,6 +134,7 @@ def plan_set(
 def run_set(
     name: SetArgument,
     mode: SetModeOption = RunMode.PLANNED,
+    leave_behind: LeaveBehindOption = False,
     plan_hash: HashOption = None,
     runner: RunnerByModeOption = None,
     master: MasterOption = "local[*]",
@@ -136,7 +150,13 @@ def run_set(
 ) -> None:
     """Show all plans, ask once, prove, ask at that moment, and move all mirrors of the set. One that was begun before
     and has not ended is gone on with, unless somebody conducts it."""
-    options: dict[str, Any] = {"evidence": evidence, "conf": conf, "gate_limit": gate_limit}
+    _refuse_leave_behind(mode, leave_behind=leave_behind)
+    options: dict[str, Any] = {
+        "evidence": evidence,
+        "conf": conf,
+        "gate_limit": gate_limit,
+        "leave_behind": leave_behind,
+    }
     set_failover = _make_set_failover(name, config, mode, choose_runner(mode, runner), master, quiet=as_json, **options)
     attempt = set_failover.find_active_attempt()
     if attempt is None:
@@ -275,14 +295,6 @@ failover_app.command("run-set")(run_set)
 
 
 ModeOption = Annotated[RunMode, typer.Option("--mode", help="planned: the source lives. unplanned: it is lost.")]
-LeaveBehindOption = Annotated[
-    bool,
-    typer.Option(
-        "--leave-behind",
-        help="Move the mirror although nobody leads some of its partitions on the source: they are promoted with what "
-        "the destination has, and the rest stays on the source only, fenced, until a failback. The plan names them.",
-    ),
-]
 
 
 @failover_app.command()
@@ -355,11 +367,15 @@ def run(
 @failover_app.command()
 @prints_json(RunDocument)
 def status(
-    name: NameArgument, run_id: RunOption = None, config: ConfigOption = None, as_json: JsonOption = False
+    name: NameArgument,
+    run_id: RunOption = None,
+    evidence: EvidenceOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """The run that holds the mirror, or its newest one."""
     link, state = find_mirror(config, name)
-    print_newest_run(link, state, run_id, RunKind.FAILOVER, as_json=as_json)
+    print_newest_run(link, state, run_id, RunKind.FAILOVER, evidence, as_json=as_json)
 
 
 @failover_app.command()

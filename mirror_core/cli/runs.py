@@ -291,6 +291,7 @@ def list_runs(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 @prints_json(RunDocument)
 def show(
     id: Annotated[str, typer.Argument(help="The run.", autocompletion=completion.complete_runs)],
+    evidence: EvidenceOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -301,7 +302,7 @@ def show(
     conductor, notes = find_conductor(cluster, state, run), list_notes(state, run.id)
     print_run(run, state.steps_of(run), conductor, result, notes, as_json=as_json, evidence=True)
     if not as_json:
-        print_run_result(result, run.plan.mode, find_report(loaded.path, None, run.id))
+        print_run_result(result, run.plan.mode, find_report(loaded.path, evidence, run.id))
 
 
 def _find_run(config: Path | None, id: str) -> tuple[ClusterConfig, State, Run]:

@@ -131,9 +131,7 @@ def test_a_note_on_a_run_that_has_ended_is_signed_apart_and_changes_no_evidence(
     public = PublicKey(mirrored.config.path.parent / PUBLIC)
     for folder in (bundle(mirrored, run), mirrored.config.path.parent / "copies" / f"run-{run}"):
         assert "shop was well at 09:04" in (folder / NOTES_PAGE).read_text(encoding="utf-8")
-        found = verify_bundle(
-            folder, PublicKey(mirrored.config.path.parent / PUBLIC), run, mirrored.state.audit_entries
-        )
+        found = verify_bundle(folder, public, run, mirrored.state.audit_entries)
         assert (found.verdict, found.flaws) == (RunConclusion.VERIFIED, ())
         assert [(n.text, n.signed) for n in found.notes] == [("shop was well at 09:04", True)]
     assert (bundle(mirrored, run) / HEAD_FILE).read_bytes() == head

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from mirror_core.cli import run_commands
+from mirror_core.cli import failover, run_commands
 from mirror_core.cli.run_commands import CompareRunner, choose_runner, make_conductor
-from mirror_core.model.errors import LostOwnership
+from mirror_core.model.config_sections import MirrorSet
+from mirror_core.model.errors import BadRequest, LostOwnership
 from mirror_core.model.run import RunMode
 from mirror_core.runbook import failback_steps
 from mirror_core.runbook.failback_steps import FailbackSteps
@@ -102,3 +103,26 @@ def test_who_waits_for_an_old_source_to_catch_up_is_told_how_much_is_left(monkey
         "catch_up: an unknown number of offset(s) left, until east is close behind",
         "catch_up: 1,000,000 offset(s) left, about 8 s, until east is close behind",
     ]
+
+
+@pytest.mark.parametrize("leave_behind", [False, True])
+def test_a_set_leaves_behind_what_its_mirrors_would(leave_behind: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = list[bool]()
+    mirror_set = MirrorSet("shop", (LINK.mirror.name,))
+    monkeypatch.setattr(failover, "load_configuration", lambda path: None)
+    monkeypatch.setattr(failover, "find_set", lambda config, name: mirror_set)
+    monkeypatch.setattr(failover, "find_mirror_link", lambda config, name: (LINK, None))
+    monkeypatch.setattr(failover, "make_conductor", lambda *arguments, **options: given.append(options["leave_behind"]))
+    monkeypatch.setattr(
+        failover,
+        "SetFailover",
+        lambda *arguments, **options: SimpleNamespace(decide=lambda: SimpleNamespace(reasons=())),
+    )
+    monkeypatch.setattr(failover, "_print_set_plan", lambda *arguments, **options: None)
+    failover.plan_set("shop", leave_behind=leave_behind)
+    assert given == [leave_behind]
+
+
+def test_a_set_that_gives_its_sources_up_has_nothing_to_leave_behind() -> None:
+    with pytest.raises(BadRequest):
+        failover.plan_set("shop", RunMode.UNPLANNED, leave_behind=True)
