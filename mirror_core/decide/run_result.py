@@ -32,7 +32,7 @@ class HealthResult:
     seconds: float
     """Until it exited 0, or its time was over."""
     problem: str = ""
-    """Of its last call."""
+    """Why its last call failed. Empty: it did not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ def measure_outage(run: Run, steps: Iterable[StepRecord]) -> WriteOutage | None:
 
 
 def read_health(evidence: StepEvidence) -> HealthResult | None:
-    """Of step canary."""
+    """By the evidence of step canary."""
     command, seconds = evidence.get(FigureKey.HEALTH_COMMAND), evidence.get(FigureKey.HEALTH_S)
     if command is None or not isinstance(seconds, int | float):
         return None

@@ -67,7 +67,7 @@ class RunNote:
     by: str
     text: str
     key: str | None = None
-    """None: unsigned."""
+    """Key that signed it. None: unsigned."""
     signature: str | None = None
     """Over all other fields."""
 

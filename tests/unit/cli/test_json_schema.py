@@ -220,7 +220,7 @@ def test_a_command_prints_the_schema_of_one_or_of_all(capsys: pytest.CaptureFixt
     ("words", "listed"),
     [
         ("failover", "'failover' has --json; these have: failover plan-set, "),
-        ("runs prune", "'runs prune' has --json; these have: runs list, runs show, runs forecast"),
+        ("runs prune", "'runs prune' has --json; these have: runs list, runs show, runs note, runs forecast"),
         ("supervise", format_sentence("json_schema_absent", "supervise")),
         ("statsu", "'statsu' has --json; these have: failover plan-set, "),
     ],
