@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from mirror_core.evidence.table_schemas import SALVAGE, SALVAGE_REPLAYS
 from mirror_core.kafka.client import ClusterClient
@@ -49,13 +50,16 @@ def config(pair: Pair, tmp_path: Path) -> Iterator[Path]:
 def saved(pair: Pair, tmp_path: Path) -> tuple[str, Path]:
     """The topic, and a salvage of two partitions of it on east that west has a part of."""
     topic = twin_topics(pair, partitions=2)
+    return topic, save(pair, topic, tmp_path / "salvage")
+
+
+def save(pair: Pair, topic: str, folder: Path) -> Path:
     for partition in (0, 1):
         send(pair.east, topic, content(RECORDS), partition)
     send(pair.west, topic, others(content(RECORDS)))
-    folder = tmp_path / "salvage"
     ranges = [whole(topic, RECORDS, partition=partition) for partition in (0, 1)]
     LocalSalvage(pair.config_path)(pair.identities[0], ranges, folder, pair.identities[1])
-    return topic, folder
+    return folder
 
 
 def others(records: list[Content]) -> list[Content]:
@@ -152,10 +156,21 @@ def test_a_condition_in_sql_chooses_records(pair: Pair, config: Path, saved: tup
         replayed(*chosen, "--runner", "spark", "--where", "nonsense = 1")
 
 
+def new_topic_in_tasks(spark: SparkSession, pair: Pair, tasks: int) -> str:
+    """Spark chooses a partition's task by the hash of its topic's name and of its number."""
+    while True:
+        topic = twin_topics(pair, partitions=2)
+        chosen = spark.range(2).selectExpr(f"pmod(hash('{topic}', cast(id as int)), 2) as task")
+        if chosen.distinct().count() == tasks:
+            return topic
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
 def test_a_killed_worker_writes_each_record_once(
-    pair: Pair, config: Path, saved: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, pair: Pair, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int
 ) -> None:
-    topic, folder = saved
+    topic = new_topic_in_tasks(spark, pair, tasks)
+    folder = save(pair, topic, tmp_path / "salvage")
     target = new_topic(pair.west, 2, retention_ms="-1")
     monkeypatch.setattr(salvage_job, "replay_saved", work.replay_saved_or_die)
     chosen = [folder, "--cluster", "west", "--to", f"{topic}={target}", "--config", config]
@@ -163,7 +178,8 @@ def test_a_killed_worker_writes_each_record_once(
     for row in told["partitions"]:
         assert records_in(pair, target, row["partition"]) == records_saved(folder, row["partition"])
         assert (row["outcome"], row["written"]) == ("written", RECORDS)
-        assert row["written_before"] >= 7, "attempts before it had written a part"
+    interrupted = [row for row in told["partitions"] if row["written_before"] >= 7]
+    assert len(interrupted) == tasks, "in each task the attempts before had written a part of its first partition"
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
