@@ -54,6 +54,7 @@ def build_ddl(columns: tuple[Column, ...]) -> str:
 
 _DDL_BY_TYPE: Final = {
     pa.string(): "string",
+    pa.bool_(): "boolean",
     pa.binary(): "binary",
     pa.int32(): "int",
     pa.int64(): "bigint",

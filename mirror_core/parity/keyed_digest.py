@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 _KEY_BYTES: Final = 16
 _NONCE_BYTES: Final = 12
-_PROCESS_KEY: Final = secrets.token_bytes(16)
+PROCESS_KEY: Final = secrets.token_bytes(16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,6 @@ class KeyedDigest:
         return self._hex
 
 
-def digest_in_memory(data: bytes) -> bytes:
-    """16 bytes, valid in this process only."""
-    return hashlib.blake2b(data, digest_size=16, key=_PROCESS_KEY).digest()
+def digest_in_memory(data: bytes, key: bytes = PROCESS_KEY) -> bytes:
+    """16 bytes, valid in this process only, or where the same random `key` is used."""
+    return hashlib.blake2b(data, digest_size=16, key=key).digest()

@@ -7,18 +7,20 @@ overwritten: after a repeated step it may be the only copy.
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mirror_core.evidence.table_schemas import SALVAGE
+from mirror_core.evidence.table_schemas import SALVAGE, Column, build_schema
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config, Principal, load_config
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offset_points, list_offsets
@@ -28,11 +30,12 @@ from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.files import report_write_errors, sync_path, sync_tree
 from mirror_core.model.names import ClusterIdentity, ClusterName, Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange, SalvagedPartition, SalvageMatch
-from mirror_core.parity.keyed_digest import digest_in_memory
+from mirror_core.parity.keyed_digest import PROCESS_KEY, digest_in_memory
 from mirror_core.parity.record_scan import SCANNED_COLUMNS, RecordColumn, build_batches
+from mirror_core.wire.batch import BatchHeader
 from mirror_core.wire.records import Record
 
-_TOMBSTONE: Final = b""
+_TOMBSTONE: Final = b"\0"
 """Digests of values have 16 bytes."""
 
 
@@ -40,40 +43,37 @@ _TOMBSTONE: Final = b""
 class TailMatches:
     """Which keys of a tail the other cluster has."""
 
-    same_values: frozenset[tuple[bytes, bytes]]
-    """Digests of keys and values found there."""
-    keys: frozenset[bytes]
-    """Digests of keys found there."""
+    is_there: Mapping[bytes, bool]
+    """By digest of a key, and by digests of key and value."""
 
     def find_match(self, record: Record) -> SalvageMatch:
         if record.key is None:
             return SalvageMatch.UNKEYED
-        key = digest_in_memory(record.key)
-        if (key, _digest_value(record)) in self.same_values:
+        key, pair = _digest_in_memory(record.key, record.value)
+        if self.is_there[pair]:
             return SalvageMatch.SAME_VALUE
-        return SalvageMatch.CONFLICTING if key in self.keys else SalvageMatch.MISSING
+        return SalvageMatch.CONFLICTING if self.is_there[key] else SalvageMatch.MISSING
 
 
 def find_tail_records(tail: Iterable[Record], other: Iterable[Record]) -> TailMatches:
     """Memory grows with the tail, which is read first, not with the other log."""
-    tail_values: dict[bytes, set[bytes]] = {}
+    is_there = dict[bytes, bool]()
     for record in tail:
         if record.key is not None:
-            tail_values.setdefault(digest_in_memory(record.key), set()).add(_digest_value(record))
-    same_values, found_keys = set[tuple[bytes, bytes]](), set[bytes]()
-    for record in other if tail_values else ():
-        if record.key is None:
-            continue
-        key = digest_in_memory(record.key)
-        if key in tail_values:
-            found_keys.add(key)
-            if (value := _digest_value(record)) in tail_values[key]:
-                same_values.add((key, value))
-    return TailMatches(frozenset(same_values), frozenset(found_keys))
+            is_there |= dict.fromkeys(_digest_in_memory(record.key, record.value), False)
+    for record in other if is_there else ():
+        if record.key is not None:
+            is_there |= {d: True for d in _digest_in_memory(record.key, record.value) if d in is_there}
+    return TailMatches(is_there)
 
 
-def _digest_value(record: Record) -> bytes:
-    return _TOMBSTONE if record.value is None else digest_in_memory(record.value)
+def _digest_in_memory(key: bytes, value: bytes | None) -> tuple[bytes, bytes]:
+    key_digest = digest_in_memory(key)
+    return key_digest, key_digest + _digest_value(value)
+
+
+def _digest_value(value: bytes | None, key: bytes = PROCESS_KEY) -> bytes:
+    return _TOMBSTONE if value is None else digest_in_memory(value, key)
 
 
 _MATCH: Final = RecordColumn(SALVAGE.columns[-1], lambda p, h, r: None)
@@ -82,6 +82,9 @@ SCHEMA: Final = SALVAGE.schema
 MANIFEST: Final = "_salvage.json"
 NOT_WRITABLE_ADVICE: Final = "nothing was deleted: make room and rights there, or give another folder"
 MAX_LISTED_OFFSETS: Final = 5
+MAX_MATCHED_OFFSETS: Final = 2_000_000
+"""Limit for one tail in one process. A key takes 230 bytes: 450 MB."""
+_MAX_SCANNED_OFFSETS: Final = 1_000_000
 _NAME_CHARACTERS: Final = 200
 WriteRecords = Callable[[Sequence["SalvageTask"], Path], None]
 
@@ -172,21 +175,117 @@ def salvage_records(
     return {s.requested_range.partition: s for s in manifest}
 
 
-def read_record_batches(task: SalvageTask) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of a few thousand rows or some megabytes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailDigestScan:
+    """Offsets [start, end) of a tail, or of its counterpart. Holds no secret."""
+
+    task: SalvageTask
+    number: int
+    """Identifies the task in its salvage."""
+    is_tail: bool
+    start: Offset
+    end: Offset
+    digest_key: bytes = field(repr=False)
+    """Random, one for a whole salvage; stored nowhere."""
+
+
+def plan_tail_digests(tasks: Sequence[SalvageTask]) -> list[TailDigestScan]:
+    """Spark reads each in a task of its own."""
+    digest_key = secrets.token_bytes(16)
+    return [
+        TailDigestScan(
+            task=task,
+            number=number,
+            is_tail=log is task.range,
+            start=Offset(start),
+            end=Offset(min(start + _MAX_SCANNED_OFFSETS, log.end)),
+            digest_key=digest_key,
+        )
+        for number, task in enumerate(tasks)
+        for log in (task.range, task.counterpart)
+        if log is not None
+        for start in range(log.start, log.end, _MAX_SCANNED_OFFSETS)
+    ]
+
+
+def read_tail_digests(scan: TailDigestScan) -> Iterator[pa.RecordBatch]:
+    """Rows of `TAIL_DIGEST_COLUMNS`."""
+    config = load_config(Path(scan.task.config_path), only_principal=Principal.DATA)
+    cluster = scan.task.cluster if scan.is_tail or scan.task.counterpart is None else scan.task.counterpart.cluster
+    with LogReader(config.pinned_cluster(cluster)) as reader:
+        yield from digest_records(scan, reader.records(scan.task.range.partition, scan.start, scan.end))
+
+
+def digest_records(scan: TailDigestScan, records: Iterator[tuple[BatchHeader, Record]]) -> Iterator[pa.RecordBatch]:
+    """Leaves out records without a key. The tail's first scan also yields its task, in a row of its own."""
+    if scan.is_tail and scan.start == scan.task.range.start:
+        row = {"task": scan.number, "offset": -1, "is_tail": True, "payload": msgspec.json.encode(scan.task)}
+        yield pa.RecordBatch.from_pylist([row], schema=build_schema(TAIL_DIGEST_COLUMNS))
+    read = (
+        lambda p, h, r: scan.number,
+        lambda p, h, r: r.offset,
+        lambda p, h, r: scan.is_tail,
+        lambda p, h, r: digest_in_memory(r.key or b"", scan.digest_key),
+        lambda p, h, r: _digest_value(r.value, scan.digest_key),
+        lambda p, h, r: None,
+    )
+    columns = [RecordColumn(column, reads) for column, reads in zip(TAIL_DIGEST_COLUMNS, read, strict=True)]
+    keyed = ((header, record) for header, record in records if record.key is not None)
+    yield from build_batches(scan.task.range.partition, keyed, columns)
+
+
+TAIL_DIGEST_COLUMNS: Final = (
+    Column("task", pa.int32(), "number of the tail"),
+    Column("offset", pa.int64(), "its offset; -1 in the row of the task"),
+    Column("is_tail", pa.bool_(), "false: a record of the other cluster"),
+    Column("key", pa.binary(), "its digest", nullable=True),
+    Column("value", pa.binary(), "its digest", nullable=True),
+    Column("payload", pa.binary(), "the tail's task", nullable=True),
+)
+
+
+def read_matched_records(rows: Iterator[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
+    """`rows`: offset, match and payload of whole tails, in the order of their offsets."""
+    task: SalvageTask | None = None
+    for row in rows:
+        if task is not None and row["payload"] is None:
+            raise _make_changed_log_error(task, row["offset"])
+        task = msgspec.json.decode(row["payload"], type=SalvageTask)
+        yield from read_record_batches(task, partial(_take_match, task, rows))
+
+
+def _take_match(task: SalvageTask, rows: Iterator[Mapping[str, Any]], record: Record) -> SalvageMatch:
+    if record.key is None:
+        return SalvageMatch.UNKEYED
+    row = next(rows, None)
+    if row is None or row["offset"] != record.offset:
+        raise _make_changed_log_error(task, record.offset)
+    return SalvageMatch(row["match"])
+
+
+def _make_changed_log_error(task: SalvageTask, offset: int) -> SalvageIncomplete:
+    return SalvageIncomplete(
+        f"cluster {task.cluster.name}, {task.range.partition}, offset {offset:,}: the log changed while it was saved."
+        " Nothing may be deleted now; run it again"
+    )
+
+
+def read_record_batches(
+    task: SalvageTask, find_match: Callable[[Record], SalvageMatch] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Arrow batches of a few thousand rows or some megabytes. `find_match`: None looks in the other cluster's log."""
     config = load_config(Path(task.config_path), only_principal=Principal.DATA)
     wanted = task.range
-    matches = _find_matches(config, task)
-    match = replace(_MATCH, read=lambda p, h, r: matches.find_match(r).value) if matches is not None else _MATCH
+    if find_match is None and task.counterpart is not None:
+        find_match = _find_matches(config, task, task.counterpart).find_match
+    match = replace(_MATCH, read=lambda p, h, r: find_match(r).value) if find_match is not None else _MATCH
     with LogReader(config.pinned_cluster(task.cluster)) as reader:
         records = reader.records(wanted.partition, wanted.start, wanted.end)
         yield from build_batches(wanted.partition, records, [*SCANNED_COLUMNS, match])
 
 
-def _find_matches(config: Config, task: SalvageTask) -> TailMatches | None:
-    if task.counterpart is None:
-        return None
-    other, wanted = task.counterpart, task.range
+def _find_matches(config: Config, task: SalvageTask, other: TailCounterpart) -> TailMatches:
+    wanted = task.range
     with (
         LogReader(config.pinned_cluster(task.cluster)) as tail_reader,
         LogReader(config.pinned_cluster(other.cluster)) as other_reader,
@@ -233,6 +332,14 @@ def count_records(task: SalvageTask) -> int:
 
 
 def write_locally(tasks: Sequence[SalvageTask], folder: Path) -> None:
+    """Raises Refused for a tail whose keys would take too much memory."""
+    if too_large := [
+        f"{task.range.partition}: {size:,} offsets to compare with cluster {task.counterpart.cluster.name}"
+        for task in tasks
+        if task.counterpart is not None and (size := task.range.end - task.range.start) > MAX_MATCHED_OFFSETS
+    ]:
+        advice = f"one process compares at most {MAX_MATCHED_OFFSETS:,} of a partition: use --runner spark"
+        raise Refused("salvage not started", [*too_large, f"{advice}, in Airflow a Spark master"])
     for number, task in enumerate(tasks):
         # A topic's name may be too long for a file's; the number tells apart what begins alike.
         path = folder / f"{number}.{str(task.range.partition)[:_NAME_CHARACTERS]}.parquet"

@@ -13,7 +13,13 @@ from mirror_core.parity.certificate_check import CertificateTask, verify_task
 from mirror_core.parity.compare import CompareTask, compare_task
 from mirror_core.parity.parity_table import build_lost_rows, compare_spans, parse_span_task
 from mirror_core.parity.record_scan import RecordScan, read_record_scan
-from mirror_core.parity.salvage import SalvageTask, read_record_batches
+from mirror_core.parity.salvage import (
+    SalvageTask,
+    TailDigestScan,
+    read_matched_records,
+    read_record_batches,
+    read_tail_digests,
+)
 from mirror_core.parity.salvage_replay import ReplayTask, count_selected, replay_batches
 
 PAYLOAD_COLUMN: Final = "payload"
@@ -26,6 +32,15 @@ def to_row(payload: bytes) -> tuple[bytes]:
 def read_salvage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for payload in iterate_payloads(batches):
         yield from read_record_batches(msgspec.json.decode(payload, type=SalvageTask))
+
+
+def digest_tails(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for payload in iterate_payloads(batches):
+        yield from read_tail_digests(msgspec.json.decode(payload, type=TailDigestScan))
+
+
+def read_matched_salvage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return read_matched_records(row for batch in batches for row in batch.to_pylist())
 
 
 def count_saved(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

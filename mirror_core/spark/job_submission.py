@@ -30,6 +30,8 @@ SETTLE_S: Final = 3.0
 MAX_SLOTS: Final = 1_000
 """A thread of the driver waits for each."""
 _POLL_S: Final = 0.1
+_TAG_CHARACTERS: Final = 12
+"""They tell the plans of a day apart."""
 _GROUP_PROPERTIES: Final = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 
 
@@ -37,6 +39,10 @@ class NoTaskSlot(RemoteFault):
     """No free task slot now."""
 
     retryable: ClassVar[bool] = True
+
+
+def format_run_tag(plan_hash: str) -> str:
+    return f"run={plan_hash[:_TAG_CHARACTERS]}"
 
 
 @contextmanager

@@ -24,14 +24,17 @@ from mirror_core.model.text import format_count
 from mirror_core.parity.parity_plan import ParityPlan
 from mirror_core.parity.parity_table import encode_span_task, format_table_folder, make_span_tasks
 from mirror_core.spark.executor_tasks import compare_batches
-from mirror_core.spark.job_submission import create_payload_frame, require_task_slot, wait_for_task_slots
+from mirror_core.spark.job_submission import (
+    create_payload_frame,
+    format_run_tag,
+    require_task_slot,
+    wait_for_task_slots,
+)
 from mirror_core.spark.session import TASK_ATTEMPTS, format_job_error
 
 if TYPE_CHECKING:
     from pyspark.sql.pandas._typing import ArrowMapIterFunction
 
-_TAG_CHARACTERS: Final = 12
-"""They tell the plans of a day apart."""
 _LOCAL_MASTER: Final = re.compile(r"local(?:\[[^,\]]+(?:,(\d+))?\])?")
 
 
@@ -77,7 +80,7 @@ def _write(spark: SparkSession, plan: ParityPlan, packed: Sequence[tuple[ParityS
     spans = [span for task in packed for span in task]
     size_gb = sum(span.size_bytes for span in spans) / 1e9
     job_name = f"{plan.mirror}: parity, {format_count(len(spans), 'span')}, {size_gb:.1f} GB"
-    tags = (f"mirror={plan.mirror}", f"run={plan.digest[:_TAG_CHARACTERS]}")
+    tags = (f"mirror={plan.mirror}", format_run_tag(plan.digest))
     rows = _compare(spark, plan, packed)
     writer = rows.write.mode("append").option("compression", "zstd").partitionBy("mirror", "plan")
     try:

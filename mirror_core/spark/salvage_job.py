@@ -11,14 +11,21 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
 
-from mirror_core.evidence.table_schemas import SALVAGE
+from mirror_core.evidence.table_schemas import SALVAGE, build_ddl
 from mirror_core.model.errors import BadRequest, RemoteFault
 from mirror_core.model.names import ClusterIdentity, Partition
-from mirror_core.model.parity_verdict import ParityRange, SalvagedPartition
+from mirror_core.model.parity_verdict import ParityRange, SalvagedPartition, SalvageMatch
 from mirror_core.model.text import format_count
-from mirror_core.parity.salvage import SalvageTask, salvage_records, write_locally
+from mirror_core.parity.salvage import (
+    TAIL_DIGEST_COLUMNS,
+    SalvageTask,
+    plan_tail_digests,
+    salvage_records,
+    write_locally,
+)
 from mirror_core.parity.salvage_replay import (
     ReplayCount,
     ReplayedPartition,
@@ -28,8 +35,15 @@ from mirror_core.parity.salvage_replay import (
     make_replay_task,
     merge_counts,
 )
-from mirror_core.spark.executor_tasks import PAYLOAD_COLUMN, count_saved, read_salvage, replay_saved
-from mirror_core.spark.job_submission import create_payload_frame, require_task_slot
+from mirror_core.spark.executor_tasks import (
+    PAYLOAD_COLUMN,
+    count_saved,
+    digest_tails,
+    read_matched_salvage,
+    read_salvage,
+    replay_saved,
+)
+from mirror_core.spark.job_submission import create_payload_frame, format_run_tag, require_task_slot
 from mirror_core.spark.session import NO_CONF, format_first_line, format_job_error, get_spark_session
 
 if TYPE_CHECKING:
@@ -38,8 +52,7 @@ if TYPE_CHECKING:
 SALVAGE_APP: Final = "mirrorbook-salvage"
 MAX_LOCAL_OFFSETS: Final = 10_000
 """Fewer offsets are read faster without starting Spark."""
-_MAX_REPLAY_TASKS: Final = 200
-_TAG_CHARACTERS: Final = 12
+_MAX_WRITE_TASKS: Final = 200
 _ROWS_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _RECORD_BYTES: Final = "max(coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0))"
 
@@ -81,12 +94,9 @@ class SparkSalvage:
         if sum(task.range.end - task.range.start for task in tasks) <= MAX_LOCAL_OFFSETS:
             write_locally(tasks, folder)
             return
-        payloads = tuple(msgspec.json.encode(task) for task in tasks)
         try:
             spark = get_spark_session(SALVAGE_APP, self._master, self._cores, self._conf)
-            rows = create_payload_frame(spark, payloads).mapInArrow(
-                cast("ArrowMapIterFunction", read_salvage), SALVAGE.ddl
-            )
+            rows = read_tails(spark, tasks)
             with require_task_slot(spark.sparkContext, f"Spark, salvage of cluster {tasks[0].cluster.name}"):
                 rows.write.mode("append").option("compression", "zstd").parquet(folder.resolve().as_uri())
         except (PySparkException, Py4JError, OSError) as error:
@@ -94,6 +104,35 @@ class SparkSalvage:
                 f"salvage of cluster {tasks[0].cluster.name}: Spark gave up: {format_job_error(error)}. Nothing may be"
                 " deleted now; run it again"
             ) from None
+
+
+def read_tails(spark: SparkSession, tasks: Sequence[SalvageTask]) -> DataFrame:
+    """Table `salvage`. Each tail in one task, in the order of its offsets."""
+    if all(task.counterpart is None for task in tasks):
+        payloads = [msgspec.json.encode(task) for task in tasks]
+        return create_payload_frame(spark, payloads).mapInArrow(cast("ArrowMapIterFunction", read_salvage), SALVAGE.ddl)
+    scans = [msgspec.json.encode(scan) for scan in plan_tail_digests(tasks)]
+    digests = create_payload_frame(spark, scans).mapInArrow(
+        cast("ArrowMapIterFunction", digest_tails), build_ddl(TAIL_DIGEST_COLUMNS)
+    )
+    return (
+        match_tails(digests)
+        .repartition(min(len(tasks), _MAX_WRITE_TASKS), "task")
+        .sortWithinPartitions("task", "offset")
+        .mapInArrow(cast("ArrowMapIterFunction", read_matched_salvage), SALVAGE.ddl)
+    )
+
+
+def match_tails(digests: DataFrame) -> DataFrame:
+    """The tails' rows of `TAIL_DIGEST_COLUMNS`, with column `match`. Spills where memory does not suffice."""
+    is_there = F.max(~F.col("is_tail"))
+    match = (
+        F.when(is_there.over(Window.partitionBy("task", "key", "value")), SalvageMatch.SAME_VALUE.value)
+        .when(is_there.over(Window.partitionBy("task", "key")), SalvageMatch.CONFLICTING.value)
+        .otherwise(SalvageMatch.MISSING.value)
+    )
+    rows = digests.repartition("task", "key")  # one exchange for both windows
+    return rows.withColumn("match", match).where("is_tail").select("task", "offset", "match", "payload")
 
 
 def count_saved_records(spark: SparkSession, location: str, selection: ReplaySelection) -> tuple[ReplayCount, ...]:
@@ -116,7 +155,7 @@ def replay_saved_records(spark: SparkSession, location: str, plan: ReplayPlan) -
 
     A repeat of a killed task goes on where the first attempt's last transaction ended.
     """
-    tasks = min(len(plan.sum_partitions()), _MAX_REPLAY_TASKS)
+    tasks = min(len(plan.sum_partitions()), _MAX_WRITE_TASKS)
     job_name = f"{plan.cluster.name}: replay of a salvage, {format_count(plan.records, 'record')}"
     ordered = (
         _select(spark, location, plan.selection)
@@ -126,7 +165,7 @@ def replay_saved_records(spark: SparkSession, location: str, plan: ReplayPlan) -
     replay = partial(replay_saved, msgspec.json.encode(make_replay_task(plan)))
     try:
         with (
-            require_task_slot(spark.sparkContext, job_name, tags=(f"run={plan.hash[:_TAG_CHARACTERS]}",)),
+            require_task_slot(spark.sparkContext, job_name, tags=(format_run_tag(plan.hash),)),
             _limit_arrow_batches(spark, plan.rows_per_batch),
         ):
             rows = ordered.mapInArrow(cast("ArrowMapIterFunction", replay), _PAYLOAD_DDL).collect()

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from mirror_core.model.names import ClusterIdentity, Offset, Partition
-from mirror_core.model.parity_verdict import ParityRange
+from mirror_core.model.parity_verdict import ParityRange, SalvageMatch
 from mirror_core.parity import salvage as salvaging
 from mirror_core.parity.record_scan import estimate_row_bytes
-from mirror_core.parity.salvage import MANIFEST, SCHEMA, SalvageTask, salvage_records, write_locally
+from mirror_core.parity.salvage import MANIFEST, SCHEMA, SalvageIncomplete, SalvageTask, salvage_records, write_locally
 from mirror_core.wire.records import MAX_HEADERS, Record
 from tests.support.resume_decisions import EAST
 
@@ -59,6 +60,26 @@ def test_empty_headers_count_for_what_they_take_in_memory() -> None:
     record = Record(0, 0, b"key", None, ((b"", None),) * MAX_HEADERS)
     assert estimate_row_bytes(record) > 16 << 20, "a batch of rows ends behind it"
     assert estimate_row_bytes(record._replace(headers=((b"name", b"value"),))) < 400
+
+
+@pytest.mark.parametrize("read_offsets", [[6], [5, 6], []])
+def test_a_log_that_changes_between_comparing_and_saving_ends_the_salvage(
+    monkeypatch: pytest.MonkeyPatch, read_offsets: list[int]
+) -> None:
+    task = SalvageTask(
+        config_path="", cluster=IDENTITY, range=ParityRange(partition=PARTITION, start=Offset(5), end=Offset(7))
+    )
+
+    def read(task: SalvageTask, find_match: Callable[[Record], SalvageMatch]) -> Iterator[SalvageMatch]:
+        return (find_match(Record(offset, 0, b"key", None, ())) for offset in read_offsets)
+
+    monkeypatch.setattr(salvaging, "read_record_batches", read)
+    compared: list[dict[str, object]] = [
+        {"offset": -1, "match": None, "payload": msgspec.json.encode(task)},
+        {"offset": 5, "match": "missing", "payload": None},
+    ]
+    with pytest.raises(SalvageIncomplete, match=r"orders-0, offset [56]: the log changed"):
+        list(salvaging.read_matched_records(iter(compared)))
 
 
 def test_topics_of_the_longest_names_are_saved_beside_each_other(
