@@ -437,6 +437,10 @@ def _plan_status(
     partition: Partition, recorded: PartitionStatus | None, source: TopicMetadata, placement: TopicPlacement
 ) -> PartitionStatus:
     destination, refusal = placement.ready.get(partition.topic), placement.refused.get(partition.topic)
+    if refusal and destination is not None and partition.index in destination.partitions:
+        refusal = None  # it is about partitions that the destination does not have
+    elif refusal:
+        destination = None
     if recorded is not None and recorded.state not in COPIED_STATES:
         return recorded
     if recorded is not None and recorded.source_topic_id != source.id:

@@ -67,7 +67,7 @@ class TopicPlacement:
     """May be copied into."""
     rows: tuple[DriftRow, ...]
     refused: Mapping[str, str]
-    """With reason and remedy."""
+    """With reason and remedy. Of a topic that is also ready: why it has fewer partitions than the source's."""
     failure_kinds: Mapping[str, FailureKind] = field(default_factory=dict)
     refused_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Topic -> setting -> reason."""
@@ -207,13 +207,19 @@ def create_missing_topics(
                     name, f"{width} partitions", f"{len(destination_topic.partitions)} partitions", SyncAction.WIDEN
                 )
             )
+    narrow = set[str]()
     if dry_run:
         without, faults = _validate_placement(destination, new, adopted)
         refused |= {name: str(error) for name, error in faults.items()}
         kinds |= {name: to_failure_kind(error) for name, error in faults.items()}
         rows = [_to_outcome_row(row, refused) if row.subject in faults else row for row in rows]
     else:
-        existed, without, faults = _apply_placement(destination, new, adopted, wider, total)
+        existed, without, faults = _apply_placement(destination, new, adopted, total)
+        unwidened = run_for_each_topic(
+            lambda names: create_partitions(destination, {name: wider[name] for name in names}),
+            sorted(wider.keys() - faults.keys()),
+        )
+        narrow, faults = {*unwidened}, {**faults, **unwidened}
         refused |= {name: str(error) for name, error in faults.items()}
         kinds |= {name: to_failure_kind(error) for name, error in faults.items()}
         rows = [_to_outcome_row(row, refused) for row in rows if row.subject not in existed]
@@ -222,9 +228,10 @@ def create_missing_topics(
             retried = {name: topics[name] for name in existed}
             retry = create_missing_topics(link, state, source, destination, retried, total=total)
             rows, refused, kinds = [*rows, *retry.rows], {**refused, **retry.refused}, {**kinds, **retry.failure_kinds}
+            narrow |= retry.ready.keys() & retry.refused.keys()
         if new or adopted or wider:
             present = destination.metadata(topics).topics
-    ready = {name: view for name, view in present.items() if name not in refused}
+    ready = {name: view for name, view in present.items() if name not in refused or name in narrow}
     placed = {*adopted, *(topic.name for topic in new)}
     unknown_settings = {name: _list_unknown_settings(known_keys, settings[name].overrides) for name in placed}
     without = {name: {**unknown_settings.get(name, {}), **without.get(name, {})} for name in {*placed, *without}}
@@ -237,7 +244,6 @@ def _apply_placement(
     destination: ClusterClient,
     new: Iterable[NewTopic],
     adopted: Mapping[str, Mapping[str, str | None]],
-    wider: Mapping[str, int],
     total: int,
 ) -> tuple[set[str], dict[str, dict[str, str]], dict[str, RemoteFault]]:
     existed = set[str]()
@@ -257,9 +263,6 @@ def _apply_placement(
         faults |= create(topic.name for topic in accepted)
     left_out, unadopted = _adopt_topics(destination, adopted, validate_only=False, total=total)
     faults |= unadopted
-    faults |= run_for_each_topic(
-        lambda ns: create_partitions(destination, {n: wider[n] for n in ns}), wider, total=total
-    )
     return existed, {**without, **left_out}, faults
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import NewPartitions
 
 from mirror_core.dataplane import epoch_planner
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
@@ -23,7 +25,8 @@ from mirror_core.model.timing import now_ms
 from tests.support.cluster_admin import as_admin
 from tests.support.data_errors import about_data
 from tests.support.data_plane_thread import driving
-from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
+from tests.support.failover_runs import commit, committed
+from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
 from tests.support.mirrored_topics import new_mirror
 from tests.support.waiting import wait_until
 
@@ -67,6 +70,51 @@ def test_a_right_that_was_taken_for_a_moment_stops_nothing_for_good(
         wait_until(lambda: states() == {PartitionState.MIRRORING}, timeout_s=TIMEOUT_S, why="it is tried again")
         wait_until(lambda: len(read_all(pair.west, topic)) == len(sent), timeout_s=TIMEOUT_S, why="it goes on")
     assert not [line for line in said if line.startswith("the data plane ended")]
+    with about_data():
+        assert read_all(pair.west, topic) == sorted(sent)
+
+
+def test_partitions_that_the_destination_refuses_keep_none_of_the_others_out(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, group = new_topic(pair.east), "g-" + secrets.token_hex(4)
+    sent = produce(pair.east, topic, 10)
+    mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
+    narrow, refused = Partition(topic, 0), Partition(topic, 1)
+    denial = Acl(
+        resource=Resource.TOPIC,
+        name=topic,
+        principal="User:mirror-control",
+        operation=Operation.ALTER,
+        permission=Permission.DENY,
+    )
+    monkeypatch.setattr(epoch_planner, "RETRY_INTERVAL_S", 3600.0)
+    with as_admin(pair.west) as client:
+        create_acls(client, [denial])
+    with driving(mirrored, epoch_s=1):
+        wait_until(lambda: narrow in mirrored.statuses, timeout_s=TIMEOUT_S, why="it is planned")
+        wait_until(lambda: len(read_all(pair.west, topic)) == 10, timeout_s=TIMEOUT_S, why="it is copied")
+        admin = admin_client(pair.east)
+        admin.create_partitions([NewPartitions(topic, 2)])[topic].result(TIMEOUT_S)
+        wait_until(lambda: refused in mirrored.statuses, timeout_s=TIMEOUT_S, why="the new partition is planned")
+        sent += produce(pair.east, topic, 10)
+        commit(pair.east, group, topic, 20)
+        wait_until(lambda: len(read_all(pair.west, topic)) == 20, timeout_s=TIMEOUT_S, why="the other one goes on")
+        status = mirrored.statuses[refused]
+        assert (status.state, status.kind, status.destination_topic_id) == (
+            PartitionState.FAILED,
+            FailureKind.DENIED,
+            "",
+        )
+        assert mirrored.statuses[narrow].state is PartitionState.MIRRORING
+        run_sync(mirrored.link)
+        assert committed(pair.west, group, topic) == 20
+        with as_admin(pair.west) as client:
+            delete_acls(client, [denial])
+            wait_until_acls_absent(client, [denial])
+        sent += produce(pair.east, topic, 10, partition=1)
+        monkeypatch.setattr("mirror_core.dataplane.epoch_planner.now_ms", lambda: now_ms() + 3_600_000)
+        wait_until(lambda: len(read_all(pair.west, topic)) == 30, timeout_s=TIMEOUT_S, why="it is tried again")
     with about_data():
         assert read_all(pair.west, topic) == sorted(sent)
 
