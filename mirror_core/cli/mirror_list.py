@@ -21,7 +21,7 @@ from mirror_core.cli.tables import fits_terminal, print_table
 from mirror_core.decide.clock_skew import compute_age_s, to_broker_clock_ms, to_owner_clock_ms
 from mirror_core.decide.fence_state import FenceState, find_fence_state
 from mirror_core.decide.loss_bound import compute_loss
-from mirror_core.decide.mirror_change import drop_left_topics
+from mirror_core.decide.mirror_change import apply_current_filters
 from mirror_core.decide.steps import WriteLocation
 from mirror_core.decide.verification import find_differences, read_verified
 from mirror_core.decide.write_access import OperatorAction, WriteAccess
@@ -288,7 +288,7 @@ def _find_behind_s(
     mirror: Mirror, state: State, positions: Mapping[Partition, Offset], owner_now_ms: int
 ) -> float | None:
     statuses = state.partitions.get(mirror.name, {})
-    observation = drop_left_topics(mirror, statuses, state.source_observations.get(mirror.name))
+    observation = apply_current_filters(mirror, statuses, state.source_observations.get(mirror.name))
     furthest = compute_loss(statuses, observation, positions, (), now_ms=owner_now_ms).furthest_behind
     return furthest[1].behind_s if furthest else None
 

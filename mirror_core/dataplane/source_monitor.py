@@ -30,7 +30,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, describe_producers, list_
 from mirror_core.kafka.transactions import OpenTransaction, list_open_transactions
 from mirror_core.model.errors import MirrorError, RemoteFault, Unreachable
 from mirror_core.model.logs import get_logger
-from mirror_core.model.mirror import FailureKind, Mirror, PartitionStatus
+from mirror_core.model.mirror import FailureKind, Mirror, PartitionStatus, TopicFilters
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.source_observation import (
     TRANSACTION_OVER,
@@ -102,10 +102,16 @@ class ObservedSource:
     rewritten: dict[Partition, tuple[int, Offset]] = field(default_factory=dict)
     """Leader epoch under which the copy last agreed, and the offset from which on the source has other records."""
     listed_ms: int | None = None
+    listed_by: TopicFilters | None = None
     append_rate: AppendRate = field(default_factory=AppendRate)
 
-    def update_topics(self, described: Mapping[str, TopicMetadata], listed_ms: int | None) -> None:
-        """`listed_ms`: when all matching topics were listed; None: only some were described."""
+    def update_topics(
+        self,
+        described: Mapping[str, TopicMetadata],
+        listed_ms: int | None,
+        listed_by: TopicFilters | None = None,
+    ) -> None:
+        """`listed_ms`: when all matching topics were listed, by these filters; None: only some were described."""
         for name, description in described.items():
             first_status = self.recorded.get(Partition(name, 0))
             previous_id = self.topic_ids.get(name) or (first_status.source_topic_id if first_status else description.id)
@@ -122,7 +128,7 @@ class ObservedSource:
         if listed_ms is None:
             self.unrecorded |= new
         else:
-            self.unrecorded, self.listed_ms = frozenset(new), listed_ms
+            self.unrecorded, self.listed_ms, self.listed_by = frozenset(new), listed_ms, listed_by
 
     def get_known_partitions(self) -> frozenset[Partition]:
         return self.unrecorded | self.recorded.keys()
@@ -246,6 +252,7 @@ class ObservedSource:
             at_ms=self.at_ms,
             topics=tuple(self._describe_topics()),
             listed_ms=self.listed_ms,
+            listed_by=self.listed_by,
             transactions=tuple(transaction for _, transaction in transactions_by_age[-MAX_LISTED_TRANSACTIONS:]),
             transactions_ms=self.transactions_ms,
             unlisted_transactions=max(0, len(transactions_by_age) - MAX_LISTED_TRANSACTIONS),
@@ -372,13 +379,14 @@ class SourceMonitor:
                     _LISTING_PAUSE_FACTOR * (listed_at - started_at), _MAX_LISTING_PAUSE_S
                 )
                 recorded_topics = {p.topic for p in self._recorded}
-                filtered = build_topic_filter(self._link.mirror)
+                mirror = self._link.mirror
+                filtered = build_topic_filter(mirror)
                 selected = {
                     name: description
                     for name, description in described.items()
                     if name in recorded_topics or (name in filtered and not description.internal)
                 }
-                self._observed.update_topics(selected, requested_ms)
+                self._observed.update_topics(selected, requested_ms, mirror.topic_filters)
                 return selected
         described = source.metadata({p.topic for p in self._observed.get_known_partitions()}).topics
         self._observed.update_topics(described, None)
@@ -468,6 +476,7 @@ def _restore_observed(previous: SourceObservation) -> ObservedSource:
         log_starts=dict(previous.get_starts()),
         rewritten={p: (agreed_epoch, offset) for p, agreed_epoch, offset in previous.get_rewritten()},
         listed_ms=previous.listed_ms,
+        listed_by=previous.listed_by,
     )
 
 

@@ -16,7 +16,15 @@ from mirror_core.decide.filters import build_group_filter, build_topic_filter
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.model.findings import Finding
 from mirror_core.model.json_documents import JsonDocument
-from mirror_core.model.mirror import FILTER_NAMES, Mirror, PartitionState, PartitionStatus, TopicAccess, TopicDeparture
+from mirror_core.model.mirror import (
+    FILTER_NAMES,
+    Mirror,
+    PartitionState,
+    PartitionStatus,
+    TopicAccess,
+    TopicDeparture,
+    TopicFilters,
+)
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.run import shorten_hash
 from mirror_core.model.source_observation import SourceObservation
@@ -122,15 +130,23 @@ def select_staying(
     return {p: status for p, status in statuses.items() if p.topic not in leaving} if leaving else statuses
 
 
-def drop_left_topics(
+def apply_current_filters(
     mirror: Mirror, statuses: Mapping[Partition, PartitionStatus], observation: SourceObservation | None
 ) -> SourceObservation | None:
-    """The last look at the source may be older than a change of filters: what left is not missing."""
+    """By the filters that hold now, which may have changed since: what left is not missing, and what is new was not
+    listed."""
     if observation is None or mirror.failback_run:
         return observation
+    if observation.listed_by is not None and not _has_listed_all(mirror, observation.listed_by):
+        observation = replace(observation, listed_ms=None)
     carried, recorded = build_topic_filter(mirror), {p.topic for p in statuses}
     kept = tuple(t for t in observation.topics if t.topic in recorded or t.topic in carried)
     return observation if len(kept) == len(observation.topics) else replace(observation, topics=kept)
+
+
+def _has_listed_all(mirror: Mirror, listed_by: TopicFilters) -> bool:
+    topics, exclude_topics = map(set, listed_by)
+    return topics.issuperset(mirror.topics) and exclude_topics.issubset(mirror.exclude_topics)
 
 
 def plan_change(change: FilterChange, inputs: ChangeInputs) -> ChangePlan:

@@ -35,7 +35,7 @@ from mirror_core.decide.loss_bound import (
     format_uncopied,
 )
 from mirror_core.decide.mirror_change import (
-    drop_left_topics,
+    apply_current_filters,
     format_leaving_topics,
     format_topics_by_access,
     list_leaving_topics,
@@ -210,7 +210,7 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     silent_sides = {side.name: why for side, why, description in sides if why and not description}
     last_heartbeats = _read_heartbeats(link)
     now_ms += int((time.monotonic() - began_s) * 1000)  # heartbeats were read last, seconds later
-    observation = drop_left_topics(mirror, statuses, state.source_observations.get(mirror.name))
+    observation = apply_current_filters(mirror, statuses, state.source_observations.get(mirror.name))
     loss_estimate = compute_loss(statuses, observation, positions, last_heartbeats, now_ms=now_ms)
     behind_s = clock_skew.find_clock_behind_s(
         now_ms, lease, observation, state.groups.get(mirror.name), last_heartbeats

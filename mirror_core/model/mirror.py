@@ -68,6 +68,10 @@ class DesiredState(StrEnum):
     STOPPED = "STOPPED"
 
 
+TopicFilters = tuple[tuple[str, ...], tuple[str, ...]]
+"""Regular expressions of topics, and of excluded ones."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirror:
     """A named one-way link. Never holds a secret."""
@@ -105,6 +109,10 @@ class Mirror:
     def is_recorded_in(self, topic_id: str) -> bool:
         """By the id of the state topic that holds it now. True where one of both is unknown."""
         return not (topic_id and self.state_topic_id) or topic_id == self.state_topic_id
+
+    @property
+    def topic_filters(self) -> TopicFilters:
+        return self.topics, self.exclude_topics
 
     @property
     def source_identity(self) -> ClusterIdentity:

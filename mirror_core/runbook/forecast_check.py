@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mirror_core.decide import forecast_accuracy
 from mirror_core.decide.loss_bound import find_uncopied
-from mirror_core.decide.mirror_change import drop_left_topics
+from mirror_core.decide.mirror_change import apply_current_filters
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.consumer_groups import fetch_group_offsets, list_groups
@@ -64,7 +64,7 @@ def count_outcome_later(
         statuses = state.partitions.get(name, {})
         application_partitions = forecast_accuracy.select_application_partitions(statuses.keys() | tails.keys())
         count = sum(end - start for p, (start, end) in tails.items() if p in application_partitions)
-        observation = drop_left_topics(state.mirrors[name], statuses, state.source_observations.get(name))
+        observation = apply_current_filters(state.mirrors[name], statuses, state.source_observations.get(name))
         unchecked = find_uncopied(statuses, observation).keys() - set(checked_partitions)
         lost = forecast_accuracy.add_uncopied(count, "by what only the old source had", unchecked)
         outcome = count_outcome(link, Journal(writer, run.id, ()), lost, ask_source=True)

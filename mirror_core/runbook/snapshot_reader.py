@@ -36,7 +36,7 @@ from mirror_core.decide.filters import (
     build_promotion_filter,
     build_topic_filter,
 )
-from mirror_core.decide.mirror_change import drop_left_topics, list_leaving_topics, select_staying
+from mirror_core.decide.mirror_change import apply_current_filters, list_leaving_topics, select_staying
 from mirror_core.decide.mirror_snapshot import (
     NO_HIDDEN_TOPICS,
     ClusterTopic,
@@ -220,7 +220,7 @@ def take_snapshot(
     clocks_ahead_ms = {name: offset_ms for name, offset_ms in clock_results.items() if isinstance(offset_ms, int)}
     lease, at_ms, ahead_ms = state.leases.get(mirror.name), now_ms(), clocks_ahead_ms.get(mirror.destination)
     owner_now_ms = to_owner_clock_ms(at_ms, ahead_ms, lease, state.find_append_time_ms(lease))
-    observation = drop_left_topics(mirror, statuses, state.source_observations.get(mirror.name))
+    observation = apply_current_filters(mirror, statuses, state.source_observations.get(mirror.name))
     active_run = state.active_run(mirror.name)
     rights = compute_promotion_rights(link, state, mode, source_view, destination_view)
     source_topics = source_view.topics if isinstance(source_view, SourceSnapshot) else {}

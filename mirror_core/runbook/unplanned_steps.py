@@ -19,7 +19,7 @@ from mirror_core.decide.loss_bound import (
     list_transaction_figures,
     list_uncopied_figures,
 )
-from mirror_core.decide.mirror_change import drop_left_topics, list_leaving_topics
+from mirror_core.decide.mirror_change import apply_current_filters, list_leaving_topics
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.quiescence_check import format_unreplicated_remedies, has_confirmed_all
 from mirror_core.decide.set_schedule import find_next_mirror, parse_set_name
@@ -247,7 +247,7 @@ class UnplannedSteps(PromotionSteps):
 
     def _read_observation(self) -> SourceObservation | None:
         state, name = self.writer.state, self.link.mirror.name
-        return drop_left_topics(state.mirrors[name], self.statuses(), state.source_observations.get(name))
+        return apply_current_filters(state.mirrors[name], self.statuses(), state.source_observations.get(name))
 
     def list_fence_records(self) -> Iterator[StateRecord]:
         yield from ()

@@ -11,12 +11,14 @@ from mirror_core.decide.mirror_change import FilterChange
 from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.mirror_change import change_mirror, finish_change, prepare_change
 from mirror_core.model.errors import Refused
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.mirror import DesiredState, PartitionState, TopicAccess
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunMode, RunState
 from tests.support.broker_faults import killed
+from tests.support.data_plane_thread import beating, driving
 from tests.support.failback_runs import failback_of, go_home
-from tests.support.failover_runs import denied
+from tests.support.failover_runs import app_topic, denied
 from tests.support.kafka_clients import TIMEOUT_S, Pair, grant, new_topic, produce, read_all
 from tests.support.mirrored_topics import Mirrored, new_mirror
 from tests.support.unplanned_runs import begin
@@ -118,3 +120,29 @@ def test_the_way_home_after_it_takes_what_was_moved_and_the_topic_returns_afterw
     )
     assert mirrored.statuses[Partition(leaves, 0)].state is PartitionState.MIRRORING
     assert mirrored.statuses[Partition(stays, 0)].state is PartitionState.MIRRORING
+
+
+def test_a_topic_that_a_change_has_just_added_is_not_counted_as_listed(pair: Pair, tmp_path: Path) -> None:
+    """The data plane takes filters up at its next plan, and goes on looking by the old ones until then."""
+    first, added = app_topic(pair), app_topic(pair)
+    produce(pair.east, first, 20)
+    produce(pair.east, added, 500)
+    mirrored = new_mirror(pair, tmp_path, first)
+    with driving(mirrored, epoch_s=600):
+        beating(mirrored, 1)
+        change(mirrored, FilterChange(topics=(first, added)), finish=False)
+        changed_ms = mirrored.state.source_observations[mirrored.name].at_ms
+
+        def is_observed() -> bool:
+            return mirrored.state.source_observations[mirrored.name].at_ms > changed_ms + 1_000
+
+        wait_until(is_observed, timeout_s=TIMEOUT_S, why="the source is looked at again")
+        with killed(pair.east):
+            plan = mirrored.failover.plan(RunMode.UNPLANNED)
+            run = begin(mirrored.failover)
+            assert mirrored.failover.drive(run.id).state is RunState.DONE
+    lmo_evidence = mirrored.state.steps[run.id, "record_lmo"].evidence
+    for figures in (plan.figures, lmo_evidence):
+        assert figures[FigureKey.UNCOPIED_PARTITIONS] is None
+        assert figures[FigureKey.COMPLETE_UP_TO_MS] == {"all topics together": None}
+    assert plan.figures[FigureKey.TOPICS_LISTED_S] is None

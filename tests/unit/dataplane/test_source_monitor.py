@@ -16,12 +16,15 @@ from mirror_core.kafka.client import ClusterMetadata, Leader, TopicMetadata
 from mirror_core.kafka.leader_epochs import EpochEnds
 from mirror_core.kafka.log_offsets import OffsetPoint, OffsetsResult
 from mirror_core.model.errors import RemoteFault
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.source_observation import ObservedTransaction, SourceObservation
 from tests.support.loss_views import status
+from tests.support.mirror_views import MIRROR
 
 ONE = {("id", 1, 1): ObservedTransaction(id="id", producer_id=1, state="Ongoing", parts=())}
-LINK = cast("Any", SimpleNamespace(mirror=SimpleNamespace(name="m", topics=("a.*", "b"), exclude_topics=("ax",))))
+LINK = cast(
+    "Any", SimpleNamespace(mirror=replace(MIRROR, name=MirrorName("m"), topics=("a.*", "b"), exclude_topics=("ax",)))
+)
 
 
 class Topics:

@@ -12,8 +12,8 @@ from mirror_core.decide.mirror_change import (
     ChangeInputs,
     ChangePlan,
     FilterChange,
+    apply_current_filters,
     build_departures,
-    drop_left_topics,
     explain_leaving_refusal,
     explain_wrong_hash,
     format_plan,
@@ -195,12 +195,12 @@ def test_what_has_left_is_not_counted_as_lost_by_an_older_look_at_the_source() -
         mirror=MIRROR.name, at_ms=1, topics=tuple(ObservedTopic(topic=t, id="", ends=(Offset(9),)) for t in "abx")
     )
     staying = inputs(status("a"), status("b")).statuses
-    kept = drop_left_topics(MIRROR, staying, seen)
+    kept = apply_current_filters(MIRROR, staying, seen)
     assert kept is not None
     assert [topic.topic for topic in kept.topics] == ["a", "b"]
     both = inputs(status("a"), status("x", PartitionState.STOPPING)).statuses
     assert select_staying(MIRROR, both).keys() == {Partition("a", 0)}
-    assert drop_left_topics(MIRROR, both, seen) is seen, "until it has left"
+    assert apply_current_filters(MIRROR, both, seen) is seen, "until it has left"
 
 
 def test_the_way_home_carries_what_it_was_made_for() -> None:
