@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from mirror_core.decide.clock_skew import compute_age_s
 from mirror_core.decide.filters import build_group_filter
 from mirror_core.decide.group_offset_rules import RESET_POLICY_TEXT
-from mirror_core.decide.mirror_snapshot import DestinationSnapshot, MirrorSnapshot
+from mirror_core.decide.mirror_snapshot import DestinationSnapshot, MirrorSnapshot, UnseenCluster
 from mirror_core.model.mirror import GroupSyncTime, Mirror
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.run import RunMode
 from mirror_core.model.sync_state import GroupCoverage, OwnGroupOffsets, UncommittedGroupOffset, UnsyncedGroups
 
 
@@ -93,22 +95,67 @@ def find_share_sync_age_s(groups_left: UnsyncedGroups | None, now_ms: int) -> fl
 
 
 def list_uncommitted(snapshot: MirrorSnapshot) -> list[UncommittedGroupOffset]:
-    """Without those that the destination shows an offset of by now."""
-    committed = snapshot.destination.committed if isinstance(snapshot.destination, DestinationSnapshot) else {}
+    """Without those that the destination shows an offset of by now, and with those that it has lost."""
+    destination = snapshot.destination
+    committed = destination.committed if isinstance(destination, DestinationSnapshot) else {}
     committed_partitions = {group: {str(partition) for partition in offsets} for group, offsets in committed.items()}
-    return [
+    uncommitted = [
         item
         for item in (snapshot.groups_left.uncommitted if snapshot.groups_left else ())
         if not item.has_reset_start
         or not item.partition  # offsets there may be older ones, or of a group of another type
         or item.partition not in committed_partitions.get(item.group, ())
     ]
+    if not isinstance(destination, DestinationSnapshot) or not _is_final(snapshot):
+        return uncommitted
+    if destination.groups_unknown or destination.groups_unread:
+        return uncommitted
+    topics = {partition.topic for partition in snapshot.statuses}
+    lost = list_lost_offsets(snapshot.mirror, topics, snapshot.own_group_offsets, committed)
+    return [*uncommitted, *_select_others(lost, uncommitted)]
+
+
+def _is_final(snapshot: MirrorSnapshot) -> bool:
+    """Whether no sync can commit offsets before the promotion."""
+    return isinstance(snapshot.source, UnseenCluster) or snapshot.mode is RunMode.UNPLANNED
+
+
+def list_lost_offsets(
+    mirror: Mirror,
+    topics: Collection[str],
+    own_offsets: Iterable[OwnGroupOffsets],
+    committed: Mapping[str, Collection[Partition]],
+) -> list[UncommittedGroupOffset]:
+    """Offsets that the mirror has committed, and the destination has not any more: deleted, or expired.
+
+    `committed`: what it has, by group.
+    """
+    wanted = build_group_filter(mirror)
+    return [
+        UncommittedGroupOffset(group=record.group, partition=str(partition), reason=f"{_LOST_TEXT} {offset}")
+        for record in own_offsets
+        if record.group in wanted
+        for partition, offset in record.offsets.to_mapping().items()
+        if partition.topic in topics and partition not in committed.get(record.group, ())
+    ]
+
+
+_LOST_TEXT: Final = "the destination has lost the offset, by deletion or offsets.retention.minutes; it was"
+
+
+def _select_others(
+    lost: Iterable[UncommittedGroupOffset], uncommitted: Iterable[UncommittedGroupOffset]
+) -> list[UncommittedGroupOffset]:
+    """Those that nothing is known of yet."""
+    subjects = {(item.group, item.partition) for item in uncommitted}
+    return [item for item in lost if not {(item.group, item.partition), (item.group, "")} & subjects]
 
 
 def count_coverage(snapshot: MirrorSnapshot) -> dict[str, Counter[GroupCoverage]]:
     """Partitions by group; a row of a whole group counts as one."""
     counts: dict[str, Counter[GroupCoverage]] = {}
-    groups_left = snapshot.groups_left and replace(snapshot.groups_left, uncommitted=tuple(list_uncommitted(snapshot)))
+    recorded = snapshot.groups_left or UnsyncedGroups(mirror=snapshot.mirror.name)
+    groups_left = replace(recorded, uncommitted=tuple(list_uncommitted(snapshot)))
     for row in list_group_coverage(
         snapshot.mirror,
         snapshot.statuses,

@@ -233,6 +233,7 @@ class UnplannedSteps(PromotionSteps):
             self.link,
             self.scope.topic_names,
             {p: left_partition.high_watermark for p, left_partition in self.left_behind.items()},
+            self.writer.state.group_offsets.get(self.link.mirror.name, {}).values(),
         )
         self.journal.save_checkpoint("promote", GroupResumeOffsets.from_groups(to_resume_offsets(rows)))
         return {**count_actions(rows), **self.format_groups_left(rows)}

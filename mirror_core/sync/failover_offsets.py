@@ -8,6 +8,7 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from mirror_core.decide.filters import build_group_filter
+from mirror_core.decide.group_coverage import list_lost_offsets
 from mirror_core.decide.group_offset_rules import RESET_POLICY_TEXT, clamp_offset
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.kafka.client import ClusterClient
@@ -24,7 +25,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets
 from mirror_core.model.errors import MissingPermission, RemoteFault
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
+from mirror_core.model.sync_state import DriftRow, OwnGroupOffsets, SyncAction, SyncCategory
 from mirror_core.state.journal import JournalLog
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.sync.offset_commits import OffsetCommitter, OwnCommittedOffsets, commit_until_answered, format_refusal
@@ -32,11 +33,15 @@ from mirror_core.sync.offset_sync import LogBounds, format_group_subject, to_gro
 
 
 def clamp_groups(
-    link: MirrorLink, topics: Collection[str], safe_ends: Mapping[Partition, Offset | None] = MappingProxyType({})
+    link: MirrorLink,
+    topics: Collection[str],
+    safe_ends: Mapping[Partition, Offset | None] = MappingProxyType({}),
+    own_offsets: Iterable[OwnGroupOffsets] = (),
 ) -> list[DriftRow]:
     """Move offsets into the destination's logs, which may have lost ends with a broker.
 
-    For an unplanned failover. `safe_ends`: what lies beyond may still be lost; None where unknown.
+    For an unplanned failover. `safe_ends`: what lies beyond may still be lost; None where unknown. `own_offsets`: the
+    destination may have lost some, which have a row each.
     """
     with ClusterClient(link.destination) as destination:
         chosen = build_group_filter(link.mirror)
@@ -66,6 +71,11 @@ def clamp_groups(
             rows += _to_clamped_rows(name, group_offsets, logs, responses.get(name, {}))
         elif outside_offsets[name]:
             rows.append(to_skip_row(name, f"has members on the destination (it is {groups[name].state} there)"))
+    known = [record for record in own_offsets if record.group not in fetched.faults]
+    rows += [
+        to_skip_row(f"{item.group} {item.partition}", item.reason)
+        for item in list_lost_offsets(link.mirror, topics, known, committed)
+    ]
     return rows
 
 

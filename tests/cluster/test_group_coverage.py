@@ -13,7 +13,7 @@ from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.describe import describe_with_groups
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.names import Partition
-from mirror_core.model.run import RunMode
+from mirror_core.model.run import RunMode, RunState
 from mirror_core.model.sync_state import SyncCategory
 from mirror_core.model.timing import now_ms
 from tests.support.broker_faults import killed
@@ -22,6 +22,7 @@ from tests.support.group_commits import delete_offset
 from tests.support.kafka_clients import Pair, new_topic, produce
 from tests.support.mirrored_topics import Mirrored, new_mirror
 from tests.support.synced_groups import commit, consumer
+from tests.support.unplanned_runs import begin
 
 pytestmark = pytest.mark.cluster
 
@@ -74,6 +75,30 @@ def test_every_group_is_synced_clamped_refused_skipped_or_deleted_also_without_t
             (deleted,) = [f for f in plan.warnings if f.code == "group_offsets_deleted"]
             assert deleted.values["listed"] == f"{prefix}-deleted {topic}-0 at 5"
             assert plan.groups[f"{prefix}-clamped"][FigureKey.READ_AGAIN_MOST] == 0
+
+
+def test_an_offset_that_the_destination_has_lost_since_the_last_sync_is_named_in_a_disaster(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Brokers delete offsets after offsets.retention.minutes. Without the source no sync commits them again."""
+    topic, group = new_topic(pair.east), "g-" + secrets.token_hex(4)
+    produce(pair.east, topic, COPIED)
+    mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
+    mirrored.copy()
+    commit(mirrored.link, "source", group, topic, 4)
+    sync_groups(mirrored)
+    with killed(pair.east):
+        with as_admin(pair.west) as client:
+            delete_offset(client, group, Partition(topic, 0))
+        plan = mirrored.failover.plan(RunMode.UNPLANNED)
+        run = begin(mirrored.failover)
+        assert mirrored.failover.drive(run.id).state is RunState.DONE
+    assert plan.groups[group][FigureKey.WITHOUT_OFFSET_PARTITIONS] == 1
+    assert plan.groups[group][FigureKey.GROUP_COVERAGE] == {"refused": 1}
+    (named,) = [warning for warning in plan.warnings if warning.code == "group_offsets_uncommitted"]
+    evidence = mirrored.state.steps[run.id, "final_offsets"].evidence["not_done"]
+    for text in (named.values["listed"], evidence):
+        assert f"{group} {topic}-0: the destination has lost the offset" in str(text)
 
 
 def test_a_clamped_offset_is_synced_once_the_copy_has_it(pair: Pair, tmp_path: Path) -> None:
