@@ -31,6 +31,7 @@ def compile_name_pattern(where: str, expression: str) -> NamePattern:
     """BadRequest begins with `where`: the option or place that gave the expression."""
     options = re2.Options()
     options.log_errors = False
+    options.dot_nl = True  # group names may hold line breaks
     try:
         if found := _NO_LOWER_BOUND.search(expression):
             raise BadRequest(f"{where} {expression!r}: RE2 needs a lower bound: write {{0{found[0][1:]}")

@@ -99,6 +99,12 @@ def test_an_expression_means_what_python_would_say(expression: str, name: str) -
     assert (name in parse_topic_filter([expression])) == (re.fullmatch(expression, name) is not None)
 
 
+@pytest.mark.parametrize("name", ["a\nb", "a\n", "\n"])
+def test_no_name_with_a_line_break_escapes_a_filter_for_all_groups(name: str) -> None:
+    assert name in build_group_filter(replace(MIRROR, groups=(".*",)))
+    assert name not in build_group_filter(replace(MIRROR, groups=(".*",), exclude_groups=(".*",)))
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("expression", ["(a+)+b", "(a|a)*b", "(.*a){20}b", "a*" * 30 + "b"])
 def test_an_expression_that_would_backtrack_without_end_takes_one_look_at_each_character(expression: str) -> None:
