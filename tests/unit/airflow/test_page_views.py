@@ -42,7 +42,7 @@ from mirror_core.model.mirror import (
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord
-from mirror_core.model.run_checkpoints import WatcherHeartbeat
+from mirror_core.model.run_checkpoints import RunNote, WatcherHeartbeat
 from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
 from mirror_core.runbook.readiness_report import find_recorded_points
 from mirror_core.state.journal import make_checkpoint
@@ -334,6 +334,19 @@ BEAT = (
     f'{{"token":"t","by":"x","host":"elsewhere","boot_id":"b","pid":7,"start_ticks":1,"at_ms":{NOW - 4_000},'
     '"released":false}'
 )
+
+
+def test_the_notes_of_a_run_are_shown_oldest_first_and_those_of_others_are_not() -> None:
+    done = run()
+    first = RunNote(run=done.id, at_ms=NOW - 2_000, by="ann@desk", text="shop was well")
+    second = replace(first, at_ms=NOW - 1_000, text="billing, too", key="5f0c", signature="c2ln")
+    others = (
+        make_checkpoint(done.id, "note-c", replace(first, run="run-9")),
+        make_checkpoint("run-9", "note-d", first),
+    )
+    notes = (make_checkpoint(done.id, "note-a", second), make_checkpoint(done.id, "note-b", first))
+    (shown,) = list_run_views(told(done, *notes, *others), NAME, NOW)
+    assert shown.notes == (first, second)
 
 
 def test_the_standstill_is_counted_while_it_happens_and_told_by_the_core_at_its_end() -> None:
