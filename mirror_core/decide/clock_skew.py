@@ -83,13 +83,14 @@ def compute_observer_ahead_ms(observed_ms: int | None, appended_ms: int | None) 
 def compute_writers_left_ms(now_ms: int, ahead_ms: int | None, lease: Lease, appended_ms: int | None) -> int:
     """How long the owner's tasks may still write. Negative: the time since they had to stop.
 
-    As long as at the owner's newest heartbeat, less the time since then: by the brokers' clock where it is known, so
-    that no other one counts. `ahead_ms`, `appended_ms`: as for `to_owner_clock_ms`.
+    As long as at the owner's newest heartbeat, less the time since then: by the brokers' clock where it is known. The
+    broker that stored the heartbeat may be behind the one that tells the time: a smaller age by the owner's clock
+    counts, unless that one is ahead. `ahead_ms`, `appended_ms`: as for `to_owner_clock_ms`.
     """
-    if ahead_ms is None or appended_ms is None:
-        age_ms = to_broker_clock_ms(now_ms, ahead_ms) - lease.heartbeat_ms
-    else:
-        age_ms = now_ms - ahead_ms - appended_ms
+    age_ms = to_broker_clock_ms(now_ms, ahead_ms) - lease.heartbeat_ms
+    if ahead_ms is not None and appended_ms is not None:
+        stored_age_ms = now_ms - ahead_ms - appended_ms
+        age_ms = stored_age_ms if age_ms < -_MAX_IN_FLIGHT_MS else min(age_ms, stored_age_ms)
     return lease.writers_until_ms - lease.heartbeat_ms - max(0, age_ms)
 
 

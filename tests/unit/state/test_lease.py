@@ -153,6 +153,22 @@ def test_tasks_are_never_waited_for_longer_than_their_driver_let_them_write(
     assert find_writers_left_ms(State(), MIRROR, clock_ahead_ms) is None
 
 
+def test_tasks_are_waited_for_where_the_broker_that_stored_the_promise_is_behind_the_one_that_tells_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here_ms = 50 * HOUR_MS
+    monkeypatch.setattr(lease_module, "now_ms", lambda: here_ms)
+    held = Lease(
+        mirror=MIRROR,
+        owner="elsewhere.example/1/abcd",
+        generation=3,
+        heartbeat_ms=here_ms - 4_000,
+        writers_until_ms=here_ms + 26_000,
+    )
+    state = State(leases={MIRROR: held}, append_times={format_key(held): here_ms - 4_000 - HOUR_MS})
+    assert find_writers_left_ms(state, MIRROR, 0) == 26_000
+
+
 def test_a_lease_is_judged_as_before_where_nobody_tells_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_module, "now_ms", lambda: 50 * HOUR_MS)
     held = Lease(mirror=MIRROR, owner="a/1/b", generation=1, heartbeat_ms=50 * HOUR_MS - 3_000, writers_until_ms=7)
