@@ -6,6 +6,7 @@ One packet of any network, because firewalls drop fragments. Each epoch has its 
 older epoch cannot forge a newer one. A sender's numbers must grow, so replays are ignored. Bodies are not encrypted.
 
 A driver that stops responds to progress with STOP: its tasks then end by themselves and report, wherever they run.
+Otherwise it responds with the epoch's TIME, for tasks on machines whose clock is behind.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class DatagramKind(IntEnum):
     CLAIMS = 2
     RESPONSE = 3
     STOP = 4
+    TIME = 5
 
 
 class Datagram(NamedTuple):
@@ -93,6 +95,8 @@ class DriverChannel:
         self._newest_response = 0
         self._responses = deque[bytes]()
         self._must_stop = False
+        self.driver_ms = 0
+        """The driver's clock, as it was when it sent its newest answer; 0: unknown."""
         self._sockets = _connect_sockets(driver) if driver else []
         """One for each address of the driver, until it responds on one of them."""
 
@@ -133,6 +137,8 @@ class DriverChannel:
                 continue
             if datagram.kind == DatagramKind.STOP:
                 self._must_stop = True
+            elif datagram.kind == DatagramKind.TIME:
+                self.driver_ms = max(self.driver_ms, int.from_bytes(datagram.body))
             elif datagram.kind != DatagramKind.RESPONSE:
                 continue
             elif datagram.number > self._newest_response:

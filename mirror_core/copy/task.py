@@ -295,12 +295,14 @@ class CopyTask:
         self._interrupted_comparisons = self._resume_finder.finish(comparisons_until - self._now_s(), self.is_cancelled)
 
     def is_cancelled(self) -> bool:
-        """Reports progress, too: a driver that stops says so in its response."""
+        """Reports progress, too: the driver's response says whether it stops, and what time it is."""
         self._progress_sender.send(self.replicators)
-        return self._is_cancelled() or self._driver_channel.must_stop()
+        must_stop = self._driver_channel.must_stop()
+        self._now_s.advance_to(self._driver_channel.driver_ms)
+        return self._is_cancelled() or must_stop
 
     def is_finished(self) -> bool:
-        if self._now_s() >= self.stop_s or self.is_cancelled():
+        if self.is_cancelled() or self._now_s() >= self.stop_s:
             return True
         return all(replicator.is_ended or replicator.trims.is_blocked for replicator in self.replicators)
 

@@ -28,6 +28,7 @@ from mirror_core.model.errors import BadRequest
 from mirror_core.model.logs import get_logger
 from mirror_core.model.task_messages import DriverAddress, ListenAddress
 from mirror_core.model.text import format_address
+from mirror_core.model.timing import SteadyClock
 
 _ACCEPTED_EPOCHS: Final = 3
 """Epochs accepted: two overlap, and datagrams of the one before may be late."""
@@ -71,6 +72,8 @@ class DatagramReceiver:
         self._handlers = handlers
         self._key = secrets.token_bytes(32)
         self._newest_epoch = 0
+        self._clocks: dict[int, SteadyClock] = {}
+        """By epoch: its times are by the wall clock as it was when it was submitted."""
         self._last_numbers: dict[tuple[int, bytes], int] = {}
         self._is_stopping = self._is_closing = False
         self._thread = threading.Thread(target=self._listen, name="channel", daemon=True)
@@ -91,8 +94,11 @@ class DatagramReceiver:
         if self.foreign_count:
             _log.info("%d datagrams of strangers were ignored", self.foreign_count)
 
-    def address_for(self, epoch: int) -> DriverAddress:
+    def address_for(self, epoch: int, submitted_ms: int | None = None) -> DriverAddress:
+        """`submitted_ms`: now, by the clock that the epoch's times are of."""
         self._newest_epoch = max(self._newest_epoch, epoch)
+        self._clocks = {known: clock for known, clock in self._clocks.items() if self._find_token(known)}
+        self._clocks[epoch] = SteadyClock(submitted_ms)
         return DriverAddress(host=self._host, port=self._address[1], token=derive_token(self._key, epoch))
 
     def stop_tasks(self) -> bool:
@@ -124,6 +130,8 @@ class DatagramReceiver:
             response = datagram._replace(kind=DatagramKind.STOP, body=b"")
         elif body:
             response = datagram._replace(kind=DatagramKind.RESPONSE, body=body)
+        elif datagram.kind == DatagramKind.PROGRESS and (clock := self._clocks.get(datagram.epoch)) is not None:
+            response = datagram._replace(kind=DatagramKind.TIME, body=clock.now_ms().to_bytes(8))
         else:
             return b""
         return seal_datagram(self._find_token(datagram.epoch) or "", response)

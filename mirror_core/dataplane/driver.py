@@ -400,7 +400,7 @@ class Replication:
             start_ms=start_ms,
             stop_ms=start_ms + round((stop_s - start_s) * 1000),
             throttle=lease.state.mirrors[self.link.mirror.name].throttle,
-            driver=self._channel.address_for(self._epoch_number),
+            driver=self._channel.address_for(self._epoch_number, submitted_ms),
             comparison_grace_s=self._length.comparison_grace_s,
         )
         assigned_partitions = {

@@ -38,6 +38,10 @@ class SteadyClock:
     def now_ms(self) -> int:
         return round(self() * 1000)
 
+    def advance_to(self, at_ms: int) -> None:
+        """It is not earlier than that."""
+        self._start_minus_boot_s = max(self._start_minus_boot_s, at_ms / 1000 - read_steady_s())
+
 
 _BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """macOS: its monotonic clock counts sleep."""

@@ -189,7 +189,7 @@ def test_a_comparison_that_is_cut_short_makes_the_driver_lengthen_its_epochs() -
         return ended
 
     one.runner = SimpleNamespace(slots=1, submit=submit)
-    one._channel = SimpleNamespace(address_for=lambda number: None)
+    one._channel = SimpleNamespace(address_for=lambda number, submitted_ms: None)
     one._watch = SimpleNamespace(reported_ends=ReportedEnds({}))
     state = SimpleNamespace(mirrors={"m": SimpleNamespace(throttle=None)})
     lease: Any = SimpleNamespace(generation=1, state=state, renew=lambda **_: None)
