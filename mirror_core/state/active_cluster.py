@@ -58,7 +58,7 @@ class ActiveCluster:
 
     @property
     def precedence(self) -> tuple[int, int]:
-        """The greater wins. Equal generations only if one cluster was down; then time decides."""
+        """The greater wins. Equal generations only if one cluster was down and no sync told it; then time decides."""
         return self.generation, self.since_ms
 
 
@@ -112,9 +112,14 @@ def copy_announcement(
     mirror: MirrorName,
     timeout_s: float = TIMEOUTS.silent_source_s,
 ) -> ActiveCluster | None:
-    """To a cluster that missed it. Returns the entry there; None: no entry."""
+    """To a cluster that missed it. Returns the entry there; None: no entry to copy."""
     announced = read_active_cluster(known_cluster, mirror, timeout_s)
-    return None if announced is None else announce_active_cluster(other_cluster, announced, timeout_s)
+    if announced is None:
+        return None
+    there = read_active_cluster(other_cluster, mirror, timeout_s)
+    if there is not None and there.precedence >= announced.precedence:
+        return there
+    return announce_active_cluster(other_cluster, announced, timeout_s)
 
 
 def ensure_active_topic(client: ClusterClient) -> None:

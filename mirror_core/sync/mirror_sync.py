@@ -12,13 +12,15 @@ from mirror_core.decide.command_rules import explain_held_by
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.topics import describe_configs, find_wrong_configs
-from mirror_core.model.errors import HeldByRun, Refused
+from mirror_core.model.errors import HeldByRun, MirrorError, Refused
 from mirror_core.model.json_documents import JsonDocument
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import FailureKind, GroupSyncTime
+from mirror_core.model.names import get_base_name
 from mirror_core.model.run import Run
 from mirror_core.model.sync_state import WRITING_ACTIONS, DriftRow, SyncAction, SyncCategory
 from mirror_core.model.timing import CLOCK_TIMEOUT_S, MAX_FRESH_AGE_S, now_ms
+from mirror_core.state.active_cluster import copy_announcement
 from mirror_core.state.journal import JournalLog
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.run_heartbeat import observe_conductor
@@ -103,6 +105,8 @@ def _run_sync(
     rows: list[DriftRow] = []
     with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
         check_cluster_ids(link, source, destination)
+        if log is not None and only == ALL_PARTS:
+            _bring_announcement(link)
         matching_topics = list_mirror_topics(link, source)
         stopped = list_stopped_topics(link, state)
         placement = create_missing_topics(
@@ -170,6 +174,14 @@ def _run_sync(
         rows=tuple(rows),
         topics=frozenset(ready),
     )
+
+
+def _bring_announcement(link: MirrorLink) -> None:
+    """An unplanned failover asks the destination only, and its announcement has to be the later one."""
+    try:
+        copy_announcement(link.source, link.destination, get_base_name(link.mirror.name))
+    except MirrorError as error:
+        _log.info("the source's announcement of the active cluster is not brought: %s", error, mirror=link.mirror.name)
 
 
 def _correct_state_topic(destination: ClusterClient, *, dry_run: bool) -> list[DriftRow]:

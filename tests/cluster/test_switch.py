@@ -22,6 +22,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.fetch_link import FetchLink, fetch_once
 from mirror_core.kafka.topics import describe_configs
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.errors import MirrorError, Unreachable
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
@@ -38,7 +39,7 @@ from mirror_core.state.active_cluster import (
 )
 from mirror_core.state.state_topic import read_state
 from mirror_core.wire.fetch import FetchedPartition
-from tests.support.broker_faults import suspended
+from tests.support.broker_faults import killed, suspended
 from tests.support.cli_process import Forked
 from tests.support.failover_runs import app_topic
 from tests.support.kafka_clients import Pair, grant, produce, read_all
@@ -247,6 +248,25 @@ def test_a_dead_cluster_is_owed_its_announcement_within_seconds(pair: Pair) -> N
     assert copy_announcement(west, east, active.mirror, LOOK_S) == active, "paid when it answers"
     assert read_active_cluster(east, active.mirror, LOOK_S) == active
     assert copy_announcement(west, east, an_active().mirror, LOOK_S) is None
+
+
+def test_a_sync_tells_the_destination_of_a_move_that_it_was_not_told_of(pair: Pair, tmp_path: Path) -> None:
+    """Or else an unplanned failover, which asks the destination only, announced itself as of the same generation."""
+    mirrored = new_mirror(pair, tmp_path, app_topic(pair))
+    missed = replace(an_active("east", generation=2), mirror=mirrored.name)
+    announce_active_cluster(mirrored.config.cluster("east"), missed, LOOK_S)
+    mirrored.copy()
+    mirror_commands.run_sync(mirrored.link)
+    assert announced(pair, "west", mirrored.name) == announced(pair, "east", mirrored.name)
+    ends = len(read_all(pair.west, ACTIVE_TOPIC))
+    mirror_commands.run_sync(mirrored.link)
+    assert len(read_all(pair.west, ACTIVE_TOPIC)) == ends, "what stands there is not written again"
+    with killed(pair.east):
+        run = mirrored.failover.begin(mirrored.failover.plan(RunMode.UNPLANNED).hash, RunMode.UNPLANNED)
+        assert mirrored.failover.drive(run.id).state is RunState.DONE
+    now = read_active_cluster(mirrored.config.cluster("west"), mirrored.name, LOOK_S)
+    assert now is not None
+    assert (now.active, now.generation) == ("west", 3)
 
 
 def test_a_conductor_killed_in_a_hook_is_resumed_and_calls_none_again_that_has_ended(
