@@ -41,7 +41,7 @@ from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition, format_reverse_name
 from mirror_core.model.pending_fence import PendingFence
 from mirror_core.model.run import FailbackStrategy, Plan, PlanFact, RunKind, RunMode
-from mirror_core.rights.required_acls import find_lacking_rights
+from mirror_core.rights.required_acls import LackingRight, explain_lacking_rights, find_lacking_rights, stops_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,8 @@ class FailbackSnapshot:
     silent_clusters: tuple[str, ...] = ()
     circles: tuple[MirrorCircle, ...] = ()
     unchecked_circles: tuple[Finding, ...] = ()
+    lacking_rights: tuple[LackingRight, ...] = ()
+    """On the mirrored topics, in the roles that the clusters will have."""
 
 
 def decide_failback(snapshot: FailbackSnapshot) -> PlanDecision:
@@ -223,6 +225,7 @@ def _list_reasons(snapshot: FailbackSnapshot) -> Iterator[Finding]:
                 _choose_strategies(snapshot), old_source.cluster_rights, old_source.topic_rights
             )
         )
+    yield from explain_lacking_rights(r for r in snapshot.lacking_rights if stops_run(r, RunMode.PLANNED))
     for name, recorded_id, cluster in (
         (mirror.source, mirror.source_id, snapshot.old_source),
         (mirror.destination, mirror.destination_id, snapshot.new_primary),
@@ -296,6 +299,7 @@ def _list_warnings(snapshot: FailbackSnapshot) -> Iterator[Finding]:
     if staying := _list_staying_topics(snapshot):
         yield Finding("topics_stay", source, topics=staying)
     yield from snapshot.watcher_alarms
+    yield from explain_lacking_rights(r for r in snapshot.lacking_rights if not stops_run(r, RunMode.PLANNED))
     if isinstance(old_source, UnseenCluster):
         return
     yield from warn_pending_fence(snapshot.pending_fence, snapshot.active_runs)

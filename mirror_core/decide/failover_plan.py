@@ -52,6 +52,7 @@ from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, Partition, get_base_name
 from mirror_core.model.run import FactLifetime, Plan, PlanFact, RunKind, RunMode
+from mirror_core.rights.required_acls import explain_lacking_rights, stops_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +249,7 @@ def _list_reasons(snapshot: MirrorSnapshot) -> Iterator[Finding]:
         yield from _list_uncopied_reasons(snapshot)
         if finding := find_destination_clock_behind(snapshot):
             yield finding
+    yield from explain_lacking_rights(right for right in snapshot.lacking_rights if stops_run(right, snapshot.mode))
     yield from _list_cluster_reasons(snapshot)
 
 

@@ -18,6 +18,7 @@ from mirror_core.model.run import RunMode
 from mirror_core.model.source_observation import Heartbeat, SourceObservation
 from mirror_core.model.sync_state import OwnGroupOffsets, UnsyncedGroups
 from mirror_core.model.text import join_limited as join_limited
+from mirror_core.rights.required_acls import LackingRight
 
 MAX_LISTED: Final = 200
 
@@ -157,6 +158,8 @@ class MirrorSnapshot:
     """Left out of `statuses` for an unplanned failover."""
     clocks_ahead_ms: Mapping[ClusterName, int] = field(default_factory=dict)
     """This machine's clock minus the cluster's; unknown ones are left out."""
+    lacking_rights: tuple[LackingRight, ...] = ()
+    """On the mirror's topics. Not asked during a run: it denies some itself."""
 
     @property
     def broker_now_ms(self) -> int:

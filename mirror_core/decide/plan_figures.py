@@ -52,6 +52,7 @@ from mirror_core.model.run import RunMode
 from mirror_core.model.sync_state import GroupCoverage
 from mirror_core.model.text import format_count, format_option
 from mirror_core.rights.acl_rules import OWN_TOPIC_PREFIX
+from mirror_core.rights.required_acls import explain_lacking_rights, stops_run
 
 MAX_LISTED_FAILED: Final = 5
 
@@ -104,6 +105,7 @@ def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
 
 def _warn_rights(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     mirror = snapshot.mirror
+    yield from explain_lacking_rights(right for right in snapshot.lacking_rights if not stops_run(right, snapshot.mode))
     if snapshot.unbacked_grants:
         yield Finding("grants_unbacked", mirror.source, grants=snapshot.unbacked_grants, mirror=mirror.name)
     if snapshot.excluded_principals:

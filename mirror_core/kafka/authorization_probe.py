@@ -49,6 +49,7 @@ _PROBE_GROUP: Final = "mirrorbook-check"
 _PROBE_TOPIC: Final = "__mirrorbook_probe"
 """Does not exist: markers for it are appended nowhere."""
 _PROBE_PRODUCER_ID: Final = 1 << 62
+_UNSEEN_TOPIC_CODES: Final = AUTHORIZATION_CODES | {ErrorCode.unknown_topic_or_partition}
 Operations = frozenset[Operation]
 
 
@@ -61,22 +62,22 @@ class PrincipalRights:
     """For an arbitrary group: granted for all."""
 
 
-def probe_rights(client: ClusterClient) -> PrincipalRights:
-    """Read-only."""
+def probe_rights(client: ClusterClient, topics: Iterable[str] | None = None) -> PrincipalRights:
+    """Read-only. `topics`: None for all."""
     request = MetadataRequest(
-        topics=None,
+        topics=None if topics is None else tuple(MetadataRequestTopic(name=TopicName(name)) for name in topics),
         allow_auto_topic_creation=False,
         include_cluster_authorized_operations=True,
         include_topic_authorized_operations=True,
     )
     response = client.call(request, MetadataResponse)
-    topics = {
+    topic_rights = {
         str(topic.name): parse_operations(topic.topic_authorized_operations)
         for topic in response.topics
-        if topic.error_code not in AUTHORIZATION_CODES and not topic.is_internal
+        if topic.error_code not in _UNSEEN_TOPIC_CODES and not topic.is_internal
     }
     return PrincipalRights(
-        topics, parse_operations(response.cluster_authorized_operations) or None, _probe_group_rights(client)
+        topic_rights, parse_operations(response.cluster_authorized_operations) or None, _probe_group_rights(client)
     )
 
 

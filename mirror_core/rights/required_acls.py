@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import Final
 
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
-from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX
-from mirror_core.model.run import FailbackStrategy
+from mirror_core.model.findings import Finding
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName
+from mirror_core.model.run import FailbackStrategy, RunMode
 from mirror_core.rights.acl_rules import EVERYBODY, OWN_TOPIC_PREFIX, build_denial, can_change_topic, covers
 
 CLUSTER_NAME: Final = "kafka-cluster"
@@ -214,6 +215,47 @@ def find_lacking_rights(
         allowed = {*topics.get(topic, ()), *((_O.CREATE,) if _O.CREATE in (cluster or ()) else ())}
         if missing := required - allowed:
             yield f"strategy {strategy} needs {' and '.join(sorted(missing))} on topic {topic}"
+
+
+_RUN_RIGHTS: Final = frozenset(
+    {
+        (Resource.TOPIC, _O.READ),
+        (Resource.TOPIC, _O.WRITE),
+        (Resource.TOPIC, _O.CREATE),
+        (Resource.TOPIC, _O.DESCRIBE_CONFIGS),
+        (Resource.TOPIC, _O.ALTER_CONFIGS),
+        (Resource.CLUSTER, _O.ALTER),
+        (Resource.GROUP, _O.READ),
+        (Resource.TRANSACTIONAL_ID, _O.WRITE),
+    }
+)
+"""Without these a failover or a failback stops midway."""
+
+
+@dataclass(frozen=True, slots=True)
+class LackingRight:
+    cluster: ClusterName
+    user: str
+    """As Kafka names it."""
+    need: RequiredAcl
+
+    def __str__(self) -> str:
+        return f"{self.user} lacks {self.need.operation} on {self.need.resource}"
+
+
+def stops_run(lacking: LackingRight, mode: RunMode) -> bool:
+    """An unplanned failover asks nothing of the source, and copies nothing."""
+    need = lacking.need
+    is_asked = mode is RunMode.PLANNED or (need.role, need.principal) == (ClusterRole.DESTINATION, "control")
+    return is_asked and (need.resource, need.operation) in _RUN_RIGHTS
+
+
+def explain_lacking_rights(lacking: Iterable[LackingRight]) -> Iterator[Finding]:
+    by_cluster: dict[ClusterName, list[LackingRight]] = {}
+    for right in lacking:
+        by_cluster.setdefault(right.cluster, []).append(right)
+    for cluster, rights in sorted(by_cluster.items()):
+        yield Finding("run_rights_lacking", cluster, lacking=list(map(str, rights)))
 
 
 def is_allowed(acls: Iterable[Acl], principal: str, resource: Resource, name: str, operation: Operation) -> bool:

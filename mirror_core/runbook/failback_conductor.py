@@ -29,16 +29,18 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_available_offsets, l
 from mirror_core.kafka.log_snapshot import fetch_log_sizes
 from mirror_core.kafka.topic_existence import describe_denied_error, find_existing_topics
 from mirror_core.kafka.topics import describe_configs
+from mirror_core.mirrors.preflight import list_lacking_rights
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import Mirror, PartitionStatus
 from mirror_core.model.names import Offset, Partition, format_reverse_name
 from mirror_core.model.run import Run, RunKind, RunState, StepEvidence, StepState
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.rights.acl_rules import build_denial
+from mirror_core.rights.required_acls import ClusterRole
 from mirror_core.runbook.conductor import Conductor, list_run_steps
 from mirror_core.runbook.failback_steps import FailbackSteps, find_reverse_failover, load_reverse_link
 from mirror_core.runbook.failover_conductor import Failover
-from mirror_core.runbook.snapshot_reader import Query, find_sibling_mirrors
+from mirror_core.runbook.snapshot_reader import Query, collect_lacking_rights, find_sibling_mirrors
 from mirror_core.runbook.step_records import read_all_outputs
 from mirror_core.state.journal import Journal
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
@@ -129,13 +131,18 @@ class Failback(Conductor[AllowedStrategies]):
         recorded = state.partitions.get(mirror.name, {})
         statuses = select_created(recorded)
         never_came = {p.topic for p in recorded.keys() - statuses.keys()}
+        topics = {p.topic for p in statuses}
         siblings = list[tuple[Mirror, frozenset[str]]]()
-        siblings_query = Query(partial(find_sibling_mirrors, link, {p.topic for p in statuses}, siblings))
+        siblings_query = Query(partial(find_sibling_mirrors, link, topics, siblings))
         circles_query = Query(lambda: _find_circles(link, statuses))
         reverse_query = Query(lambda: _read_reverse_state(link))
         allowed = choice or AllowedStrategies()
         old_query = Query(lambda: _snapshot_old_source(link, statuses, never_came, allowed))
         new_query = Query(lambda: _snapshot_new_primary(link, statuses, never_came, state))
+        rights_queries = [
+            Query(partial(list_lacking_rights, link.source, ClusterRole.DESTINATION, topics)),
+            Query(partial(list_lacking_rights, link.destination, ClusterRole.SOURCE, topics)),
+        ]
         size_queries = [
             Query(partial(_list_log_sizes, cluster, statuses)) for cluster in (link.source, link.destination)
         ]
@@ -178,6 +185,7 @@ class Failback(Conductor[AllowedStrategies]):
                 if isinstance(silent_clusters, UnseenCluster)
                 else tuple(sorted(silent_clusters)),
                 sibling_mirrors=tuple(sorted(siblings, key=lambda sibling: sibling[0].name)),
+                lacking_rights=collect_lacking_rights(rights_queries, deadline),
                 circles=() if isinstance(circle_findings, UnseenCluster) else circle_findings.circles,
                 unchecked_circles=(
                     (Finding("circles_unknown", mirror.destination, reason=circle_findings.reason),)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -64,6 +64,7 @@ from mirror_core.kafka.progress_timeout import ProgressMonitor, local_processing
 from mirror_core.kafka.topic_existence import find_hidden_topics, get_describe_grant
 from mirror_core.kafka.transactions import list_open_transactions
 from mirror_core.mirrors.broker_checks import explain_fence_shut_out
+from mirror_core.mirrors.preflight import list_lacking_rights
 from mirror_core.mirrors.stray_denials import find_stray_denials_on
 from mirror_core.model.acl import Acl
 from mirror_core.model.errors import MirrorError, Unreachable, format_error_location
@@ -73,7 +74,7 @@ from mirror_core.model.names import ClusterName, Offset, Partition, get_heartbea
 from mirror_core.model.run import RunMode
 from mirror_core.model.timing import TIMEOUTS, now_ms
 from mirror_core.rights.acl_rules import SortedNames, can_change_topic
-from mirror_core.rights.required_acls import find_other_writers
+from mirror_core.rights.required_acls import ClusterRole, LackingRight, find_other_writers
 from mirror_core.runbook.hook_calls import warn_unusable_fence_commands, warn_unusable_hooks
 from mirror_core.state.mirror_link import MirrorLink, read_other_states
 from mirror_core.state.state_records import STATE_TOPIC as STATE
@@ -198,10 +199,14 @@ def take_snapshot(
     quota_queries = (
         [Query(partial(_list_client_quotas, side)) for side in (link.source, link.destination)] if offsets else []
     )
+    topics = {p.topic for p in statuses}
+    rights_queries = [
+        Query(partial(list_lacking_rights, side, role, topics))
+        for side, role in ((link.source, ClusterRole.SOURCE), (link.destination, ClusterRole.DESTINATION))
+        if offsets and (mode is RunMode.PLANNED or role is ClusterRole.DESTINATION)
+    ]
     siblings = list[tuple[Mirror, frozenset[str]]]()
-    sibling_queries = (
-        [Query(partial(find_sibling_mirrors, link, {p.topic for p in statuses}, siblings))] if offsets else []
-    )
+    sibling_queries = [Query(partial(find_sibling_mirrors, link, topics, siblings))] if offsets else []
     deadline = time.monotonic() + TIMEOUTS.plan_cluster_idle_s
     destination_view, source_view = (
         destination.await_while_progressing(deadline),
@@ -272,10 +277,19 @@ def take_snapshot(
         )
         if user_queries
         else (),
+        lacking_rights=collect_lacking_rights(rights_queries, deadline),
         missing_quotas=_list_missing_quotas(*(item.await_result(deadline) for item in quota_queries))
         if quota_queries
         else (),
     )
+
+
+def collect_lacking_rights(
+    queries: Iterable[Query[tuple[LackingRight, ...]]], deadline: float
+) -> tuple[LackingRight, ...]:
+    """Without those of clusters that did not answer."""
+    results = [query.await_result(deadline) for query in queries]
+    return tuple(right for rights in results if not isinstance(rights, UnseenCluster) for right in rights)
 
 
 def _drop_leaving_topics(state: State, mirror: Mirror) -> State:

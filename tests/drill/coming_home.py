@@ -19,6 +19,7 @@ from mirror_core.mirrors import mirror_commands
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import FailbackStrategy, Plan, RunMode, RunState
+from mirror_core.rights.required_acls import ClusterRole
 from mirror_core.runbook.failback_conductor import Failback
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.drill.applications import Login
@@ -30,6 +31,7 @@ from tests.support.data_errors import about_data
 from tests.support.failback_runs import go_home
 from tests.support.group_consumers import java, librdkafka
 from tests.support.kafka_clients import Pair, grant, read_topics, read_topics_aiokafka
+from tests.support.least_rights import granted, listed
 from tests.support.mirrored_topics import Mirrored, new_mirror
 from tests.support.replicate_process import Copier, at_work
 from tests.support.saved_tails import saved_rows
@@ -138,6 +140,8 @@ def drilling(
     first, second = (topic for topic, way in ways.items() if way is not FailbackStrategy.NONE)
     groups = [Group(f"{user.name}-l", first, librdkafka), Group(f"{user.name}-j", second, java)]
     mirrored = new_mirror(pair, folder, *ways, groups=tuple(group.name for group in groups))
+    for cluster in (pair.east, pair.west):
+        assert granted(cluster) == listed(tuple(ClusterRole)), "each strategy does with the rights that are listed"
     loads = [Load(user, kind, PARTITIONS, pause_s) for kind in Kind]
     try:
         yield Drill(pair, mirrored, ways, places(pair.east, ways), loads, groups)

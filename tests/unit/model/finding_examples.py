@@ -222,7 +222,9 @@ SUBJECT_EXAMPLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("circles_unknown", "mirrors_to_cluster_unknown"), "west"),
     "mirror_stopped_left_out": "orders",
     "sibling_mirrors_unknown": "east",
-    **dict.fromkeys(("rights_lacking", "rights_unknown", "destination_forgets_producers"), "west"),
+    **dict.fromkeys(
+        ("rights_lacking", "run_rights_lacking", "rights_unknown", "destination_forgets_producers"), "west"
+    ),
     "producer_ids_expire": "1",
     **dict.fromkeys(
         (
