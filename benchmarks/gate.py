@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -92,7 +91,7 @@ def _proved(at: Ground, offsets: int) -> float:
     """Seconds until all that was mirrored was seen to be equal, beside the copying."""
     link, _ = find_mirror_link(at.config, NAME)
     began = time.monotonic()
-    with BackgroundVerification(link, RATE, Counters(), report.say, threading.Lock(), interval_s=EVERY_S):
+    with BackgroundVerification(link, RATE, Counters(), report.say, interval_s=EVERY_S):
         while time.monotonic() < began + LONGEST_S:
             rows = describe_mirror(*find_mirror_link(at.config, NAME), now_ms()).rows
             if sum(row.verified_end or 0 for row in rows if row.partition.startswith(TOPIC)) >= offsets:

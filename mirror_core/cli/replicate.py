@@ -260,12 +260,12 @@ def replicate_command(
     link, state = find_mirror(config, names[0])
     check_may_run(state, link)
     line_printer = (lambda text: print_line(text, err=True)) if as_json else print_line
-    counters, writes = Counters(), threading.Lock()
+    counters = Counters()
     with (
         show_progress() as progress,
         serve_metrics(metrics_address, MetricsCollector(link.mirror, counters, progress), line_printer),
-        nullcontext() if until_caught_up else BackgroundSync(link, counters, line_printer, writes),
-        BackgroundVerification(link, rate, counters, line_printer, writes) if rate else nullcontext(),
+        nullcontext() if until_caught_up else BackgroundSync(link, counters, line_printer),
+        BackgroundVerification(link, rate, counters, line_printer) if rate else nullcontext(),
     ):
         options = ReplicationOptions(
             until_caught_up=until_caught_up,

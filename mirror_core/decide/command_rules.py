@@ -17,6 +17,7 @@ from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, format_reverse_name, get_base_name
 from mirror_core.model.run import Run, RunKind
+from mirror_core.model.run_checkpoints import RunHeartbeat
 
 
 class MirrorCommand(StrEnum):
@@ -40,6 +41,8 @@ class CommandRule:
     undo_command: str
     """Empty: cannot be undone, so it is never done unasked."""
     allowed_desired: frozenset[DesiredState] = frozenset(DesiredState)
+    takes_turns: bool = False
+    """Waits for the end of another one that takes turns. Any other command interrupts it."""
 
 
 COMMAND_RULES: Final[Mapping[MirrorCommand, CommandRule]] = MappingProxyType(
@@ -55,14 +58,19 @@ COMMAND_RULES: Final[Mapping[MirrorCommand, CommandRule]] = MappingProxyType(
             "limits what is read from the source, from the data plane's next epoch on", "`mirror throttle`"
         ),
         MirrorCommand.SYNC: CommandRule(
-            "brings topics, settings, access rights and groups' offsets in line with the source", "the next sync"
+            "brings topics, settings, access rights and groups' offsets in line with the source",
+            "the next sync",
+            takes_turns=True,
         ),
         MirrorCommand.PROVE: CommandRule(
-            "remembers how far the copy was compared with the source", "a comparison with `--whole`"
+            "remembers how far the copy was compared with the source",
+            "a comparison with `--whole`",
+            takes_turns=True,
         ),
         MirrorCommand.RECEIPTS: CommandRule(
             "puts receipts of past days together, or stores anew what none vouches for, and says so in their heads",
             "`receipts rebuild`",
+            takes_turns=True,
         ),
         MirrorCommand.STOP: CommandRule(
             "ends mirroring, and records where: the last mirrored offset (LMO) of each partition. `mirror start` goes "
@@ -96,6 +104,8 @@ class CommandContext:
     fenced_by_command: ClusterName | None = None
     """The cluster that was failed away from and closed by its `fence_command`, which no broker shows."""
     conductor: ConductorStatus = UNKNOWN_CONDUCTOR
+    turn_holder: RunHeartbeat | None = None
+    """Of a command at work that takes turns."""
 
 
 def explain_refusals(command: MirrorCommand, context: CommandContext) -> Iterator[Finding]:

@@ -7,6 +7,8 @@ it ends its holder at the holder's next write. A run holds it for hours; everyth
 
 - *Look, decide, then take over* (`control.take_control`). A command takes the control id only when it may act, and
   decides again as owner. So a refused command disturbs nobody.
+- *Long commands take turns* (`CommandRule.takes_turns`): they send heartbeats, and wait for the end of another one. Any
+  other command ends them.
 - *Whoever comes first applies a fence, as often as needed* (`fence_watcher`). A watcher writes to the state, acts, and
   writes again: the first write shows ownership, the second that it was kept. A watcher that lost it removes what the
   new owner's ledger does not have.

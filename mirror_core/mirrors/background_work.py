@@ -37,7 +37,7 @@ _log = get_logger(__name__)
 SYNC_INTERVAL_S: Final = 30.0
 COMPARE_INTERVAL_S: Final = 300.0
 SAVE_INTERVAL_S: Final = 60.0
-"""How often progress is saved. Each save takes over the control transactional id, which ends another process's sync."""
+"""How often progress is saved. A save waits while a sync is at work."""
 IDLE_INTERVAL_S: Final = 3600.0
 """Between comparisons of compacted topics, and of ranges that have not changed."""
 MAX_LISTED_FINDINGS: Final = 10
@@ -63,15 +63,12 @@ class _BackgroundWork(ABC):
         link: MirrorLink,
         counters: Counters,
         report: Callable[[str], None],
-        writes: threading.Lock,
         *,
         interval_s: float,
     ) -> None:
-        """`writes`: the mirror's in this process. Whoever takes the control id ends what another one does with it."""
         self._link = link
         self._counters = counters
         self._report = report
-        self._writes = writes
         self._interval_s = interval_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
@@ -114,17 +111,15 @@ class BackgroundSync(_BackgroundWork):
         link: MirrorLink,
         counters: Counters,
         report: Callable[[str], None],
-        writes: threading.Lock,
         *,
         interval_s: float = SYNC_INTERVAL_S,
     ) -> None:
-        super().__init__(link, counters, report, writes, interval_s=interval_s)
+        super().__init__(link, counters, report, interval_s=interval_s)
         self._reported: Container[tuple[str, ...]] = ()
 
     def work_once(self) -> None:
         try:
-            with self._writes:
-                refused = run_sync(self._link).refused
+            refused = run_sync(self._link).refused
         except MirrorError as error:
             if not (error.retryable or isinstance(error, HeldByRun | LostOwnership)):
                 text = f"sync failed; it is retried every {self._interval_s:g} s: {error}"
@@ -152,12 +147,11 @@ class BackgroundVerification(_BackgroundWork):
         bytes_per_s: int,
         counters: Counters,
         report: Callable[[str], None],
-        writes: threading.Lock,
         *,
         interval_s: float = COMPARE_INTERVAL_S,
     ) -> None:
         """`bytes_per_s`: maximum rate at which each cluster is read."""
-        super().__init__(link, counters, report, writes, interval_s=interval_s)
+        super().__init__(link, counters, report, interval_s=interval_s)
         self._bytes_per_s = bytes_per_s
         self._reported: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
         self._verified_ranges: tuple[ParityRange, ...] = ()
@@ -225,8 +219,7 @@ class BackgroundVerification(_BackgroundWork):
 
     def _save_proof(self, store: ProofStore, proof: MirrorVerification) -> None:
         try:
-            with self._writes:
-                store.save_proof(proof)
+            store.save_proof(proof)
         except HeldByRun:
             raise
         except Refused as error:  # stopped, or deleted

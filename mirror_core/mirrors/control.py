@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from typing import Final, ParamSpec, TypeVar
@@ -27,7 +27,7 @@ from mirror_core.model.logs import get_logger
 from mirror_core.model.timing import CLOCK_TIMEOUT_S
 from mirror_core.state.lease import find_live_lease, find_writers_left_ms
 from mirror_core.state.mirror_link import MirrorLink
-from mirror_core.state.run_heartbeat import find_conductor_status
+from mirror_core.state.run_heartbeat import end_turn, find_conductor_status, find_turn_holder, hold_turn
 from mirror_core.state.state_records import State
 from mirror_core.state.state_topic import read_complete_state
 from mirror_core.state.writer import StateWriter, make_control_id
@@ -40,6 +40,8 @@ T = TypeVar("T")
 MAX_ATTEMPTS: Final = 4
 _RETRY_PAUSE_S: Final = (0.2, 1.0)
 """Longer than a takeover; random, so that two retries do not meet."""
+
+TURN_POLL_S: Final = 1.0
 
 ExtraChecks = Callable[[State], Iterable[Finding | str]]
 
@@ -58,9 +60,7 @@ def preview_command(
     link: MirrorLink, verb: MirrorCommand, extra_checks: ExtraChecks = lambda state: ()
 ) -> CommandPreview:
     """Changes nothing. Indeterminate when a record is unreadable: it may be a run that holds the mirror."""
-    state = read_complete_state(link.destination)
-    state.require_readable(link.mirror.name)
-    status = _read_status(link, state)
+    state, status = _observe(link)
     mirror = status.mirror or link.mirror
     lines = (
         (
@@ -77,7 +77,7 @@ def take_control(
     link: MirrorLink, verb: MirrorCommand, extra_checks: ExtraChecks = lambda state: ()
 ) -> Iterator[StateWriter]:
     """Refused without disturbing anybody when the command may not act."""
-    preview_command(link, verb, extra_checks).raise_refusal()
+    _wait_for_turn(link, verb, extra_checks)
     with StateWriter(link.destination, make_control_id(link.mirror.name)) as writer:
         status = _read_status(link, writer.state)
         if status.run is not None:
@@ -85,11 +85,33 @@ def take_control(
         refusal = _find_refusal(link, verb, status, extra_checks(writer.state))
         if refusal is not None:
             raise refusal
-        yield writer
+        takes_turns = COMMAND_RULES[verb].takes_turns
+        if status.turn_holder is not None and not takes_turns:
+            end_turn(writer)
+        with hold_turn(writer, verb) if takes_turns else nullcontext():
+            yield writer
+
+
+def _wait_for_turn(link: MirrorLink, verb: MirrorCommand, extra_checks: ExtraChecks) -> None:
+    """Raises Refused as soon as there is a reason."""
+    is_reported = False
+    while True:
+        state, status = _observe(link)
+        refusal = _find_refusal(link, verb, status, extra_checks(state))
+        if refusal is not None:
+            raise refusal
+        holder = status.turn_holder
+        if holder is None or not COMMAND_RULES[verb].takes_turns:
+            return
+        if not is_reported:
+            is_reported = True
+            holder_text = f"{holder.by} on {holder.host}, process {holder.pid}"
+            _log.warning("%s waits for the end of %s", verb, holder_text, mirror=link.mirror.name)
+        time.sleep(TURN_POLL_S)
 
 
 def retry_until_owned(verb: Callable[P, T]) -> Callable[P, T]:
-    """A periodic sync may take the mirror in between. Each try looks again, so a run refuses it."""
+    """Another command may take the mirror in between. Each try looks again, so a run refuses it."""
 
     @wraps(verb)
     def retrying(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -102,6 +124,12 @@ def retry_until_owned(verb: Callable[P, T]) -> Callable[P, T]:
         return verb(*args, **kwargs)
 
     return retrying
+
+
+def _observe(link: MirrorLink) -> tuple[State, CommandContext]:
+    state = read_complete_state(link.destination)
+    state.require_readable(link.mirror.name)
+    return state, _read_status(link, state)
 
 
 def _read_status(link: MirrorLink, state: State) -> CommandContext:
@@ -124,6 +152,7 @@ def _read_status(link: MirrorLink, state: State) -> CommandContext:
             else None
         ),
         conductor=find_conductor_status(state, run, ahead_ms) if run else UNKNOWN_CONDUCTOR,
+        turn_holder=find_turn_holder(state, name, ahead_ms),
     )
 
 

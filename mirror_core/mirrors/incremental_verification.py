@@ -32,7 +32,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.leader_epochs import list_epoch_ends
 from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets
 from mirror_core.kafka.topics import describe_configs
-from mirror_core.mirrors.control import take_control
+from mirror_core.mirrors.control import retry_until_owned, take_control
 from mirror_core.model.errors import Indeterminate, LostOwnership, Refused, RemoteFault
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity_verdict import (
@@ -386,14 +386,16 @@ class ProofStore:
     last_proof: MirrorVerification | None
     changes: ConcurrentChanges = field(default_factory=ConcurrentChanges)
 
+    @retry_until_owned
     def save_proof(self, proof: MirrorVerification) -> None:
         """Read as owner: nobody else can write now."""
         with take_control(self.link, MirrorCommand.PROVE, partial(_check_same_copy, self.link)) as writer:
             stored_proof = writer.state.verifications.get(self.link.mirror.name)
-            self.changes = self.changes.add_changes(self.last_proof, stored_proof)
-            self.last_proof = self.changes.merge_into(proof, stored_proof)
-            if stored_proof != self.last_proof:
-                writer.put(self.last_proof)
+            changes = self.changes.add_changes(self.last_proof, stored_proof)
+            merged_proof = changes.merge_into(proof, stored_proof)
+            if stored_proof != merged_proof:
+                writer.put(merged_proof)
+            self.changes, self.last_proof = changes, merged_proof
 
 
 def _check_same_copy(link: MirrorLink, state: State) -> Iterator[str]:

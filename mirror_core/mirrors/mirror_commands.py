@@ -185,6 +185,7 @@ def throttle_mirror(link: MirrorLink, bytes_per_s: int | None) -> Mirror:
         return _write_mirror(writer, replace(writer.state.mirrors[link.mirror.name], throttle=bytes_per_s))
 
 
+@retry_until_owned
 def run_sync(link: MirrorLink, *, only: frozenset[SyncCategory] = mirror_sync.ALL_PARTS) -> mirror_sync.SyncReport:
     with take_control(link, MirrorCommand.SYNC) as writer:
         current_link = replace(link, mirror=writer.state.mirrors[link.mirror.name])

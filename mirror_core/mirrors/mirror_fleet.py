@@ -108,11 +108,11 @@ class FleetMember:
         copying = Replication(
             link, self._start_runner_and_report, options, stop=self._stop, report_line=self._report, counters=counters
         )
-        verify_bytes_per_s, writes = self._verify_bytes_per_s, threading.Lock()
+        verify_bytes_per_s = self._verify_bytes_per_s
         try:
             with (
-                BackgroundSync(link, counters, self._report, writes),
-                BackgroundVerification(link, verify_bytes_per_s, counters, self._report, writes)
+                BackgroundSync(link, counters, self._report),
+                BackgroundVerification(link, verify_bytes_per_s, counters, self._report)
                 if verify_bytes_per_s
                 else nullcontext(),
             ):

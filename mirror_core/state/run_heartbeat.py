@@ -1,4 +1,4 @@
-"""A run's heartbeat in the journal.
+"""Heartbeats of a run's conductor, and of a long command on a mirror.
 
 The transactional writer writes start and release, so a process that lost the run cannot. Heartbeats between use no
 transaction: an unacknowledged one neither loses the mirror nor hides records.
@@ -27,6 +27,7 @@ from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.errors import LostOwnership, format_safe_error
 from mirror_core.model.logs import get_logger
+from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Run
 from mirror_core.model.run_checkpoints import Checkpoint, RunHeartbeat
 from mirror_core.model.timing import CLOCK_TIMEOUT_S, CONDUCTOR_TIMEOUT_S, now_ms
@@ -46,33 +47,28 @@ _POLL_S: Final = 0.5
 class HeartbeatSender:
     """Failures never affect the run."""
 
-    def __init__(self, cluster: ClusterConfig, heartbeat: RunHeartbeat, run_id: str) -> None:
+    def __init__(self, cluster: ClusterConfig, heartbeat: RunHeartbeat, subject: str) -> None:
+        """`subject`: id of the run, or name of the mirror."""
         self._cluster = cluster
         self._heartbeat = heartbeat
-        self._run = run_id
+        self._run = subject
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._send_until_stopped, name=f"pulse {run_id}", daemon=True)
+        self._thread = threading.Thread(target=self._send_until_stopped, name=f"pulse {subject}", daemon=True)
         self._writer: NonFencingWriter | None = None
         self.is_acknowledged = True
         """Also true if none was sent."""
 
     def start(self) -> None:
-        """Without a client the run continues, and others soon consider this process dead."""
-        try:
-            self._writer = NonFencingWriter(self._cluster)
-        except Exception as error:  # noqa: BLE001 - said, and the run goes on
-            consequence = f"after {CONDUCTOR_TIMEOUT_S:.0f} s others take this process for dead"
-            _log.warning("no heartbeat, %s: %s", consequence, format_safe_error(error), run=self._run)
-        else:
-            self._thread.start()
+        self._thread.start()
 
     def stop(self) -> None:
         """No heartbeat follows."""
         if self._stopped.is_set():
             return
         self._stopped.set()
-        if self._writer is not None:
+        if self._thread.is_alive():
             self._thread.join()
+        if self._writer is not None:
             self._flush(self._writer)
 
     def forget(self) -> None:
@@ -82,7 +78,14 @@ class HeartbeatSender:
             self._flush(self._writer)
 
     def _send_until_stopped(self) -> None:
-        while self._writer is not None and not self._stopped.wait(RUN_HEARTBEAT_S):
+        """Without a client the run continues, and others soon consider this process dead."""
+        while not self._stopped.wait(RUN_HEARTBEAT_S):
+            try:
+                self._writer = self._writer or NonFencingWriter(self._cluster)
+            except Exception as error:  # noqa: BLE001 - said, and the run goes on
+                consequence = f"after {CONDUCTOR_TIMEOUT_S:.0f} s others take this process for dead"
+                _log.warning("no heartbeat, %s: %s", consequence, format_safe_error(error), run=self._run)
+                return
             self._put(self._writer, self._make_checkpoint())
 
     def _put(self, heartbeat_writer: NonFencingWriter, record: Checkpoint | Tombstone) -> None:
@@ -115,15 +118,43 @@ def send_heartbeats(
     if not _is_running(writer.state, run_id):
         yield lambda: None
         return
-    heartbeat = _make_heartbeat(conductor)
-    first = make_checkpoint(run_id, format_heartbeat_step(heartbeat.token), heartbeat)
+    with _send_until_released(
+        writer, run_id, conductor, extra_records, lambda: _is_running(writer.state, run_id)
+    ) as stop_sending:
+        yield stop_sending
+
+
+@contextmanager
+def hold_turn(writer: StateWriter, command: str) -> Iterator[None]:
+    """During the block other commands that take turns on the writer's mirror wait; see `find_turn_holder`."""
+    with _send_until_released(writer, writer.id.mirror, command, (), lambda: True):
+        yield
+
+
+def end_turn(writer: StateWriter) -> None:
+    """Of the command that the writer has fenced: nobody needs to wait for it."""
+    held = writer.state.checkpoints.get((writer.id.mirror, CONDUCTOR_STEP, RunHeartbeat.__name__))
+    if held is not None:
+        writer.put(Tombstone(held))
+
+
+@contextmanager
+def _send_until_released(
+    writer: StateWriter,
+    subject: str,
+    sender_name: str,
+    extra_records: Sequence[StateRecord],
+    must_release: Callable[[], bool],
+) -> Iterator[Callable[[], None]]:
+    heartbeat = _make_heartbeat(sender_name)
+    first = make_checkpoint(subject, format_heartbeat_step(heartbeat.token), heartbeat)
     ended_runs = {run.id for run in writer.state.runs.values() if run.ended_ms is not None}  # late heartbeats
     heartbeat_checkpoints = (
         record for record in writer.state.checkpoints.values() if record.step.startswith(format_heartbeat_step(""))
     )
-    obsolete = [record for record in heartbeat_checkpoints if record.run == run_id or record.run in ended_runs]
-    writer.put(make_checkpoint(run_id, CONDUCTOR_STEP, heartbeat), first, *map(Tombstone, obsolete), *extra_records)
-    sender = HeartbeatSender(writer.cluster, heartbeat, run_id)
+    obsolete = [record for record in heartbeat_checkpoints if record.run == subject or record.run in ended_runs]
+    writer.put(make_checkpoint(subject, CONDUCTOR_STEP, heartbeat), first, *map(Tombstone, obsolete), *extra_records)
+    sender = HeartbeatSender(writer.cluster, heartbeat, subject)
     try:
         sender.start()
         yield sender.stop
@@ -131,15 +162,15 @@ def send_heartbeats(
         sender.stop()
         try:
             if not sender.is_acknowledged:
-                _log.info("not let go of: brokers do not take beats either", run=run_id)
-            elif _is_running(writer.state, run_id):
-                released = make_checkpoint(run_id, CONDUCTOR_STEP, replace(heartbeat, at_ms=now_ms(), released=True))
+                _log.info("not let go of: brokers do not take beats either", run=subject)
+            elif must_release():
+                released = make_checkpoint(subject, CONDUCTOR_STEP, replace(heartbeat, at_ms=now_ms(), released=True))
                 writer.put_last(released, Tombstone(first), timeout_s=_FLUSH_TIMEOUT_S)
         except LostOwnership as error:
-            _log.info("not let go of: %s", error, run=run_id)
+            _log.info("not let go of: %s", error, run=subject)
             sender.forget()
         except Exception as error:  # noqa: BLE001 - said; others see that it is silent
-            _log.info("not let go of: %s", format_safe_error(error), run=run_id)
+            _log.info("not let go of: %s", format_safe_error(error), run=subject)
 
 
 def _is_running(state: State, run_id: str) -> bool:
@@ -174,17 +205,30 @@ def find_conductor_status(
     state: State, run: Run, clock_ahead_ms: int | None, at_ms: int | None = None
 ) -> ConductorStatus:
     """From one read and the clocks. `clock_ahead_ms`: this one's, of that of the state's cluster; None: unknown."""
-    heartbeat = find_conductor_heartbeat(run.id, state.checkpoints)
+    heartbeat = _find_dated_heartbeat(state, run.id, clock_ahead_ms)
     now = now_ms() if at_ms is None else at_ms
-    if heartbeat is not None:
-        steps = (CONDUCTOR_STEP, format_heartbeat_step(heartbeat.token))
-        records = (state.checkpoints.get((run.id, step, RunHeartbeat.__name__)) for step in steps)
-        times = [time_ms for record in records if (time_ms := state.find_append_time_ms(record)) is not None]
-        at = to_local_clock_ms(heartbeat.at_ms, clock_ahead_ms, max(times, default=None))
-        heartbeat = replace(heartbeat, at_ms=at)
     return decide_conductor_status(
         run, heartbeat, (now - heartbeat.at_ms) / 1000 if heartbeat else 0.0, _has_process_ended
     )
+
+
+def find_turn_holder(state: State, mirror: MirrorName, clock_ahead_ms: int | None) -> RunHeartbeat | None:
+    """Of a command that takes turns and is at work; None: none, or it has ended or fallen silent."""
+    heartbeat = _find_dated_heartbeat(state, mirror, clock_ahead_ms)
+    if heartbeat is None or heartbeat.released or _has_process_ended(heartbeat):
+        return None
+    return heartbeat if abs(now_ms() - heartbeat.at_ms) <= CONDUCTOR_TIMEOUT_S * 1000 else None
+
+
+def _find_dated_heartbeat(state: State, subject: str, clock_ahead_ms: int | None) -> RunHeartbeat | None:
+    """`at_ms` is by this machine's clock."""
+    heartbeat = find_conductor_heartbeat(subject, state.checkpoints)
+    if heartbeat is None:
+        return None
+    steps = (CONDUCTOR_STEP, format_heartbeat_step(heartbeat.token))
+    records = (state.checkpoints.get((subject, step, RunHeartbeat.__name__)) for step in steps)
+    times = [time_ms for record in records if (time_ms := state.find_append_time_ms(record)) is not None]
+    return replace(heartbeat, at_ms=to_local_clock_ms(heartbeat.at_ms, clock_ahead_ms, max(times, default=None)))
 
 
 class HeartbeatMonitor:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,21 +17,26 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from mirror_core.dataplane.counters import Counters, RetriedWork
+from mirror_core.decide.command_rules import MirrorCommand
 from mirror_core.decide.parity_result import ParityRow
+from mirror_core.decide.process_liveness import CONDUCTOR_STEP
 from mirror_core.decide.task_assignment import RateLimiter
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_reader import LogReader
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors import background_work, incremental_verification
 from mirror_core.mirrors.background_work import BackgroundSync, BackgroundVerification
+from mirror_core.mirrors.control import take_control
 from mirror_core.mirrors.describe import describe_mirror
+from mirror_core.mirrors.mirror_commands import run_sync, throttle_mirror
 from mirror_core.mirrors.mirror_facts import FactKey
-from mirror_core.model.errors import HeldByRun
+from mirror_core.model.errors import HeldByRun, LostOwnership
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode
 from mirror_core.model.timing import now_ms
 from mirror_core.parity import check
 from mirror_core.parity.compare import CompareTask, compare_task
+from mirror_core.state import run_heartbeat
 from tests.support.broker_faults import damaged
 from tests.support.cluster_admin import alter_topic
 from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, produce
@@ -37,6 +47,17 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.cluster
 
 RATE = 50_000_000
+KILLED_IN_ITS_SYNC = """
+import os, signal, sys
+from pathlib import Path
+from mirror_core.cli.command_options import find_mirror
+from mirror_core.decide.command_rules import MirrorCommand
+from mirror_core.mirrors.control import take_control
+
+link, _ = find_mirror(Path(sys.argv[1]), sys.argv[2])
+with take_control(link, MirrorCommand.SYNC):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 @pytest.fixture
@@ -70,9 +91,7 @@ class Beside:
     def __init__(self, mirrored: Mirrored, every_s: float = 0.2) -> None:
         self.said: list[str] = []
         self.counters = Counters()
-        self.proof = BackgroundVerification(
-            mirrored.link, RATE, self.counters, self.said.append, threading.Lock(), interval_s=every_s
-        )
+        self.proof = BackgroundVerification(mirrored.link, RATE, self.counters, self.said.append, interval_s=every_s)
 
 
 def test_what_is_new_is_proved_while_copying_goes_on(mirrored: Mirrored) -> None:
@@ -102,10 +121,10 @@ def test_settings_follow_while_copying_goes_on_and_a_run_that_holds_the_mirror_i
     mirrored: Mirrored,
 ) -> None:
     said, counters = list[str](), Counters()
-    with BackgroundSync(mirrored.link, counters, said.append, threading.Lock(), interval_s=0.2):
+    with BackgroundSync(mirrored.link, counters, said.append, interval_s=0.2):
         set_segment_ms(mirrored, 7_200_001)
         wait_until(lambda: segment_ms(mirrored) == "7200001", timeout_s=TIMEOUT_S, why="a setting did not follow")
-    sync = BackgroundSync(mirrored.link, counters, said.append, threading.Lock())
+    sync = BackgroundSync(mirrored.link, counters, said.append)
     run = begin(mirrored.failover, RunMode.PLANNED)
     with pytest.raises(HeldByRun):
         sync.work_once()
@@ -114,12 +133,55 @@ def test_settings_follow_while_copying_goes_on_and_a_run_that_holds_the_mirror_i
     assert counters.snapshot().retries.get(RetriedWork.SYNC, 0) == 0
 
 
+def test_the_data_planes_sync_waits_for_the_end_of_another_one_however_long_that_takes(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(run_heartbeat, "RUN_HEARTBEAT_S", 0.2)
+    monkeypatch.setattr(run_heartbeat, "CONDUCTOR_TIMEOUT_S", 3.0)
+    began_s = time.monotonic()
+    with BackgroundSync(mirrored.link, Counters(), list[str]().append, interval_s=0.2):
+        with take_control(mirrored.link, MirrorCommand.SYNC) as writer:
+            set_segment_ms(mirrored, 7_200_002)
+            wait_until(
+                lambda: "sync waits for the end of sync" in caplog.text or segment_ms(mirrored) == "7200002",
+                timeout_s=TIMEOUT_S,
+                why="the data plane has tried to sync",
+            )
+            wait_until(lambda: time.monotonic() - began_s > 6.0, timeout_s=TIMEOUT_S, why="the first heartbeat is old")
+            writer.put(writer.state.mirrors[mirrored.name])
+            assert segment_ms(mirrored) != "7200002"
+        wait_until(lambda: segment_ms(mirrored) == "7200002", timeout_s=TIMEOUT_S, why="its turn did not come")
+
+
+def test_a_sync_that_is_ended_by_another_command_waits_for_no_process_that_was_killed_and_is_done(
+    mirrored: Mirrored, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED_IN_ITS_SYNC, str(mirrored.config.path), mirrored.name], check=False
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert (mirrored.name, CONDUCTOR_STEP, "RunHeartbeat") in mirrored.state.checkpoints, "nobody has released it"
+    set_segment_ms(mirrored, 7_200_003)
+    run_sync(mirrored.link)
+    assert segment_ms(mirrored) == "7200003"
+    assert "waits for" not in caplog.text
+
+    with take_control(mirrored.link, MirrorCommand.SYNC) as writer:
+        throttle_mirror(mirrored.link, 1_000_000)
+        with pytest.raises(LostOwnership):
+            writer.put(writer.state.mirrors[mirrored.name])
+    run_sync(mirrored.link)
+    assert "waits for" not in caplog.text
+
+
 def test_what_a_sync_leaves_to_a_person_is_said_once(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
     row = SimpleNamespace(part="acls", subject="User:a 12", reason="denied")
     rows = [row]
     monkeypatch.setattr(background_work, "run_sync", lambda link: SimpleNamespace(refused=tuple(rows)))
     said = list[str]()
-    sync = BackgroundSync(mirrored.link, Counters(), said.append, threading.Lock())
+    sync = BackgroundSync(mirrored.link, Counters(), said.append)
     for _ in range(3):
         sync.work_once()
     assert said == ["sync: a person must decide about 1 difference:\n  - acls User:a 12: denied"]
