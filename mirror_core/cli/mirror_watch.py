@@ -170,7 +170,7 @@ class ChangePrinter:
         self._last: FenceDecision | None = None
 
     def __call__(self, decision: FenceDecision) -> None:
-        if decision != self._last:
+        if not decision.is_same_trouble(self._last):
             _print_decision(decision)
             for alarm in decision.alarms:
                 print_line(f"alarm: {alarm}", err=True)

@@ -105,7 +105,7 @@ class CommandContext:
     """The cluster that was failed away from and closed by its `fence_command`, which no broker shows."""
     conductor: ConductorStatus = UNKNOWN_CONDUCTOR
     turn_holder: RunHeartbeat | None = None
-    """Of a command at work that takes turns."""
+    """Heartbeat of a command at work that takes turns."""
 
 
 def explain_refusals(command: MirrorCommand, context: CommandContext) -> Iterator[Finding]:

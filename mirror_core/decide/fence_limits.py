@@ -60,13 +60,6 @@ def warn_foreign_authorizers(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     yield from warn_foreign_destination(mirror.destination, snapshot.destination_authorizer)
 
 
-def format_fence_request(cluster: ClusterName) -> str:
-    return (
-        f"cluster {cluster} answers, and Mirrorbook cannot close it to applications, which have moved: close it by its "
-        "own means, and give it fence_command and unfence_command in mirrorbook.yaml, so that this is seen to"
-    )
-
-
 def find_stray_denials(
     mirror: Mirror,
     cluster: ClusterName,

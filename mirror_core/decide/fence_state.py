@@ -20,10 +20,10 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from mirror_core.decide import fence_limits, steps
+from mirror_core.decide import steps
 from mirror_core.decide.mirror_snapshot import UnseenCluster, join_limited
 from mirror_core.model.config_sections import AuthorizerKind, WriteBarrier
-from mirror_core.model.findings import Finding
+from mirror_core.model.findings import Finding, identify_trouble
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus
 from mirror_core.model.names import (
     NO_OFFSETS,
@@ -150,7 +150,8 @@ class FenceDecision:
     action: FenceNextAction = FenceNextAction.NOTHING
     pending_fence: PendingFence | None = None
     lines: tuple[str, ...] = ()
-    alarms: tuple[str, ...] = ()
+    standing_alarms: tuple[Finding, ...] = ()
+    """Each check finds them until their cause is gone."""
     one_time_alarms: tuple[str, ...] = ()
     """Alarms that no later check would find: recorded as reported by `mark_reported`."""
     late_ranges: LateRanges = field(default_factory=dict)
@@ -158,6 +159,17 @@ class FenceDecision:
     is_silent: bool = False
     is_held_by_run: bool = False
     is_exposed: bool = False
+
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.one_time_alarms, *map(str, self.standing_alarms))))
+
+    def is_same_trouble(self, other: FenceDecision | None) -> bool:
+        """Whether a person who was told of the other one need not be told of this one. Offsets may differ."""
+        return other is not None and self._list_identities() == other._list_identities()
+
+    def _list_identities(self) -> tuple[object, ...]:
+        return self.state, self.lines, self.one_time_alarms, [*map(identify_trouble, self.standing_alarms)]
 
 
 def has_failed_over(pending_fence: PendingFence | None) -> bool:
@@ -254,9 +266,8 @@ def decide_fence(
     )
     if isinstance(observation, UnseenCluster) or state is not FenceState.PENDING:
         return decision
-    return replace(
-        decision, alarms=(*map(str, warn_pending_fence(pending_fence, (run.id,))), *decision.alarms), is_exposed=True
-    )
+    warnings = warn_pending_fence(pending_fence, (run.id,))
+    return replace(decision, standing_alarms=(*warnings, *decision.standing_alarms), is_exposed=True)
 
 
 def warn_pending_fence(pending_fence: PendingFence | None, active_runs: Collection[str]) -> Iterator[Finding]:
@@ -277,15 +288,17 @@ def decide_source_returned(
     Nothing is done: the run may be aborted, and then the source accepts writes as before.
     """
     state = find_fence_state(pending_fence)
-    alarm = (
-        f"cluster {pending_fence.cluster} answers, and failover {run.id} has not promoted yet; what was not copied:"
-        f" {format_late_ranges(late_ranges, observation)}. `mirrorbook failover abort {pending_fence.mirror}` loses"
-        f" nothing; `mirrorbook failover resume {pending_fence.mirror}` says what it would leave behind"
+    alarm = Finding(
+        "source_returned_unpromoted",
+        pending_fence.cluster,
+        mirror=pending_fence.mirror,
+        run=run.id,
+        listed=format_late_ranges(late_ranges, observation),
     )
     return FenceDecision(
         state=state,
         lines=tuple(map(str, describe_fence(pending_fence))),
-        alarms=(alarm,) if late_ranges else (),
+        standing_alarms=(alarm,) if late_ranges else (),
         is_held_by_run=True,
         is_exposed=state is FenceState.PENDING,
     )
@@ -307,11 +320,7 @@ def _decide_with_unreported(
     pending_fence: PendingFence, state: FenceState, observation: FenceObservation | UnseenCluster
 ) -> FenceDecision:
     decision = _decide_by_observation(pending_fence, state, observation)
-    return replace(
-        decision,
-        alarms=(*pending_fence.unreported, *decision.alarms),
-        one_time_alarms=(*pending_fence.unreported, *decision.one_time_alarms),
-    )
+    return replace(decision, one_time_alarms=(*pending_fence.unreported, *decision.one_time_alarms))
 
 
 def _decide_by_observation(
@@ -388,30 +397,27 @@ def _decide_watched_only(pending_fence: PendingFence, observation: FenceObservat
     )
     if observation.authorizer is not AuthorizerKind.FOREIGN:
         return decision
-    return replace(
-        decision, alarms=(fence_limits.format_fence_request(pending_fence.cluster), *decision.alarms), is_exposed=True
-    )
+    request = Finding("manual_fence_needed", pending_fence.cluster)
+    return replace(decision, standing_alarms=(request, *decision.standing_alarms), is_exposed=True)
 
 
 def _decide_applied(pending_fence: PendingFence, observation: FenceObservation) -> FenceDecision:
     if observation.unfenced_brokers:
-        alarm = f"the fence was taken away and is put up again: {join_limited(observation.unfenced_brokers)}"
-        alarms = (alarm, *_list_alarms(pending_fence, observation))
+        alarm = Finding("fence_taken_away", pending_fence.cluster, listed=join_limited(observation.unfenced_brokers))
         return FenceDecision(
             state=FenceState.APPLIED,
             action=FenceNextAction.APPLY,
-            alarms=alarms,
-            one_time_alarms=(alarm,),
+            standing_alarms=(alarm, *_list_alarms(pending_fence, observation)),
+            one_time_alarms=(str(alarm),),
             written_ranges=observation.written_ranges,
         )
     if observation.barred is WriteBarrier.COMMAND and (observation.written_ranges or not pending_fence.by_command):
-        alarm = f"{pending_fence.cluster}: its fence_command is called again"
-        alarms = (alarm, *_list_alarms(pending_fence, observation))
+        alarm = Finding("fence_command_repeated", pending_fence.cluster)
         return FenceDecision(
             state=FenceState.APPLIED,
             action=FenceNextAction.APPLY,
-            alarms=alarms,
-            one_time_alarms=(alarm,),
+            standing_alarms=(alarm, *_list_alarms(pending_fence, observation)),
+            one_time_alarms=(str(alarm),),
             written_ranges=observation.written_ranges,
         )
     return _decide_recorded(
@@ -423,13 +429,12 @@ def _decide_applied(pending_fence: PendingFence, observation: FenceObservation) 
 
 def _decide_recorded(updated: PendingFence, previous: PendingFence, observation: FenceObservation) -> FenceDecision:
     action = FenceNextAction.NOTHING if updated == previous else FenceNextAction.RECORD
-    alarms = tuple(_list_alarms(updated, observation))
     return FenceDecision(
         state=find_fence_state(updated),
         action=action,
         pending_fence=updated,
         lines=tuple(map(str, describe_fence(updated))),
-        alarms=alarms,
+        standing_alarms=tuple(_list_alarms(updated, observation)),
         written_ranges=observation.written_ranges,
     )
 
@@ -448,12 +453,13 @@ def _find_writers(cluster: ClusterName, observation: FenceObservation) -> Findin
     return Finding("fence_bypassed", cluster, partitions=sorted(written_ranges)) if written_ranges else None
 
 
-def _list_alarms(pending_fence: PendingFence, observation: FenceObservation) -> Iterator[str]:
+def _list_alarms(pending_fence: PendingFence, observation: FenceObservation) -> Iterator[Finding]:
     if observation.written_ranges:
-        yield (
-            f"cluster {pending_fence.cluster} has taken {count_offsets(observation.written_ranges)} offset(s) that no"
-            f" fence stopped: {format_ranges(observation.written_ranges)}. Either a super user, or a cluster without a"
-            " fence: stop that writer"
+        yield Finding(
+            "writes_not_stopped",
+            pending_fence.cluster,
+            offsets=count_offsets(observation.written_ranges),
+            listed=format_ranges(observation.written_ranges),
         )
 
 

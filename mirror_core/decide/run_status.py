@@ -23,11 +23,11 @@ from mirror_core.decide.run_result import format_health, read_health
 from mirror_core.decide.steps import RUN_STEPS, WriteLocation, find_no_return_step, list_step_names
 from mirror_core.model.errors import Indeterminate
 from mirror_core.model.figures import FigureKey, list_values
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus
 from mirror_core.model.names import MirrorName, format_reverse_name, get_base_name
 from mirror_core.model.pending_fence import PendingFence
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState, find_last_begun
-from mirror_core.model.text import format_time
 from mirror_core.model.timing import CONDUCTOR_TIMEOUT_S
 
 
@@ -370,23 +370,21 @@ def is_conducted(conductor: ConductorStatus) -> bool | None:
     return conductor.state not in _NOT_CONDUCTED or ((conductor.age_s or 0.0) < patience_s and not conductor.has_ended)
 
 
-def format_stalled_alarms(
-    mirror: Mirror, run: Run, progress: RunProgress, conductor: ConductorStatus
-) -> tuple[str, ...]:
-    """Alarms for people on call; empty: all is well. A drill's topics have no applications."""
+def find_stalled_run(mirror: Mirror, run: Run, progress: RunProgress, conductor: ConductorStatus) -> Finding | None:
+    """An alarm for people on call. A drill has no applications."""
     if progress.writes is not WriteLocation.NOWHERE or is_conducted(conductor) is not False or is_drill_mirror(mirror):
-        return ()
-    kind, name = run.plan.kind, run.plan.mirror
-    clock = " by this machine's clock" if conductor.state is ConductorState.SILENT and not conductor.has_ended else ""
-    last_seen = f"{conductor.by} did last, seen {format_time(conductor.last_seen_ms or 0)}"
-    no_return_step = find_no_return_step(kind, run.plan.mode)
-    return (
-        (
-            f"{kind} {run.id} stands still {f'at {progress.step}' if progress.step else 'before its first step'} since"
-            f" {format_time(progress.since_ms)}: applications can write nowhere, and nobody conducts it{clock}"
-            f" ({last_seen}). `mirrorbook {kind} resume {name}` goes on with it; `mirrorbook {kind} abort {name}` gives"
-            f" it up, before {no_return_step}"
-        ),
+        return None
+    return Finding(
+        "run_stalled",
+        run.id,
+        run_kind=run.plan.kind,
+        mirror=run.plan.mirror,
+        step=progress.step,
+        since_ms=progress.since_ms,
+        last_conductor=conductor.by,
+        last_seen_ms=conductor.last_seen_ms or 0,
+        by_local_clock=conductor.state is ConductorState.SILENT and not conductor.has_ended,
+        no_return_step=find_no_return_step(run.plan.kind, run.plan.mode),
     )
 
 

@@ -42,7 +42,7 @@ from mirror_core.decide.mirror_change import (
     list_topics_by_access,
 )
 from mirror_core.decide.mirror_snapshot import join_limited
-from mirror_core.decide.run_status import find_run_progress, format_stalled_alarms
+from mirror_core.decide.run_status import find_run_progress, find_stalled_run
 from mirror_core.decide.topic_settings import is_compacted
 from mirror_core.decide.verification import find_differences, format_differences, list_proof_figures, read_verified
 from mirror_core.kafka.client import ClusterClient
@@ -451,8 +451,8 @@ def _sum_lag(rows: Collection[PartitionDescription]) -> int | None:
 
 def _format_run(mirror: Mirror, run: Run, state: State, clock_ahead_ms: int | None) -> tuple[str, ...]:
     conductor = find_conductor_status(state, run, clock_ahead_ms)
-    alarms = format_stalled_alarms(mirror, run, find_run_progress(run, state.steps_of(run)), conductor)
-    return alarms or (f"{run.plan.kind} {run.id}",)
+    stalled = find_stalled_run(mirror, run, find_run_progress(run, state.steps_of(run)), conductor)
+    return (str(stalled) if stalled else f"{run.plan.kind} {run.id}",)
 
 
 def _make_waits_fact(lease: Lease | None, *, has_driver: bool, silent_source: str | None = None) -> _Fact:

@@ -32,7 +32,7 @@ from mirror_core.decide.fence_state import (
 from mirror_core.decide.mirror_snapshot import UnseenCluster
 from mirror_core.decide.run_status import RunProgress as At
 from mirror_core.decide.run_status import find_run_progress as step_of
-from mirror_core.decide.run_status import format_stalled_alarms, is_stalled
+from mirror_core.decide.run_status import find_stalled_run, is_stalled
 from mirror_core.kafka.acl_requests import AuthorizerOff
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.mirrors.control import ExtraChecks, take_control
@@ -109,7 +109,7 @@ def check_fence(link: MirrorLink) -> FenceDecision:
             action=FenceNextAction.NOTHING,
             pending_fence=None,
             lines=refusal.reasons,
-            alarms=(),
+            standing_alarms=(),
             one_time_alarms=(),
         )
 
@@ -133,8 +133,8 @@ def _observe_run_holder(link: MirrorLink, state: State) -> FenceDecision | None:
     progress = step_of(run, state.steps_of(run))
     decision = _observe_for_run(link, state, run, progress)
     conductor = observe_conductor(link.destination, state, run)
-    alarms = format_stalled_alarms(state.mirrors.get(link.mirror.name, link.mirror), run, progress, conductor)
-    return replace(decision, alarms=(*alarms, *decision.alarms))
+    stalled = find_stalled_run(state.mirrors.get(link.mirror.name, link.mirror), run, progress, conductor)
+    return replace(decision, standing_alarms=(stalled, *decision.standing_alarms)) if stalled else decision
 
 
 def _observe_for_run(link: MirrorLink, state: State, run: Run, progress: At) -> FenceDecision:
@@ -253,7 +253,7 @@ def _apply_decision(link: MirrorLink, writer: StateWriter) -> FenceDecision:
                 return decision
             return replace(
                 reapplied,
-                alarms=tuple(dict.fromkeys((*decision.alarms, *reapplied.alarms))),
+                standing_alarms=(*decision.standing_alarms, *reapplied.standing_alarms),
                 written_ranges=decision.written_ranges,
             )
         if decision.pending_fence is not None:
@@ -261,7 +261,10 @@ def _apply_decision(link: MirrorLink, writer: StateWriter) -> FenceDecision:
         return decision
     except CommandNotReconciled as error:  # the mirror is lost, and its new owner does not know
         return replace(
-            decide_fence(pending_fence, None, UnseenCluster(str(error))), alarms=(str(error),), is_silent=False
+            decide_fence(pending_fence, None, UnseenCluster(str(error))),
+            standing_alarms=(Finding("fence_attempt_failed", link.source.name, reason=error),),
+            one_time_alarms=(),
+            is_silent=False,
         )
     except LostOwnership:
         raise
@@ -280,8 +283,16 @@ def _to_failure(writer: StateWriter, pending_fence: PendingFence | None, error: 
     decision = decide_fence(pending_fence, None, UnseenCluster(str(error)))
     if error.retryable:
         return decision
-    alarms = (*decision.alarms, str(error))
-    return replace(decision, alarms=alarms, is_silent=False, is_exposed=decision.state is FenceState.PENDING)
+    return _add_problem(decision, pending_fence.cluster, error)
+
+
+def _add_problem(decision: FenceDecision, cluster: ClusterName, error: MirrorError) -> FenceDecision:
+    return replace(
+        decision,
+        standing_alarms=(*decision.standing_alarms, Finding("fence_attempt_failed", cluster, reason=error)),
+        is_silent=False,
+        is_exposed=decision.state is FenceState.PENDING,
+    )
 
 
 def _apply_fence(link: MirrorLink, writer: StateWriter, pending_fence: PendingFence) -> FenceDecision | None:
@@ -314,7 +325,6 @@ def _apply_fence(link: MirrorLink, writer: StateWriter, pending_fence: PendingFe
             action=FenceNextAction.APPLY,
             pending_fence=updated,
             lines=tuple(lines),
-            alarms=updated.unreported,
             one_time_alarms=updated.unreported,
         ),
         updated,
@@ -362,10 +372,7 @@ def _observe_and_decide(link: MirrorLink, state: State) -> FenceDecision:
     except MirrorError as error:
         decision = decide_fence(pending_fence, None, UnseenCluster(str(error)))
         if not error.retryable:
-            alarms = (*decision.alarms, str(error))
-            decision = replace(
-                decision, alarms=alarms, is_silent=False, is_exposed=decision.state is FenceState.PENDING
-            )
+            decision = _add_problem(decision, pending_fence.cluster, error)
     updated = decision.pending_fence or pending_fence
     if decision.pending_fence is not None and updated.applied_at_ms is not None:
         new_alarms = tuple(format_new_late_ranges(link, state, updated, pending_fence))
@@ -373,7 +380,6 @@ def _observe_and_decide(link: MirrorLink, state: State) -> FenceDecision:
         decision = replace(
             decision,
             pending_fence=updated,
-            alarms=(*decision.alarms, *new_alarms),
             one_time_alarms=(*decision.one_time_alarms, *new_alarms),
         )
     return add_late_ranges(decision, updated, statuses)

@@ -44,6 +44,7 @@ from mirror_core.kafka.transactions import list_open_transactions
 from mirror_core.model.acl import Acl, AclPurpose, Resource
 from mirror_core.model.config_sections import WriteBarrier
 from mirror_core.model.errors import MirrorError
+from mirror_core.model.findings import Finding
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition, PartitionOffsets
@@ -212,15 +213,15 @@ def observe_during_run(link: MirrorLink, state: State, run: Run, pending_fence: 
                 reapplied = reapply_fence(link, state, source, pending_fence)
     except MirrorError as error:
         decision = decide_fence(pending_fence, run, UnseenCluster(str(error)), during_run=True)
-        alarms = () if error.retryable else (str(error),)
+        alarms = () if error.retryable else (Finding("fence_attempt_failed", pending_fence.cluster, reason=error),)
         if source_answered and decision.state is FenceState.PENDING:
             return replace(
                 decision,
-                alarms=(*map(str, warn_pending_fence(pending_fence, (run.id,))), *alarms),
+                standing_alarms=(*warn_pending_fence(pending_fence, (run.id,)), *alarms),
                 is_silent=False,
                 is_exposed=True,
             )
-        return replace(decision, alarms=alarms, is_silent=decision.is_silent and error.retryable)
+        return replace(decision, standing_alarms=alarms, is_silent=decision.is_silent and error.retryable)
     decision = decide_fence(pending_fence, run, observation, during_run=True)
     if not reapplied:
         return decision

@@ -132,7 +132,7 @@ def hold_turn(writer: StateWriter, command: str) -> Iterator[None]:
 
 
 def end_turn(writer: StateWriter) -> None:
-    """Of the command that the writer has fenced: nobody needs to wait for it."""
+    """Lets others take the turn of the command that the writer has fenced."""
     held = writer.state.checkpoints.get((writer.id.mirror, CONDUCTOR_STEP, RunHeartbeat.__name__))
     if held is not None:
         writer.put(Tombstone(held))
@@ -213,7 +213,7 @@ def find_conductor_status(
 
 
 def find_turn_holder(state: State, mirror: MirrorName, clock_ahead_ms: int | None) -> RunHeartbeat | None:
-    """Of a command that takes turns and is at work; None: none, or it has ended or fallen silent."""
+    """Heartbeat of a command at work that takes turns; None if there is none, or it has fallen silent."""
     heartbeat = _find_dated_heartbeat(state, mirror, clock_ahead_ms)
     if heartbeat is None or heartbeat.released or _has_process_ended(heartbeat):
         return None

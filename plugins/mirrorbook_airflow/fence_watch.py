@@ -18,6 +18,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from mirror_core.decide.fence_state import FenceDecision
 from mirror_core.model.errors import LostOwnership, MirrorError, format_error_location
+from mirror_core.model.findings import Finding, identify_trouble
 from mirror_core.model.text import escape_invisible
 from mirror_core.model.timing import SteadyClock
 from mirrorbook_airflow.errors import airflow_errors
@@ -44,7 +45,7 @@ _THREADS: Final = TriggerThreads("fences", 8)
 """A silent cluster occupies one thread; further clusters wait for a free one."""
 WATCHER_NAME: Final = "DAG mirror_watch"
 KNOWN_ALARMS_KEY: Final = "known_alarms"
-"""In a run's configuration, and in the XCom of a watch that raised alarms: alarms that were raised in this hour."""
+"""In a run's configuration, and in the XCom of a watch that raised alarms: identities of alarms raised in this hour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ class FenceProbeResult:
     """One probe of all mirrors. Names are mirror names."""
 
     lines: list[str] = field(default_factory=list)
-    alarms: list[str] = field(default_factory=list)
+    alarms: dict[str, str] = field(default_factory=dict)
+    """Text by identity, which stays the same while figures in the text change."""
     repeated_alarms: dict[str, list[str]] = field(default_factory=dict)
     """By mirror. Each is raised again until it is recorded as reported."""
     silent: list[list[str]] = field(default_factory=list)
@@ -83,17 +85,18 @@ def probe_watched(mirrors: Sequence[str]) -> FenceProbeResult:
     )
 
 
-def _format_outcomes(outcomes: Mapping[MirrorName, ProbeOutcome]) -> tuple[list[str], list[str]]:
-    """(lines, alarms)"""
-    lines, alarms = list[str](), list[str]()
+def _format_outcomes(outcomes: Mapping[MirrorName, ProbeOutcome]) -> tuple[list[str], dict[str, str]]:
+    """(lines, text of alarms by identity)"""
+    lines, alarms = list[str](), dict[str, str]()
     for name, outcome in outcomes.items():
         if isinstance(outcome, LostOwnership):
             lines.append(f"{name}: {outcome}: the next probe finds out")
         elif isinstance(outcome, FenceDecision):
             lines += [f"{name}: {line}" for line in outcome.lines]
-            alarms += [f"mirror {name}: {alarm}" for alarm in outcome.alarms]
+            alarms |= {f"{name} {alarm}": f"mirror {name}: {alarm}" for alarm in outcome.one_time_alarms}
+            alarms |= {_format_identity(alarm, name): f"mirror {name}: {alarm}" for alarm in outcome.standing_alarms}
         else:
-            alarms.append(f"mirror {name}: {outcome}")
+            alarms[_format_identity(outcome, name)] = f"mirror {name}: {outcome}"
     return lines, alarms
 
 
@@ -121,7 +124,7 @@ class FenceTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         clock = SteadyClock()
         end_s = clock() + (SINGLE_PROBE_TIMEOUT_S if self.until_s is None else self.until_s - time.time())
-        has_looked, defects = False, list[str]()
+        has_looked, defects = False, dict[str, str]()
         while True:
             is_unseen = False
             try:
@@ -129,12 +132,18 @@ class FenceTrigger(BaseTrigger):
                 has_looked = True
             except MirrorError as error:
                 is_unseen, problem = error.retryable, f"{type(error).__name__}: {error}"
-                found = FenceProbeResult(lines=[problem]) if is_unseen else FenceProbeResult(alarms=[problem])
+                found = (
+                    FenceProbeResult([problem])
+                    if is_unseen
+                    else FenceProbeResult(alarms={_format_identity(error): problem})
+                )
             except Exception as error:  # noqa: BLE001 - whatever this is, an old source may return in the hour
-                found = FenceProbeResult(alarms=[_format_defect(error)])
+                found = FenceProbeResult(alarms=_describe_defect(error))
             rest_s = min(PROBE_INTERVAL_S, end_s - clock())
-            alarms = [*found.alarms, *defects, *(found.lines if rest_s <= 0 and not has_looked else ())]
-            new_alarms = [alarm for alarm in alarms if alarm not in self.known_alarms]
+            alarms = found.alarms | defects
+            if rest_s <= 0 and not has_looked:
+                alarms |= {line: line for line in found.lines}
+            new_alarms = {identity: text for identity, text in alarms.items() if identity not in self.known_alarms}
             is_done = self.until_s is None and not (is_unseen or found.silent)
             if new_alarms or rest_s <= 0 or is_done:
                 event = {"lines": found.lines, "alarms": new_alarms, "repeated_alarms": found.repeated_alarms}
@@ -144,11 +153,16 @@ class FenceTrigger(BaseTrigger):
             done = await asyncio.gather(*waits or [asyncio.sleep(rest_s)], return_exceptions=True)
             # Of a MirrorError the next look tells, if it lasts.
             errors = [one for one in done if isinstance(one, Exception) and not isinstance(one, MirrorError)]
-            defects = [_format_defect(error) for error in errors]
+            defects = {identity: text for error in errors for identity, text in _describe_defect(error).items()}
 
 
-def _format_defect(error: Exception) -> str:
-    return f"a defect of Mirrorbook: {format_error_location(error)}"
+def _format_identity(trouble: Finding | MirrorError, mirror: str = "") -> str:
+    return " ".join((mirror, *identify_trouble(trouble)))
+
+
+def _describe_defect(error: Exception) -> dict[str, str]:
+    location = format_error_location(error)
+    return {location: f"a defect of Mirrorbook: {location}"}
 
 
 class WatchFences(BaseOperator):
@@ -175,7 +189,7 @@ class WatchFences(BaseOperator):
         if event["alarms"]:
             known = (context["dag_run"].conf or {}).get(KNOWN_ALARMS_KEY) or []
             context["ti"].xcom_push(key=KNOWN_ALARMS_KEY, value=[*dict.fromkeys([*known, *event["alarms"]])])
-        _raise_alarms(event["alarms"])
+        _raise_alarms([*dict.fromkeys(event["alarms"].values())])
 
     def _record_reported_alarms(self, repeated_alarms: Mapping[MirrorName, Sequence[str]]) -> None:
         """Called before the task fails. If the task is killed first, the next probe raises the alarms again."""

@@ -85,7 +85,7 @@ def test_a_dead_source_is_left_without_any_acl_and_closed_by_its_command_when_it
     assert check_fence(mirrored.link).action is FenceNextAction.NOTHING
     produce(apart.east, topic, 2)  # as a super user, whom no command stops
     again = check_fence(mirrored.link)
-    assert any("2 offset(s) that no fence stopped" in alarm for alarm in again.alarms)
+    assert any("2 offsets that no fence stopped" in alarm for alarm in again.alarms)
     assert called(apart, "east") == ["fence", "fence"]
 
 

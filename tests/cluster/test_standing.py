@@ -168,7 +168,7 @@ def test_denials_that_somebody_took_away_are_put_up_again(pair: Pair, tmp_path: 
 def test_a_super_user_that_writes_behind_the_fence_is_reported(pair: Pair, tmp_path: Path) -> None:
     topic = app_topic(pair)
     mirrored, partition = stands(pair, tmp_path, topic), Partition(topic, 0)
-    assert check_fence(mirrored.link) == replace(check_fence(mirrored.link), alarms=())
+    assert check_fence(mirrored.link) == replace(check_fence(mirrored.link), standing_alarms=(), one_time_alarms=())
     end = debt_of(mirrored).log_ends.to_mapping()[partition]
     produce(pair.east, topic, 3, user="admin")
 
@@ -242,7 +242,7 @@ def test_a_failback_that_holds_the_mirror_is_not_disturbed(pair: Pair, tmp_path:
         found = check_fence(mirrored.link)
         assert found.action is FenceNextAction.NOTHING
         (alarm,) = found.alarms
-        assert "east has taken 3 offset(s) that no fence stopped" in alarm
+        assert "east has taken 3 offsets that no fence stopped" in alarm
         assert found.is_held_by_run
         conductor.put(conductor.state.pending_fences[mirrored.name])  # LostOwnership, had it been taken over
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mirror_core.decide.run_status import find_run_progress, format_stalled_alarms
+from mirror_core.decide.run_status import find_run_progress, find_stalled_run
 from mirror_core.mirrors.describe import ClockState, PartitionDescription
 from mirror_core.mirrors.mirror_facts import FACT_LABELS, FactKey
 from mirror_core.model.mirror import DesiredState, Mirror, is_lease_fresh
@@ -172,7 +172,9 @@ def _list_unattended_alarms(cluster: ClusterSnapshot, mirror: Mirror, now_ms: in
     run = cluster.state.active_run(mirror.name)
     if run is not None:
         progress = find_run_progress(run, cluster.state.steps_of(run))
-        yield from format_stalled_alarms(mirror, run, progress, cluster.find_conductor_status(run, now_ms))
+        stalled = find_stalled_run(mirror, run, progress, cluster.find_conductor_status(run, now_ms))
+        if stalled is not None:
+            yield str(stalled)
     if not (cluster.unreachable_reason or compute_age(cluster.at_ms, now_ms).stale):
         yield from map(str, find_watcher_status(cluster.state, mirror.name, cluster.clock_ahead_ms, now_ms).alarms)
 

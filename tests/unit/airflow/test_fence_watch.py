@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,12 @@ from mirrorbook_airflow.fence_watch import (
     WatchFences,
 )
 
+from mirror_core.decide.fence_state import decide_fence
+from mirror_core.mirrors import fence_watcher
 from mirror_core.model.errors import BadRequest, Unreachable
+from mirror_core.model.names import Offset
+from tests.support.cluster_names import LINK
+from tests.support.fence_states import STANDS, WELL, P
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SILENT = [["orders", "bills"], ["clicks"]]
@@ -63,12 +69,35 @@ def test_each_silent_cluster_is_waited_for_and_a_look_follows(
 
 def test_an_alarm_fires_at_once_and_only_if_it_is_new(looks: list[FenceProbeResult | Exception]) -> None:
     repeated = {"orders": ["b"]}
-    new = FenceProbeResult(alarms=["a", "b"], repeated_alarms=repeated)
-    looks += [new, Unreachable("west is away"), FenceProbeResult(alarms=["a"])]
+    new = FenceProbeResult(alarms={"a": "an alarm", "b": "a new one"}, repeated_alarms=repeated)
+    looks += [new, Unreachable("west is away"), FenceProbeResult(alarms={"a": "an alarm"})]
     event = fire(FenceTrigger([], ["a"], time.time() + 60))
-    assert (event["alarms"], event["repeated_alarms"]) == (["b"], repeated)
-    looks.append(FenceProbeResult(alarms=["a"]))
-    assert fire(FenceTrigger([], ["a"], time.time() - 7200))["alarms"] == [], "a triggerer that was away"
+    assert (event["alarms"], event["repeated_alarms"]) == ({"b": "a new one"}, repeated)
+    looks.append(FenceProbeResult(alarms={"a": "an alarm"}))
+    assert fire(FenceTrigger([], ["a"], time.time() - 7200))["alarms"] == {}, "a triggerer that was away"
+
+
+def test_an_alarm_whose_offsets_grow_is_raised_once_and_another_one_of_its_cluster_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written = [{P: (Offset(100), Offset(end))} for end in (103, 150, 900)]
+    growing = [decide_fence(STANDS, None, replace(WELL, written_ranges=ranges)) for ranges in written]
+    taken_away = decide_fence(STANDS, None, replace(WELL, unfenced_brokers=("broker 1",), written_ranges=written[-1]))
+    decisions = [*growing, taken_away]
+    monkeypatch.setattr(fence_watch, "list_watched_links", lambda mirrors: [LINK])
+    monkeypatch.setattr(fence_watcher, "probe_each", lambda links: {LINK.mirror.name: decisions.pop(0)})
+    for name in ("record_watched", "record_reported_alarms"):
+        monkeypatch.setattr(fence_watcher, name, lambda *recorded: None)
+    monkeypatch.setattr(fence_watch, "PROBE_INTERVAL_S", 0.01)
+    context = context_of("scheduled")
+    with pytest.raises(AirflowFailException, match="taken 3 offset"):
+        WatchFences(task_id="watch").finish(context, fire(FenceTrigger([], [], time.time() + 60)))
+    known = context["ti"].pushed[KNOWN_ALARMS_KEY]
+    with pytest.raises(
+        AirflowFailException, match=r"^mirror \w+: the fence was taken away and is put up again: broker 1$"
+    ):
+        WatchFences(task_id="watch").finish(context, fire(FenceTrigger([], known, time.time() + 60)))
+    assert not decisions, "no run was red in between"
 
 
 @pytest.mark.parametrize("error", [BadRequest("no such connection"), KeyError("conn")], ids=["mistake", "defect"])
@@ -76,22 +105,23 @@ def test_an_error_is_red_and_the_watch_goes_on(looks: list[FenceProbeResult | Ex
     """The next scheduled run is due in an hour at most: an old source may return long before."""
     looks.append(error)
     context, event = context_of("scheduled"), fire(FenceTrigger([], [], time.time() + 60))
-    with pytest.raises(AirflowFailException, match=str(event["alarms"][0])[:20]):
+    with pytest.raises(AirflowFailException, match=r"no such connection|defect of Mirrorbook"):
         WatchFences(task_id="watch").finish(context, event)
     known = context["ti"].pushed[KNOWN_ALARMS_KEY]
-    looks += [FenceProbeResult(alarms=["a source has written"]), error]
-    assert fire(FenceTrigger([], known, time.time() + 60))["alarms"] == ["a source has written"]
+    looks += [FenceProbeResult(alarms={"a": "a source has written"}), error]
+    assert fire(FenceTrigger([], known, time.time() + 60))["alarms"] == {"a": "a source has written"}
 
 
 def test_a_run_that_could_not_look_at_all_is_red(
     looks: list[FenceProbeResult | Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks += [FenceProbeResult(), Unreachable("west is away")]
-    assert fire(FenceTrigger([], [], None))["alarms"] == [], "the second look came through"
+    assert fire(FenceTrigger([], [], None))["alarms"] == {}, "the second look came through"
     monkeypatch.setattr(fence_watch, "SINGLE_PROBE_TIMEOUT_S", 0.0)
     for until_s in (None, time.time()):
         looks.append(Unreachable("west is away"))
-        assert "west is away" in fire(FenceTrigger([], [], until_s))["alarms"][0]
+        [alarm] = fire(FenceTrigger([], [], until_s))["alarms"].values()
+        assert "west is away" in alarm
 
 
 def test_a_defect_while_a_silent_source_is_waited_for_is_an_alarm(
@@ -102,7 +132,7 @@ def test_a_defect_while_a_silent_source_is_waited_for_is_an_alarm(
 
     monkeypatch.setattr(fence_watch, "_fence_at_first_answer", fail)
     looks += [FenceProbeResult(), FenceProbeResult(silent=SILENT)]
-    [alarm] = fire(FenceTrigger([], [], time.time() + 60))["alarms"]
+    [alarm] = fire(FenceTrigger([], [], time.time() + 60))["alarms"].values()
     assert "KeyError" in alarm
 
 
@@ -156,8 +186,8 @@ def test_a_run_that_a_person_asked_for_looks_once(
 
 def test_an_alarm_is_red_and_the_next_run_knows_it() -> None:
     context = context_of("scheduled")
-    event = {"lines": [], "alarms": ["a"], "repeated_alarms": {}}
-    with pytest.raises(AirflowFailException, match="a"):
+    event = {"lines": [], "alarms": {"a": "an alarm"}, "repeated_alarms": {}}
+    with pytest.raises(AirflowFailException, match="an alarm"):
         WatchFences(task_id="watch").finish(context, event)
     assert context["ti"].pushed == {KNOWN_ALARMS_KEY: ["a"]}
     for context in (context_of("scheduled"), context_of("manual", known=["a"])):

@@ -190,7 +190,7 @@ def test_who_writes_all_the_same_is_told_at_every_look_and_recorded_once() -> No
     assert first.pending_fence == replace(STANDS, trouble=Finding("fence_bypassed", "east", partitions=[P]))
     again = decide_fence(first.pending_fence, None, replace(seen, written_ranges={P: (Offset(100), Offset(900))}))
     assert again.action is FenceNextAction.NOTHING
-    assert "800 offset(s) that no fence stopped: t-0 [100, 900)" in again.alarms[0]
+    assert "800 offsets that no fence stopped: t-0 [100, 900)" in again.alarms[0]
 
 
 def test_a_cluster_that_cannot_be_fenced_is_said_to_be_so_and_pages_when_it_is_written() -> None:
@@ -220,7 +220,7 @@ def test_people_are_called_to_close_a_cluster_that_nothing_of_ours_can_close() -
 def test_what_is_written_in_spite_of_its_command_calls_people_and_it_is_closed_again() -> None:
     found = decide_fence(BY_COMMAND, None, replace(CLOSABLE, written_ranges=WRITTEN))
     assert "fence_command is called again" in found.alarms[0]
-    assert "3 offset(s) that no fence stopped" in found.alarms[1]
+    assert "3 offsets that no fence stopped" in found.alarms[1]
     assert found.written_ranges == WRITTEN
     again = mark_applied(BY_COMMAND, {P: Offset(103)}, 9_000, by_command=True)
     assert again == replace(BY_COMMAND, log_ends=PartitionOffsets.from_mapping({P: Offset(103)}))

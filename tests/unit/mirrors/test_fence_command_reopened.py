@@ -278,7 +278,7 @@ def test_what_a_watcher_could_not_put_right_calls_people(link: MirrorLink, monke
     monkeypatch.setattr(watcher, "_observe_and_decide", lambda *asked: SimpleNamespace(action=FenceNextAction.LIFT))
     monkeypatch.setattr(watcher, "_lift_fence", fails)
     found = watcher._apply_decision(link, cast("Any", journal.log))
-    assert found.alarms == ("see to it by its own means",)
+    assert found.alarms == (str(Finding("fence_attempt_failed", "east", reason="see to it by its own means")),)
     assert (found.state, found.is_silent) == (FenceState.LIFTING, False)
     assert log_of(journal).state.pending_fences[MIRROR.name] == OWED
 
