@@ -63,8 +63,8 @@ StrategyOption = Annotated[
     typer.Option(
         "--strategy",
         metavar="[TOPIC=]STRATEGY",
-        help="What may be done with topics that have a divergent tail, all of them or one: none, recreate, offline, "
-        "replica. May be repeated. Default: recreate, where there is a tail.",
+        help="What may be done with topics that have a divergent tail, all of them or one: none, recreate, handover, "
+        "offline, replica. May be repeated. Default: what copies least over the link and needs nobody at a broker.",
     ),
 ]
 

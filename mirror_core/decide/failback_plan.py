@@ -26,12 +26,16 @@ from mirror_core.decide.truncation import (
     TRUNCATING_STRATEGIES,
     AllowedStrategies,
     LogExtent,
+    StrategyFacts,
+    StrategyObstacles,
     choose_strategies,
     estimate_costs,
     explain_objections,
     find_divergent_tails,
+    find_obstacles,
     find_truncation_point,
     find_wider_topics,
+    list_choice_figures,
 )
 from mirror_core.model.acl import Acl, Operation
 from mirror_core.model.config_sections import KAFKA_AUTHORIZER, AuthorizerConfig
@@ -64,6 +68,8 @@ class OldSource:
     replicas: Mapping[str, int] = field(default_factory=dict)
     broker_count: int | None = None
     compacted: frozenset[str] = frozenset()
+    tiered: frozenset[str] = frozenset()
+    """Like `compacted`, known for topics with a tail only."""
     demotion_problems: tuple[str, ...] = ()
     held_acls: frozenset[Acl] | None = None
     cluster_rights: frozenset[Operation] | None = None
@@ -107,7 +113,8 @@ class FailbackSnapshot:
 
 def decide_failback(snapshot: FailbackSnapshot) -> PlanDecision:
     """The plan, and the reasons why it may not run; none: it may."""
-    strategies = _choose_strategies(snapshot)
+    obstacles = _find_obstacles(snapshot)
+    strategies = _choose_strategies(snapshot, obstacles)
     return PlanDecision(
         Plan(
             kind=RunKind.FAILBACK,
@@ -123,16 +130,37 @@ def decide_failback(snapshot: FailbackSnapshot) -> PlanDecision:
                 ),
             ),
             unknown=tuple(_list_unknowns(snapshot)),
-            figures=dict(_list_figures(snapshot, strategies)),
+            figures=dict(_list_figures(snapshot, strategies, obstacles)),
             partitions=dict(_list_tail_figures(snapshot)),
             strategies=strategies,
             discarded=_count_discarded(snapshot),
         ),
-        tuple(_list_reasons(snapshot)),
+        tuple(_list_reasons(snapshot, strategies)),
     )
 
 
-def _choose_strategies(snapshot: FailbackSnapshot) -> dict[str, FailbackStrategy]:
+def _build_facts(snapshot: FailbackSnapshot, old_source: OldSource) -> StrategyFacts:
+    return StrategyFacts(
+        old_source=snapshot.mirror.source,
+        compacted=old_source.compacted,
+        tiered=old_source.tiered,
+        new_topics=_get_new_topics(snapshot),
+        broker_count=old_source.broker_count,
+        cluster_rights=old_source.cluster_rights,
+        topic_rights=old_source.topic_rights,
+    )
+
+
+def _find_obstacles(snapshot: FailbackSnapshot) -> StrategyObstacles:
+    if isinstance(snapshot.old_source, UnseenCluster):
+        return {}
+    old_source = snapshot.old_source
+    return find_obstacles(
+        snapshot.statuses, old_source.topics, _ClusterLogs(old_source), _build_facts(snapshot, old_source)
+    )
+
+
+def _choose_strategies(snapshot: FailbackSnapshot, obstacles: StrategyObstacles) -> dict[str, FailbackStrategy]:
     if isinstance(snapshot.old_source, UnseenCluster):
         return {}
     return choose_strategies(
@@ -141,6 +169,7 @@ def _choose_strategies(snapshot: FailbackSnapshot) -> dict[str, FailbackStrategy
         snapshot.old_source.log_ends,
         snapshot.allowed_strategies,
         _get_new_topics(snapshot),
+        obstacles,
     )
 
 
@@ -189,7 +218,7 @@ def _list_bound_facts(snapshot: FailbackSnapshot) -> Iterator[PlanFact]:
         yield PlanFact("fenced", str(snapshot.old_source.fenced))
 
 
-def _list_reasons(snapshot: FailbackSnapshot) -> Iterator[Finding]:
+def _list_reasons(snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackStrategy]) -> Iterator[Finding]:
     mirror = snapshot.mirror
     for run in snapshot.active_runs:
         yield Finding("run_under_way", mirror.name, run=run)
@@ -214,16 +243,11 @@ def _list_reasons(snapshot: FailbackSnapshot) -> Iterator[Finding]:
             old_source.topics,
             _ClusterLogs(old_source),
             snapshot.allowed_strategies,
-            mirror.source,
-            old_source.compacted,
-            _get_new_topics(snapshot),
-            old_source.broker_count,
+            _build_facts(snapshot, old_source),
         )
         yield from (
             Finding("failback_rights_lacking", mirror.source, rights=missing)
-            for missing in find_lacking_rights(
-                _choose_strategies(snapshot), old_source.cluster_rights, old_source.topic_rights
-            )
+            for missing in find_lacking_rights(strategies, old_source.cluster_rights, old_source.topic_rights)
         )
     yield from explain_lacking_rights(r for r in snapshot.lacking_rights if stops_run(r, RunMode.PLANNED))
     for name, recorded_id, cluster in (
@@ -378,7 +402,9 @@ def _list_unknowns(snapshot: FailbackSnapshot) -> Iterator[Finding]:
         yield Finding("new_primary_facts_unknown", snapshot.mirror.destination)
 
 
-def _list_figures(snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackStrategy]) -> FigureItems:
+def _list_figures(
+    snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackStrategy], obstacles: StrategyObstacles
+) -> FigureItems:
     if snapshot.owner:
         yield FigureKey.OWNER, snapshot.owner
     if fence := snapshot.pending_fence:
@@ -402,6 +428,7 @@ def _list_figures(snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackS
         if unmirrored:
             yield FigureKey.UNCOPIED_OFFSETS, sum(unmirrored.values())
             yield FigureKey.UNCOPIED_SIZES, dict(list(unmirrored.items())[:MAX_LISTED])
+    yield from list_choice_figures(strategies, snapshot.allowed_strategies, obstacles)
     if isinstance(snapshot.old_source, UnseenCluster) or isinstance(snapshot.new_primary, UnseenCluster):
         yield FigureKey.OFFSETS_TO_COPY, None
         return

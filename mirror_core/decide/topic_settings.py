@@ -98,6 +98,10 @@ def is_compacted(effective: Mapping[str, str]) -> bool:
     return "compact" in effective.get("cleanup.policy", "").replace(" ", "").split(",")
 
 
+def is_tiered(effective: Mapping[str, str]) -> bool:
+    return effective.get("remote.storage.enable") == "true"
+
+
 def build_mirroring_configs(
     source_effective: Mapping[str, str], replication_factor: int, *, is_cleaned: bool = False
 ) -> dict[str, str]:

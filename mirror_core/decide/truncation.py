@@ -9,23 +9,30 @@ transaction is not enough: others may be open there. So the walk remembers the l
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
 from mirror_core.decide.mirror_snapshot import ClusterTopic
+from mirror_core.model.acl import Operation
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.figures import FigureItems, FigureKey
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
 from mirror_core.model.run import FailbackStrategy
+from mirror_core.rights.required_acls import find_lacking_rights
 from mirror_core.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader
 
-TRUNCATING_STRATEGIES: Final = frozenset({FailbackStrategy.OFFLINE, FailbackStrategy.REPLICA})
+REPLICA_STRATEGIES: Final = (FailbackStrategy.HANDOVER, FailbackStrategy.REPLICA)
+TRUNCATING_STRATEGIES: Final = frozenset({FailbackStrategy.OFFLINE, *REPLICA_STRATEGIES})
 MAX_COSTED_TOPICS: Final = 20
-COSTED_STRATEGIES: Final = (FailbackStrategy.RECREATE, FailbackStrategy.OFFLINE, FailbackStrategy.REPLICA)
+COSTED_STRATEGIES: Final = (FailbackStrategy.RECREATE, *REPLICA_STRATEGIES, FailbackStrategy.OFFLINE)
+HANDS_FREE_STRATEGIES: Final = (FailbackStrategy.HANDOVER, FailbackStrategy.RECREATE)
+"""By bytes over the link, fewest first. The others need somebody at a broker."""
+MIN_KEPT_BYTES: Final = MappingProxyType({FailbackStrategy.HANDOVER: 14 << 20, FailbackStrategy.REPLICA: 33 << 20})
+"""Below the truncation point of each log with a tail: about what a parked replica may lack."""
 _NO_TOPICS: Final[Mapping[str, ClusterTopic]] = MappingProxyType({})
 
 
@@ -67,6 +74,23 @@ class LogExtent:
     start: Offset
     end: Offset
     size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyFacts:
+    """What decides whether a strategy is possible, besides the logs."""
+
+    old_source: str
+    compacted: Set[str] = frozenset()
+    tiered: Set[str] = frozenset()
+    new_topics: Mapping[str, ClusterTopic] = field(default_factory=dict)
+    broker_count: int | None = None
+    cluster_rights: Collection[Operation] | None = None
+    topic_rights: Mapping[str, Collection[Operation]] = field(default_factory=dict)
+
+
+StrategyObstacles = Mapping[tuple[str, FailbackStrategy], str]
+"""By topic and strategy: why it is impossible, or never chosen by itself. A code of `FigureKey.STRATEGY_OBSTACLES`."""
 
 
 def find_truncation_point(status: PartitionStatus) -> Offset:
@@ -129,7 +153,9 @@ def choose_strategies(
     log_ends: Mapping[Partition, Offset],
     allowed: AllowedStrategies,
     new_topics: Mapping[str, ClusterTopic] = _NO_TOPICS,
+    obstacles: StrategyObstacles | None = None,
 ) -> dict[str, FailbackStrategy]:
+    """`obstacles` None: not known, so no strategy that has any is chosen by itself."""
     divergent = {p.topic for p in find_divergent_tails(statuses, topics, log_ends)} | find_wider_topics(
         topics, new_topics
     ).keys()
@@ -139,13 +165,69 @@ def choose_strategies(
         if topic in recreated:
             strategies[topic] = FailbackStrategy.RECREATE
         elif topic in divergent:
-            allowed_strategy = allowed.for_topic(topic)
-            strategies[topic] = (
-                FailbackStrategy.RECREATE if allowed_strategy in (None, FailbackStrategy.NONE) else allowed_strategy
-            )
+            named = allowed.for_topic(topic)
+            strategies[topic] = _find_cheapest(topic, obstacles) if named in (None, FailbackStrategy.NONE) else named
         else:
             strategies[topic] = allowed.topics.get(topic, FailbackStrategy.NONE)
     return strategies
+
+
+def _find_cheapest(topic: str, obstacles: StrategyObstacles | None) -> FailbackStrategy:
+    if obstacles is None:
+        return FailbackStrategy.RECREATE
+    return next(strategy for strategy in HANDS_FREE_STRATEGIES if (topic, strategy) not in obstacles)
+
+
+def find_obstacles(
+    statuses: Mapping[Partition, PartitionStatus],
+    topics: Mapping[str, ClusterTopic],
+    logs: Mapping[Partition, LogExtent],
+    facts: StrategyFacts,
+) -> StrategyObstacles:
+    """For topics that need a strategy. Of several obstacles the first. `recreate` has none."""
+    tail_ranges = find_divergent_tails(statuses, topics, {p: log.end for p, log in logs.items()})
+    topics_to_change = {p.topic for p in tail_ranges} | find_wider_topics(topics, facts.new_topics).keys()
+    statuses_by_topic: dict[str, dict[Partition, PartitionStatus]] = {topic: {} for topic in topics_to_change}
+    logs_by_topic: dict[str, dict[Partition, LogExtent]] = {topic: {} for topic in topics_to_change}
+    for partition, status in statuses.items():
+        if partition.topic in topics_to_change:
+            statuses_by_topic[partition.topic][partition] = status
+    for partition, log in logs.items():
+        if partition.topic in topics_to_change:
+            logs_by_topic[partition.topic][partition] = log
+    obstacles = {}
+    for topic in sorted(topics_to_change):
+        topic_logs = logs_by_topic[topic]
+        kept_bytes = [_estimate_bytes_before(topic_logs[p], tail_ranges[p][0]) for p in topic_logs if p in tail_ranges]
+        for strategy in COSTED_STRATEGIES:
+            objections = explain_objections(
+                statuses_by_topic[topic],
+                {topic: topics[topic]},
+                topic_logs,
+                AllowedStrategies(topics={topic: strategy}),
+                facts,
+            )
+            code = next((finding.code for finding in objections), "") or _find_obstacle(
+                topic, strategy, kept_bytes, facts
+            )
+            if code:
+                obstacles[topic, strategy] = code
+    return obstacles
+
+
+def _find_obstacle(
+    topic: str, strategy: FailbackStrategy, kept_bytes: Collection[int | None], facts: StrategyFacts
+) -> str:
+    if strategy is FailbackStrategy.RECREATE:
+        return ""
+    if any(find_lacking_rights({topic: strategy}, facts.cluster_rights or (), facts.topic_rights)):
+        return "failback_rights_lacking"
+    wanted_bytes = MIN_KEPT_BYTES.get(strategy, 0)
+    if any(size is not None and size < wanted_bytes for size in kept_bytes):
+        return "log_too_short"
+    if strategy is FailbackStrategy.HANDOVER and None in kept_bytes:
+        return "log_size_unknown"
+    return ""
 
 
 def explain_objections(
@@ -153,18 +235,16 @@ def explain_objections(
     topics: Mapping[str, ClusterTopic],
     logs: Mapping[Partition, LogExtent],
     allowed: AllowedStrategies,
-    old_source: str,
-    compacted: Collection[str] = (),
-    new_topics: Mapping[str, ClusterTopic] = _NO_TOPICS,
-    broker_count: int | None = None,
+    facts: StrategyFacts,
 ) -> Iterator[Finding]:
+    old_source = facts.old_source
     unknown_topics = sorted(set(allowed.topics) - {p.topic for p in statuses})
     if unknown_topics:
         yield Finding("strategy_topics_unknown", old_source, topics=unknown_topics)
     ends = {p: log.end for p, log in logs.items()}
     recreated = {p.topic for p, s in statuses.items() if is_recreated(s, topics)}
     divergent = {p.topic for p in find_divergent_tails(statuses, topics, ends)} | recreated
-    wider_topics = find_wider_topics(topics, new_topics)
+    wider_topics = find_wider_topics(topics, facts.new_topics)
     yield from _explain_width_objections(wider_topics, allowed, old_source, recreated)
     unallowed = sorted(t for t in divergent if allowed.for_topic(t) is FailbackStrategy.NONE)
     if unallowed:
@@ -173,11 +253,12 @@ def explain_objections(
     if to_truncate & recreated:
         yield Finding("recreated_topics_not_truncatable", old_source, topics=sorted(to_truncate & recreated))
     yield from _explain_broker_objection(
-        [t for t in sorted(to_truncate) if allowed.for_topic(t) is FailbackStrategy.REPLICA], old_source, broker_count
+        [t for t in sorted(to_truncate) if allowed.for_topic(t) in REPLICA_STRATEGIES], old_source, facts.broker_count
     )
-    compacted_topics = sorted(to_truncate & set(compacted))
-    if compacted_topics:
+    if compacted_topics := sorted(to_truncate & facts.compacted):
         yield Finding("compacted_topics_not_truncatable", old_source, topics=compacted_topics)
+    if tiered_topics := sorted(to_truncate & facts.tiered):
+        yield Finding("tiered_topics_not_truncatable", old_source, topics=tiered_topics)
     late_starts = [
         p
         for p in sorted(logs)
@@ -200,7 +281,7 @@ def _explain_broker_objection(topics: Collection[str], old_source: str, broker_c
 
 def list_possible_strategies(broker_count: int | None) -> tuple[FailbackStrategy, ...]:
     """`broker_count` None: not known."""
-    return tuple(s for s in COSTED_STRATEGIES if broker_count != 1 or s is not FailbackStrategy.REPLICA)
+    return tuple(s for s in COSTED_STRATEGIES if broker_count != 1 or s not in REPLICA_STRATEGIES)
 
 
 def _explain_width_objections(
@@ -244,6 +325,7 @@ def estimate_costs(
             refilled_replicas = {
                 FailbackStrategy.RECREATE: 0,
                 FailbackStrategy.OFFLINE: replica_count - 1,
+                FailbackStrategy.HANDOVER: max(1, replica_count - 1),  # the old leader keeps its log
                 FailbackStrategy.REPLICA: replica_count,
             }[strategy]
             kept_bytes = old_sizes.get(topic) if refilled_replicas else 0
@@ -260,10 +342,38 @@ def estimate_costs(
         yield FigureKey.STRATEGY_RISKS, {strategy: strategy for strategy in list_possible_strategies(broker_count)}
 
 
+def list_choice_figures(
+    strategies: Mapping[str, FailbackStrategy], allowed: AllowedStrategies, obstacles: StrategyObstacles
+) -> FigureItems:
+    """Why each topic with a tail gets its strategy, and what stands against the others."""
+    divergent = [t for t, s in sorted(strategies.items()) if s is not FailbackStrategy.NONE][:MAX_COSTED_TOPICS]
+    if not divergent:
+        return
+    yield (
+        FigureKey.STRATEGY_REASONS,
+        {
+            topic: "named"
+            if allowed.for_topic(topic) is strategies[topic]
+            else "only"
+            if strategies[topic] is HANDS_FREE_STRATEGIES[-1]
+            else "cheapest"
+            for topic in divergent
+        },
+    )
+    listed = {f"{topic} by {s}": code for (topic, s), code in obstacles.items() if topic in divergent}
+    if listed:
+        yield FigureKey.STRATEGY_OBSTACLES, listed
+
+
 def _estimate_bytes_from(log: LogExtent, start: Offset) -> int | None:
     if log.size is None:
         return None
     return round(log.size * max(0, log.end - max(start, log.start)) / max(1, log.end - log.start))
+
+
+def _estimate_bytes_before(log: LogExtent, end: Offset) -> int | None:
+    beyond = _estimate_bytes_from(log, end)
+    return None if log.size is None or beyond is None else log.size - beyond
 
 
 def _sum_by_topic(sizes: Iterable[tuple[str, int | None]]) -> dict[str, int | None]:

@@ -22,6 +22,8 @@ from kio.schema.describe_configs.v1.request import DescribeConfigsRequest, Descr
 from kio.schema.describe_configs.v1.response import DescribeConfigsResponse
 from kio.schema.elect_leaders.v2.request import ElectLeadersRequest, TopicPartitions
 from kio.schema.elect_leaders.v2.response import ElectLeadersResponse
+from kio.schema.fetch.v12.request import FetchPartition, FetchRequest, FetchTopic
+from kio.schema.fetch.v12.response import FetchResponse
 from kio.schema.incremental_alter_configs.v0.request import (
     AlterableConfig,
     AlterConfigsResource,
@@ -31,7 +33,7 @@ from kio.schema.incremental_alter_configs.v0.response import IncrementalAlterCon
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.metadata.v12.response import MetadataResponse
 from kio.schema.types import BrokerId, TopicName
-from kio.static.primitive import i8, i32, i32Timedelta
+from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
@@ -40,7 +42,7 @@ from mirror_core.kafka.fan_out import call_brokers
 from mirror_core.kafka.topic_existence import describe_denied_error, find_existing_topics
 from mirror_core.kafka.topics import alter_configs, describe_configs
 from mirror_core.model.errors import RemoteFault, Unreachable
-from mirror_core.model.names import Partition
+from mirror_core.model.names import Offset, Partition
 
 _PAUSE_S: Final = 0.1
 _MAX_TOPICS_PER_REQUEST: Final = 500
@@ -168,13 +170,21 @@ _REASSIGN_ACTION: Final = "AlterPartitionReassignments (needs ALTER on the clust
 
 def elect_unclean_leaders(client: ClusterClient, partitions: Iterable[Partition]) -> None:
     """For offline partitions; loses what the replica lacks. Needs ALTER on the cluster."""
+    _elect_leaders(client, partitions, _UNCLEAN_ELECTION)
 
+
+def elect_preferred_leaders(client: ClusterClient, partitions: Iterable[Partition]) -> None:
+    """The first replica of each, which must be in sync. Needs ALTER on the cluster."""
+    _elect_leaders(client, partitions, _PREFERRED_ELECTION)
+
+
+def _elect_leaders(client: ClusterClient, partitions: Iterable[Partition], election_type: i8) -> None:
     def attempt(remaining: list[Partition]) -> dict[Partition, tuple[ErrorCode, str | None]]:
         topics: dict[str, list[i32]] = {}
         for partition in remaining:
             topics.setdefault(partition.topic, []).append(i32(partition.index))
         request = ElectLeadersRequest(
-            election_type=_UNCLEAN_ELECTION,
+            election_type=election_type,
             topic_partitions=tuple(TopicPartitions(topic=TopicName(t), partitions=tuple(i)) for t, i in topics.items()),
             timeout=i32Timedelta.parse(datetime.timedelta(seconds=client.timeout_s)),
         )
@@ -190,8 +200,52 @@ def elect_unclean_leaders(client: ClusterClient, partitions: Iterable[Partition]
     retry_per_key(client, _ELECT_ACTION, list(partitions), attempt, expected=(ErrorCode.election_not_needed,))
 
 
+_PREFERRED_ELECTION: Final = i8(0)
 _UNCLEAN_ELECTION: Final = i8(1)
 _ELECT_ACTION: Final = "ElectLeaders (needs ALTER on the cluster)"
+
+
+def claim_in_sync(client: ClusterClient, leader: int, follower: int, ends: Mapping[Partition, Offset]) -> None:
+    """Fetches at these log ends in the name of `follower`: the leader then adds it to the in-sync replicas.
+
+    Without a broker epoch, as followers before KIP-903 did. Needs CLUSTER_ACTION on the cluster.
+    """
+
+    def attempt(partitions: list[Partition]) -> dict[Partition, tuple[ErrorCode, str | None]]:
+        topics: dict[str, list[FetchPartition]] = {}
+        for partition in partitions:
+            row = FetchPartition(
+                partition=i32(partition.index),
+                fetch_offset=i64(ends[partition]),
+                log_start_offset=i64(0),
+                partition_max_bytes=i32(1),
+            )
+            topics.setdefault(partition.topic, []).append(row)
+        request = FetchRequest(
+            replica_id=BrokerId(follower),
+            max_wait=i32Timedelta.parse(datetime.timedelta(0)),
+            min_bytes=i32(0),
+            max_bytes=i32(1),
+            isolation_level=_READ_UNCOMMITTED,
+            session_epoch=_NO_FETCH_SESSION,
+            topics=tuple(FetchTopic(topic=TopicName(t), partitions=tuple(rows)) for t, rows in topics.items()),
+            forgotten_topics_data=(),
+        )
+        response = client.call(request, FetchResponse, leader)
+        if response.error_code is not ErrorCode.none:
+            raise make_fault(client, f"broker {leader}", _CLAIM_ACTION, response.error_code)
+        return {
+            Partition(str(topic.topic), int(row.partition_index)): (row.error_code, None)
+            for topic in response.responses
+            for row in topic.partitions
+        }
+
+    retry_per_key(client, _CLAIM_ACTION, list(ends), attempt)
+
+
+_READ_UNCOMMITTED: Final = i8(0)
+_NO_FETCH_SESSION: Final = i32(-1)
+_CLAIM_ACTION: Final = "Fetch as a replica (needs CLUSTER_ACTION on the cluster)"
 
 
 def wait_for_replicas(client: ClusterClient, replicas: Mapping[Partition, tuple[int, ...]]) -> None:

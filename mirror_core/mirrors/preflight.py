@@ -310,7 +310,7 @@ def _find_status(
         status, detail = RightStatus.UNKNOWN, "this principal got no answer"
     elif need.permission is Permission.DENY:
         status, detail = _check_denial(need, user, config, probe_result, acls)
-    elif need.operation is Operation.CLUSTER_ACTION:
+    elif need.operation is Operation.CLUSTER_ACTION and need.principal == "data":
         status, detail = (RightStatus.OK, "") if can_mark else (RightStatus.SPARED, WITHOUT_MARKERS)
     elif need.prefix == HEARTBEAT_TOPIC_PREFIX:
         status, detail = _check_heartbeats(need, user, probe_result, acls)

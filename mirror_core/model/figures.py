@@ -101,6 +101,8 @@ class FigureKey(StrEnum):
     LINK_BYTES = "link_bytes"
     DISK_BYTES = "disk_bytes"
     STRATEGY_RISKS = "strategy_risks"
+    STRATEGY_REASONS = "strategy_reasons"
+    STRATEGY_OBSTACLES = "strategy_obstacles"
     PARITY_VERDICT = "parity_verdict"
     NOT_COMPARED = "not_compared"
     COMPARED_BEFORE_OFFSETS = "compared_before_offsets"
@@ -184,11 +186,30 @@ _VERDICT_TEXTS: Final = {
     "nothing_mirrored": "nothing mirrored yet",
 }
 _RISK_TEXTS: Final = {
-    "recreate": "no broker stops; until it is copied anew there is no second copy of the topic; a new topic id, and all"
-    " committed offsets of the topic there are gone",
+    "recreate": "nobody at a broker; consumers stopped; until it is copied anew there is no second copy of the topic; a"
+    " new topic id, and all committed offsets of the topic there are gone",
+    "handover": "nobody at a broker, no unclean election; needs CLUSTER_ACTION for the control principal; one replica"
+    " for a while",
     "offline": "one broker, or a few, stopped by you (some 10 s each), hands on files, with a backup; one replica"
     " meanwhile, the others are filled again",
     "replica": "one broker is stopped by you (some 5 s) and an unclean election takes place; one replica for a while",
+}
+_STRATEGY_REASON_TEXTS: Final = {
+    "named": "named by you",
+    "cheapest": "the fewest bytes over the link of those that need nobody at a broker",
+    "only": "no other one is possible that needs nobody at a broker",
+}
+_STRATEGY_OBSTACLE_TEXTS: Final = {
+    "recreated_topics_not_truncatable": "the topic was created anew there, so nothing of it can stay",
+    "topic_narrower": "more partitions than on the new primary, and none can be taken away",
+    "strategy_replica_impossible": "it takes two brokers",
+    "compacted_topics_not_truncatable": "compaction may have removed records in favour of the tail's",
+    "tiered_topics_not_truncatable": "a part of the tail may be in remote storage",
+    "unmirrored_partitions_not_truncatable": "a partition was never mirrored, so nothing of it can stay",
+    "late_logs_not_truncatable": "a log begins at or behind the truncation point, so nothing of it can stay",
+    "failback_rights_lacking": "the control principal lacks rights for it",
+    "log_too_short": "by its size too little of a log could stay",
+    "log_size_unknown": "sizes of logs are not known, so it is not chosen unless you name it",
 }
 _K, _U = FigureKey, Unit
 FIGURES: Final[Mapping[FigureKey, FigureDefinition]] = MappingProxyType(
@@ -278,7 +299,9 @@ FIGURES: Final[Mapping[FigureKey, FigureDefinition]] = MappingProxyType(
             (_K.OFFSETS_TO_COPY, _U.OFFSETS, "to copy"),
             (_K.LINK_BYTES, _U.BYTES, "about so much over the link"),
             (_K.DISK_BYTES, _U.BYTES, "about so much written to disks"),
-            (_K.STRATEGY_RISKS, _U.TEXT, "risk", _RISK_TEXTS),
+            (_K.STRATEGY_RISKS, _U.TEXT, "needs and risks", _RISK_TEXTS),
+            (_K.STRATEGY_REASONS, _U.TEXT, "strategy chosen", _STRATEGY_REASON_TEXTS),
+            (_K.STRATEGY_OBSTACLES, _U.TEXT, "why not", _STRATEGY_OBSTACLE_TEXTS),
             (_K.PARITY_VERDICT, _U.TEXT, "verdict", _VERDICT_TEXTS),
             (_K.NOT_COMPARED, _U.TEXT, "promoted as they were, and not compared"),
             (_K.COMPARED_BEFORE_OFFSETS, _U.OFFSETS, "compared equal before"),

@@ -39,10 +39,12 @@ class FailbackStrategy(StrEnum):
     """The old source has nothing beyond it."""
     RECREATE = "recreate"
     """Salvage the divergent tail, recreate the topic, copy from offset 0."""
+    HANDOVER = "handover"
+    """Salvage, let a new replica that ends earlier join the in-sync replicas and lead, copy from there."""
     OFFLINE = "offline"
     """Salvage, truncate the log of a stopped broker, copy from there."""
     REPLICA = "replica"
-    """Salvage, elect a new replica that ends earlier, copy from there."""
+    """Salvage, stop the leader, elect a new replica that ends earlier, copy from there."""
 
 
 class RunState(StrEnum):

@@ -139,9 +139,16 @@ REQUIRED_ACLS: Final[tuple[RequiredAcl, ...]] = (
         ClusterRole.DESTINATION,
         "control",
         Resource.CLUSTER,
-        lost_feature="failback strategy `replica` is refused, and brokers' settings are not looked at",
+        lost_feature="failback strategies `handover`, `replica` are refused, and brokers' settings are not looked at",
         DESCRIBE_CONFIGS="see brokers' settings",
-        ALTER_CONFIGS="slow a new replica down: failback strategy `replica`",
+        ALTER_CONFIGS="slow a new replica down: failback strategies `handover` and `replica`",
+    ),
+    *_build_required_acls(
+        ClusterRole.DESTINATION,
+        "control",
+        Resource.CLUSTER,
+        lost_feature="failback strategy `handover` is not chosen: a divergent tail means that its topic is copied anew",
+        CLUSTER_ACTION="let a short replica lead: failback strategy `handover`",
     ),
     *_build_required_acls(
         ClusterRole.DESTINATION,
@@ -187,14 +194,18 @@ _IMPLYING_OPERATIONS: Final = {
 STRATEGY_RIGHTS: Final[Mapping[FailbackStrategy, frozenset[Operation]]] = MappingProxyType(
     {
         FailbackStrategy.OFFLINE: frozenset({_O.DESCRIBE, _O.ALTER}),
+        FailbackStrategy.HANDOVER: frozenset(
+            {_O.DESCRIBE, _O.ALTER, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS, _O.CLUSTER_ACTION}
+        ),
         FailbackStrategy.REPLICA: frozenset({_O.DESCRIBE, _O.ALTER, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS}),
     }
 )
-"""On the old source's cluster, for a failback: place replicas, elect a leader, set a rate."""
+"""On the old source's cluster, for a failback: place replicas, elect a leader, set a rate, act as a replica."""
 
 TOPIC_STRATEGY_RIGHTS: Final[Mapping[FailbackStrategy, frozenset[Operation]]] = MappingProxyType(
     {
         FailbackStrategy.RECREATE: frozenset({_O.CREATE, _O.DELETE}),
+        FailbackStrategy.HANDOVER: frozenset({_O.ALTER_CONFIGS}),
         FailbackStrategy.REPLICA: frozenset({_O.ALTER_CONFIGS}),
     }
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,14 @@ from typing import Final
 from mirror_core.decide.failback_plan import build_tails_fact
 from mirror_core.decide.mirror_snapshot import ClusterTopic, join_limited
 from mirror_core.decide.parity_result import NOTHING_REASONS
-from mirror_core.decide.truncation import find_divergent_tails, find_wider_topics, is_recreated, select_created
+from mirror_core.decide.truncation import (
+    REPLICA_STRATEGIES,
+    TRUNCATING_STRATEGIES,
+    find_divergent_tails,
+    find_wider_topics,
+    is_recreated,
+    select_created,
+)
 from mirror_core.evidence.salvage_report import write_salvage_report
 from mirror_core.kafka.authorization_probe import probe_topic_rights
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
@@ -84,9 +92,11 @@ class TailSteps(StepContext):
             kept_partitions = [p for p in partitions if p.topic in unchanged_topics]
             current_ends = list_offsets(old, kept_partitions, OffsetPoint.LOG_END)
             self._check_rights(old)
-            if replica_points := self._find_truncation_points(old, FailbackStrategy.REPLICA):
-                check_majority(self, old, replica_points)
-                plan_parking(self, old, replica_points)
+            for strategy in REPLICA_STRATEGIES:
+                if points := self._find_truncation_points(old, strategy):
+                    if strategy is FailbackStrategy.REPLICA:
+                        check_majority(self, old, points)
+                    plan_parking(self, old, points, strategy)
         grown = [
             f"{p} from {salvaged.get(p, 0)} to {end}" for p, end in current_ends.items() if end > salvaged.get(p, 0)
         ]
@@ -134,15 +144,12 @@ class TailSteps(StepContext):
             topics = self._topics_to_recreate(old, doomed)
             saved_evidence = self._save_growth(old, topics)
             self._recreate_topics(old, new, topics)
-            offline_points, replica_points = (
-                self._find_truncation_points(old, FailbackStrategy.OFFLINE),
-                self._find_truncation_points(old, FailbackStrategy.REPLICA),
-            )
-            original_replicas = self._original_replicas(old, {**offline_points, **replica_points})
-            truncated = {
-                **truncate_by_replica(self, old, replica_points, original_replicas),
-                **truncate_offline(self, old, offline_points, original_replicas),
-            }
+            points = {strategy: self._find_truncation_points(old, strategy) for strategy in TRUNCATING_STRATEGIES}
+            original_replicas = self._original_replicas(old, list(itertools.chain(*points.values())))
+            truncated: dict[str, str | int] = {}
+            for strategy in REPLICA_STRATEGIES:
+                truncated |= truncate_by_replica(self, old, points[strategy], original_replicas, strategy)
+            truncated |= truncate_offline(self, old, points[FailbackStrategy.OFFLINE], original_replicas)
         return {
             "recreated": len(topics),
             "topics": join_limited(topic.name for topic in topics) or "none",
@@ -343,12 +350,12 @@ class TailSteps(StepContext):
         return {p: start for p, (start, _) in tail_ranges.items() if p.topic in strategy_topics and p in recorded}
 
     def _original_replicas(
-        self, old: ClusterClient, points: Mapping[Partition, Offset]
+        self, old: ClusterClient, partitions: Collection[Partition]
     ) -> dict[Partition, tuple[int, ...]]:
         replicas = self.journal.load_checkpoint("align", OriginalReplicas)
         if replicas is None:
-            current = describe_placements(old, {p.topic for p in points}) if points else {}
-            replicas = OriginalReplicas.from_replicas({p: current[p].replicas for p in points})
+            current = describe_placements(old, {p.topic for p in partitions}) if partitions else {}
+            replicas = OriginalReplicas.from_replicas({p: current[p].replicas for p in partitions})
             self.journal.save_checkpoint("align", replicas)
         return replicas.by_partition()
 

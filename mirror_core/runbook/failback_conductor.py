@@ -18,8 +18,8 @@ from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.mirror_snapshot import ClusterTopic, UnseenCluster
 from mirror_core.decide.mirror_topology import build_reverse_mirror
 from mirror_core.decide.steps import StepNeed, find_no_return_step, list_steps_needing
-from mirror_core.decide.topic_settings import is_compacted
-from mirror_core.decide.truncation import TRUNCATING_STRATEGIES, AllowedStrategies, select_created
+from mirror_core.decide.topic_settings import is_compacted, is_tiered
+from mirror_core.decide.truncation import AllowedStrategies, find_divergent_tails, select_created
 from mirror_core.evidence.run_report import write_run_report
 from mirror_core.kafka.acl_requests import BrokerAcls, describe_acls
 from mirror_core.kafka.authorization_probe import probe_topic_rights
@@ -221,6 +221,9 @@ def _snapshot_old_source(
         cluster_logs = _snapshot_logs(client, statuses)
         acls = describe_acls(client)
         on_cluster, on_topics = probe_topic_rights(client, cluster_logs.topics)
+        tails = find_divergent_tails(statuses, cluster_logs.topics, cluster_logs.ends)
+        tailed_topics = ({p.topic for p in tails} | allowed.topics.keys()) & cluster_logs.topics.keys()
+        tailed_configs = describe_configs(client, tailed_topics) if tailed_topics else {}
         return OldSource(
             cluster_id=cluster_logs.cluster_id,
             topics=cluster_logs.topics,
@@ -228,9 +231,8 @@ def _snapshot_old_source(
             log_ends=cluster_logs.ends,
             replicas=cluster_logs.replicas,
             broker_count=len(client.brokers()),
-            compacted=_list_compacted(client, cluster_logs.topics)
-            if TRUNCATING_STRATEGIES & allowed.strategies
-            else frozenset(),
+            compacted=frozenset(t for t, configs in tailed_configs.items() if is_compacted(configs.effective)),
+            tiered=frozenset(t for t, configs in tailed_configs.items() if is_tiered(configs.effective)),
             authorizer=isinstance(acls, BrokerAcls),
             fenced_by_command=link.source.ruling.fence_command is not None,
             fenced=isinstance(acls, BrokerAcls)
@@ -314,10 +316,6 @@ def _list_unmirrored(
             log_ends=sum(ends[p] for p in topic_partitions) if has_all_offsets else None,
         )
     return unmirrored
-
-
-def _list_compacted(client: ClusterClient, topics: Collection[str]) -> frozenset[str]:
-    return frozenset(t for t, configs in describe_configs(client, topics).items() if is_compacted(configs.effective))
 
 
 def _list_log_sizes(cluster: ClusterConfig, partitions: Collection[Partition]) -> dict[Partition, int]:

@@ -1,9 +1,10 @@
-"""Truncation of the old source's logs at failback: strategies `offline` and `replica`.
+"""Truncation of the old source's logs at failback: strategies `offline`, `replica` and `handover`.
 
 `offline`: people cut log files of stopped brokers. A returning broker follows the others, so a cut replica would be
 filled again. Each partition is reduced to one replica first, cut there, and then given back its other replicas.
 
-Strategy `replica`: a new replica is parked below the point and elected; others truncate.
+Strategies `replica` and `handover`: a new replica is parked below the point and leads; others truncate. `replica` has
+people stop the leader, then elects uncleanly. `handover` makes the leader add the short replica to the in-sync ones.
 
 A replica outside the ISR can be throttled (KIP-73) but not stopped: the quota window forgets after ten seconds, then
 it fetches once more. So it is parked far enough below the point to leave time to stop the leader. What it lacks is
@@ -31,7 +32,9 @@ from mirror_core.kafka.log_reader import LogReader
 from mirror_core.kafka.reassignment import (
     ReplicaPlacement,
     cancel_reassignments,
+    claim_in_sync,
     describe_placements,
+    elect_preferred_leaders,
     elect_unclean_leaders,
     fetch_throttle_rate,
     list_throttled_topics,
@@ -44,6 +47,7 @@ from mirror_core.kafka.reassignment import (
 from mirror_core.model.errors import MirrorError, Refused, RemoteFault, Unreachable
 from mirror_core.model.files import report_write_errors
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.run import FailbackStrategy
 from mirror_core.model.text import format_address
 from mirror_core.runbook.step_context import StepContext
 from mirror_core.runbook.step_records import ReplicaThrottle
@@ -146,6 +150,9 @@ def _write_points(context: StepContext, old: ClusterClient, points: Mapping[Part
 OPERATOR_WAIT_S = 300.0
 MIN_OPERATOR_S = 60.0
 """At least this, if a place without an open transaction had to be found."""
+HANDOVER_WAIT_S = 60.0
+MIN_HANDOVER_S = 20.0
+"""For a handover, where requests do what people do otherwise."""
 FETCH_BYTES: Final = 1 << 20
 QUOTA_WINDOW_S: Final = 10.0
 MAX_BYTES_PER_S: Final = 50_000_000
@@ -169,21 +176,29 @@ def truncate_by_replica(
     old: ClusterClient,
     points: Mapping[Partition, Offset],
     original_replicas: Mapping[Partition, tuple[int, ...]],
+    strategy: FailbackStrategy,
 ) -> dict[str, str | int]:
-    """Returns if no log exceeds its point. Waits for an operator. Idempotent."""
+    """Returns if no log exceeds its point. Strategy `replica` waits for an operator. Idempotent."""
     if not points:
         return {}
     _remove_throttles(context, old)
     ends = list_offsets(old, points, OffsetPoint.LOG_END)
     too_long = [p for p, truncation_point in points.items() if ends[p] > truncation_point]
     current = describe_placements(old, {p.topic for p in too_long})
-    hosts = choose_remaining_brokers({p: current[p] for p in too_long})
+    is_handover = strategy is FailbackStrategy.HANDOVER
+    # Of a handover that was interrupted a short replica may be in sync: only the leader is known to be long.
+    hosts = (
+        {p: current[p].leader for p in too_long}
+        if is_handover
+        else choose_remaining_brokers({p: current[p] for p in too_long})
+    )
     for leader in sorted(set(hosts.values())):
         leader_points = {p: points[p] for p in too_long if hosts[p] == leader}
-        _truncate_leader(context, old, leader, leader_points, {p: original_replicas[p] for p in leader_points})
+        leader_replicas = {p: original_replicas[p] for p in leader_points}
+        _truncate_leader(context, old, leader, leader_points, leader_replicas, strategy)
     _remove_throttles(context, old)  # what failed to be removed must go now
     away_brokers = sorted({node for p in points for node in original_replicas[p]} - set(old.brokers()))
-    if away_brokers:  # a dead conductor could not say so
+    if away_brokers and not is_handover:  # a dead conductor could not say so
         context.print_line(
             f"start broker {', '.join(map(str, away_brokers))} of {old.name} again, if it was stopped for this run"
         )
@@ -191,6 +206,11 @@ def truncate_by_replica(
     _wait_until(
         lambda: _are_logs_readable(old, points),
         f"cluster {old.name}: {join_limited(sorted(points))} cannot be read to the end",
+    )
+    # After a handover the old leader is in sync while its log is still long: it could lead again.
+    _wait_until(
+        lambda: _are_replicas_short(old, points),
+        f"cluster {old.name}: replicas of {join_limited(sorted(points))} did not truncate themselves",
     )
     ends = list_offsets(old, points, OffsetPoint.LOG_END)
     current = describe_placements(old, {p.topic for p in points})
@@ -200,7 +220,7 @@ def truncate_by_replica(
     if returned_replicas:
         reassign(old, returned_replicas)
     return {
-        "led_by_a_short_replica": join_limited(
+        "handed_over" if is_handover else "led_by_a_short_replica": join_limited(
             f"{p} at {ends[p]}, at most {truncation_point}" for p, truncation_point in points.items()
         )
     }
@@ -212,19 +232,26 @@ def _truncate_leader(
     leader: int,
     points: Mapping[Partition, Offset],
     original_replicas: Mapping[Partition, tuple[int, ...]],
+    strategy: FailbackStrategy,
 ) -> None:
-    rate, marks = plan_parking(context, old, points)
+    rate, marks = plan_parking(context, old, points, strategy)
     other_brokers = [node for node in old.brokers() if node != leader]
     follower = max(other_brokers, key=lambda node: (sum(node in nodes for nodes in original_replicas.values()), -node))
     with _throttle_replicas(context, old, leader, follower, points) as throttle_record:
         set_throttle_rate(old, follower, str(rate))
         cancel_reassignments(old, points)  # a dead conductor's reassignment
-        for nodes in ((leader,), (leader, follower)):
+        is_handover = strategy is FailbackStrategy.HANDOVER  # the first replica is the one that is to lead
+        for nodes in ((leader,), (follower, leader) if is_handover else (leader, follower)):
             reassign(old, dict.fromkeys(points, nodes))
             if nodes == (leader,):
                 wait_for_replicas(old, dict.fromkeys(points, nodes))
         _wait_for_approach(old, follower, marks)
-        left_s = _park_replicas(context, old, follower, marks, rate)
+        left_s = _park_replicas(context, old, follower, marks, rate, strategy)
+        if is_handover:
+            _check_short_replicas(context, old, leader, follower, points)
+            context.journal.save_checkpoint("align", throttle_record)  # fenced if we lost the run: then nothing leads
+            _hand_over(old, leader, follower, points)
+            return
         context.print_line(
             f"stop broker {leader} of {old.name} now, within {left_s:.0f} s; it will be started again in a moment"
         )
@@ -239,8 +266,28 @@ def _truncate_leader(
         _wait_until(lambda: leader in old.brokers(), f"broker {leader} was not started again: start it")
 
 
+def _hand_over(old: ClusterClient, leader: int, follower: int, points: Mapping[Partition, Offset]) -> None:
+    def is_claimed() -> bool:
+        current = describe_placements(old, {p.topic for p in points})
+        unclaimed = [p for p in points if follower not in current[p].in_sync]
+        if unclaimed:  # a fetch of the real replica may have come between
+            claim_in_sync(old, leader, follower, list_offsets(old, unclaimed, OffsetPoint.LOG_END))
+        return not unclaimed
+
+    _wait_until(is_claimed, f"cluster {old.name}: broker {leader} did not count broker {follower} as in sync")
+    elect_preferred_leaders(old, points)
+    _wait_until(lambda: _is_follower_leading(old, follower, points), f"broker {follower} was not elected")
+
+
+def _get_hold_times(strategy: FailbackStrategy) -> tuple[float, float]:
+    """In s: how long a parked replica must stay below its point, and how long at least."""
+    if strategy is FailbackStrategy.HANDOVER:
+        return HANDOVER_WAIT_S, MIN_HANDOVER_S
+    return OPERATOR_WAIT_S, min(OPERATOR_WAIT_S, MIN_OPERATOR_S)
+
+
 def plan_parking(
-    context: StepContext, old: ClusterClient, points: Mapping[Partition, Offset]
+    context: StepContext, old: ClusterClient, points: Mapping[Partition, Offset], strategy: FailbackStrategy
 ) -> tuple[int, dict[Partition, _ParkingMarks]]:
     """(rate in bytes/s, marks). Refused if impossible."""
     if len(old.brokers()) < 2:
@@ -256,8 +303,7 @@ def plan_parking(
         )
     starts = list_offsets(old, points, OffsetPoint.START)
     approach_bytes, rest_bytes = (
-        round((seconds / QUOTA_WINDOW_S + 2) * FETCH_BYTES)
-        for seconds in (OPERATOR_WAIT_S, min(OPERATOR_WAIT_S, MIN_OPERATOR_S))
+        round((seconds / QUOTA_WINDOW_S + 2) * FETCH_BYTES) for seconds in _get_hold_times(strategy)
     )
     marks, too_short = dict[Partition, _ParkingMarks](), list[str]()
     rate = MAX_BYTES_PER_S
@@ -385,10 +431,15 @@ def _wait_for_approach(old: ClusterClient, follower: int, marks: Mapping[Partiti
 
 
 def _park_replicas(
-    context: StepContext, old: ClusterClient, follower: int, marks: Mapping[Partition, _ParkingMarks], rate: int
+    context: StepContext,
+    old: ClusterClient,
+    follower: int,
+    marks: Mapping[Partition, _ParkingMarks],
+    rate: int,
+    strategy: FailbackStrategy,
 ) -> float:
     """Advance fetch by fetch until no replica ends in a transaction. Returns the seconds left."""
-    left_s = OPERATOR_WAIT_S
+    left_s, shortened_s = _get_hold_times(strategy)
     while True:
         set_throttle_rate(old, follower, "1")
         _wait_until(
@@ -410,7 +461,7 @@ def _park_replicas(
                     " whose tail is saved, and resume: then all is copied"
                 ],
             )
-        left_s = min(OPERATOR_WAIT_S, MIN_OPERATOR_S)
+        left_s = shortened_s
         set_throttle_rate(old, follower, str(min(rate, FETCH_BYTES)))
         _wait_until(
             partial(_have_replicas_moved, old, follower, ends), f"cluster {old.name}: broker {follower} did not follow"
@@ -463,6 +514,16 @@ def _is_follower_leading(old: ClusterClient, follower: int, points: Mapping[Part
 def _are_logs_readable(old: ClusterClient, points: Mapping[Partition, Offset]) -> bool:
     ends, stable = (list_offsets(old, points, point) for point in (OffsetPoint.LOG_END, OffsetPoint.STABLE_END))
     return all(stable[p] == ends[p] <= truncation_point for p, truncation_point in points.items())
+
+
+def _are_replicas_short(old: ClusterClient, points: Mapping[Partition, Offset]) -> bool:
+    current = describe_placements(old, {p.topic for p in points})
+    for broker in {node for p in points for node in current[p].in_sync}:
+        held_partitions = [p for p in points if broker in current[p].in_sync]
+        ends = list_replica_ends(old, broker, held_partitions)
+        if any(p not in ends or ends[p] > points[p] for p in held_partitions):
+            return False
+    return True
 
 
 def _wait_until(is_done: Callable[[], bool], problem: str) -> None:

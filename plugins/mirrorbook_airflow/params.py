@@ -100,7 +100,8 @@ def strategies_param() -> Param:
         None,
         type=["string", "null"],  # an empty text would be a field that must be filled in
         description_md="What may be done with topics that have a divergent tail: `STRATEGY` for all, `TOPIC=STRATEGY` "
-        f"for one, with spaces between: {', '.join(FailbackStrategy)}. Empty: recreate, where there is a tail",
+        f"for one, with spaces between: {', '.join(FailbackStrategy)}. Empty: what copies least over "
+        "the link and needs nobody at a broker",
         **_make_examples([*FailbackStrategy]),
     )
 

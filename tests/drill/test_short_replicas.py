@@ -14,15 +14,32 @@ import pytest
 from confluent_kafka import Producer
 
 from mirror_core.decide.truncation import AllowedStrategies
+from mirror_core.kafka.acl_requests import (
+    create_acls,
+    delete_acls,
+    wait_until_acls_absent,
+    wait_until_acls_present,
+)
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.reassignment import FOLLOWER_THROTTLE, LEADER_THROTTLE, describe_placements, fetch_throttle_rate
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.reassignment import (
+    FOLLOWER_THROTTLE,
+    LEADER_THROTTLE,
+    claim_in_sync,
+    describe_placements,
+    fetch_throttle_rate,
+)
 from mirror_core.kafka.topics import delete_topic, describe_configs
-from mirror_core.model.errors import MirrorError, Refused
+from mirror_core.model.acl import Operation
+from mirror_core.model.errors import MirrorError, MissingPermission, Refused
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.names import Partition
 from mirror_core.model.run import FailbackStrategy
+from mirror_core.rights.required_acls import REQUIRED_ACLS
 from mirror_core.runbook import truncation_strategies
 from mirror_core.runbook.failback_conductor import Failback
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from mirrorbook_tools.sandbox.credentials import CONTROL
 from tests.drill.applications import Lines, Login
 from tests.drill.operators import Deaths, Operator
 from tests.support import log_shapes
@@ -134,6 +151,107 @@ def test_a_short_replica_leads_and_the_others_follow_it(
     aligned = next(s for s in failback.read_status(run.id)[1] if s.step == "align")
     assert str(aligned.evidence["led_by_a_short_replica"]).startswith(f"{topic}-0 at ")
     go_home(failback, run.id)
+    assert content(read_all(three.east, topic)) == content(primary)
+    three_again(mirrored, topic)
+
+
+def test_a_tail_is_truncated_by_requests_while_no_broker_stops_and_no_other_topic_changes_its_leader(
+    three: Pair, tmp_path: Path
+) -> None:
+    """Without a strategy named. Transactions, a partition without a tail, a small topic that is made anew."""
+    topic, small = app_topic(three, 2, retention_ms="-1"), app_topic(three, retention_ms="-1")
+    other = placed(three.east, 1, 2, 3)
+    in_transactions(three.east, topic, 44 * MIB)
+    produce(three.east, small, 20)
+    mirrored = new_mirror(three, tmp_path, topic, small)
+    mirrored.copy()
+    mirrored.failover.drive(begin(mirrored.failover))
+    tail = [r.value for r in produce(three.east, topic, 500, partition=0)]
+    produce(three.east, small, 5)
+    produce(three.west, topic, 20)
+    primary = read_topics(three.west, (topic, small))
+    processes = [three.east.pid(node) for node in (1, 2, 3)]
+    with as_admin(three.east) as client:
+        other_leader = describe_placements(client, [other])[Partition(other, 0)].leader
+        topic_id = client.metadata([topic]).topics[topic].id
+
+    operator = Operator(three)
+    failback = conducted(mirrored, operator)
+    plan = failback.plan(AllowedStrategies())
+    assert {topic: plan.strategies[topic], small: plan.strategies[small]} == {topic: "handover", small: "recreate"}
+    assert plan.figures[FigureKey.STRATEGY_REASONS] == {topic: "cheapest", small: "only"}
+    obstacles = plan.figures[FigureKey.STRATEGY_OBSTACLES]
+    assert isinstance(obstacles, dict)
+    assert obstacles[f"{small} by handover"] == "log_too_short"
+    run = failback.begin(plan.hash, AllowedStrategies())
+    failback.drive(run.id)
+
+    assert not operator.threads, operator.told
+    assert [three.east.pid(node) for node in (1, 2, 3)] == processes
+    nothing_left(mirrored, topic)
+    with as_admin(three.east) as client:
+        assert describe_placements(client, [other])[Partition(other, 0)].leader == other_leader
+        assert client.metadata([topic]).topics[topic].id == topic_id, "it was not made anew"
+    go_home(failback, run.id)
+    found = read_topics(three.east, (topic, small))
+    assert_equal(found, primary, "librdkafka")
+    assert not {record.value for record in found[topic]} & set(tail)
+    three_again(mirrored, topic)
+    for partition in (0, 1):
+        same = partial(same_logs, three.east, topic, {1, 2, 3}, partition)
+        wait_until(same, timeout_s=TIMEOUT_S, why=f"the replicas of {topic}-{partition} hold the same")
+
+
+def test_without_cluster_action_a_handover_is_not_chosen_and_the_leader_refuses_the_claim(
+    three: Pair, tmp_path: Path
+) -> None:
+    mirrored, topic, _ = with_a_tail(three, tmp_path, 20 * MIB)
+    failback = conducted(mirrored, Operator(three))
+    right = next(
+        required.to_acl(f"User:{CONTROL}")
+        for required in REQUIRED_ACLS
+        if required.principal == "control" and required.operation is Operation.CLUSTER_ACTION
+    )
+    with as_admin(three.east) as admin:
+        delete_acls(admin, [right])
+        try:
+            wait_until_acls_absent(admin, [right])
+            plan = failback.plan(AllowedStrategies())
+            assert plan.strategies == {topic: "recreate"}
+            obstacles = plan.figures[FigureKey.STRATEGY_OBSTACLES]
+            assert obstacles == {
+                f"{topic} by handover": "failback_rights_lacking",
+                f"{topic} by replica": "log_too_short",
+            }
+            decision = failback.decide(AllowedStrategies(FailbackStrategy.HANDOVER))
+            assert "handover needs CLUSTER_ACTION on the cluster" in str(decision.reasons[0])
+            partition = Partition(topic, 0)
+            leader = describe_placements(admin, [topic])[partition].leader
+            with ClusterClient(mirrored.config.cluster("east")) as control:
+                ends = list_offsets(control, [partition], OffsetPoint.LOG_END)
+                with pytest.raises(MissingPermission, match="CLUSTER_ACTION"):
+                    claim_in_sync(control, leader, 1 + leader % 3, ends)
+        finally:
+            create_acls(admin, [right])
+            wait_until_acls_present(admin, [right])
+    assert failback.plan(AllowedStrategies()).strategies == {topic: "handover"}
+
+
+def test_a_conductor_that_dies_at_each_action_of_a_handover_is_resumed_to_the_same_end(
+    three: Pair, tmp_path: Path
+) -> None:
+    mirrored, topic, primary = with_a_tail(three, tmp_path, 20 * MIB)
+    operator = Operator(three)
+    deaths = Deaths(by_commands(mirrored, "short replicas"), operator, ("failback", "run", "--yes"))
+    deaths.at(truncation_strategies, "_wait_for_approach")
+    deaths.at(truncation_strategies, "claim_in_sync")
+    deaths.at(truncation_strategies, "elect_preferred_leaders", before=True)
+    deaths.at(truncation_strategies, "elect_preferred_leaders")
+    deaths.when_all_is_done()
+    assert deaths.run() == 0, deaths.said()
+    assert not operator.threads, operator.told
+
+    nothing_left(mirrored, topic)
     assert content(read_all(three.east, topic)) == content(primary)
     three_again(mirrored, topic)
 

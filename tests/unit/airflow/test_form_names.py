@@ -189,4 +189,4 @@ def test_a_list_from_which_everything_was_removed_is_empty() -> None:
 
 
 def test_strategies_are_offered() -> None:
-    assert params.strategies_param().schema["examples"] == ["none", "recreate", "offline", "replica"]
+    assert params.strategies_param().schema["examples"] == ["none", "recreate", "handover", "offline", "replica"]

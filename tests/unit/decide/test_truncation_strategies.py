@@ -8,14 +8,19 @@ import pytest
 
 from mirror_core.decide.mirror_snapshot import ClusterTopic
 from mirror_core.decide.truncation import (
+    MIN_KEPT_BYTES,
     AllowedStrategies,
     LogExtent,
+    StrategyFacts,
     choose_strategies,
     estimate_costs,
     explain_objections,
     find_divergent_tails,
+    find_obstacles,
+    list_choice_figures,
     select_created,
 )
+from mirror_core.model.acl import Operation
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
@@ -39,6 +44,7 @@ def stopped(partition: Partition, lmo: int) -> PartitionStatus:
     )
 
 
+FACTS = StrategyFacts(old_source="east")
 STATUSES = {A0: stopped(A0, 10), A1: stopped(A1, 20), B0: stopped(B0, 5)}
 
 
@@ -47,7 +53,7 @@ def logs(ends: dict[Partition, Offset] = ENDS, start: int = 0) -> dict[Partition
 
 
 def said(allowed: AllowedStrategies, start: int = 0, topics: dict[str, ClusterTopic] = TOPICS) -> str:
-    return "\n".join(map(str, explain_objections(STATUSES, topics, logs(start=start), allowed, "east")))
+    return "\n".join(map(str, explain_objections(STATUSES, topics, logs(start=start), allowed, FACTS)))
 
 
 def test_strategies_are_given_for_all_topics_or_by_topic() -> None:
@@ -80,7 +86,7 @@ def test_what_is_said_for_all_topics_is_not_meant_for_heartbeats(everywhere: Fai
     statuses, topics = {beats: stopped(beats, 10)}, {beats.topic: ClusterTopic(id=OLD, partitions=1)}
     allowed, ends = AllowedStrategies(everywhere), {beats: Offset(12)}
     assert choose_strategies(statuses, topics, ends, allowed) == {beats.topic: FailbackStrategy.RECREATE}
-    assert list(explain_objections(statuses, topics, logs(ends), allowed, "east")) == []
+    assert list(explain_objections(statuses, topics, logs(ends), allowed, FACTS)) == []
     by_name = AllowedStrategies(None, {beats.topic: FailbackStrategy.OFFLINE})
     assert choose_strategies(statuses, topics, ends, by_name) == {beats.topic: FailbackStrategy.OFFLINE}
 
@@ -109,8 +115,10 @@ def test_a_log_that_begins_behind_the_truncation_point_cannot_be_cut(strategy: F
 
 
 def test_a_tail_of_a_compacted_topic_cannot_be_cut_off() -> None:
+    facts = replace(FACTS, compacted=frozenset({"a", "b"}))
+
     def compacted(allowed: AllowedStrategies) -> str:
-        return "\n".join(map(str, explain_objections(STATUSES, TOPICS, logs(), allowed, "east", {"a", "b"})))
+        return "\n".join(map(str, explain_objections(STATUSES, TOPICS, logs(), allowed, facts)))
 
     assert "a on east: compaction may have taken records" in compacted(AllowedStrategies(FailbackStrategy.OFFLINE))
     assert compacted(AllowedStrategies(FailbackStrategy.REPLICA, {"a": FailbackStrategy.RECREATE})) == ""
@@ -132,9 +140,19 @@ def test_each_way_is_costed_for_each_divergent_topic() -> None:
         estimate_costs(STATUSES, old, new, {"a": 3}, choose_strategies(STATUSES, TOPICS, ENDS, AllowedStrategies()))
     )
     # Half of the one log, and as much of the other, whose start has moved.
-    assert found[FigureKey.LINK_BYTES] == {"a by recreate": 4_000, "a by offline": 2_000, "a by replica": 2_000}
-    assert found[FigureKey.DISK_BYTES] == {"a by recreate": 12_000, "a by offline": 12_600, "a by replica": 15_900}
-    assert found[FigureKey.STRATEGY_RISKS] == {way: way for way in ("recreate", "offline", "replica")}
+    assert found[FigureKey.LINK_BYTES] == {
+        "a by recreate": 4_000,
+        "a by handover": 2_000,
+        "a by replica": 2_000,
+        "a by offline": 2_000,
+    }
+    assert found[FigureKey.DISK_BYTES] == {
+        "a by recreate": 12_000,
+        "a by handover": 12_600,
+        "a by replica": 15_900,
+        "a by offline": 12_600,
+    }
+    assert found[FigureKey.STRATEGY_RISKS] == {way: way for way in ("recreate", "handover", "replica", "offline")}
 
 
 def test_one_broker_is_offered_no_strategy_that_takes_two() -> None:
@@ -146,7 +164,7 @@ def test_one_broker_is_offered_no_strategy_that_takes_two() -> None:
 
     def objections(broker_count: int | None, allowed: AllowedStrategies) -> str:
         return "\n".join(
-            map(str, explain_objections(STATUSES, TOPICS, logs(), allowed, "east", broker_count=broker_count))
+            map(str, explain_objections(STATUSES, TOPICS, logs(), allowed, replace(FACTS, broker_count=broker_count)))
         )
 
     replica = AllowedStrategies(FailbackStrategy.REPLICA)
@@ -159,8 +177,12 @@ def test_a_cost_that_is_not_known_is_called_so() -> None:
     statuses = {**STATUSES, B0: replace(STATUSES[B0], differs_at=Offset(2))}
     new = {B0: LogExtent(Offset(0), Offset(5))}
     found = dict(estimate_costs(statuses, {}, new, {}, {"b": FailbackStrategy.RECREATE}))
-    assert found[FigureKey.LINK_BYTES] == dict.fromkeys(("b by recreate", "b by offline", "b by replica"))
-    assert found[FigureKey.DISK_BYTES] == dict.fromkeys(("b by recreate", "b by offline", "b by replica"))
+    assert found[FigureKey.LINK_BYTES] == dict.fromkeys(
+        f"b by {way}" for way in ("recreate", "handover", "replica", "offline")
+    )
+    assert found[FigureKey.DISK_BYTES] == dict.fromkeys(
+        f"b by {way}" for way in ("recreate", "handover", "replica", "offline")
+    )
 
 
 def test_only_topics_that_came_as_a_whole_or_in_part_come_home() -> None:
@@ -178,7 +200,9 @@ SAME = {A0: Offset(10), A1: Offset(20), B0: Offset(5)}
 
 
 def refusals(allowed: AllowedStrategies, ends: dict[Partition, Offset], new_topics: dict[str, ClusterTopic]) -> str:
-    return "\n".join(map(str, explain_objections(STATUSES, WIDE, logs(ends), allowed, "east", new_topics=new_topics)))
+    return "\n".join(
+        map(str, explain_objections(STATUSES, WIDE, logs(ends), allowed, replace(FACTS, new_topics=new_topics)))
+    )
 
 
 def test_all_of_a_partition_that_was_never_recorded_is_tail() -> None:
@@ -211,3 +235,86 @@ def test_a_topic_with_more_partitions_than_on_the_new_primary_can_only_be_made_a
     assert choose_strategies(STATUSES, TOPICS, SAME, AllowedStrategies(), WIDE)["a"] is FailbackStrategy.NONE, (
         "the way home adds the others"
     )
+
+
+# -- what is chosen where nobody names a strategy ----------------------------------------------------------------------
+
+GRANTED = replace(
+    FACTS,
+    broker_count=3,
+    cluster_rights=frozenset(Operation),
+    topic_rights={topic: frozenset(Operation) for topic in TOPICS},
+)
+RECREATE, HANDOVER = FailbackStrategy.RECREATE, FailbackStrategy.HANDOVER
+LARGE_LOGS = {p: LogExtent(Offset(0), end, 64 << 20) for p, end in ENDS.items()}
+
+
+def choose(
+    facts: StrategyFacts = GRANTED,
+    logs: dict[Partition, LogExtent] = LARGE_LOGS,
+    allowed: AllowedStrategies | None = None,
+    topics: dict[str, ClusterTopic] = TOPICS,
+) -> tuple[FailbackStrategy, str | None]:
+    """What topic `a` gets, and what stands against a handover."""
+    obstacles = find_obstacles(STATUSES, topics, logs, facts)
+    ends = {p: log.end for p, log in logs.items()}
+    chosen = choose_strategies(STATUSES, topics, ends, allowed or AllowedStrategies(), facts.new_topics, obstacles)
+    assert chosen["b"] is FailbackStrategy.NONE
+    return chosen["a"], obstacles.get(("a", HANDOVER))
+
+
+def test_the_strategy_with_the_fewest_bytes_over_the_link_that_needs_nobody_is_chosen() -> None:
+    assert choose() == (HANDOVER, None)
+    assert choose(allowed=AllowedStrategies(RECREATE)) == (RECREATE, None)
+    for by_hand in (FailbackStrategy.OFFLINE, FailbackStrategy.REPLICA):
+        assert choose(allowed=AllowedStrategies(by_hand))[0] is by_hand
+
+
+@pytest.mark.parametrize(
+    ("facts", "obstacle"),
+    [
+        (replace(GRANTED, compacted=frozenset({"a"})), "compacted_topics_not_truncatable"),
+        (replace(GRANTED, tiered=frozenset({"a"})), "tiered_topics_not_truncatable"),
+        (replace(GRANTED, broker_count=1), "strategy_replica_impossible"),
+        (replace(GRANTED, cluster_rights=None), "failback_rights_lacking"),
+        (
+            replace(GRANTED, cluster_rights=frozenset(Operation) - {Operation.CLUSTER_ACTION}),
+            "failback_rights_lacking",
+        ),
+        (replace(GRANTED, topic_rights={}), None),
+        (replace(GRANTED, topic_rights={"a": frozenset({Operation.CREATE})}), "failback_rights_lacking"),
+        (
+            replace(GRANTED, new_topics={**TOPICS, "a": ClusterTopic(id=OLD, partitions=1)}),
+            "topic_narrower",
+        ),
+    ],
+)
+def test_a_topic_is_made_anew_where_no_other_strategy_does_without_people(
+    facts: StrategyFacts, obstacle: str | None
+) -> None:
+    assert choose(facts) == (HANDOVER if obstacle is None else RECREATE, obstacle)
+
+
+def test_a_log_of_which_too_little_could_stay_is_not_handed_over() -> None:
+    wanted = MIN_KEPT_BYTES[HANDOVER]
+    for size, obstacle in ((wanted, "log_too_short"), (2 * wanted, None), (None, "log_size_unknown")):
+        logs = {**LARGE_LOGS, A1: LogExtent(Offset(0), ENDS[A1], size)}
+        assert choose(logs=logs) == (HANDOVER if obstacle is None else RECREATE, obstacle)
+    assert choose(logs={**LARGE_LOGS, A0: LogExtent(Offset(0), ENDS[A0], 1)}) == (HANDOVER, None), "it has no tail"
+
+
+def test_the_plan_says_why_a_strategy_is_chosen_and_others_are_not() -> None:
+    obstacles = find_obstacles(STATUSES, TOPICS, LARGE_LOGS, replace(GRANTED, compacted=frozenset({"a"})))
+    figures = dict(list_choice_figures({"a": RECREATE, "b": FailbackStrategy.NONE}, AllowedStrategies(), obstacles))
+    assert figures == {
+        FigureKey.STRATEGY_REASONS: {"a": "only"},
+        FigureKey.STRATEGY_OBSTACLES: {
+            f"a by {way}": "compacted_topics_not_truncatable" for way in ("handover", "replica", "offline")
+        },
+    }
+    chosen = {"a": HANDOVER}
+    assert dict(list_choice_figures(chosen, AllowedStrategies(), {})) == {FigureKey.STRATEGY_REASONS: {"a": "cheapest"}}
+    assert dict(list_choice_figures(chosen, AllowedStrategies(HANDOVER), {})) == {
+        FigureKey.STRATEGY_REASONS: {"a": "named"}
+    }
+    assert dict(list_choice_figures({"a": FailbackStrategy.NONE}, AllowedStrategies(), {})) == {}

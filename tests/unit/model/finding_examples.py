@@ -257,6 +257,7 @@ SUBJECT_EXAMPLES: Final[Mapping[str, str]] = {
             "strategy_none_impossible",
             "recreated_topics_not_truncatable",
             "compacted_topics_not_truncatable",
+            "tiered_topics_not_truncatable",
             "unmirrored_partitions_not_truncatable",
             "late_logs_not_truncatable",
             "strategy_replica_impossible",

@@ -72,7 +72,7 @@ WORDS: dict[type[StrEnum], str] = {
     DesiredState: "STARTED PAUSED STOPPED",
     RunKind: "failover failback",
     RunMode: "planned unplanned",
-    FailbackStrategy: "none recreate offline replica",
+    FailbackStrategy: "none recreate handover offline replica",
     RunState: "RUNNING DONE ABORTING ABORTED",
     StepState: "STARTED DONE FAILED",
     ParityVerdict: "passed failed indeterminate",

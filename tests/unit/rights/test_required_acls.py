@@ -150,6 +150,12 @@ def test_the_sandbox_grants_what_is_needed_and_nothing_more() -> None:
             "strategy replica needs ALTER_CONFIGS and DESCRIBE_CONFIGS on the cluster",
         ),
         (FailbackStrategy.REPLICA, None, {"READ"}, "strategy replica needs ALTER_CONFIGS on topic t"),
+        (
+            FailbackStrategy.HANDOVER,
+            {"DESCRIBE", "ALTER", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"},
+            {"ALTER_CONFIGS"},
+            "strategy handover needs CLUSTER_ACTION on the cluster",
+        ),
     ],
 )
 def test_a_strategy_names_the_rights_that_it_lacks(

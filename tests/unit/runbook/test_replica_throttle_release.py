@@ -13,12 +13,14 @@ from mirror_core.kafka.log_offsets import OffsetPoint
 from mirror_core.kafka.reassignment import ReplicaPlacement
 from mirror_core.model.errors import Refused, Unreachable
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.run import FailbackStrategy
 from mirror_core.runbook import truncation_strategies
 from mirror_core.runbook.step_context import StepContext
 from tests.support.memory_state import journal_of
 from tests.support.sentences import format_sentence
 
 A, B = Partition("a", 0), Partition("b", 0)
+REPLICA: Final = FailbackStrategy.REPLICA
 
 
 class Throttles:
@@ -89,7 +91,7 @@ def test_a_cut_does_not_end_with_throttles(acts: StepContext, monkeypatch: pytes
 
     monkeypatch.setattr(truncation_strategies, "_truncate_leader", cut)
     led_by_2(monkeypatch, ends)
-    truncation_strategies.truncate_by_replica(acts, seen.client, {A: Offset(5)}, {A: (2,)})
+    truncation_strategies.truncate_by_replica(acts, seen.client, {A: Offset(5)}, {A: (2,)}, REPLICA)
     assert (seen.topics, seen.rates) == (set(), {})
 
 
@@ -100,7 +102,7 @@ def test_who_comes_after_the_election_is_told_which_broker_is_still_stopped(
     monkeypatch.setattr(acts, "print_line", said.append)
     led_by_2(monkeypatch, {A: Offset(5)})
     monkeypatch.setattr(truncation_strategies, "reassign", lambda client, wanted: given.append(wanted))
-    truncation_strategies.truncate_by_replica(acts, seen.client, {A: Offset(5)}, {A: (1, 2)})
+    truncation_strategies.truncate_by_replica(acts, seen.client, {A: Offset(5)}, {A: (1, 2)}, REPLICA)
     assert said == [format_sentence("start_broker_again", 1, "east")]
     assert given == [{A: (1, 2)}]
 
@@ -140,12 +142,12 @@ def test_a_replica_is_held_where_no_transaction_is_open(acts: StepContext, monke
     seen = Throttles(monkeypatch)
     following = Following(monkeypatch, seen, clean={4, 8})
     assert (
-        truncation_strategies._park_replicas(acts, seen.client, 2, {A: MARKS}, 1000)
+        truncation_strategies._park_replicas(acts, seen.client, 2, {A: MARKS}, 1000, REPLICA)
         == truncation_strategies.MIN_OPERATOR_S
     ), "people have less time there"
     assert (following.end, seen.rates) == (4, {2: "1"})
     assert (
-        truncation_strategies._park_replicas(acts, seen.client, 2, {A: MARKS}, 1000)
+        truncation_strategies._park_replicas(acts, seen.client, 2, {A: MARKS}, 1000, REPLICA)
         == truncation_strategies.OPERATOR_WAIT_S
     )
 
@@ -156,7 +158,7 @@ def test_a_replica_that_finds_no_such_place_in_time_makes_nobody_stop_a_broker(
     seen = Throttles(monkeypatch)
     Following(monkeypatch, seen, clean={8})
     with pytest.raises(Refused, match=r"a transaction was open: a-0\. Resume to try again"):
-        truncation_strategies._park_replicas(acts, seen.client, 2, {A: MARKS}, 1000)
+        truncation_strategies._park_replicas(acts, seen.client, 2, {A: MARKS}, 1000, REPLICA)
 
 
 def led_by_2(monkeypatch: pytest.MonkeyPatch, ends: Mapping[Partition, Offset]) -> None:
@@ -165,8 +167,15 @@ def led_by_2(monkeypatch: pytest.MonkeyPatch, ends: Mapping[Partition, Offset]) 
     ) -> dict[Partition, Offset]:
         return dict(ends)
 
+    def replica_ends(client: ClusterClient, broker: int, partitions: Iterable[Partition]) -> dict[Partition, Offset]:
+        return {p: ends[p] for p in partitions}
+
     def placements(client: ClusterClient, topics: Iterable[str]) -> Mapping[Partition, ReplicaPlacement]:
         return {A: ReplicaPlacement(leader=2, replicas=(2,), in_sync=(2,))}
 
-    for name, function in (("list_offsets", list_offsets), ("describe_placements", placements)):
+    for name, function in (
+        ("list_offsets", list_offsets),
+        ("list_replica_ends", replica_ends),
+        ("describe_placements", placements),
+    ):
         monkeypatch.setattr(truncation_strategies, name, function)
