@@ -222,7 +222,7 @@ def test_a_fence_that_has_become_a_first_acl_since_the_plan_is_not_put_up(
 
     monkeypatch.setattr(snapshot_reader, "_snapshot_source", source)
     monkeypatch.setattr(snapshot_reader, "_snapshot_destination", lambda *_, **__: view.destination)
-    monkeypatch.setattr(snapshot_reader, "find_command_problems", lambda *_: ())
+    monkeypatch.setattr(snapshot_reader, "warn_unusable_fence_commands", lambda *_: ())
     monkeypatch.setattr(snapshot_reader, "now_ms", lambda: view.now_ms)
     log.put(*(PartitionRecord(LINK.mirror.name, status) for status in view.statuses.values()))
     with pytest.raises(Refused) as refused:
