@@ -408,7 +408,7 @@ class Replication:
                 partitions[p],
                 stop_offset=(ends or {}).get(p),
                 all_answered=p in self.results.answered_partitions,
-                compare_from=self._watch.reported_ends.find_doubt(p),
+                compare_from=self._watch.reported_ends.take_comparison_start(p),
             )
             for p in lags
         }

@@ -1,6 +1,6 @@
-"""Tracks tasks' progress from their datagrams: positions, lags, rates.
+"""Tracks tasks' progress from their datagrams: positions, lags, rates, and the end of what they have reported.
 
-And up to where what tasks report has no hole: only there everything in a mirror partition is known to be the mirror's.
+Only below that end is every record of a mirror partition known to be the mirror's own.
 """
 
 from __future__ import annotations
@@ -215,18 +215,18 @@ class ProgressTracker:
 
 
 class ReportedEnds:
-    """Up to where tasks' reports follow one another without a hole. Thread-safe.
+    """The next offset up to which tasks' reports are contiguous. Thread-safe.
 
-    Who imitates the mirror's producer between two tasks' reports leaves a hole: neither of them says that it appended
-    these offsets, or compared them with the source.
+    Records that another producer appends under the mirror's producer id leave a hole between two reports: no task says
+    that it appended these offsets, or compared them with the source.
     """
 
     def __init__(self, ends: Mapping[Partition, int]) -> None:
-        """`ends`: of an earlier process. What follows them is in doubt until a task has looked."""
+        """`ends`: of an earlier process. The first task of each partition compares what follows."""
         self._lock = threading.Lock()
         self._ends = dict(ends)
-        self._unseen = set(ends)
-        self._behind_holes: dict[Partition, tuple[int, int]] = {}
+        self._unchecked = set(ends)
+        self._ranges_after_hole: dict[Partition, tuple[int, int]] = {}
         self._epochs: dict[Partition, int] = {}
 
     def handle(self, datagram: Datagram) -> None:
@@ -241,15 +241,16 @@ class ReportedEnds:
             known_end = self._ends.setdefault(partition, end)
             if is_newest and end < known_end:
                 known_end = self._ends[partition] = end  # the destination lost its log's end, or it is copied anew
-            hole = self._behind_holes.pop(partition, None)
+            later = self._ranges_after_hole.pop(partition, None)
             if known_from > known_end:
-                self._behind_holes[partition] = (known_from, end) if hole is None else _join(hole, (known_from, end))
+                reported = (known_from, end)
+                self._ranges_after_hole[partition] = reported if later is None else _merge_if_adjacent(later, reported)
                 return
             known_end = max(known_end, end)
-            if hole is not None and hole[0] > known_end:
-                self._behind_holes[partition] = hole
-            elif hole is not None:
-                known_end = max(known_end, hole[1])
+            if later is not None and later[0] > known_end:
+                self._ranges_after_hole[partition] = later
+            elif later is not None:
+                known_end = max(known_end, later[1])
             self._ends[partition] = known_end
 
     def add_reports(self, epoch: int, reports: Iterable[TaskReport]) -> None:
@@ -260,21 +261,21 @@ class ReportedEnds:
                 if aligned.known_from is not None and aligned.partition in ends:
                     self.add(aligned.partition, epoch, aligned.known_from, ends[aligned.partition])
 
-    def find_doubt(self, partition: Partition) -> Offset | None:
-        """From where a task must compare before it copies; None: no doubt. A running task need not be doubted."""
+    def take_comparison_start(self, partition: Partition) -> Offset | None:
+        """Offset from which a new task must compare before it copies; None: it need not. Call once for each task."""
         with self._lock:
-            is_first = partition in self._unseen
-            self._unseen.discard(partition)
-            in_doubt = is_first or partition in self._behind_holes
-            return Offset(self._ends[partition]) if in_doubt else None
+            is_first_task = partition in self._unchecked
+            self._unchecked.discard(partition)
+            must_compare = is_first_task or partition in self._ranges_after_hole
+            return Offset(self._ends[partition]) if must_compare else None
 
     def get_ends(self) -> dict[Partition, int]:
         with self._lock:
             return dict(self._ends)
 
 
-def _join(earlier: tuple[int, int], later: tuple[int, int]) -> tuple[int, int]:
-    """The first of the two, or one stretch of both if there is no hole between them."""
+def _merge_if_adjacent(earlier: tuple[int, int], later: tuple[int, int]) -> tuple[int, int]:
+    """One range of both, or the earlier one if there is a hole between them."""
     first, second = sorted((earlier, later))
     return (first[0], max(first[1], second[1])) if second[0] <= first[1] else first
 

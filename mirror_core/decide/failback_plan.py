@@ -45,7 +45,12 @@ from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition, format_reverse_name
 from mirror_core.model.pending_fence import PendingFence
 from mirror_core.model.run import FailbackStrategy, Plan, PlanFact, RunKind, RunMode
-from mirror_core.rights.required_acls import LackingRight, explain_lacking_rights, find_lacking_rights, stops_run
+from mirror_core.rights.required_acls import (
+    LackingRight,
+    explain_lacking_rights,
+    find_lacking_strategy_rights,
+    stops_run,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +252,7 @@ def _list_reasons(snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackS
         )
         yield from (
             Finding("failback_rights_lacking", mirror.source, rights=missing)
-            for missing in find_lacking_rights(strategies, old_source.cluster_rights, old_source.topic_rights)
+            for missing in find_lacking_strategy_rights(strategies, old_source.cluster_rights, old_source.topic_rights)
         )
     yield from explain_lacking_rights(r for r in snapshot.lacking_rights if stops_run(r, RunMode.PLANNED))
     for name, recorded_id, cluster in (

@@ -421,7 +421,7 @@ def _decide_applied(pending_fence: PendingFence, observation: FenceObservation) 
             written_ranges=observation.written_ranges,
         )
     return _decide_recorded(
-        replace(_add_log_ends(pending_fence, observation), trouble=_find_writers(pending_fence.cluster, observation)),
+        replace(_add_log_ends(pending_fence, observation), trouble=_explain_bypass(pending_fence.cluster, observation)),
         pending_fence,
         observation,
     )
@@ -447,7 +447,7 @@ def _add_log_ends(pending_fence: PendingFence, observation: FenceObservation) ->
     )
 
 
-def _find_writers(cluster: ClusterName, observation: FenceObservation) -> Finding | None:
+def _explain_bypass(cluster: ClusterName, observation: FenceObservation) -> Finding | None:
     # Without the offsets, which move: what is recorded is written again when it changes.
     written_ranges = observation.written_ranges
     return Finding("fence_bypassed", cluster, partitions=sorted(written_ranges)) if written_ranges else None

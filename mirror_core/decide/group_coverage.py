@@ -112,7 +112,7 @@ def list_uncommitted(snapshot: MirrorSnapshot) -> list[UncommittedGroupOffset]:
         return uncommitted
     topics = {partition.topic for partition in snapshot.statuses}
     lost = list_lost_offsets(snapshot.mirror, topics, snapshot.own_group_offsets, committed)
-    return [*uncommitted, *_select_others(lost, uncommitted)]
+    return [*uncommitted, *_exclude_known(lost, uncommitted)]
 
 
 def _is_final(snapshot: MirrorSnapshot) -> bool:
@@ -143,10 +143,10 @@ def list_lost_offsets(
 _LOST_TEXT: Final = "the destination has lost the offset, by deletion or offsets.retention.minutes; it was"
 
 
-def _select_others(
+def _exclude_known(
     lost: Iterable[UncommittedGroupOffset], uncommitted: Iterable[UncommittedGroupOffset]
 ) -> list[UncommittedGroupOffset]:
-    """Those that nothing is known of yet."""
+    """Those of which `uncommitted` has no row, neither of the partition nor of the whole group."""
     subjects = {(item.group, item.partition) for item in uncommitted}
     return [item for item in lost if not {(item.group, item.partition), (item.group, "")} & subjects]
 

@@ -22,17 +22,17 @@ from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
 from mirror_core.model.run import FailbackStrategy
-from mirror_core.rights.required_acls import find_lacking_rights
+from mirror_core.rights.required_acls import find_lacking_strategy_rights
 from mirror_core.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader
 
 REPLICA_STRATEGIES: Final = (FailbackStrategy.HANDOVER, FailbackStrategy.REPLICA)
 TRUNCATING_STRATEGIES: Final = frozenset({FailbackStrategy.OFFLINE, *REPLICA_STRATEGIES})
 MAX_COSTED_TOPICS: Final = 20
 COSTED_STRATEGIES: Final = (FailbackStrategy.RECREATE, *REPLICA_STRATEGIES, FailbackStrategy.OFFLINE)
-HANDS_FREE_STRATEGIES: Final = (FailbackStrategy.HANDOVER, FailbackStrategy.RECREATE)
-"""By bytes over the link, fewest first. The others need somebody at a broker."""
+UNATTENDED_STRATEGIES: Final = (FailbackStrategy.HANDOVER, FailbackStrategy.RECREATE)
+"""Those that need nobody at a broker. By bytes over the link, fewest first."""
 MIN_KEPT_BYTES: Final = MappingProxyType({FailbackStrategy.HANDOVER: 14 << 20, FailbackStrategy.REPLICA: 33 << 20})
-"""Below the truncation point of each log with a tail: about what a parked replica may lack."""
+"""Bytes a log must have below its truncation point: a replica is parked about so far below it."""
 _NO_TOPICS: Final[Mapping[str, ClusterTopic]] = MappingProxyType({})
 
 
@@ -166,16 +166,16 @@ def choose_strategies(
             strategies[topic] = FailbackStrategy.RECREATE
         elif topic in divergent:
             named = allowed.for_topic(topic)
-            strategies[topic] = _find_cheapest(topic, obstacles) if named in (None, FailbackStrategy.NONE) else named
+            strategies[topic] = _choose_cheapest(topic, obstacles) if named in (None, FailbackStrategy.NONE) else named
         else:
             strategies[topic] = allowed.topics.get(topic, FailbackStrategy.NONE)
     return strategies
 
 
-def _find_cheapest(topic: str, obstacles: StrategyObstacles | None) -> FailbackStrategy:
+def _choose_cheapest(topic: str, obstacles: StrategyObstacles | None) -> FailbackStrategy:
     if obstacles is None:
         return FailbackStrategy.RECREATE
-    return next(strategy for strategy in HANDS_FREE_STRATEGIES if (topic, strategy) not in obstacles)
+    return next(strategy for strategy in UNATTENDED_STRATEGIES if (topic, strategy) not in obstacles)
 
 
 def find_obstacles(
@@ -220,7 +220,7 @@ def _find_obstacle(
 ) -> str:
     if strategy is FailbackStrategy.RECREATE:
         return ""
-    if any(find_lacking_rights({topic: strategy}, facts.cluster_rights or (), facts.topic_rights)):
+    if any(find_lacking_strategy_rights({topic: strategy}, facts.cluster_rights or (), facts.topic_rights)):
         return "failback_rights_lacking"
     wanted_bytes = MIN_KEPT_BYTES.get(strategy, 0)
     if any(size is not None and size < wanted_bytes for size in kept_bytes):
@@ -355,7 +355,7 @@ def list_choice_figures(
             topic: "named"
             if allowed.for_topic(topic) is strategies[topic]
             else "only"
-            if strategies[topic] is HANDS_FREE_STRATEGIES[-1]
+            if strategies[topic] is UNATTENDED_STRATEGIES[-1]
             else "cheapest"
             for topic in divergent
         },

@@ -136,8 +136,8 @@ class FleetMember:
 
         def on_decision(decision: FenceDecision) -> None:
             exposition.update(decision)
-            is_told = decision.is_same_trouble(self._last_decision)
-            if not is_told and (decision.alarms or decision.state is not FenceState.NONE):
+            is_reported = decision.is_same_trouble(self._last_decision)
+            if not is_reported and (decision.alarms or decision.state is not FenceState.NONE):
                 for line in (*decision.lines, *(f"alarm: {alarm}" for alarm in decision.alarms)):
                     self._report(line)
             self._last_decision = decision

@@ -43,28 +43,28 @@ _TOMBSTONE: Final = b"\0"
 class TailMatches:
     """Which keys of a tail the other cluster has."""
 
-    is_there: Mapping[bytes, bool]
-    """By digest of a key, and by digests of key and value."""
+    other_has: Mapping[bytes, bool]
+    """Whether the other log has it: by digest of a key, and by digests of key and value."""
 
     def find_match(self, record: Record) -> SalvageMatch:
         if record.key is None:
             return SalvageMatch.UNKEYED
         key, pair = _digest_in_memory(record.key, record.value)
-        if self.is_there[pair]:
+        if self.other_has[pair]:
             return SalvageMatch.SAME_VALUE
-        return SalvageMatch.CONFLICTING if self.is_there[key] else SalvageMatch.MISSING
+        return SalvageMatch.CONFLICTING if self.other_has[key] else SalvageMatch.MISSING
 
 
 def find_tail_records(tail: Iterable[Record], other: Iterable[Record]) -> TailMatches:
     """Memory grows with the tail, which is read first, not with the other log."""
-    is_there = dict[bytes, bool]()
+    other_has = dict[bytes, bool]()
     for record in tail:
         if record.key is not None:
-            is_there |= dict.fromkeys(_digest_in_memory(record.key, record.value), False)
-    for record in other if is_there else ():
+            other_has |= dict.fromkeys(_digest_in_memory(record.key, record.value), False)
+    for record in other if other_has else ():
         if record.key is not None:
-            is_there |= {d: True for d in _digest_in_memory(record.key, record.value) if d in is_there}
-    return TailMatches(is_there)
+            other_has |= {d: True for d in _digest_in_memory(record.key, record.value) if d in other_has}
+    return TailMatches(other_has)
 
 
 def _digest_in_memory(key: bytes, value: bytes | None) -> tuple[bytes, bytes]:

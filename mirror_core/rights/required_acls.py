@@ -211,7 +211,7 @@ TOPIC_STRATEGY_RIGHTS: Final[Mapping[FailbackStrategy, frozenset[Operation]]] = 
 )
 
 
-def find_lacking_rights(
+def find_lacking_strategy_rights(
     strategies: Mapping[str, FailbackStrategy],
     cluster: Collection[Operation] | None,
     topics: Mapping[str, Collection[Operation]],

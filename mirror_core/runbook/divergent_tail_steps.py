@@ -33,7 +33,7 @@ from mirror_core.model.parity_verdict import ParityRange, ParityResult, Salvaged
 from mirror_core.model.pending_fence import FenceAction
 from mirror_core.model.run import FailbackStrategy, StepEvidence
 from mirror_core.parity.salvage import MANIFEST
-from mirror_core.rights.required_acls import find_lacking_rights
+from mirror_core.rights.required_acls import find_lacking_strategy_rights
 from mirror_core.runbook.fence_actions import CommandFence, LiftFile
 from mirror_core.runbook.forecast_check import count_outcome_later
 from mirror_core.runbook.step_context import StepContext
@@ -129,7 +129,7 @@ class TailSteps(StepContext):
     def _check_rights(self, old: ClusterClient) -> None:
         strategies = self.journal.run.plan.strategies
         on_cluster, on_topics = probe_topic_rights(old, strategies)
-        if missing_rights := [*find_lacking_rights(strategies, on_cluster or frozenset(), on_topics)]:
+        if missing_rights := [*find_lacking_strategy_rights(strategies, on_cluster or frozenset(), on_topics)]:
             name = self.link.source.name
             advice = f"`mirrorbook cluster check {name}` names the grants; then resume, or abort"
             raise Refused(

@@ -112,13 +112,13 @@ def copy_announcement(
     mirror: MirrorName,
     timeout_s: float = TIMEOUTS.silent_source_s,
 ) -> ActiveCluster | None:
-    """To a cluster that missed it. Returns the entry there; None: no entry to copy."""
+    """To a cluster that missed it. Returns its entry now; None: there was none to copy."""
     announced = read_active_cluster(known_cluster, mirror, timeout_s)
     if announced is None:
         return None
-    there = read_active_cluster(other_cluster, mirror, timeout_s)
-    if there is not None and there.precedence >= announced.precedence:
-        return there
+    existing = read_active_cluster(other_cluster, mirror, timeout_s)
+    if existing is not None and existing.precedence >= announced.precedence:
+        return existing
     return announce_active_cluster(other_cluster, announced, timeout_s)
 
 

@@ -83,7 +83,7 @@ class HeartbeatSender:
             try:
                 self._writer = self._writer or NonFencingWriter(self._cluster)
             except Exception as error:  # noqa: BLE001 - said, and the run goes on
-                consequence = f"after {CONDUCTOR_TIMEOUT_S:.0f} s others take this process for dead"
+                consequence = f"after {CONDUCTOR_TIMEOUT_S:.0f} s others consider this process dead"
                 _log.warning("no heartbeat, %s: %s", consequence, format_safe_error(error), run=self._run)
                 return
             self._put(self._writer, self._make_checkpoint())
@@ -162,15 +162,15 @@ def _send_until_released(
         sender.stop()
         try:
             if not sender.is_acknowledged:
-                _log.info("not let go of: brokers do not take beats either", run=subject)
+                _log.info("heartbeat not released: brokers acknowledge no heartbeat", run=subject)
             elif must_release():
                 released = make_checkpoint(subject, CONDUCTOR_STEP, replace(heartbeat, at_ms=now_ms(), released=True))
                 writer.put_last(released, Tombstone(first), timeout_s=_FLUSH_TIMEOUT_S)
         except LostOwnership as error:
-            _log.info("not let go of: %s", error, run=subject)
+            _log.info("heartbeat not released: %s", error, run=subject)
             sender.forget()
         except Exception as error:  # noqa: BLE001 - said; others see that it is silent
-            _log.info("not let go of: %s", format_safe_error(error), run=subject)
+            _log.info("heartbeat not released: %s", format_safe_error(error), run=subject)
 
 
 def _is_running(state: State, run_id: str) -> bool:
@@ -221,7 +221,7 @@ def find_turn_holder(state: State, mirror: MirrorName, clock_ahead_ms: int | Non
 
 
 def _find_dated_heartbeat(state: State, subject: str, clock_ahead_ms: int | None) -> RunHeartbeat | None:
-    """`at_ms` is by this machine's clock."""
+    """The conductor's or turn holder's, with `at_ms` by this machine's clock."""
     heartbeat = find_conductor_heartbeat(subject, state.checkpoints)
     if heartbeat is None:
         return None

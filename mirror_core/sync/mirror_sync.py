@@ -106,7 +106,7 @@ def _run_sync(
     with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
         check_cluster_ids(link, source, destination)
         if log is not None and only == ALL_PARTS:
-            _bring_announcement(link)
+            _copy_announcement_to_destination(link)
         matching_topics = list_mirror_topics(link, source)
         stopped = list_stopped_topics(link, state)
         placement = create_missing_topics(
@@ -176,12 +176,12 @@ def _run_sync(
     )
 
 
-def _bring_announcement(link: MirrorLink) -> None:
+def _copy_announcement_to_destination(link: MirrorLink) -> None:
     """An unplanned failover asks the destination only, and its announcement has to be the later one."""
     try:
         copy_announcement(link.source, link.destination, get_base_name(link.mirror.name))
     except MirrorError as error:
-        _log.info("the source's announcement of the active cluster is not brought: %s", error, mirror=link.mirror.name)
+        _log.info("the source's announcement of the active cluster was not copied: %s", error, mirror=link.mirror.name)
 
 
 def _correct_state_topic(destination: ClusterClient, *, dry_run: bool) -> list[DriftRow]:

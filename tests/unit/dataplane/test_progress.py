@@ -224,11 +224,11 @@ def test_what_no_task_says_that_it_copied_is_in_doubt(
     reports: list[tuple[int, int, int]], end: int, is_in_doubt: bool
 ) -> None:
     ends = ReportedEnds({A: 20})
-    assert ends.find_doubt(A) == 20, "a process that begins does not know what was copied since"
-    assert ends.find_doubt(B) is None
+    assert ends.take_comparison_start(A) == 20, "a process that begins does not know what was copied since"
+    assert ends.take_comparison_start(B) is None
     for epoch, known_from, reported_end in reports:
         ends.add(A, epoch, known_from, reported_end)
-    assert ends.find_doubt(A) == (end if is_in_doubt else None)
+    assert ends.take_comparison_start(A) == (end if is_in_doubt else None)
     assert ends.get_ends() == {A: end}
 
 

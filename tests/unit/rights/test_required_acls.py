@@ -14,7 +14,7 @@ from mirror_core.rights.acl_rules import build_denial
 from mirror_core.rights.required_acls import (
     REQUIRED_ACLS,
     ClusterRole,
-    find_lacking_rights,
+    find_lacking_strategy_rights,
     find_other_writers,
     is_allowed,
 )
@@ -162,7 +162,7 @@ def test_a_strategy_names_the_rights_that_it_lacks(
     strategy: FailbackStrategy, cluster: set[str] | None, topic: set[str], missing: str
 ) -> None:
     on_cluster = None if cluster is None else {Operation(name) for name in cluster}
-    found = find_lacking_rights({"t": strategy}, on_cluster, {"t": {Operation(name) for name in topic}})
+    found = find_lacking_strategy_rights({"t": strategy}, on_cluster, {"t": {Operation(name) for name in topic}})
     assert "; ".join(found) == missing
 
 
