@@ -260,7 +260,8 @@ class EpochResults:
 
     def count_states(self, lease: HeldLease) -> None:
         state, name = lease.state, self.link.mirror.name
-        statuses, groups, proof = state.partitions.get(name, {}), state.groups.get(name), state.verifications.get(name)
+        statuses, proof = state.partitions.get(name, {}), state.verifications.get(name)
+        groups = state.find_group_sync(name)
         if groups is not None:
             groups = replace(groups, synced_ms=to_broker_clock_ms(groups.synced_ms, lease.clock_ahead_ms))
         known_since_ms = list_newest_times(name, groups, proof, iter(state.runs.values()), statuses)

@@ -30,7 +30,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, describe_producers, list_
 from mirror_core.kafka.transactions import OpenTransaction, list_open_transactions
 from mirror_core.model.errors import MirrorError, RemoteFault, Unreachable
 from mirror_core.model.logs import get_logger
-from mirror_core.model.mirror import FailureKind, Mirror, PartitionStatus, TopicFilters
+from mirror_core.model.mirror import FailureKind, Mirror, NameFilters, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.source_observation import (
     TRANSACTION_OVER,
@@ -102,14 +102,14 @@ class ObservedSource:
     rewritten: dict[Partition, tuple[int, Offset]] = field(default_factory=dict)
     """Leader epoch under which the copy last agreed, and the offset from which on the source has other records."""
     listed_ms: int | None = None
-    listed_by: TopicFilters | None = None
+    listed_by: NameFilters | None = None
     append_rate: AppendRate = field(default_factory=AppendRate)
 
     def update_topics(
         self,
         described: Mapping[str, TopicMetadata],
         listed_ms: int | None,
-        listed_by: TopicFilters | None = None,
+        listed_by: NameFilters | None = None,
     ) -> None:
         """`listed_ms`: when all matching topics were listed, by these filters; None: only some were described."""
         for name, description in described.items():

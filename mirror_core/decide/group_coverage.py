@@ -11,7 +11,7 @@ from mirror_core.decide.clock_skew import compute_age_s
 from mirror_core.decide.filters import build_group_filter
 from mirror_core.decide.group_offset_rules import RESET_POLICY_TEXT
 from mirror_core.decide.mirror_snapshot import DestinationSnapshot, MirrorSnapshot, UnseenCluster
-from mirror_core.model.mirror import GroupSyncTime, Mirror
+from mirror_core.model.mirror import GroupSyncTime, Mirror, has_listed_all
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode
 from mirror_core.model.sync_state import GroupCoverage, OwnGroupOffsets, UncommittedGroupOffset, UnsyncedGroups
@@ -56,7 +56,7 @@ def list_group_coverage(
         for u in left
     ]
     share_groups = frozenset(groups_left.share_groups) if groups_left else frozenset()
-    share_synced_s = find_share_sync_age_s(groups_left, now_ms)
+    share_synced_s = find_share_sync_age_s(mirror, groups_left, now_ms)
     for record in own_offsets:
         if record.group not in wanted or (record.group, "") in left_subjects:
             continue
@@ -88,10 +88,19 @@ def _to_committed_row(
     )
 
 
-def find_share_sync_age_s(groups_left: UnsyncedGroups | None, now_ms: int) -> float | None:
+def find_share_sync_age_s(mirror: Mirror, groups_left: UnsyncedGroups | None, now_ms: int) -> float | None:
     """Only syncs read share groups. None: not known, or there are no share groups."""
-    synced_ms = groups_left.share_groups_synced_ms if groups_left else None
-    return None if synced_ms is None else compute_age_s(now_ms, synced_ms)
+    if (
+        groups_left is None
+        or groups_left.share_groups_synced_ms is None
+        or not has_listed_share_groups(mirror, groups_left)
+    ):
+        return None
+    return compute_age_s(now_ms, groups_left.share_groups_synced_ms)
+
+
+def has_listed_share_groups(mirror: Mirror, groups_left: UnsyncedGroups) -> bool:
+    return has_listed_all(mirror.group_filters, groups_left.share_groups_listed_by)
 
 
 def list_uncommitted(snapshot: MirrorSnapshot) -> list[UncommittedGroupOffset]:
@@ -106,7 +115,7 @@ def list_uncommitted(snapshot: MirrorSnapshot) -> list[UncommittedGroupOffset]:
         or not item.partition  # offsets there may be older ones, or of a group of another type
         or item.partition not in committed_partitions.get(item.group, ())
     ]
-    if not isinstance(destination, DestinationSnapshot) or not _is_final(snapshot):
+    if not isinstance(destination, DestinationSnapshot) or not cannot_sync_again(snapshot):
         return uncommitted
     if destination.groups_unknown or destination.groups_unread:
         return uncommitted
@@ -115,7 +124,7 @@ def list_uncommitted(snapshot: MirrorSnapshot) -> list[UncommittedGroupOffset]:
     return [*uncommitted, *_exclude_known(lost, uncommitted)]
 
 
-def _is_final(snapshot: MirrorSnapshot) -> bool:
+def cannot_sync_again(snapshot: MirrorSnapshot) -> bool:
     """Whether no sync can commit offsets before the promotion."""
     return isinstance(snapshot.source, UnseenCluster) or snapshot.mode is RunMode.UNPLANNED
 

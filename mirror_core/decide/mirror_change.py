@@ -23,7 +23,7 @@ from mirror_core.model.mirror import (
     PartitionStatus,
     TopicAccess,
     TopicDeparture,
-    TopicFilters,
+    has_listed_all,
 )
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.run import shorten_hash
@@ -137,16 +137,11 @@ def apply_current_filters(
     listed."""
     if observation is None or mirror.failback_run:
         return observation
-    if observation.listed_by is not None and not _has_listed_all(mirror, observation.listed_by):
+    if not has_listed_all(mirror.topic_filters, observation.listed_by):
         observation = replace(observation, listed_ms=None)
     carried, recorded = build_topic_filter(mirror), {p.topic for p in statuses}
     kept = tuple(t for t in observation.topics if t.topic in recorded or t.topic in carried)
     return observation if len(kept) == len(observation.topics) else replace(observation, topics=kept)
-
-
-def _has_listed_all(mirror: Mirror, listed_by: TopicFilters) -> bool:
-    topics, exclude_topics = map(set, listed_by)
-    return topics.issuperset(mirror.topics) and exclude_topics.issubset(mirror.exclude_topics)
 
 
 def plan_change(change: FilterChange, inputs: ChangeInputs) -> ChangePlan:

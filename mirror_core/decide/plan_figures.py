@@ -15,10 +15,12 @@ from mirror_core.decide.drills import FORECAST_KEYS
 from mirror_core.decide.failover_scope import find_gone_topics, find_lost_topics
 from mirror_core.decide.fence_state import describe_fence, warn_pending_fence
 from mirror_core.decide.group_coverage import (
+    cannot_sync_again,
     count_coverage,
     find_share_sync_age_s,
     format_all_deleted,
     format_all_refused,
+    has_listed_share_groups,
     list_uncommitted,
 )
 from mirror_core.decide.loss_bound import (
@@ -194,11 +196,20 @@ def _warn_source(snapshot: MirrorSnapshot, source: SourceSnapshot) -> Iterator[F
 def _warn_groups_left(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     destination = snapshot.mirror.destination
     yield from _warn_share_groups(snapshot)
+    if snapshot.mirror.groups and cannot_sync_again(snapshot) and not _has_listed_all_groups(snapshot):
+        yield Finding("groups_unlisted", snapshot.mirror.name, destination=destination)
     uncommitted = list_uncommitted(snapshot)
     if text := format_all_refused(uncommitted):
         yield Finding("group_offsets_uncommitted", destination, listed=text)
     if text := format_all_deleted(uncommitted):
         yield Finding("group_offsets_deleted", destination, listed=text, source=snapshot.mirror.source)
+
+
+def _has_listed_all_groups(snapshot: MirrorSnapshot) -> bool:
+    groups_left = snapshot.groups_left
+    return snapshot.groups is not None and (
+        groups_left is None or has_listed_share_groups(snapshot.mirror, groups_left)
+    )
 
 
 def _warn_share_groups(snapshot: MirrorSnapshot) -> Iterator[Finding]:
@@ -207,7 +218,7 @@ def _warn_share_groups(snapshot: MirrorSnapshot) -> Iterator[Finding]:
         share_groups, age_s = snapshot.source.share_groups, None
     else:
         share_groups = dict.fromkeys(groups_left.share_groups if groups_left else ())
-        age_s = find_share_sync_age_s(groups_left, snapshot.now_ms)
+        age_s = find_share_sync_age_s(snapshot.mirror, groups_left, snapshot.now_ms)
     if share_groups:
         counts = [
             f"{name}: {'unknown' if count is None else format_count(count, 'record')}"
@@ -363,7 +374,7 @@ def list_group_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, Figures]
         # One age for all groups of a kind: their offsets are synced together.
         synced_s = compute_age_s(snapshot.now_ms, snapshot.groups.synced_ms) if snapshot.groups else None
         share_groups = snapshot.groups_left.share_groups if snapshot.groups_left else ()
-        share_synced_s = find_share_sync_age_s(snapshot.groups_left, snapshot.now_ms)
+        share_synced_s = find_share_sync_age_s(snapshot.mirror, snapshot.groups_left, snapshot.now_ms)
         for group in sorted(destination.committed.keys() | missing_counts.keys() | coverage.keys())[:MAX_LISTED]:
             offsets = destination.committed.get(group, {})
             behind = sum(max(0, destination.positions.get(p, o) - o) for p, o in offsets.items())

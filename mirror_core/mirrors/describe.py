@@ -428,13 +428,13 @@ def _describe_partitions(
 def _list_recorded_coverage(mirror: Mirror, state: State, now_ms: int) -> list[GroupCoverageRow]:
     statuses, left = state.partitions.get(mirror.name, {}), _find_groups_left(state, mirror)
     own_offsets = state.group_offsets.get(mirror.name, {}).values()
-    return list_group_coverage(mirror, statuses, own_offsets, left, state.groups.get(mirror.name), now_ms)
+    return list_group_coverage(mirror, statuses, own_offsets, left, state.find_group_sync(mirror.name), now_ms)
 
 
 def _find_groups_left(state: State, mirror: Mirror) -> UnsyncedGroups | None:
-    """Unknown (None) before the first sync."""
-    nothing = UnsyncedGroups(mirror=mirror.name) if mirror.name in state.groups else None
-    return state.uncommitted_groups.get(mirror.name, nothing)
+    """Unknown (None) where nothing is left of what was synced, and not all groups were."""
+    recorded = state.uncommitted_groups.get(mirror.name, UnsyncedGroups(mirror=mirror.name))
+    return recorded if recorded.uncommitted or state.find_group_sync(mirror.name) else None
 
 
 def _list_groups(groups_left: UnsyncedGroups | None, coverage: GroupCoverage) -> tuple[str, ...] | None:

@@ -68,8 +68,16 @@ class DesiredState(StrEnum):
     STOPPED = "STOPPED"
 
 
-TopicFilters = tuple[tuple[str, ...], tuple[str, ...]]
-"""Regular expressions of topics, and of excluded ones."""
+NameFilters = tuple[tuple[str, ...], tuple[str, ...]]
+"""Regular expressions of names, and of excluded ones."""
+
+
+def has_listed_all(wanted: NameFilters, listed_by: NameFilters | None) -> bool:
+    """Whether a listing by other filters contains all that these want. True where an older version recorded none."""
+    if listed_by is None:
+        return True
+    (patterns, excluded), (listed, unlisted) = wanted, listed_by
+    return set(patterns) <= set(listed) and set(unlisted) <= set(excluded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +119,12 @@ class Mirror:
         return not (topic_id and self.state_topic_id) or topic_id == self.state_topic_id
 
     @property
-    def topic_filters(self) -> TopicFilters:
+    def topic_filters(self) -> NameFilters:
         return self.topics, self.exclude_topics
+
+    @property
+    def group_filters(self) -> NameFilters:
+        return self.groups, self.exclude_groups
 
     @property
     def source_identity(self) -> ClusterIdentity:
@@ -232,6 +244,8 @@ class GroupSyncTime:
     """Wall clock. Copied offsets that idle groups had committed on the source are committed here."""
     followed: bool
     """Continuously, not only at a sync."""
+    listed_by: NameFilters | None = None
+    """Filters by which the source's groups were listed. None: an older version did not record them."""
 
 
 def is_lease_fresh(lease: Lease | None, now_ms: int) -> bool:

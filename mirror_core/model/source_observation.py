@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from mirror_core.model.mirror import TopicFilters
+from mirror_core.model.mirror import NameFilters
 from mirror_core.model.names import MirrorName, Offset, Partition
 
 
@@ -65,7 +65,7 @@ class SourceObservation:
     """Recorded topics, and others that match the filters."""
     listed_ms: int | None = None
     """Wall clock before the last topic listing. Known topics show new partitions at once."""
-    listed_by: TopicFilters | None = None
+    listed_by: NameFilters | None = None
     """Filters of that listing. None: an older version did not record them."""
     transactions: tuple[ObservedTransaction, ...] = ()
     transactions_ms: int | None = None

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mirror_core.model.errors import RemoteFault
+from mirror_core.model.mirror import NameFilters
 from mirror_core.model.names import NO_OFFSETS, MirrorName, Offset, PartitionOffsets
 
 
@@ -153,6 +154,8 @@ class UnsyncedGroups:
     """Those in scope: nobody follows them between two syncs."""
     share_groups_synced_ms: int | None = None
     """When the last sync of share groups began, by the clock of the process that mirrors. None: there are none."""
+    share_groups_listed_by: NameFilters | None = None
+    """Filters by which they were listed. None: an older version did not record them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,7 +102,7 @@ def find_recorded_points(name: MirrorName, state: State, now_ms: int) -> Iterato
 
 def _read_known_times(name: MirrorName, state: State) -> dict[FreshnessKind, int]:
     """By the brokers' clock."""
-    groups, proof = state.groups.get(name), state.verifications.get(name)
+    groups, proof = state.find_group_sync(name), state.verifications.get(name)
     if groups is not None:
         lease = state.leases.get(name)  # the sync began long before its record was appended
         synced_ms = from_owner_clock_ms(groups.synced_ms, lease, state.find_append_time_ms(lease))

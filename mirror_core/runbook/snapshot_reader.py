@@ -260,7 +260,7 @@ def take_snapshot(
             observation.at_ms if observation else None, state.find_append_time_ms(observation)
         ),
         verification=state.verifications.get(mirror.name),
-        groups=state.groups.get(mirror.name),
+        groups=state.find_group_sync(mirror.name),
         groups_left=state.uncommitted_groups.get(mirror.name),
         own_group_offsets=tuple(state.group_offsets.get(mirror.name, {}).values()),
         sibling_mirrors=tuple(

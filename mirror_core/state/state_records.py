@@ -17,7 +17,7 @@ import msgspec
 from mirror_core.model.acl import LedgerEntry, LiftedDenial
 from mirror_core.model.audit_log import AuditLine
 from mirror_core.model.errors import Indeterminate
-from mirror_core.model.mirror import GroupSyncTime, Lease, Mirror, PartitionStatus, TopicDeparture
+from mirror_core.model.mirror import GroupSyncTime, Lease, Mirror, PartitionStatus, TopicDeparture, has_listed_all
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.parity_verdict import MirrorVerification
 from mirror_core.model.pending_fence import PendingFence
@@ -159,6 +159,12 @@ class State:
             lines[number].line
             for number in range(next(number for number in range(len(lines) + 1) if number not in lines))
         )
+
+    def find_group_sync(self, name: MirrorName) -> GroupSyncTime | None:
+        """None where groups were added after it."""
+        mirror, last_sync = self.mirrors.get(name), self.groups.get(name)
+        has_all = mirror is None or last_sync is None or has_listed_all(mirror.group_filters, last_sync.listed_by)
+        return last_sync if has_all else None
 
     def active_run(self, mirror: MirrorName) -> Run | None:
         return next((run for run in self.runs.values() if run.plan.mirror == mirror and run.ended_ms is None), None)

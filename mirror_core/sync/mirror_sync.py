@@ -230,7 +230,10 @@ def _record_group_sync(
     """A follower's record is newer than ours."""
     last_sync, new_records = log.state.groups.get(link.mirror.name), list(records)
     if last_sync is None or last_sync.synced_ms < began_ms:
-        new_records.append(GroupSyncTime(mirror=link.mirror.name, synced_ms=began_ms, followed=False))
+        filters = link.mirror.group_filters
+        new_records.append(
+            GroupSyncTime(mirror=link.mirror.name, synced_ms=began_ms, followed=False, listed_by=filters)
+        )
     if new_records:
         log.put(*new_records)
 

@@ -172,7 +172,7 @@ class OffsetFollower:
             rounds = resources.enter_context(self._open_rounds())
             topic = resources.enter_context(ConsumerOffsetsFollower(source))
             if topic.is_absent:
-                self._followed_until = GroupSyncTime(mirror=self._link.mirror.name, synced_ms=now_ms(), followed=True)
+                self._followed_until = _make_sync_time(link, now_ms())
                 self._stop.wait(ACTIVE_GROUP_RETRY_S)
                 return
             groups = _FollowedGroups(link, source)
@@ -189,9 +189,7 @@ class OffsetFollower:
                 rounds.commit_due(self.pending_commits)
                 if seen_at is not None:
                     seen_at_ms = now_ms() - int((time.monotonic() - seen_at) * 1000)
-                    self._followed_until = GroupSyncTime(
-                        mirror=self._link.mirror.name, synced_ms=seen_at_ms, followed=True
-                    )
+                    self._followed_until = _make_sync_time(link, seen_at_ms)
                 self._stop.wait(began + _ROUND_INTERVAL_S - time.monotonic())
 
     def _fetch_all_committed(self, batches: GroupOffsetsClient, groups: list[str]) -> None:
@@ -264,6 +262,11 @@ class OffsetFollower:
         self._ownership_requested.set()
         if not self._ownership_shown.wait(_OWNERSHIP_WAIT_S):
             raise Indeterminate(f"mirror {self._link.mirror.name}: its data plane does not show that it is ours")
+
+
+def _make_sync_time(link: MirrorLink, synced_ms: int) -> GroupSyncTime:
+    mirror = link.mirror
+    return GroupSyncTime(mirror=mirror.name, synced_ms=synced_ms, followed=True, listed_by=mirror.group_filters)
 
 
 def _to_sort_key(uncommitted: UncommittedGroupOffset) -> tuple[str, str]:

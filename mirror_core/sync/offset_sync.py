@@ -151,6 +151,7 @@ def sync_groups(
         uncommitted=date_uncommitted(decisions.uncommitted, recorded.uncommitted, at_ms),
         share_groups=tuple(sorted(share_groups)),
         share_groups_synced_ms=at_ms if share_groups else None,
+        share_groups_listed_by=link.mirror.group_filters,
     )
     records: list[StateRecord | Tombstone] = [
         Tombstone(forgotten) for forgotten in own_offsets.forget_other_groups(groups.keys() | destination_groups.keys())

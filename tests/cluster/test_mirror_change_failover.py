@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 
 import pytest
@@ -9,16 +10,19 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from mirror_core.decide.mirror_change import FilterChange
 from mirror_core.mirrors import mirror_commands
+from mirror_core.mirrors.describe import describe_with_groups
 from mirror_core.mirrors.mirror_change import change_mirror, finish_change, prepare_change
+from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.errors import Refused
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.mirror import DesiredState, PartitionState, TopicAccess
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunMode, RunState
+from mirror_core.model.timing import now_ms
 from tests.support.broker_faults import killed
 from tests.support.data_plane_thread import beating, driving
 from tests.support.failback_runs import failback_of, go_home
-from tests.support.failover_runs import app_topic, denied
+from tests.support.failover_runs import app_topic, commit, denied
 from tests.support.kafka_clients import TIMEOUT_S, Pair, grant, new_topic, produce, read_all
 from tests.support.mirrored_topics import Mirrored, new_mirror
 from tests.support.unplanned_runs import begin
@@ -146,3 +150,28 @@ def test_a_topic_that_a_change_has_just_added_is_not_counted_as_listed(pair: Pai
         assert figures[FigureKey.UNCOPIED_PARTITIONS] is None
         assert figures[FigureKey.COMPLETE_UP_TO_MS] == {"all topics together": None}
     assert plan.figures[FigureKey.TOPICS_LISTED_S] is None
+
+
+def test_a_group_that_a_change_has_just_added_is_not_counted_as_synced(pair: Pair, tmp_path: Path) -> None:
+    topic, first = app_topic(pair), f"g-{secrets.token_hex(4)}"
+    added = f"{first}-added"
+    produce(pair.east, topic, 20)
+    for group in (first, added):
+        commit(pair.east, group, topic, 5)
+    mirrored = new_mirror(pair, tmp_path, topic, groups=(first,))
+    mirrored.copy()
+    mirror_commands.run_sync(mirrored.link)
+    change(mirrored, FilterChange(groups=(first, added)))
+    with killed(pair.east):
+        unsynced = mirrored.failover.plan(RunMode.UNPLANNED)
+    description, group_rows = describe_with_groups(mirrored.link, mirrored.state, now_ms())
+    mirror_commands.run_sync(mirrored.link)
+    with killed(pair.east):
+        synced = mirrored.failover.plan(RunMode.UNPLANNED)
+    assert [w.subject for w in unsynced.warnings if w.code == "groups_unlisted"] == [mirrored.name]
+    assert {group: figures[FigureKey.GROUPS_SYNCED_S] for group, figures in unsynced.groups.items()} == {first: None}
+    assert {(row.group, row.age_s) for row in group_rows} == {(first, None)}
+    assert description.facts[FactKey.UNCOMMITTED_GROUPS].value is None
+    assert not [w for w in synced.warnings if w.code == "groups_unlisted"]
+    assert synced.groups.keys() == {first, added}
+    assert None not in {figures[FigureKey.GROUPS_SYNCED_S] for figures in synced.groups.values()}

@@ -40,7 +40,7 @@ class ClusterSnapshot:
 
     def find_group_sync_ms(self, mirror: MirrorName) -> int | None:
         """By this machine's clock."""
-        groups, lease = self.state.groups.get(mirror), self.state.leases.get(mirror)
+        groups, lease = self.state.find_group_sync(mirror), self.state.leases.get(mirror)
         if groups is None:
             return None
         synced_ms = from_owner_clock_ms(groups.synced_ms, lease, self.state.find_append_time_ms(lease))

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mirror_core.decide.forecast_accuracy import build_forecast
+from mirror_core.decide.group_coverage import find_share_sync_age_s
 from mirror_core.decide.mirror_snapshot import (
     MAX_LISTED,
     DestinationSnapshot,
@@ -161,6 +162,21 @@ def test_with_a_dead_source_a_group_may_read_again_what_lies_behind_its_offset(v
     odd = replace(DESTINATION, committed={"g": {Partition("x", 0): Offset(7), A0: Offset(99), A1: Offset(19)}})
     assert dict(list_group_figures(replace(dead, destination=odd)))["g"][FigureKey.READ_AGAIN_MOST] == 1
     assert dict(list_group_figures(replace(dead, destination=UnseenCluster("too")))) == {}
+
+
+def test_groups_that_were_not_listed_since_the_filters_changed_are_told_of(view: MirrorSnapshot) -> None:
+    def warned(snapshot: MirrorSnapshot) -> bool:
+        return any(warning.code == "groups_unlisted" for warning in list_plan_warnings(snapshot))
+
+    seen = GroupSyncTime(mirror=view.mirror.name, synced_ms=101_500, followed=True)
+    dead = replace(view, source=UnseenCluster("refused"), groups=seen)
+    by_others = UnsyncedGroups(mirror=view.mirror.name, share_groups_listed_by=(("other",), ()))
+    assert not warned(dead)
+    assert warned(replace(dead, groups=None))
+    assert not warned(replace(view, groups=None)), "a planned failover lists them itself"
+    assert not warned(replace(dead, groups=None, mirror=replace(view.mirror, groups=())))
+    assert warned(replace(dead, groups_left=by_others)), "only a sync lists share groups"
+    assert find_share_sync_age_s(view.mirror, replace(by_others, share_groups_synced_ms=1), view.now_ms) is None
 
 
 def test_what_share_groups_acknowledged_behind_their_start_is_named_in_one_line(view: MirrorSnapshot) -> None:

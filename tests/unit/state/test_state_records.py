@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.model.errors import Indeterminate
-from mirror_core.model.mirror import Lease
+from mirror_core.model.mirror import GroupSyncTime, Lease, NameFilters
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.run import StepRecord, StepState
 from mirror_core.model.run_checkpoints import Checkpoint
@@ -19,6 +19,7 @@ from mirror_core.state import record_encoding, state_records
 from mirror_core.state.record_encoding import PIECE_BYTES, SCHEMA_VERSION, drop_replaced_rows, parse_mirror_name
 from mirror_core.state.state_records import State, Tombstone, TransactionalIdNumber, format_key
 from tests.support.memory_state import fold, journal_of
+from tests.support.mirror_views import MIRROR
 
 LEASE = Lease(mirror=MirrorName("m"), owner="me", generation=1, heartbeat_ms=1, writers_until_ms=1)
 RUN = "m-failover-20261122T090000-a1b2"
@@ -230,3 +231,20 @@ def test_an_id_that_would_leave_its_folder_is_unreadable(run: str) -> None:
 
 def test_every_kind_of_record_has_a_well_formed_key() -> None:
     assert state_records._DECODERS.keys() == record_encoding.SEGMENT_COUNTS.keys()
+
+
+@pytest.mark.parametrize(
+    ("listed_by", "is_current"),
+    [
+        (None, True),
+        ((("a.*", "b"), ("ab",)), True),
+        ((("b", "a.*", "c"), ()), True),
+        ((("a.*",), ("ab",)), False),
+        ((("a.*", "b"), ("ab", "b")), False),
+    ],
+)
+def test_a_sync_by_filters_that_left_groups_out_is_none(listed_by: NameFilters | None, is_current: bool) -> None:
+    synced = GroupSyncTime(mirror=MIRROR.name, synced_ms=1, followed=True, listed_by=listed_by)
+    mirror = replace(MIRROR, groups=("a.*", "b"), exclude_groups=("ab",))
+    state = fold([row for record in (mirror, synced) for row in State().to_rows(record)])
+    assert state.find_group_sync(MIRROR.name) == (synced if is_current else None)
