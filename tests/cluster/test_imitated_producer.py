@@ -15,27 +15,32 @@ from mirror_core.model.errors import PartitionFailed
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Partition
+from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.run import RunMode
 from mirror_core.model.timing import now_ms
 from mirror_core.wire.batch import split_batches
 from mirror_core.wire.batch_encoder import build_batches
 from mirror_core.wire.records import Codec
+from tests.support.comparisons import compare, found
 from tests.support.data_plane_thread import driving
 from tests.support.failover_runs import app_topic
 from tests.support.kafka_clients import Pair, produce, read_all
 from tests.support.mirrored_topics import Mirrored, new_mirror
-from tests.support.parity_topics import START_MS, append_batches
+from tests.support.parity_topics import START_MS, append_batches, whole
 from tests.support.waiting import patience, wait_until
 
 pytestmark = pytest.mark.cluster
 
 FORGED = 2
 COPIED = 20
+NO_TIME_MS = -1
 
 
-def forge(mirrored: Mirrored, partition: Partition, log_end: int, batches: Sequence[bytes] = ()) -> None:
+def forge(
+    mirrored: Mirrored, partition: Partition, log_end: int, batches: Sequence[bytes] = (), time_ms: int = START_MS
+) -> None:
     """Appends two records that the source never had, or these batches, as the mirror's own copier would."""
-    ((forged, _),) = build_batches([("k", b"pay 9")] * FORGED, 1_000, Codec.NONE, START_MS, 0)
+    ((forged, _),) = build_batches([("k", b"pay 9")] * FORGED, 1_000, Codec.NONE, time_ms, 0)
     append_batches(
         mirrored.pair,
         "west",
@@ -129,3 +134,30 @@ def test_records_forged_while_a_task_runs_fail_the_partition(pair: Pair, tmp_pat
         )
     status = mirrored.statuses[partition]
     assert (status.kind, status.failed_at) == (FailureKind.DIVERGED, COPIED + 1)
+
+
+def test_a_comparison_finds_a_batch_without_a_time_that_was_acknowledged_as_the_task_s_own(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Of a duplicate the broker shows the newest time, by which tasks know it. -1 looks like an append."""
+    mirrored, partition = copied_mirror(pair, tmp_path)
+    end = COPIED + 1 + FORGED
+
+    def has_reported() -> bool:
+        observations = mirrored.state.source_observations
+        observation = observations.get(mirrored.name)
+        return observation is not None and dict(observation.get_reported_ends()).get(partition) == end
+
+    with driving(mirrored, epoch_s=60):
+        produce(pair.east, partition.topic, 1)
+        wait_until(
+            lambda: len(read_all(pair.west, partition.topic)) == COPIED + 1,
+            timeout_s=patience(60.0),
+            why="a task copies",
+        )
+        forge(mirrored, partition, COPIED + 1, time_ms=NO_TIME_MS)
+        produce(pair.east, partition.topic, FORGED, linger_ms="100")
+        wait_until(has_reported, timeout_s=patience(60.0), why="a task reports the offsets as its own")
+    result = compare(pair, whole(partition.topic, end))
+    assert result.verdict is ParityVerdict.FAILED, result
+    assert {offset for _, offset in found(result)} == {COPIED + 1, COPIED + 2}
