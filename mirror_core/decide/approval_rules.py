@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from string import hexdigits
 from typing import Final
 
 from msgspec import UNSET
 
+from mirror_core.decide.clock_skew import to_broker_clock_ms
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import (
     Approval,
@@ -83,6 +84,17 @@ def _format_approved(approves: str) -> str:
 def make_approval(approval_id: str, person: str, name: str, at_ms: int | None) -> Approval:
     until_ms = UNSET if at_ms is None else at_ms + round(APPROVAL_VALIDITY_S * 1000)
     return Approval(id=person, name=name, at_ms=at_ms, approval_id=approval_id, until_ms=until_ms)
+
+
+def to_broker_clock(approval: Approval, now_ms: int, ahead_ms: int | None) -> Approval:
+    """Dated by the brokers' clock, and not later than now: it would be valid for too long.
+
+    `now_ms`: this machine's clock, which Airflow's API server has as well; ahead of the brokers' by `ahead_ms`.
+    """
+    if approval.at_ms is None:
+        return approval
+    at_ms = to_broker_clock_ms(min(approval.at_ms, now_ms), ahead_ms)
+    return replace(approval, at_ms=at_ms, until_ms=at_ms + round(APPROVAL_VALIDITY_S * 1000))
 
 
 def explain_missing_approvals(approvals: Sequence[Approval], people: int) -> tuple[str, ...]:

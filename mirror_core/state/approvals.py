@@ -9,12 +9,13 @@ import hashlib
 from dataclasses import replace
 from typing import Final
 
-from mirror_core.decide.approval_rules import APPROVAL_VALIDITY_S
+from mirror_core.decide.approval_rules import to_broker_clock
+from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run_checkpoints import RecordedApproval, ShownPlan
+from mirror_core.model.timing import CLOCK_TIMEOUT_S, now_ms
 from mirror_core.state.journal import iter_checkpoints, make_checkpoint
-from mirror_core.state.mirror_link import read_broker_time_ms
 from mirror_core.state.non_transactional_writer import write_acknowledged
 from mirror_core.state.state_records import State, Tombstone
 
@@ -53,14 +54,9 @@ def record_plan(cluster: ClusterConfig, state: State, mirror: MirrorName, plan: 
 
 
 def record_approval(cluster: ClusterConfig, mirror: MirrorName, approval: RecordedApproval) -> None:
-    """Replaces the task's earlier answer.
-
-    An answer that is newer than the brokers' clock, by the clock of an API server, would be valid for too long.
-    """
-    answer = approval.approval
-    if answer.at_ms is not None and answer.at_ms > (now := read_broker_time_ms(cluster)):
-        answer = replace(answer, at_ms=now, until_ms=now + round(APPROVAL_VALIDITY_S * 1000))
-        approval = replace(approval, approval=answer)
+    """Replaces the task's earlier answer. A conductor compares its time with the brokers' clock."""
+    ahead_ms = measure_clock_ahead_ms(cluster, timeout_s=CLOCK_TIMEOUT_S)
+    approval = replace(approval, approval=to_broker_clock(approval.approval, now_ms(), ahead_ms))
     step = _format_step(f"{approval.question}/{approval.task}")
     write_acknowledged(cluster, [make_checkpoint(mirror, step, approval)], _NOUN)
 

@@ -26,6 +26,7 @@ from mirror_core.decide.approval_rules import (
     list_runs_begun_by,
     make_approval,
     select_valid_approvals,
+    to_broker_clock,
 )
 from mirror_core.model.acl import AclPurpose, LedgerEntry
 from mirror_core.model.audit_log import AuditEntry
@@ -329,3 +330,25 @@ def test_a_fence_that_an_earlier_run_has_left_is_none_of_a_run_that_is_resumed()
     assert not has_disturbed_applications(state, RUN, east)
     state.put(StepRecord(run=RUN.id, step="fence", state=StepState.DONE, attempt=1, started_ms=1))
     assert has_disturbed_applications(state, RUN, east)
+
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize("hours", [2, -2])
+@pytest.mark.parametrize(("age_ms", "is_valid"), [(60_000, True), (2 * HOUR_MS, False), (-2 * HOUR_MS, True)])
+def test_an_answer_is_as_old_by_the_brokers_clock_as_by_airflows(hours: int, age_ms: int, *, is_valid: bool) -> None:
+    """One that is newer than now, by an API server whose clock is ahead, counts as given now."""
+    here_ms = 100 * HOUR_MS
+    brokers_ms = here_ms + hours * HOUR_MS
+    given = make_approval("a", "ann", "Ann", here_ms - age_ms)
+    approval = to_broker_clock(given, here_ms, here_ms - brokers_ms)
+    assert approval.at_ms == brokers_ms - max(0, age_ms)
+    assert (approval.approval_id, approval.until_ms) == ("a", approval.at_ms + HOUR_MS)
+    assert (explain_stale_approvals([approval], brokers_ms) == ()) is is_valid
+    assert explain_stale_approvals([approval], brokers_ms + HOUR_MS + 1)
+
+
+def test_an_answer_of_an_unknown_time_stays_one() -> None:
+    given = make_approval("a", "ann", "Ann", None)
+    assert to_broker_clock(given, HOUR_MS, 0) == given
