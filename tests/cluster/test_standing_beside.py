@@ -165,7 +165,7 @@ def test_a_planned_run_in_the_middle_that_nobody_conducts_calls_people(
     for patience in ("CONDUCTOR_TIMEOUT_S", "_BETWEEN_TASKS_S"):
         monkeypatch.setattr(f"mirror_core.decide.run_status.{patience}", 0.0)  # let go of just now
     [alarm] = check_fence(mirrored.link).alarms
-    assert f"failover {run.id} stands still at fence" in alarm
+    assert f"failover {run.id} has stood still at fence" in alarm
     assert describe_mirror(mirrored.link, mirrored.state, now_ms()).facts[FactKey.OPEN_RUN].text == alarm
     assert mirrored.failover.drive(run.id).state is RunState.DONE
     assert check_fence(mirrored.link).alarms == ()
@@ -229,7 +229,7 @@ def test_a_new_primary_whose_fence_was_lifted_is_fenced_again_before_its_failbac
 
     found = check_fence(home.link)
 
-    assert "the fence was taken away and is put up again" in "".join(found.alarms)
+    assert "the fence was removed and is applied again" in "".join(found.alarms)
     with as_admin(pair.west) as west:
         wait_until_acls_present(west, set(build_denials([topic])))
     assert failback.drive(run.id).state is RunState.DONE

@@ -25,7 +25,7 @@ from tests.support.memory_state import MemoryAside, MemoryLog
 from tests.support.mirror_views import RUN
 
 SLIPPED = "has what west never had"
-LIFTED = "was taken away and is put up again"
+LIFTED = "was removed and is applied again"
 
 
 class Killed(BaseException):
