@@ -86,6 +86,8 @@ class ShownPlan:
     body_sha256: str
     at_ms: int
     silent_sources: tuple[MirrorName, ...] = ()
+    asks_again: bool = True
+    """Before applications are stopped. The text says so where not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

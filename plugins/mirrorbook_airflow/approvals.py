@@ -26,7 +26,7 @@ from mirror_core.decide.approval_rules import (
     select_valid_approvals,
 )
 from mirror_core.model.errors import Refused
-from mirror_core.model.run import Approval, Run, shorten_hash
+from mirror_core.model.run import Approval, Run, RunMode, shorten_hash
 from mirror_core.model.run_checkpoints import RecordedApproval, ShownPlan
 from mirror_core.model.text import escape_invisible
 from mirror_core.model.timing import now_ms
@@ -197,7 +197,7 @@ class ApproveSecond(ApprovePlan):
 
 
 class GoAhead(ApprovePlan):
-    """Asks again just before applications stop. Skipped where parameter `pause` is off, and where they are stopped."""
+    """Asks again just before applications stop. Skipped where the plan says so, and where they are stopped."""
 
     def __init__(self, *, question: str, plan: BaseOperator, proof: BaseOperator, **kwargs: Any) -> None:
         super().__init__(question=question, plan=plan, **kwargs)
@@ -205,11 +205,12 @@ class GoAhead(ApprovePlan):
         self.body = ""
 
     def execute(self, context: Context) -> Any:
-        if not context["params"]["pause"]:
-            self.log.info("not asked: parameter `pause` is off")
-            return None
         with airflow_errors():
             are_stopped = are_applications_stopped(self._read_run_id(context), self.read_states())
+            asks_again = are_stopped or read_shown_plan(context, self.plan_task, self.read_states()).asks_again
+        if not asks_again:
+            self.log.info("not asked: parameter `pause` was off when the plan was made")
+            return None
         if are_stopped:  # a cleared task goes on with a run that was agreed to before
             self.log.info("not asked: the run has stopped the applications already")
             return None
@@ -306,6 +307,8 @@ def record_shown_plan(
     plan_hash: str,
     body: str,
     silent: Sequence[MirrorName] = (),
+    *,
+    asks_again: bool = True,
 ) -> None:
     from mirror_core.state.approvals import record_plan
 
@@ -315,9 +318,23 @@ def record_shown_plan(
         body_sha256=hashlib.sha256(body.encode()).hexdigest(),
         at_ms=now_ms(),
         silent_sources=tuple(silent),
+        asks_again=asks_again,
     )
     for link, state in states:
         record_plan(link.destination, state, link.mirror.name, shown_plan)
+
+
+def has_second_question(context: Context, mode: RunMode) -> bool:
+    """Whether a failover that is planned now asks before it stops applications."""
+    return mode is RunMode.UNPLANNED or bool(context["params"]["pause"])
+
+
+def format_single_question(body: str) -> str:
+    """The text of a plan that is not asked about again."""
+    return (
+        "**Nobody is asked again before applications are stopped**: parameter `pause` is off. Approving this plan "
+        f"stops them as soon as all is proved.\n\n{body}"
+    )
 
 
 def read_shown_plan(context: Context, plan_task: str, states: Iterable[tuple[MirrorLink, State]]) -> ShownPlan:
@@ -342,9 +359,11 @@ def read_go_ahead(
     from mirror_core.state.approvals import find_approvals
     from mirror_core.state.mirror_link import read_broker_time_ms
 
-    if go_ahead is None or not context["params"]["pause"] or are_applications_stopped(run, states()):
+    if go_ahead is None or are_applications_stopped(run, states()):
         return ()
     task, plan_task, approvers = go_ahead
+    if not read_shown_plan(context, plan_task, states()).asks_again:
+        return ()
     policy = make_approval_policy(context, plan_task, (task,), approvers)
     for link, state in states():
         recorded = find_approvals(state, link.mirror.name, policy.question)

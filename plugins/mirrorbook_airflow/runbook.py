@@ -38,6 +38,8 @@ from mirrorbook_airflow.approvals import (
     GoAheadApprovals,
     GoAheadTask,
     format_approvers,
+    format_single_question,
+    has_second_question,
     make_approval_policy,
     read_go_ahead,
     read_shown_plan,
@@ -136,13 +138,20 @@ class PlanRun(RunOperator):
             engine: Any = self.make_conductor(context)
             is_unplanned = self.mode is RunMode.UNPLANNED
             decision, silent = engine.decide_unplanned() if is_unplanned else (engine.decide(self.plan_choice), False)
-            body = format_plan(decision.plan)
+            asks_again = self.kind is RunKind.FAILBACK or has_second_question(context, self.mode)
+            body = format_plan(decision.plan) if asks_again else format_single_question(format_plan(decision.plan))
             if decision.reasons:
                 self.log.info("%s", body)
                 raise Refused(f"{self.kind} of mirror {self.mirror}", decision.reasons)
             silent_sources = (MirrorName(self.mirror),) if silent else ()
             record_shown_plan(
-                context, self.task_id, [find_mirror(self.mirror)], decision.plan.hash, body, silent_sources
+                context,
+                self.task_id,
+                [find_mirror(self.mirror)],
+                decision.plan.hash,
+                body,
+                silent_sources,
+                asks_again=asks_again,
             )
         return {"hash": decision.plan.hash, "body": body}
 

@@ -19,6 +19,8 @@ from mirrorbook_airflow.approvals import (
     GoAhead,
     GoAheadTask,
     format_approvers,
+    format_single_question,
+    has_second_question,
     make_approval_policy,
     read_go_ahead,
     read_shown_plan,
@@ -104,10 +106,20 @@ class PlanSet(SetOperator):
             set_decision = failover.decide()
             plans = [decision.plan for decision in set_decision.decisions.values()]
             body = format_set_plans(failover.mirror_set, set_decision.hash, plans)
+            asks_again = has_second_question(context, self.mode)
+            body = body if asks_again else format_single_question(body)
             if set_decision.reasons:
                 self.log.info("%s", body)
                 raise Refused(f"failover of set {self.set_name}", set_decision.reasons)
-            record_shown_plan(context, self.task_id, self.read_states(), set_decision.hash, body, set_decision.silent)
+            record_shown_plan(
+                context,
+                self.task_id,
+                self.read_states(),
+                set_decision.hash,
+                body,
+                set_decision.silent,
+                asks_again=asks_again,
+            )
         return {"hash": set_decision.hash, "body": body}
 
 

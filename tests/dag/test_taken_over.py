@@ -60,6 +60,7 @@ class DagRun:
 
     left: dict[tuple[str, str], object] = field(default_factory=dict)
     name: str = "r1"
+    pause: bool = True
 
     def context(self, task: str) -> Any:
         def pull(task_ids: str, key: str = "return_value") -> object:
@@ -71,7 +72,7 @@ class DagRun:
         return {
             "ti": SimpleNamespace(xcom_pull=pull, xcom_push=push),
             "dag_run": SimpleNamespace(dag_id="mirror_failover", run_id=self.name),
-            "params": {"master": "local[*]", "pause": True},
+            "params": {"master": "local[*]", "pause": self.pause},
         }
 
     def answered(self, operator: Any, person: str) -> None:
@@ -270,6 +271,35 @@ def test_a_go_ahead_is_for_the_run_that_it_was_given(desk: Desk) -> None:
     assert denied(desk.mirrored.pair.east, desk.topic)
     [said] = [line for line in desk.mirrored.state.audit_lines(desk.run) if '"kind":"stop_confirmed"' in line]
     assert '"body":{"by":"ann"}' in said
+    desk.cli().abort(desk.run)
+
+
+def test_only_a_plan_that_says_so_stops_applications_without_a_second_question(desk: Desk) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+    from mirrorbook_airflow.approvals import GoAhead
+    from mirrorbook_airflow.runbook import RunSteps
+
+    ask = GoAhead(task_id="go_ahead", question="Now?", plan=desk.plan_task, proof=desk.steps["prove"])
+    cut_over = RunSteps(
+        task_id="cut_over", steps=("fence",), begin=desk.begin, go_ahead=ask, mirror=desk.mirrored.name,
+        kind=RunKind.FAILOVER,
+    )  # fmt: skip
+    desk.take("prove")
+    assert "parameter `pause`" not in desk.plan["body"]
+    desk.dag_run.pause = False  # changed after the plan was approved
+    with pytest.raises(AirflowFailException, match="1 person has to approve it, and so far nobody did"):
+        desk.dag_run.execute(cut_over)
+    assert not denied(desk.mirrored.pair.east, desk.topic)
+    desk.cli().abort(desk.run)
+    desk.dag_run.name, desk.dag_run.left = "r2", {}
+    desk.dag_run.execute(desk.plan_task)
+    assert desk.plan["body"].startswith("**Nobody is asked again before applications are stopped**: parameter `pause`")
+    desk.dag_run.answered(desk.approve, "ann")
+    desk.dag_run.execute(desk.begin)
+    desk.take("prove")
+    assert desk.dag_run.execute(ask) is None
+    desk.dag_run.execute(cut_over)
+    assert denied(desk.mirrored.pair.east, desk.topic)
     desk.cli().abort(desk.run)
 
 
