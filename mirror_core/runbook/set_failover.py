@@ -196,9 +196,11 @@ def find_set(config: Config, name: str) -> MirrorSet:
 def _find_source_set(config: Config, name: str, source: ClusterName) -> MirrorSet:
     results = dict(read_states(config))
     states = {cluster: state for cluster, state in results.items() if not isinstance(state, MirrorError)}
+    # On a cluster that is a source only, applications may write that topic.
+    decisive_states = {cluster: state for cluster, state in states.items() if cluster != source}
     recorded = [
         mirror
-        for cluster, state in states.items()
+        for cluster, state in decisive_states.items()
         for mirror in state.mirrors.values()
         if (mirror.source, mirror.destination) == (source, cluster) and not is_drill_mirror(mirror)
     ]
@@ -206,7 +208,7 @@ def _find_source_set(config: Config, name: str, source: ClusterName) -> MirrorSe
     stopped = {
         mirror for mirror, access in accesses.items() if access is not None and access.action is OperatorAction.START
     }
-    runs = [run for state in states.values() for run in state.runs.values()]
+    runs = [run for state in decisive_states.values() for run in state.runs.values()]
     mirrors = select_mirrors_from(name, {m: access for m, access in accesses.items() if m not in stopped}, runs)
     silent = sorted(results.keys() - states.keys() - {source})
     left_out = (

@@ -12,12 +12,12 @@ import pytest
 
 from mirror_core.cli import failover as command
 from mirror_core.decide.steps import list_step_names, plan_steps
-from mirror_core.model.config_sections import MirrorSet
+from mirror_core.model.config_sections import MirrorSet, format_source_set
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused, Unreachable
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
 from mirror_core.runbook import set_failover
-from mirror_core.runbook.set_failover import MemberRun, SetFailover, retry_until_done, run_parallel
+from mirror_core.runbook.set_failover import MemberRun, SetFailover, find_set, retry_until_done, run_parallel
 from mirror_core.state.journal import make_checkpoint
 from mirror_core.state.point_of_no_return import PromotionCheck, SourceReturned
 from mirror_core.state.state_records import State
@@ -217,3 +217,19 @@ def test_a_set_knows_which_of_its_runs_wait_for_a_word(monkeypatch: pytest.Monke
     one: Any = SimpleNamespace(link=LINK)
     several = SetFailover(MirrorSet("shop", (A,)), {A: one}, RunMode.UNPLANNED, print_line=print)
     assert several._read_member_runs("shop-1")[A].awaits_confirmation is waits
+
+
+def test_what_the_source_s_own_state_topic_says_is_no_part_of_a_set_of_all_its_mirrors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Applications may write a topic of that name on a cluster that is a source only."""
+    source, destination = LINK.mirror.source, LINK.mirror.destination
+    circle = replace(LINK.mirror, name=A, destination=source)
+    true_state = State(mirrors={LINK.mirror.name: LINK.mirror})
+    forged_state = State(mirrors={A: circle})
+    monkeypatch.setattr(
+        set_failover, "read_states", lambda config: iter([(destination, true_state), (source, forged_state)])
+    )
+    config = replace(LINK.config, clusters={source: LINK.source, destination: LINK.destination})
+    found = find_set(config, format_source_set(source))
+    assert found.mirrors == (LINK.mirror.name,)
