@@ -52,7 +52,7 @@ from mirror_core.kafka.config import Config
 from mirror_core.model.config_sections import MirrorSet, format_source_set
 from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, Refused
 from mirror_core.model.findings import Finding
-from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.names import DRILL_PREFIX, ClusterName, MirrorName
 from mirror_core.model.run import (
     Approval,
     Run,
@@ -73,6 +73,7 @@ from mirror_core.runbook.run_outcome import find_recorded_access, is_awaiting_co
 from mirror_core.state.approvals import find_approvals
 from mirror_core.state.mirror_link import MirrorLink, read_states
 from mirror_core.state.point_of_no_return import is_past_no_return
+from mirror_core.state.record_encoding import parse_mirror_name
 from mirror_core.state.state_records import State
 from mirror_core.state.state_topic import read_state
 
@@ -211,8 +212,21 @@ def _find_source_set(config: Config, name: str, source: ClusterName) -> MirrorSe
     runs = [run for state in decisive_states.values() for run in state.runs.values()]
     mirrors = select_mirrors_from(name, {m: access for m, access in accesses.items() if m not in stopped}, runs)
     silent = sorted(results.keys() - states.keys() - {source})
+    unreadable = {
+        (mirror, cluster)
+        for cluster, state in states.items()
+        for mirror in map(parse_mirror_name, state.unreadable)
+        if mirror is not None
+        and mirror not in state.mirrors
+        and cluster != source
+        and not mirror.startswith(DRILL_PREFIX)
+    }
     left_out = (
         *(Finding("mirrors_to_cluster_unknown", cluster, source=source) for cluster in silent),
+        *(
+            Finding("mirror_unreadable_left_out", mirror, cluster=cluster, source=source)
+            for mirror, cluster in sorted(unreadable)
+        ),
         *(Finding("mirror_stopped_left_out", mirror) for mirror in sorted(stopped - set(mirrors))),
     )
     if not mirrors:

@@ -14,6 +14,7 @@ from subprocess import CompletedProcess
 
 import pytest
 import yaml
+from confluent_kafka import Producer
 
 from mirror_core.dataplane.task_runner import LocalCopy, RecordTrimmed
 from mirror_core.decide.steps import list_step_names
@@ -33,12 +34,13 @@ from mirror_core.runbook.run_services import InProcessCopy
 from mirror_core.runbook.set_failover import SetFailed, SetFailover, find_set
 from mirror_core.state import run_heartbeat
 from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.state_records import STATE_TOPIC
 from mirror_core.state.writer import StateWriter, make_control_id
 from tests.cluster.desk import Desk, Said
 from tests.support.broker_faults import killed
 from tests.support.cli_process import mirrorbook
 from tests.support.failover_runs import app_topic, denied
-from tests.support.kafka_clients import Pair, produce, read_all
+from tests.support.kafka_clients import TIMEOUT_S, Pair, produce, read_all
 from tests.support.mirror_sets import at_home, mirrored, moved, runs_of, topic_of
 from tests.support.mirrored_topics import Mirrored, new_mirror
 
@@ -190,6 +192,27 @@ def test_mirrors_towards_a_silent_cluster_are_named_where_all_of_a_cluster_are_m
     assert ("mirrors_to_cluster_unknown", "north") in [(left["code"], left["subject"]) for left in document["left_out"]]
     nothing = desk.run("failover", "plan-set", "all-from-north")
     assert nothing.code == BadRequest.exit_code, nothing
+
+
+def test_a_mirror_whose_record_cannot_be_read_is_named_where_all_of_a_cluster_are_meant(
+    desk: Desk, pair: Pair, tmp_path: Path
+) -> None:
+    source, (only, _stopped) = of_cluster(desk, pair, tmp_path, 1)
+    hidden, producer = "m-" + secrets.token_hex(4), Producer({**pair.west.client_config("admin")})
+
+    def write(value: bytes | None) -> None:
+        producer.produce(STATE_TOPIC, key=f"mirror/{hidden}".encode(), value=value, partition=0)
+        assert producer.flush(TIMEOUT_S) == 0
+
+    write(b"of another version")
+    try:
+        planned = desk.run("failover", "plan-set", f"all-from-{source}", "--json")
+    finally:
+        write(None)
+    assert planned.code == 0, planned
+    document = json.loads(planned.out)
+    assert [plan["mirror"] for plan in document["plans"]] == [only.name]
+    assert ("mirror_unreadable_left_out", hidden) in [(left["code"], left["subject"]) for left in document["left_out"]]
 
 
 @pytest.mark.slow

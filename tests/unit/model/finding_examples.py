@@ -224,7 +224,7 @@ SUBJECT_EXAMPLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("end_unseen", "tail_discarded"), "orders-1"),
     "transaction_in_doubt": "billing-1",
     **dict.fromkeys(("circles_unknown", "mirrors_to_cluster_unknown"), "west"),
-    "mirror_stopped_left_out": "orders",
+    **dict.fromkeys(("mirror_stopped_left_out", "mirror_unreadable_left_out"), "orders"),
     "sibling_mirrors_unknown": "east",
     **dict.fromkeys(
         ("rights_lacking", "run_rights_lacking", "rights_unknown", "destination_forgets_producers"), "west"
