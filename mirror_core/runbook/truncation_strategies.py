@@ -182,20 +182,21 @@ def truncate_by_replica(
     if not points:
         return {}
     _remove_throttles(context, old)
-    ends = list_offsets(old, points, OffsetPoint.LOG_END)
-    too_long = [p for p, truncation_point in points.items() if ends[p] > truncation_point]
-    current = describe_placements(old, {p.topic for p in too_long})
     is_handover = strategy is FailbackStrategy.HANDOVER
-    # Of a handover that was interrupted a short replica may be in sync: only the leader is known to be long.
-    hosts = (
-        {p: current[p].leader for p in too_long}
-        if is_handover
-        else choose_remaining_brokers({p: current[p] for p in too_long})
-    )
-    for leader in sorted(set(hosts.values())):
-        leader_points = {p: points[p] for p in too_long if hosts[p] == leader}
-        leader_replicas = {p: original_replicas[p] for p in leader_points}
-        _truncate_leader(context, old, leader, leader_points, leader_replicas, strategy)
+    while too_long := _find_too_long(old, points):
+        current = describe_placements(old, {p.topic for p in too_long})
+        # Of a handover that was interrupted a short replica may be in sync: only the leader is known to be long.
+        hosts = (
+            {p: current[p].leader for p in too_long}
+            if is_handover
+            else choose_remaining_brokers({p: current[p] for p in too_long})
+        )
+        for leader in sorted(set(hosts.values())):
+            leader_points = {p: point for p, point in too_long.items() if hosts[p] == leader}
+            leader_replicas = {p: original_replicas[p] for p in leader_points}
+            _truncate_leader(context, old, leader, leader_points, leader_replicas, strategy)
+        if not is_handover:
+            break
     _remove_throttles(context, old)  # what failed to be removed must go now
     away_brokers = sorted({node for p in points for node in original_replicas[p]} - set(old.brokers()))
     if away_brokers and not is_handover:  # a dead conductor could not say so
@@ -224,6 +225,20 @@ def truncate_by_replica(
             f"{p} at {ends[p]}, at most {truncation_point}" for p, truncation_point in points.items()
         )
     }
+
+
+def _find_too_long(old: ClusterClient, points: Mapping[Partition, Offset]) -> dict[Partition, Offset]:
+    """Points of logs that exceed them, or that a replica leads which went on too far before it was elected.
+
+    It may end within a transaction that nobody ends, as it lacks the marker: its log must end before that one.
+    """
+    ends = list_offsets(old, points, OffsetPoint.LOG_END)
+    too_long = {p: truncation_point for p, truncation_point in points.items() if ends[p] > truncation_point}
+    for partition, producers in describe_producers(old, points.keys() - too_long.keys()).items():
+        starts = [producer.open_transaction_start for producer in producers if producer.open_transaction_start >= 0]
+        if starts:
+            too_long[partition] = Offset(min(starts))
+    return too_long
 
 
 def _truncate_leader(

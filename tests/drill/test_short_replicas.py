@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -21,19 +21,20 @@ from mirror_core.kafka.acl_requests import (
     wait_until_acls_present,
 )
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, describe_producers, list_offsets
 from mirror_core.kafka.reassignment import (
     FOLLOWER_THROTTLE,
     LEADER_THROTTLE,
     claim_in_sync,
     describe_placements,
+    elect_preferred_leaders,
     fetch_throttle_rate,
 )
 from mirror_core.kafka.topics import delete_topic, describe_configs
 from mirror_core.model.acl import Operation
 from mirror_core.model.errors import MirrorError, MissingPermission, Refused
 from mirror_core.model.figures import FigureKey
-from mirror_core.model.names import Partition
+from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import FailbackStrategy
 from mirror_core.rights.required_acls import REQUIRED_ACLS
 from mirror_core.runbook import truncation_strategies
@@ -252,6 +253,46 @@ def test_a_conductor_that_dies_at_each_action_of_a_handover_is_resumed_to_the_sa
     assert not operator.threads, operator.told
 
     nothing_left(mirrored, topic)
+    assert content(read_all(three.east, topic)) == content(primary)
+    three_again(mirrored, topic)
+
+
+def test_a_replica_that_creeps_into_a_transaction_before_it_leads_is_replaced_by_a_shorter_one(
+    three: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody ends that transaction: its marker was in what the others have truncated."""
+    monkeypatch.setattr(truncation_strategies, "OPERATOR_WAIT_S", 45.0)
+    mirrored, topic, primary = with_a_tail(three, tmp_path, 30 * MIB, in_transactions)
+    late = list[int]()
+
+    def elects_late(client: ClusterClient, partitions: Mapping[Partition, Offset]) -> None:
+        follower = describe_placements(client, [topic])[Partition(topic, 0)].replicas[0]
+
+        def is_inside() -> bool:
+            states = describe_producers(client, partitions, follower)
+            return any(p.open_transaction_start >= 0 for producers in states.values() for p in producers)
+
+        if not late:
+            late.append(follower)
+            wait_until(is_inside, timeout_s=90, why=f"broker {follower} fetches a part of a transaction")
+            leader = describe_placements(client, [topic])[Partition(topic, 0)].leader
+            ends = list_offsets(client, partitions, OffsetPoint.LOG_END)
+            claim_in_sync(client, leader, follower, ends)
+            wait_until(
+                lambda: follower in describe_placements(client, [topic])[Partition(topic, 0)].in_sync,
+                timeout_s=TIMEOUT_S,
+                why=f"broker {follower} is in sync",
+            )
+        elect_preferred_leaders(client, partitions)
+
+    monkeypatch.setattr(truncation_strategies, "elect_preferred_leaders", elects_late)
+    failback = conducted(mirrored, Operator(three))
+    run = failback.begin(failback.plan(AllowedStrategies()).hash, AllowedStrategies())
+    failback.drive(run.id)
+
+    assert late, "it was handed over"
+    nothing_left(mirrored, topic)
+    go_home(failback, run.id)
     assert content(read_all(three.east, topic)) == content(primary)
     three_again(mirrored, topic)
 

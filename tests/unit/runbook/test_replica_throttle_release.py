@@ -175,6 +175,7 @@ def led_by_2(monkeypatch: pytest.MonkeyPatch, ends: Mapping[Partition, Offset]) 
 
     for name, function in (
         ("list_offsets", list_offsets),
+        ("describe_producers", lambda client, partitions: {}),
         ("list_replica_ends", replica_ends),
         ("describe_placements", placements),
     ):
