@@ -44,9 +44,9 @@ def format_loss(forecast: PlanForecast | None, source: ClusterName) -> str:
     probable = (
         "at an unknown rate"
         if forecast.unseen_offsets is None
-        else f"about {forecast.unseen_offsets:,} at its last known rate, {forecast.offsets_per_s:,.0f}/s"
+        else f"about {forecast.unseen_offsets:,} if it wrote on at {forecast.offsets_per_s:,.0f}/s"
     )
-    return f"{least}what {source} took in the last {forecast.unseen_s:,.1f} s ({probable})"
+    return f"{least}what {source} took in the last {forecast.unseen_s:,.1f} s ({probable}, none once it was down)"
 
 
 def _format_at_least(forecast: PlanForecast) -> str:

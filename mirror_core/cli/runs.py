@@ -34,6 +34,7 @@ from mirror_core.decide import forecast_accuracy
 from mirror_core.decide.forecast_accuracy import ForecastComparison
 from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
 from mirror_core.decide.run_result import RunLoss, RunResult, format_health, format_outage, format_rto
+from mirror_core.decide.run_status import format_newer_run
 from mirror_core.decide.steps import measure_step_s
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
@@ -302,7 +303,9 @@ def show(
     conductor, notes = find_conductor(cluster, state, run), list_notes(state, run.id)
     print_run(run, state.steps_of(run), conductor, result, notes, as_json=as_json, evidence=True)
     if not as_json:
-        print_run_result(result, run.plan.mode, find_report(loaded.path, evidence, run.id))
+        is_superseded = bool(format_newer_run(run, state.runs.values()))
+        report = find_report(loaded.path, evidence, run.id)
+        print_run_result(result, run.plan.mode, report, is_superseded=is_superseded)
 
 
 def _find_run(config: Path | None, id: str) -> tuple[ClusterConfig, State, Run]:
@@ -390,7 +393,9 @@ def print_newest_run(
     print_run(run, state.steps_of(run), find_conductor(link.destination, state, run), result, as_json=as_json)
     if not as_json:
         print_status_lines(format_run_outcome(link, state, run.id))
-        print_run_result(result, run.plan.mode, find_report(link.config.path, evidence, run.id))
+        is_superseded = bool(format_newer_run(run, state.runs.values()))
+        report = find_report(link.config.path, evidence, run.id)
+        print_run_result(result, run.plan.mode, report, is_superseded=is_superseded)
 
 
 def choose_evidence_folder(config_path: Path, chosen: Path | None) -> Path:
@@ -508,17 +513,21 @@ def _read_all_states(config: Path | None) -> tuple[list[tuple[ClusterConfig, Sta
     return answered, silent
 
 
-def print_run_result(result: RunResult | None, mode: RunMode, report: Path | None) -> None:
-    """Nothing of a run that is not done."""
+def print_run_result(
+    result: RunResult | None, mode: RunMode, report: Path | None, *, is_superseded: bool = False
+) -> None:
+    """Nothing of a run that is not done. `is_superseded`: a later run may have moved applications elsewhere."""
     if result is None:
         return
     print_line("")
-    for line in format_block(list_result(result, mode, report), indent=0):
+    for line in format_block(list_result(result, mode, report, is_superseded=is_superseded), indent=0):
         print_line(line)
 
 
-def list_result(result: RunResult, mode: RunMode, report: Path | None) -> Iterator[tuple[str, str]]:
-    yield "applications write on", result.applications
+def list_result(
+    result: RunResult, mode: RunMode, report: Path | None, *, is_superseded: bool = False
+) -> Iterator[tuple[str, str]]:
+    yield "applications moved to" if is_superseded else "applications write on", result.applications
     if result.loss is None:
         yield "saved", format_saved(result.saved, result.saved_to, result.old_source)
     else:
@@ -547,7 +556,8 @@ def format_run_loss(loss: RunLoss, source: ClusterName) -> str:
     least = f"at least {counted}" if loss.is_minimum and loss.offsets is not None else counted
     if loss.unseen_s is None:
         return least
-    probable = "an unknown number" if loss.unseen_offsets is None else f"about {loss.unseen_offsets:,}"
+    unseen = "an unknown number" if loss.unseen_offsets is None else f"about {loss.unseen_offsets:,}"
+    probable = f"{unseen} if it wrote on as before, none once it was down"
     counted_first = "" if loss.offsets == 0 else f"{least}, and "
     return (
         f"{counted_first}what {source} took in the {loss.unseen_s:,.1f} s before, when nobody observed it"

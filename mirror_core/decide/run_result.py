@@ -71,7 +71,7 @@ class RunResult:
     """What a finished run did."""
 
     applications: ClusterName
-    """Where they write."""
+    """Where they write, unless a later run has moved them."""
     old_source: ClusterName
     """Which they left; a failback has brought them back to it."""
     loss: RunLoss | None

@@ -11,13 +11,14 @@ import typer
 
 from mirror_core.cli.plan_costs import confirm_costs, format_loss, list_costs
 from mirror_core.cli.run_commands import print_decision
-from mirror_core.cli.runs import format_run_loss, print_plan
+from mirror_core.cli.runs import format_run_loss, list_result, print_plan
 from mirror_core.decide.failover_plan import PlanDecision, decide_failover
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot
-from mirror_core.decide.run_result import RunLoss
+from mirror_core.decide.run_result import RunLoss, RunResult
 from mirror_core.model.errors import Refused
 from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PlanForecast
+from mirror_core.model.names import ClusterName
 from mirror_core.model.run import Plan, RunMode
 from tests.support import loss_views
 from tests.support.forecasts import COMMITTED
@@ -138,6 +139,20 @@ def test_a_loss_of_which_nothing_is_counted_begins_with_what_nobody_saw(lossy: M
     assert format_loss(uncounted, lossy.mirror.source).startswith("what east took in the last 6.0 s (about 600 ")
     result = RunLoss(offsets=0, is_minimum=True, unseen_s=6.0, unseen_offsets=600)
     assert format_run_loss(result, lossy.mirror.source).startswith("what east took in the 6.0 s before")
+
+
+def test_what_nobody_saw_is_no_loss_once_the_source_was_down(lossy: MirrorSnapshot) -> None:
+    """The estimate grows while nobody looks: nobody may take it for what each minute of waiting costs."""
+    for unseen, snapshot in ((600, lossy), (None, replace(lossy, source_observation=SIGHTING))):
+        result = RunLoss(offsets=0, is_minimum=True, unseen_s=6.0, unseen_offsets=unseen)
+        assert "none once it was down" in dict(list_costs(decide_failover(snapshot).plan, lossy.mirror))["lost"]
+        assert "none once it was down" in format_run_loss(result, lossy.mirror.source)
+
+
+def test_a_run_that_another_one_followed_says_nothing_about_now() -> None:
+    result = RunResult(applications=ClusterName("west"), old_source=ClusterName("east"), loss=RunLoss(offsets=0))
+    label, cluster = next(list_result(result, RunMode.PLANNED, None, is_superseded=True))
+    assert (label, cluster) == ("applications moved to", "west")
 
 
 @pytest.mark.parametrize("mode", list(RunMode))
