@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.findings import Finding
+from mirror_core.model.findings import Finding, format_no_acl_reason
 from mirror_core.model.hooks import Hook, parse_command_hook, parse_health_command, parse_hooks
 from mirror_core.model.name_patterns import compile_name_pattern
 from mirror_core.model.names import ClusterName, MirrorName, get_base_name
@@ -173,14 +173,7 @@ class AuthorizerKind(StrEnum):
     @property
     def no_acl_reason(self) -> str:
         """Follows the cluster's name in messages."""
-        return _NO_ACL_REASONS[self]
-
-
-_NO_ACL_REASONS: Final = {
-    AuthorizerKind.KAFKA: "has no authorizer",
-    AuthorizerKind.NONE: "gets no ACLs from Mirrorbook (`authorizer: none`)",
-    AuthorizerKind.FOREIGN: "has an authorizer that is not Kafka's",
-}
+        return format_no_acl_reason(self)
 
 
 class WriteBarrier(StrEnum):

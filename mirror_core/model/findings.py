@@ -165,7 +165,7 @@ def create_environment() -> jinja2.Environment:
         age=format_age,
         count=format_count,
         limited=_join_limited,
-        no_acl_reason=_get_no_acl_reason,
+        no_acl_reason=format_no_acl_reason,
         quoted=repr,
         time=format_time,
         shell=_format_argv,
@@ -177,10 +177,16 @@ def _join_limited(items: Iterable[str]) -> str:
     return join_limited(items, total=items.total if isinstance(items, _FirstItems) else None)
 
 
-def _get_no_acl_reason(authorizer: str) -> str:
-    from mirror_core.model.config_sections import AuthorizerKind  # which makes findings itself
+_NO_ACL_REASONS: Final[Mapping[str, str]] = {
+    "kafka": "has no authorizer",
+    "none": "gets no ACLs from Mirrorbook (`authorizer: none`)",
+    "foreign": "has an authorizer that is not Kafka's",
+}
 
-    return AuthorizerKind(authorizer).no_acl_reason
+
+def format_no_acl_reason(authorizer: str) -> str:
+    """`authorizer`: as mirrorbook.yaml says. The phrase follows the cluster's name."""
+    return _NO_ACL_REASONS[authorizer]
 
 
 def _format_argv(argv: Iterable[str]) -> str:

@@ -1,8 +1,4 @@
-"""A set's failover: threads per mirror with retries, its plans and runs, and the next moves.
-
-The plans and runs of a set's mirrors.
-
-One failover of several mirrors; each keeps its own run and journal.
+"""One failover of several mirrors; each keeps its own run and journal.
 
 `decide.set_schedule` decides the next moves from the journals after each round, so a repeated call after a crash
 continues.
@@ -198,40 +194,31 @@ def _find_source_set(config: Config, name: str, source: ClusterName) -> MirrorSe
     results = dict(read_states(config))
     states = {cluster: state for cluster, state in results.items() if not isinstance(state, MirrorError)}
     # On a cluster that is a source only, applications may write that topic.
-    decisive_states = {cluster: state for cluster, state in states.items() if cluster != source}
-    recorded = [
-        mirror
-        for cluster, state in decisive_states.items()
+    decisive = {cluster: state for cluster, state in states.items() if cluster != source}
+    accesses = {
+        mirror.name: find_recorded_access(mirror, states)
+        for cluster, state in decisive.items()
         for mirror in state.mirrors.values()
         if (mirror.source, mirror.destination) == (source, cluster) and not is_drill_mirror(mirror)
-    ]
-    accesses = {mirror.name: find_recorded_access(mirror, states) for mirror in recorded}
-    stopped = {
-        mirror for mirror, access in accesses.items() if access is not None and access.action is OperatorAction.START
     }
-    runs = [run for state in decisive_states.values() for run in state.runs.values()]
+    stopped = {mirror for mirror, access in accesses.items() if access and access.action is OperatorAction.START}
+    runs = [run for state in decisive.values() for run in state.runs.values()]
     mirrors = select_mirrors_from(name, {m: access for m, access in accesses.items() if m not in stopped}, runs)
-    silent = sorted(results.keys() - states.keys() - {source})
-    unreadable = {
-        (mirror, cluster)
-        for cluster, state in states.items()
-        for mirror in map(parse_mirror_name, state.unreadable)
-        if mirror is not None
-        and mirror not in state.mirrors
-        and cluster != source
-        and not mirror.startswith(DRILL_PREFIX)
-    }
-    left_out = (
-        *(Finding("mirrors_to_cluster_unknown", cluster, source=source) for cluster in silent),
-        *(
+    left_out = [
+        Finding("mirrors_to_cluster_unknown", cluster, source=source)
+        for cluster in sorted(results.keys() - states.keys() - {source})
+    ]
+    for cluster, state in sorted(decisive.items()):
+        unreadable = {mirror for mirror in map(parse_mirror_name, state.unreadable) if mirror} - state.mirrors.keys()
+        left_out += [
             Finding("mirror_unreadable_left_out", mirror, cluster=cluster, source=source)
-            for mirror, cluster in sorted(unreadable)
-        ),
-        *(Finding("mirror_stopped_left_out", mirror) for mirror in sorted(stopped - set(mirrors))),
-    )
+            for mirror in sorted(unreadable)
+            if not mirror.startswith(DRILL_PREFIX)
+        ]
+    left_out += [Finding("mirror_stopped_left_out", mirror) for mirror in sorted(stopped - set(mirrors))]
     if not mirrors:
         raise BadRequest(f"no mirror from {source} has anything to fail over{format_items(left_out)}")
-    return MirrorSet(name, mirrors, left_out=left_out)
+    return MirrorSet(name, mirrors, left_out=tuple(left_out))
 
 
 _STEPS_BEFORE_NO_RETURN: Final = list_step_names(RunKind.FAILOVER)[
