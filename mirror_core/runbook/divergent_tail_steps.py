@@ -173,7 +173,7 @@ class TailSteps(StepContext):
     def _raise_fence(
         self, old: ClusterClient, topics: Collection[str], partitions: Collection[Partition], step: str
     ) -> VerifiedFence:
-        lift_file = LiftFile(self)
+        lift_file = LiftFile(self, prints_command=False)
         return apply_fence(
             self.link,
             self.writer,

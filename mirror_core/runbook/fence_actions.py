@@ -85,10 +85,15 @@ LIFT_COMMAND_KEY: Final = "if_the_destination_dies"
 class LiftFile:
     """Writes what is about to be denied, whenever it grows."""
 
-    def __init__(self, context: StepContext, *, needed: bool = True) -> None:
-        """`needed`: deny nobody unless it is written. Else the fence matters more."""
+    def __init__(self, context: StepContext, *, needed: bool = True, prints_command: bool = True) -> None:
+        """`needed`: deny nobody unless it is written. Else the fence matters more.
+
+        `prints_command`: say how to open the source should the destination die. In a failback that would be wrong:
+        applications write on the destination, and the source's copy may be half made.
+        """
         self._context = context
         self._needed = needed
+        self._prints_command = prints_command
         self._path = _lift_file_path(context.services, context.journal.run_id)
         self.text = ""
 
@@ -123,7 +128,8 @@ class LiftFile:
         )
         if command_line != self.text:
             self.text = command_line
-            self._context.print_line(f"should {link.destination.name} die behind the fence: {command_line}")
+            if self._prints_command:
+                self._context.print_line(f"should {link.destination.name} die behind the fence: {command_line}")
 
 
 def read_lift_file(services: Services, run_id: str) -> FenceFile | None:

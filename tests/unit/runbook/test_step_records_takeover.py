@@ -255,3 +255,17 @@ def test_what_needs_no_file_to_be_lifted_by_needs_no_room_for_it(tmp_path: Path)
     assert lift.text.startswith("no file to lift it by: ")
     with pytest.raises(Unwritable):
         LiftFile(acts)([build_denial("orders")])
+
+
+@pytest.mark.parametrize("prints_command", [True, False])
+def test_nobody_is_told_in_a_failback_to_open_a_cluster_whose_copy_is_half_made(
+    tmp_path: Path, prints_command: bool
+) -> None:
+    printed = list[str]()
+    acts = cast("Any", SimpleNamespace(
+        services=SimpleNamespace(evidence_dir=tmp_path), journal=journal_of(RUN.id), link=LINK,
+        print_line=printed.append,
+    ))  # fmt: skip
+    lift = LiftFile(acts, prints_command=prints_command)
+    lift([build_denial("orders")])
+    assert printed == [f"should {LINK.destination.name} die behind the fence: {lift.text}"] * prints_command
