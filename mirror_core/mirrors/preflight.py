@@ -27,7 +27,7 @@ from mirror_core.model.json_documents import FindingDocument, JsonDocument, to_f
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName
 from mirror_core.model.text import format_address
 from mirror_core.model.timing import TIMEOUTS
-from mirror_core.rights.acl_rules import OWN_TOPIC_PREFIX, build_denial, format_acl_command
+from mirror_core.rights.acl_rules import EVERYBODY, OWN_TOPIC_PREFIX, build_denial, format_acl_command
 from mirror_core.rights.first_acl import REFUSED_EFFECTS, FirstAclAssessment, FirstAclEffect
 from mirror_core.rights.required_acls import REQUIRED_ACLS, ClusterRole, LackingRight, RequiredAcl, is_allowed
 from mirror_core.state.state_records import STATE_TOPIC as STATE
@@ -199,7 +199,7 @@ def lacks_heartbeats(source: ClusterConfig) -> bool:
 def list_lacking_rights(config: ClusterConfig, role: ClusterRole, topics: Collection[str]) -> tuple[LackingRight, ...]:
     """Rights that the principals do not have on all of these topics, without optional ones and what cannot be told.
 
-    The denial of a fence does not count: runs lift it.
+    Denials that runs lift do not count: a fence's, and that of the data principal, which a promotion leaves.
     """
     limit_s = TIMEOUTS.plan_response_s
     with (
@@ -209,7 +209,10 @@ def list_lacking_rights(config: ClusterConfig, role: ClusterRole, topics: Collec
         control.metadata(())  # MirrorError at once from a silent cluster
         acls, clients = _describe_acls_or_error(control), {"control": control, "data": data}
         if isinstance(acls, BrokerAcls):
-            acls = replace(acls, entries=acls.entries - {build_denial(topic) for topic in topics})
+            lifted = {
+                build_denial(t, who) for t in topics for who in (EVERYBODY, format_principal(config, Principal.DATA))
+            }
+            acls = replace(acls, entries=acls.entries - lifted)
         probes = {name: _probe_rights(client, topics) for name, client in clients.items()}
     seen_topics = {t for probed in probes.values() if not isinstance(probed, str) for t in probed.topics}
     lacking = list[LackingRight]()

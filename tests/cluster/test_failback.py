@@ -38,7 +38,6 @@ from tests.support.topic_equality import assert_parity, assert_same
 pytestmark = pytest.mark.cluster
 
 
-@pytest.mark.slow
 def test_twice_around_without_a_tail(pair: Pair, tmp_path: Path) -> None:
     topic = app_topic(pair, 2, retention_ms="86400000")
     sent = produce(pair.east, topic, 100) + produce(pair.east, topic, 40, partition=1)
