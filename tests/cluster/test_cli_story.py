@@ -45,6 +45,7 @@ RUN: Final = {
         "conducted",
         "started_ms",
         "ended_ms",
+        "notes",
         "note",
         "result",
     ),
