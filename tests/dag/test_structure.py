@@ -349,7 +349,8 @@ def test_every_form_offers_names_that_exist_now_and_takes_others(
     monkeypatch.delenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", raising=False)
     monkeypatch.setenv("AIRFLOW_VAR_MIRRORBOOK_CLUSTERS", "east,west")
     monkeypatch.setenv("AIRFLOW_VAR_MIRRORBOOK_NAMES", '{"mirrors": {"west": ["orders"]}, "sets": ["shop"]}')
-    names = {"mirror": ["orders"], "mirrors": ["orders"], "set": ["shop"], "source": ["east", "west"]}
+    names = {"mirror": ["orders"], "mirrors": ["orders"], "source": ["east", "west"]}
+    names |= {"set": ["shop", "all-from-east", "all-from-west"]}
     names |= {"destination": names["source"], "strategies": ["none", "recreate", "handover", "offline", "replica"]}
     bag = DagBag(str(DAGS))
     assert bag.import_errors == {}

@@ -60,7 +60,7 @@ def test_the_time_of_the_group_sync_is_exported_by_the_brokers_clock(
 ) -> None:
     held = replace(HELD, heartbeat_ms=100_000_000 + ahead_ms)
     groups = GroupSyncTime(mirror=held.mirror, synced_ms=99_990_000 + ahead_ms, followed=True)
-    mirror = cast("Any", SimpleNamespace(throttle=None))
+    mirror = cast("Any", SimpleNamespace(throttle=None, group_filters=((), ())))
     read = State(leases={held.mirror: held}, groups={held.mirror: groups}, mirrors={held.mirror: mirror})
     read.append_times[format_key(held)] = 100_000_000
     lease.adopt_state(read)
