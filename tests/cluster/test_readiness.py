@@ -43,7 +43,7 @@ def test_a_user_that_only_the_source_knows_is_named_and_a_mirror_that_was_stoppe
     code, told = found(desk, mirrored.name)
     points = {(point["code"], point["values"].get("kind")): point for point in told["points"]}
     assert (code, told["ready"], told["run"]) == (0, True, None)
-    assert points["never_done", "drill"]["remedy"].endswith(f"`mirrorbook drill run {mirrored.name}`")
+    assert points["never_done", "drill"]["remedy"].startswith(f"`mirrorbook drill run {mirrored.name}`. ")
     assert points["sides_differ", None]["values"]["differing_acls"] == 1, "the right to read is not copied yet"
     lost = told["unplanned"]
     assert (lost["refused"], lost["missing"], lost["unknown_partitions"], lost["missing_now"]) == ([], 0, 0, 0)
