@@ -38,7 +38,9 @@ def test_it_ends_in_a_longer_epoch_and_holds_up_nothing_else(
     ) -> dict[Partition, int]:
         return {long: NO_KNOWN_OFFSET} if long in wanted and not ended else {}
 
-    def compare(divergence: DivergenceFinder, partition: Partition, position: int, since: int | None) -> None:
+    def compare(
+        divergence: DivergenceFinder, partition: Partition, position: int, agreed_end: int, doubted_from: int | None
+    ) -> None:
         begun.append(time.monotonic())
         while time.monotonic() < begun[-1] + COMPARED_S or not seen.is_set():
             divergence._check_cancelled()
