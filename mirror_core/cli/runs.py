@@ -532,6 +532,8 @@ def list_result(
         yield "saved", format_saved(result.saved, result.saved_to, result.old_source)
     else:
         yield "lost", format_run_loss(result.loss, result.old_source)
+        if result.loss.taken_since:
+            yield f"only on {result.old_source}", str(Finding("taken_since", offsets=result.loss.taken_since))
     yield "without writes", format_outage(result.outage, mode, result.old_source)
     if result.outage is not None and (rto := format_rto(result.outage)):
         yield "RTO", rto

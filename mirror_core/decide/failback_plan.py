@@ -419,8 +419,10 @@ def _list_figures(
             yield FigureKey.FENCE_BY_COMMAND, True
         if fence.trouble is not None:
             yield FigureKey.FENCE_PROBLEM, str(fence.trouble)
-        late_offsets = count_offsets(find_late_ranges(fence, snapshot.statuses))
-        yield FigureKey.ACCEPTED_BEFORE_FENCE_OFFSETS, late_offsets
+        late_ranges = find_late_ranges(fence, snapshot.statuses)
+        split = fence.split_late_ranges(late_ranges)
+        yield FigureKey.ACCEPTED_BEFORE_FENCE_OFFSETS, count_offsets(late_ranges)
+        yield FigureKey.TAKEN_SINCE_FAILOVER_OFFSETS, None if split.unknown else count_offsets(split.since)
     yield FigureKey.PARTITIONS, len(snapshot.statuses)
     yield FigureKey.DISCARDED_OFFSETS, _count_discarded(snapshot)
     if isinstance(snapshot.old_source, OldSource):

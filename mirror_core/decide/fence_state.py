@@ -35,20 +35,17 @@ from mirror_core.model.names import (
     get_base_name,
     is_reverse_mirror,
 )
-from mirror_core.model.pending_fence import FenceAction, PendingFence
+from mirror_core.model.pending_fence import NO_LATE_RANGES, FenceAction, LateRanges, LateSplit, PendingFence
 from mirror_core.model.run import Run, RunKind, RunMode, RunState
 from mirror_core.model.source_observation import SourceObservation
 from mirror_core.model.text import format_time
-
-LateRanges = Mapping[Partition, tuple[Offset, Offset]]
-"""By partition: [first, next) offsets."""
 
 
 def find_late_ranges(pending_fence: PendingFence, statuses: Mapping[Partition, PartitionStatus]) -> LateRanges:
     """What the cluster has beyond the last mirrored offsets, up to where the fence was seen to hold.
 
-    Written before the cluster fell silent and never copied, or after it returned and before it was fenced: offsets do
-    not tell which.
+    Written before the cluster fell silent and never copied, or after it returned and before it was fenced: see
+    `LateSplit`.
     """
     ends = pending_fence.log_ends.to_mapping()
     return {
@@ -88,8 +85,14 @@ def format_ranges(ranges: LateRanges) -> str:
     return join_limited(f"{p} [{start}, {end})" for p, (start, end) in sorted(ranges.items()))
 
 
-def format_late_ranges(ranges: LateRanges, observation: SourceObservation | None) -> str:
-    """Late ranges, and how much existed when the data plane last observed the cluster."""
+def format_late_ranges(
+    ranges: LateRanges, observation: SourceObservation | None, pending_fence: PendingFence | None = None
+) -> str:
+    """Late ranges, and how much of them was lost with the cluster: by `pending_fence`, or as last observed there."""
+    if pending_fence is not None and not (split := pending_fence.split_late_ranges(ranges)).unknown:
+        lost, taken = count_offsets(split.before), count_offsets(split.since)
+        parted = Finding("late_ranges_parted", pending_fence.cluster, lost=lost, taken=taken)
+        return f"{count_offsets(ranges)} offset(s): {format_ranges(ranges)}; {parted}"
     observed_ends = {p: observed.end for p, observed in observation.get_ends()} if observation else {}
     old_offsets = sum(max(0, min(end, observed_ends.get(p, start)) - start) for p, (start, end) in ranges.items())
     known_text = f"; at least {old_offsets} of them were there when it was last seen" if old_offsets else ""
@@ -108,7 +111,7 @@ def format_late_writes(
         find_late_ranges(pending_fence, statuses),
         find_unknown_ends(pending_fence, statuses),
     )
-    text = format_late_ranges(late_ranges, observation) if late_ranges else ""
+    text = format_late_ranges(late_ranges, observation, pending_fence) if late_ranges else ""
     unknown_text = f"not known yet of {join_limited(unknown_partitions)}" if unknown_partitions else ""
     return "; ".join(filter(None, (text, unknown_text)))
 
@@ -142,6 +145,8 @@ class FenceObservation:
     log_ends: Mapping[Partition, Offset] = field(default_factory=dict)
     written_ranges: LateRanges = field(default_factory=dict)
     """Application records beyond the recorded ends."""
+    since_offsets: Mapping[Partition, Offset] = field(default_factory=dict)
+    """As in `PendingFence`, of partitions of which it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +159,7 @@ class FenceDecision:
     """Each check finds them until their cause is gone."""
     one_time_alarms: tuple[str, ...] = ()
     """Alarms that no later check would find: recorded as reported by `mark_reported`."""
-    late_ranges: LateRanges = field(default_factory=dict)
+    late_split: LateSplit = NO_LATE_RANGES
     written_ranges: LateRanges = field(default_factory=dict)
     is_silent: bool = False
     is_held_by_run: bool = False
@@ -442,7 +447,7 @@ def _decide_recorded(updated: PendingFence, previous: PendingFence, observation:
 def _add_log_ends(pending_fence: PendingFence, observation: FenceObservation) -> PendingFence:
     """Adds ends of partitions that were offline. Their brokers had the fence before they opened."""
     return replace(
-        pending_fence,
+        pending_fence.add_since_offsets(observation.since_offsets),
         log_ends=PartitionOffsets.from_mapping({**observation.log_ends, **pending_fence.log_ends.to_mapping()}),
     )
 

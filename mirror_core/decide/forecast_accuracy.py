@@ -12,7 +12,11 @@ from typing import Final
 from mirror_core.decide import failover_scope
 from mirror_core.decide.audit_log_check import BOTH_EMPTY_VERDICT
 from mirror_core.decide.drills import to_drill_name
-from mirror_core.decide.fence_state import LateRanges, count_offsets, find_late_ranges, find_unknown_ends
+from mirror_core.decide.fence_state import (
+    count_offsets,
+    find_late_ranges,
+    find_unknown_ends,
+)
 from mirror_core.decide.loss_bound import can_lose, compute_snapshot_loss
 from mirror_core.decide.mirror_snapshot import (
     DestinationSnapshot,
@@ -27,7 +31,7 @@ from mirror_core.model.forecast import ForecastOutcome, PlanForecast
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
 from mirror_core.model.parity_verdict import ParityVerdict
-from mirror_core.model.pending_fence import PendingFence
+from mirror_core.model.pending_fence import LateRanges, LateSplit, PendingFence
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, list_newest_first
 
 MAX_FORECAST_GROUPS: Final = 1000
@@ -206,9 +210,17 @@ def count_lost_unplanned(
             if unknown_partitions
             else "it is not fenced",
         )
-    return count_offsets(late_ranges), (
-        "by the old source's ends behind its fence: what it took after it had been given up is in this, too"
+    split = pending_fence.split_late_ranges(late_ranges)
+    return count_offsets(late_ranges) - count_offsets(split.since), format_loss_basis(
+        "by the old source's ends behind its fence", split
     )
+
+
+def format_loss_basis(reason: str, split: LateSplit) -> str:
+    """How a loss without what the source took since is known."""
+    if split.unknown:
+        return f"{reason}: of {join_limited(sorted(split.unknown))} what it took after it was given up is in this, too"
+    return f"{reason}, without what it took after it was given up: by the records' own times" if split.since else reason
 
 
 def count_read_again(

@@ -64,6 +64,8 @@ class RunLoss:
     """What the source took in these seconds is not in it."""
     unseen_offsets: int | None = None
     """What that probably was."""
+    taken_since: int = 0
+    """Offsets that the source took after it was given up, as far as known. They are not in `offsets`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +181,7 @@ def decide_loss(run: Run) -> RunLoss:
     """By what was counted, or else by the plan."""
     outcome, forecast = run.forecast_outcome, run.plan.forecast
     if outcome is not None and outcome.lost_offsets is not None:
-        return RunLoss(offsets=outcome.lost_offsets)
+        return RunLoss(offsets=outcome.lost_offsets, taken_since=outcome.taken_since_offsets)
     if run.plan.mode is RunMode.PLANNED or not isinstance(forecast, PlanForecast):
         return RunLoss(offsets=None)
     return RunLoss(

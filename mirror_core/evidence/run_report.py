@@ -43,11 +43,12 @@ from mirror_core.evidence.timeline import TIMELINE_WIDTH, build_timeline, parse_
 from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.figures import UNKNOWN_TEXT, FigureKey, Figures, format_figures, list_figure_rows, list_values
 from mirror_core.model.files import report_write_errors
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Partition, format_reverse_name
 from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.run import Run, RunKind, RunMode, StepEvidence, StepRecord, StepState
-from mirror_core.model.text import format_time
+from mirror_core.model.text import format_count, format_time
 
 NO_PROOF: Final[StepEvidence] = MappingProxyType({})
 
@@ -71,6 +72,7 @@ class ReportQuestion(StrEnum):
     APPLICATION = "Application"
     TAKEN_BACK = "What was taken back"
     LOST = "What was lost"
+    TAKEN_SINCE = "What only the old source has, and was not lost"
     BASIS = "How do we know"
     COMPARED_BEFORE = "What was compared with the source before"
     CERTIFICATES = "What certificates prove of it"
@@ -104,7 +106,10 @@ def answer_questions(
     if run.plan.mode is RunMode.UNPLANNED:
         outcome = run.forecast_outcome
         if outcome is not None and outcome.lost_offsets is not None:
-            yield ReportQuestion.LOST, f"{outcome.lost_offsets:,} offset(s)"
+            counted = format_count(outcome.lost_offsets, "offset")
+            yield ReportQuestion.LOST, counted if outcome.lost_offsets else "nothing"
+            if outcome.taken_since_offsets:
+                yield ReportQuestion.TAKEN_SINCE, str(Finding("taken_since", offsets=outcome.taken_since_offsets))
             yield ReportQuestion.BASIS, outcome.lost_basis
         else:
             yield ReportQuestion.LOST, _format_forecast_loss(run.plan.figures)

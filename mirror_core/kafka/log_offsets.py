@@ -46,6 +46,17 @@ class OffsetPoint(Enum):
     """Log end on the broker asked, leader or not (the debugging replica id)."""
 
 
+@dataclass(frozen=True, slots=True)
+class TimePoint:
+    """First record that is not older; -1: none."""
+
+    time_ms: int
+
+    @property
+    def value(self) -> tuple[int, int, int]:
+        return self.time_ms, -1, 0
+
+
 def list_offsets(client: ClusterClient, partitions: Iterable[Partition], point: OffsetPoint) -> dict[Partition, Offset]:
     """Retries leader changes until the client's time limit."""
     return list_offset_points(client, partitions, [point])[point]
@@ -121,7 +132,7 @@ class OffsetsResult:
 def list_available_offsets(
     client: ClusterClient,
     partitions: Iterable[Partition],
-    point: OffsetPoint,
+    point: OffsetPoint | TimePoint,
     *,
     within_s: float = 0.0,
     topics: Mapping[str, TopicMetadata] | None = None,
@@ -164,14 +175,16 @@ def list_available_offsets(
         time.sleep(0.05)
 
 
-def _build_call(partitions: list[Partition], point: OffsetPoint) -> Callable[[Connection], ListOffsetsResponse]:
+def _build_call(
+    partitions: list[Partition], point: OffsetPoint | TimePoint
+) -> Callable[[Connection], ListOffsetsResponse]:
     return lambda connection: connection.call(build_list_offsets(partitions, point), ListOffsetsResponse)
 
 
 def list_known_offsets(
     client: ClusterClient,
     partitions: Iterable[Partition],
-    point: OffsetPoint,
+    point: OffsetPoint | TimePoint,
     *,
     within_s: float = 0.0,
     topics: Mapping[str, TopicMetadata] | None = None,
@@ -210,7 +223,7 @@ def list_replica_ends(client: ClusterClient, broker: int, partitions: Iterable[P
     return parse_offsets(client.call(request, ListOffsetsResponse, broker))
 
 
-def build_list_offsets(partitions: list[Partition], point: OffsetPoint) -> ListOffsetsRequest:
+def build_list_offsets(partitions: list[Partition], point: OffsetPoint | TimePoint) -> ListOffsetsRequest:
     """All with the same leader."""
     timestamp, replica, isolation = point.value
     timestamp_ms, topics = i64(timestamp), dict[str, list[ListOffsetsPartition]]()

@@ -10,8 +10,9 @@ from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
 from mirror_core.dataplane.metric_names import MetricDescription
-from mirror_core.decide.fence_state import FenceDecision, FenceState, LateRanges
+from mirror_core.decide.fence_state import FenceDecision, FenceState
 from mirror_core.model.mirror import Mirror
+from mirror_core.model.pending_fence import LateRanges
 from mirror_core.model.timing import now_ms
 
 FENCE_METRICS: Final = (
@@ -38,9 +39,10 @@ FENCE_METRICS: Final = (
     MetricDescription(
         "mirrorbook_slipped_in_offsets",
         "gauge",
-        ("cluster", "topic"),
+        ("cluster", "topic", "written"),
         "offsets that the old source holds beyond the last mirrored ones, up to where its fence was seen to hold. "
-        "Topics without any are absent",
+        "written: before the failover (lost with it), since (by applications that were not fenced), or unknown, by the "
+        "records' own times. Topics without any are absent",
     ),
     MetricDescription(
         "mirrorbook_unfenced_offsets",
@@ -82,12 +84,12 @@ def _list_fence_samples(decision: FenceDecision, looked_ms: int) -> Iterator[tup
         yield "mirrorbook_standing_fence", {"state": state}, float(decision.state is state)
     yield "mirrorbook_pending_fence_answers", {}, float(decision.is_exposed)
     yield "mirrorbook_standing_fence_looked_timestamp_seconds", {}, looked_ms / 1000
-    for name, ranges in (
-        ("mirrorbook_slipped_in_offsets", decision.late_ranges),
-        ("mirrorbook_unfenced_offsets", decision.written_ranges),
-    ):
+    split = decision.late_split
+    for written, ranges in (("before", split.before), ("since", split.since), ("unknown", split.unknown)):
         for topic, offsets in sorted(_sum_by_topic(ranges).items()):
-            yield name, {"topic": topic}, offsets
+            yield "mirrorbook_slipped_in_offsets", {"topic": topic, "written": written}, offsets
+    for topic, offsets in sorted(_sum_by_topic(decision.written_ranges).items()):
+        yield "mirrorbook_unfenced_offsets", {"topic": topic}, offsets
 
 
 def _sum_by_topic(ranges: LateRanges) -> Counter[str]:

@@ -42,6 +42,7 @@ from mirror_core.mirrors.old_source_fence import (
     deny_all_writers,
     format_new_late_ranges,
     list_fence_denials,
+    list_since_offsets,
     observe_during_run,
     observe_fence,
     observe_returned_source,
@@ -310,7 +311,8 @@ def _apply_fence(link: MirrorLink, writer: StateWriter, pending_fence: PendingFe
             if not by_command:
                 return None
         ends = (check_stillness if by_command else wait_until_still)(source, statuses)
-        updated = mark_applied(pending_fence, ends, writer.now_ms(), by_command=by_command)
+        parted = pending_fence.add_since_offsets(list_since_offsets(source, pending_fence, ends))
+        updated = mark_applied(parted, ends, writer.now_ms(), by_command=by_command)
     updated = add_unreported(updated, format_new_late_ranges(link, writer.state, updated, pending_fence))
     writer.put(updated)
     with suppress(MirrorError):  # the cluster missed the active topic's update; optional

@@ -38,7 +38,7 @@ from mirror_core.kafka.acl_requests import (
     wait_until_acls_present,
 )
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, TimePoint, list_known_offsets
 from mirror_core.kafka.log_reader import LogReader
 from mirror_core.kafka.transactions import list_open_transactions
 from mirror_core.model.acl import Acl, AclPurpose, Resource
@@ -84,11 +84,25 @@ def observe_fence(
     )
     partitions = state.partitions.get(link.mirror.name, {})
     ends = list_known_offsets(source, partitions, OffsetPoint.LOG_END)
-    written = _find_late_records(link, source, pending_fence, ends)
-    authorizer = link.source.ruling.authorizer
     return FenceObservation(
-        barred=barred, authorizer=authorizer, unfenced_brokers=tuple(unfenced), log_ends=ends, written_ranges=written
+        barred=barred,
+        authorizer=link.source.ruling.authorizer,
+        unfenced_brokers=tuple(unfenced),
+        log_ends=ends,
+        written_ranges=_find_late_records(link, source, pending_fence, ends),
+        since_offsets=list_since_offsets(source, pending_fence, ends),
     )
+
+
+def list_since_offsets(
+    source: ClusterClient, pending_fence: PendingFence, ends: Mapping[Partition, Offset]
+) -> dict[Partition, Offset]:
+    """As in `PendingFence`, of partitions of which it has none. `ends`: of logs that stand still."""
+    unknown_partitions = ends.keys() - pending_fence.since_offsets.to_mapping().keys()
+    if not unknown_partitions:
+        return {}
+    offsets = list_known_offsets(source, sorted(unknown_partitions), TimePoint(pending_fence.since_ms))
+    return {p: ends[p] if offset < 0 else offset for p, offset in offsets.items()}
 
 
 def _find_barrier(link: MirrorLink, source_acls: BrokerAcls | AuthorizerOff) -> WriteBarrier:
@@ -173,7 +187,7 @@ def format_new_late_ranges(
         yield (
             f"cluster {new_fence.cluster} has what {link.destination.name} never had, written before it fell silent, or"
             " after it came back and before it was fenced:"
-            f" {format_late_ranges(new_ranges, state.source_observations.get(link.mirror.name))}"
+            f" {format_late_ranges(new_ranges, state.source_observations.get(link.mirror.name), new_fence)}"
         )
 
 
@@ -189,7 +203,7 @@ def add_late_ranges(
     )
     return replace(
         decision,
-        late_ranges=find_late_ranges(pending_fence, statuses),
+        late_split=pending_fence.split_late_ranges(find_late_ranges(pending_fence, statuses)),
         lines=(*decision.lines, *lines) if unknown_partitions else decision.lines,
     )
 

@@ -94,6 +94,7 @@ class FigureKey(StrEnum):
     FENCE_BY_COMMAND = "fence_by_command"
     FENCE_PROBLEM = "fence_problem"
     ACCEPTED_BEFORE_FENCE_OFFSETS = "accepted_before_fence_offsets"
+    TAKEN_SINCE_FAILOVER_OFFSETS = "taken_since_failover_offsets"
     DISCARDED_OFFSETS = "discarded_offsets"
     DISCARDED_FROM = "discarded_from"
     DISCARDED_BEFORE = "discarded_before"
@@ -293,6 +294,7 @@ FIGURES: Final[Mapping[FigureKey, FigureDefinition]] = MappingProxyType(
             (_K.FENCE_BY_COMMAND, _U.YES_NO, "closed by fence_command, which no broker can show"),
             (_K.FENCE_PROBLEM, _U.TEXT, "fence, problem"),
             (_K.ACCEPTED_BEFORE_FENCE_OFFSETS, _U.OFFSETS, "accepted before the fence stood"),
+            (_K.TAKEN_SINCE_FAILOVER_OFFSETS, _U.OFFSETS, "of these, after the failover, by the records' own times"),
             (_K.DISCARDED_OFFSETS, _U.OFFSETS, "salvaged, then discarded"),
             (_K.DISCARDED_FROM, _U.OFFSET, "from offset"),
             (_K.DISCARDED_BEFORE, _U.OFFSET, "to before offset"),

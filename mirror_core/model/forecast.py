@@ -44,10 +44,13 @@ class PlanForecast:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastOutcome:
     lost_offsets: int | None
+    """Without `taken_since_offsets`."""
     lost_basis: str
     reread_offsets: Mapping[str, int | None] = field(default_factory=dict)
     """Offsets read on the source and again on the destination."""
     reread_basis: str
+    taken_since_offsets: int = 0
+    """What the source took after it was given up, as far as the records' own times tell."""
 
 
 class TransactionArrival(StrEnum):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final
 
 from mirror_core.model.findings import Finding
-from mirror_core.model.names import NO_OFFSETS, ClusterName, MirrorName, PartitionOffsets
+from mirror_core.model.names import NO_OFFSETS, ClusterName, MirrorName, Offset, Partition, PartitionOffsets
 
 
 class FenceAction(StrEnum):
@@ -14,6 +16,24 @@ class FenceAction(StrEnum):
     """Deny writes to the mirror's topics once the cluster answers."""
     LIFT = "lift"
     """Remove the denials of an abandoned run once the cluster answers."""
+
+
+LateRanges = Mapping[Partition, tuple[Offset, Offset]]
+"""What a cluster has beyond the last mirrored offsets. By partition: [first, next) offsets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateSplit:
+    """Late ranges by when they were written, by the records' own times."""
+
+    before: LateRanges
+    """Before the cluster was given up: lost with it."""
+    since: LateRanges
+    """By applications that were not fenced."""
+    unknown: LateRanges
+
+
+NO_LATE_RANGES: Final = LateSplit(before={}, since={}, unknown={})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +49,26 @@ class PendingFence:
     """When every broker showed it."""
     log_ends: PartitionOffsets = NO_OFFSETS
     """Log ends when the applied fence was verified. Records from the LMO up to them are late writes."""
+    since_offsets: PartitionOffsets = NO_OFFSETS
+    """Each log's first offset that is, by its record's own time, not older than `since_ms`; its end if there is none.
+    Other partitions: unknown."""
     unreported: tuple[str, ...] = ()
     """They cannot be detected again."""
     by_command: bool = False
     """`fence_command` applied it; brokers do not show it."""
     trouble: Finding | None = None
     """Why the last attempt failed, or what is wrong since."""
+
+    def add_since_offsets(self, offsets: Mapping[Partition, Offset]) -> PendingFence:
+        """Those that were recorded before stay."""
+        since_offsets = {**offsets, **self.since_offsets.to_mapping()}
+        return replace(self, since_offsets=PartitionOffsets.from_mapping(since_offsets))
+
+    def split_late_ranges(self, ranges: LateRanges) -> LateSplit:
+        since_offsets = self.since_offsets.to_mapping()
+        middle = {p: min(end, max(start, since_offsets[p])) for p, (start, end) in ranges.items() if p in since_offsets}
+        return LateSplit(
+            before={p: (ranges[p][0], offset) for p, offset in middle.items() if offset > ranges[p][0]},
+            since={p: (offset, ranges[p][1]) for p, offset in middle.items() if offset < ranges[p][1]},
+            unknown={p: offset_range for p, offset_range in ranges.items() if p not in middle},
+        )

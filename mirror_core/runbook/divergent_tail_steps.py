@@ -26,6 +26,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.reassignment import describe_placements
 from mirror_core.kafka.topic_existence import find_existing_topics
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic, describe_configs
+from mirror_core.mirrors.old_source_fence import list_since_offsets
 from mirror_core.model.errors import Indeterminate, Refused, Unreachable
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition, PartitionOffsets
@@ -68,8 +69,8 @@ class TailSteps(StepContext):
         with ClusterClient(self.link.source) as old:
             topics, partitions = self._list_old_source(old)
             fence = self._raise_fence(old, self._topic_names(), partitions, "salvage")
+            self._record_fence(old, fence)
         ends = dict(fence.ends)
-        self._mark_fence_applied(fence)
         compared = self._compare_below_lmo(topics, ends)
         tail_ranges = find_divergent_tails(self.statuses(), topics, ends)
         self._refuse_unapproved(tail_ranges)
@@ -184,25 +185,21 @@ class TailSteps(StepContext):
             close_cluster=CommandFence(self, step, lift_file),
         )
 
-    def _mark_fence_applied(self, fence: VerifiedFence) -> None:
+    def _record_fence(self, old: ClusterClient, fence: VerifiedFence) -> None:
         pending_fence = self.writer.state.pending_fences.get(self.link.mirror.name)
-        is_fenced = fence.authorizer or fence.command
-        if (
-            is_fenced
-            and pending_fence is not None
-            and pending_fence.action is FenceAction.APPLY
-            and pending_fence.applied_at_ms is None
-        ):
-            ends = PartitionOffsets.from_mapping(fence.ends)
-            self.writer.put(
-                replace(
-                    pending_fence,
-                    applied_at_ms=self.writer.now_ms(),
-                    log_ends=ends,
-                    by_command=fence.command,
-                    trouble=None,
-                )
+        if pending_fence is None or pending_fence.action is not FenceAction.APPLY:
+            return
+        updated = pending_fence.add_since_offsets(list_since_offsets(old, pending_fence, fence.ends))
+        if (fence.authorizer or fence.command) and updated.applied_at_ms is None:
+            updated = replace(
+                updated,
+                applied_at_ms=self.writer.now_ms(),
+                log_ends=PartitionOffsets.from_mapping(fence.ends),
+                by_command=fence.command,
+                trouble=None,
             )
+        if updated != pending_fence:
+            self.writer.put(updated)
 
     def _compare_below_lmo(
         self, topics: Mapping[str, ClusterTopic], ends: Mapping[Partition, Offset]

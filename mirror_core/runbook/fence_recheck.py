@@ -9,19 +9,19 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from mirror_core.decide.fence_state import LateRanges, count_offsets, format_late_ranges
+from mirror_core.decide.fence_state import count_offsets, format_late_ranges
 from mirror_core.decide.forecast_accuracy import find_not_copied
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.source_probe import SourceReply, explain_doubt, find_contradictions, format_ways_on
 from mirror_core.kafka.acl_requests import AuthorizerOff, describe_acls, describe_acls_on_each_broker
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets
-from mirror_core.mirrors.old_source_fence import deny_all_writers, wait_until_still
+from mirror_core.mirrors.old_source_fence import deny_all_writers, list_since_offsets, wait_until_still
 from mirror_core.model.acl import Acl, AclPurpose
 from mirror_core.model.errors import ConnectionRejected, LostOwnership, MirrorError, Refused, Unreachable
 from mirror_core.model.findings import Finding
 from mirror_core.model.names import NO_OFFSETS, Offset, Partition, PartitionOffsets
-from mirror_core.model.pending_fence import PendingFence
+from mirror_core.model.pending_fence import LateRanges, PendingFence
 from mirror_core.model.run import RunMode, StepEvidence
 from mirror_core.model.text import format_time
 from mirror_core.model.timing import TIMEOUTS, Moment
@@ -173,6 +173,7 @@ def apply_fence(
                 **earlier_ends.to_mapping(),
                 **(check_stillness if is_closed else wait_until_still)(source, partitions),
             }
+            pending_fence = pending_fence.add_since_offsets(list_since_offsets(source, pending_fence, ends))
     except LostOwnership:
         raise
     except MirrorError as error:

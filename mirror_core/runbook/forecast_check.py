@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from mirror_core.decide import forecast_accuracy
+from mirror_core.decide.fence_state import count_offsets
 from mirror_core.decide.loss_bound import find_uncopied
 from mirror_core.decide.mirror_change import apply_current_filters
 from mirror_core.decide.mirror_snapshot import join_limited
@@ -14,6 +15,7 @@ from mirror_core.kafka.consumer_groups import fetch_group_offsets, list_groups
 from mirror_core.model.errors import Indeterminate, MirrorError
 from mirror_core.model.forecast import ForecastOutcome
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.pending_fence import LateSplit
 from mirror_core.model.run import Run, RunMode, StepEvidence
 from mirror_core.model.run_checkpoints import RunNote
 from mirror_core.model.timing import TIMEOUTS
@@ -26,8 +28,9 @@ from mirror_core.sync.cluster_identity import check_source_id
 
 
 def count_outcome(
-    link: MirrorLink, journal: Journal, lost: tuple[int | None, str], *, ask_source: bool
+    link: MirrorLink, journal: Journal, lost: tuple[int | None, str], *, ask_source: bool, taken_since: int = 0
 ) -> ForecastOutcome:
+    """`lost`: offsets, and how they are known. `taken_since`: as in the outcome."""
     ends = {p: status.lmo for p, status in journal.log.state.partitions.get(link.mirror.name, {}).items()}
     group_offsets, counted_by = _read_group_offsets(journal)
     reached = None
@@ -38,6 +41,7 @@ def count_outcome(
         lost_basis=lost[1],
         reread_offsets=forecast_accuracy.count_read_again(group_offsets, reached, ends),
         reread_basis=counted_by,
+        taken_since_offsets=taken_since,
     )
 
 
@@ -63,13 +67,24 @@ def count_outcome_later(
     if not forecast_accuracy.is_complete(previous):
         statuses = state.partitions.get(name, {})
         application_partitions = forecast_accuracy.select_application_partitions(statuses.keys() | tails.keys())
-        count = sum(end - start for p, (start, end) in tails.items() if p in application_partitions)
+        late_ranges = {p: tail for p, tail in tails.items() if p in application_partitions}
+        pending_fence = state.pending_fences.get(name)
+        unparted = LateSplit(before={}, since={}, unknown=late_ranges)
+        split = unparted if pending_fence is None else pending_fence.split_late_ranges(late_ranges)
+        count = count_offsets(late_ranges) - count_offsets(split.since)
         observation = apply_current_filters(state.mirrors[name], statuses, state.source_observations.get(name))
         unchecked = find_uncopied(statuses, observation).keys() - set(checked_partitions)
-        lost = forecast_accuracy.add_uncopied(count, "by what only the old source had", unchecked)
-        outcome = count_outcome(link, Journal(writer, run.id, ()), lost, ask_source=True)
+        known_by = forecast_accuracy.format_loss_basis("by what only the old source had", split)
+        lost = forecast_accuracy.add_uncopied(count, known_by, unchecked)
+        journal, taken_since = Journal(writer, run.id, ()), count_offsets(split.since)
+        outcome = count_outcome(link, journal, lost, ask_source=True, taken_since=taken_since)
         if previous.lost_offsets is not None:
-            outcome = replace(outcome, lost_offsets=previous.lost_offsets, lost_basis=previous.lost_basis)
+            outcome = replace(
+                outcome,
+                lost_offsets=previous.lost_offsets,
+                lost_basis=previous.lost_basis,
+                taken_since_offsets=previous.taken_since_offsets,
+            )
         if not outcome.reread_offsets:
             outcome = replace(outcome, reread_offsets=previous.reread_offsets, reread_basis=previous.reread_basis)
         writer.put(
@@ -84,6 +99,7 @@ def format_outcome(outcome: ForecastOutcome) -> StepEvidence:
     return {
         "offsets_lost": "unknown" if outcome.lost_offsets is None else outcome.lost_offsets,
         "known_by": outcome.lost_basis,
+        **({"offsets_taken_since": outcome.taken_since_offsets} if outcome.taken_since_offsets else {}),
         "offsets_read_again": join_limited(read_again) or "unknown",
         "counted_by": outcome.reread_basis,
     }

@@ -71,6 +71,10 @@ class PromotionSteps(StepContext):
     def count_lost(self) -> tuple[int | None, str]:
         """(offsets acknowledged by the source and missing here, how known)"""
 
+    def count_taken_since(self) -> int:
+        """Offsets that the source took after it was given up: none that are known."""
+        return 0
+
     def certify(self) -> StepEvidence:
         return {}
 
@@ -260,7 +264,9 @@ class PromotionSteps(StepContext):
         ask_source = self.journal.run.plan.mode is RunMode.PLANNED or (
             pending_fence is not None and pending_fence.applied_at_ms is not None
         )
-        outcome = forecast_check.count_outcome(self.link, self.journal, lost_offsets, ask_source=ask_source)
+        outcome = forecast_check.count_outcome(
+            self.link, self.journal, lost_offsets, ask_source=ask_source, taken_since=self.count_taken_since()
+        )
         self.writer.put(replace(self.journal.run, forecast_outcome=outcome))
         steps = [r for r in (self.journal.record(name) for name in self.journal.steps) if r and r.step != "report"]
         folder, outputs = self.services.run_dir(self.journal.run_id), read_all_outputs(self.journal)

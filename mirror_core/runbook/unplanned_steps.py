@@ -12,7 +12,8 @@ from typing import Final
 
 from mirror_core.decide.clock_skew import compute_observer_ahead_ms, compute_writer_ahead_ms, to_broker_clock_ms
 from mirror_core.decide.consistency_groups import find_consistency_groups, list_group_completeness
-from mirror_core.decide.forecast_accuracy import add_uncopied, count_lost_unplanned
+from mirror_core.decide.fence_state import count_offsets
+from mirror_core.decide.forecast_accuracy import add_uncopied, count_lost_unplanned, find_not_copied
 from mirror_core.decide.loss_bound import (
     compute_loss,
     find_uncopied,
@@ -264,6 +265,10 @@ class UnplannedSteps(PromotionSteps):
                 " behind by settle"
             )
         return count, known_by
+
+    def count_taken_since(self) -> int:
+        late_ranges, _ = find_not_copied(self._pending_fence, self.statuses())
+        return count_offsets(self._pending_fence.split_late_ranges(late_ranges).since)
 
     def check_before_promotion(self) -> PromotionProbe:
         """Refused if the approval no longer holds, or somebody lifted an applied fence.

@@ -23,10 +23,11 @@ from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.figures import FigureKey
+from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import UncopiedReason
 from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
-from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Partition
-from mirror_core.model.pending_fence import FenceAction
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
+from mirror_core.model.pending_fence import FenceAction, LateSplit
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepState
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.failback_steps import load_reverse_link
@@ -112,6 +113,41 @@ def test_a_dead_source_is_given_up_and_every_copied_record_is_there(pair: Pair, 
     failback.run_step(home.id, "salvage")
     assert counted(mirrored, run, group) == {"lost_offsets": (0, 7, 7), "read_again_offsets": (0, 18, 0)}
     assert [c for c in mirrored.state.checkpoints.values() if c.run == run.id] == []
+    failback.abort(home.id)
+
+
+@pytest.mark.parametrize("fenced_by", ["watcher", "failback"])
+def test_what_a_returned_source_took_unfenced_is_not_counted_as_lost(
+    pair: Pair, tmp_path: Path, fenced_by: str
+) -> None:
+    topic = app_topic(pair, 2)
+    produce(pair.east, topic, 30)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    produce(pair.east, topic, 7)
+    with killed(pair.east):
+        run = begin(mirrored.failover)
+        assert mirrored.failover.drive(run.id).state is RunState.DONE
+    produce(pair.east, topic, 5)
+    produce(pair.east, topic, 4, partition=1)
+    if fenced_by == "watcher":
+        decision = check_fence(mirrored.link)
+        first, second = Partition(topic, 0), Partition(topic, 1)
+        assert decision.late_split == LateSplit(
+            before={first: (Offset(30), Offset(37))},
+            since={first: (Offset(37), Offset(42)), second: (Offset(0), Offset(4))},
+            unknown={},
+        )
+        described = describe_mirror(mirrored.link, mirrored.state, now_ms()).facts[FactKey.LATE_WRITES].text
+        assert str(Finding("late_ranges_parted", "east", lost=7, taken=9)) in described
+    failback = failback_of(mirrored)
+    home = failback.begin(failback.plan().hash)
+    failback.run_step(home.id, "salvage")
+    outcome = mirrored.state.runs[run.id].forecast_outcome
+    assert outcome is not None
+    assert (outcome.lost_offsets, outcome.taken_since_offsets) == (7, 9)
+    status = mirrorbook("failover", "status", mirrored.name, "--config", str(mirrored.config.path)).stdout
+    assert str(Finding("taken_since", offsets=9)) in status
     failback.abort(home.id)
 
 
@@ -359,7 +395,7 @@ def test_the_primary_that_died_on_the_way_home_is_fenced_when_it_is_back_and_pro
 
     found = wait_until(fenced, timeout_s=TIMEOUT_S, why="west answers, and is fenced")
     assert found is not None
-    assert found.late_ranges == {Partition(ahead, 0): (30, 35)}
+    assert found.late_split == LateSplit(before={Partition(ahead, 0): (Offset(30), Offset(35))}, since={}, unknown={})
     assert denied(pair.west, ahead)
     assert failback.drive(run.id).state is RunState.DONE
     assert denied(pair.west, ahead)

@@ -35,7 +35,7 @@ from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import NO_OFFSETS, ClusterName, MirrorName, Offset, Partition, PartitionOffsets
-from mirror_core.model.pending_fence import PendingFence
+from mirror_core.model.pending_fence import LateSplit, PendingFence
 from mirror_core.model.run import RunKind, RunMode
 from mirror_core.model.source_observation import ObservedTopic, SourceObservation
 from tests.support.fence_states import ENDS, LIFTING, OWED, STANDS, WATCHED, WELL, P, Q, status
@@ -380,6 +380,24 @@ def test_a_failovers_plan_warns_of_what_an_abort_still_owes() -> None:
     assert next(describe_fence(LIFTING)) in failover(view).plan.warnings
     assert failover(view).plan.hash == failover(replace(view, pending_fence=None)).plan.hash, (
         "it is shown, not approved"
+    )
+
+
+def test_late_ranges_are_parted_where_the_failover_was_by_the_records_times() -> None:
+    R, S = Partition("t", 2), Partition("t", 3)
+    at = {P: Offset(98), Q: Offset(5), R: Offset(20)}
+    debt = STANDS.add_since_offsets(at)
+    late = {P: (Offset(97), Offset(100)), Q: (Offset(7), Offset(9)), R: (Offset(3), Offset(9))}
+    assert debt.split_late_ranges({**late, S: (Offset(0), Offset(2))}) == LateSplit(
+        before={P: (Offset(97), Offset(98)), R: (Offset(3), Offset(9))},
+        since={P: (Offset(98), Offset(100)), Q: (Offset(7), Offset(9))},
+        unknown={S: (Offset(0), Offset(2))},
+    )
+    assert debt.add_since_offsets({P: Offset(1), S: Offset(4)}) == STANDS.add_since_offsets({**at, S: Offset(4)})
+    parted = str(Finding("late_ranges_parted", "east", lost=7, taken=4))
+    assert format_late_ranges(late, None, debt).endswith(f"; {parted}")
+    assert format_late_ranges(late, None, STANDS) == format_late_ranges(late, None), (
+        "an older version recorded no times"
     )
 
 

@@ -147,6 +147,15 @@ def test_an_unplanned_loss_is_counted_when_every_end_of_the_old_source_was_seen_
     assert count_lost_unplanned(debt({A0: 100, A1: 20}), without)[0] is None
 
 
+def test_what_a_returned_source_took_is_no_loss_where_times_tell() -> None:
+    stopped = {p: replace(status(p), state=PartitionState.STOPPED, lmo=Offset(lmo)) for p, lmo in ((A0, 93), (A1, 20))}
+    parted = debt({A0: 100, A1: 25}).add_since_offsets({A0: Offset(95), A1: Offset(25)})
+    assert count_lost_unplanned(parted, stopped)[0] == 7
+    in_part = debt({A0: 100, A1: 25}).add_since_offsets({A0: Offset(95)})
+    lost, why = count_lost_unplanned(in_part, stopped)
+    assert (lost, "a-1" in why) == (7, True)
+
+
 def test_heartbeats_are_nobodys_loss_but_a_drills(view: MirrorSnapshot) -> None:
     beat = Partition(f"{HEARTBEAT_TOPIC_PREFIX}m", 0)
     both = {p: replace(status(p), state=PartitionState.STOPPED, lmo=Offset(lmo)) for p, lmo in ((A0, 93), (beat, 10))}

@@ -83,10 +83,10 @@ def test_a_loss_that_was_not_counted_is_the_plans_bound() -> None:
 
 
 def test_a_counted_loss_is_told_instead() -> None:
-    counted = ForecastOutcome(lost_offsets=464, lost_basis="", reread_basis="")
+    counted = ForecastOutcome(lost_offsets=464, lost_basis="", reread_basis="", taken_since_offsets=72)
     result = decide_run_result(replace(UNPLANNED, forecast_outcome=counted), [], MIRROR)
     assert result is not None
-    assert (result.loss, result.outage) == (RunLoss(offsets=464), None)
+    assert (result.loss, result.outage) == (RunLoss(offsets=464, taken_since=72), None)
 
 
 def test_nothing_compared_is_no_loss_of_nothing() -> None:

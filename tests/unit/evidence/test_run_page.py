@@ -135,7 +135,10 @@ def test_a_loss_that_was_counted_stands_in_place_of_the_forecast(tmp_path: Path)
         lost_offsets=1204, lost_basis="by the old source's ends", reread_offsets={}, reread_basis=""
     )
     page = page_of(tmp_path, replace(RUN, plan=plan, forecast_outcome=counted), [])
-    assert page.facts[6:8] == ["1,204 offset(s)", "by the old source's ends"]
+    assert page.facts[6:8] == ["1,204 offsets", "by the old source's ends"]
+    taken = replace(counted, lost_offsets=0, taken_since_offsets=536)
+    parted = page_of(tmp_path, replace(RUN, plan=plan, forecast_outcome=taken), [])
+    assert parted.facts[6:8] == ["nothing", str(Finding("taken_since", offsets=536))]
     unseen = page_of(tmp_path, replace(RUN, plan=plan, forecast_outcome=replace(counted, lost_offsets=None)), [])
     assert unseen.facts[6] == "loss, at least: 3 offsets"
 

@@ -51,6 +51,7 @@ class World:
             "list_fence_denials": lambda *asked: set(),
             "deny_all_writers": self._keep_out,
             "wait_until_still": lambda *asked: {P: Offset(100)},
+            "list_since_offsets": lambda *asked: {},
             "copy_announcement": lambda *asked: None,
         }.items():
             monkeypatch.setattr(fence_watcher, name, stands_in)

@@ -12,14 +12,20 @@ from mirror_core.decide.fence_state import FenceDecision, FenceState
 from mirror_core.mirrors.fence_metrics import FENCE_METRICS, FenceCollector, collect_fence_metrics
 from mirror_core.model.logs import LogSettings
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.pending_fence import LateSplit
 from mirror_core.supervisor.lifecycle import build_watch_command
 from tests.support.mirror_views import MIRROR
 
+SHOWN_LABELS = ("state", "topic", "written")
+
 
 def samples(found: FenceDecision) -> dict[tuple[str, str], float]:
-    """By metric, and by its state or topic."""
+    """By metric and `SHOWN_LABELS`."""
     return {
-        (s.name.removeprefix("mirrorbook_"), s.labels.get("state") or s.labels.get("topic") or ""): s.value
+        (
+            s.name.removeprefix("mirrorbook_"),
+            " ".join(s.labels[n] for n in ("state", "topic", "written") if n in s.labels),
+        ): s.value
         for family in collect_fence_metrics(MIRROR, found, 5_000)
         for s in family.samples
         if (s.labels["mirror"], s.labels["cluster"]) == ("m", "east")
@@ -29,7 +35,11 @@ def samples(found: FenceDecision) -> dict[tuple[str, str], float]:
 def test_figures_are_those_of_the_newest_finding() -> None:
     found = FenceDecision(
         state=FenceState.APPLIED,
-        late_ranges={Partition("a", 0): (Offset(3), Offset(5)), Partition("a", 1): (Offset(0), Offset(7))},
+        late_split=LateSplit(
+            before={Partition("a", 0): (Offset(3), Offset(5)), Partition("a", 1): (Offset(0), Offset(7))},
+            since={Partition("a", 0): (Offset(5), Offset(8))},
+            unknown={Partition("c", 0): (Offset(0), Offset(1))},
+        ),
         written_ranges={Partition("b", 0): (Offset(10), Offset(11))},
     )
     assert samples(found) == {
@@ -39,7 +49,9 @@ def test_figures_are_those_of_the_newest_finding() -> None:
         ("standing_fence", "lifting"): 0,
         ("pending_fence_answers", ""): 0,
         ("standing_fence_looked_timestamp_seconds", ""): 5,
-        ("slipped_in_offsets", "a"): 9,
+        ("slipped_in_offsets", "a before"): 9,
+        ("slipped_in_offsets", "a since"): 3,
+        ("slipped_in_offsets", "c unknown"): 1,
         ("unfenced_offsets", "b"): 1,
     }
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 EXAMPLES: Final[Mapping[str, object]] = {
+    "lost": 7,
+    "taken": 536,
     "topics": ["billing", "orders"],
     "limit_s": 300.0,
     "problem": "exit code 1",

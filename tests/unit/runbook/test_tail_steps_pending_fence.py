@@ -18,11 +18,14 @@ from tests.support.fence_states import OWED
 A0 = Partition("a", 0)
 
 
+KNOWN = OWED.add_since_offsets({A0: Offset(5)})
+
+
 class Writer:
     """Holds one debt."""
 
     def __init__(self) -> None:
-        self.state = State(pending_fences={OWED.mirror: OWED})
+        self.state = State(pending_fences={OWED.mirror: KNOWN})
         self.put_last: PendingFence | None = None
 
     def now_ms(self) -> int:
@@ -38,11 +41,12 @@ def test_a_fence_stands_only_where_something_keeps_writers_out(authorizer: bool,
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name=OWED.mirror))
     nothing: Any = None
     steps = TailSteps(link, nothing, writer, nothing)
-    steps._mark_fence_applied(VerifiedFence(authorizer=authorizer, command=command, still_s=1.0, ends={A0: Offset(7)}))
+    fence = VerifiedFence(authorizer=authorizer, command=command, still_s=1.0, ends={A0: Offset(7)})
+    steps._record_fence(nothing, fence)
     if authorizer or command:
         ends = PartitionOffsets.from_mapping({A0: Offset(7)})
         assert writer.put_last == replace(
-            OWED, applied_at_ms=writer.put_last.applied_at_ms, log_ends=ends, by_command=command
+            KNOWN, applied_at_ms=writer.put_last.applied_at_ms, log_ends=ends, by_command=command
         )
         assert writer.put_last.applied_at_ms is not None
     else:
