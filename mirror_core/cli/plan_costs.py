@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator
 from mirror_core.cli.command_options import require_confirmation, require_typed_name
 from mirror_core.cli.output import format_block, print_line, wrap_text
 from mirror_core.decide.steps import find_no_return_step
+from mirror_core.model.figures import FigureKey
+from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PlanForecast
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import ClusterName
-from mirror_core.model.run import Plan, RunKind, RunMode
+from mirror_core.model.run import FailbackStrategy, Plan, RunKind, RunMode
 from mirror_core.model.text import format_count
 
 
@@ -18,6 +20,7 @@ def list_costs(plan: Plan, mirror: Mirror) -> Iterator[tuple[str, str]]:
     forecast = plan.forecast if isinstance(plan.forecast, PlanForecast) else None
     if plan.kind is RunKind.FAILBACK:
         yield "saved, then discarded", f"{_format_records(plan.discarded)} that only {mirror.source} has"
+        yield from _list_recreated(plan, mirror)
         yield "without writes", "0 s now; the failover home has a plan and a question of its own"
     else:
         yield "lost", format_loss(forecast, mirror.source)
@@ -28,6 +31,20 @@ def list_costs(plan: Plan, mirror: Mirror) -> Iterator[tuple[str, str]]:
         "no way back",
         f"from step {no_return_step} on" + (", but a failback" if plan.kind is RunKind.FAILOVER else ""),
     )
+
+
+def _list_recreated(plan: Plan, mirror: Mirror) -> Iterator[tuple[str, str]]:
+    recreated = sorted(topic for topic, strategy in plan.strategies.items() if strategy is FailbackStrategy.RECREATE)
+    if recreated:
+        cost = Finding(
+            "topics_recreated",
+            mirror.source,
+            topics=recreated,
+            source=mirror.destination,
+            offsets=plan.figures.get(FigureKey.RECREATED_OFFSETS),
+            size_bytes=plan.figures.get(FigureKey.RECREATED_BYTES),
+        )
+        yield f"deleted on {mirror.source}", str(cost)
 
 
 def format_loss(forecast: PlanForecast | None, source: ClusterName) -> str:

@@ -453,6 +453,7 @@ def _list_figures(
         )
         offsets_to_copy += max(0, end - kept_end)
     yield FigureKey.OFFSETS_TO_COPY, offsets_to_copy
+    yield from _list_recreation_figures(snapshot.new_primary, strategies)
     yield from estimate_costs(
         snapshot.statuses,
         _ClusterLogs(snapshot.old_source),
@@ -461,6 +462,16 @@ def _list_figures(
         strategies,
         snapshot.old_source.broker_count,
     )
+
+
+def _list_recreation_figures(new_primary: NewPrimary, strategies: Mapping[str, FailbackStrategy]) -> FigureItems:
+    recreated = {topic for topic, strategy in strategies.items() if strategy is FailbackStrategy.RECREATE}
+    if not recreated:
+        return
+    logs = [log for p, log in _ClusterLogs(new_primary).items() if p.topic in recreated]
+    sizes = [log.size for log in logs if log.size is not None]
+    yield FigureKey.RECREATED_OFFSETS, sum(log.end - log.start for log in logs)
+    yield FigureKey.RECREATED_BYTES, sum(sizes) if len(sizes) == len(logs) else None
 
 
 def _list_tail_figures(snapshot: FailbackSnapshot) -> Iterator[tuple[str, Figures]]:

@@ -99,6 +99,8 @@ class FigureKey(StrEnum):
     DISCARDED_FROM = "discarded_from"
     DISCARDED_BEFORE = "discarded_before"
     OFFSETS_TO_COPY = "offsets_to_copy"
+    RECREATED_OFFSETS = "recreated_offsets"
+    RECREATED_BYTES = "recreated_bytes"
     LINK_BYTES = "link_bytes"
     DISK_BYTES = "disk_bytes"
     STRATEGY_RISKS = "strategy_risks"
@@ -187,8 +189,8 @@ _VERDICT_TEXTS: Final = {
     "nothing_mirrored": "nothing mirrored yet",
 }
 _RISK_TEXTS: Final = {
-    "recreate": "nobody at a broker; consumers stopped; until it is copied anew there is no second copy of the topic; a"
-    " new topic id, and all committed offsets of the topic there are gone",
+    "recreate": "the topic is deleted there; nobody at a broker; consumers stopped; until it is copied anew there is no"
+    " second copy of the topic; a new topic id, and all committed offsets of the topic there are gone",
     "handover": "nobody at a broker, no unclean election; needs CLUSTER_ACTION for the control principal; one replica"
     " for a while",
     "offline": "one broker, or a few, stopped by you (some 10 s each), hands on files, with a backup; one replica"
@@ -299,6 +301,8 @@ FIGURES: Final[Mapping[FigureKey, FigureDefinition]] = MappingProxyType(
             (_K.DISCARDED_FROM, _U.OFFSET, "from offset"),
             (_K.DISCARDED_BEFORE, _U.OFFSET, "to before offset"),
             (_K.OFFSETS_TO_COPY, _U.OFFSETS, "to copy"),
+            (_K.RECREATED_OFFSETS, _U.OFFSETS, "deleted with their topics, then copied anew"),
+            (_K.RECREATED_BYTES, _U.BYTES, "of these topics, over the link"),
             (_K.LINK_BYTES, _U.BYTES, "about so much over the link"),
             (_K.DISK_BYTES, _U.BYTES, "about so much written to disks"),
             (_K.STRATEGY_RISKS, _U.TEXT, "needs and risks", _RISK_TEXTS),

@@ -17,6 +17,7 @@ from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.text import (
     escape_invisible,
     format_age,
+    format_bytes,
     format_count,
     format_shell_command,
     format_time,
@@ -167,6 +168,7 @@ def create_environment() -> jinja2.Environment:
         limited=_join_limited,
         no_acl_reason=format_no_acl_reason,
         quoted=repr,
+        size=format_bytes,
         time=format_time,
         shell=_format_argv,
     )

@@ -12,6 +12,7 @@ import typer
 from mirror_core.cli.plan_costs import confirm_costs, format_loss, list_costs
 from mirror_core.cli.run_commands import print_decision
 from mirror_core.cli.runs import format_run_loss, list_result, print_plan
+from mirror_core.decide.failback_plan import FailbackSnapshot, decide_failback
 from mirror_core.decide.failover_plan import PlanDecision, decide_failover
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot
 from mirror_core.decide.run_result import RunLoss, RunResult
@@ -19,12 +20,12 @@ from mirror_core.model.errors import Refused
 from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PlanForecast
 from mirror_core.model.names import ClusterName
-from mirror_core.model.run import Plan, RunMode
-from tests.support import loss_views
+from mirror_core.model.run import FailbackStrategy, Plan, RunMode
+from tests.support import failback_views, loss_views
 from tests.support.forecasts import COMMITTED
 from tests.support.loss_views import DESTINATION, SIGHTING
 
-view = loss_views.view
+view, failback_view = loss_views.view, failback_views.view
 Answer = Callable[[str], list[str]]
 
 
@@ -153,6 +154,15 @@ def test_a_run_that_another_one_followed_says_nothing_about_now() -> None:
     result = RunResult(applications=ClusterName("west"), old_source=ClusterName("east"), loss=RunLoss(offsets=0))
     label, cluster = next(list_result(result, RunMode.PLANNED, None, is_superseded=True))
     assert (label, cluster) == ("applications moved to", "west")
+
+
+def test_a_failback_says_before_it_asks_what_it_deletes_and_copies_anew(failback_view: FailbackSnapshot) -> None:
+    plan = decide_failback(failback_view).plan
+    costs = dict(list_costs(plan, failback_view.mirror))
+    deleted = Finding("topics_recreated", "east", topics=["a"], source="west", offsets=70, size_bytes=None)
+    assert costs["deleted on east"] == str(deleted)
+    kept = replace(plan, strategies=dict.fromkeys(plan.strategies, FailbackStrategy.HANDOVER))
+    assert "deleted on east" not in dict(list_costs(kept, failback_view.mirror))
 
 
 @pytest.mark.parametrize("mode", list(RunMode))

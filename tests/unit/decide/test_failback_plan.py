@@ -63,6 +63,18 @@ def test_a_topic_is_recreated_only_when_one_of_its_partitions_has_a_tail(view: F
     assert decision.plan.figures[FigureKey.OFFSETS_TO_COPY] == 50 + 20 + 2
 
 
+def test_what_is_deleted_and_copied_anew_is_counted(view: FailbackSnapshot) -> None:
+    new_primary = view.new_primary
+    assert isinstance(new_primary, NewPrimary)
+    trimmed = replace(new_primary, log_starts={A0: Offset(10)}, sizes={A0: 4_000, A1: 2_000, B0: 9_000})
+    figures = decide_failback(replace(view, new_primary=trimmed)).plan.figures
+    assert (figures[FigureKey.RECREATED_OFFSETS], figures[FigureKey.RECREATED_BYTES]) == (60, 6_000)
+    unknown = decide_failback(replace(view, new_primary=replace(trimmed, sizes={A0: 4_000}))).plan.figures
+    assert unknown[FigureKey.RECREATED_BYTES] is None
+    level = replace(old_of(view), log_ends={A0: Offset(10), A1: Offset(20), B0: Offset(4)})
+    assert FigureKey.RECREATED_OFFSETS not in decide_failback(replace(view, old_source=level)).plan.figures
+
+
 def test_what_would_be_discarded_is_part_of_what_is_approved(view: FailbackSnapshot) -> None:
     longer = replace(old_of(view), log_ends={A0: Offset(10), A1: Offset(24), B0: Offset(4)})
     assert decide_failback(replace(view, old_source=longer)).plan.hash != decide_failback(view).plan.hash

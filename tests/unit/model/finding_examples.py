@@ -8,6 +8,7 @@ from typing import Final
 EXAMPLES: Final[Mapping[str, object]] = {
     "lost": 7,
     "taken": 536,
+    "size_bytes": 3_400_000,
     "topics": ["billing", "orders"],
     "limit_s": 300.0,
     "problem": "exit code 1",
