@@ -9,6 +9,7 @@ from typing import Final
 from mirror_core.decide.clock_skew import MAX_CLOCK_SKEW_MS, UNKNOWN_TIME_TEXT, compute_age_s
 from mirror_core.decide.parity_result import NOTHING_COMPARED, NOTHING_HELD
 from mirror_core.model.figures import FigureItems, FigureKey, limit_names
+from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity_verdict import (
     KnownDifference,
@@ -118,6 +119,23 @@ def read_verified(verification: MirrorVerification | None, ids: Mapping[str, str
         if verification
         else {}
     )
+
+
+def turn_verification(
+    reverse: MirrorVerification, mirror: MirrorName, statuses: Mapping[Partition, PartitionStatus]
+) -> MirrorVerification:
+    """What was compared equal on the way home holds for the way out, too.
+
+    `statuses`: of the reverse mirror, of the partitions that both sides still hold as they were compared.
+    """
+    verified_rows = read_verified(reverse, {p.topic: status.destination_topic_id for p, status in statuses.items()})
+    turned = {
+        p: row._replace(destination_epoch=row.source_epoch, source_epoch=row.destination_epoch)
+        for p, row in verified_rows.items()
+        if p in statuses and row.source_epoch >= 0
+    }
+    ids = {p.topic: status.source_topic_id for p, status in statuses.items()}
+    return MirrorVerification.from_partitions(mirror, turned, ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,20 @@ class SourceObservation:
                 yield Partition(topic.topic, index)
 
 
+def observe_ends(
+    mirror: MirrorName, ends: Mapping[Partition, Offset], *, age_ms: int, now_ms: int
+) -> SourceObservation:
+    """Ends that are known of `age_ms` ago; nothing else is."""
+    by_topic = dict[str, dict[int, Offset]]()
+    for partition, end in sorted(ends.items()):
+        by_topic.setdefault(partition.topic, {})[partition.index] = end
+    topics = (
+        ObservedTopic(topic=topic, ends=tuple(map(rows.get, range(max(rows) + 1))), ages_ms=(age_ms,) * (max(rows) + 1))
+        for topic, rows in by_topic.items()
+    )
+    return SourceObservation(mirror=mirror, at_ms=now_ms, topics=tuple(topics))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     partition: int

@@ -19,6 +19,7 @@ from mirror_core.dataplane.task_runner import LocalRunner
 from mirror_core.decide.copy_estimate import format_catch_up
 from mirror_core.decide.failback_plan import find_written_since
 from mirror_core.decide.mirror_snapshot import join_limited
+from mirror_core.decide.verification import turn_verification
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig
@@ -36,6 +37,7 @@ from mirror_core.model.mirror import (
 )
 from mirror_core.model.names import MirrorName, Partition, format_reverse_name
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence
+from mirror_core.model.source_observation import observe_ends
 from mirror_core.model.sync_state import SyncCategory
 from mirror_core.model.timing import CLOCK_TIMEOUT_S, now_ms, read_steady_s
 from mirror_core.runbook.divergent_tail_steps import TailSteps
@@ -278,9 +280,8 @@ class FailbackSteps(TailSteps):
         # Before taking over its conductor.
         require_reverse_failover(link, read_complete_state(self.link.source), self.journal.run_id)
         with StateWriter(self.link.source, make_control_id(link.mirror.name)) as reverse_writer:
-            given_up = (
-                require_reverse_failover(link, reverse_writer.state, self.journal.run_id).plan.mode is RunMode.UNPLANNED
-            )
+            home = require_reverse_failover(link, reverse_writer.state, self.journal.run_id)
+            given_up = home.plan.mode is RunMode.UNPLANNED
             statuses = dict(sorted(reverse_writer.state.partitions.get(link.mirror.name, {}).items()))
             # Includes topics created on the new primary.
             topics, cluster = sorted({p.topic for p in statuses}), self.link.destination
@@ -307,14 +308,7 @@ class FailbackSteps(TailSteps):
                 ),
                 # Not copied back: the old source's records are new to the mirror.
                 *(Tombstone(PartitionRecord(mirror.name, s)) for p, s in recorded.items() if p not in statuses),
-                # It is about the old source before truncation.
-                *(Tombstone(proof) for proof in [self.writer.state.verifications.get(mirror.name)] if proof),
-                # What was copied since went the other way.
-                *(
-                    observation.with_reported_ends({})
-                    for observation in [self.writer.state.source_observations.get(mirror.name)]
-                    if observation
-                ),
+                *self._list_knowledge(reverse_writer, home, statuses.keys() - own_records.keys()),
             )
         report = sync_mirror(self.link, self.writer, only=PARTS_SYNCED_FIRST, run_id=self.journal.run_id)
         with ClusterClient(self.link.source) as old:
@@ -326,6 +320,33 @@ class FailbackSteps(TailSteps):
             "partitions": len(statuses),
             **({"to_be_saved": join_limited(f"{p} {went}" for p, went in own_records.items())} if own_records else {}),
         }
+
+    def _list_knowledge(
+        self, reverse_writer: StateWriter, home: Run, equal_partitions: Collection[Partition]
+    ) -> Iterator[StateRecord | Tombstone]:
+        """What the way home has shown of both sides."""
+        name, reverse_state = self.link.mirror.name, reverse_writer.state
+        proof, observation = (
+            self.writer.state.verifications.get(name),
+            self.writer.state.source_observations.get(name),
+        )
+        if home.plan.mode is RunMode.UNPLANNED:
+            yield from (Tombstone(record) for record in [proof] if record)  # of the old source before truncation
+            # What was copied since went the other way.
+            yield from (record.with_reported_ends({}) for record in [observation] if record)
+            return
+        reverse_statuses = reverse_state.partitions.get(home.plan.mirror, {})
+        equal = {p: s for p, s in reverse_statuses.items() if p in equal_partitions and not s.reason}
+        reverse_proof = reverse_state.verifications.get(home.plan.mirror)
+        if reverse_proof is not None:
+            yield turn_verification(reverse_proof, name, equal)
+        elif proof is not None:
+            yield Tombstone(proof)
+        promote = reverse_state.steps[home.id, "promote"]
+        ends = {p: status.lmo for p, status in equal.items() if status.lmo is not None}
+        yield observe_ends(
+            name, ends, age_ms=max(0, reverse_writer.now_ms() - promote.started_ms), now_ms=self.writer.now_ms()
+        )
 
     def _to_protected_status(self, reverse_status: PartitionStatus, own_range: str | None) -> PartitionStatus:
         reason = None

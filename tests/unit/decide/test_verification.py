@@ -30,6 +30,7 @@ from mirror_core.decide.verification import (
     format_differences,
     list_proof_figures,
     summarize_compared,
+    turn_verification,
     update_verification,
 )
 from mirror_core.mirrors import partition_recovery
@@ -74,6 +75,27 @@ def holding(**proved: int) -> VerificationBasis:
 
 def rows(proof: MirrorVerification) -> dict[Partition, VerifiedEnd]:
     return {partition: one for partition, _, one in proof.iterate_partitions()}
+
+
+def test_what_was_compared_on_the_way_home_holds_for_the_way_out() -> None:
+    statuses = {
+        p: PartitionStatus(
+            partition=p,
+            state=PartitionState.STOPPED,
+            source_topic_id=f"west-{p.topic}",
+            destination_topic_id=IDS[p.topic],
+            lmo=Offset(50),
+        )
+        for p in (A0, A1, B0)
+    }
+    known = {A0: VerifiedEnd(50, 4, 1_000, 48, 9), A1: VerifiedEnd(40, 5, 1_000, 40), B0: VerifiedEnd(9, 6, 900, 9, 2)}
+    back = MirrorVerification.from_partitions(MirrorName("m-back"), known, {**IDS, "b": "3" * 32})
+    turned = turn_verification(back, MIRROR, statuses)
+    assert (turned.mirror, rows(turned)) == (MIRROR, {A0: VerifiedEnd(50, 9, 1_000, 48, 4)}), (
+        "the source's epoch of a-1 is not known, and b is another topic by now"
+    )
+    assert [topic_id for _, topic_id, _ in turned.iterate_partitions()] == ["west-a"]
+    assert not rows(turn_verification(back, MIRROR, {A1: statuses[A1]}))
 
 
 def test_only_what_is_new_is_compared() -> None:
