@@ -232,9 +232,12 @@ def _format_given_up(situation: RunSituation) -> Iterator[str]:
             f"mirror watch {mirror.name}` running: it takes the fence down when {mirror.source} answers."
         )
     else:
-        yield f"Applications write on {mirror.source}, as before; {mirror.destination} stays a mirror."
-    if mirror.desired is DesiredState.STARTED and not situation.is_copying:
-        yield f"Nobody copies {mirror.name} now: `mirrorbook supervise {mirror.name}`, or DAG mirror_replicate."
+        yield f"Applications write on {mirror.source}, as before."
+    if mirror.desired is not DesiredState.STARTED or situation.is_copying:
+        yield f"{mirror.destination} stays a mirror."
+    else:
+        yield f"{mirror.destination} stays a mirror, but is NOT updated now. A supervisor at work goes on by itself."
+        yield f"Next, if there is none: `mirrorbook supervise {mirror.name}`, or DAG mirror_replicate."
 
 
 def _format_unfinished(situation: RunSituation) -> Iterator[str]:

@@ -221,7 +221,7 @@ def test_a_mirror_that_nobody_copies_is_named_unless_it_is_meant_to_rest(desired
         is_past_no_return=True,
         is_copying=False,
     )
-    assert ("Nobody copies m now" in " ".join(format_run_status(ended))) is (desired is DesiredState.STARTED)
+    assert ("`mirrorbook supervise m`" in " ".join(format_run_status(ended))) is (desired is DesiredState.STARTED)
 
 
 def test_who_looks_at_a_run_that_is_conducted_is_told_to_wait() -> None:
