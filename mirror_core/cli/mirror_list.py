@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -30,7 +30,7 @@ from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.connection_pool import CONNECTION_POOL
 from mirror_core.kafka.log_offsets import OffsetPoint, list_available_offsets
-from mirror_core.model.errors import MirrorError, RemoteFault
+from mirror_core.model.errors import MirrorError, RemoteFault, Unreachable
 from mirror_core.model.findings import Finding
 from mirror_core.model.json_documents import FindingDocument, JsonDocument, prints_json, to_finding_documents
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, is_lease_fresh
@@ -98,6 +98,8 @@ class SilentCluster(msgspec.Struct, frozen=True, kw_only=True):
 
     cluster: str
     error: str
+    is_down: bool
+    """No broker answers; else it refuses us."""
 
 
 class UnreadableKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,15 +137,17 @@ def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> No
     views = dict[ClusterName, DestinationView]()
     for cluster, state_or_error in read_states(configuration):
         if isinstance(state_or_error, MirrorError):
-            silent.append(SilentCluster(cluster=cluster, error=str(state_or_error)))
+            is_down = isinstance(state_or_error, Unreachable)
+            silent.append(SilentCluster(cluster=cluster, error=str(state_or_error), is_down=is_down))
             continue
         states[cluster] = state_or_error
         views[cluster] = _view_destination(configuration.clusters[cluster], state_or_error)
         unreadable += [
             UnreadableKey(cluster=cluster, key=key, error=error) for key, error in state_or_error.unreadable.items()
         ]
+    down = [row.cluster for row in silent if row.is_down]
     rows = [
-        make_mirror_row(mirror, cluster, states, views[cluster])
+        make_mirror_row(mirror, cluster, states, views[cluster], down=down)
         for cluster, state in states.items()
         for mirror in state.mirrors.values()
     ]
@@ -228,9 +232,14 @@ def _view_destination(cluster: ClusterConfig, state: State) -> DestinationView:
 
 
 def make_mirror_row(
-    mirror: Mirror, cluster: ClusterName, states: Mapping[ClusterName, State], view: DestinationView
+    mirror: Mirror,
+    cluster: ClusterName,
+    states: Mapping[ClusterName, State],
+    view: DestinationView,
+    *,
+    down: Collection[str] = (),
 ) -> MirrorListRow:
-    """`cluster`: the one whose state topic records the mirror."""
+    """`cluster`: the one whose state topic records the mirror. `down`: clusters of which no broker answers."""
     state = states[cluster]
     statuses = state.partitions.get(mirror.name, {})
     access, open_run = find_recorded_access(mirror, states), state.active_run(mirror.name)
@@ -255,7 +264,7 @@ def make_mirror_row(
         behind_s=(None if activity in _NOT_COPIED_ANY_MORE else _find_behind_s(mirror, state, positions, owner_now_ms)),
         oldest_proof_s=compute_age_s(broker_now_ms, min(proof_times_ms)) if proof_times_ms else None,
         unproved=sum(end > 0 and p not in verified for p, end in positions.items()),
-        troubles=to_finding_documents(_list_troubles(mirror, state, access)),
+        troubles=to_finding_documents(_list_troubles(mirror, state, access, is_source_down=mirror.source in down)),
         partitions=len(statuses),
         failed=sum(s.state is PartitionState.FAILED for s in statuses.values()),
         topics=mirror.topics,
@@ -293,8 +302,12 @@ def _find_behind_s(
     return furthest[1].behind_s if furthest else None
 
 
-def _list_troubles(mirror: Mirror, state: State, access: WriteAccess | None) -> Iterator[Finding]:
+def _list_troubles(
+    mirror: Mirror, state: State, access: WriteAccess | None, *, is_source_down: bool
+) -> Iterator[Finding]:
     statuses = state.partitions.get(mirror.name, {})
+    if is_source_down:
+        yield Finding("cluster_down", mirror.source)
     if access is not None and access.writes is WriteLocation.NOWHERE:
         yield Finding("writes_nowhere", mirror.name)
     if access is not None and access.run is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -121,6 +122,13 @@ def test_long_names_are_still_one_line_at_80_columns(
     assert max(map(len, lines)) <= 80
 
 
+def test_a_pipe_gets_whole_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    print_mirrors([make_row("payments-of-a-long-name-" + "x" * 60), MOVED])
+    columns = [re.split("  +", line) for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [len(row) for row in columns] == [7, 7, 7]
+    assert columns[2][2:] == ["west", "failed over", "-", "3 min", "east not fenced"]
+
+
 def make_state(*statuses: PartitionStatus, observed_end: int = 10, age_ms: int = 4_000) -> State:
     state = State()
     state.mirrors[STARTED.name] = STARTED
@@ -166,6 +174,14 @@ def test_a_proof_is_as_old_as_the_oldest_and_counts_what_has_none() -> None:
     state.verifications[STARTED.name] = MirrorVerification.from_partitions(STARTED.name, verified, {"a": "d"}, ())
     assert (list_row(state, 10, 0, 10).oldest_proof_s, list_row(state, 10, 0, 10).unproved) == (9.0, 0)
     assert list_row(state, 10, 5, 10).unproved == 1
+
+
+def test_a_source_that_does_not_answer_is_the_first_trouble() -> None:
+    state = make_state(make_status(0, PartitionState.FAILED))
+    view = DestinationView(NOW_MS, 0, {Partition("a", 0): Offset(10)})
+    row = make_mirror_row(STARTED, WEST, {WEST: state}, view, down=[STARTED.source])
+    assert [(t.code, t.subject) for t in row.troubles] == [("cluster_down", "east"), ("failed_partitions", "m")]
+    assert row.troubles[0].text == "east DOWN"
 
 
 def test_failed_partitions_are_a_trouble_with_their_names() -> None:
