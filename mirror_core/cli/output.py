@@ -33,14 +33,14 @@ def fit_lines(text: str, stream: TextIO, indent: str | None = None) -> str:
     text = indent_further_lines(escape_invisible_lines(text))
     if not stream.isatty():
         return text
-    return "\n".join(line for whole in text.split("\n") for line in _fit_line(whole, indent))
+    return "\n".join(line for whole in text.split("\n") for line in _fit_line(whole, indent, get_line_width(stream)))
 
 
 _MARGIN: Final = re.compile(r" *(?:- )?")
 
 
-def _fit_line(line: str, indent: str | None) -> list[str]:
-    if len(line) <= get_line_width():
+def _fit_line(line: str, indent: str | None, width: int) -> list[str]:
+    if len(line) <= width:
         return [line]
     margin = _MARGIN.match(line)
     first_indent = margin[0] if margin else ""
@@ -48,15 +48,22 @@ def _fit_line(line: str, indent: str | None) -> list[str]:
         line[len(first_indent) :],
         first_indent=first_indent,
         indent=" " * len(first_indent) if indent is None else indent,
+        width=width,
     )
 
 
+UNLIMITED_WIDTH: Final = sys.maxsize
+
+
 def get_terminal_width() -> int:
-    return shutil.get_terminal_size().columns
+    """A file or a pipe gets whole lines."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else UNLIMITED_WIDTH
 
 
-def get_line_width() -> int:
-    return min(MAX_LINE_WIDTH, get_terminal_width()) if sys.stdout.isatty() else MAX_LINE_WIDTH
+def get_line_width(stream: TextIO | None = None) -> int:
+    """`stream`: by default standard output."""
+    stream = sys.stdout if stream is None else stream
+    return min(MAX_LINE_WIDTH, shutil.get_terminal_size().columns) if stream.isatty() else UNLIMITED_WIDTH
 
 
 def format_block(rows: Iterable[tuple[str, str]], indent: int = 2, width: int | None = None) -> list[str]:

@@ -20,13 +20,15 @@ _BAD_CELLS: Final = frozenset({"FAILED", "NOT READY", "NOT COPIED", "NOWHERE", "
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Leaves out columns without a value. No word, name or command is broken."""
+    """On a terminal without the columns that have no value. No word, name or command is broken."""
     title = escape_invisible(title)
     if not rows:
         typer.echo(f"{title}: none")
         return
     is_terminal = sys.stdout.isatty()
-    filled = [n for n in range(len(columns)) if n == 0 or any(row[n] not in (None, "") for row in rows)]
+    filled = [
+        n for n in range(len(columns)) if n == 0 or not is_terminal or any(row[n] not in (None, "") for row in rows)
+    ]
     names = [columns[n] for n in filled]
     cells = [[_format_cell(row[n], is_terminal) for n in filled] for row in rows]
     typer.echo(typer.style(title, bold=True) if is_terminal else title)
@@ -91,10 +93,11 @@ def _list_rows(columns: Sequence[str], cells: Sequence[Sequence[str]], widths: S
 
 
 def list_columns(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterator[str]:
-    """One line a row, without frames or trailing blanks, for `grep` and `awk`."""
-    widths = [max(map(cell_len, column)) for column in zip(columns, *cells, strict=True)]
+    """One whole line a row, two blanks between columns, `-` for no value: for `grep` and `awk -F '  +'`."""
+    shown = [[cell or "-" for cell in row] for row in cells]
+    widths = [max(map(cell_len, column)) for column in zip(columns, *shown, strict=True)]
     yield _join(columns, widths)
-    for row in cells:
+    for row in shown:
         yield _join(row, widths)
 
 

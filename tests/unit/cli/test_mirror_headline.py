@@ -30,6 +30,12 @@ NOWHERE = WriteAccess(writes=WriteLocation.NOWHERE, cluster=None, action=Operato
 ON_EAST = WriteAccess(writes=WriteLocation.SOURCE, cluster=ClusterName("east"), action=OperatorAction.NOTHING, run=None)
 
 
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+
+
 def lines_of(access: WriteAccess) -> list[str]:
     return [line for text in list_headline(access, ORDERS) for line in text.split("\n")]
 

@@ -80,8 +80,10 @@ def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_the_question_of_an_unplanned_failover_says_the_loss_and_wants_the_name(
-    lossy: MirrorSnapshot, answer: Answer, capsys: pytest.CaptureFixture[str]
+    lossy: MirrorSnapshot, answer: Answer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
     asked, plan = answer("m"), decide_failover(lossy).plan
     confirm_costs(plan, lossy.mirror, "Run plan 1?", yes=False, as_json=False)
     lines = lines_of(capsys)

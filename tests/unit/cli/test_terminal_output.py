@@ -219,9 +219,11 @@ def test_a_table_in_a_pipe_is_one_line_a_row(capsys: pytest.CaptureFixture[str])
     title, header, *rows = capsys.readouterr().out.splitlines()
     assert (title, header.split()) == (
         "Partitions",
-        ["partition", "state", "position", "source", "end", "proved", "kind", "reason"],
+        ["partition", "state", "position", "source", "end", "lag", "proved", "LMO", "kind", "reason"],
     )
-    assert [row.split()[:5] for row in rows] == [[name, "FAILED", "1234567", "unknown", "7"] for name in (TOPIC, "t-0")]
+    assert [re.split("  +", row)[:7] for row in rows] == [
+        [name, "FAILED", "1234567", "unknown", "-", "7", "-"] for name in (TOPIC, "t-0")
+    ]
     print_table("Runs", PARTITION_COLUMNS, [])
     assert capsys.readouterr().out == "Runs: none\n"
 
