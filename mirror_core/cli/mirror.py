@@ -53,8 +53,7 @@ from mirror_core.decide.write_access import WriteAccess
 from mirror_core.evidence.expectation_suites import READINESS, SYNC
 from mirror_core.evidence.expectations import load_expectations
 from mirror_core.evidence.runbook_page import render_runbook
-from mirror_core.mirrors import creation, mirror_commands, partition_recovery
-from mirror_core.mirrors.creation import format_gap_limit
+from mirror_core.mirrors import mirror_commands, mirror_creation, partition_recovery
 from mirror_core.mirrors.describe import (
     GAP_TEXTS,
     MirrorDescription,
@@ -63,6 +62,7 @@ from mirror_core.mirrors.describe import (
     list_partitions_not_normal,
 )
 from mirror_core.mirrors.mirror_commands import DeletionChoice
+from mirror_core.mirrors.mirror_creation import format_gap_limit
 from mirror_core.mirrors.mirror_facts import FACT_LABELS
 from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, lacks_heartbeats
 from mirror_core.mirrors.recovery_plan import (
@@ -318,7 +318,7 @@ def create(
         "gaps": gaps,
     }
     warnings = list[str]()
-    checked = creation.create_mirror(loaded, name, **settings, dry_run=True, warn=warnings.append)  # type: ignore[arg-type]
+    checked = mirror_creation.create_mirror(loaded, name, **settings, dry_run=True, warn=warnings.append)  # type: ignore[arg-type]
     output.print_line(f"mirror {name}: {source} ({checked.source_id}) -> {destination} ({checked.destination_id})")
     output.print_line(f"topics {' '.join(checked.topics)}, excluded {' '.join(checked.exclude_topics) or 'none'}")
     output.print_line(f"gaps are {GAP_TEXTS[checked.gaps]}")
@@ -332,7 +332,7 @@ def create(
         warn_foreign_source(checked.source, loaded.cluster(source).ruling),
         warn_foreign_destination(checked.destination, loaded.cluster(destination).ruling),
     )
-    preview = creation.preview_copy(make_mirror_link(loaded, checked))
+    preview = mirror_creation.preview_copy(make_mirror_link(loaded, checked))
     for rule_or_line in chain(*rules, preview.lines):
         output.print_line(str(rule_or_line))
     is_empty = preview.topics == 0
@@ -342,7 +342,7 @@ def create(
         output.finish(done=False)
         return
     require_confirmation("Create a mirror that copies nothing yet?" if is_empty else "Create it?", yes)
-    creation.create_mirror(loaded, name, **settings)  # type: ignore[arg-type]
+    mirror_creation.create_mirror(loaded, name, **settings)  # type: ignore[arg-type]
     output.print_line(f"created; `mirrorbook mirror start {name}` lets it run")
     output.finish(done=True)
 

@@ -19,9 +19,9 @@ from typing import Final
 
 import msgspec
 
-from mirror_core.copy.datagrams import Datagram, DatagramKind, DriverChannel, encode_bodies
 from mirror_core.copy.partition_replicator import PartitionReplicator
 from mirror_core.copy.partition_states import CopyState
+from mirror_core.copy.task_datagrams import Datagram, DatagramKind, DriverChannel, encode_bodies
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.task_messages import TrimmedRange
 

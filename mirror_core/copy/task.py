@@ -17,7 +17,6 @@ from mirror_core.copy.background import BackgroundThreads, ConnectionOpener, wai
 from mirror_core.copy.batch_builder import PRODUCER_EPOCH, build_seed_batches, pop_hidden_batch
 from mirror_core.copy.batch_fetcher import BatchFetcher
 from mirror_core.copy.batch_producer import BatchProducer, OutgoingBatch
-from mirror_core.copy.datagrams import DriverChannel
 from mirror_core.copy.driver_messages import ClaimClient, ProgressSender
 from mirror_core.copy.gap_filler import GapFiller
 from mirror_core.copy.messages import format_late_start, format_retriable
@@ -25,6 +24,7 @@ from mirror_core.copy.partition_replicator import PartitionReplicator
 from mirror_core.copy.partition_states import CopyState
 from mirror_core.copy.resume_finder import ResumeFinder
 from mirror_core.copy.send_queue import HiddenGap, QueueBudget
+from mirror_core.copy.task_datagrams import DriverChannel
 from mirror_core.decide.gaps_and_resume import count_filled, round_filled
 from mirror_core.kafka.client import ClusterClient, ClusterMetadata
 from mirror_core.kafka.config import Principal, load_config

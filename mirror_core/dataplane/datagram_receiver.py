@@ -13,7 +13,8 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from mirror_core.copy.datagrams import (
+from mirror_core.copy.driver_messages import ClaimBoard
+from mirror_core.copy.task_datagrams import (
     MAX_DATAGRAM_BYTES,
     Datagram,
     DatagramKind,
@@ -22,7 +23,6 @@ from mirror_core.copy.datagrams import (
     open_datagram,
     seal_datagram,
 )
-from mirror_core.copy.driver_messages import ClaimBoard
 from mirror_core.dataplane.progress import ProgressTracker, ReportedEnds
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.logs import get_logger

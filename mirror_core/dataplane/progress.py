@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from mirror_core.copy.datagrams import Datagram
+from mirror_core.copy.task_datagrams import Datagram
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.task_messages import TaskReport
 from mirror_core.model.timing import MAX_FRESH_AGE_S, read_steady_s

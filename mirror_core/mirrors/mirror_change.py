@@ -31,7 +31,6 @@ from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.consumer_groups import list_groups
 from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets
 from mirror_core.mirrors.control import retry_until_owned, take_control
-from mirror_core.mirrors.creation import find_missing_literals
 from mirror_core.mirrors.departures import (
     explain_unenforced,
     finish_departures,
@@ -39,6 +38,7 @@ from mirror_core.mirrors.departures import (
     list_stopping_partitions,
     to_started,
 )
+from mirror_core.mirrors.mirror_creation import find_missing_literals
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus, TopicAccess, TopicDeparture
 from mirror_core.model.timing import CLOCK_TIMEOUT_S

@@ -44,7 +44,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.topic_existence import find_existing_topics
 from mirror_core.kafka.topics import delete_topics, wait_for_leaders
 from mirror_core.mirrors import mirror_commands
-from mirror_core.mirrors.creation import create_mirror
+from mirror_core.mirrors.mirror_creation import create_mirror
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, MissingPermission, Refused, RemoteFault
 from mirror_core.model.json_documents import JsonDocument
 from mirror_core.model.mirror import DesiredState

@@ -265,7 +265,7 @@ def _snapshot_new_primary(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ClusterLogs:
+class _LogsSnapshot:
     cluster_id: str
     topics: dict[str, ClusterTopic]
     replicas: dict[str, int]
@@ -273,7 +273,7 @@ class _ClusterLogs:
     ends: dict[Partition, Offset]
 
 
-def _snapshot_logs(client: ClusterClient, statuses: dict[Partition, PartitionStatus]) -> _ClusterLogs:
+def _snapshot_logs(client: ClusterClient, statuses: dict[Partition, PartitionStatus]) -> _LogsSnapshot:
     metadata = client.metadata({p.topic for p in statuses})
     if metadata.denied:  # hidden is not missing: a missing topic is recreated
         raise describe_denied_error(client, metadata.denied)
@@ -287,7 +287,7 @@ def _snapshot_logs(client: ClusterClient, statuses: dict[Partition, PartitionSta
         for name, topic_view in sorted(metadata.topics.items())
         for index in sorted(topic_view.partitions)
     ]
-    return _ClusterLogs(
+    return _LogsSnapshot(
         cluster_id=metadata.cluster_id,
         topics=topics,
         replicas={name: topic_view.replication_factor for name, topic_view in metadata.topics.items()},

@@ -25,7 +25,7 @@ from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.topic_existence import find_existing_topics
-from mirror_core.mirrors.creation import choose_reverse_gap_method, ensure_state_topic, generate_producer_id
+from mirror_core.mirrors.mirror_creation import choose_reverse_gap_method, ensure_state_topic, generate_producer_id
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused, Unreachable
 from mirror_core.model.mirror import (
     ZOMBIE_WRITER_MARGIN_MS,

@@ -92,8 +92,8 @@ class CreateMirror(MirrorOperator):
     timeout = CHANGE_TIMEOUT
 
     def execute(self, context: Context) -> None:
-        from mirror_core.mirrors.creation import create_mirror, format_gap_limit, preview_copy
         from mirror_core.mirrors.describe import GAP_TEXTS
+        from mirror_core.mirrors.mirror_creation import create_mirror, format_gap_limit, preview_copy
         from mirror_core.model.mirror import GapFilling
         from mirror_core.state.mirror_link import find_mirror_link, load_clusters, make_mirror_link
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.mirrors.creation import create_mirror
+from mirror_core.mirrors.mirror_creation import create_mirror
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import Partition
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link

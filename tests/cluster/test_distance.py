@@ -17,7 +17,7 @@ from mirror_core.copy.batch_producer import BatchProducer
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
-from mirror_core.mirrors.creation import format_gap_limit
+from mirror_core.mirrors.mirror_creation import format_gap_limit
 from mirror_core.model.errors import StateNotWritten
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.mirror import GapFilling, PartitionState, PartitionStatus

@@ -16,7 +16,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.produce_link import ProduceLink, Tag
 from mirror_core.kafka.topics import TopicConfigs, alter_configs, delete_records, describe_configs
-from mirror_core.mirrors.creation import ensure_state_topic
+from mirror_core.mirrors.mirror_creation import ensure_state_topic
 from mirror_core.model.errors import PartitionFailed, RemoteFault, Unreachable
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Offset, Partition

@@ -20,7 +20,7 @@ from mirror_core.kafka.config import ClusterConfig, load_config
 from mirror_core.kafka.consumer_groups import delete_group, fetch_group_offsets, list_groups
 from mirror_core.kafka.heartbeat_topic import ensure_heartbeat_topic
 from mirror_core.mirrors import mirror_commands
-from mirror_core.mirrors.creation import create_mirror
+from mirror_core.mirrors.mirror_creation import create_mirror
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, MissingPermission, Refused
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.json_documents import format_json

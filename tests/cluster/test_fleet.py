@@ -19,7 +19,7 @@ import pytest
 from mirror_core.evidence.file_store import LocalFolder
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import mirror_commands
-from mirror_core.mirrors.creation import create_mirror
+from mirror_core.mirrors.mirror_creation import create_mirror
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.names import MirrorName
 from mirror_core.state.lease import HeldLease, take_over_lease

@@ -24,7 +24,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
 from mirror_core.kafka.log_offsets import describe_producers
 from mirror_core.kafka.transactional_producer import TransactionalProducer
-from mirror_core.mirrors.creation import ensure_state_topic
+from mirror_core.mirrors.mirror_creation import ensure_state_topic
 from mirror_core.model.errors import LostOwnership, RemoteFault
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, Partition

@@ -15,8 +15,8 @@ from confluent_kafka.admin import AclOperation
 
 from mirror_core.copy import gap_ownership
 from mirror_core.copy import task as copy_task
-from mirror_core.copy.datagrams import DatagramKind
 from mirror_core.copy.driver_messages import ClaimBoard
+from mirror_core.copy.task_datagrams import DatagramKind
 from mirror_core.dataplane.datagram_receiver import DatagramReceiver
 from mirror_core.decide.gaps_and_resume import MAX_ATTEMPT
 from mirror_core.kafka.config import Principal

@@ -17,7 +17,7 @@ from mirror_core.copy import task as copy_task
 from mirror_core.copy.batch_producer import InFlightBatch
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.produce_link import ProduceBatch, ProduceLink
-from mirror_core.mirrors.creation import choose_gap_method, choose_reverse_gap_method, find_gap_method
+from mirror_core.mirrors.mirror_creation import choose_gap_method, choose_reverse_gap_method, find_gap_method
 from mirror_core.model.errors import Refused, Unreachable
 from mirror_core.model.mirror import GapFilling
 from mirror_core.model.names import Offset, Partition

@@ -12,7 +12,7 @@ import pytest
 
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import mirror_commands
-from mirror_core.mirrors.creation import create_mirror
+from mirror_core.mirrors.mirror_creation import create_mirror
 from mirror_core.model.names import MirrorName
 from mirror_core.state.mirror_link import find_mirror_link
 from tests.cluster.large_state import NAME, PARTITIONS, STAGES

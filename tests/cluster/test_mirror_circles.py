@@ -15,7 +15,7 @@ from mirror_core.dataplane.task_runner import LocalRunner
 from mirror_core.decide.command_rules import MirrorCommand
 from mirror_core.kafka.config import Config, load_config
 from mirror_core.mirrors import mirror_commands
-from mirror_core.mirrors.creation import create_mirror
+from mirror_core.mirrors.mirror_creation import create_mirror
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import DesiredState, FailureKind, GapFilling, PartitionState
 from mirror_core.model.names import MirrorName, Partition

@@ -12,9 +12,9 @@ from mirror_core.decide.command_rules import MirrorCommand
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors import mirror_commands
-from mirror_core.mirrors.creation import ensure_state_topic
 from mirror_core.mirrors.describe import ClockState, describe_mirror
 from mirror_core.mirrors.mirror_commands import DeletionChoice
+from mirror_core.mirrors.mirror_creation import ensure_state_topic
 from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Resource
 from mirror_core.model.errors import Indeterminate, Refused

@@ -15,7 +15,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors.broker_checks import AUTO_CREATE_KEY, UNCLEAN_ELECTION_KEY
-from mirror_core.mirrors.creation import preview_copy
+from mirror_core.mirrors.mirror_creation import preview_copy
 from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, ClusterCheck, RightStatus, check_cluster, lacks_heartbeats
 from mirror_core.model.acl import Operation, Permission
 from mirror_core.model.errors import BadRequest, Unreachable

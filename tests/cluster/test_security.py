@@ -43,7 +43,7 @@ from mirror_core.kafka.fetch_link import FetchLink
 from mirror_core.kafka.produce_link import InflightWindow
 from mirror_core.kafka.tls import get_tls_context
 from mirror_core.mirrors import mirror_commands
-from mirror_core.mirrors.creation import create_mirror
+from mirror_core.mirrors.mirror_creation import create_mirror
 from mirror_core.mirrors.preflight import check_cluster
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.errors import (

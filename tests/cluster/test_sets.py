@@ -20,7 +20,7 @@ from mirror_core.dataplane.task_runner import LocalCopy, RecordTrimmed
 from mirror_core.decide.steps import list_step_names
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import mirror_commands
-from mirror_core.mirrors.creation import create_mirror
+from mirror_core.mirrors.mirror_creation import create_mirror
 from mirror_core.model.config_sections import MirrorSet, SetOrder
 from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, Refused
 from mirror_core.model.mirror import DesiredState

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from mirror_core.kafka.config import load_config
-from mirror_core.mirrors.creation import create_mirror
+from mirror_core.mirrors.mirror_creation import create_mirror
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName, format_reverse_name
 from mirror_core.state.state_topic import read_state

@@ -20,8 +20,8 @@ from mirror_core.kafka.acl_requests import (
 )
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import describe_configs
-from mirror_core.mirrors.creation import ensure_state_topic
 from mirror_core.mirrors.describe import describe_mirror
+from mirror_core.mirrors.mirror_creation import ensure_state_topic
 from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 from mirror_core.model.errors import Refused

@@ -14,8 +14,8 @@ import threading
 from pathlib import Path
 
 from mirror_core.cli.metrics_server import serve_metrics
-from mirror_core.copy.datagrams import Datagram
 from mirror_core.copy.driver_messages import ClaimBoard
+from mirror_core.copy.task_datagrams import Datagram
 from mirror_core.dataplane.counters import Counters
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.progress import ProgressTracker

@@ -9,7 +9,7 @@ import pytest
 
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import mirror_commands
-from mirror_core.mirrors.creation import create_mirror
+from mirror_core.mirrors.mirror_creation import create_mirror
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.names import MirrorName
 from mirror_core.model.sync_state import SyncAction

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from pyspark.sql import SparkSession
 
-from mirror_core.copy.datagrams import DatagramKind
+from mirror_core.copy.task_datagrams import DatagramKind
 from mirror_core.dataplane.datagram_receiver import DatagramReceiver
 from mirror_core.dataplane.progress import ProgressTracker
 from mirror_core.evidence import receipt_files

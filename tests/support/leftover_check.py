@@ -15,7 +15,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.log_reader import LogReader
 from mirror_core.kafka.topics import delete_topics
-from mirror_core.mirrors.creation import ensure_state_topic
+from mirror_core.mirrors.mirror_creation import ensure_state_topic
 from mirror_core.model.acl import Acl, Permission
 from mirror_core.model.mirror import is_lease_fresh
 from mirror_core.model.names import ACTIVE_TOPIC, MirrorName, Offset, Partition

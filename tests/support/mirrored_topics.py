@@ -13,7 +13,7 @@ from mirror_core.dataplane.epoch_results import ReplicationSummary, raise_if_fai
 from mirror_core.dataplane.task_runner import LocalRunner
 from mirror_core.kafka.config import Config, load_config
 from mirror_core.mirrors import mirror_commands
-from mirror_core.mirrors.creation import create_mirror
+from mirror_core.mirrors.mirror_creation import create_mirror
 from mirror_core.model.mirror import GapFilling, PartitionStatus
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.runbook.failover_conductor import Failover

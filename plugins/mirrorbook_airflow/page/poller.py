@@ -38,6 +38,7 @@ from mirror_core.sync.mirror_sync import preview_sync
 from mirrorbook_airflow.airflow_variables import CLUSTERS_VARIABLE
 from mirrorbook_airflow.hooks import list_unusable_connections, provide_config
 from mirrorbook_airflow.mirror_lookup import require_clusters
+from mirrorbook_airflow.page.background_poller import BackgroundPoller
 from mirrorbook_airflow.page.mirror_state import (
     ClusterSnapshot,
     ClusterSnapshots,
@@ -46,7 +47,6 @@ from mirrorbook_airflow.page.mirror_state import (
     MirrorView,
     is_loss_current,
 )
-from mirrorbook_airflow.page.on_demand import BackgroundPoller
 from mirrorbook_airflow.page.prometheus_history import STEP_S, PrometheusHistory, fetch_samples
 from mirrorbook_airflow.params import read_prometheus_address
 from mirrorbook_airflow.worker_services import make_services

@@ -21,7 +21,7 @@ from typing import Final
 from urllib.parse import quote
 
 from mirror_core.evidence.file_store import LocalFolder
-from mirrorbook_airflow.page.on_demand import BackgroundPoller
+from mirrorbook_airflow.page.background_poller import BackgroundPoller
 
 REPORT_TYPES: Final = MappingProxyType({".html": "text/html; charset=utf-8", ".json": "application/json"})
 """Salvaged records are none of these: who may see a run may not see what applications wrote."""

@@ -6,8 +6,8 @@ import threading
 from dataclasses import replace
 
 import pytest
+from mirrorbook_airflow.page.background_poller import BackgroundPoller
 from mirrorbook_airflow.page.mirror_state import ClusterSnapshot, ClusterSnapshots, MirrorAssessment, MirrorView
-from mirrorbook_airflow.page.on_demand import BackgroundPoller
 from mirrorbook_airflow.page.overview import MirrorOverview, list_overviews
 from mirrorbook_airflow.page.poller import ClusterPoller
 from mirrorbook_airflow.page.rendering import render

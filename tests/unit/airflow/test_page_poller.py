@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from mirrorbook_airflow.page.on_demand import BackgroundPoller
+from mirrorbook_airflow.page.background_poller import BackgroundPoller
 from mirrorbook_airflow.page.report_files import find_report, list_reports
 
 from tests.support.waiting import wait_until

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundExceptio
 from mirrorbook_airflow import hooks, mirror_lookup, operators
 
 from mirror_core.kafka.config import load_config
-from mirror_core.mirrors.creation import CopyPreview
+from mirror_core.mirrors.mirror_creation import CopyPreview
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.names import MirrorName
 from mirror_core.state import mirror_link
@@ -135,10 +135,10 @@ def test_a_cluster_becomes_known_when_a_mirror_of_it_was_made_and_not_before(
         return SimpleNamespace(name=name, source=source, destination=destination, gaps=None)
 
     monkeypatch.setattr(mirror_link, "find_mirror_link", unknown)
-    monkeypatch.setattr("mirror_core.mirrors.creation.create_mirror", create)
+    monkeypatch.setattr("mirror_core.mirrors.mirror_creation.create_mirror", create)
     monkeypatch.setattr("mirror_core.mirrors.describe.GAP_TEXTS", {None: "as rights allow"})
-    monkeypatch.setattr("mirror_core.mirrors.creation.format_gap_limit", lambda cluster, gaps: None)
-    monkeypatch.setattr("mirror_core.mirrors.creation.preview_copy", lambda link: CopyPreview((), 1))
+    monkeypatch.setattr("mirror_core.mirrors.mirror_creation.format_gap_limit", lambda cluster, gaps: None)
+    monkeypatch.setattr("mirror_core.mirrors.mirror_creation.preview_copy", lambda link: CopyPreview((), 1))
     monkeypatch.setattr(mirror_link, "make_mirror_link", lambda config, mirror: None)
     connections.failures["est"] = AirflowNotFoundException("no")
     for source, refused in (("est", "connection est: there is no such connection"), ("south", "clusters differ")):

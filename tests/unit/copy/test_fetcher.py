@@ -16,12 +16,12 @@ from typing import cast
 import pytest
 
 from mirror_core.copy.batch_fetcher import BatchFetcher
-from mirror_core.copy.datagrams import DatagramKind, DriverChannel
 from mirror_core.copy.driver_messages import ProgressSender
 from mirror_core.copy.fetch_links import FetchLinks
 from mirror_core.copy.messages import ClusterSide
 from mirror_core.copy.partition_replicator import PartitionReplicator
 from mirror_core.copy.partition_states import CopyState
+from mirror_core.copy.task_datagrams import DatagramKind, DriverChannel
 from mirror_core.dataplane.progress import TASK_PROGRESS_DECODER, ProgressTracker
 from mirror_core.decide.gaps_and_resume import ResumePoint
 from mirror_core.kafka.client import ClusterClient

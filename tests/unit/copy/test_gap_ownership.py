@@ -13,11 +13,11 @@ from typing import cast
 import msgspec
 import pytest
 
-from mirror_core.copy.datagrams import Datagram, DatagramKind, DriverChannel, seal_datagram
 from mirror_core.copy.driver_messages import ClaimBoard, ClaimClient
 from mirror_core.copy.partition_replicator import PartitionReplicator
 from mirror_core.copy.partition_states import CopyState
 from mirror_core.copy.task import CopyTask
+from mirror_core.copy.task_datagrams import Datagram, DatagramKind, DriverChannel, seal_datagram
 from mirror_core.dataplane.datagram_receiver import DatagramReceiver
 from mirror_core.decide.gaps_and_resume import ResumePoint
 from mirror_core.model.errors import Unreachable

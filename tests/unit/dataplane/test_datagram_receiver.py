@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.copy.datagrams import MAX_DATAGRAM_BYTES, Datagram, DatagramKind, DriverChannel, seal_datagram
 from mirror_core.copy.driver_messages import ClaimBoard
+from mirror_core.copy.task_datagrams import MAX_DATAGRAM_BYTES, Datagram, DatagramKind, DriverChannel, seal_datagram
 from mirror_core.dataplane.datagram_receiver import DatagramReceiver, build_handlers
 from mirror_core.dataplane.progress import ProgressTracker
 from mirror_core.model.errors import BadRequest

@@ -17,9 +17,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from mirror_core.cli.metrics_server import parse_address, serve_metrics
-from mirror_core.copy.datagrams import Datagram, DatagramKind, DriverChannel, open_datagram, seal_datagram
 from mirror_core.copy.driver_messages import ProgressSender
 from mirror_core.copy.partition_replicator import PartitionReplicator
+from mirror_core.copy.task_datagrams import Datagram, DatagramKind, DriverChannel, open_datagram, seal_datagram
 from mirror_core.dataplane import prometheus_collector
 from mirror_core.dataplane.counters import CopiedCounts, Counters, RetriedWork
 from mirror_core.dataplane.datagram_receiver import DatagramReceiver

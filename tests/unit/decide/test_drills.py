@@ -23,7 +23,7 @@ from mirror_core.decide.drills import (
 from mirror_core.decide.failover_readiness import FreshnessKind, list_newest_times
 from mirror_core.decide.steps import list_standstill_steps
 from mirror_core.kafka.config import load_config
-from mirror_core.mirrors.creation import create_mirror
+from mirror_core.mirrors.mirror_creation import create_mirror
 from mirror_core.model.errors import BadRequest, MirrorError, Refused, Unreachable
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.run import Run, RunMode, RunState, StepRecord, StepState

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.copy.datagrams import DatagramKind, DriverChannel
 from mirror_core.copy.driver_messages import ClaimClient
 from mirror_core.copy.partition_states import CopyState
 from mirror_core.copy.source_log import MAX_RECORD_WAIT_S
+from mirror_core.copy.task_datagrams import DatagramKind, DriverChannel
 from mirror_core.dataplane.counters import NeverCopiedCount
 from mirror_core.dataplane.datagram_receiver import DatagramReceiver
 from mirror_core.dataplane.epoch_planner import mark_aligned, to_assigned

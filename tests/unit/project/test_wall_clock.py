@@ -61,7 +61,7 @@ FOR_PEOPLE: Final = {
     "mirror_core/cli/salvage.py": 2,
     "mirror_core/dataplane/heartbeat_writer.py": 1,
     "mirror_core/dataplane/prometheus_collector.py": 1,
-    "mirror_core/mirrors/creation.py": 1,
+    "mirror_core/mirrors/mirror_creation.py": 1,
     "mirror_core/mirrors/fence_manual_commands.py": 1,
     "mirror_core/mirrors/fence_metrics.py": 1,
     "mirror_core/mirrors/incremental_verification.py": 1,
