@@ -1,6 +1,6 @@
 """`mirrorbook runs`, and how plans and runs are shown: parse, call, print.
 
-JSON of plans and runs, stable as in docs/operate/commands.md.
+JSON of plans and runs, stable as in docs/reference/json.md.
 """
 
 from __future__ import annotations

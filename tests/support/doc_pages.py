@@ -28,6 +28,11 @@ def printed(page: Path, source: str) -> list[str]:
     return inside.splitlines()
 
 
+def read_commands_pages() -> str:
+    pages = [*sorted((DOCS / "reference").glob("commands*.md")), DOCS / "reference" / "json.md"]
+    return "\n".join(page.read_text(encoding="utf-8") for page in pages)
+
+
 def links(page: Path) -> Iterator[str]:
     """Targets of relative links, outside of code blocks."""
     for target in _LINK.findall(_FENCE.sub("", page.read_text(encoding="utf-8"))):

@@ -52,7 +52,7 @@ SHARED: Final[dict[type[JsonDocument], str]] = {
     MirrorCommandDocument: "mirror create",
 }
 """Documents of several commands, and by which name the page has them."""
-PAGE: Final = Path(__file__).parents[3] / "docs" / "operate" / "commands.md"
+PAGE: Final = Path(__file__).parents[3] / "docs" / "reference" / "json.md"
 
 _BLOCK: Final = re.compile(r"^```\n(.*?)\n```$", re.MULTILINE | re.DOTALL)
 

@@ -14,7 +14,7 @@ from typer.main import get_command
 
 from mirror_core.cli.lazy_group import COMMANDS, list_lazy_commands, load_command
 from mirror_core.cli.main import app
-from tests.support.doc_pages import ROOT, commands
+from tests.support.doc_pages import ROOT, commands, read_commands_pages
 from tests.support.typed_lines import parse
 
 PAGES: Final = [
@@ -23,7 +23,6 @@ PAGES: Final = [
     ROOT / "monitoring" / "alerts.yaml",
     *sorted((ROOT / "dags").glob("*.py")),
 ]
-TABLE: Final = ROOT / "docs" / "operate" / "commands.md"
 
 _FENCED: Final = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _TYPED: Final = re.compile(r"^(?:\$ | {4})(?:\w+=\S+ )*mirrorbook (.+)$|submit\.py (.+)$", re.MULTILINE)
@@ -95,9 +94,7 @@ def test_each_command_has_one_heading_on_the_commands_page_and_its_own_options_b
     group = get_command(app)
     assert isinstance(group, TyperGroup)
     known = dict(commands(group))
-    shown = [
-        (name, synopsis) for name, synopsis in _HEADING.findall(TABLE.read_text(encoding="utf-8")) if name in known
-    ]
+    shown = [(name, synopsis) for name, synopsis in _HEADING.findall(read_commands_pages()) if name in known]
     assert sorted(name for name, _ in shown) == sorted(known)
     for name, synopsis in shown:
         assert re.match(rf"`{name}[ `]", synopsis), name

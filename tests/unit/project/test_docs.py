@@ -26,7 +26,7 @@ from mirror_core.rights.required_acls import REPLAY_ACLS, REQUIRED_ACLS, Cluster
 from mirror_core.spark.receipt_queries import QUERIES
 from mirror_core.state.partition_transitions import format_markdown
 from mirror_core.state.record_encoding import PIECE_KIND, SEGMENT_COUNTS
-from tests.support.doc_pages import DOCS, ROOT, anchors, commands, links, printed
+from tests.support.doc_pages import DOCS, ROOT, anchors, commands, links, printed, read_commands_pages
 
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 TABLE = "mirror_core/state/partition_transitions.py"
@@ -51,7 +51,8 @@ def test_on_call_page_shows_the_steps_of_a_run(kind: RunKind, mode: RunMode) -> 
 
 
 def test_commands_page_shows_what_each_verb_does_and_when() -> None:
-    assert printed(DOCS / "operate" / "commands.md", "mirror_core/decide/command_rules.py") == list(verbs_table())
+    page = DOCS / "reference" / "commands-mirrors.md"
+    assert printed(page, "mirror_core/decide/command_rules.py") == list(verbs_table())
 
 
 @pytest.mark.parametrize("suite", SUITES.values(), ids=SUITES)
@@ -109,13 +110,13 @@ def test_grants_of_a_replay_are_those_that_it_needs() -> None:
     ]
 
 
-def test_commands_page_has_every_command_and_every_option_and_no_others() -> None:
-    page = (DOCS / "operate" / "commands.md").read_text(encoding="utf-8")
+def test_commands_pages_have_every_command_and_every_option_and_no_others() -> None:
+    page = read_commands_pages()
     group = get_command(app)
     assert isinstance(group, TyperGroup)
     known = {"--help", *(o for parameter in group.params for o in parameter.opts if o.startswith("--"))}
     for path, options in commands(group):
-        assert re.search(rf"`{path}[ `]", page), f"commands.md lacks {path}"
+        assert re.search(rf"`{path}[ `]", page), f"no page of commands has {path}"
         known |= options
     assert set(re.findall(r"--[a-z][a-z-]+", page)) == known
 
@@ -163,16 +164,21 @@ def test_architecture_page_shows_every_room_and_no_other_folder() -> None:
 
 
 MAX_WORDS = 3_000
-REFERENCE = ("commands.md", "metrics.md")
-"""Pages that people look things up in."""
 CASES = sorted((DOCS / "operate" / "on-call").glob("*.md"))
 LEGENDS = ("the-plan.md",)
 """Pages that explain what is on a screen: nothing is decided by them."""
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
-def test_no_page_but_a_reference_is_longer_than_people_read(page: Path) -> None:
-    assert len(page.read_text(encoding="utf-8").split()) <= MAX_WORDS or page.name in REFERENCE
+def test_no_page_is_longer_than_people_read(page: Path) -> None:
+    assert len(page.read_text(encoding="utf-8").split()) <= MAX_WORDS
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_of_reference_says_first_what_it_is_for(page: Path) -> None:
+    title, purpose = page.read_text(encoding="utf-8").split("\n\n")[:2]
+    assert title.startswith("# ")
+    assert not purpose.startswith(("#", "|", "```", "- "))
 
 
 @pytest.mark.parametrize("page", CASES, ids=lambda page: page.stem)
