@@ -311,7 +311,7 @@ def _apply_fence(link: MirrorLink, writer: StateWriter, pending_fence: PendingFe
             if not by_command:
                 return None
         ends = (check_stillness if by_command else wait_until_still)(source, statuses)
-        parted = pending_fence.add_since_offsets(list_since_offsets(source, pending_fence, ends))
+        parted = pending_fence.add_since_offsets(list_since_offsets(link, writer.state, source, pending_fence, ends))
         updated = mark_applied(parted, ends, writer.now_ms(), by_command=by_command)
     updated = add_unreported(updated, format_new_late_ranges(link, writer.state, updated, pending_fence))
     writer.put(updated)

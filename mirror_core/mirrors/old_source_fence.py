@@ -90,19 +90,36 @@ def observe_fence(
         unfenced_brokers=tuple(unfenced),
         log_ends=ends,
         written_ranges=_find_late_records(link, source, pending_fence, ends),
-        since_offsets=list_since_offsets(source, pending_fence, ends),
+        since_offsets=list_since_offsets(link, state, source, pending_fence, ends),
     )
 
 
 def list_since_offsets(
-    source: ClusterClient, pending_fence: PendingFence, ends: Mapping[Partition, Offset]
+    link: MirrorLink,
+    state: State,
+    source: ClusterClient,
+    pending_fence: PendingFence,
+    ends: Mapping[Partition, Offset],
 ) -> dict[Partition, Offset]:
-    """As in `PendingFence`, of partitions of which it has none. `ends`: of logs that stand still."""
+    """As in `PendingFence`, of partitions of which it has none. `ends`: of logs that stand still.
+
+    A record's time is the application's, and can be ahead: what was there when the source was last seen was lost with
+    it, whatever its time.
+    """
     unknown_partitions = ends.keys() - pending_fence.since_offsets.to_mapping().keys()
     if not unknown_partitions:
         return {}
+    observation = state.source_observations.get(link.mirror.name)
+    seen_ends = {
+        p: observed.end
+        for p, observed in (() if observation is None else observation.get_ends())
+        if observed.at_ms <= pending_fence.since_ms
+    }
     offsets = list_known_offsets(source, sorted(unknown_partitions), TimePoint(pending_fence.since_ms))
-    return {p: ends[p] if offset < 0 else offset for p, offset in offsets.items()}
+    return {
+        p: ends[p] if offset < 0 else min(ends[p], max(offset, seen_ends.get(p, offset)))
+        for p, offset in offsets.items()
+    }
 
 
 def _find_barrier(link: MirrorLink, source_acls: BrokerAcls | AuthorizerOff) -> WriteBarrier:

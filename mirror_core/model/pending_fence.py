@@ -50,8 +50,8 @@ class PendingFence:
     log_ends: PartitionOffsets = NO_OFFSETS
     """Log ends when the applied fence was verified. Records from the LMO up to them are late writes."""
     since_offsets: PartitionOffsets = NO_OFFSETS
-    """Each log's first offset that is, by its record's own time, not older than `since_ms`; its end if there is none.
-    Other partitions: unknown."""
+    """Each log's first offset that is, by its record's own time, not older than `since_ms` and that no earlier
+    observation had seen; its end if there is none. Other partitions: unknown."""
     unreported: tuple[str, ...] = ()
     """They cannot be detected again."""
     by_command: bool = False

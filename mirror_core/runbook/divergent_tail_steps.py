@@ -189,7 +189,9 @@ class TailSteps(StepContext):
         pending_fence = self.writer.state.pending_fences.get(self.link.mirror.name)
         if pending_fence is None or pending_fence.action is not FenceAction.APPLY:
             return
-        updated = pending_fence.add_since_offsets(list_since_offsets(old, pending_fence, fence.ends))
+        updated = pending_fence.add_since_offsets(
+            list_since_offsets(self.link, self.writer.state, old, pending_fence, fence.ends)
+        )
         if (fence.authorizer or fence.command) and updated.applied_at_ms is None:
             updated = replace(
                 updated,

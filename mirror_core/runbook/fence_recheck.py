@@ -173,7 +173,9 @@ def apply_fence(
                 **earlier_ends.to_mapping(),
                 **(check_stillness if is_closed else wait_until_still)(source, partitions),
             }
-            pending_fence = pending_fence.add_since_offsets(list_since_offsets(source, pending_fence, ends))
+            pending_fence = pending_fence.add_since_offsets(
+                list_since_offsets(context.link, context.writer.state, source, pending_fence, ends)
+            )
     except LostOwnership:
         raise
     except MirrorError as error:

@@ -29,6 +29,7 @@ from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
 from mirror_core.model.pending_fence import FenceAction, LateSplit
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepState
+from mirror_core.model.source_observation import ObservedTopic, SourceObservation
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.failback_steps import load_reverse_link
 from mirror_core.state.state_records import PartitionRecord
@@ -149,6 +150,29 @@ def test_what_a_returned_source_took_unfenced_is_not_counted_as_lost(
     status = mirrorbook("failover", "status", mirrored.name, "--config", str(mirrored.config.path)).stdout
     assert str(Finding("taken_since", offsets=9)) in status
     failback.abort(home.id)
+
+
+def test_a_lost_record_dated_ahead_counts_as_lost_where_the_source_was_seen_with_it(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 30)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    in_half_an_hour_ms = now_ms() + 1_800_000
+    producer = Producer(pair.east.client_config("admin"))
+    for number in range(7):
+        producer.produce(topic, b"%d" % number, partition=0, timestamp=in_half_an_hour_ms + number)
+    assert producer.flush(TIMEOUT_S) == 0
+    with StateWriter(mirrored.link.destination, make_data_id(mirrored.name)) as data:
+        seen = ObservedTopic(topic=topic, ends=(37,))
+        data.put(SourceObservation(mirror=mirrored.name, at_ms=data.now_ms(), topics=(seen,)))
+    with killed(pair.east):
+        run = begin(mirrored.failover)
+        assert mirrored.failover.drive(run.id).state is RunState.DONE
+    produce(pair.east, topic, 5)
+    partition = Partition(topic, 0)
+    assert check_fence(mirrored.link).late_split == LateSplit(
+        before={partition: (Offset(30), Offset(37))}, since={partition: (Offset(37), Offset(42))}, unknown={}
+    )
 
 
 def counted(mirrored: Mirrored, run: Run, group: str) -> dict[str, tuple[object, object, object]]:
