@@ -18,6 +18,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
         "sandbox": LazyCommand(
             "mirrorbook_tools.cli.sandbox", "sandbox_app", "Two small Kafka clusters of real brokers on this machine."
         ),
+        "import": LazyCommand("mirrorbook_tools.cli.mirrormaker", "import_app", "Move over from MirrorMaker 2."),
         "log": LazyCommand("mirrorbook_tools.cli.log", "log_app", "Logs of a broker that is stopped."),
     }
 )

@@ -84,6 +84,13 @@ SEEDS: Final[Mapping[str, Callable[[], list[bytes]]]] = MappingProxyType(
             _GROUP_KEY + struct.pack(">hqi", 3, 7, 1) + b"\0\1m" + struct.pack(">q", 9),
             _GROUP_KEY + struct.pack(">hqi", 4, 7, 1) + b"\2m" + struct.pack(">q", 9) + b"\0",
         ],
+        "mm2_record": lambda: [
+            b"\x07\0\1t" + bytes(4) + struct.pack(">qq", 9, 7),
+            b"\x0a\0\1g\0\1t" + bytes(4) + struct.pack(">hqq", 0, 9, 7) + b"\0\1m",
+        ],
+        "java_properties": lambda: [
+            b"# c\r\nclusters = a, \\\n  b\na->b.enabled : true\nx\\ y = \\u00e9\\ud83d\\ude00\n"
+        ],
         "share_state": lambda: [
             _SHARE_KEY + struct.pack(">hiiiqqq", 0, 1, 0, 3, 10, 9, 9) + b"\2" + _SHARE_BATCH + b"\1\0\4" + bytes(4),
         ],

@@ -16,7 +16,7 @@ from typing import Final
 from fastcrc import crc32
 
 from mirror_core.kafka.connection import MAX_FRAME_BYTES, parse_frame_size
-from mirror_core.model.errors import RemoteFault
+from mirror_core.model.errors import BadRequest, RemoteFault
 from mirror_core.model.names import Partition
 from mirror_core.wire import fetch, group_records, message_v0_v1, produce, txn_markers
 from mirror_core.wire.batch import (
@@ -36,6 +36,8 @@ from mirror_core.wire.hidden_records import HIDDEN_DELTA, is_hidden
 from mirror_core.wire.records import Codec, Record, decode_records, decompress, is_abort_marker
 from mirror_core.wire.reencode import RecordRun, can_copy_whole, is_mergeable, merge_batches, split_into_runs
 from mirrorbook_tools.logdir.producer_snapshot import SNAPSHOT_HEAD, MalformedSnapshot, parse_open_transactions
+from mirrorbook_tools.mirrormaker.java_properties import parse_properties
+from mirrorbook_tools.mirrormaker.mm2_records import decode_checkpoint, decode_offset_sync
 
 LIMIT: Final = 1 << 20
 """Bytes that may come out of one decompression here."""
@@ -165,6 +167,19 @@ def share_state(data: bytes) -> None:
             decode_share_state(data[1 : 1 + data[0]], data[1 + data[0] :])
 
 
+def mm2_record(data: bytes) -> None:
+    """A record of MirrorMaker's: the key's length, the key, the value."""
+    for decode in (decode_offset_sync, decode_checkpoint) if data else ():
+        with suppress(MalformedResponse):
+            decode(data[1 : 1 + data[0]], data[1 + data[0] :])
+
+
+def java_properties(data: bytes) -> None:
+    with suppress(BadRequest):
+        for one in parse_properties(data.decode("latin-1"), "here"):
+            assert 1 <= one.line <= len(data) + 1
+
+
 TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(
     {
         target.__name__: target
@@ -181,6 +196,8 @@ TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(
             merged,
             group_offset,
             share_state,
+            mm2_record,
+            java_properties,
         )
     }
 )

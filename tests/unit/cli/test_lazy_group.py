@@ -39,7 +39,7 @@ def run_with(folder: Path, entry_point: str, *arguments: str) -> subprocess.Comp
 
 
 def test_the_tools_are_commands_of_an_installed_package() -> None:
-    assert set(find_installed_commands()) == {"demo", "sandbox", "log"}
+    assert set(find_installed_commands()) == {"demo", "sandbox", "import", "log"}
     assert not COMMANDS.keys() & find_installed_commands().keys()
 
 
