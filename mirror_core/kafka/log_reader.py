@@ -162,6 +162,30 @@ class LogReader:
             except MalformedBatch as error:
                 raise LogDamaged(self.name, partition, max(start, header.base_offset), error) from None
 
+    def find_offset_before(self, partition: Partition, start: Offset, end: Offset, wanted_bytes: int) -> Offset | None:
+        """Highest batch start with `wanted_bytes` of committed batches from there to `end`. None: log too short."""
+        distance = 1000
+        while True:
+            low_offset = Offset(max(start, end - distance))
+            size = 0
+            sizes = [(header.base_offset, len(batch)) for header, batch in self.batches(partition, low_offset, end)]
+            for base, length in reversed(sizes):
+                size += length
+                if size >= wanted_bytes:
+                    return Offset(max(start, base))
+            if low_offset == start:
+                return None
+            distance *= 4
+
+    def measure_bytes(self, partition: Partition, start: Offset, end: Offset, enough_bytes: int) -> int:
+        """Size of committed batches. Stops above `enough_bytes`."""
+        size = 0
+        for _, batch in self.batches(partition, start, end):
+            size += len(batch)
+            if size > enough_bytes:
+                break
+        return size
+
     def log_start(self, partition: Partition) -> Offset:
         return list_offsets(self._client, [partition], OffsetPoint.START)[partition]
 
