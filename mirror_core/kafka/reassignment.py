@@ -54,6 +54,7 @@ class ReplicaPlacement:
     """-1: offline."""
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
+    leader_epoch: int = -1
 
 
 def describe_placements(client: ClusterClient, topics: Iterable[str]) -> dict[Partition, ReplicaPlacement]:
@@ -72,10 +73,19 @@ def describe_placements(client: ClusterClient, topics: Iterable[str]) -> dict[Pa
             leader=int(row.leader_id),
             replicas=tuple(int(node) for node in row.replica_nodes),
             in_sync=tuple(int(node) for node in row.isr_nodes),
+            leader_epoch=int(row.leader_epoch),
         )
         for topic in described
         for row in topic.partitions
     }
+
+
+def list_placements(client: ClusterClient, partitions: Collection[Partition]) -> dict[Partition, ReplicaPlacement]:
+    """Unreachable if one does not exist."""
+    placements = describe_placements(client, {p.topic for p in partitions})
+    if missing := sorted(p for p in partitions if p not in placements):
+        raise Unreachable(f"cluster {client.name}: {missing[0]} does not exist there now")
+    return {p: placements[p] for p in partitions}
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +215,17 @@ _UNCLEAN_ELECTION: Final = i8(1)
 _ELECT_ACTION: Final = "ElectLeaders (needs ALTER on the cluster)"
 
 
-def claim_in_sync(client: ClusterClient, leader: int, follower: int, ends: Mapping[Partition, Offset]) -> None:
+def claim_in_sync(
+    client: ClusterClient,
+    leader: int,
+    follower: int,
+    ends: Mapping[Partition, Offset],
+    leader_epochs: Mapping[Partition, int],
+) -> None:
     """Fetches at these log ends in the name of `follower`: the leader then adds it to the in-sync replicas.
 
-    Without a broker epoch, as followers before KIP-903 did. Needs CLUSTER_ACTION on the cluster.
+    Refused under other leader epochs than these. Without a broker epoch, as followers before KIP-903 did. Needs
+    CLUSTER_ACTION on the cluster.
     """
 
     def attempt(partitions: list[Partition]) -> dict[Partition, tuple[ErrorCode, str | None]]:
@@ -216,6 +233,7 @@ def claim_in_sync(client: ClusterClient, leader: int, follower: int, ends: Mappi
         for partition in partitions:
             row = FetchPartition(
                 partition=i32(partition.index),
+                current_leader_epoch=i32(leader_epochs[partition]),
                 fetch_offset=i64(ends[partition]),
                 log_start_offset=i64(0),
                 partition_max_bytes=i32(1),
@@ -252,7 +270,7 @@ def wait_for_replicas(client: ClusterClient, replicas: Mapping[Partition, tuple[
     """Exactly these, one leading. Unreachable on timeout."""
     deadline = time.monotonic() + client.timeout_s
     while True:
-        current = describe_placements(client, {p.topic for p in replicas})
+        current = list_placements(client, replicas.keys())
         unfinished = [
             p
             for p, nodes in replicas.items()

@@ -21,7 +21,8 @@ from mirror_core.decide.truncation import (
 )
 from mirror_core.evidence.salvage_report import write_salvage_report
 from mirror_core.kafka.authorization_probe import probe_topic_rights
-from mirror_core.kafka.client import ClusterClient, TopicMetadata
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.cluster_info import describe_quorum
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.reassignment import describe_placements
 from mirror_core.kafka.topic_existence import find_existing_topics
@@ -46,8 +47,9 @@ from mirror_core.runbook.step_records import (
     read_output,
 )
 from mirror_core.runbook.truncation_strategies import (
-    check_majority,
+    choose_remaining_brokers,
     plan_parking,
+    refuse_growth,
     truncate_by_replica,
     truncate_offline,
 )
@@ -96,7 +98,7 @@ class TailSteps(StepContext):
             for strategy in REPLICA_STRATEGIES:
                 if points := self._find_truncation_points(old, strategy):
                     if strategy is FailbackStrategy.REPLICA:
-                        check_majority(self, old, points)
+                        _refuse_without_majority(self, old, points)
                     plan_parking(self, old, points, strategy)
         grown = [
             f"{p} from {salvaged.get(p, 0)} to {end}" for p, end in current_ends.items() if end > salvaged.get(p, 0)
@@ -301,7 +303,7 @@ class TailSteps(StepContext):
         ]
         if not partitions:
             return {}
-        ends = self._raise_fence(old, views, partitions, "align").ends
+        ends = self._raise_fence(old, views, self._exclude_cut(old, partitions), "align").ends
         salvage_result = read_output(self.journal, "salvage", SalvageResult)
         saved = salvage_result.ends.to_mapping()
         grown = {p: (saved.get(p, Offset(0)), end) for p, end in sorted(ends.items()) if end > saved.get(p, 0)}
@@ -326,6 +328,15 @@ class TailSteps(StepContext):
             "saved_again": salvage_evidence["records"],
             "folder": _salvage_folder_name(number),
         }
+
+    def _exclude_cut(self, old: ClusterClient, partitions: Collection[Partition]) -> list[Partition]:
+        """Without logs that this run has cut: nothing of them is left to be saved.
+
+        Such a log need not stand still. It may end within a transaction that nobody ends, as it lacks the marker.
+        """
+        points = {p: o for s in TRUNCATING_STRATEGIES for p, o in self._find_truncation_points(old, s).items()}
+        ends = list_offsets(old, points, OffsetPoint.LOG_END)
+        return [p for p in partitions if p not in points or ends[p] > points[p]]
 
     def _find_missing_salvage(self, salvage_result: SalvageResult) -> str:
         """A salvage folder that is not on this host. Empty: all are."""
@@ -362,14 +373,14 @@ class TailSteps(StepContext):
         return [t for t, s in self.journal.run.plan.strategies.items() if s is not FailbackStrategy.NONE]
 
     def _recreate_topics(self, old: ClusterClient, new: ClusterClient, topics: tuple[RecreatedTopic, ...]) -> None:
-        salvaged = read_output(self.journal, "salvage", SalvageResult).ends.to_mapping()
         widths = {name: len(v.partitions) for name, v in find_existing_topics(new, [t.name for t in topics]).items()}
         for topic in topics:
             if topic.name not in widths:
                 continue  # deleted by hand since the plan
             view = find_existing_topics(old, [topic.name]).get(topic.name)
             if view is not None and view.id == topic.id:
-                self._refuse_if_grown(old, view, salvaged)
+                deleted_partitions = [Partition(topic.name, i) for i in view.partitions]  # added ones included
+                refuse_growth(self, old, deleted_partitions, f"topic {topic.name} on {old.name} is not deleted")
                 delete_topic(old, topic.name, topic.id)
             new_topic = NewTopic(
                 name=topic.name,
@@ -421,17 +432,20 @@ class TailSteps(StepContext):
             ],
         )
 
-    def _refuse_if_grown(self, old: ClusterClient, topic: TopicMetadata, salvaged: Mapping[Partition, Offset]) -> None:
-        """Only salvaged records may be deleted. Checked last, added partitions included."""
-        current_ends = list_offsets(old, [Partition(topic.name, i) for i in topic.partitions], OffsetPoint.LOG_END)
-        grown = [
-            f"{p} from {salvaged.get(p, 0)} to {end}" for p, end in current_ends.items() if end > salvaged.get(p, 0)
-        ]
-        if grown:
-            raise Refused(
-                f"failback {self.journal.run_id}: topic {topic.name} on {old.name} is not deleted",
-                [
-                    f"it has grown since its tail was salvaged: {join_limited(grown)}: somebody writes in spite of the"
-                    " fence. End that and resume: what has come since is salvaged then, too"
-                ],
-            )
+
+def _refuse_without_majority(context: StepContext, old: ClusterClient, points: Mapping[Partition, Offset]) -> None:
+    """Refused without a controller quorum: nobody would elect the short replica."""
+    current, controllers = describe_placements(old, {p.topic for p in points}), describe_quorum(old)
+    for leader in sorted(set(choose_remaining_brokers({p: current[p] for p in points}).values())):
+        if controllers is None or controllers.has_majority_without(leader):
+            continue
+        missing_voters = ", ".join(map(str, sorted(controllers.voters - controllers.alive)))
+        raise Refused(
+            f"failback {context.journal.run_id}: step align",
+            [
+                f"broker {leader} would have to be stopped, and is needed: of {len(controllers.voters)} controllers of "
+                f"{old.name} {len(controllers.alive)} are alive, without it they have no majority to elect anybody. "
+                + (f"Start node {missing_voters} first, then resume; or abort" if missing_voters else "Abort")
+                + ", and plan with offline or recreate"
+            ],
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Final, TypeVar
 
 import msgspec
@@ -185,6 +185,8 @@ class ReplicaThrottle:
     broker: int
     rate: str | None
     """The broker's earlier rate, which is restored."""
+    away_rates: Mapping[int, str | None] = field(default_factory=dict)
+    """Earlier rates of brokers that were away when theirs was to be restored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,16 +6,15 @@ filled again. Each partition is reduced to one replica first, cut there, and the
 Strategies `replica` and `handover`: a new replica is parked below the point and leads; others truncate. `replica` has
 people stop the leader, then elects uncleanly. `handover` makes the leader add the short replica to the in-sync ones.
 
-A replica outside the ISR can be throttled (KIP-73) but not stopped: the quota window forgets after ten seconds, then
-it fetches once more. So it is parked far enough below the point to leave time to stop the leader. What it lacks is
-copied again. Measured on brokers of 4.3.1.
+A replica outside the ISR can be throttled (KIP-73), not stopped: after ten seconds the quota window forgets, and it
+fetches once more. So it is parked below the point, with time left to stop the leader. What it lacks is copied again.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -26,17 +25,17 @@ import msgspec
 
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.cluster_info import describe_quorum
 from mirror_core.kafka.log_offsets import OffsetPoint, describe_producers, list_offsets, list_replica_ends
 from mirror_core.kafka.log_reader import LogReader
 from mirror_core.kafka.reassignment import (
+    FOLLOWER_THROTTLE_RATE,
     ReplicaPlacement,
     cancel_reassignments,
     claim_in_sync,
-    describe_placements,
     elect_preferred_leaders,
     elect_unclean_leaders,
     fetch_throttle_rate,
+    list_placements,
     list_throttled_topics,
     reassign,
     set_throttle_rate,
@@ -44,13 +43,13 @@ from mirror_core.kafka.reassignment import (
     unthrottle_topics,
     wait_for_replicas,
 )
-from mirror_core.model.errors import MirrorError, Refused, RemoteFault, Unreachable
+from mirror_core.model.errors import MirrorError, MissingPermission, Refused, RemoteFault, Unreachable
 from mirror_core.model.files import report_write_errors
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import FailbackStrategy
 from mirror_core.model.text import format_address
 from mirror_core.runbook.step_context import StepContext
-from mirror_core.runbook.step_records import ReplicaThrottle
+from mirror_core.runbook.step_records import ReplicaThrottle, SalvageResult, read_output
 
 POINTS_FILE = "points.json"
 
@@ -64,7 +63,7 @@ def truncate_offline(
     """Returns if no log exceeds its point. Otherwise Refused, with instructions. Idempotent."""
     if not points:
         return {}
-    current = describe_placements(old, {p.topic for p in points})
+    current = list_placements(old, points)
     ends, stable = (list_offsets(old, points, point) for point in (OffsetPoint.LOG_END, OffsetPoint.STABLE_END))
     too_long = {p: end for p, end in points.items() if ends[p] > end}
     if too_long:
@@ -184,20 +183,22 @@ def truncate_by_replica(
     _remove_throttles(context, old)
     is_handover = strategy is FailbackStrategy.HANDOVER
     while too_long := _find_too_long(old, points):
-        current = describe_placements(old, {p.topic for p in too_long})
+        current = list_placements(old, too_long)
         # Of a handover that was interrupted a short replica may be in sync: only the leader is known to be long.
-        hosts = (
-            {p: current[p].leader for p in too_long}
-            if is_handover
-            else choose_remaining_brokers({p: current[p] for p in too_long})
-        )
+        hosts = {p: current[p].leader for p in too_long} if is_handover else choose_remaining_brokers(current)
         for leader in sorted(set(hosts.values())):
             leader_points = {p: point for p, point in too_long.items() if hosts[p] == leader}
             leader_replicas = {p: original_replicas[p] for p in leader_points}
             _truncate_leader(context, old, leader, leader_points, leader_replicas, strategy)
         if not is_handover:
             break
-    _remove_throttles(context, old)  # what failed to be removed must go now
+    throttled_brokers = _remove_throttles(context, old)  # what failed to be removed must go now
+    for broker in throttled_brokers:
+        context.print_line(
+            f"broker {broker} of {old.name} is away and still has this run's setting {FOLLOWER_THROTTLE_RATE}. It slows"
+            " nothing down, since no topic names it. When the broker is back, remove it with kafka-configs.sh --alter"
+            f" --entity-type brokers --entity-name {broker} --delete-config {FOLLOWER_THROTTLE_RATE}"
+        )
     away_brokers = sorted({node for p in points for node in original_replicas[p]} - set(old.brokers()))
     if away_brokers and not is_handover:  # a dead conductor could not say so
         context.print_line(
@@ -213,8 +214,9 @@ def truncate_by_replica(
         lambda: _are_replicas_short(old, points),
         f"cluster {old.name}: replicas of {join_limited(sorted(points))} did not truncate themselves",
     )
+    _drop_away_replicas(old, points)
     ends = list_offsets(old, points, OffsetPoint.LOG_END)
-    current = describe_placements(old, {p.topic for p in points})
+    current = list_placements(old, points)
     returned_replicas = {
         p: original_replicas[p] for p in points if set(current[p].replicas) != set(original_replicas[p])
     }
@@ -223,7 +225,8 @@ def truncate_by_replica(
     return {
         "handed_over" if is_handover else "led_by_a_short_replica": join_limited(
             f"{p} at {ends[p]}, at most {truncation_point}" for p, truncation_point in points.items()
-        )
+        ),
+        **({"brokers_left_throttled": join_limited(throttled_brokers)} if throttled_brokers else {}),
     }
 
 
@@ -263,15 +266,24 @@ def _truncate_leader(
         _wait_for_approach(old, follower, marks)
         left_s = _park_replicas(context, old, follower, marks, rate, strategy)
         if is_handover:
-            _check_short_replicas(context, old, leader, follower, points)
+            leader_epochs = {p: placement.leader_epoch for p, placement in list_placements(old, points).items()}
+            context.journal.save_checkpoint("align", throttle_record)  # fenced if we lost the run
+            _claim_in_sync(old, leader, follower, leader_epochs, left_s)
+            # Behind the claim: until this replica has them, the leader acknowledges no further acks=all writes.
+            _check_short_replicas(context, old, leader, follower, points, strategy)
+            refuse_growth(context, old, points, f"logs of {old.name} are not truncated")
             context.journal.save_checkpoint("align", throttle_record)  # fenced if we lost the run: then nothing leads
-            _hand_over(old, leader, follower, points)
+            elect_preferred_leaders(old, points)
+            _wait_until(
+                lambda: _is_follower_leading(old, follower, points), f"broker {follower} was not elected", left_s
+            )
             return
+        refuse_growth(context, old, points, f"logs of {old.name} are not truncated")
         context.print_line(
             f"stop broker {leader} of {old.name} now, within {left_s:.0f} s; it will be started again in a moment"
         )
         _wait_until(lambda: _is_leader_stopped(old, leader, follower, marks), f"broker {leader} was not stopped")
-        _check_short_replicas(context, old, leader, follower, points)
+        _check_short_replicas(context, old, leader, follower, points, strategy)
         context.journal.save_checkpoint("align", throttle_record)  # fenced if we lost the run: then elect nobody
         elect_unclean_leaders(old, points)
         _wait_until(lambda: _is_follower_leading(old, follower, points), f"broker {follower} was not elected")
@@ -281,17 +293,48 @@ def _truncate_leader(
         _wait_until(lambda: leader in old.brokers(), f"broker {leader} was not started again: start it")
 
 
-def _hand_over(old: ClusterClient, leader: int, follower: int, points: Mapping[Partition, Offset]) -> None:
+def _claim_in_sync(
+    old: ClusterClient, leader: int, follower: int, leader_epochs: Mapping[Partition, int], limit_s: float
+) -> None:
+    """`leader_epochs` of when we had the run for certain: a conductor that lost it must claim nothing later."""
+
     def is_claimed() -> bool:
-        current = describe_placements(old, {p.topic for p in points})
-        unclaimed = [p for p in points if follower not in current[p].in_sync]
+        current = list_placements(old, leader_epochs)
+        unclaimed = [p for p in leader_epochs if follower not in current[p].in_sync]
         if unclaimed:  # a fetch of the real replica may have come between
-            claim_in_sync(old, leader, follower, list_offsets(old, unclaimed, OffsetPoint.LOG_END))
+            claim_in_sync(old, leader, follower, list_offsets(old, unclaimed, OffsetPoint.LOG_END), leader_epochs)
         return not unclaimed
 
-    _wait_until(is_claimed, f"cluster {old.name}: broker {leader} did not count broker {follower} as in sync")
-    elect_preferred_leaders(old, points)
-    _wait_until(lambda: _is_follower_leading(old, follower, points), f"broker {follower} was not elected")
+    way_out = _format_last_way(old, leader_epochs)
+    try:
+        _wait_until(
+            is_claimed,
+            f"cluster {old.name}: broker {leader} did not count broker {follower} as in sync",
+            limit_s,
+            f"resume to try again; or {way_out}",
+        )
+    except MissingPermission as error:
+        raise MissingPermission(f"{error}. Grant it, then resume; or {way_out}") from None
+
+
+def refuse_growth(context: StepContext, old: ClusterClient, partitions: Collection[Partition], kept: str) -> None:
+    """Only salvaged records may be discarded. Checked last."""
+    saved = read_output(context.journal, "salvage", SalvageResult).ends.to_mapping()
+    current_ends = list_offsets(old, partitions, OffsetPoint.LOG_END)
+    grown = [f"{p} from {saved.get(p, 0)} to {end}" for p, end in current_ends.items() if end > saved.get(p, 0)]
+    if grown:
+        raise Refused(
+            f"failback {context.journal.run_id}: {kept}",
+            [
+                f"something has grown since its tail was salvaged: {join_limited(grown)}: somebody writes in spite of"
+                " the fence. End that and resume: what has come since is salvaged then, too"
+            ],
+        )
+
+
+def _format_last_way(old: ClusterClient, partitions: Iterable[Partition]) -> str:
+    topics = sorted({p.topic for p in partitions})
+    return f"delete {join_limited(topics)} on {old.name}, whose tail is saved, and resume: then all is copied anew"
 
 
 def _get_hold_times(strategy: FailbackStrategy) -> tuple[float, float]:
@@ -324,76 +367,29 @@ def plan_parking(
     rate = MAX_BYTES_PER_S
     with LogReader(context.link.source) as reader:
         for partition, truncation_point in points.items():
-            throttle_offset = _bytes_before(
-                reader, partition, starts[partition], truncation_point, approach_bytes + FETCH_BYTES
+            throttle_offset, resting_offset, safe_offset = (
+                reader.find_offset_before(partition, starts[partition], truncation_point, wanted_bytes)
+                for wanted_bytes in (approach_bytes + FETCH_BYTES, rest_bytes, 2 * FETCH_BYTES)
             )
-            resting_offset = _bytes_before(reader, partition, starts[partition], truncation_point, rest_bytes)
-            safe_offset = _bytes_before(reader, partition, starts[partition], truncation_point, 2 * FETCH_BYTES)
             if throttle_offset is None or resting_offset is None or safe_offset is None:
                 too_short.append(f"{partition} below {truncation_point}")
                 continue
             marks[partition] = _ParkingMarks(
                 throttle_at=throttle_offset, last_resting_offset=resting_offset, last_safe_offset=safe_offset
             )
-            size = _bytes_between(reader, partition, starts[partition], throttle_offset, MAX_BYTES_PER_S * 2)
+            size = reader.measure_bytes(partition, starts[partition], throttle_offset, MAX_BYTES_PER_S * 2)
             rate = min(rate, max(FETCH_BYTES // 4, round(size / APPROACH_S)))
     if too_short:
+        can_abort = not context.journal.is_begun("align")
+        advice = "abort, and plan with TOPIC=recreate" if can_abort else _format_last_way(old, points.keys() - marks)
         raise Refused(
             _format_replica_title(context),
             [
                 f"fewer than {(approach_bytes + FETCH_BYTES) >> 20} MiB of {join_limited(too_short)} could stay: logs"
-                " as short as that are copied anew; abort, and plan with TOPIC=recreate"
+                f" as short as that are copied anew; {advice}"
             ],
         )
     return rate, marks
-
-
-def check_majority(context: StepContext, old: ClusterClient, points: Mapping[Partition, Offset]) -> None:
-    """Refused without a controller quorum: nobody would elect the short replica."""
-    current, controllers = describe_placements(old, {p.topic for p in points}), describe_quorum(old)
-    for leader in sorted(set(choose_remaining_brokers({p: current[p] for p in points}).values())):
-        if controllers is None or controllers.has_majority_without(leader):
-            continue
-        missing_voters = ", ".join(map(str, sorted(controllers.voters - controllers.alive)))
-        raise Refused(
-            _format_replica_title(context),
-            [
-                f"broker {leader} would have to be stopped, and is needed: of {len(controllers.voters)} controllers of "
-                f"{old.name} {len(controllers.alive)} are alive, without it they have no majority to elect anybody. "
-                + (f"Start node {missing_voters} first, then resume; or abort" if missing_voters else "Abort")
-                + ", and plan with offline or recreate"
-            ],
-        )
-
-
-def _bytes_before(
-    reader: LogReader, partition: Partition, start: Offset, truncation_point: Offset, wanted_bytes: int
-) -> Offset | None:
-    """Highest offset with `wanted_bytes` between it and the point. None: log too short."""
-    distance = 1000
-    while True:
-        low_offset = Offset(max(start, truncation_point - distance))
-        size = 0
-        batches = [
-            (header.base_offset, len(batch))
-            for header, batch in reader.batches(partition, low_offset, truncation_point)
-        ]
-        for base, length in reversed(batches):
-            size += length
-            if size >= wanted_bytes:
-                return Offset(max(start, base))
-        if low_offset == start:
-            return None
-        distance *= 4
-
-
-def _bytes_between(reader: LogReader, partition: Partition, start: Offset, end: Offset, enough_bytes: int) -> int:
-    size = 0
-    for _, batch in reader.batches(partition, start, end):
-        size += len(batch)
-        if size > enough_bytes:
-            break
-    return size
 
 
 @contextmanager
@@ -402,8 +398,13 @@ def _throttle_replicas(
 ) -> Iterator[ReplicaThrottle]:
     """Recorded before they are set; removed in any case, if need be by a resumed run."""
     _remove_throttles(context, old)  # the previous leader's: their record is overwritten next
-    topics = tuple(sorted({p.topic for p in points}))
-    throttle_record = ReplicaThrottle(topics=topics, broker=follower, rate=fetch_throttle_rate(old, follower))
+    earlier = context.journal.load_checkpoint("align", ReplicaThrottle)
+    throttle_record = ReplicaThrottle(
+        topics=tuple(sorted({p.topic for p in points})),
+        broker=follower,
+        rate=fetch_throttle_rate(old, follower),
+        away_rates={} if earlier is None else earlier.away_rates,
+    )
     context.journal.save_checkpoint("align", throttle_record)
     try:
         throttle_partitions(old, points, leader, follower)
@@ -415,20 +416,30 @@ def _throttle_replicas(
             context.print_line(f"throttles of {old.name} stay for now: {error}; resume takes them away")
 
 
-def _remove_throttles(context: StepContext, old: ClusterClient) -> None:
+def _remove_throttles(context: StepContext, old: ClusterClient) -> list[int]:
+    """Returns brokers that are away: nobody else can change their settings. They keep a rate that slows nothing."""
     throttle_record = context.journal.load_checkpoint("align", ReplicaThrottle)
-    if throttle_record is not None and throttle_record.broker >= 0:
-        unthrottle_topics(old, throttle_record.topics)
-        set_throttle_rate(old, throttle_record.broker, throttle_record.rate)
-        # Until brokers show it, our own throttle would look foreign.
-        _wait_until(
-            lambda: (
-                not list_throttled_topics(old, throttle_record.topics)
-                and fetch_throttle_rate(old, throttle_record.broker) == throttle_record.rate
-            ),
-            f"cluster {old.name}: broker {throttle_record.broker} and its topics are still shown as throttled",
-        )
-        context.journal.save_checkpoint("align", ReplicaThrottle(topics=(), broker=-1, rate=None))
+    if throttle_record is None:
+        return []
+    rates = dict(throttle_record.away_rates)
+    if throttle_record.broker >= 0:
+        rates[throttle_record.broker] = throttle_record.rate
+    if not rates:
+        return []
+    unthrottle_topics(old, throttle_record.topics)
+    present_rates = {broker: rates.pop(broker) for broker in old.brokers() if broker in rates}
+    for broker, rate in present_rates.items():
+        set_throttle_rate(old, broker, rate)
+    # Until brokers show it, our own throttle would look foreign.
+    _wait_until(
+        lambda: (
+            not list_throttled_topics(old, throttle_record.topics)
+            and all(fetch_throttle_rate(old, broker) == rate for broker, rate in present_rates.items())
+        ),
+        f"cluster {old.name}: broker {join_limited(present_rates)} and its topics are still shown as throttled",
+    )
+    context.journal.save_checkpoint("align", ReplicaThrottle(topics=(), broker=-1, rate=None, away_rates=rates))
+    return sorted(rates)
 
 
 def _wait_for_approach(old: ClusterClient, follower: int, marks: Mapping[Partition, _ParkingMarks]) -> None:
@@ -440,7 +451,7 @@ def _wait_for_approach(old: ClusterClient, follower: int, marks: Mapping[Partiti
         if ends != previous_ends:
             previous_ends, moved_at = ends, time.monotonic()
         if time.monotonic() - moved_at > STALL_S:
-            stuck = join_limited(f"{p} at {end}" for p, end in ends.items())
+            stuck = join_limited(f"{p} at {ends.get(p, 'nothing')}" for p in marks)
             raise Unreachable(f"cluster {old.name}: broker {follower} does not follow, {stuck}: resume")
         time.sleep(POLL_S)
 
@@ -472,8 +483,8 @@ def _park_replicas(
                 _format_replica_title(context),
                 [
                     "wherever the new replicas could be held, a transaction was open:"
-                    f" {join_limited(inside_transactions)}. Resume to try again; or delete the topic on {old.name},"
-                    " whose tail is saved, and resume: then all is copied"
+                    f" {join_limited(inside_transactions)}. Resume to try again; or"
+                    f" {_format_last_way(old, inside_transactions)}"
                 ],
             )
         left_s = shortened_s
@@ -504,7 +515,12 @@ def _is_leader_stopped(
 
 
 def _check_short_replicas(
-    context: StepContext, old: ClusterClient, leader: int, follower: int, points: Mapping[Partition, Offset]
+    context: StepContext,
+    old: ClusterClient,
+    leader: int,
+    follower: int,
+    points: Mapping[Partition, Offset],
+    strategy: FailbackStrategy,
 ) -> None:
     ends = list_replica_ends(old, follower, points)
     problem_lines = [
@@ -514,15 +530,19 @@ def _check_short_replicas(
     ]
     problem_lines += [f"{p}: in a transaction" for p in _list_open_transactions(old, follower, points)]
     if problem_lines:
-        reason = (
-            f"broker {follower} ends where it must not: {join_limited(problem_lines)}. Start broker {leader} again,"
-            " then resume"
+        remedy = (
+            f"Resume: another replica is made. Or {_format_last_way(old, points)}"
+            if strategy is FailbackStrategy.HANDOVER
+            else f"Start broker {leader} again, then resume"
         )
-        raise Refused(_format_replica_title(context), [reason])
+        raise Refused(
+            _format_replica_title(context),
+            [f"broker {follower} ends where it must not: {join_limited(problem_lines)}. {remedy}"],
+        )
 
 
 def _is_follower_leading(old: ClusterClient, follower: int, points: Mapping[Partition, Offset]) -> bool:
-    current = describe_placements(old, {p.topic for p in points})
+    current = list_placements(old, points)
     return all(current[p].leader == follower for p in points)
 
 
@@ -532,20 +552,39 @@ def _are_logs_readable(old: ClusterClient, points: Mapping[Partition, Offset]) -
 
 
 def _are_replicas_short(old: ClusterClient, points: Mapping[Partition, Offset]) -> bool:
-    current = describe_placements(old, {p.topic for p in points})
-    for broker in {node for p in points for node in current[p].in_sync}:
-        held_partitions = [p for p in points if broker in current[p].in_sync]
-        ends = list_replica_ends(old, broker, held_partitions)
-        if any(p not in ends or ends[p] > points[p] for p in held_partitions):
+    """Without those of brokers that have left the cluster."""
+    current, brokers = list_placements(old, points), old.brokers()
+    if any(node not in brokers for p in points for node in current[p].in_sync):
+        return False
+    for broker in brokers:
+        held_partitions = [p for p in points if broker in current[p].replicas]
+        try:
+            ends = list_replica_ends(old, broker, held_partitions) if held_partitions else {}
+        except Unreachable:  # until it answers, or has left
             return False
+        for p in held_partitions:
+            if ends.get(p, 0) > points[p] or (p not in ends and broker in current[p].in_sync):
+                return False
     return True
 
 
-def _wait_until(is_done: Callable[[], bool], problem: str) -> None:
-    deadline = time.monotonic() + OPERATOR_WAIT_S
+def _drop_away_replicas(old: ClusterClient, points: Mapping[Partition, Offset]) -> None:
+    """Takes replicas off brokers that have left: a long one could still be eligible to lead (KIP-966)."""
+    current, brokers = list_placements(old, points), set(old.brokers())
+    kept_replicas = {p: current[p].in_sync for p in points if not set(current[p].replicas) <= brokers}
+    if kept_replicas:
+        reassign(old, kept_replicas)
+        wait_for_replicas(old, kept_replicas)
+
+
+def _wait_until(
+    is_done: Callable[[], bool], problem: str, limit_s: float | None = None, remedy: str = "then resume"
+) -> None:
+    limit_s = OPERATOR_WAIT_S if limit_s is None else limit_s
+    deadline = time.monotonic() + limit_s
     while not is_done():
         if time.monotonic() > deadline:
-            raise Unreachable(f"{problem} within {OPERATOR_WAIT_S:.0f} s; then resume")
+            raise Unreachable(f"{problem} within {limit_s:.0f} s; {remedy}")
         time.sleep(POLL_S)
 
 

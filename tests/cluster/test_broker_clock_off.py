@@ -32,8 +32,8 @@ from tests.support.data_plane_thread import beating, driving
 from tests.support.failover_runs import app_topic
 from tests.support.kafka_clients import TIMEOUT_S, Pair, produce, read_all
 from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.separate_cluster import in_place_of
 from tests.support.shifted_clock import HOUR_S
-from tests.support.single_broker_cluster import in_place_of
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]

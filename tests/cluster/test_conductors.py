@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,17 +16,18 @@ from confluent_kafka import Producer
 from mirror_core.decide.approval_rules import make_approval
 from mirror_core.decide.command_rules import MirrorCommand
 from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
-from mirror_core.kafka.client import ClusterClient, TopicMetadata
+from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic
 from mirror_core.mirrors import mirror_commands
 from mirror_core.model.errors import Indeterminate, LostOwnership, Refused, Unreachable
 from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
-from mirror_core.model.names import ClusterIdentity, Offset, Partition, format_reverse_name
+from mirror_core.model.names import ClusterIdentity, Partition, format_reverse_name
 from mirror_core.model.parity_verdict import ParityRange, ParityResult
 from mirror_core.model.run import Run, RunMode, RunState
 from mirror_core.model.run_checkpoints import RecordedApproval, ShownPlan
 from mirror_core.model.timing import now_ms
 from mirror_core.parity.check import OnParityProgress
+from mirror_core.runbook import divergent_tail_steps
 from mirror_core.runbook.failback_steps import FailbackSteps, load_reverse_link
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.state import approvals, run_heartbeat
@@ -291,16 +292,14 @@ def test_a_failback_that_slept_before_it_deletes_a_topic_does_not_hit_its_succes
     run = failback.begin(failback.plan().hash)
     failback.run_step(run.id, "salvage")
 
-    def asleep(
-        steps: FailbackSteps, old: ClusterClient, view: TopicMetadata, salvaged: Mapping[Partition, Offset]
-    ) -> None:
+    def asleep(steps: FailbackSteps, old: ClusterClient, partitions: object, kept: str) -> None:
         """Another conductor goes on meanwhile, as far as you like: applications may be home again."""
-        delete_topic(old, topic, view.id)
+        delete_topic(old, topic, old.metadata([topic]).topics[topic].id)
         create_topics(old, [NewTopic(name=topic, partitions=1, replication_factor=1)])
         produce(pair.east, topic, 7)
 
     with monkeypatch.context() as patched:
-        patched.setattr(FailbackSteps, "_refuse_if_grown", asleep)
+        patched.setattr(divergent_tail_steps, "refuse_growth", asleep)
         failback.run_step(run.id, "align")
     assert len(read_all(pair.east, topic)) == 7
 

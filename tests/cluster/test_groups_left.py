@@ -29,8 +29,8 @@ from tests.support.group_consumers import java
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce
 from tests.support.mirrored_topics import Mirrored, new_mirror
 from tests.support.offset_following import replicating
+from tests.support.separate_cluster import in_place_of
 from tests.support.share_groups import set_start_offset
-from tests.support.single_broker_cluster import in_place_of
 from tests.support.unplanned_runs import begin
 from tests.support.waiting import wait_until
 

@@ -23,7 +23,7 @@ from tests.support.log_cutting import batch_of_100, lose_tails
 from tests.support.log_shapes import Row as Record
 from tests.support.log_shapes import new_producer, send
 from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
-from tests.support.single_broker_cluster import in_place_of
+from tests.support.separate_cluster import in_place_of
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]

@@ -20,7 +20,7 @@ from mirrorbook_tools.sandbox.jars import ensure_jars
 from tests.support.data_errors import about_data
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.support.mirrored_topics import new_mirror
-from tests.support.single_broker_cluster import in_place_of
+from tests.support.separate_cluster import in_place_of
 
 pytestmark = pytest.mark.cluster
 

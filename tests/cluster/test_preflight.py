@@ -29,7 +29,7 @@ from tests.support.cluster_admin import tool_properties
 from tests.support.gap_logs import transactional
 from tests.support.kafka_clients import TIMEOUT_S, Pair, grant, new_topic
 from tests.support.sentences import format_sentence
-from tests.support.single_broker_cluster import in_place_of
+from tests.support.separate_cluster import in_place_of
 
 pytestmark = pytest.mark.cluster
 

@@ -30,8 +30,8 @@ from tests.support.kafka3_source import LOCK, older_source
 from tests.support.kafka_clients import Pair, new_topic, produce
 from tests.support.memory_state import MemoryLog
 from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.separate_cluster import in_place_of
 from tests.support.share_groups import consume_share, fetch_start_offset, set_start_offset
-from tests.support.single_broker_cluster import in_place_of
 from tests.support.synced_groups import commit
 
 pytestmark = pytest.mark.cluster

@@ -26,7 +26,7 @@ from tests.support.cluster_admin import alter_topic
 from tests.support.failover_runs import app_topic, begin
 from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, produce
 from tests.support.mirrored_topics import new_mirror
-from tests.support.single_broker_cluster import in_place_of
+from tests.support.separate_cluster import in_place_of
 from tests.support.synced_topics import client, put_topic
 from tests.support.waiting import wait_until
 

@@ -24,7 +24,7 @@ from tests.support.gap_logs import transactional
 from tests.support.kafka_clients import TIMEOUT_S, Pair, grant, produce, read_all
 from tests.support.log_shapes import Row, send
 from tests.support.mirrored_topics import new_mirror, replicate
-from tests.support.single_broker_cluster import in_place_of
+from tests.support.separate_cluster import in_place_of
 from tests.support.topic_equality import assert_same
 from tests.support.waiting import wait_until
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
 from mirror_core.decide.truncation import AllowedStrategies
 from mirror_core.kafka.acl_requests import (
@@ -21,16 +18,13 @@ from mirror_core.kafka.acl_requests import (
     wait_until_acls_present,
 )
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.log_offsets import OffsetPoint, describe_producers, list_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.reassignment import (
-    FOLLOWER_THROTTLE,
-    LEADER_THROTTLE,
     claim_in_sync,
     describe_placements,
     elect_preferred_leaders,
-    fetch_throttle_rate,
 )
-from mirror_core.kafka.topics import delete_topic, describe_configs
+from mirror_core.kafka.topics import delete_topic
 from mirror_core.model.acl import Operation
 from mirror_core.model.errors import MirrorError, MissingPermission, Refused
 from mirror_core.model.figures import FigureKey
@@ -38,21 +32,29 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import FailbackStrategy
 from mirror_core.rights.required_acls import REQUIRED_ACLS
 from mirror_core.runbook import truncation_strategies
-from mirror_core.runbook.failback_conductor import Failback
-from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from mirrorbook_tools.sandbox.credentials import CONTROL
 from tests.drill.applications import Lines, Login
 from tests.drill.operators import Deaths, Operator
 from tests.support import log_shapes
 from tests.support.cluster_admin import as_admin
 from tests.support.dedicated_clusters import two_clusters
+from tests.support.divergent_tails import (
+    ANY_LEADER_EPOCH,
+    conducted,
+    creep_into_a_transaction,
+    half_in_transactions,
+    in_sync,
+    in_transactions,
+    nothing_left,
+    three_again,
+    with_a_tail,
+)
 from tests.support.failback_runs import content, go_home
 from tests.support.failover_runs import app_topic, begin
 from tests.support.gap_logs import transaction, transactional
-from tests.support.kafka_clients import TIMEOUT_S, Pair, Record, produce, read_all, read_topics, read_topics_aiokafka
+from tests.support.kafka_clients import TIMEOUT_S, Pair, produce, read_all, read_topics, read_topics_aiokafka
 from tests.support.killed_conductors import conducted as by_commands
-from tests.support.log_shapes import Row, new_producer, send
-from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.mirrored_topics import new_mirror
 from tests.support.sentences import format_sentence
 from tests.support.sizes import MIB
 from tests.support.three_nodes import dead
@@ -61,68 +63,12 @@ from tests.support.truncated_replicas import placed, same_logs, truncate
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
-BATCH = 16_000
 
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     with two_clusters(tmp_path_factory.mktemp("three"), nodes=3) as pair:
         yield pair
-
-
-def plain(east: SandboxCluster, topic: str, size: int) -> None:
-    send(new_producer(east, batch_size=str(BATCH)), topic, [Row(value=os.urandom(4000)) for _ in range(size // 4000)])
-
-
-def in_transactions(east: SandboxCluster, topic: str, size: int, *, overlapping: bool = False) -> None:
-    """Of some 40 kB each, in batches and a marker; `overlapping`: one begins before the one before has ended."""
-    producers = [transactional(east, batch_size=str(BATCH), linger_ms="50") for _ in range(1 + overlapping)]
-    before: Producer | None = None
-    for producer in itertools.islice(itertools.cycle(producers), size // 40_000):
-        producer.begin_transaction()
-        for _ in range(10):
-            producer.produce(topic, os.urandom(4000))
-        assert producer.flush(TIMEOUT_S) == 0
-        if not overlapping:
-            producer.commit_transaction(TIMEOUT_S)
-        elif before is not None:
-            before.commit_transaction(TIMEOUT_S)
-        before = producer
-    if overlapping and before is not None:
-        before.commit_transaction(TIMEOUT_S)
-
-
-def with_a_tail(
-    three: Pair, evidence: Path, size: int, fill: Callable[[SandboxCluster, str, int], None] = plain
-) -> tuple[Mirrored, str, list[Record]]:
-    """A topic of so many bytes that was failed over, and has a tail of 2 MiB on the old source; what west has."""
-    topic = app_topic(three, retention_ms="-1")
-    fill(three.east, topic, size)
-    mirrored = new_mirror(three, evidence, topic)
-    mirrored.copy()
-    mirrored.failover.drive(begin(mirrored.failover))
-    send(new_producer(three.east), topic, [Row(value=os.urandom(4000)) for _ in range(500)])
-    produce(three.west, topic, 20)
-    return mirrored, topic, read_all(three.west, topic)
-
-
-def conducted(mirrored: Mirrored, operator: Operator) -> Failback:
-    return Failback(mirrored.link, mirrored.services, started_by="test", print_line=operator)
-
-
-def nothing_left(mirrored: Mirrored, topic: str) -> None:
-    with ClusterClient(mirrored.config.cluster("east")) as client:
-        assert not {LEADER_THROTTLE, FOLLOWER_THROTTLE} & describe_configs(client, [topic])[topic].overrides.keys()
-        assert {fetch_throttle_rate(client, node) for node in client.brokers()} == {None}
-
-
-def in_sync(mirrored: Mirrored, topic: str, replicas: int) -> bool:
-    with ClusterClient(mirrored.config.cluster("east")) as client:
-        return len(describe_placements(client, [topic])[Partition(topic, 0)].in_sync) == replicas
-
-
-def three_again(mirrored: Mirrored, topic: str) -> None:
-    wait_until(partial(in_sync, mirrored, topic, 3), timeout_s=60, why="three replicas are in sync again")
 
 
 @pytest.mark.slow
@@ -231,7 +177,7 @@ def test_without_cluster_action_a_handover_is_not_chosen_and_the_leader_refuses_
             with ClusterClient(mirrored.config.cluster("east")) as control:
                 ends = list_offsets(control, [partition], OffsetPoint.LOG_END)
                 with pytest.raises(MissingPermission, match="CLUSTER_ACTION"):
-                    claim_in_sync(control, leader, 1 + leader % 3, ends)
+                    claim_in_sync(control, leader, 1 + leader % 3, ends, {partition: ANY_LEADER_EPOCH})
         finally:
             create_acls(admin, [right])
             wait_until_acls_present(admin, [right])
@@ -262,27 +208,12 @@ def test_a_replica_that_creeps_into_a_transaction_before_it_leads_is_replaced_by
 ) -> None:
     """Nobody ends that transaction: its marker was in what the others have truncated."""
     monkeypatch.setattr(truncation_strategies, "OPERATOR_WAIT_S", 45.0)
-    mirrored, topic, primary = with_a_tail(three, tmp_path, 30 * MIB, in_transactions)
+    mirrored, topic, primary = with_a_tail(three, tmp_path, 30 * MIB, half_in_transactions)
     late = list[int]()
 
     def elects_late(client: ClusterClient, partitions: Mapping[Partition, Offset]) -> None:
-        follower = describe_placements(client, [topic])[Partition(topic, 0)].replicas[0]
-
-        def is_inside() -> bool:
-            states = describe_producers(client, partitions, follower)
-            return any(p.open_transaction_start >= 0 for producers in states.values() for p in producers)
-
         if not late:
-            late.append(follower)
-            wait_until(is_inside, timeout_s=90, why=f"broker {follower} fetches a part of a transaction")
-            leader = describe_placements(client, [topic])[Partition(topic, 0)].leader
-            ends = list_offsets(client, partitions, OffsetPoint.LOG_END)
-            claim_in_sync(client, leader, follower, ends)
-            wait_until(
-                lambda: follower in describe_placements(client, [topic])[Partition(topic, 0)].in_sync,
-                timeout_s=TIMEOUT_S,
-                why=f"broker {follower} is in sync",
-            )
+            late.append(creep_into_a_transaction(client, Partition(topic, 0)))
         elect_preferred_leaders(client, partitions)
 
     monkeypatch.setattr(truncation_strategies, "elect_preferred_leaders", elects_late)
@@ -342,7 +273,7 @@ def test_where_a_transaction_is_always_open_nobody_stops_a_broker_and_the_topic_
     operator, replica = Operator(three), AllowedStrategies(FailbackStrategy.REPLICA)
     failback = conducted(mirrored, operator)
     run = failback.begin(failback.plan(replica).hash, replica)
-    with pytest.raises(Refused, match=format_sentence("transaction_open_pattern", topic)):
+    with pytest.raises(Refused, match=format_sentence("transaction_open_pattern", topic, topic)):
         failback.drive(run.id)
     assert not operator.threads, operator.told
     with as_admin(three.east) as client:

@@ -11,7 +11,7 @@ from typing import Final
 
 from mirrorbook_tools.sandbox.jars import ensure_jars
 from tests.support.kafka_clients import Pair
-from tests.support.single_broker_cluster import in_place_of
+from tests.support.separate_cluster import in_place_of
 
 LOCK: Final = Path(__file__).parents[1].joinpath("kafka-3.9.lock")
 

@@ -23,7 +23,7 @@ from mirrorbook_tools.sandbox.jars import ensure_jars, locked
 from mirrorbook_tools.sandbox.properties import SCRAM_LOGIN
 from tests.support.cluster_admin import as_admin, broker_setting
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic
-from tests.support.single_broker_cluster import in_place_of
+from tests.support.separate_cluster import in_place_of
 from tests.support.waiting import wait_until
 
 Answer = Callable[[], None]

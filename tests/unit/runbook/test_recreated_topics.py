@@ -11,7 +11,7 @@ from mirror_core.kafka.client import Leader, TopicMetadata
 from mirror_core.kafka.topics import NewTopic
 from mirror_core.model.errors import Refused, Unreachable
 from mirror_core.model.names import Offset, Partition, PartitionOffsets
-from mirror_core.runbook import divergent_tail_steps
+from mirror_core.runbook import divergent_tail_steps, truncation_strategies
 from mirror_core.runbook.divergent_tail_steps import TailSteps
 from mirror_core.runbook.step_records import RecreatedTopic, SalvageResult
 from mirror_core.state.journal import make_checkpoint
@@ -63,7 +63,7 @@ def recreate(
     monkeypatch.setattr(divergent_tail_steps, "delete_topic", delete)
     monkeypatch.setattr(divergent_tail_steps, "create_topics", create)
     monkeypatch.setattr(
-        divergent_tail_steps, "list_offsets", lambda client, wanted, point: dict.fromkeys(wanted, Offset(7))
+        truncation_strategies, "list_offsets", lambda client, wanted, point: dict.fromkeys(wanted, Offset(7))
     )
     west: Any = SimpleNamespace(name="west")
     steps._recreate_topics(old, west, (RecreatedTopic(name="t", id=WAS.id, replication_factor=3, settings={}),))

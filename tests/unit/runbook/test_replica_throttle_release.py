@@ -170,13 +170,13 @@ def led_by_2(monkeypatch: pytest.MonkeyPatch, ends: Mapping[Partition, Offset]) 
     def replica_ends(client: ClusterClient, broker: int, partitions: Iterable[Partition]) -> dict[Partition, Offset]:
         return {p: ends[p] for p in partitions}
 
-    def placements(client: ClusterClient, topics: Iterable[str]) -> Mapping[Partition, ReplicaPlacement]:
+    def placements(client: ClusterClient, partitions: Iterable[Partition]) -> Mapping[Partition, ReplicaPlacement]:
         return {A: ReplicaPlacement(leader=2, replicas=(2,), in_sync=(2,))}
 
     for name, function in (
         ("list_offsets", list_offsets),
         ("describe_producers", lambda client, partitions: {}),
         ("list_replica_ends", replica_ends),
-        ("describe_placements", placements),
+        ("list_placements", placements),
     ):
         monkeypatch.setattr(truncation_strategies, name, function)

@@ -1,4 +1,4 @@
-"""A cluster of one broker of its own beside the shared pair, in place of one of the two: other jars, other settings."""
+"""A cluster of its own beside the shared pair, in place of one of the two: other jars, other settings."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ from tests.support.kafka_clients import Pair, admin_client
 
 @contextmanager
 def in_place_of(
-    pair: Pair, name: str, folder: Path, jars: Path, extra: Mapping[str, str] | None = None
+    pair: Pair, name: str, folder: Path, jars: Path, extra: Mapping[str, str] | None = None, *, nodes: int = 1
 ) -> Iterator[Pair]:
     """`pair` with a new cluster as its `name` (east or west), with these jars and `extra` broker properties."""
-    client, controller = choose_ports(2)
-    ports = NodePorts(client=client, controller=controller)
-    nodes = {name: ClusterState(cluster_id="asideAAAAAAAAAAAAAAAAA", nodes=(ports,))}
+    numbers = choose_ports(2 * nodes)
+    ports = [NodePorts(client=client, controller=c) for client, c in zip(numbers[::2], numbers[1::2], strict=True)]
+    clusters = {name: ClusterState(cluster_id="asideAAAAAAAAAAAAAAAAA", nodes=tuple(ports))}
     passwords = load_passwords(pair.sandbox.dir)
-    broker = Broker(cluster=name, node=1, folder=folder / name / "1", ports=ports, jars=jars)
-    storage_format.prepare(
-        [broker], SandboxState(clusters=nodes, extra=dict(extra or {})), passwords, lambda line: None
+    brokers = tuple(
+        Broker(cluster=name, node=node, folder=folder / name / str(node), ports=its, jars=jars)
+        for node, its in enumerate(ports, start=1)
     )
-    aside = SandboxCluster(name=name, brokers=(broker,), passwords=passwords)
-    process = broker.spawn()
+    storage_format.prepare(
+        brokers, SandboxState(clusters=clusters, extra=dict(extra or {})), passwords, lambda line: None
+    )
+    aside = SandboxCluster(name=name, brokers=brokers, passwords=passwords)
     try:
-        aside.wait_ready({1: process}, whole_cluster=True)
+        aside.wait_ready({broker.node: broker.spawn() for broker in brokers}, whole_cluster=True)
         grants.put(admin_client(aside), grants.baseline(name))
         shared = {"east": pair.east, "west": pair.west}[name]
         text = pair.config_path.read_text(encoding="utf-8")
@@ -46,4 +48,5 @@ def in_place_of(
             config_path=config_path,
         )
     finally:
-        broker.stop(signal.SIGTERM)
+        for broker in brokers:  # the last of several would wait for a quorum
+            broker.stop(signal.SIGTERM if nodes == 1 else signal.SIGKILL)
