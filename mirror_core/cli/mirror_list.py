@@ -18,7 +18,13 @@ from mirror_core.cli.command_options import (
 )
 from mirror_core.cli.output import print_line
 from mirror_core.cli.tables import fits_terminal, print_table
-from mirror_core.decide.clock_skew import compute_age_s, to_broker_clock_ms, to_owner_clock_ms
+from mirror_core.decide.clock_skew import (
+    compute_age_s,
+    find_leader_ahead,
+    find_leader_ahead_ms,
+    to_broker_clock_ms,
+    to_owner_clock_ms,
+)
 from mirror_core.decide.fence_state import FenceState, find_fence_state
 from mirror_core.decide.loss_bound import compute_loss
 from mirror_core.decide.mirror_change import apply_current_filters
@@ -37,7 +43,7 @@ from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, is_le
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.run import RunKind
 from mirror_core.model.text import format_elapsed
-from mirror_core.model.timing import TIMEOUTS, now_ms
+from mirror_core.model.timing import TIMEOUTS, UNKNOWN_NOW_MS, now_ms
 from mirror_core.runbook.run_outcome import find_recorded_access
 from mirror_core.state.mirror_link import read_states
 from mirror_core.state.state_records import STATE_TOPIC, State
@@ -244,7 +250,9 @@ def make_mirror_row(
     statuses = state.partitions.get(mirror.name, {})
     access, open_run = find_recorded_access(mirror, states), state.active_run(mirror.name)
     lease = state.leases.get(mirror.name)
+    leader_ahead_ms = find_leader_ahead_ms(view.now_ms, view.clock_ahead_ms, state.append_times.values())
     owner_now_ms = to_owner_clock_ms(view.now_ms, view.clock_ahead_ms, lease, state.find_append_time_ms(lease))
+    owner_now_ms = owner_now_ms if leader_ahead_ms is None else UNKNOWN_NOW_MS
     activity = _find_activity(mirror, access, is_copying=is_lease_fresh(lease, owner_now_ms))
     positions = {p: end for p, end in view.positions.items() if p in statuses}
     verified = read_verified(
@@ -252,6 +260,7 @@ def make_mirror_row(
     )
     proof_times_ms = [verified[p].at_ms for p in statuses if p in verified]
     broker_now_ms = to_broker_clock_ms(view.now_ms, view.clock_ahead_ms)
+    troubles = _list_troubles(mirror, state, access, is_source_down=mirror.source in down)
     return MirrorListRow(
         name=mirror.name,
         source=mirror.source,
@@ -264,7 +273,7 @@ def make_mirror_row(
         behind_s=(None if activity in _NOT_COPIED_ANY_MORE else _find_behind_s(mirror, state, positions, owner_now_ms)),
         oldest_proof_s=compute_age_s(broker_now_ms, min(proof_times_ms)) if proof_times_ms else None,
         unproved=sum(end > 0 and p not in verified for p, end in positions.items()),
-        troubles=to_finding_documents(_list_troubles(mirror, state, access, is_source_down=mirror.source in down)),
+        troubles=to_finding_documents([*troubles, *filter(None, [find_leader_ahead(cluster, leader_ahead_ms)])]),
         partitions=len(statuses),
         failed=sum(s.state is PartitionState.FAILED for s in statuses.values()),
         topics=mirror.topics,

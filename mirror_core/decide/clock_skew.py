@@ -9,6 +9,7 @@ from mirror_core.decide.mirror_snapshot import DestinationSnapshot, MirrorSnapsh
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import GroupSyncTime, Lease
 from mirror_core.model.source_observation import Heartbeat, SourceObservation
+from mirror_core.model.timing import UNKNOWN_NOW_MS
 
 MAX_CLOCK_SKEW_MS: Final = 1_000
 """NTP keeps clocks closer than this."""
@@ -42,6 +43,25 @@ def to_owner_clock_ms(now_ms: int, ahead_ms: int | None, lease: Lease | None, ap
     return to_broker_clock_ms(now_ms, ahead_ms) + compute_writer_ahead_ms(
         lease.heartbeat_ms if lease else None, appended_ms
     )
+
+
+def find_leader_ahead_ms(now_ms: int, ahead_ms: int | None, appended_ms: Iterable[int]) -> int | None:
+    """How far, at least, the clock of the state topic's leader is ahead of the controller's; None: not seen to be.
+
+    Then no age can be told: it would look younger by as much. `appended_ms`: when records were appended, by the
+    leader's clock. `now_ms`, `ahead_ms`: as for `to_owner_clock_ms`.
+    """
+    newest_ms = max(appended_ms, default=None)
+    if ahead_ms is None or newest_ms is None:
+        return None
+    leader_ahead_ms = newest_ms - (now_ms - ahead_ms)
+    return leader_ahead_ms if leader_ahead_ms > MAX_CLOCK_SKEW_MS else None
+
+
+def find_leader_ahead(cluster: str, leader_ahead_ms: int | None) -> Finding | None:
+    if leader_ahead_ms is None:
+        return None
+    return Finding("state_leader_ahead", cluster, ahead_s=leader_ahead_ms / 1000)
 
 
 def from_owner_clock_ms(owner_ms: int, lease: Lease | None, appended_ms: int | None) -> int:
@@ -124,8 +144,10 @@ def find_clock_behind_s(
 ) -> float | None:
     """Least time by which this clock is behind; None: nothing was recorded in its future.
 
-    That this clock is ahead cannot be seen: everything just looks older.
+    That this clock is ahead cannot be seen: everything just looks older. Nor is anything seen at an unknown time.
     """
+    if now_ms == UNKNOWN_NOW_MS:
+        return None
     written_ms = [beat.at_ms for beat in heartbeats]
     written_ms += [lease.heartbeat_ms] if lease else []
     written_ms += [observation.at_ms] if observation else []
@@ -149,5 +171,7 @@ def warn_clock_skew(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     for cluster, ahead_ms in sorted(snapshot.clocks_ahead_ms.items()):
         if difference := find_clock_difference(cluster, ahead_ms, in_plan=True):
             yield difference
+    if leader_ahead := find_leader_ahead(snapshot.mirror.destination, snapshot.leader_ahead_ms):
+        yield leader_ahead
     if (clock_behind_s := find_snapshot_clock_behind_s(snapshot)) is not None:
         yield explain_clock_behind(snapshot.mirror.name, clock_behind_s)

@@ -119,7 +119,7 @@ class MirrorSnapshot:
     """
     forecast: StandstillForecast | None
     now_ms: int
-    """By the clock of the process that mirrors, if known; else this machine's."""
+    """By the clock of the process that mirrors, if known; else this machine's. UNKNOWN_NOW_MS: clocks contradict."""
     hooks: Mapping[str, str] = field(default_factory=dict)
     unusable_hooks: tuple[Finding, ...] = ()
     continues_run: str | None = None
@@ -131,6 +131,8 @@ class MirrorSnapshot:
     """How far the observation's times are ahead of the brokers' clock."""
     owner_ahead_ms: int = 0
     """How far the clock of the lease's owner is ahead of the brokers' clock. 0 if unknown."""
+    leader_ahead_ms: int | None = None
+    """How far, at least, the state topic's leader is ahead of its controller; None: not seen to be."""
     verification: MirrorVerification | None = None
     unknown_scram_users: tuple[str, ...] = ()
     missing_quotas: tuple[str, ...] = ()

@@ -76,7 +76,7 @@ from mirror_core.model.run import Run
 from mirror_core.model.source_observation import TRANSACTION_OVER, Heartbeat, SourceObservation
 from mirror_core.model.sync_state import GroupCoverage, UnsyncedGroups
 from mirror_core.model.text import format_bytes, format_count
-from mirror_core.model.timing import TIMEOUTS
+from mirror_core.model.timing import TIMEOUTS, UNKNOWN_NOW_MS
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.run_heartbeat import find_conductor_status
 from mirror_core.state.state_records import State
@@ -192,7 +192,9 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     watcher = find_watcher_status(state, mirror.name, ahead_ms, now_ms)
     run_texts = _format_run(mirror, run, state, ahead_ms) if run else ()
     broker_now_ms = clock_skew.to_broker_clock_ms(now_ms, ahead_ms)
+    leader_ahead_ms = clock_skew.find_leader_ahead_ms(now_ms, ahead_ms, state.append_times.values())
     now_ms = clock_skew.to_owner_clock_ms(now_ms, ahead_ms, lease, state.find_append_time_ms(lease))
+    now_ms = now_ms if leader_ahead_ms is None else UNKNOWN_NOW_MS
     has_driver = is_lease_fresh(lease, now_ms)
     pending_fence = state.pending_fences.get(mirror.name)
     proof = state.verifications.get(mirror.name)
@@ -209,7 +211,8 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     sides = ((link.source, at_source.problem, ends), (link.destination, at_destination.problem, positions))
     silent_sides = {side.name: why for side, why, description in sides if why and not description}
     last_heartbeats = _read_heartbeats(link)
-    now_ms += int((time.monotonic() - began_s) * 1000)  # heartbeats were read last, seconds later
+    if now_ms != UNKNOWN_NOW_MS:
+        now_ms += int((time.monotonic() - began_s) * 1000)  # heartbeats were read last, seconds later
     observation = apply_current_filters(mirror, statuses, state.source_observations.get(mirror.name))
     loss_estimate = compute_loss(statuses, observation, positions, last_heartbeats, now_ms=now_ms)
     behind_s = clock_skew.find_clock_behind_s(
@@ -334,7 +337,7 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
             format_heartbeats(last_heartbeats, now_ms),
             is_normal=bool(last_heartbeats) and not at_source.is_silent,
         ),
-        _make_clock_fact(mirror, ahead_ms, behind_s),
+        _make_clock_fact(mirror, ahead_ms, behind_s, leader_ahead_ms),
         _Fact(FactKey.TOPICS, mirror.topics, " ".join(mirror.topics)),
         _Fact(FactKey.EXCLUDE_TOPICS, mirror.exclude_topics, " ".join(mirror.exclude_topics) or "none"),
         _Fact(FactKey.GROUPS, mirror.groups, " ".join(mirror.groups) or "none"),
@@ -390,7 +393,11 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     return description, loss_estimate, now_ms
 
 
-def _make_clock_fact(mirror: Mirror, ahead_ms: int | None, behind_s: float | None) -> _Fact:
+def _make_clock_fact(
+    mirror: Mirror, ahead_ms: int | None, behind_s: float | None, leader_ahead_ms: int | None
+) -> _Fact:
+    if leader_ahead := clock_skew.find_leader_ahead(mirror.destination, leader_ahead_ms):
+        return _Fact(FactKey.CLOCK, ClockState.DIFFERS, str(leader_ahead), is_normal=False)
     if differing := clock_skew.find_clock_difference(mirror.destination, ahead_ms or 0):
         text = f"{differing}: ages shown here go by the brokers' clock"
         return _Fact(FactKey.CLOCK, ClockState.DIFFERS, text, is_normal=False)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from mirror_core.model.names import ClusterIdentity, ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.timing import MAX_FRESH_AGE_S
+from mirror_core.model.timing import MAX_FRESH_AGE_S, UNKNOWN_NOW_MS
 
 
 class PartitionState(StrEnum):
@@ -249,4 +249,7 @@ class GroupSyncTime:
 
 
 def is_lease_fresh(lease: Lease | None, now_ms: int) -> bool:
-    return lease is not None and not lease.released and now_ms - lease.heartbeat_ms < MAX_FRESH_AGE_S * 1000
+    """False at an unknown time."""
+    if lease is None or lease.released or now_ms == UNKNOWN_NOW_MS:
+        return False
+    return now_ms - lease.heartbeat_ms < MAX_FRESH_AGE_S * 1000

@@ -21,6 +21,9 @@ CONDUCTOR_TIMEOUT_S: Final = 30.0
 CLOCK_TIMEOUT_S: Final = 2.0
 """For a cluster's response with its clock."""
 
+UNKNOWN_NOW_MS: Final = 0
+"""In place of now, where clocks contradict each other: all that is recorded is in its future, of unknown age."""
+
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000

@@ -27,7 +27,12 @@ from mirror_core.decide.acl_plan import (
     plan_promotion_grants,
     predict_synced_ledger,
 )
-from mirror_core.decide.clock_skew import compute_observer_ahead_ms, to_broker_clock_ms, to_owner_clock_ms
+from mirror_core.decide.clock_skew import (
+    compute_observer_ahead_ms,
+    find_leader_ahead_ms,
+    to_broker_clock_ms,
+    to_owner_clock_ms,
+)
 from mirror_core.decide.drills import forecast_standstill
 from mirror_core.decide.fence_limits import warn_stray_denials
 from mirror_core.decide.filters import (
@@ -72,7 +77,7 @@ from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import DesiredState, Mirror, TopicAccess
 from mirror_core.model.names import ClusterName, Offset, Partition, get_heartbeat_topic
 from mirror_core.model.run import RunMode
-from mirror_core.model.timing import TIMEOUTS, now_ms
+from mirror_core.model.timing import TIMEOUTS, UNKNOWN_NOW_MS, now_ms
 from mirror_core.rights.acl_rules import SortedNames, can_change_topic
 from mirror_core.rights.required_acls import ClusterRole, LackingRight, find_other_writers
 from mirror_core.runbook.hook_calls import warn_unusable_fence_commands, warn_unusable_hooks
@@ -224,7 +229,9 @@ def take_snapshot(
     clock_results = {name: item.await_result(deadline) for name, item in clocks.items()}
     clocks_ahead_ms = {name: offset_ms for name, offset_ms in clock_results.items() if isinstance(offset_ms, int)}
     lease, at_ms, ahead_ms = state.leases.get(mirror.name), now_ms(), clocks_ahead_ms.get(mirror.destination)
+    leader_ahead_ms = find_leader_ahead_ms(at_ms, ahead_ms, state.append_times.values())
     owner_now_ms = to_owner_clock_ms(at_ms, ahead_ms, lease, state.find_append_time_ms(lease))
+    owner_now_ms = owner_now_ms if leader_ahead_ms is None else UNKNOWN_NOW_MS
     observation = apply_current_filters(mirror, statuses, state.source_observations.get(mirror.name))
     active_run = state.active_run(mirror.name)
     rights = compute_promotion_rights(link, state, mode, source_view, destination_view)
@@ -249,6 +256,7 @@ def take_snapshot(
         forecast=forecast_standstill(state.runs.values(), state.steps_of, mirror.name, mode, conductor),
         now_ms=owner_now_ms,
         owner_ahead_ms=owner_now_ms - to_broker_clock_ms(at_ms, ahead_ms),
+        leader_ahead_ms=leader_ahead_ms,
         clocks_ahead_ms=clocks_ahead_ms,
         hooks={hook.name: hook.description for hook in link.config.hooks(mirror.name)},
         unusable_hooks=tuple(warn_unusable_hooks(link.config, mirror.name)),

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from mirror_core.decide.approval_rules import ApprovalPolicy, make_approval
 from mirror_core.decide.steps import measure_standstill_s, measure_step_s
+from mirror_core.kafka.reassignment import (
+    ReplicaPlacement,
+    describe_placements,
+    elect_preferred_leaders,
+    reassign,
+    wait_for_replicas,
+)
 from mirror_core.mirrors import mirror_commands
-from mirror_core.mirrors.describe import describe_mirror
+from mirror_core.mirrors.describe import ClockState, describe_mirror
 from mirror_core.mirrors.incremental_verification import compare_and_record
 from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.errors import Refused
@@ -25,10 +33,13 @@ from mirror_core.parity.comparable_ranges import read_parity_scope
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.readiness_report import assess_readiness
 from mirror_core.state.approvals import record_approval
+from mirror_core.state.state_records import STATE_TOPIC
 from mirrorbook_tools.sandbox.jars import ensure_jars
 from tests.support.broker_clocks import clock_off
 from tests.support.broker_faults import killed
+from tests.support.cluster_admin import active_controller, as_admin
 from tests.support.data_plane_thread import beating, driving
+from tests.support.dedicated_clusters import two_clusters
 from tests.support.failover_runs import app_topic
 from tests.support.kafka_clients import TIMEOUT_S, Pair, produce, read_all
 from tests.support.mirrored_topics import Mirrored, new_mirror
@@ -39,6 +50,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 EPOCH_S = 3
+STATE = Partition(STATE_TOPIC, 0)
 
 
 @contextmanager
@@ -121,3 +133,73 @@ def test_answers_hold_as_long_by_a_destination_whose_clock_is_off(pair: Pair, tm
         answer(age_s=60)
         run = failover.begin(plan.hash, RunMode.UNPLANNED, approved_by=policy)
         assert failover.abort(run.id).state is RunState.ABORTED
+
+
+@pytest.mark.heavy
+def test_one_of_three_nodes_of_the_destination_is_ahead(tmp_path: Path) -> None:
+    """Whichever node leads the state topic, and whichever the quorum. Where the one that leads the topic is ahead of
+    the other, records look younger than they are: no age is told."""
+    with two_clusters(tmp_path, nodes=3) as off:
+        for node in off.west.nodes():
+            off.west.terminate(node)
+            with clock_off(2):
+                off.west.start(node)
+            topic = app_topic(off, 3)
+            sent = produce(off.east, topic, 20)
+            mirrored = new_mirror(off, tmp_path / str(node), topic)
+            leads_ahead = node == find_placement(off).leader != active_controller(off.west)
+            with driving(mirrored, epoch_s=EPOCH_S):
+                beating(mirrored, 2)
+                wait_until(partial(has_records, off, topic, 20), timeout_s=TIMEOUT_S, why="it is copied")
+                if leads_ahead:
+                    assert_no_age_is_told(mirrored)
+                else:
+                    assert_ages_are_short(mirrored)
+            run = mirrored.failover.begin(mirrored.failover.plan(RunMode.PLANNED).hash)
+            assert mirrored.failover.drive(run.id).state is RunState.DONE
+            assert_run_is_short(mirrored, run.id)
+            assert [r for r in read_all(off.west, topic) if r.value != b"x"] == sorted(sent)
+            off.west.terminate(node)
+            off.west.start(node)
+
+
+def test_a_leader_of_the_state_topic_that_is_ahead_makes_no_look_at_the_source_younger(tmp_path: Path) -> None:
+    with two_clusters(tmp_path, nodes=3) as off:
+        topic = app_topic(off, 3)
+        produce(off.east, topic, 20)
+        mirrored = new_mirror(off, tmp_path, topic)
+        ahead = next(node for node in off.west.nodes() if node != active_controller(off.west))
+        off.west.terminate(ahead)
+        with clock_off(2):
+            off.west.start(ahead)
+        with as_admin(off.west) as client:
+            replicas = {STATE: (ahead, *(node for node in find_placement(off).replicas if node != ahead))}
+            reassign(client, replicas)
+            wait_for_replicas(client, replicas)
+            elect_preferred_leaders(client, [STATE])
+            wait_until(lambda: find_placement(off).leader == ahead, timeout_s=TIMEOUT_S, why="it leads")
+        assert active_controller(off.west) != ahead
+        with driving(mirrored, epoch_s=EPOCH_S):
+            beating(mirrored, 2)
+            assert_no_age_is_told(mirrored)
+        assert_no_age_is_told(mirrored)
+
+
+def find_placement(pair: Pair) -> ReplicaPlacement:
+    """Of the state topic."""
+    with as_admin(pair.west) as client:
+        return describe_placements(client, [STATE_TOPIC])[STATE]
+
+
+def has_records(pair: Pair, topic: str, count: int) -> bool:
+    return len(read_all(pair.west, topic)) == count
+
+
+def assert_no_age_is_told(mirrored: Mirrored) -> None:
+    decision = mirrored.failover.decide(RunMode.UNPLANNED)
+    assert {w.subject for w in decision.plan.warnings if w.code == "state_leader_ahead"} == {"west"}
+    assert decision.plan.figures[FigureKey.SOURCE_SEEN_S] is None
+    assert decision.plan.figures[FigureKey.LEASE_HEARTBEAT_S] is None
+    described = describe_mirror(mirrored.link, mirrored.state, now_ms())
+    assert described.facts[FactKey.CLOCK].value is ClockState.DIFFERS
+    assert described.facts[FactKey.SOURCE_SEEN].value is None

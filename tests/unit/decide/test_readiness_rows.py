@@ -17,6 +17,7 @@ from mirror_core.model.forecast import PartitionLoss
 from mirror_core.model.names import Offset
 from mirror_core.model.parity_verdict import MirrorVerification, VerifiedEnd
 from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
+from mirror_core.model.timing import UNKNOWN_NOW_MS
 from mirror_core.sync.acl_rows import to_acl_row
 from tests.support.readiness_views import A0, DESTINATION, NAME, VIEW
 
@@ -54,6 +55,11 @@ def test_a_partition_that_was_never_compared_is_older_than_any_limit() -> None:
 def test_by_a_clock_that_is_behind_no_age_is_known() -> None:
     for row in list_readiness_rows(replace(VIEW, now_ms=10_000), []):
         assert (row.behind_s, row.heartbeat_age_s) == (None, None)
+
+
+def test_no_data_plane_is_known_to_be_at_work_at_an_unknown_time() -> None:
+    for row in list_readiness_rows(replace(VIEW, now_ms=UNKNOWN_NOW_MS, leader_ahead_ms=7_200_000), []):
+        assert (row.behind_s, row.heartbeat_age_s, row.sync_age_s, row.data_plane) == (None, None, None, False)
 
 
 def test_what_is_not_known_is_none_and_what_never_was_is_older_than_any_limit() -> None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from mirror_core.decide.clock_skew import find_leader_ahead_ms
 from mirror_core.decide.failover_plan import decide_failover
 from mirror_core.decide.failover_readiness import (
     GroupReadAgain,
@@ -25,6 +26,7 @@ from mirror_core.model.mirror import DesiredState, GroupSyncTime
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode
 from mirror_core.model.source_observation import ObservedTopic, SourceObservation
+from mirror_core.model.timing import UNKNOWN_NOW_MS
 from mirror_core.runbook import failover_conductor
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.run_services import Services
@@ -72,6 +74,24 @@ def test_no_age_is_known_by_a_clock_that_is_behind(seen: MirrorSnapshot) -> None
     found = judged(seen, now_ms=50_000)
     assert (found.missing, found.observed_s, found.heartbeat_s, found.synced_s) == (37, None, None, None)
     assert "clock_behind" in [warning.code for warning in found.warnings]
+
+
+def test_no_age_is_known_where_the_leader_of_the_state_topic_is_ahead(seen: MirrorSnapshot) -> None:
+    found = judged(seen, now_ms=UNKNOWN_NOW_MS, leader_ahead_ms=7_200_000)
+    assert (found.missing, found.observed_s, found.behind_s, found.heartbeat_s, found.synced_s) == (37, *[None] * 4)
+    codes = [warning.code for warning in found.warnings]
+    assert "state_leader_ahead" in codes
+    assert "clock_behind" not in codes
+
+
+@pytest.mark.parametrize(
+    ("appended_ms", "ahead_ms"), [(1_000, None), (2_000, None), (2_001, 1_001), (7_201_000, 7_200_000)]
+)
+def test_a_leader_is_ahead_where_a_record_is_of_the_controllers_future(appended_ms: int, ahead_ms: int | None) -> None:
+    """The controller says 1,000; this machine is five seconds behind it."""
+    assert find_leader_ahead_ms(-4_000, -5_000, [0, appended_ms]) == ahead_ms
+    assert find_leader_ahead_ms(-4_000, None, [appended_ms]) is None
+    assert find_leader_ahead_ms(-4_000, -5_000, []) is None
 
 
 def test_it_costs_what_a_plan_would_count_and_what_the_source_has_taken_since(seen: MirrorSnapshot) -> None:

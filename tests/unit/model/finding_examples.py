@@ -163,6 +163,7 @@ SUBJECT_EXAMPLES: Final[Mapping[str, str]] = {
             "new_primary_truncated",
             "beginnings_missing",
             "clock_differs",
+            "state_leader_ahead",
             "destination_clock_behind",
             "destination_without_acls",
             "foreign_destination",
