@@ -39,10 +39,10 @@ from mirror_core.model.errors import (
     Unreachable,
 )
 from mirror_core.model.logs import get_logger, log_context
-from mirror_core.model.names import MirrorName, Offset, Partition
+from mirror_core.model.names import Offset, Partition
 from mirror_core.model.task_messages import TaskReport
 from mirror_core.model.timing import now_ms, read_steady_s
-from mirror_core.state.lease import HeldLease, acquire_lease, make_owner_name, release_at_end
+from mirror_core.state.lease import HeldLease, acquire_lease, make_owner_name, read_hold_clock_ms, release_at_end
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.sync.cluster_identity import check_cluster_ids
 from mirror_core.sync.offset_follower import OffsetFollower
@@ -173,7 +173,7 @@ class Replication:
             open_local_folder(self.options.receipts).check("receipts", receipt_files.RECEIPTS_ADVICE)
         check_data_principal(self.link)
         with self._lease() as lease, SourceWatch(self.link, lease, self.report_line) as self._watch:
-            planner.read_broker_clock_ms = partial(_read_append_time_ms, lease, mirror)
+            planner.read_broker_clock_ms = lambda: read_hold_clock_ms(self.link.destination, lease.read(), mirror)
             planner.may_be_written = partial(self._may_be_written, lease)
             self.counters.set_watch(self._watch)
             if not self.options.until_caught_up:
@@ -457,9 +457,3 @@ class Replication:
             error.retryable or isinstance(error, RemoteFault | BadRequest)
         ):
             raise error  # another epoch would fail, too (Spark's process is gone)
-
-
-def _read_append_time_ms(lease: HeldLease, mirror: MirrorName) -> int | None:
-    """When the lease's newest heartbeat reached the brokers, by their clock."""
-    state = lease.read()
-    return state.find_append_time_ms(state.leases.get(mirror))

@@ -30,6 +30,7 @@ from mirror_core.model.task_messages import TrimmedRange
 from mirror_core.model.timing import read_steady_s
 from mirror_core.runbook.step_context import StepContext
 from mirror_core.runbook.step_records import LeftBehindPartition
+from mirror_core.state.lease import read_hold_clock_ms
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import PartitionRecord, State
 from mirror_core.state.writer import StateWriter
@@ -109,7 +110,8 @@ def verify_drained(link: MirrorLink, ends: Mapping[Partition, Offset], state: St
             )
         behind = {p: LogStarts(starts[p], source_starts[p]) for p in ends if starts[p] < source_starts[p]}
         hold_ms = link.config.deletion_hold_ms(name)
-        due = decide_holds(held, behind, now_ms=state.find_append_time_ms(state.leases.get(name)), hold_ms=hold_ms).due
+        clock_ms = read_hold_clock_ms(link.destination, state, name) if hold_ms and behind else None
+        due = decide_holds(held, behind, now_ms=clock_ms, hold_ms=hold_ms).due
         if due:
             delete_records(destination, due)
     left = {p: both.source - due.get(p, both.destination) for p, both in sorted(behind.items())}

@@ -150,6 +150,19 @@ def find_live_lease(state: State, mirror: MirrorName, clock_ahead_ms: int | None
     return lease if is_lease_fresh(lease, now) and lease is not None and not is_dead_local_owner(lease.owner) else None
 
 
+def read_hold_clock_ms(cluster: ClusterConfig, state: State, mirror: MirrorName) -> int | None:
+    """By which what the source has deleted is held: by the earlier of two brokers' clocks, so that a wrong one ends no
+    hold. They are that of the state topic's leader, at the lease's newest heartbeat, and the controller's, where known.
+
+    None: the state topic does not store the brokers' time.
+    """
+    appended_ms = state.find_append_time_ms(state.leases.get(mirror))
+    if appended_ms is None:
+        return None
+    ahead_ms = measure_clock_ahead_ms(cluster, timeout_s=CLOCK_TIMEOUT_S)
+    return appended_ms if ahead_ms is None else min(appended_ms, now_ms() - ahead_ms)
+
+
 def make_next_lease(state: State, mirror: MirrorName, owner: str, clock_ahead_ms: int | None) -> Lease:
     previous, now = state.leases.get(mirror), now_ms()
     return Lease(

@@ -36,7 +36,7 @@ WITH_A_MEASURED_DIFFERENCE: Final = {
     "mirror_core/runbook/snapshot_reader.py": 1,
     "mirror_core/runbook/unplanned_steps.py": 1,
     "mirror_core/state/approvals.py": 1,
-    "mirror_core/state/lease.py": 5,
+    "mirror_core/state/lease.py": 6,
     "mirror_core/state/mirror_link.py": 1,
     "mirror_core/state/run_heartbeat.py": 5,
     "mirror_core/state/watcher_heartbeat.py": 2,

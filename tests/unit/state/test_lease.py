@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import pytest
 
@@ -107,6 +107,7 @@ def test_a_login_that_is_refused_while_the_state_topic_is_not_written_ends_nobod
 
 
 HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
 
 
 @pytest.mark.parametrize("owner_ahead_ms", [0, 2 * HOUR_MS, -2 * HOUR_MS, -8_000])
@@ -177,3 +178,26 @@ def test_a_lease_is_judged_as_before_where_nobody_tells_the_time(monkeypatch: py
     assert find_live_lease(State(leases={MIRROR: held}), MIRROR, clock_ahead_ms=2 * HOUR_MS) is held, (
         "the brokers' clock is the owner's"
     )
+
+
+@pytest.mark.parametrize(
+    ("leader_ahead_ms", "controller_ahead_ms", "ahead_ms"),
+    [
+        (0, 0, 0),
+        (72 * HOUR_MS, 0, 0),
+        (0, 72 * HOUR_MS, 0),
+        (0, -HOUR_MS, -HOUR_MS),
+        (72 * HOUR_MS, None, 72 * HOUR_MS),
+    ],
+)
+def test_deletions_are_held_by_the_earlier_clock_of_two_brokers(
+    monkeypatch: pytest.MonkeyPatch, leader_ahead_ms: int, controller_ahead_ms: int | None, ahead_ms: int
+) -> None:
+    """A lead of the state topic that goes to a broker whose clock is days ahead ends no hold."""
+    here_ms, held = 200 * HOUR_MS, Lease(mirror=MIRROR, owner="o", generation=1, heartbeat_ms=1, writers_until_ms=2)
+    monkeypatch.setattr(lease_module, "now_ms", lambda: here_ms)
+    measured = None if controller_ahead_ms is None else -controller_ahead_ms
+    monkeypatch.setattr(lease_module, "measure_clock_ahead_ms", lambda cluster, timeout_s: measured)
+    state = State(leases={MIRROR: held}, append_times={format_key(held): here_ms + leader_ahead_ms})
+    assert lease_module.read_hold_clock_ms(cast("Any", None), state, MIRROR) == here_ms + ahead_ms
+    assert lease_module.read_hold_clock_ms(cast("Any", None), State(leases={MIRROR: held}), MIRROR) is None
