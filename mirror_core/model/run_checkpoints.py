@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 from mirror_core.model.audit_log import to_canonical_json
+from mirror_core.model.config_sections import SetOrder
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Approval
 
@@ -88,6 +89,9 @@ class ShownPlan:
     silent_sources: tuple[MirrorName, ...] = ()
     asks_again: bool = True
     """Before applications are stopped. The text says so where not."""
+    set_mirrors: tuple[MirrorName, ...] = ()
+    """Members of the set that was planned; empty: it is one mirror's plan."""
+    set_order: SetOrder = SetOrder.SIDE_BY_SIDE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

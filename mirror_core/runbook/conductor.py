@@ -42,6 +42,7 @@ from mirror_core.model.run import (
     Plan,
     Run,
     RunKind,
+    RunMode,
     RunState,
     StepEvidence,
     StepRecord,
@@ -159,9 +160,7 @@ class Conductor(ABC, Generic[PlanChoice]):
         """
         state = read_complete_state(self.link.destination)
         run, steps = self._find_own_run(state, run_id), list_run_steps(self._find_own_run(state, run_id))
-        done_records = [
-            r for r in (state.steps.get((run_id, name)) for name in step_names) if r and r.state is StepState.DONE
-        ]
+        done_records = [state.steps[run_id, name] for name in step_names if is_step_done(state, run_id, name)]
         # The last step also closes the run, which a crash may have prevented.
         if len(done_records) == len(step_names) and (run.ended_ms is not None or step_names[-1] != steps[-1]):
             self._refuse_superseded(state, run)
@@ -212,9 +211,11 @@ class Conductor(ABC, Generic[PlanChoice]):
         """Refused if `abort` would be, before anybody is asked."""
         return self._check_abort(read_complete_state(self.link.destination), run_id, only_mine=False)
 
-    def find_run_to_resume(self, plan_hash: str) -> Run | None:
+    def find_run_to_resume(self, plan_hash: str, mode: RunMode = RunMode.PLANNED) -> Run | None:
+        """A planned run is not resumed by an unplanned runbook of the same DAG run: that one begins its own."""
         state = read_complete_state(self.link.destination)
-        own_runs = list_runs_begun_by(state.runs.values(), self.link.mirror.name, self.KIND, self.started_by)
+        begun_runs = list_runs_begun_by(state.runs.values(), self.link.mirror.name, self.KIND, self.started_by)
+        own_runs = [run for run in begun_runs if run.plan.mode is mode]
         in_effect_ids = [run.id for run in own_runs if run.state is RunState.DONE and self.is_in_effect(state, run)]
         return find_run_to_resume(own_runs, plan_hash, in_effect_ids)
 
@@ -254,6 +255,16 @@ class Conductor(ABC, Generic[PlanChoice]):
         starter = self.read_status(run_id)[0].started_by
         if starter != self.started_by:
             raise Refused(f"run {run_id}", [f"{starter} has begun it, and this is {self.started_by}"])
+
+    def refuse_unfinished(self, run_id: str) -> None:
+        """Refused unless the run is done, and what its mirror is in."""
+        state = read_complete_state(self.link.destination)
+        run = self._find_own_run(state, run_id)
+        if run.state is not RunState.DONE:
+            steps = [name for name in list_run_steps(run) if not is_step_done(state, run_id, name)]
+            open_text = f": not done: {', '.join(steps)}" if steps else ""
+            raise Refused(f"run {run_id}", [f"it is {run.state}{open_text}. To mark a task as success does nothing"])
+        self._refuse_superseded(state, run)
 
     def can_reach_source(self) -> bool:
         return is_source_answering(self.link)
@@ -442,6 +453,11 @@ class Conductor(ABC, Generic[PlanChoice]):
             no_return_step = find_no_return_step(self.KIND, run.plan.mode)
             raise Refused(f"run {run_id}: abort", [f"step {no_return_step} has begun: {self._format_no_way_back()}"])
         return run
+
+
+def is_step_done(state: State, run_id: str, name: str) -> bool:
+    record = state.steps.get((run_id, name))
+    return record is not None and record.state is StepState.DONE
 
 
 def list_run_steps(run: Run) -> tuple[str, ...]:

@@ -279,6 +279,12 @@ class Failover(Conductor[RunMode]):
                 data.put(replace(date_lease(lease, end_s), released=True))
 
 
+def list_refused_losses(state: State, run: Run) -> list[str]:
+    """Steps that have stopped the run for records that only a person can leave behind. One that was confirmed stays."""
+    kinds = {"settle": UnderReplicatedLogs, "promote": SourceReturned}
+    return [step for step, kind in kinds.items() if (run.id, step, kind.__name__) in state.checkpoints]
+
+
 def has_disturbed_applications(state: State, run: Run, source: ClusterName) -> bool:
     if run.plan.mode is RunMode.UNPLANNED:
         return is_past_no_return(state, run)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+from mirror_core.decide.approval_rules import explain_expired_run
 from mirror_core.decide.forecast_accuracy import find_not_copied
-from mirror_core.decide.process_liveness import WatcherState
+from mirror_core.decide.process_liveness import ConductorState, WatcherState
 from mirror_core.decide.run_result import RunResult, decide_run_result
 from mirror_core.decide.run_status import (
     RunSituation,
@@ -29,8 +30,9 @@ from mirror_core.model.names import ClusterName, format_reverse_name
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.runbook.failback_steps import find_reverse_failover
+from mirror_core.runbook.failover_conductor import has_disturbed_applications
 from mirror_core.state.lease import observe_live_lease
-from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
+from mirror_core.state.mirror_link import MirrorLink, make_mirror_link, read_broker_time_ms
 from mirror_core.state.point_of_no_return import awaits_confirmation, is_past_no_return
 from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_records import State
@@ -181,6 +183,16 @@ def read_mirror_status(link: MirrorLink, run_id: str | None) -> tuple[str, ...]:
     if run_id is None:
         return format_not_begun(state.mirrors.get(link.mirror.name, link.mirror), run, lines)
     return lines or format_unknown_status(link.mirror)
+
+
+def explain_abandoned(link: MirrorLink, state: State, run: Run) -> str:
+    """Why nobody will go on with a failover that applications have not noticed; empty: somebody may."""
+    if run.plan.kind is not RunKind.FAILOVER or has_disturbed_applications(state, run, link.source.name):
+        return ""
+    conductor = observe_conductor(link.destination, state, run)
+    if conductor.state not in (ConductorState.RELEASED, ConductorState.SILENT):
+        return ""
+    return explain_expired_run(run, (), state.steps_of(run), read_broker_time_ms(link.destination))
 
 
 def is_awaiting_confirmation(state: State, run: Run) -> bool:

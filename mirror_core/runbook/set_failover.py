@@ -308,11 +308,11 @@ class SetFailover:
 
     def refuse_superseded(self, attempt: str, started_by: str) -> None:
         member_runs = self._read_member_runs(attempt)
-        foreign_lines = [f"{name}: {s.run.started_by} has begun run {s.run.id}" for name, s in member_runs.items()]
-        reasons = [
-            reason
-            for reason, s in zip(foreign_lines, member_runs.values(), strict=True)
-            if s.run.started_by != started_by
+        reasons = [f"{name}: no run of it" for name in self.mirror_set.mirrors if name not in member_runs]
+        reasons += [
+            f"{name}: {member.run.started_by} has begun run {member.run.id}"
+            for name, member in member_runs.items()
+            if member.run.started_by != started_by
         ]
         if reasons := reasons or self._find_superseded_runs(member_runs):
             raise Refused(f"failover {attempt} of set {self.mirror_set.name}", reasons)

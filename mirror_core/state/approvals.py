@@ -6,6 +6,7 @@ Checkpoints written without the owner's transactional id: they fence nobody.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -34,6 +35,15 @@ def find_approvals(state: State, mirror: MirrorName, question: str) -> tuple[Rec
     return tuple(
         approval for _, approval in iter_checkpoints(state, mirror, RecordedApproval) if approval.question == question
     )
+
+
+def iter_set_plans(states: Iterable[State], question: str, plan_hash: str) -> Iterator[ShownPlan]:
+    """Unchecked: where a cluster is a source only, applications may write its state topic.
+
+    A DAG run may have the id of an earlier one, which planned something else.
+    """
+    plans = (find_shown_plan(state, mirror, question) for state in states for mirror in state.mirrors)
+    return (plan for plan in plans if plan is not None and plan.set_mirrors and plan.plan_hash == plan_hash)
 
 
 def record_plan(cluster: ClusterConfig, state: State, mirror: MirrorName, plan: ShownPlan) -> None:
@@ -66,12 +76,20 @@ def use_up_approvals(cluster: ClusterConfig, state: State, mirror: MirrorName, q
 
     A run needs no such deletion: it records the approvals that began it.
     """
-    used = [
-        record
-        for record, approval in iter_checkpoints(state, mirror, RecordedApproval)
-        if approval.question == question
-    ]
-    write_acknowledged(cluster, map(Tombstone, used), _NOUN)
+    _delete_approvals(cluster, state, mirror, lambda approval: approval.question == question)
+
+
+def withdraw_approval(cluster: ClusterConfig, state: State, mirror: MirrorName, question: str, task: str) -> None:
+    """Deletes the task's answer: it asks again, and the next answer may be a no."""
+    _delete_approvals(cluster, state, mirror, lambda approval: (approval.question, approval.task) == (question, task))
+
+
+def _delete_approvals(
+    cluster: ClusterConfig, state: State, mirror: MirrorName, is_deleted: Callable[[RecordedApproval], bool]
+) -> None:
+    deleted = [record for record, approval in iter_checkpoints(state, mirror, RecordedApproval) if is_deleted(approval)]
+    if deleted:
+        write_acknowledged(cluster, map(Tombstone, deleted), _NOUN)
 
 
 def _format_step(question: str) -> str:

@@ -25,14 +25,16 @@ from mirror_core.decide.approval_rules import (
     make_approval,
     select_valid_approvals,
 )
+from mirror_core.model.config_sections import MirrorSet, SetOrder
 from mirror_core.model.errors import Refused
 from mirror_core.model.run import Approval, Run, RunMode, shorten_hash
 from mirror_core.model.run_checkpoints import RecordedApproval, ShownPlan
 from mirror_core.model.text import escape_invisible
 from mirror_core.model.timing import now_ms
+from mirrorbook_airflow import mirror_lookup
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.markdown import format_comparisons
-from mirrorbook_airflow.mirror_lookup import find_mirror, find_set
+from mirrorbook_airflow.mirror_lookup import find_mirror
 from mirrorbook_airflow.notifications import make_notifiers
 from mirrorbook_airflow.operators import TASK_DEFAULTS
 from mirrorbook_airflow.page import get_page_root
@@ -62,10 +64,10 @@ class ApprovePlan(ApprovalOperator):
     template_fields = (*ApprovalOperator.template_fields, "mirror", "set_name")
 
     def __init__(self, *, question: str, plan: BaseOperator, approvers: Sequence[str] = (), **kwargs: Any) -> None:
-        xcom = f"ti.xcom_pull(task_ids='{plan.task_id}')"
+        xcom = f"(ti.xcom_pull(task_ids='{plan.task_id}') or {{}})"
         super().__init__(
-            subject=f"{question} Plan {{{{ {xcom}['hash'][:12] }}}}",
-            body=f"{{{{ {xcom}['body'] }}}}",
+            subject=f"{question} Plan {{{{ {xcom}.get('hash', '')[:12] }}}}",
+            body=f"{{{{ {xcom}.get('body', '') }}}}",
             defaults=[self.REJECT],
             fail_on_reject=True,
             response_timeout=APPROVAL_TIMEOUT,
@@ -79,17 +81,18 @@ class ApprovePlan(ApprovalOperator):
         self.set_name: str = getattr(plan, "set_name", "")
 
     def execute(self, context: Context) -> Any:
-        if not context["ti"].xcom_pull(task_ids=self.plan_task)["hash"]:
+        if not pull_result(context, self.plan_task, "hash"):
             self.log.info("not asked: nothing is done that needs an approval")
             return None
         with airflow_errors():
+            self._withdraw_approval(context)
             approves = self.check_displayed_plan(context)
         return self._request_approval(context, approves)
 
     def check_displayed_plan(self, context: Context) -> str:
         """The hash that an answer approves. Raises Refused unless the text is the one that the plan's task recorded."""
-        plan = read_shown_plan(context, self.plan_task, self.read_states())
-        pulled_hash = context["ti"].xcom_pull(task_ids=self.plan_task)["hash"]
+        plan = read_shown_plan(context, self.plan_task, self.read_states(context))
+        pulled_hash = pull_result(context, self.plan_task, "hash")
         body_sha256 = hashlib.sha256((self.body or "").encode()).hexdigest()
         if (pulled_hash, body_sha256) != (plan.plan_hash, plan.body_sha256):
             reason = f"what is shown is not what task {self.plan_task} has made: trigger the DAG again"
@@ -125,7 +128,7 @@ class ApprovePlan(ApprovalOperator):
         approval = self._read_approval(context, event)
         self.log.info("approved by %s (%s): %s", approval.name, approval.id, shorten_hash(approves))
         with airflow_errors():
-            self._record_approval(make_question_id(context, self.plan_task), approval, approves)
+            self._record_approval(context, approval, approves)
         return answer
 
     def _read_approval(self, context: Context, event: dict[str, Any]) -> Approval:
@@ -146,15 +149,26 @@ class ApprovePlan(ApprovalOperator):
             )
         return approval
 
-    def _record_approval(self, question: str, approval: Approval, approves: str) -> None:
+    def _record_approval(self, context: Context, approval: Approval, approves: str) -> None:
         from mirror_core.state.approvals import record_approval
 
+        question = make_question_id(context, self.plan_task)
         recorded = RecordedApproval(question=question, task=self.task_id, approves=approves, approval=approval)
-        for link, _ in self.read_states():
+        for link, _ in self.read_states(context):
             record_approval(link.destination, link.mirror.name, recorded)
 
-    def read_states(self) -> list[tuple[MirrorLink, State]]:
-        mirrors: Sequence[str] = find_set(self.set_name).mirrors if self.set_name else (self.mirror,)
+    def _withdraw_approval(self, context: Context) -> None:
+        """A task that asks again has no answer yet: not even marked as done it stands for the last one."""
+        from mirror_core.state.approvals import withdraw_approval
+
+        question = make_question_id(context, self.plan_task)
+        for link, state in self.read_states(context):
+            withdraw_approval(link.destination, state, link.mirror.name, question, self.task_id)
+
+    def read_states(self, context: Context) -> list[tuple[MirrorLink, State]]:
+        mirrors: Sequence[str] = (self.mirror,)
+        if self.set_name:
+            mirrors = find_planned_set(context, self.plan_task, self.set_name).mirrors
         return [find_mirror(mirror) for mirror in mirrors]
 
     def format_left_unchanged(self) -> str:
@@ -173,7 +187,7 @@ class ApproveSecond(ApprovePlan):
 
     def _request_approval(self, context: Context, approves: str) -> Any:
         with airflow_errors():
-            first = self._find_first_approvals(make_question_id(context, self.plan_task))
+            first = self._find_first_approvals(context)
         if self.assigned_users:  # Airflow itself turns everybody else down
             first_approvers = {name for approval in first for name in (approval.id, approval.name)}
             self.assigned_users = [user for user in self.assigned_users if user["id"] not in first_approvers]
@@ -183,16 +197,16 @@ class ApproveSecond(ApprovePlan):
                 )
         return super()._request_approval(context, approves)
 
-    def _record_approval(self, question: str, approval: Approval, approves: str) -> None:
-        if reasons := explain_missing_approvals((*self._find_first_approvals(question), approval), 2):
+    def _record_approval(self, context: Context, approval: Approval, approves: str) -> None:
+        if reasons := explain_missing_approvals((*self._find_first_approvals(context), approval), 2):
             raise AirflowFailException(f"{'; '.join(reasons)}: {self.format_left_unchanged()}")
-        super()._record_approval(question, approval, approves)
+        super()._record_approval(context, approval, approves)
 
-    def _find_first_approvals(self, question: str) -> list[Approval]:
+    def _find_first_approvals(self, context: Context) -> list[Approval]:
         from mirror_core.state.approvals import find_approvals
 
-        link, state = self.read_states()[0]
-        recorded = find_approvals(state, link.mirror.name, question)
+        link, state = self.read_states(context)[0]
+        recorded = find_approvals(state, link.mirror.name, make_question_id(context, self.plan_task))
         return [approval.approval for approval in recorded if approval.task == self.first_task]
 
 
@@ -206,8 +220,9 @@ class GoAhead(ApprovePlan):
 
     def execute(self, context: Context) -> Any:
         with airflow_errors():
-            are_stopped = are_applications_stopped(self._read_run_id(context), self.read_states())
-            asks_again = are_stopped or read_shown_plan(context, self.plan_task, self.read_states()).asks_again
+            states = self.read_states(context)
+            are_stopped = are_applications_stopped(self._read_run_id(context), states)
+            asks_again = are_stopped or read_shown_plan(context, self.plan_task, states).asks_again
         if not asks_again:
             self.log.info("not asked: parameter `pause` was off when the plan was made")
             return None
@@ -219,14 +234,16 @@ class GoAhead(ApprovePlan):
     def check_displayed_plan(self, context: Context) -> str:
         """The run's id: a cleared task begins another run, which this answer does not approve."""
         run_id = self._read_run_id(context)
-        compared_runs = [(run, state.steps_of(run)) for run, _, state in list_member_runs(run_id, self.read_states())]
+        compared_runs = [
+            (run, state.steps_of(run)) for run, _, state in list_member_runs(run_id, self.read_states(context))
+        ]
         if not compared_runs:
             raise Refused(f"run {run_id}", ["it is none of this question's mirrors"])
         self.body = format_comparisons(compared_runs, get_page_root())
         return run_id
 
     def _read_run_id(self, context: Context) -> str:
-        return str(context["ti"].xcom_pull(task_ids=self.proof_task)["run"])
+        return pull_result(context, self.proof_task, "run")
 
 
 def list_member_runs(run_id: str, states: Iterable[tuple[MirrorLink, State]]) -> list[tuple[Run, MirrorLink, State]]:
@@ -286,6 +303,21 @@ class CheckApprovers(BaseOperator):
             raise AirflowFailException("; ".join(wrong))
 
 
+def pull_result(context: Context, task: str, key: str) -> str:
+    """What a task before this one has left. To be shown or looked up, not believed."""
+    result = context["ti"].xcom_pull(task_ids=task)
+    if not isinstance(result, Mapping) or key not in result:
+        raise AirflowFailException(f"task {task} has not been done: clear it; to mark it as success does nothing")
+    return str(result[key])
+
+
+def find_planned_set(context: Context, plan_task: str, name: str) -> MirrorSet:
+    """As task `plan_task` of this DAG run planned it; where it has not, as it is now."""
+    plan = context["ti"].xcom_pull(task_ids=plan_task)
+    plan_hash = str(plan.get("hash", "")) if isinstance(plan, Mapping) else ""
+    return mirror_lookup.find_planned_set(name, make_question_id(context, plan_task), plan_hash)
+
+
 def make_question_id(context: Context, plan_task: str) -> str:
     run = context["dag_run"]
     return f"{run.dag_id}/{run.run_id}/{plan_task}"
@@ -309,6 +341,7 @@ def record_shown_plan(
     silent: Sequence[MirrorName] = (),
     *,
     asks_again: bool = True,
+    of_set: MirrorSet | None = None,
 ) -> None:
     from mirror_core.state.approvals import record_plan
 
@@ -319,6 +352,8 @@ def record_shown_plan(
         at_ms=now_ms(),
         silent_sources=tuple(silent),
         asks_again=asks_again,
+        set_mirrors=of_set.mirrors if of_set else (),
+        set_order=of_set.order if of_set else SetOrder.SIDE_BY_SIDE,
     )
     for link, state in states:
         record_plan(link.destination, state, link.mirror.name, shown_plan)

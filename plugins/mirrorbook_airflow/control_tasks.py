@@ -131,6 +131,8 @@ def _plan_change(
         run = _require_active_run(state, mirror.name, action)
         run_id = run.id
         hashed_values += [run.id, str(bool(params["take_over"]))]
+        if action == "leave_behind":
+            hashed_values += _list_losses(state, run)
         steps = state.steps_of(run)
         lines.append(f"Run {run.id}, conducted by {run.conducted_by}: {steps[-1].step if steps else 'no step'} last")
         lines += [f"It has said: {step.error}" for step in steps[-1:] if step.error]
@@ -151,6 +153,12 @@ _ACTIONS_TO_APPROVE: Final = MappingProxyType(
     }
 )
 """Actions that need approval, and what they do."""
+
+
+def _list_losses(state: State, run: Run) -> list[str]:
+    from mirror_core.runbook.failover_conductor import list_refused_losses
+
+    return list_refused_losses(state, run)
 
 
 def _is_stopped(mirror: Mirror, state: State) -> bool:

@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import BaseOperator, Param, TriggerRule
+from airflow.sdk import Param, TriggerRule
 
-from mirror_core.model.run import RunMode
+from mirror_core.model.run import RunKind, RunMode
 from mirrorbook_airflow.approvals import CheckApprovers
 from mirrorbook_airflow.control_tasks import (
     ACTIONS as CONTROL_ACTIONS,
@@ -54,7 +54,14 @@ from mirrorbook_airflow.params import (
     strategies_param,
 )
 from mirrorbook_airflow.replicate_tasks import WATCH_RETRIES, WatchAgain, WatchDataPlane
-from mirrorbook_airflow.runbook import chain_tasks, make_approval_tasks, make_failback_tasks, make_failover_tasks
+from mirrorbook_airflow.runbook import (
+    CheckEnded,
+    RunTasks,
+    chain_tasks,
+    make_approval_tasks,
+    make_failback_tasks,
+    make_failover_tasks,
+)
 from mirrorbook_airflow.set_tasks import make_set_tasks
 
 DAG_PREFIX: Final = "mirror_"
@@ -101,37 +108,37 @@ def read_texts() -> Mapping[str, Mapping[str, str]]:
     return tomllib.loads(files("mirrorbook_airflow").joinpath("dag_texts.toml").read_text(encoding="utf-8"))
 
 
-def _end_with_done(*last: BaseOperator) -> None:
-    """Teardowns don't count for the state of a run; this leaf is what makes a rejected or failed one red."""
-    [*last] >> EmptyOperator(task_id="done")
+def _end_with_done(mirror: str, kind: RunKind, tasks: RunTasks, mode: RunMode = RunMode.PLANNED) -> None:
+    tasks.last >> CheckEnded(task_id="done", mirror=mirror, kind=kind, mode=mode, begin=tasks.begin)
 
 
 def _build_failover(mirror: str) -> None:
-    _end_with_done(make_failover_tasks(mirror, f"Fail over mirror {mirror}?").last)
+    _end_with_done(mirror, RunKind.FAILOVER, make_failover_tasks(mirror, f"Fail over mirror {mirror}?"))
 
 
 def _build_unplanned(mirror: str) -> None:
     question = f"Fail over mirror {mirror} without its source? Records that were not copied will be lost."
-    _end_with_done(make_failover_tasks(mirror, question, mode=RunMode.UNPLANNED).last)
+    tasks = make_failover_tasks(mirror, question, mode=RunMode.UNPLANNED)
+    _end_with_done(mirror, RunKind.FAILOVER, tasks, RunMode.UNPLANNED)
 
 
 def _build_failback(mirror: str) -> None:
-    phases = make_failback_tasks(
+    tasks = make_failback_tasks(
         mirror,
         question=f"Fail back mirror {mirror}?",
         home_question=f"Bring applications of mirror {mirror} home?",
         strategies="{{ params.strategies or '' }}",
     )
-    _end_with_done(phases.last)
+    _end_with_done(mirror, RunKind.FAILBACK, tasks)
 
 
 def _build_set_failover(name: str) -> None:
-    _end_with_done(*make_set_tasks(name, f"Fail over set {name}?"))
+    make_set_tasks(name, f"Fail over set {name}?")
 
 
 def _build_set_unplanned(name: str) -> None:
     question = f"Fail over set {name} without its sources? Records that were not copied will be lost."
-    _end_with_done(*make_set_tasks(name, question, mode=RunMode.UNPLANNED))
+    make_set_tasks(name, question, mode=RunMode.UNPLANNED)
 
 
 def _build_create(mirror: str) -> None:

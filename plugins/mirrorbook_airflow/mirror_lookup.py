@@ -155,6 +155,24 @@ def find_set(name: str) -> MirrorSet:
     return find_set(load_clusters(provide_config("all-clusters", require_clusters())), name)
 
 
+def find_planned_set(name: str, question: str, plan_hash: str) -> MirrorSet:
+    """As it was planned for this question: which mirrors are from a cluster, or in `mirrors.yaml`, may have changed."""
+    from mirror_core.model.config_sections import MirrorSet
+    from mirror_core.state.approvals import find_shown_plan, iter_set_plans
+    from mirror_core.state.mirror_link import load_clusters, read_states
+
+    config = load_clusters(provide_config("all-clusters", require_clusters()))
+    states = (state for _, state in read_states(config) if not isinstance(state, MirrorError))
+    for plan in iter_set_plans(states, question, plan_hash):
+        try:
+            members = [(mirror, find_mirror(mirror)[1]) for mirror in plan.set_mirrors]
+        except BadRequest:  # no such mirror: forged, or deleted since
+            continue
+        if all(find_shown_plan(state, mirror, question) == plan for mirror, state in members):
+            return MirrorSet(name, plan.set_mirrors, plan.set_order)
+    return find_set(name)
+
+
 def find_mirror(mirror: str) -> tuple[MirrorLink, State]:
     """The mirror and the state of its destination. Where it is not found, also which connections could not be used."""
     from mirror_core.state.mirror_link import find_mirror_link, load_clusters

@@ -257,7 +257,7 @@ class CheckParity(MirrorOperator):
 
 class CheckMirror(MirrorOperator):
     """Judge readiness and what a sync would find, by our rules and by what else is expected; red unless all is so, also
-    where something is not known. Skipped while a run holds the mirror.
+    where something is not known. Skipped while a run holds the mirror, and red where nobody goes on with it.
 
     The path of the Data Docs is its result; where Airflow shows them, is in the log and in the error.
     """
@@ -269,6 +269,7 @@ class CheckMirror(MirrorOperator):
         from mirror_core.evidence.expectations import load_expectations
         from mirror_core.model.files import check_writable
         from mirror_core.runbook.expectation_check import CHECK_ADVICE, CHECK_NAME, check_mirror
+        from mirror_core.runbook.run_outcome import explain_abandoned
         from mirror_core.state.mirror_link import find_mirror_link, load_clusters
 
         with airflow_errors():
@@ -276,6 +277,8 @@ class CheckMirror(MirrorOperator):
             expectations = load_expectations(config, READINESS, SYNC).for_mirror(MirrorName(self.mirror))
             link, state = find_mirror_link(config, self.mirror)
             if (run := state.active_run(link.mirror.name)) is not None:
+                if reason := explain_abandoned(link, state, run):
+                    raise Refused(f"run {run.id} holds mirror {self.mirror}", [reason])
                 raise AirflowSkipException(f"run {run.id} holds mirror {self.mirror}: the next check is after it")
             folder = _name_report_folder(ReportKind.CHECK, context)
             output = get_home_folder("evidence") / self.mirror / folder

@@ -13,8 +13,9 @@ from airflow.sdk import BaseOperator
 
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.text import escape_invisible_lines
+from mirrorbook_airflow.approvals import find_planned_set
 from mirrorbook_airflow.errors import airflow_errors
-from mirrorbook_airflow.mirror_lookup import find_mirror, find_set
+from mirrorbook_airflow.mirror_lookup import find_mirror
 from mirrorbook_airflow.operators import TASK_DEFAULTS, MirrorOperator
 
 if TYPE_CHECKING:
@@ -45,12 +46,12 @@ class LogSetStatus(BaseOperator):
     def __init__(self, *, set_name: str, begin: BaseOperator, **kwargs: Any) -> None:
         super().__init__(**{**TASK_DEFAULTS, **kwargs})
         self.set_name = set_name
-        self.begin_task = begin.task_id
+        self.begin_task, self.plan_task = begin.task_id, getattr(begin, "plan_task", "")
 
     def execute(self, context: Context) -> str:
         attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
         with airflow_errors():
-            mirrors = find_set(self.set_name).mirrors
+            mirrors = find_planned_set(context, self.plan_task, self.set_name).mirrors
 
         def find_own_run(state: State, mirror: str) -> str | None:
             runs = (run for run in state.runs.values() if run.plan.mirror == mirror)

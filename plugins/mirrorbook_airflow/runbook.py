@@ -50,7 +50,7 @@ from mirrorbook_airflow.catch_up_wait import AwaitCatchUp
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.markdown import PROVE_STEP, format_comparisons, format_plan
 from mirrorbook_airflow.mirror_lookup import find_mirror
-from mirrorbook_airflow.operators import CHANGE_TIMEOUT, COPY_TIMEOUT, CUT_OVER_TIMEOUT, MirrorOperator
+from mirrorbook_airflow.operators import CHANGE_TIMEOUT, COPY_TIMEOUT, CUT_OVER_TIMEOUT, READ_TIMEOUT, MirrorOperator
 from mirrorbook_airflow.page import get_page_root
 from mirrorbook_airflow.params import must_ask_two_people
 from mirrorbook_airflow.replicate_tasks import ReplicateMirror
@@ -171,7 +171,7 @@ class BeginRun(RunOperator):
         with airflow_errors():
             engine = self.make_conductor(context)
             plan = read_shown_plan(context, self.plan_task, [find_mirror(self.mirror)])
-            own = engine.find_run_to_resume(plan.plan_hash)
+            own = engine.find_run_to_resume(plan.plan_hash, self.mode)
             if own is not None:
                 return own.id
             policy = make_approval_policy(context, self.plan_task, self.approval_tasks, self.approvers)
@@ -262,6 +262,26 @@ _ANNOUNCED_STEPS: Final = {
 """Steps with asset events: their aliases, and the emitter."""
 
 
+class CheckEnded(RunOperator):
+    """The leaf: green where the run has ended well and stands, whatever its tasks were marked as.
+
+    Teardowns don't count for the state of a DAG run; behind a rejected or failed task this one is what makes it red.
+    """
+
+    timeout = READ_TIMEOUT
+
+    def __init__(self, *, begin: BaseOperator, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.begin_task = begin.task_id
+
+    def execute(self, context: Context) -> None:
+        run = context["ti"].xcom_pull(task_ids=self.begin_task)
+        with airflow_errors():
+            engine = self.make_conductor(context)
+            engine.refuse_foreign_run(run)
+            engine.refuse_unfinished(run)
+
+
 class AbortRun(RunOperator):
     """After a failure before the point of no return: un-fence, and let the mirror go on. Otherwise change nothing.
 
@@ -315,6 +335,7 @@ class AbortRun(RunOperator):
 @dataclass(frozen=True, slots=True)
 class RunTasks:
     first: BaseOperator
+    begin: BaseOperator
     last: BaseOperator
     teardown: BaseOperator
 
@@ -344,7 +365,7 @@ def make_failover_tasks(mirror: str, question: str, mode: str = RunMode.PLANNED)
     last = chain_tasks(begin, *before, *go_aheads, *steps[len(before) :])
     last >> abort
     abort.as_teardown(setups=setups, on_failure_fail_dagrun=True)
-    return RunTasks(plan, last, abort)
+    return RunTasks(plan, begin, last, abort)
 
 
 def make_failback_tasks(mirror: str, question: str, home_question: str, strategies: str = "") -> RunTasks:
@@ -367,7 +388,7 @@ def make_failback_tasks(mirror: str, question: str, home_question: str, strategi
         last = chain_tasks(last, _make_step_task(step.name, **common))
     last = chain_tasks(last, ReplicateMirror(task_id="replicate", mirror=mirror))
     chain_tasks(last, log_status)
-    return RunTasks(plan, last, log_status)
+    return RunTasks(plan, begin, last, log_status)
 
 
 def _make_step_task(name: str, **common: Any) -> RunSteps:

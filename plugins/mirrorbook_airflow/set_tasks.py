@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.sdk import BaseOperator, TriggerRule
 from airflow.sdk.exceptions import AirflowSkipException
 
 from mirror_core.decide.certificate_coverage import check_as_copied
-from mirror_core.decide.steps import list_undisturbed_steps
+from mirror_core.decide.steps import list_step_names, list_undisturbed_steps
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.run import RunKind, RunMode
 from mirror_core.model.text import escape_invisible_lines
 from mirrorbook_airflow.approvals import (
     GoAhead,
     GoAheadTask,
+    find_planned_set,
     format_approvers,
     format_single_question,
     has_second_question,
@@ -30,7 +32,7 @@ from mirrorbook_airflow.asset_events import ACTIVE_ALIAS, FENCED_ALIAS, emit_swi
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.markdown import format_comparisons, format_set_plans
 from mirrorbook_airflow.mirror_lookup import find_mirror, find_set
-from mirrorbook_airflow.operators import CHANGE_TIMEOUT, COPY_TIMEOUT, CUT_OVER_TIMEOUT, TASK_DEFAULTS
+from mirrorbook_airflow.operators import CHANGE_TIMEOUT, COPY_TIMEOUT, CUT_OVER_TIMEOUT, READ_TIMEOUT, TASK_DEFAULTS
 from mirrorbook_airflow.page import get_page_root
 from mirrorbook_airflow.run_status import LAST_WORDS_TASK, LogSetStatus
 from mirrorbook_airflow.runbook import (
@@ -46,6 +48,7 @@ from mirrorbook_airflow.worker_services import make_services
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from mirror_core.model.config_sections import MirrorSet
     from mirror_core.runbook.set_failover import SetFailover
     from mirror_core.state.mirror_link import MirrorLink
     from mirror_core.state.state_records import State
@@ -61,12 +64,19 @@ class SetOperator(BaseOperator):
         super().__init__(**{**TASK_DEFAULTS, "execution_timeout": self.timeout, **kwargs})
         self.set_name = set_name
         self.mode = mode
+        self.plan_task = ""
+
+    def find_members(self, context: Context) -> MirrorSet:
+        """Those that were planned, as soon as they were."""
+        if not self.plan_task:
+            return find_set(self.set_name)
+        return find_planned_set(context, self.plan_task, self.set_name)
 
     def make_set_failover(self, context: Context, steps: Sequence[str] = ()) -> SetFailover:
         from mirror_core.runbook.failover_conductor import Failover
         from mirror_core.runbook.set_failover import SetFailover
 
-        chosen, params = find_set(self.set_name), context["params"]
+        chosen, params = self.find_members(context), context["params"]
         conductors = {}
         for name in chosen.mirrors:
             link, _ = find_mirror(name)
@@ -79,8 +89,8 @@ class SetOperator(BaseOperator):
             )
         return SetFailover(chosen, conductors, self.mode, print_line=self.log_line)
 
-    def read_states(self) -> list[tuple[MirrorLink, State]]:
-        return [find_mirror(name) for name in find_set(self.set_name).mirrors]
+    def read_states(self, context: Context) -> list[tuple[MirrorLink, State]]:
+        return [find_mirror(name) for name in self.find_members(context).mirrors]
 
     def log_line(self, line: str) -> None:
         """Escaped: names may hold control characters."""
@@ -114,11 +124,12 @@ class PlanSet(SetOperator):
             record_shown_plan(
                 context,
                 self.task_id,
-                self.read_states(),
+                [find_mirror(name) for name in failover.mirror_set.mirrors],
                 set_decision.hash,
                 body,
                 set_decision.silent,
                 asks_again=asks_again,
+                of_set=failover.mirror_set,
             )
         return {"hash": set_decision.hash, "body": body}
 
@@ -137,7 +148,7 @@ class BeginSet(SetOperator):
     def execute(self, context: Context) -> str:
         with airflow_errors():
             failover = self.make_set_failover(context)
-            plan = read_shown_plan(context, self.plan_task, self.read_states())
+            plan = read_shown_plan(context, self.plan_task, self.read_states(context))
             active_attempt = failover.find_active_attempt(
                 started_by=format_conductor(context), plan_hash=plan.plan_hash
             )
@@ -156,7 +167,7 @@ class CompareSet(SetOperator):
 
     def __init__(self, *, begin: BaseOperator, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.begin_task = begin.task_id
+        self.begin_task, self.plan_task = begin.task_id, getattr(begin, "plan_task", "")
 
     def execute(self, context: Context) -> dict[str, str]:
         attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
@@ -178,7 +189,7 @@ class CutOverSet(SetOperator):
 
     def __init__(self, *, begin: BaseOperator, go_ahead: GoAhead | None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.begin_task = begin.task_id
+        self.begin_task, self.plan_task = begin.task_id, getattr(begin, "plan_task", "")
         self.go_ahead: GoAheadTask = (go_ahead.task_id, go_ahead.plan_task, go_ahead.approvers) if go_ahead else None
 
     def execute(self, context: Context) -> dict[str, str]:
@@ -186,7 +197,7 @@ class CutOverSet(SetOperator):
         with self.push_lost_ownership(context):
             failover = self.make_set_failover(context)
             failover.refuse_superseded(attempt, format_conductor(context))
-            approvals = read_go_ahead(context, self.go_ahead, self.read_states, attempt)
+            approvals = read_go_ahead(context, self.go_ahead, partial(self.read_states, context), attempt)
             failover.refuse_expired(attempt, approvals)
             failover.refuse_taken_over(attempt)
             statuses = failover.finish(attempt, agreed_by=format_approvers(approvals))
@@ -199,7 +210,7 @@ class AnnounceSwitchedSet(SetOperator):
 
     def __init__(self, *, begin: BaseOperator, **kwargs: Any) -> None:
         super().__init__(outlets=[FENCED_ALIAS, ACTIVE_ALIAS], trigger_rule=TriggerRule.ALL_DONE, **kwargs)
-        self.begin_task = begin.task_id
+        self.begin_task, self.plan_task = begin.task_id, getattr(begin, "plan_task", "")
 
     def execute(self, context: Context) -> list[str]:
         attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
@@ -215,12 +226,33 @@ class AnnounceSwitchedSet(SetOperator):
         return [str(name) for name in moved]
 
 
+class CheckSetEnded(SetOperator):
+    """The leaf: green where all have moved, whatever tasks were marked as. As a single mirror's."""
+
+    timeout = READ_TIMEOUT
+
+    def __init__(self, *, begin: BaseOperator, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.begin_task, self.plan_task = begin.task_id, getattr(begin, "plan_task", "")
+
+    def execute(self, context: Context) -> None:
+        attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
+        with airflow_errors():
+            failover = self.make_set_failover(context)
+            failover.refuse_superseded(attempt, format_conductor(context))
+            last_step = list_step_names(RunKind.FAILOVER, self.mode)[-1]
+            moved = failover.find_runs_after_step(attempt, last_step)
+            if left := [name for name in failover.mirror_set.mirrors if name not in moved]:
+                why = f"step {last_step} is not done. To mark a task as success does nothing"
+                raise Refused(f"failover {attempt} of set {self.set_name}", [f"{name}: {why}" for name in left])
+
+
 class AbortSet(SetOperator):
     """After a failure before the first promotion: let all mirrors go on. Otherwise change nothing."""
 
     def __init__(self, *, begin: BaseOperator, steps: Sequence[BaseOperator], **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.begin_task = begin.task_id
+        self.begin_task, self.plan_task = begin.task_id, getattr(begin, "plan_task", "")
         self.step_tasks = tuple(task.task_id for task in steps)
 
     def execute(self, context: Context) -> str:
@@ -234,8 +266,7 @@ class AbortSet(SetOperator):
         return escape_invisible_lines("\n".join(lines)) or "nothing to abort: all runs have ended"
 
 
-def make_set_tasks(name: str, question: str, mode: str = RunMode.PLANNED) -> tuple[BaseOperator, BaseOperator]:
-    """The cut-over task and the last one."""
+def make_set_tasks(name: str, question: str, mode: str = RunMode.PLANNED) -> None:
     common: dict[str, Any] = {"set_name": name, "mode": RunMode(mode)}
     plan = PlanSet(task_id="plan", **common)
     approval_tasks = make_approval_tasks(plan, question)
@@ -254,4 +285,4 @@ def make_set_tasks(name: str, question: str, mode: str = RunMode.PLANNED) -> tup
     # Set-up tasks run again when a later task is cleared: after an abort there are other runs, and their own proof.
     abort.as_teardown(setups=[task.as_setup() for task in (begin, *proofs)], on_failure_fail_dagrun=True)
     chain_tasks(abort, LogSetStatus(task_id=LAST_WORDS_TASK, set_name=name, begin=begin).as_teardown())
-    return move, switched
+    [move, switched] >> CheckSetEnded(task_id="done", begin=begin, **common)

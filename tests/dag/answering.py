@@ -79,7 +79,13 @@ def record_in(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
         for given in approvals.find_approvals(state, mirror, question):
             state.put(Tombstone(make_checkpoint(mirror, f"given-{question.replace('/', '-')}-{given.task}", given)))
 
+    def withdraw(cluster: object, before: State, mirror: MirrorName, question: str, task: str) -> None:
+        for given in approvals.find_approvals(state, mirror, question):
+            if given.task == task:
+                state.put(Tombstone(make_checkpoint(mirror, f"given-{question.replace('/', '-')}-{task}", given)))
+
     monkeypatch.setattr(approvals, "use_up_approvals", use_up, raising=False)
+    monkeypatch.setattr(approvals, "withdraw_approval", withdraw)
     monkeypatch.setattr(approvals, "record_plan", plan)
     monkeypatch.setattr(approvals, "record_approval", approval)
     monkeypatch.setattr(mirror_link, "measure_clock_ahead_ms", lambda cluster, timeout_s: None)

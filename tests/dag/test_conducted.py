@@ -12,10 +12,13 @@ import pytest
 from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.errors import Refused
-from mirror_core.model.names import MirrorName
+from mirror_core.model.names import NO_OFFSETS, MirrorName
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.set_failover import MemberRun, SetFailover, SetPlan
+from mirror_core.runbook.step_records import UnderReplicatedLogs
+from mirror_core.state.journal import make_checkpoint
+from mirror_core.state.point_of_no_return import SourceReturned
 from mirror_core.state.state_records import State
 from tests.dag.answering import answer, answer_question, record_in
 from tests.support.cluster_names import LINK
@@ -138,6 +141,28 @@ def test_what_ends_a_mirror_or_a_run_or_goes_on_with_it_needs_approvals(
     assert control(people=("ann", "ben")) == "approved by ann, ben\ndid"
 
 
+def test_a_word_for_what_a_run_has_stopped_for_is_none_for_what_it_stops_for_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+    from mirrorbook_airflow import control_tasks
+
+    state, done = State(), list[str]()
+    state.put(replace(RUN, state=RunState.RUNNING))
+    state.put(make_checkpoint(RUN.id, "settle", UnderReplicatedLogs(ends=NO_OFFSETS)))
+
+    def act(link: object, context: object, approved: object) -> str:
+        done.append("left")
+        return "left"
+
+    monkeypatch.setattr(control_tasks, "ACTIONS", {"leave_behind": act})
+    control, _ = _controlled(state, monkeypatch, "leave_behind")
+    with pytest.raises(AirflowFailException, match="task approve was answered about plan"):
+        control(meanwhile=lambda: state.put(make_checkpoint(RUN.id, "promote", SourceReturned())))
+    assert not done
+    assert control() == "approved by ann\nleft"
+
+
 def test_an_approval_stays_while_its_action_has_not_succeeded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next attempt of a task whose process was killed needs nobody."""
     from mirrorbook_airflow import control_tasks
@@ -178,12 +203,19 @@ def _controlled(state: State, monkeypatch: pytest.MonkeyPatch, action: str) -> t
         asks = make_approval_tasks(show, "Do it?")
         task = control_tasks.ControlMirror(task_id="control", mirror=LINK.mirror.name, show=show, approvals=asks)
 
-    def control(*, asked: bool = True, people: tuple[str, ...] = ("ann",), **params: bool) -> str:
+    def control(
+        *,
+        asked: bool = True,
+        people: tuple[str, ...] = ("ann",),
+        meanwhile: Callable[[], None] = lambda: None,
+        **params: bool,
+    ) -> str:
         context["params"].update(params)
         if asked:
             left["show"] = show.execute(context)
             for question, person in zip(asks, people, strict=True):
                 answer_question(question, context, person)
+        meanwhile()
         return str(task.execute(context))
 
     return control, context
@@ -238,7 +270,7 @@ def test_an_approval_knows_whether_the_source_was_silent(
         raise Begun
 
     engine: Any = SimpleNamespace(
-        decide_unplanned=lambda: (found, silent), begin=begin, find_run_to_resume=lambda plan_hash: None
+        decide_unplanned=lambda: (found, silent), begin=begin, find_run_to_resume=lambda plan_hash, mode: None
     )
     record_in(state, monkeypatch)
     several: Any = SimpleNamespace(
@@ -248,7 +280,7 @@ def test_an_approval_knows_whether_the_source_was_silent(
     monkeypatch.setattr(runbook.RunOperator, "make_conductor", lambda self, context: engine)
     for module in (runbook, set_tasks):
         monkeypatch.setattr(module, "find_mirror", lambda name: (LINK, state))
-    monkeypatch.setattr(set_tasks, "find_set", lambda name: MirrorSet("shop", (A,)))
+    monkeypatch.setattr(set_tasks, "find_planned_set", lambda context, plan_task, name: MirrorSet("shop", (A,)))
     monkeypatch.setattr(set_tasks.SetOperator, "make_set_failover", lambda self, context, steps=(): several)
     asked, lost = EmptyOperator(task_id="approve"), RunMode.UNPLANNED
     plan: Any

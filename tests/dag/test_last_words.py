@@ -42,12 +42,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
 
     monkeypatch.setattr("mirror_core.runbook.run_outcome.read_mirror_status", say)
     monkeypatch.setattr(run_status, "find_mirror", find)
-    monkeypatch.setattr(run_status, "find_set", lambda name: MirrorSet("shop", (A, B)))
+    monkeypatch.setattr(run_status, "find_planned_set", lambda context, plan_task, name: MirrorSet("shop", (A, B)))
     return found
 
 
 def context(begun: str | None) -> Any:
-    return {"ti": SimpleNamespace(xcom_pull=lambda task_ids: begun if task_ids == "begin" else None)}
+    ti = SimpleNamespace(xcom_pull=lambda task_ids: begun if task_ids == "begin" else None)
+    return {"ti": ti, "dag_run": SimpleNamespace(dag_id="mirror_failover_set", run_id="r1")}
 
 
 @pytest.mark.parametrize("begun", ["m-failback-1", None])

@@ -253,6 +253,11 @@ def test_clearing_tasks_of_a_run_that_failed_behind_the_promotion_goes_on_with_i
     assert mirror.state.steps[begun.id, "report"].state is StepState.FAILED
     attempts = mirror.state.steps[begun.id, "report"].attempt
 
+    _mark_done(airflow, run, "report")
+    wait_until(lambda: airflow.tasks(DAG, run)["done"] == "failed", timeout_s=RUN_S, why="it is asked whether it is so")
+    assert "it is RUNNING: not done: report" in airflow.log_of(DAG, run, "done")
+    assert runbook.wait_end(run) == "failed"
+
     body = {"dag_run_id": run, "dry_run": False, "include_downstream": True, "only_failed": False}
     airflow.call("POST", f"/dags/{DAG}/clearTaskInstances", {**body, "task_ids": ["begin"]})
     assert runbook.wait_end(run) == "failed"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from mirror_core.kafka.config import load_config
+from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import RunState
 from mirror_core.runbook.fence_recheck import PromotionProbe
 from mirror_core.runbook.planned_steps import PlannedSteps
-from mirror_core.state.mirror_link import find_mirror_link
 from tests.dag.answering import answer_question
 from tests.support.failover_runs import denied
 from tests.support.kafka_clients import Pair
@@ -32,6 +31,8 @@ class DagRun:
 
     dag: Any
     events: Any
+    config_path: Path
+    set_name: str = "shop"
     left: dict[tuple[str, str], Any] = field(default_factory=dict)
 
     def context(self, task: str) -> Any:
@@ -41,14 +42,20 @@ class DagRun:
                 xcom_push=lambda key, value: self.left.update({(task, key): value}),
             ),
             "dag_run": SimpleNamespace(dag_id="mirror_failover_set", run_id="r1", triggering_user_name="ann"),
-            "params": {"master": "local[*]", "pause": True, "gate_limit_s": None, "set": "shop"},
+            "params": {"master": "local[*]", "pause": True, "gate_limit_s": None, "set": self.set_name},
             "outlet_events": self.events,
         }
 
     def task(self, name: str) -> Any:
         operator = self.dag.get_task(name)
-        operator.set_name = "shop"
+        operator.set_name = self.set_name
         return operator
+
+    def write_set(self, *members: Mirrored, **others: str) -> None:
+        """Into `mirrors.yaml`."""
+        document = yaml.safe_load(self.config_path.read_text(encoding="utf-8"))
+        document["sets"] = {"shop": {"mirrors": [str(one.name) for one in members], **others}}
+        self.config_path.write_text(yaml.safe_dump(document), encoding="utf-8")
 
     def execute(self, *tasks: str) -> Any:
         for task in tasks:
@@ -74,18 +81,16 @@ def dag_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> DagRun:
     from airflow.sdk.execution_time.context import OutletEventAccessors
-    from mirrorbook_airflow import approvals, set_tasks
+    from mirrorbook_airflow import mirror_lookup, set_tasks
 
-    first, second = both
-    document = yaml.safe_load(first.pair.config_path.read_text(encoding="utf-8"))
-    document["sets"] = {"shop": {"mirrors": [first.name, second.name]}}
     path = tmp_path / "mirrorbook.yaml"
-    path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    for module in (approvals, set_tasks):
-        monkeypatch.setattr(module, "find_set", lambda name: load_config(path).sets[name])
-        monkeypatch.setattr(module, "find_mirror", lambda name: find_mirror_link(load_config(path), name))
-    monkeypatch.setattr(set_tasks, "make_services", lambda link, steps, master: first.services)
-    return DagRun(dag_bag.dags["mirror_failover_set"], OutletEventAccessors())
+    path.write_text(both[0].pair.config_path.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr(mirror_lookup, "require_clusters", lambda: ())
+    monkeypatch.setattr(mirror_lookup, "provide_config", lambda name, clusters: path)
+    monkeypatch.setattr(set_tasks, "make_services", lambda link, steps, master: both[0].services)
+    made = DagRun(dag_bag.dags["mirror_failover_set"], OutletEventAccessors(), path)
+    made.write_set(*both)
+    return made
 
 
 def test_a_set_is_moved_by_its_tasks(dag_run: DagRun, both: tuple[Mirrored, Mirrored]) -> None:
@@ -108,6 +113,8 @@ def test_a_set_is_moved_by_its_tasks(dag_run: DagRun, both: tuple[Mirrored, Mirr
     for one in both:
         assert f"**Mirror `{one.name}`**, compared while applications write: **passed**" in said
     dag_run.answered("go_ahead", "ben")
+    with pytest.raises(AirflowFailException, match="step report is not done"):
+        dag_run.execute("done")
     done = dag_run.execute("cut_over")
     assert Path(done["report"]).is_file()
     assert dag_run.execute("cut_over") == done, "begun again, it does something"
@@ -115,12 +122,86 @@ def test_a_set_is_moved_by_its_tasks(dag_run: DagRun, both: tuple[Mirrored, Mirr
     emitted = [(e.dest_asset_key.uri, e.extra["mirror"]) for e in dag_run.events[ACTIVE_ALIAS].asset_alias_events]
     assert emitted == [(f"mirrorbook://{one.name}/active", one.name) for one in both]
     assert dag_run.execute("abort") == "nothing to abort: all runs have ended"
+    dag_run.execute("done")
     for one in both:
         moved(one)
         [run] = runs_of(one)
         assert (run.approved_by, run.set_run) == ("ann", attempt)
         told = both[0].state.audit_lines(run.id)
         assert ['"by":"ben"' in line for line in told if '"kind":"stop_confirmed"' in line] == [True]
+
+
+def test_the_set_that_was_approved_is_moved_whatever_is_in_it_by_now(
+    dag_run: DagRun, both: tuple[Mirrored, Mirrored], tmp_path: Path
+) -> None:
+    """One taken out would stay held by its run, and the DAG run be green; one put in has no run."""
+    dag_run.execute("plan")
+    dag_run.write_set(both[0])
+    dag_run.answered("approve", "ann")
+    dag_run.execute("begin", "prove")
+    dag_run.write_set(*reversed(both), mirrored(both[0].pair, tmp_path), order="in_order")
+    dag_run.answered("go_ahead", "ann")
+    dag_run.execute("cut_over")
+    assert dag_run.execute("switched") == [one.name for one in both]
+    for one in both:
+        moved(one)
+
+
+@pytest.mark.drill
+def test_all_from_a_cluster_are_those_that_were_approved(
+    dag_run: DagRun, both: tuple[Mirrored, Mirrored], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody creates another mirror meanwhile."""
+    from mirrorbook_airflow import mirror_lookup, set_tasks
+
+    name = f"all-from-{both[0].link.source.name}"
+    members = {one.name for one in both}
+    found = mirror_lookup.find_set
+
+    def find_of_this_test(set_name: str) -> MirrorSet:  # mirrors of other tests are from that cluster, too
+        all_found = found(set_name)
+        return replace(all_found, mirrors=tuple(mirror for mirror in all_found.mirrors if mirror in members))
+
+    for module in (mirror_lookup, set_tasks):
+        monkeypatch.setattr(module, "find_set", find_of_this_test)
+    dag_run.set_name = name
+    dag_run.execute("plan")
+    dag_run.answered("approve", "ann")
+    attempt = dag_run.execute("begin")
+    third = mirrored(both[0].pair, tmp_path)
+    members.add(third.name)
+    dag_run.execute("prove")
+    dag_run.answered("go_ahead", "ann")
+    dag_run.execute("cut_over")
+    assert dag_run.execute("switched") == sorted(one.name for one in both), "only the third one is left to be moved"
+    assert dag_run.execute("begin") == attempt
+    for one in both:
+        moved(one)
+    at_home(third)
+
+
+def test_a_no_to_the_second_question_takes_the_yes_to_the_first_one_back(
+    dag_run: DagRun, both: tuple[Mirrored, Mirrored]
+) -> None:
+    """The question was cleared, and is marked as success behind the no."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    dag_run.execute("plan")
+    dag_run.answered("approve", "ann")
+    with pytest.raises(AirflowFailException, match="rejected by ben: nothing was done"):
+        answer_question(dag_run.task("approve"), dag_run.context("approve"), "ben", "Reject")
+    with pytest.raises(AirflowFailException, match="1 person has to approve it, and so far nobody did"):
+        dag_run.execute("begin")
+    dag_run.answered("approve", "ann")
+    dag_run.execute("begin", "prove")
+    dag_run.answered("go_ahead", "ann")
+    with pytest.raises(AirflowFailException, match="rejected by ben"):
+        answer_question(dag_run.task("go_ahead"), dag_run.context("go_ahead"), "ben", "Reject")
+    with pytest.raises(AirflowFailException, match="1 person has to approve it, and so far nobody did"):
+        dag_run.execute("cut_over")
+    dag_run.execute("abort")
+    for one in both:
+        at_home(one)
 
 
 @pytest.mark.drill

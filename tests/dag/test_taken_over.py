@@ -17,7 +17,9 @@ from mirror_core.dataplane.task_runner import LocalCopy, RecordTrimmed
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.run import RunKind, RunState, StepState
+from mirror_core.model.run import RunKind, RunMode, RunState, StepState
+from mirror_core.model.timing import now_ms
+from mirror_core.runbook import run_outcome
 from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.run_services import InProcessCopy
@@ -319,6 +321,66 @@ def test_once_applications_are_stopped_nobody_is_asked_whether_to_stop_them(desk
     desk.dag_run.execute(cut_over)
     assert desk.mirrored.state.steps[desk.run, "drain"].state is StepState.DONE
     desk.cli().abort(desk.run)
+
+
+def test_an_unplanned_runbook_beside_a_planned_one_goes_on_from_its_run_by_an_approval_of_its_own(desk: Desk) -> None:
+    """As two groups of one DAG, which conduct in the same name."""
+    from airflow.sdk.exceptions import AirflowFailException
+    from mirrorbook_airflow.approvals import ApprovePlan
+    from mirrorbook_airflow.runbook import BeginRun, PlanRun
+
+    desk.take("prove")
+    common: dict[str, Any] = {"mirror": desk.mirrored.name, "kind": RunKind.FAILOVER, "mode": RunMode.UNPLANNED}
+    plan = PlanRun(task_id="lost.plan", **common)
+    approve = ApprovePlan(task_id="lost.approve", question="Fail over?", plan=plan)
+    begin = BeginRun(task_id="lost.begin", plan=plan, approvals=(approve,), **common)
+    desk.dag_run.execute(plan)
+    with pytest.raises(AirflowFailException, match="1 person has to approve it, and so far nobody did"):
+        desk.dag_run.execute(begin)
+    desk.dag_run.answered(approve, "ben")
+    unplanned = desk.dag_run.execute(begin)
+    runs = desk.mirrored.state.runs
+    assert runs[desk.run].state is RunState.SUPERSEDED
+    assert (runs[unplanned].continues, runs[unplanned].approved_by) == (desk.run, "ben")
+    assert desk.dag_run.execute(begin) == unplanned
+
+
+def test_a_dag_run_is_green_only_where_its_run_has_ended_whatever_tasks_were_marked_as(desk: Desk) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+    from mirrorbook_airflow.runbook import CheckEnded
+
+    done = CheckEnded(task_id="done", mirror=desk.mirrored.name, kind=RunKind.FAILOVER, begin=desk.begin)
+    desk.take("prove")
+    with pytest.raises(AirflowFailException, match=r"it is RUNNING: not done: fence, drain, .*, canary, report"):
+        desk.dag_run.execute(done)
+    desk.cli().drive(desk.run)
+    desk.dag_run.execute(done)
+    desk.dag_run.left.pop(("begin", "return_value"))
+    with pytest.raises(AirflowFailException, match="unknown run None"):
+        desk.dag_run.execute(done)
+
+
+def test_a_check_is_skipped_beside_a_run_and_red_where_nobody_goes_on_with_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one whose DAG was paused: the mirror is held, and would not be failed over."""
+    from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+    from mirrorbook_airflow import operators
+
+    monkeypatch.setattr(operators, "provide_mirror_config", lambda mirror: desk.mirrored.config.path)
+    check = operators.CheckMirror(task_id="check", mirror=desk.mirrored.name)
+    with pytest.raises(AirflowSkipException, match="the next check is after it"):
+        desk.dag_run.execute(check)
+    monkeypatch.setattr(run_outcome, "read_broker_time_ms", lambda cluster: now_ms() + 2 * 3_600_000)
+    with pytest.raises(AirflowFailException, match=r"holds mirror(.|\n)* 120 minutes ago, and an approval"):
+        desk.dag_run.execute(check)
+    destination, name = desk.mirrored.link.destination, desk.mirrored.name
+    with (
+        StateWriter(destination, make_control_id(name)) as writer,
+        run_heartbeat.send_heartbeats(writer, desk.run, desk.mirrored.state.runs[desk.run].conducted_by),
+        pytest.raises(AirflowSkipException),
+    ):
+        desk.dag_run.execute(check)
 
 
 def test_of_two_conductors_at_once_one_ends_the_run(desk: Desk) -> None:

@@ -232,7 +232,7 @@ def _conductor(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[App
         begun.append(cast("Any", failover)._check_approvals(desk.state, approved_by, plan_hash, part_of=None))
         return SimpleNamespace(id="r1")
 
-    engine = SimpleNamespace(begin=begin, find_run_to_resume=lambda plan_hash: None)
+    engine = SimpleNamespace(begin=begin, find_run_to_resume=lambda plan_hash, mode: None)
     monkeypatch.setattr(runbook.RunOperator, "make_conductor", lambda self, context: engine)
     return begun
 
