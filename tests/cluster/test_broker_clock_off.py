@@ -176,6 +176,7 @@ def test_a_leader_of_the_state_topic_that_is_ahead_makes_no_look_at_the_source_y
             replicas = {STATE: (ahead, *(node for node in find_placement(off).replicas if node != ahead))}
             reassign(client, replicas)
             wait_for_replicas(client, replicas)
+            wait_until(lambda: ahead in find_placement(off).in_sync, timeout_s=TIMEOUT_S, why="it has caught up")
             elect_preferred_leaders(client, [STATE])
             wait_until(lambda: find_placement(off).leader == ahead, timeout_s=TIMEOUT_S, why="it leads")
         assert active_controller(off.west) != ahead
