@@ -1,4 +1,4 @@
-"""Hooks of mirrorbook.yaml.
+"""Hooks of mirrorbook.yaml, what a hook's result means, and when it is called again.
 
 References (`${env:NAME}`) stay unresolved: displayed hooks must hold no secret.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit
@@ -159,3 +160,31 @@ def _check_number(location: str, raw: object, minimum: float, maximum: float) ->
     if isinstance(raw, bool) or not isinstance(raw, int | float) or not minimum <= raw <= maximum:
         raise BadRequest(f"{location}: must be a number from {minimum:g} to {maximum:g}")
     return float(raw)
+
+
+class HookOutcome(StrEnum):
+    DONE = "done"
+    RETRY = "retry"
+    GIVE_UP = "give up"
+
+
+_HTTP_OUTCOMES: Final[tuple[tuple[range, HookOutcome], ...]] = (
+    (range(200, 300), HookOutcome.DONE),
+    (range(408, 409), HookOutcome.RETRY),  # request timeout
+    (range(425, 426), HookOutcome.RETRY),  # too early
+    (range(429, 430), HookOutcome.RETRY),  # too many requests
+    (range(500, 600), HookOutcome.RETRY),
+)
+"""Every other HTTP status gives up, redirects too: a redirect could leak a secret."""
+
+
+def from_http_status(code: int) -> HookOutcome:
+    return next((outcome for codes, outcome in _HTTP_OUTCOMES if code in codes), HookOutcome.GIVE_UP)
+
+
+def from_exit_code(code: int) -> HookOutcome:
+    return HookOutcome.DONE if code == 0 else HookOutcome.RETRY
+
+
+def compute_retry_pause_s(tries: int) -> float:
+    return float(min(30, 2 ** (tries - 1)))

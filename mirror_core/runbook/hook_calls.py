@@ -16,12 +16,11 @@ from typing import Any, Final
 
 import msgspec
 
-from mirror_core.decide.hook_retries import HookOutcome, from_http_status
 from mirror_core.kafka.config import Config
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
-from mirror_core.model.hooks import Hook, HookCommand, HookRequest
+from mirror_core.model.hooks import Hook, HookCommand, HookOutcome, HookRequest, from_http_status
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import StepEvidence
 from mirror_core.state.mirror_link import MirrorLink

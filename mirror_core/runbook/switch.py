@@ -14,12 +14,18 @@ from typing import Final
 
 import msgspec
 
-from mirror_core.decide.hook_retries import HookOutcome, compute_retry_pause_s
 from mirror_core.decide.mirror_snapshot import UnseenCluster
 from mirror_core.kafka.config import Config
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.figures import FigureKey, FigureValue, limit_names
-from mirror_core.model.hooks import HOOK_VARIABLE_PREFIX, Hook, HookCommand, HookRequest
+from mirror_core.model.hooks import (
+    HOOK_VARIABLE_PREFIX,
+    Hook,
+    HookCommand,
+    HookOutcome,
+    HookRequest,
+    compute_retry_pause_s,
+)
 from mirror_core.model.logs import get_logger
 from mirror_core.model.names import ClusterName, get_base_name
 from mirror_core.model.run import RunMode, StepEvidence

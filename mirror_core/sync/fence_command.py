@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from mirror_core.decide.hook_retries import HookOutcome, compute_retry_pause_s
 from mirror_core.kafka.config import ClusterConfig, Config
 from mirror_core.model.errors import MirrorError
-from mirror_core.model.hooks import Hook, HookCommand
+from mirror_core.model.hooks import Hook, HookCommand, HookOutcome, compute_retry_pause_s
 from mirror_core.model.logs import get_logger
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import Run

@@ -13,10 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from mirror_core.decide.hook_retries import HookOutcome, from_exit_code
 from mirror_core.kafka.config import Config
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.hooks import HookCommand
+from mirror_core.model.hooks import HookCommand, HookOutcome, from_exit_code
 
 INHERITED_VARIABLES: Final = (
     "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER",

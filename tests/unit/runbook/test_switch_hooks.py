@@ -19,12 +19,18 @@ import msgspec
 import pytest
 import yaml
 
-from mirror_core.decide.hook_retries import HookOutcome, compute_retry_pause_s, from_exit_code, from_http_status
 from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import BadRequest, LostOwnership
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
-from mirror_core.model.hooks import Hook, HookCommand
+from mirror_core.model.hooks import (
+    Hook,
+    HookCommand,
+    HookOutcome,
+    compute_retry_pause_s,
+    from_exit_code,
+    from_http_status,
+)
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, get_base_name
 from mirror_core.model.run import RunMode, StepEvidence
