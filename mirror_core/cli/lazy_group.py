@@ -191,8 +191,10 @@ class LazyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
+            from mirror_core.cli.output import print_line
+
             for note in getattr(interrupt, "__notes__", ("interrupted: what was done before stays",)):
-                typer.echo(note, err=True)
+                print_line(note, err=True)
             raise  # typer exits with 130
 
 

@@ -87,7 +87,7 @@ def wrap_text(text: str, indent: str = "") -> str:
     return "\n".join(list_wrapped_lines(escape_invisible(text), indent=indent))
 
 
-_UNBROKEN: Final = re.compile(r"`[^`]*`|(?<=[0-9]) (?=[^ ])|^(?:(?:Do|or): )?(?:mirrorbook|kafka-[a-z-]+[.]sh) .*")
+_UNBROKEN: Final = re.compile(r"`[^`]*`|(?<=[0-9]) (?=[^ ])|(?:^|(?<=: ))(?:mirrorbook|kafka-[a-z-]+[.]sh) .*")
 """A command, and a number with its unit."""
 _HARD_SPACE: Final = "\u00a0"
 

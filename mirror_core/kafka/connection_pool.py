@@ -160,10 +160,11 @@ def no_broker_answered(cluster: str, bootstrap: str, problems: Sequence[MirrorEr
     refused = [problem for problem in problems if isinstance(problem, AuthenticationFailed)]
     if refused and len(refused) == len(problems):
         return BadRequest(str(refused[0]))  # wrong everywhere, not unreachable
-    reasons = "; ".join(str(problem) for problem in problems)
+    reasons = "; ".join(str(problem).removeprefix(f"cluster {cluster}, ") for problem in problems)
     # A cluster that refuses us is up and may accept writes: never call it silent.
     is_reachable = any(isinstance(p, ConnectionRejected) or not isinstance(p, Unreachable) for p in problems)
     return (AuthenticationFailed if refused else ConnectionRejected if is_reachable else Unreachable)(
-        f"cluster {cluster}: no broker of {bootstrap} answered: {reasons}; "
-        "see that the cluster is up, and that its bootstrap.servers are right"
+        f"cluster {cluster}: no broker answers ({reasons or bootstrap}): see that it is up, and that its"
+        " bootstrap.servers are right",
+        subject=cluster,
     )

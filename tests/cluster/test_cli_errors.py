@@ -99,7 +99,7 @@ def test_an_ipv6_address_without_brackets_is_named(desk: Desk, unchanged: None, 
 def test_a_wrong_bootstrap_server_is_named_with_the_systems_reason(desk: Desk, unchanged: None) -> None:
     (port,) = choose_ports(1)
     desk.change("west", bootstrap_servers=f"127.0.0.1:{port}")
-    words = format_sentence("no_broker_answered", "west", port, "west", port)
+    words = format_sentence("no_broker_answered", "west", port)
     assert desk.create("--topics", "t-.*") == Said(1, "", f"error: {words}\n")
     assert desk.run("replicate", "m-x", "--runner", "local") == Said(
         4,

@@ -105,7 +105,7 @@ def test_a_list_of_which_a_cluster_is_missing_is_shown_and_is_no_success(desk: D
         said = desk.run(command, "list")
         assert said.code == 4
         assert f"there may be more {'mirrors' if command == 'mirror' else 'runs'} than were listed:\n" in said.err
-        assert f"  - cluster west: no broker of 127.0.0.1:{port} answered" in said.err
+        assert f"  - cluster west: no broker answers (broker 127.0.0.1:{port}: " in said.err
         assert command == "runs" or back in said.out
         told = desk.run(command, "list", "--json")
         error = json.loads(told.err)

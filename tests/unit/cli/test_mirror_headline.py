@@ -77,6 +77,14 @@ def test_a_command_and_a_number_with_its_unit_stay_whole() -> None:
     ]
 
 
+def test_a_command_behind_a_colon_stays_whole() -> None:
+    run = "run orders-failover-20261130T040237-e7fa; after a crash"
+    assert wrap_text(f"{run}: mirrorbook failover resume orders").split("\n") == [
+        f"{run}:",
+        "mirrorbook failover resume orders",
+    ]
+
+
 def test_a_failback_behind_the_fence_of_its_way_home_says_that_nobody_can_write() -> None:
     run = replace(HELD, kind=RunKind.FAILBACK, fence=None, can_abort=False)
     assert lines_of(replace(NOWHERE, run=run))[0].startswith(
