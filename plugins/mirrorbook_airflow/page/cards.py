@@ -155,7 +155,7 @@ def make_time_card(
 ) -> AnswerCard:
     """`drill_lines`: from `format_last_drills`."""
     predicted_s = assessment.decision.plan.predicted_s if assessment and assessment.decision else None
-    last = next((f"last run: {r.kind} {r.id}, {r.state}, standstill {r.standstill}" for r in runs), "no run yet")
+    last = next((f"last run: {r.kind} {r.id}, {r.state}; without writes: {r.standstill}" for r in runs), "no run yet")
     tone = "unknown" if predicted_s is None else "good"
     predicted = format_value(FigureKey.WITHOUT_WRITES_S, predicted_s)
     lines = [f"last drill: {line}" for line in drill_lines] or ["no drill yet"]
