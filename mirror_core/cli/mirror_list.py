@@ -177,23 +177,33 @@ def print_mirrors(rows: Sequence[MirrorListRow]) -> None:
     if fits_terminal(_COLUMNS, cells):
         print_table("Mirrors", _COLUMNS, cells)
     else:
-        routes = [" → ".join(f"{c}*" if c == r.writes_on else c for c in (r.source, r.destination)) for r in rows]
-        short_cells = [(row[0], route, *row[3:]) for row, route in zip(cells, routes, strict=True)]
+        short_cells = [(row[0], _format_route(r, str(row[2])), *row[3:]) for r, row in zip(rows, cells, strict=True)]
         print_table("Mirrors", _SHORT_COLUMNS, short_cells)
     if any(len(row.troubles) > 1 for row in rows):
         print_line("+1: one more trouble. `mirrorbook mirror describe NAME` shows all.")
+
+
+def _format_route(row: MirrorListRow, writes_on: str) -> str:
+    return " → ".join(f"{cluster}*" if cluster == writes_on else cluster for cluster in (row.source, row.destination))
 
 
 def _to_cells(row: MirrorListRow) -> tuple[object, ...]:
     return (
         row.name,
         f"{row.source} → {row.destination}",
-        row.writes_on or ("NOWHERE" if row.writes is WriteLocation.NOWHERE else "unknown"),
+        _format_writes(row),
         row.activity,
         _format_behind(row),
         _format_proof(row),
         _format_troubles(row),
     )
+
+
+def _format_writes(row: MirrorListRow) -> str:
+    """Not of an idle reverse mirror: the mirror that it led home tells."""
+    if row.activity is MirrorActivity.IDLE:
+        return ""
+    return row.writes_on or ("NOWHERE" if row.writes is WriteLocation.NOWHERE else "unknown")
 
 
 _NOT_COPIED_ANY_MORE: Final = frozenset({MirrorActivity.STOPPED, MirrorActivity.FAILED_OVER, MirrorActivity.IDLE})

@@ -122,6 +122,12 @@ def test_long_names_are_still_one_line_at_80_columns(
     assert max(map(len, lines)) <= 80
 
 
+def test_an_idle_mirror_does_not_say_where_applications_write(capsys: pytest.CaptureFixture[str]) -> None:
+    idle = make_row("orders-back", activity=MirrorActivity.IDLE, writes_on=ClusterName("east"), behind_s=None)
+    print_mirrors([idle])
+    assert re.split("  +", capsys.readouterr().out.splitlines()[2])[1:4] == ["east → west", "-", "idle"]
+
+
 def test_a_pipe_gets_whole_columns(capsys: pytest.CaptureFixture[str]) -> None:
     print_mirrors([make_row("payments-of-a-long-name-" + "x" * 60), MOVED])
     columns = [re.split("  +", line) for line in capsys.readouterr().out.splitlines()[1:]]
