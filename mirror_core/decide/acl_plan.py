@@ -34,10 +34,11 @@ from mirror_core.rights.acl_rules import (
     overlaps_prefix,
 )
 from mirror_core.rights.ledger_rules import (
+    AclFlaw,
     build_own_ids_denial,
     can_take_over_own_ids,
     find_denial_conflict,
-    find_forgery_reason,
+    find_flaw,
     update_demotions,
 )
 
@@ -158,8 +159,8 @@ def _is_in_scope(acl: Acl, scope: AclScope, topics: SortedNames, groups: SortedN
 
 
 def _explain_not_carried(acl: Acl, users: Set[str], writers: Set[str], own_principals: Set[str]) -> str:
-    if acl.permission is Permission.DENY and acl.principal == EVERYBODY and (reason := find_denial_conflict(acl)):
-        return reason
+    if acl.permission is Permission.DENY and acl.principal == EVERYBODY and (flaw := find_denial_conflict(acl)):
+        return str(Finding("acl_not_carried", acl, flaw=flaw))
     match acl.resource:
         case Resource.TOPIC | Resource.GROUP:
             return ""
@@ -243,7 +244,7 @@ def plan_acls(
         for e in withdrawn
         if e.purpose is AclPurpose.COPIED
         and e.acl in destination - shared_acls
-        and not find_forgery_reason(e, scope.own_principals)
+        and not find_flaw(e, scope.own_principals)
     ]
     own_acls = {acl for acl, entry in own_entries.items() if entry.purpose in (AclPurpose.COPIED, AclPurpose.PROMOTED)}
     return AclPlan(
@@ -368,7 +369,7 @@ STAGED_PURPOSES = frozenset({AclPurpose.STAGED, AclPurpose.PROMOTED})
 class PromotionGrants:
     grants: tuple[Acl, ...]
     narrowed: Mapping[Acl, tuple[str, ...]]
-    refused: Mapping[Acl, str]
+    refused: Mapping[Acl, AclFlaw]
 
 
 def plan_promotion_grants(
@@ -380,13 +381,13 @@ def plan_promotion_grants(
     here that is not promoted, or heartbeats, which later mirrors and drills will have.
     """
     promoted_names, other_names = SortedNames(topics), SortedNames(set(existing_topics) - set(topics))
-    grants, narrowed, refused = set[Acl](), dict[Acl, tuple[str, ...]](), dict[Acl, str]()
+    grants, narrowed, refused = set[Acl](), dict[Acl, tuple[str, ...]](), dict[Acl, AclFlaw]()
     for entry in ledger:
         if entry.purpose not in STAGED_PURPOSES:
             continue
         acl = entry.acl
-        if reason := find_forgery_reason(entry, own_principals):
-            refused[acl] = reason
+        if flaw := find_flaw(entry, own_principals):
+            refused[acl] = flaw
         elif acl.resource is not Resource.TOPIC:
             grants.add(acl)
             if can_take_over_own_ids(acl):
@@ -474,12 +475,12 @@ def explain_narrowed_grant(acl: Acl, also_covered: Collection[str], cluster: str
     )
 
 
-def explain_forged_entry(acl: Acl, reason: str) -> Finding:
-    return Finding("grant_forged", acl, reason=reason)
+def explain_forged_entry(acl: Acl, flaw: AclFlaw) -> Finding:
+    return Finding("grant_forged", acl, flaw=flaw)
 
 
 def warn_promotion_grants(promotion: PromotionGrants, cluster: str) -> Iterator[Finding]:
-    yield from (explain_forged_entry(acl, reason) for acl, reason in promotion.refused.items())
+    yield from (explain_forged_entry(acl, flaw) for acl, flaw in promotion.refused.items())
     yield from (explain_narrowed_grant(acl, wide_grants, cluster) for acl, wide_grants in promotion.narrowed.items())
     by_prefix = [a for a in promotion.grants if a.resource is Resource.TOPIC and a.pattern is Pattern.PREFIXED]
     if by_prefix:

@@ -42,7 +42,7 @@ from mirror_core.model.config_sections import KAFKA_AUTHORIZER, AuthorizerConfig
 from mirror_core.model.figures import FigureItems, FigureKey, Figures
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
-from mirror_core.model.names import Offset, Partition, format_reverse_name
+from mirror_core.model.names import NO_OFFSETS, Offset, Partition, format_reverse_name
 from mirror_core.model.pending_fence import PendingFence
 from mirror_core.model.run import FailbackStrategy, Plan, PlanFact, RunKind, RunMode
 from mirror_core.rights.required_acls import (
@@ -75,7 +75,7 @@ class OldSource:
     compacted: frozenset[str] = frozenset()
     tiered: frozenset[str] = frozenset()
     """Like `compacted`, known for topics with a tail only."""
-    demotion_problems: tuple[str, ...] = ()
+    demotion_problems: tuple[Finding, ...] = ()
     held_acls: frozenset[Acl] | None = None
     cluster_rights: frozenset[Operation] | None = None
     topic_rights: Mapping[str, frozenset[Operation]] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class NewPrimary:
     log_ends: Mapping[Partition, Offset]
     log_starts: Mapping[Partition, Offset] = field(default_factory=dict)
     sizes: Mapping[Partition, int] = field(default_factory=dict)
-    demotion_problems: tuple[str, ...] = ()
+    demotion_problems: tuple[Finding, ...] = ()
     granted_acls: tuple[Acl, ...] = ()
     unmirrored_topics: Mapping[str, UnmirroredTopic] = field(default_factory=dict)
 
@@ -264,7 +264,7 @@ def _list_reasons(snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackS
         elif cluster.cluster_id != recorded_id:
             yield Finding("cluster_replaced", name, cluster_id=cluster.cluster_id, recorded_id=recorded_id)
         else:
-            yield from (Finding("demotion_impossible", name, reason=problem) for problem in cluster.demotion_problems)
+            yield from cluster.demotion_problems
     yield from explain_no_failback(mirror, snapshot.new_primary_authorizer)
     yield from explain_circles(build_reverse_mirror(mirror), snapshot.circles)
     if isinstance(snapshot.new_primary, NewPrimary):
@@ -419,10 +419,11 @@ def _list_figures(
             yield FigureKey.FENCE_BY_COMMAND, True
         if fence.trouble is not None:
             yield FigureKey.FENCE_PROBLEM, str(fence.trouble)
-        late_ranges = find_late_ranges(fence, snapshot.statuses)
-        split = fence.split_late_ranges(late_ranges)
-        yield FigureKey.ACCEPTED_BEFORE_FENCE_OFFSETS, count_offsets(late_ranges)
-        yield FigureKey.TAKEN_SINCE_FAILOVER_OFFSETS, None if split.unknown else count_offsets(split.since)
+        if fence.log_ends != NO_OFFSETS:
+            late_ranges = find_late_ranges(fence, snapshot.statuses)
+            split = fence.split_late_ranges(late_ranges)
+            yield FigureKey.ACCEPTED_BEFORE_FENCE_OFFSETS, count_offsets(late_ranges)
+            yield FigureKey.TAKEN_SINCE_FAILOVER_OFFSETS, None if split.unknown else count_offsets(split.since)
     yield FigureKey.PARTITIONS, len(snapshot.statuses)
     yield FigureKey.DISCARDED_OFFSETS, _count_discarded(snapshot)
     if isinstance(snapshot.old_source, OldSource):

@@ -19,7 +19,7 @@ from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import DRILL_PREFIX, ClusterName, MirrorName, get_both_directions
 from mirror_core.model.run import RunMode
 from mirror_core.rights.acl_rules import EVERYBODY, OWN_TOPIC_PREFIX
-from mirror_core.rights.ledger_rules import find_forgery_reason
+from mirror_core.rights.ledger_rules import find_flaw
 
 
 def explain_unfenceable_source(snapshot: MirrorSnapshot) -> Iterator[Finding]:
@@ -86,7 +86,7 @@ def find_stray_denials(
         is_carried = acl in promoted_acls and acl.principal == EVERYBODY
         is_applied_again = entry.cluster == cluster and not _is_reverse_fence(mirror, entry)
         is_own = entry.mirror == mirror.name and (is_applied_again or is_carried)
-        if is_own and acl in held_acls and acl not in needed_acls and not find_forgery_reason(entry, own_principals):
+        if is_own and acl in held_acls and acl not in needed_acls and not find_flaw(entry, own_principals):
             stray_denials[acl] = lifted_denial
     return tuple(stray_denials[acl] for acl in sorted(stray_denials))
 

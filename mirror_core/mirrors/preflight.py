@@ -132,10 +132,11 @@ def check_cluster(config: ClusterConfig) -> ClusterCheck:
         problems += [answer for answer in probes.values() if isinstance(answer, str)]
         first_acl = check_first_acl(control, data, acls)
         problems += [first_acl.text] if first_acl.shuts_out in REFUSED_EFFECTS else []
-        problems += (
+        problems += map(
+            str,
             list_uncertain_principals(config, acls)
             if isinstance(acls, BrokerAcls) and not _is_super_user(probes["control"])
-            else ()
+            else (),
         )
         rights = tuple(
             _check_right(config, need, probes[need.principal], acls, can_mark=can_mark)

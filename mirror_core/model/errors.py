@@ -64,8 +64,10 @@ class LostOwnership(MirrorError):
 class RemoteFault(MirrorError):
     """A cluster failed, or sent an invalid response."""
 
-    def __init__(self, message: str, refused: Mapping[Any, RemoteFault] = _NO_REFUSALS) -> None:
+    def __init__(self, message: str, refused: Mapping[Any, RemoteFault] = _NO_REFUSALS, *, subject: str = "") -> None:
         super().__init__(message)
+        self.subject = subject
+        """The cluster, topic or partition that it is about. Empty: only the message tells."""
         self.refused = refused
         """Failed items of a request about several, with their errors."""
 

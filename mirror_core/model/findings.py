@@ -34,6 +34,7 @@ MAX_LISTED: Final = 100
 """Items of a list: findings are recorded in plans, also of mirrors of tens of thousands of partitions."""
 _TOTAL_SUFFIX: Final = "_total"
 _REMEDIES: Final = "remedies"
+_PHRASES: Final = "phrases"
 
 FindingValue = str | int | float | bool | tuple[str, ...] | None
 
@@ -74,9 +75,10 @@ def identify_trouble(trouble: Finding | Exception) -> tuple[str, ...]:
         return trouble.code, trouble.subject
     if getattr(trouble, "exit_code", None) == BadRequest.exit_code:
         return type(trouble).__name__, str(trouble)
-    findings = trouble.findings if isinstance(trouble, Refused) else ()
-    nested = (identify_trouble(finding) for finding in findings if isinstance(finding, Finding))
-    return type(trouble).__name__, *chain.from_iterable(nested)
+    if isinstance(trouble, Refused):
+        nested = (identify_trouble(finding) for finding in trouble.findings if isinstance(finding, Finding))
+        return trouble.code, trouble.summary, *chain.from_iterable(nested)
+    return getattr(trouble, "code", type(trouble).__name__), getattr(trouble, "subject", "")
 
 
 def _to_plain_value(value: object) -> FindingValue:
@@ -133,7 +135,7 @@ def _restore_total(name: str, value: FindingValue, values: Mapping[str, FindingV
 @cache
 def load_catalogue() -> dict[str, str]:
     """Template source by code, in one line each."""
-    groups = {name: sources for name, sources in _read_catalogue().items() if name != _REMEDIES}
+    groups = {name: sources for name, sources in _read_catalogue().items() if name not in (_REMEDIES, _PHRASES)}
     return {code: source for sources in groups.values() for code, source in sources.items()}
 
 
@@ -167,6 +169,7 @@ def create_environment() -> jinja2.Environment:
         count=format_count,
         limited=_join_limited,
         no_acl_reason=format_no_acl_reason,
+        phrase=lambda code: _read_catalogue()[_PHRASES][code],
         quoted=repr,
         size=format_bytes,
         time=format_time,

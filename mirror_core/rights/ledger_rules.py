@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import replace
+from enum import StrEnum
 
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 from mirror_core.rights.acl_rules import (
@@ -28,8 +29,30 @@ from mirror_core.rights.acl_rules import (
 )
 
 
-def find_forgery_reason(entry: LedgerEntry, own_principals: Set[str] = frozenset()) -> str:
-    """Why Mirrorbook cannot have made the entry. Empty: it can."""
+class AclFlaw(StrEnum):
+    """Why an ACL cannot be Mirrorbook's work. The catalogue has its phrase."""
+
+    OWN_PRINCIPAL = "own_principal"
+    INTERNAL_TOPIC = "internal_topic"
+    STAGED_DENIAL = "staged_denial"
+    NOT_STAGED = "not_staged"
+    OWN_IDS = "own_ids"
+    COPIED_CHANGE = "copied_change"
+    COPIED_DENIAL = "copied_denial"
+    DEMOTED_GRANT = "demoted_grant"
+    DEMOTED_PRINCIPAL = "demoted_principal"
+    DEMOTED_RESOURCE = "demoted_resource"
+    DEMOTED_OPERATION = "demoted_operation"
+    FENCE_GRANT = "fence_grant"
+    FENCE_NAME = "fence_name"
+    FENCE_OPERATION = "fence_operation"
+    DELEGATION_TOKEN = "delegation_token"
+    CLUSTER_RIGHT = "cluster_right"
+    STOPS_MIRRORBOOK = "stops_mirrorbook"
+
+
+def find_flaw(entry: LedgerEntry, own_principals: Set[str] = frozenset()) -> AclFlaw | None:
+    """Why Mirrorbook cannot have made the entry. None: it can."""
     acl = entry.acl
     match entry.purpose:
         case AclPurpose.STAGED | AclPurpose.PROMOTED:
@@ -42,42 +65,42 @@ def find_forgery_reason(entry: LedgerEntry, own_principals: Set[str] = frozenset
             return _check_fenced(acl, own_principals)
 
 
-def split_forged_entries(entries: Iterable[LedgerEntry]) -> tuple[frozenset[Acl], dict[Acl, str]]:
-    """ACLs of genuine entries, and reasons by forged ACL."""
-    genuine, forged_reasons = set[Acl](), dict[Acl, str]()
+def split_forged_entries(entries: Iterable[LedgerEntry]) -> tuple[frozenset[Acl], dict[Acl, AclFlaw]]:
+    """ACLs of genuine entries, and flaws by forged ACL."""
+    genuine, flaws = set[Acl](), dict[Acl, AclFlaw]()
     for entry in entries:
-        if reason := find_forgery_reason(entry):
-            forged_reasons[entry.acl] = reason
+        if flaw := find_flaw(entry):
+            flaws[entry.acl] = flaw
         else:
             genuine.add(entry.acl)
-    return frozenset(genuine), forged_reasons
+    return frozenset(genuine), flaws
 
 
-def find_denial_conflict(acl: Acl) -> str:
-    """Why a denial for everybody is never copied. Empty: it waits for promotion."""
+def find_denial_conflict(acl: Acl) -> AclFlaw | None:
+    """Why a denial for everybody is never copied. None: it waits for promotion."""
     if acl.resource in (Resource.GROUP, Resource.TRANSACTIONAL_ID) and overlaps_prefix(acl, OWN_NAME_PREFIX):
-        return f"it would stop Mirrorbook, too, whose {acl.resource} names begin with {OWN_NAME_PREFIX}"
-    return ""
+        return AclFlaw.STOPS_MIRRORBOOK
+    return None
 
 
-def _check_staged(acl: Acl, own_principals: Set[str]) -> str:
+def _check_staged(acl: Acl, own_principals: Set[str]) -> AclFlaw | None:
     if acl.principal in own_principals:
-        return "it is for one of the mirror's own principals"
+        return AclFlaw.OWN_PRINCIPAL
     if acl.resource is Resource.TOPIC and acl.pattern is Pattern.LITERAL and acl.name.startswith("__"):
-        return "internal topics are never mirrored"
+        return AclFlaw.INTERNAL_TOPIC
     if acl.permission is Permission.DENY:
         if acl.principal != EVERYBODY:
-            return "" if acl == build_own_ids_denial(acl) else "a denial for one principal is never staged"
+            return None if acl == build_own_ids_denial(acl) else AclFlaw.STAGED_DENIAL
         return _check_carried(acl) or find_denial_conflict(acl)
     if is_wildcard_grant(acl):
         return _check_staged_wildcard(acl)
-    return "" if can_change_topic(acl) else "only rights to change topics, and rights by `*` or prefix, are ever staged"
+    return None if can_change_topic(acl) else AclFlaw.NOT_STAGED
 
 
-def _check_staged_wildcard(acl: Acl) -> str:
+def _check_staged_wildcard(acl: Acl) -> AclFlaw | None:
     if can_take_over_own_ids(acl) and (acl.principal == EVERYBODY or acl.name.startswith(OWN_NAME_PREFIX)):
-        return "it would let others take over Mirrorbook's own transactional ids"
-    return ""
+        return AclFlaw.OWN_IDS
+    return None
 
 
 def can_take_over_own_ids(acl: Acl) -> bool:
@@ -89,34 +112,34 @@ def build_own_ids_denial(acl: Acl) -> Acl:
     return build_denial(OWN_NAME_PREFIX, acl.principal, resource=Resource.TRANSACTIONAL_ID, pattern=Pattern.PREFIXED)
 
 
-def _check_copied(acl: Acl, own_principals: Set[str]) -> str:
+def _check_copied(acl: Acl, own_principals: Set[str]) -> AclFlaw | None:
     if acl.principal in own_principals:
         is_ours = acl.permission is Permission.DENY and acl.resource is Resource.TOPIC and acl.name == OWN_TOPIC_PREFIX
-        return "" if is_ours else "it is for one of the mirror's own principals"
+        return None if is_ours else AclFlaw.OWN_PRINCIPAL
     if can_change_topic(acl):
-        return "a right to change topics is never copied"
+        return AclFlaw.COPIED_CHANGE
     if acl.permission is Permission.DENY and acl.principal == EVERYBODY:
-        return "a denial for everybody is never copied"
+        return AclFlaw.COPIED_DENIAL
     return _check_carried(acl)
 
 
-def _check_demoted(acl: Acl, own_principals: Set[str]) -> str:
+def _check_demoted(acl: Acl, own_principals: Set[str]) -> AclFlaw | None:
     if acl.permission is not Permission.DENY:
-        return "demotions only deny"
+        return AclFlaw.DEMOTED_GRANT
     if acl.principal == EVERYBODY or acl.principal in own_principals:
-        return "a demotion denies applications by their names"
+        return AclFlaw.DEMOTED_PRINCIPAL
     if acl.resource is not Resource.TOPIC or acl.pattern is not Pattern.LITERAL or acl.name == "*":
-        return "a demotion denies topic by topic"
+        return AclFlaw.DEMOTED_RESOURCE
     if acl.operation not in CHANGING_OPERATIONS - {Operation.ALL} or acl.host != "*":
-        return "a demotion denies each change, from everywhere"
-    return ""
+        return AclFlaw.DEMOTED_OPERATION
+    return None
 
 
-def _check_fenced(acl: Acl, own_principals: Set[str]) -> str:
+def _check_fenced(acl: Acl, own_principals: Set[str]) -> AclFlaw | None:
     if acl.permission is not Permission.DENY:
-        return "fences only deny"
+        return AclFlaw.FENCE_GRANT
     if acl.pattern is not Pattern.LITERAL or acl.host != "*":
-        return "a fence denies name by name, from everywhere"
+        return AclFlaw.FENCE_NAME
     is_for_everybody = acl.principal == EVERYBODY
     match acl.resource, acl.operation:
         case (Resource.TOPIC, Operation.WRITE) if acl.name != "*":
@@ -127,15 +150,15 @@ def _check_fenced(acl: Acl, own_principals: Set[str]) -> str:
             is_ours = not is_for_everybody and (not own_principals or acl.principal in own_principals)
         case _:
             is_ours = False
-    return "" if is_ours else "a fence denies everybody to write, or the copier to write or to commit"
+    return None if is_ours else AclFlaw.FENCE_OPERATION
 
 
-def _check_carried(acl: Acl) -> str:
+def _check_carried(acl: Acl) -> AclFlaw | None:
     if acl.resource is Resource.DELEGATION_TOKEN:
-        return "rights to delegation tokens are never carried"
+        return AclFlaw.DELEGATION_TOKEN
     if acl.resource is Resource.CLUSTER and acl.operation is not Operation.IDEMPOTENT_WRITE:
-        return "of rights on the cluster only IDEMPOTENT_WRITE is ever carried"
-    return ""
+        return AclFlaw.CLUSTER_RIGHT
+    return None
 
 
 def update_demotions(

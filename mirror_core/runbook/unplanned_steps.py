@@ -115,7 +115,7 @@ class UnplannedSteps(PromotionSteps):
             "without_leader": join_limited(offline_partitions) or "none",
             **format_left_behind(tuple(left_behind.values())),
             "copiers": "denied to write" if fenced_tasks.is_certain else "outwaited",
-            **({"copiers_in_doubt": fenced_tasks.uncertainty} if fenced_tasks.uncertainty else {}),
+            **({"copiers_in_doubt": str(fenced_tasks.uncertainty)} if fenced_tasks.uncertainty else {}),
             "late_commits": late_commits,
             **({"left_the_mirror": self._format_left_topics()} if self._list_left_topics() else {}),
             "settled_ms": round((time.monotonic() - started_s) * 1000),

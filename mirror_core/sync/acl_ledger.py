@@ -15,7 +15,7 @@ from mirror_core.model.acl import LIFTABLE_PURPOSES, Acl, AclPurpose, LedgerEntr
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.logs import get_logger
 from mirror_core.model.names import ClusterName, MirrorName, get_both_directions
-from mirror_core.rights.ledger_rules import find_forgery_reason
+from mirror_core.rights.ledger_rules import find_flaw
 from mirror_core.state.journal import JournalLog
 from mirror_core.state.state_records import State, StateRecord, Tombstone
 
@@ -89,7 +89,7 @@ def restage_grants(
     if topics is not None:
         wanted_topics = frozenset(topics)
         promoted = tuple(entry for entry in promoted if _is_on_topics(entry.acl, wanted_topics))
-    restaged = [entry for entry in promoted if not find_forgery_reason(entry, own_principals)]
+    restaged = [entry for entry in promoted if not find_flaw(entry, own_principals)]
     delete_unshared_entries(log, client, restaged, _to_staged)
 
 
@@ -100,7 +100,7 @@ def _to_staged(entry: LedgerEntry) -> StateRecord:
 def to_lifted_records(state: State, entries: Iterable[LedgerEntry]) -> Iterator[LiftedDenial]:
     """Keep these: a process that slept may create the denials again, and die before it learns better."""
     for entry in entries:
-        if entry.purpose in LIFTABLE_PURPOSES and not find_forgery_reason(entry):
+        if entry.purpose in LIFTABLE_PURPOSES and not find_flaw(entry):
             yield LiftedDenial(entry=entry, run=_find_run_id(state, entry.mirror))
 
 
@@ -138,7 +138,7 @@ def delete_entries(
     A forged entry is only forgotten: deleting it would remove whatever its author likes.
     """
     if entries:
-        acls = [entry.acl for entry in entries if not find_forgery_reason(entry)]
+        acls = [entry.acl for entry in entries if not find_flaw(entry)]
         delete_acls(client, acls)
         wait_until_acls_absent(client, acls)
         _log.info("%d entries taken away, shown by no broker any more", len(acls), cluster=client.name)

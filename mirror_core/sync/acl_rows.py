@@ -11,8 +11,10 @@ from mirror_core.decide.acl_plan import AclPlan
 from mirror_core.kafka.acl_requests import AuthorizerOff, BrokerAcls
 from mirror_core.model.acl import Acl, AclPurpose, Pattern, Permission, Resource
 from mirror_core.model.config_sections import AuthorizerKind
+from mirror_core.model.findings import Finding
 from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
 from mirror_core.rights.acl_rules import EVERYBODY
+from mirror_core.rights.ledger_rules import AclFlaw
 
 
 def _is_for_everybody(acl: Acl) -> bool:
@@ -120,7 +122,7 @@ def to_unknown_rows(cluster: str, acls: BrokerAcls) -> list[DriftRow]:
     ]
 
 
-def to_forgery_row(cluster: str, acl: Acl, why: str) -> DriftRow:
+def to_forgery_row(cluster: str, acl: Acl, flaw: AclFlaw) -> DriftRow:
     """No mirror can have made this ledger entry: its denial counts as the source's own."""
     return DriftRow(
         part=SyncCategory.ACLS,
@@ -128,8 +130,7 @@ def to_forgery_row(cluster: str, acl: Acl, why: str) -> DriftRow:
         source="",
         destination="",
         action=SyncAction.SKIP,
-        reason=f"it is recorded as a denial of Mirrorbook's, and cannot be one: {why}. Not believed: find out who may "
-        "write the state topic there",
+        reason=str(Finding("denial_forged", acl, flaw=flaw)),
     )
 
 

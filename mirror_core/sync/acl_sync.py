@@ -257,13 +257,17 @@ def close_released_topics(link: MirrorLink, log: JournalLog, topics: Collection[
 
 def list_undemotable_rights(
     link: MirrorLink, config: ClusterConfig, cluster_acls: BrokerAcls | AuthorizerOff, topics: Collection[str]
-) -> tuple[str, ...]:
+) -> tuple[Finding, ...]:
     """Why `demote_topics` would refuse, from ACLs already read."""
     if isinstance(cluster_acls, AuthorizerOff):
         return ()
     reasons = (
-        f"{acl}: a denial for everybody would stop the mirror too; replace it by grants to named principals: "
-        f"{format_acl_command(acl, bootstrap=_get_bootstrap_servers(config), remove=True)}"
+        Finding(
+            "grant_undeniable",
+            acl,
+            cluster=config.name,
+            command=format_acl_command(acl, bootstrap=_get_bootstrap_servers(config), remove=True),
+        )
         for acl in sorted(find_undemotable_grants(cluster_acls.entries, topics, list_own_principals(link)))
     )
     return (*reasons, *list_uncertain_principals(config, cluster_acls))
@@ -277,10 +281,7 @@ def list_promotion_warnings(
     topics = {p.topic for p in state.partitions.get(link.mirror.name, {})}
     planned = _plan_promotion(link, state, topics, destination_topics)
     name = link.destination.name
-    uncertain = (
-        Finding("principal_uncertain", name, reason=why)
-        for why in list_uncertain_principals(link.destination, destination_acls)
-    )
+    uncertain = list_uncertain_principals(link.destination, destination_acls)
     denied = (why for _, why in list_remaining_denials(link, state, destination_acls.entries, planned.grants, topics))
     return (*warn_promotion_grants(planned, name), *denied, *uncertain)
 
@@ -351,8 +352,8 @@ def _promote_access(
     remaining = list_remaining_denials(link, log.state, destination_acls.entries - removed, planned.grants, topics)
     rows += [to_acl_row(acl, SyncAction.KEEP, str(why), done=False) for acl, why in remaining]
     rows += [
-        to_acl_row(acl, SyncAction.REFUSE, str(explain_forged_entry(acl, why)), done=False)
-        for acl, why in planned.refused.items()
+        to_acl_row(acl, SyncAction.REFUSE, str(explain_forged_entry(acl, flaw)), done=False)
+        for acl, flaw in planned.refused.items()
     ]
     rows += [
         to_acl_row(a, SyncAction.KEEP, str(explain_narrowed_grant(a, excluded, client.name)), done=False)
@@ -419,7 +420,7 @@ def _list_own_denials(link: MirrorLink, state: State) -> tuple[frozenset[Acl], l
     )
     trusted, untrusted = split_forged_entries(recorded_on_source)
     return trusted | {e.acl for e in recorded_here}, [
-        to_forgery_row(name, acl, why) for acl, why in sorted(untrusted.items())
+        to_forgery_row(name, acl, flaw) for acl, flaw in sorted(untrusted.items())
     ]
 
 

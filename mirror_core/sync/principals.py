@@ -8,6 +8,7 @@ from functools import partial
 from mirror_core.kafka.acl_requests import BrokerAcls
 from mirror_core.kafka.config import ANONYMOUS, ClusterConfig, Principal
 from mirror_core.model.acl import Acl, Operation, Pattern
+from mirror_core.model.findings import Finding
 from mirror_core.rights.acl_rules import OWN_TOPIC_PREFIX, build_denial
 from mirror_core.rights.first_acl import UNKNOWN_USER
 from mirror_core.state.mirror_link import MirrorLink
@@ -24,32 +25,25 @@ def list_own_principals(link: MirrorLink) -> frozenset[str]:
     return frozenset(f"User:{user}" for user in users if user)
 
 
-def list_uncertain_principals(config: ClusterConfig, acls: BrokerAcls) -> tuple[str, ...]:
+def list_uncertain_principals(config: ClusterConfig, acls: BrokerAcls) -> tuple[Finding, ...]:
     """A denial meant for an application could hit one of these."""
     is_shared = config.properties(Principal.CONTROL) == config.properties(Principal.DATA)
     principals = (Principal.CONTROL,) if is_shared else Principal
-    return tuple(text for principal in principals if (text := explain_uncertainty(config, principal, acls.entries)))
+    doubts = (explain_uncertainty(config, principal, acls.entries) for principal in principals)
+    return tuple(doubt for doubt in doubts if doubt is not None)
 
 
-def explain_uncertainty(config: ClusterConfig, principal: Principal, acls: Set[Acl]) -> str:
-    """Empty when certain. ACLs that name the user confirm it if others have made them."""
-    name = config.user(principal)
+def explain_uncertainty(config: ClusterConfig, principal: Principal, acls: Set[Acl]) -> Finding | None:
+    """None when certain. ACLs that name the user confirm it if others have made them."""
+    name, is_data = config.user(principal), principal is Principal.DATA
     if name is None:
-        reason = f"the subject of the {principal} principal's certificate cannot be read from ssl.certificate.location"
-    elif not config.is_user_certain(principal) and f"User:{name}" not in {acl.principal for acl in acls}:
-        reason = (
-            f"no access right there names User:{name}, the subject of the {principal} principal's certificate, so "
-            "brokers may call it otherwise (ssl.principal.mapping.rules)"
-        )
-    else:
-        return ""
-    return (
-        f"{reason}; in mirrorbook.yaml write what they call it, in the entry of {config.name}"
-        f'{" under data:" if principal is Principal.DATA else ""}: `principal: "User:..."`'
-    )
+        return Finding("principal_unreadable", config.name, principal=principal, is_data=is_data)
+    if not config.is_user_certain(principal) and f"User:{name}" not in {acl.principal for acl in acls}:
+        return Finding("principal_unconfirmed", config.name, principal=principal, is_data=is_data, user=f"User:{name}")
+    return None
 
 
-def explain_data_uncertainty(config: ClusterConfig, acls: Set[Acl], state: State) -> str:
+def explain_data_uncertainty(config: ClusterConfig, acls: Set[Acl], state: State) -> Finding | None:
     """Our own entries confirm nothing."""
     ledger_acls = {entry.acl for entry in state.ledger.values() if entry.cluster == config.name}
     return explain_uncertainty(config, Principal.DATA, acls - ledger_acls)

@@ -22,7 +22,7 @@ from mirror_core.model.names import get_both_directions
 from mirror_core.model.sync_state import DriftRow
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.rights.acl_rules import EVERYBODY, build_denial, format_acl_command
-from mirror_core.rights.ledger_rules import find_forgery_reason, find_locked_out_denials, update_demotions
+from mirror_core.rights.ledger_rules import find_flaw, find_locked_out_denials, update_demotions
 from mirror_core.state.journal import JournalLog
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import State, Tombstone
@@ -43,7 +43,7 @@ from mirror_core.sync.principals import explain_data_uncertainty, list_own_princ
 class FencedTasks:
     denials: frozenset[Acl] = frozenset()
     """Shown by every broker."""
-    uncertainty: str = ""
+    uncertainty: Finding | None = None
     """Why they may have no effect."""
 
     @property
@@ -103,7 +103,7 @@ def sync_lifted_records(link: MirrorLink, log: JournalLog, reverse_state: State)
         if (
             record.entry.mirror in mirror_names
             and _blocks_this_mirror(link, record.entry)
-            and not find_forgery_reason(record.entry)
+            and not find_flaw(record.entry)
         ):
             entry = replace(record.entry, mirror=link.mirror.name)
             records[entry] = replace(record, entry=entry)
@@ -191,4 +191,4 @@ def _read_source_demotions(link: MirrorLink, topics: Collection[str]) -> tuple[s
         return set(), [to_skipped_cluster_row(link.source.name, reason)]
     # A forged entry would remove whatever its author likes.
     demotions = list_demotions(state, link.mirror.name, link.destination.name, topics)
-    return {e.acl for e in demotions if not find_forgery_reason(e, list_own_principals(link))}, []
+    return {e.acl for e in demotions if not find_flaw(e, list_own_principals(link))}, []

@@ -27,7 +27,7 @@ from mirror_core.rights.acl_rules import (
     find_undemotable_grants,
     is_wildcard_grant,
 )
-from mirror_core.rights.ledger_rules import find_forgery_reason
+from mirror_core.rights.ledger_rules import find_flaw
 from tests.support.acl_views import (
     ALL,
     GROUPS,
@@ -288,9 +288,9 @@ def test_no_cycle_opens_a_mirror_topic_or_touches_what_is_not_ours(
     opened = [c for c in made.create if c.permission is Permission.ALLOW]
     assert not [c for c in opened if is_wildcard_grant(c) and c.operation is not Operation.TWO_PHASE_COMMIT]
     assert {c.name for c in opened if c.resource is Resource.TOPIC} <= set(TOPICS)
-    assert not [e for e in made.remove if find_forgery_reason(e, scope().own_principals)]
-    assert not [c for c in made.create if find_forgery_reason(entry(c), scope().own_principals)]
-    assert not [s for s in made.stage if find_forgery_reason(entry(s, AclPurpose.STAGED), scope().own_principals)]
+    assert not [e for e in made.remove if find_flaw(e, scope().own_principals)]
+    assert not [c for c in made.create if find_flaw(entry(c), scope().own_principals)]
+    assert not [s for s in made.stage if find_flaw(entry(s, AclPurpose.STAGED), scope().own_principals)]
     assert not {created.principal for created in made.create + made.stage} & scope().own_principals
 
 

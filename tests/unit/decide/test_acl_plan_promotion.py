@@ -26,9 +26,10 @@ from mirror_core.rights.acl_rules import (
     is_wildcard_grant,
 )
 from mirror_core.rights.ledger_rules import (
+    AclFlaw,
     build_own_ids_denial,
     can_take_over_own_ids,
-    find_forgery_reason,
+    find_flaw,
     split_forged_entries,
 )
 from tests.support.acl_views import ALL, READ, TOPICS, WRITE, acl, acls, entry, scope
@@ -199,7 +200,7 @@ COMMITS = build_denial("*", min(OWN), resource=Resource.GROUP, operation=Operati
 def test_a_fence_denies_everybody_to_write_or_the_copier_to_write_or_to_commit() -> None:
     ids = replace(FENCE, resource=Resource.TRANSACTIONAL_ID)
     for ours in (FENCE, ids, replace(FENCE, principal=min(OWN)), COMMITS):
-        assert not find_forgery_reason(entry(ours, AclPurpose.FENCE), OWN), ours
+        assert not find_flaw(entry(ours, AclPurpose.FENCE), OWN), ours
     for other in (
         ALL,
         replace(FENCE, permission=Permission.ALLOW),
@@ -214,7 +215,7 @@ def test_a_fence_denies_everybody_to_write_or_the_copier_to_write_or_to_commit()
         replace(COMMITS, principal=EVERYBODY),
         replace(COMMITS, principal="User:app"),
     ):
-        assert find_forgery_reason(entry(other, AclPurpose.FENCE), OWN), other
+        assert find_flaw(entry(other, AclPurpose.FENCE), OWN), other
 
 
 APPS = build_denial("orders-1", "User:app")
@@ -222,7 +223,7 @@ APPS = build_denial("orders-1", "User:app")
 
 @pytest.mark.parametrize("purpose", [AclPurpose.DEMOTED, AclPurpose.WITHDRAWN])
 def test_a_demotion_denies_one_application_one_change_of_one_topic(purpose: AclPurpose) -> None:
-    assert not find_forgery_reason(entry(APPS, purpose), OWN)
+    assert not find_flaw(entry(APPS, purpose), OWN)
     for other in (
         replace(APPS, permission=Permission.ALLOW),
         replace(APPS, principal=EVERYBODY),
@@ -235,7 +236,7 @@ def test_a_demotion_denies_one_application_one_change_of_one_topic(purpose: AclP
         replace(APPS, operation=Operation.ALL),
         replace(APPS, host="10.0.0.1"),
     ):
-        assert find_forgery_reason(entry(other, purpose), OWN), other
+        assert find_flaw(entry(other, purpose), OWN), other
 
 
 def test_of_what_a_ledger_calls_ours_only_what_can_be_is_believed() -> None:
@@ -246,13 +247,17 @@ def test_of_what_a_ledger_calls_ours_only_what_can_be_is_believed() -> None:
     found, doubted = split_forged_entries([fence, demotion, commits, *planted])
     assert found == {FENCE, APPS, commits.acl}
     assert set(doubted) == {rule}
-    assert doubted[rule].startswith("a ")
+    assert isinstance(doubted[rule], AclFlaw)
+
+
+def test_each_flaw_has_a_phrase() -> None:
+    assert all(str(Finding("denial_forged", WRITE, flaw=flaw)).count(".") == 1 for flaw in AclFlaw)
 
 
 @given(granted=acls)
 def test_no_demotion_of_ours_is_taken_for_a_forgery(granted: Acl) -> None:
     for deny in build_demotions({granted}, TOPICS, OWN):
-        assert not find_forgery_reason(entry(deny, AclPurpose.DEMOTED), OWN)
+        assert not find_flaw(entry(deny, AclPurpose.DEMOTED), OWN)
 
 
 def test_only_rights_that_were_given_and_are_there_still_go_home() -> None:

@@ -199,13 +199,13 @@ def test_a_right_that_the_failover_gave_and_nobody_has_at_home_is_named(view: Fa
 
 def test_a_grant_to_everybody_on_either_side_forbids_it_before_anything_is_changed(view: FailbackSnapshot) -> None:
     assert isinstance(view.new_primary, NewPrimary)
-    line = "ALLOW WRITE ...: kafka-acls.sh --remove"
-    for side, seen in (
-        ("east", replace(old_of(view), demotion_problems=(line,))),
-        ("west", replace(view.new_primary, demotion_problems=(line,))),
+    problem = Finding("grant_undeniable", "ALLOW WRITE ...", cluster="west", command="kafka-acls.sh --remove")
+    for seen in (
+        replace(old_of(view), demotion_problems=(problem,)),
+        replace(view.new_primary, demotion_problems=(problem,)),
     ):
         changed = replace(view, old_source=seen) if isinstance(seen, OldSource) else replace(view, new_primary=seen)
-        assert decide_failback(changed).reasons == (Finding("demotion_impossible", side, reason=line),)
+        assert decide_failback(changed).reasons == (problem,)
 
 
 @pytest.mark.parametrize("state", [PartitionState.MIRRORING, PartitionState.FAILED])

@@ -7,6 +7,9 @@ from typing import Final
 
 EXAMPLES: Final[Mapping[str, object]] = {
     "lost": 7,
+    "is_data": True,
+    "principal": "data",
+    "flaw": "own_principal",
     "taken": 536,
     "size_bytes": 3_400_000,
     "topics": ["billing", "orders"],
@@ -144,7 +147,11 @@ EXAMPLES: Final[Mapping[str, object]] = {
 }
 SUBJECT_EXAMPLES: Final[Mapping[str, str]] = {
     "source_facts_unknown": "east",
-    **dict.fromkeys(("grant_forged", "grant_narrowed"), "ALLOW WRITE on TOPIC prefixed 'orders' for User:app from *"),
+    **dict.fromkeys(
+        ("acl_not_carried", "denial_forged", "grant_forged", "grant_narrowed"),
+        "ALLOW WRITE on TOPIC prefixed 'orders' for User:app from *",
+    ),
+    "grant_undeniable": "ALLOW WRITE on TOPIC literal 'orders' for User:* from *",
     "grant_to_everybody": "ALLOW WRITE on TOPIC literal 'orders' for User:* from *",
     **dict.fromkeys(
         ("denial_for_everybody", "denial_of_changes", "denial_remains"),
@@ -155,7 +162,6 @@ SUBJECT_EXAMPLES: Final[Mapping[str, str]] = {
         (
             "cluster_replaced",
             "cluster_unseen",
-            "demotion_impossible",
             "destination_offline",
             "destination_replaced",
             "destination_unseen",
@@ -172,7 +178,8 @@ SUBJECT_EXAMPLES: Final[Mapping[str, str]] = {
             "grants_beyond_mirror",
             "grants_by_prefix",
             "hidden_topics_left_out",
-            "principal_uncertain",
+            "principal_unconfirmed",
+            "principal_unreadable",
             "topics_hidden",
             "group_offsets_deleted",
             "group_offsets_uncommitted",

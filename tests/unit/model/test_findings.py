@@ -143,6 +143,8 @@ def test_each_sentence_has_words_of_its_own() -> None:
         (Finding("fence_bypassed", "east", partitions=[]), Finding("fence_pending", "east", since_ms=1), False),
         (Unreachable("no answer for 3 s"), Unreachable("no answer for 33 s"), True),
         (Unreachable("no answer"), LostOwnership("no answer"), False),
+        (Unreachable("no answer", subject="east"), Unreachable("no answer", subject="west"), False),
+        (Refused("a: sync", []), Refused("b: sync", []), False),
         (BadRequest("no key a"), BadRequest("no key b"), False),
         (Refused("m", ["3 s"]), Refused("m", ["4 s"]), True),
         (Refused("m", [Finding("mirror_deleted", "a")]), Refused("m", [Finding("mirror_deleted", "b")]), False),

@@ -74,7 +74,7 @@ def test_a_denial_of_a_name_in_doubt_is_no_certainty_however_often_it_is_looked_
         said = deny_offset_commits(link.mirror, log, client)
         assert ("commits for no group on cluster west any more" in said) is certain
         assert said.startswith("not certain: ") is not certain
-    assert ("User:CN=data" in silenced.uncertainty) is not certain
+    assert ("User:CN=data" in str(silenced.uncertainty)) is not certain
     other = LedgerEntry(
         mirror=MirrorName("other"),
         cluster=ClusterName("west"),
