@@ -51,7 +51,7 @@ from mirror_core.sync.topic_errors import (
     check_recreated,
     check_width,
     describe_visible_configs,
-    list_recorded_source_ids,
+    list_copied_source_ids,
     raise_if_all_denied,
     run_for_each_topic,
     to_failure_kind,
@@ -119,7 +119,7 @@ def create_missing_topics(
     are a part; a right missing for all raises.
     """
     stopped, recorded = list_stopped_topics(link, state), _list_recorded(state, link)
-    source_ids = list_recorded_source_ids(link, state)
+    source_ids = list_copied_source_ids(link, state)
     topics = {name: view for name, view in topics.items() if name not in stopped}
     total = len(topics) if total is None else total
     in_circles = refuse_topics_in_circles(link, topics.keys() - _list_copied_names(state, link))

@@ -48,6 +48,7 @@ from mirror_core.sync.offset_commits import (
     commit_until_answered,
     format_refusal,
 )
+from mirror_core.sync.topic_errors import list_copied_source_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +207,10 @@ def _list_recreated_topics(
     link: MirrorLink, state: State, source: ClusterClient, topics: Collection[str]
 ) -> frozenset[str]:
     """Must be listed after offsets were read, which may be of the new topics."""
-    recorded = {s.partition.topic: s.source_topic_id for s in state.partitions.get(link.mirror.name, {}).values()}
-    topics_now = source.metadata(topics).topics if topics else {}
-    return frozenset(t for t in topics if t in recorded and (t not in topics_now or topics_now[t].id != recorded[t]))
+    copied_ids, topics_now = list_copied_source_ids(link, state), source.metadata(topics).topics if topics else {}
+    return frozenset(
+        t for t in topics if t in copied_ids and (t not in topics_now or topics_now[t].id not in copied_ids[t])
+    )
 
 
 class _GroupDecisions:

@@ -80,10 +80,12 @@ def check_width(destination: ClusterClient, topic: TopicMetadata, width: int) ->
     )
 
 
-def list_recorded_source_ids(link: MirrorLink, state: State) -> dict[str, set[str]]:
+def list_copied_source_ids(link: MirrorLink, state: State) -> dict[str, set[str]]:
+    """Partitions without a copy are not counted: of a topic that was created anew wider they have the new id."""
     ids_by_topic = dict[str, set[str]]()
     for status in state.partitions.get(link.mirror.name, {}).values():
-        ids_by_topic.setdefault(status.partition.topic, set()).add(status.source_topic_id)
+        if status.destination_topic_id:
+            ids_by_topic.setdefault(status.partition.topic, set()).add(status.source_topic_id)
     return ids_by_topic
 
 

@@ -14,14 +14,14 @@ from mirror_core.mirrors.describe import describe_with_groups
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunMode, RunState
-from mirror_core.model.sync_state import SyncCategory
+from mirror_core.model.sync_state import SyncAction, SyncCategory
 from mirror_core.model.timing import now_ms
 from tests.support.broker_faults import killed
 from tests.support.cluster_admin import as_admin
-from tests.support.group_commits import delete_offset
+from tests.support.group_commits import delete_offset, fetch_offsets
 from tests.support.kafka_clients import Pair, new_topic, produce
-from tests.support.mirrored_topics import Mirrored, new_mirror
-from tests.support.synced_groups import commit, consumer
+from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
+from tests.support.synced_groups import commit, consumer, made_anew
 from tests.support.unplanned_runs import begin
 
 pytestmark = pytest.mark.cluster
@@ -117,3 +117,30 @@ def test_a_clamped_offset_is_synced_once_the_copy_has_it(pair: Pair, tmp_path: P
     mirrored.copy()
     sync_groups(mirrored)
     assert coverage(mirrored) == {name: ("synced", COPIED + NOT_COPIED, 0)}
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_offsets_of_a_topic_that_was_made_anew_stay_out_of_the_old_copy_whatever_plans_have_recorded(
+    pair: Pair, tmp_path: Path, width: int
+) -> None:
+    """A plan records the new topic's further partitions, with its id."""
+    topic, group = new_topic(pair.east), "g-" + secrets.token_hex(4)
+    produce(pair.east, topic, COPIED)
+    mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
+    mirrored.copy()
+    commit(mirrored.link, "source", group, topic, 4)
+    sync_groups(mirrored)
+    made_anew(pair, topic, width, 3)
+    commit(mirrored.link, "source", group, topic, 2)
+    for _ in range(2):
+        replicate(mirrored.link)
+    assert len(mirrored.statuses) == width
+    rows = list(mirror_commands.run_sync(mirrored.link).rows)
+    (about,) = [row for row in rows if row.part is SyncCategory.TOPICS]
+    assert about.action is SyncAction.REFUSE
+    assert "was deleted and created anew" in about.reason
+    (row,) = [row for row in rows if row.part is SyncCategory.GROUPS]
+    assert (row.action, row.offset) == (SyncAction.SKIP, 4)
+    with as_admin(pair.west) as west:
+        assert fetch_offsets(west, group).committed[Partition(topic, 0)].offset == 4
+        assert len(west.metadata([topic]).topics[topic].partitions) == 1
