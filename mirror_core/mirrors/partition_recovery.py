@@ -25,12 +25,14 @@ from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatu
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange
 from mirror_core.model.run import shorten_hash
+from mirror_core.model.sync_state import OwnGroupOffsets
 from mirror_core.parity.salvage import LocalSalvage
 from mirror_core.state.lease import acquire_lease, make_owner_name, observe_live_lease, release_at_end
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.partition_transitions import PartitionEvent, apply_events
 from mirror_core.state.state_records import PartitionRecord, State, StateRecord, Tombstone
 from mirror_core.state.writer import StateWriter
+from mirror_core.sync.offset_commits import OwnCommittedOffsets
 
 ReportLine = Callable[[str], None]
 
@@ -120,8 +122,20 @@ def _recopy_topics(
                 writer.state.verifications.get(link.mirror.name),
             )
             proof_records = [] if proof is None else [proof.forget_partitions({s.partition for s in topic_statuses})]
-            writer.put(*proof_records, *(Tombstone(PartitionRecord(link.mirror.name, s)) for s in topic_statuses))
+            writer.put(
+                *proof_records,
+                *_forget_group_offsets(link, writer.state, cost.topic),
+                *(Tombstone(PartitionRecord(link.mirror.name, s)) for s in topic_statuses),
+            )
             report(f"{cost.topic}: deleted on cluster {link.mirror.destination}; the next epoch copies it anew")
+
+
+def _forget_group_offsets(link: MirrorLink, state: State, topic: str) -> list[OwnGroupOffsets]:
+    """Brokers delete a topic's committed offsets with it."""
+    own_offsets = OwnCommittedOffsets(link.mirror.name, state)
+    for group, partitions in own_offsets.list_partitions().items():
+        own_offsets.forget_offsets(group, {p for p in partitions if p.topic == topic})
+    return own_offsets.pop_unwritten()
 
 
 def record_recopy(link: MirrorLink, writer: StateWriter, cost: RecopyCost) -> None:

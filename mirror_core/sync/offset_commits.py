@@ -181,6 +181,14 @@ class OwnCommittedOffsets:
                 clamped_from[partition] = clamped_source
             self._changed[group] = None
 
+    def forget_offsets(self, group: str, partitions: Collection[Partition]) -> None:
+        """The group has none of these any more, on neither side."""
+        with self._lock:
+            for offsets_by_group in (self._known, self._clamped_from, self._other_process):
+                for partition in partitions & offsets_by_group.get(group, {}).keys():
+                    del offsets_by_group[group][partition]
+                    self._changed[group] = None
+
     def forget_other_groups(self, groups: Collection[str]) -> list[OwnGroupOffsets]:
         """Returns records to delete from the state topic."""
         with self._lock:

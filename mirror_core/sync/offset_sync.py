@@ -121,7 +121,7 @@ def sync_groups(
             if n in destination_groups and destination_groups[n].is_idle
         ],
     )
-    decisions.mark_orphaned(orphaned_offsets, before.offsets)
+    decisions.mark_orphaned(orphaned_offsets, before.offsets, groups)
     to_commit = dict[str, dict[Partition, tuple[Offset, str]]]()
     without_share_groups = share_groups if share_groups and not can_sync_share_groups(destination) else frozenset()
     for name, (committed, open_partitions) in source_offsets.items():
@@ -220,11 +220,12 @@ class _GroupDecisions:
         """Further on the destination than on the source."""
         self._own_offsets = own_offsets
         self._share_groups = share_groups
-        self._uncommitted_by_subject = dict[str, UncommittedGroupOffset]()
+        self._uncommitted = dict[tuple[str, str], UncommittedGroupOffset]()
+        """By group and partition. A group's name may end as a partition's: "g" and "g orders-0"."""
 
     @property
     def uncommitted(self) -> tuple[UncommittedGroupOffset, ...]:
-        return tuple(sorted(self._uncommitted_by_subject.values(), key=lambda entry: (entry.group, entry.partition)))
+        return tuple(self._uncommitted[subject] for subject in sorted(self._uncommitted))
 
     def mark_uncommitted(
         self,
@@ -248,9 +249,10 @@ class _GroupDecisions:
         coverage: GroupCoverage,
         committed_offset: Offset | None = None,
     ) -> None:
-        self._uncommitted_by_subject[format_group_subject(group, partition)] = UncommittedGroupOffset(
+        partition_text = "" if partition is None else str(partition)
+        self._uncommitted[group, partition_text] = UncommittedGroupOffset(
             group=group,
-            partition="" if partition is None else str(partition),
+            partition=partition_text,
             reason=reason,
             destination_offset=committed_offset,
             coverage=coverage,
@@ -274,13 +276,21 @@ class _GroupDecisions:
             self._note_uncommitted(group, partition, "its topic is not copied", GroupCoverage.SKIPPED)
 
     def mark_orphaned(
-        self, orphaned_offsets: Mapping[str, Collection[Partition]], before: Mapping[str, CommittedOffsets]
+        self,
+        orphaned_offsets: Mapping[str, frozenset[Partition]],
+        before: Mapping[str, CommittedOffsets],
+        source_groups: Collection[str],
     ) -> None:
-        """Not what others have committed there."""
+        """Not what others have committed there.
+
+        What neither side has is forgotten, unless the group is not listed: it may be hidden.
+        """
         for group, partitions in orphaned_offsets.items():
-            committed = before.get(group, _NO_OFFSETS).committed
-            for partition in sorted(committed.keys() & partitions):
-                offset = committed[partition].progress
+            there = before.get(group, _NO_OFFSETS)
+            if group in before and group in source_groups:
+                self._own_offsets.forget_offsets(group, partitions - there.committed.keys() - there.unstable)
+            for partition in sorted(there.committed.keys() & partitions):
+                offset = there.committed[partition].progress
                 if offset in self._own_offsets.find_known(group, partition):
                     self.mark_uncommitted(group, partition, _ORPHANED_TEXT, None, offset, GroupCoverage.DELETED)
 
@@ -374,15 +384,13 @@ class _GroupDecisions:
         self.rows = [
             (
                 replace(row, action=SyncAction.SKIP, reason=reason)
-                if row.subject in subjects
-                and (row.action is SyncAction.COMMIT or row.subject in self._uncommitted_by_subject)
+                if row.subject in subjects and row.action is not SyncAction.EQUAL
                 else row
             )
             for row in self.rows
         ]
-        self._uncommitted_by_subject = {
-            subject: entry for subject, entry in self._uncommitted_by_subject.items() if subject not in subjects
-        }
+        for group, partition in moved:
+            self._uncommitted.pop((group, str(partition)), None)
 
     def apply_responses(
         self,

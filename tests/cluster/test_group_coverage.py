@@ -9,18 +9,22 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 
+from mirror_core.decide.failure_remedies import RecoveryAction
 from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.describe import describe_with_groups
+from mirror_core.mirrors.partition_recovery import recover_partitions
+from mirror_core.mirrors.recovery_plan import plan_recovery
 from mirror_core.model.figures import FigureKey
-from mirror_core.model.names import Partition
+from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.model.sync_state import SyncAction, SyncCategory
 from mirror_core.model.timing import now_ms
 from tests.support.broker_faults import killed
 from tests.support.cluster_admin import as_admin
-from tests.support.group_commits import delete_offset, fetch_offsets
+from tests.support.group_commits import commit_offsets, delete_offset, fetch_offsets
 from tests.support.kafka_clients import Pair, new_topic, produce
 from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
+from tests.support.share_groups import set_start_offset
 from tests.support.synced_groups import commit, consumer, made_anew
 from tests.support.unplanned_runs import begin
 
@@ -117,6 +121,59 @@ def test_a_clamped_offset_is_synced_once_the_copy_has_it(pair: Pair, tmp_path: P
     mirrored.copy()
     sync_groups(mirrored)
     assert coverage(mirrored) == {name: ("synced", COPIED + NOT_COPIED, 0)}
+
+
+def test_an_offset_that_neither_side_has_any_more_is_not_called_synced(pair: Pair, tmp_path: Path) -> None:
+    """Somebody resets a group by deleting its offsets on both clusters."""
+    topic, group = new_topic(pair.east, 2), "g-" + secrets.token_hex(4)
+    produce(pair.east, topic, COPIED)
+    mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
+    mirrored.copy()
+    with as_admin(pair.east) as east, as_admin(pair.west) as west:
+        assert commit_offsets(east, group, {Partition(topic, n): (Offset(0), "") for n in range(2)}) == {}
+        sync_groups(mirrored)
+        for client in (east, west):
+            delete_offset(client, group, Partition(topic, 0))
+    sync_groups(mirrored)
+    _, rows = describe_with_groups(mirrored.link, mirrored.state, now_ms())
+    assert [(row.partition, row.coverage.value, row.offset) for row in rows] == [(f"{topic}-1", "synced", 0)]
+
+
+def test_offsets_of_a_copy_that_is_deleted_to_copy_its_topic_anew_are_not_called_synced(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Brokers delete a topic's offsets with it, and the group has read nothing of the new topic yet."""
+    topic, group = new_topic(pair.east), "g-" + secrets.token_hex(4)
+    produce(pair.east, topic, COPIED)
+    mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
+    mirrored.copy()
+    commit(mirrored.link, "source", group, topic, 4)
+    sync_groups(mirrored)
+    made_anew(pair, topic, 1, 3)
+    replicate(mirrored.link)
+    found = plan_recovery(mirrored.link, mirrored.state, None, RecoveryAction.RECOPY)
+    recover_partitions(mirrored.link, found, lambda line: None)
+    mirrored.copy()
+    sync_groups(mirrored)
+    assert coverage(mirrored) == {}
+    with killed(pair.east):
+        assert group not in mirrored.failover.plan(RunMode.UNPLANNED).groups
+
+
+def test_a_group_whose_name_ends_as_a_partition_does_hides_no_other_ones_refusal(pair: Pair, tmp_path: Path) -> None:
+    topic, group = new_topic(pair.east), "g-" + secrets.token_hex(4)
+    produce(pair.east, topic, COPIED)
+    mirrored = new_mirror(pair, tmp_path, topic, groups=(f"{group}.*",))
+    mirrored.copy()
+    other = f"{group} {topic}-0"
+    for name in (group, other):
+        commit(mirrored.link, "source", name, topic, 2)
+    commit(mirrored.link, "destination", group, topic, 5)
+    with as_admin(pair.west) as west:
+        set_start_offset(west, other, topic, 1)  # a share group there
+    sync_groups(mirrored)
+    left = mirrored.state.uncommitted_groups[mirrored.name].uncommitted
+    assert [(item.group, item.partition) for item in left] == [(group, f"{topic}-0"), (other, "")]
 
 
 @pytest.mark.parametrize("width", [1, 3])
