@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final
+from typing import Final, NamedTuple
 
 from mirror_core.decide.group_offset_rules import CommitOffset, decide_group_offset
 from mirror_core.kafka.acl_requests import AuthorizerOff, describe_acls, wait_until_acls_present
@@ -295,6 +295,11 @@ _ReadableRange = tuple[Offset, Offset]
 """Start, high watermark."""
 
 
+class FollowedTopic(NamedTuple):
+    source_id: str
+    destination_id: str
+
+
 @dataclass(slots=True)
 class PendingOffsetCommits:
     """Commits of the source that the destination lacks; the newest of each partition."""
@@ -302,7 +307,7 @@ class PendingOffsetCommits:
     committed: dict[str, dict[Partition, CommittedOffset]] = field(default_factory=dict)
     refusals: Mapping[tuple[str, str], UncommittedGroupOffset] = field(default_factory=dict)
     """Replaced, never changed: another thread reads it."""
-    destination_ids: Mapping[str, str] = field(default_factory=dict)
+    topic_ids: Mapping[str, FollowedTopic] = field(default_factory=dict)
     """Other topics of the same name are left alone."""
     _retry_at: dict[tuple[str, Partition], float] = field(default_factory=dict)
     _active_until: dict[str, float] = field(default_factory=dict)
@@ -315,6 +320,15 @@ class PendingOffsetCommits:
         else:
             self.committed.setdefault(group, {})[partition] = committed
             self._retry_at.pop((group, partition), None)
+
+    def set_topics(self, topic_ids: Mapping[str, FollowedTopic]) -> frozenset[str]:
+        """Returns those that are new, or others of the same name: commits on the ones before are dropped."""
+        before, self.topic_ids = self.topic_ids, topic_ids
+        gone = {topic for topic, ids in before.items() if topic_ids.get(topic) != ids}
+        for group, offsets in list(self.committed.items()):
+            for partition in [p for p in offsets if p.topic in gone]:
+                self.discard(group, partition)
+        return frozenset(topic for topic, ids in topic_ids.items() if before.get(topic) != ids)
 
     def discard(self, group: str, partition: Partition) -> None:
         offsets = self.committed.get(group, {})
@@ -482,7 +496,8 @@ class OffsetCommitRounds:
     def _list_ranges(self, pending: PendingOffsetCommits) -> dict[Partition, _ReadableRange]:
         wanted = pending.partitions
         topics = self._client.metadata({partition.topic for partition in wanted}).topics
-        copied_topics = {t: view for t, view in topics.items() if view.id == pending.destination_ids.get(t, view.id)}
+        ids = pending.topic_ids
+        copied_topics = {t: view for t, view in topics.items() if t not in ids or view.id == ids[t].destination_id}
         present = [p for p in wanted if p.topic in copied_topics and p.index in copied_topics[p.topic].partitions]
         ends = list_known_offsets(self._client, present, OffsetPoint.HIGH_WATERMARK, topics=copied_topics)
         starts = list_known_offsets(self._client, ends, OffsetPoint.START, topics=copied_topics)

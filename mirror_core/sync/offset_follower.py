@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from types import MappingProxyType, TracebackType
@@ -29,6 +29,7 @@ from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.sync.offset_commits import (
     ACTIVE_GROUP_RETRY_S,
     AHEAD_RETRY_S,
+    FollowedTopic,
     OffsetCommitRounds,
     OwnCommittedOffsets,
     PendingOffsetCommits,
@@ -62,8 +63,8 @@ class OffsetFollower:
         self._stop = threading.Event()
         self._ownership_shown, self._ownership_requested = threading.Event(), threading.Event()
         self._exchanged_at = float("-inf")
-        self._topics: Mapping[str, str] = MappingProxyType({})
-        """Source topic ids."""
+        self._recorded_topics: Mapping[str, FollowedTopic] = MappingProxyType({})
+        """Replaced by the driver's thread when it changes, never changed."""
         self._unchecked: list[tuple[str, Partition, CommittedOffset | None]] = []
         """Their topics may have been recreated."""
         self._own: OwnCommittedOffsets | None = None
@@ -86,13 +87,13 @@ class OffsetFollower:
         if mirror != self._link.mirror:
             self._link = replace(self._link, mirror=mirror)  # the follower begins anew
         statuses = lease.state.partitions.get(name, {}).values()
-        mirrored = [s for s in statuses if s.state not in (PartitionState.STOPPING, PartitionState.STOPPED)]
-        self._topics = {s.partition.topic: s.source_topic_id for s in mirrored}
-        left_topics = self.pending_commits.destination_ids.keys() - self._topics.keys()
-        self.pending_commits.destination_ids = {
-            **dict.fromkeys(left_topics, ""),  # no topic has this id: nothing is committed there any more
-            **{s.partition.topic: s.destination_topic_id for s in mirrored},
+        topics = {
+            s.partition.topic: FollowedTopic(s.source_topic_id, s.destination_topic_id)
+            for s in statuses
+            if s.destination_topic_id and s.state not in (PartitionState.STOPPING, PartitionState.STOPPED)
         }
+        if topics != self._recorded_topics:
+            self._recorded_topics = topics
         if self._own is None:
             self._own = OwnCommittedOffsets(self._link.mirror.name, lease.state)
         self._own.read(lease.state)
@@ -176,12 +177,16 @@ class OffsetFollower:
                 self._stop.wait(ACTIVE_GROUP_RETRY_S)
                 return
             groups = _FollowedGroups(link, source)
+            self._take_up_topics()
             for record in topic.poll(0):  # first: it shows whether we may read at all
                 self._read_record(record, groups)
-            self._fetch_all_committed(GroupOffsetsClient(source), groups.followed)
+            self._fetch_all_committed(GroupOffsetsClient(source), groups.followed, self.pending_commits.topic_ids)
             self._release_checked(source)
             until_s = time.monotonic() + _PARTIAL_READ_S if topic.has_offline_partitions else float("inf")
             while not self._stop.is_set() and self._link is link and (began := time.monotonic()) < until_s:
+                if new_topics := self._take_up_topics():
+                    groups.refresh()
+                    self._fetch_all_committed(GroupOffsetsClient(source), groups.followed, new_topics)
                 for record in topic.poll(_POLL_MS):
                     self._read_record(record, groups)
                 seen_at = topic.read_up_to_s()
@@ -192,7 +197,16 @@ class OffsetFollower:
                     self._followed_until = _make_sync_time(link, seen_at_ms)
                 self._stop.wait(began + _ROUND_INTERVAL_S - time.monotonic())
 
-    def _fetch_all_committed(self, batches: GroupOffsetsClient, groups: list[str]) -> None:
+    def _take_up_topics(self) -> frozenset[str]:
+        """Returns those that are new: what groups have committed there was not read."""
+        recorded = self._recorded_topics
+        if recorded is self.pending_commits.topic_ids:
+            return frozenset()
+        new_topics = self.pending_commits.set_topics(recorded)
+        self._unchecked = [row for row in self._unchecked if row[1].topic not in new_topics]
+        return new_topics
+
+    def _fetch_all_committed(self, batches: GroupOffsetsClient, groups: list[str], topics: Collection[str]) -> None:
         """Groups whose coordinator stays away are left to a sync."""
         remaining, deadline = set(groups), time.monotonic() + _SOURCE_TIMEOUT_S
         while remaining and not self._stop.is_set() and time.monotonic() < deadline:
@@ -205,7 +219,8 @@ class OffsetFollower:
             for group, offsets in fetched.offsets.items():
                 remaining.discard(group)
                 for partition, committed in offsets.committed.items():
-                    self._queue_commit(group, partition, committed)
+                    if partition.topic in topics:
+                        self._queue_commit(group, partition, committed)
             if remaining:
                 self._stop.wait(_ROUND_INTERVAL_S)
 
@@ -215,6 +230,7 @@ class OffsetFollower:
         try:
             with self._open_rounds() as rounds:
                 while not self._stop.is_set():
+                    self._take_up_topics()
                     rounds.commit_due(self.pending_commits)
                     if self._stop.wait(min(AHEAD_RETRY_S, deadline - time.monotonic())) or time.monotonic() >= deadline:
                         return
@@ -228,7 +244,7 @@ class OffsetFollower:
         except MalformedResponse as error:
             _log.info("a committed offset that cannot be read is left to the sync: %s", error)
             return
-        if commit is None or commit.partition.topic not in self._topics or commit.group not in groups:
+        if commit is None or commit.partition.topic not in self.pending_commits.topic_ids or commit.group not in groups:
             return
         value = commit.value
         self._queue_commit(
@@ -238,7 +254,7 @@ class OffsetFollower:
         )
 
     def _queue_commit(self, group: str, partition: Partition, committed: CommittedOffset | None) -> None:
-        if partition.topic in self._topics:
+        if partition.topic in self.pending_commits.topic_ids:
             self._unchecked.append((group, partition, committed))
 
     def _release_checked(self, source: ClusterClient) -> None:
@@ -247,8 +263,8 @@ class OffsetFollower:
             return
         topics_by_name = source.metadata({partition.topic for _, partition, _ in self._unchecked}).topics
         for group, partition, committed in self._unchecked:
-            topic = topics_by_name.get(partition.topic)
-            if topic is not None and topic.id == self._topics.get(partition.topic):
+            topic, ids = topics_by_name.get(partition.topic), self.pending_commits.topic_ids.get(partition.topic)
+            if topic is not None and ids is not None and topic.id == ids.source_id:
                 self.pending_commits.set_committed(group, partition, committed)
         self._unchecked = []
 
@@ -279,12 +295,12 @@ class _FollowedGroups:
         self._source = source
         self._known: dict[str, bool] = {}
         self._retry_at: dict[str, float] = {}
-        self._refresh()
+        self.refresh()
 
     def __contains__(self, group: str) -> bool:
         now = time.monotonic()
         if group in self._group_filter and group not in self._known and now >= self._retry_at.get(group, 0.0):
-            self._refresh()
+            self.refresh()
             if group not in self._known:  # deleted: its commits are still in the log
                 self._retry_at[group] = now + _RELIST_INTERVAL_S
         return self._known.get(group, False)
@@ -293,6 +309,6 @@ class _FollowedGroups:
     def followed(self) -> list[str]:
         return [group for group, followed in self._known.items() if followed]
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
         kinds = {name: group.kind for name, group in list_groups(self._source).items() if name in self._group_filter}
         self._known.update({name: kind != SHARE_KIND for name, kind in kinds.items()})

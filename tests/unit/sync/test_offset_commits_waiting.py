@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mirror_core.kafka.consumer_groups import CommittedOffset
 from mirror_core.model.names import Offset, Partition
-from mirror_core.sync.offset_commits import PendingOffsetCommits
+from mirror_core.sync.offset_commits import FollowedTopic, PendingOffsetCommits
 
 P, Q = Partition("t", 0), Partition("t", 1)
 RANGES = {P: (Offset(0), Offset(10)), Q: (Offset(0), Offset(5))}
@@ -26,6 +26,20 @@ def test_the_newest_word_counts_and_what_is_over_is_gone() -> None:
     waiting.discard("g", Q)
     assert waiting.list_due(RANGES, 0.0) == {}
     assert waiting.committed == {}
+
+
+def test_a_commit_is_forgotten_with_the_topic_that_it_is_of() -> None:
+    """Another topic of the same name would get it as soon as it is as long."""
+    waiting, other = PendingOffsetCommits(), Partition("other", 0)
+    ids = {"t": FollowedTopic("s1", "d1"), "other": FollowedTopic("s2", "d2")}
+    assert waiting.set_topics(ids) == {"t", "other"}
+    for changed in (FollowedTopic("s3", "d1"), FollowedTopic("s3", "d3"), None):
+        for partition in (P, other):
+            waiting.set_committed("g", partition, at(20))
+        ids = {"other": ids["other"]} if changed is None else {**ids, "t": changed}
+        assert waiting.set_topics(ids) == (frozenset() if changed is None else {"t"})
+        assert waiting.partitions == {other}
+    assert waiting.set_topics({**ids, "t": FollowedTopic("s3", "d3")}) == {"t"}, "what it has committed is to be read"
 
 
 def test_what_the_copy_has_not_reached_waits_and_is_due_as_soon_as_it_has() -> None:
