@@ -18,6 +18,7 @@ from mirror_core.dataplane.epoch_planner import to_assigned
 from mirror_core.decide.verification import read_verified
 from mirror_core.evidence.file_store import Folder, open_local_folder
 from mirror_core.model.errors import MirrorError, PartitionFailed, Unreachable
+from mirror_core.model.mirror import list_copy_ids
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.task_messages import Assignment, ListenAddress, Receipt, TaskReport, TrimmedRange
 from mirror_core.model.timing import now_ms, read_steady_s
@@ -150,8 +151,7 @@ class LocalCopy:
         state = read_state(self.link.destination)
         statuses = state.partitions.get(mirror.name, {})
         # Partitions verified to their end are not compared again while applications stand still.
-        ids = {partition.topic: status.destination_topic_id for partition, status in statuses.items()}
-        verified = read_verified(state.verifications.get(mirror.name), ids)
+        verified = read_verified(state.verifications.get(mirror.name), list_copy_ids(statuses.values()))
         hold_ms = self.link.config.deletion_hold_ms(mirror.name)
         return Assignment(
             mirror=mirror.name,

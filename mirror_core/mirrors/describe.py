@@ -69,6 +69,7 @@ from mirror_core.model.mirror import (
     PartitionStatus,
     TopicAccess,
     is_lease_fresh,
+    list_copy_ids,
 )
 from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
 from mirror_core.model.parity_verdict import MirrorVerification
@@ -232,7 +233,7 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     deleted_offsets = format_all_deleted(groups_left.uncommitted) if groups_left else "unknown"
     gap_warning = gaps_and_resume.find_gap_limit(mirror.name, statuses.values())
     missing = None if loss_estimate.missing_in_all is None else max(loss_estimate.missing_in_all, lag or 0)
-    proof_figures = dict(list_proof_figures(proof, positions, _list_topic_ids(statuses.values()), broker_now_ms))
+    proof_figures = dict(list_proof_figures(proof, positions, list_copy_ids(statuses.values()), broker_now_ms))
     is_started = mirror.desired is DesiredState.STARTED
     departures = state.departures.get(mirror.name, {}).values()
     leaving = sorted(list_leaving_topics(mirror, statuses) | {d.topic for d in departures if not d.is_done})
@@ -414,7 +415,7 @@ def _describe_partitions(
     starts: Mapping[Partition, Offset],
     ends: Mapping[Partition, Offset],
 ) -> Iterator[PartitionDescription]:
-    verified = read_verified(proof, _list_topic_ids(statuses.values()))
+    verified = read_verified(proof, list_copy_ids(statuses.values()))
     for partition, status in sorted(statuses.items()):
         end, position = ends.get(partition), positions.get(partition)
         yield PartitionDescription(
@@ -499,10 +500,6 @@ def _make_hidden_fact(observation: SourceObservation | None, ends: Mapping[Parti
     total = sum(hidden.values())
     text = f"{format_count(total, 'offset')} of {join_limited(sorted(hidden))}: {owner_text}"
     return _Fact(FactKey.HIDDEN_OFFSETS, total, text, is_normal=False)
-
-
-def _list_topic_ids(statuses: Iterable[PartitionStatus]) -> dict[str, str]:
-    return {status.partition.topic: status.destination_topic_id for status in statuses}
 
 
 def _read_heartbeats(link: MirrorLink) -> tuple[Heartbeat, ...]:

@@ -34,6 +34,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors.control import retry_until_owned, take_control
 from mirror_core.model.errors import Indeterminate, LostOwnership, Refused, RemoteFault
+from mirror_core.model.mirror import list_copy_ids
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity_verdict import (
     ALTERED_KIND,
@@ -232,7 +233,7 @@ def add_differences(
     state: State, mirror: MirrorName, result: ParityResult, now_ms: int, certified_ranges: Sequence[ParityRange] = ()
 ) -> MirrorVerification:
     """`now_ms`: by the brokers' clock."""
-    ids = {p.topic: status.destination_topic_id for p, status in state.partitions.get(mirror, {}).items()}
+    ids = list_copy_ids(state.partitions.get(mirror, {}).values())
     proof = state.verifications.get(mirror) or MirrorVerification(mirror=mirror, topics=())
     certified_read = CertifiedRead(
         certified_ranges, (ALTERED_KIND, format_unreadable_kind(state.mirrors[mirror].destination))

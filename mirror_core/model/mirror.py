@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -191,6 +192,11 @@ class PartitionStatus:
     held_deletion: HeldDeletion | None = None
     filled_gap_offsets: int = 0
     """In steps of `decide.gaps_and_resume`."""
+
+
+def list_copy_ids(statuses: Iterable[PartitionStatus]) -> dict[str, str]:
+    """Topic -> id of its copy. Partitions that the destination has not added have none."""
+    return {s.partition.topic: s.destination_topic_id for s in statuses if s.destination_topic_id}
 
 
 class TopicAccess(StrEnum):

@@ -180,6 +180,10 @@ def test_a_proof_is_as_old_as_the_oldest_and_counts_what_has_none() -> None:
     state.verifications[STARTED.name] = MirrorVerification.from_partitions(STARTED.name, verified, {"a": "d"}, ())
     assert (list_row(state, 10, 0, 10).oldest_proof_s, list_row(state, 10, 0, 10).unproved) == (9.0, 0)
     assert list_row(state, 10, 5, 10).unproved == 1
+    refused = replace(make_status(3, PartitionState.FAILED), destination_topic_id="")
+    state.partitions[STARTED.name][refused.partition] = refused
+    row = list_row(state, 10, 0, 10)
+    assert (row.oldest_proof_s, row.unproved) == (9.0, 0), "one that the destination has not added says nothing of them"
 
 
 def test_a_source_that_does_not_answer_is_the_first_trouble() -> None:
