@@ -26,7 +26,7 @@ from mirror_core.decide.clock_skew import (
     to_owner_clock_ms,
 )
 from mirror_core.decide.fence_state import FenceState, find_fence_state
-from mirror_core.decide.loss_bound import compute_loss
+from mirror_core.decide.loss_bound import compute_loss, find_oldest
 from mirror_core.decide.mirror_change import apply_current_filters
 from mirror_core.decide.steps import WriteLocation
 from mirror_core.decide.verification import find_differences, read_verified
@@ -315,8 +315,9 @@ def _find_behind_s(
 ) -> float | None:
     statuses = state.partitions.get(mirror.name, {})
     observation = apply_current_filters(mirror, statuses, state.source_observations.get(mirror.name))
-    furthest = compute_loss(statuses, observation, positions, (), now_ms=owner_now_ms).furthest_behind
-    return furthest[1].behind_s if furthest else None
+    bound = compute_loss(statuses, observation, positions, (), now_ms=owner_now_ms)
+    # Topics that the filters have just taken in are unknown until all were listed.
+    return find_oldest([bound.topics_listed_s, bound.furthest_behind[1].behind_s]) if bound.furthest_behind else None
 
 
 def _list_troubles(

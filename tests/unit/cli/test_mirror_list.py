@@ -144,7 +144,11 @@ def make_state(*statuses: PartitionStatus, observed_end: int = 10, age_ms: int =
     )
     ends = tuple(observed_end for _ in statuses)
     state.source_observations[STARTED.name] = SourceObservation(
-        mirror=STARTED.name, at_ms=NOW_MS - age_ms, topics=(ObservedTopic(topic="a", ends=ends),)
+        mirror=STARTED.name,
+        at_ms=NOW_MS - age_ms,
+        topics=(ObservedTopic(topic="a", ends=ends),),
+        listed_ms=NOW_MS - age_ms,
+        listed_by=STARTED.topic_filters,
     )
     return state
 
@@ -163,6 +167,13 @@ def test_a_mirror_is_as_far_behind_as_its_furthest_partition() -> None:
     assert (row.activity, row.behind_s, row.troubles) == (MirrorActivity.COPIED, 4.0, ())
     assert list_row(make_state(make_status(0), make_status(1)), 10, 7).behind_s is None, "never complete"
     assert list_row(make_state(make_status(0), make_status(1)), 10).behind_s is None, "a position is unknown"
+
+
+def test_how_far_a_mirror_is_behind_is_unknown_until_the_topics_are_listed_that_it_has_just_taken_in() -> None:
+    state = make_state(make_status(0))
+    assert list_row(state, 10).behind_s == 4.0
+    state.mirrors[STARTED.name] = replace(STARTED, topics=(*STARTED.topics, "new"))
+    assert list_row(state, 10).behind_s is None
 
 
 def test_a_mirror_without_a_data_plane_is_not_copied() -> None:
