@@ -118,6 +118,8 @@ class ObservedSource:
             if previous_id != description.id:  # another topic's ends
                 self.observed_ends = {p: observed for p, observed in self.observed_ends.items() if p.topic != name}
                 self.log_starts = {p: start for p, start in self.log_starts.items() if p.topic != name}
+                self.end_epochs = {p: row for p, row in self.end_epochs.items() if p.topic != name}
+                self.rewritten = {p: row for p, row in self.rewritten.items() if p.topic != name}
             self.topic_ids[name] = description.id
         new = {
             p

@@ -172,6 +172,22 @@ def compute_loss(
     )
 
 
+def count_missing(
+    statuses: Mapping[Partition, PartitionStatus],
+    observation: SourceObservation,
+    positions: Mapping[Partition, Offset],
+) -> int | None:
+    """`LossBound.missing_in_all`, without the other figures: each scrape of metrics asks for it."""
+    uncopied_reasons = find_uncopied(statuses, observation)
+    ends, starts, total = dict(observation.get_ends()), _collect_starts(statuses, observation), 0
+    for partition in statuses.keys() | uncopied_reasons.keys():
+        copied = _find_copied_end(uncopied_reasons.get(partition), starts.get(partition), positions.get(partition))
+        if copied is None or partition not in ends:
+            return None
+        total += max(0, ends[partition].end - copied)
+    return total
+
+
 def find_uncopied(
     statuses: Mapping[Partition, PartitionStatus],
     observation: SourceObservation | None,
@@ -194,6 +210,23 @@ def find_uncopied(
     return reasons
 
 
+def _find_copied_end(reason: UncopiedReason | None, start: Offset | None, position: Offset | None) -> Offset | None:
+    """Below it the destination holds the source's records. `start`: of what it lacks; a copy may not have got there."""
+    if reason is None:
+        return position
+    if reason is UncopiedReason.DIVERGED and start is not None and position is not None:
+        return min(start, position)
+    return start
+
+
+def _collect_starts(
+    statuses: Mapping[Partition, PartitionStatus], observation: SourceObservation | None
+) -> dict[Partition, Offset]:
+    """Where what the destination lacks begins."""
+    starts = dict(observation.get_starts()) if observation else {}
+    return starts | {p: offset for p, status in statuses.items() if (offset := _find_divergence(status)) is not None}
+
+
 def _find_divergence(status: PartitionStatus) -> Offset | None:
     return status.failed_at if status.kind in DIVERGENT_KINDS else None
 
@@ -208,13 +241,12 @@ def _list_partition_losses(
     observed_ends = dict(observation.get_ends()) if observation else {}
     complete_times = dict(observation.get_recovery_points()) if observation else {}
     offline = frozenset(observation.get_offline_partitions()) if observation else frozenset()
-    starts = dict(observation.get_starts()) if observation else {}
-    starts |= {p: offset for p, status in statuses.items() if (offset := _find_divergence(status)) is not None}
+    starts = _collect_starts(statuses, observation)
     for partition in sorted(statuses.keys() | uncopied_reasons.keys()):
         status, observed_end = statuses.get(partition), observed_ends.get(partition)
         # A topic of another mirror, or of somebody else, may have its name on the destination.
         reason, position = uncopied_reasons.get(partition), positions.get(partition)
-        copied = position if reason is None else starts.get(partition)
+        copied = _find_copied_end(reason, starts.get(partition), position)
         yield (
             partition,
             PartitionLoss(

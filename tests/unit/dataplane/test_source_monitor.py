@@ -281,3 +281,8 @@ def test_an_end_that_a_newer_leader_told_is_none_of_the_older_one(
         source.views["a"] = replace(source.views["a"], partitions={0: Leader(1, epoch)})
         seen = seen_by(monitor, source)
     assert list(seen.get_rewritten()) == rewritten
+    source.ids["a"] = "anew"
+    source.set(a=[(0, 150)])
+    recorded = {A0: replace(status(A0), source_epoch=5)}
+    loss = compute_loss(recorded, seen_by(monitor, source), {A0: Offset(120)}, (), now_ms=100_000)
+    assert loss.partitions[A0].missing == 150, "all of the topic that is there now"

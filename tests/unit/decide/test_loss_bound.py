@@ -11,6 +11,7 @@ from mirror_core.decide.failover_plan import decide_failover
 from mirror_core.decide.failover_scope import find_lost_topics
 from mirror_core.decide.loss_bound import (
     compute_snapshot_loss,
+    count_missing,
     format_behind,
     format_partition_loss,
     list_loss_figures,
@@ -309,6 +310,26 @@ def test_a_topic_that_was_deleted_and_made_anew_counts_as_a_whole_whatever_the_o
     copied = compute_snapshot_loss(replace(lost, statuses=recorded))
     assert not copied.uncopied, "the mirror has taken it up since"
     assert copied.partitions[A0].missing == 0
+
+
+@pytest.mark.parametrize(("position", "missing"), [(40, 60), (70, 40), (100, 40)])
+def test_a_copy_that_lags_behind_where_the_source_began_to_write_again_lacks_what_is_before_it_too(
+    view: MirrorSnapshot, position: int, missing: int
+) -> None:
+    """The source has lost its end, from 60 on, and has written other records up to 100."""
+    a = replace(SIGHTING.topics[0], rewritten=((0, 5, 60),))
+    recorded = {p: replace(s, source_epoch=5) if p == A0 else s for p, s in view.statuses.items()}
+    observation = replace(SIGHTING, topics=(a, SIGHTING.topics[1]))
+    positions = {**DESTINATION.positions, A0: Offset(position)}
+    lost = replace(
+        view,
+        statuses=recorded,
+        source_observation=observation,
+        destination=replace(DESTINATION, positions=positions),
+    )
+    bound = compute_snapshot_loss(lost)
+    assert (bound.partitions[A0].missing, bound.partitions[A0].uncopied_reason) == (missing, UncopiedReason.DIVERGED)
+    assert count_missing(recorded, observation, positions) == bound.missing_in_all
 
 
 def test_of_an_empty_log_nothing_is_missing(view: MirrorSnapshot) -> None:
