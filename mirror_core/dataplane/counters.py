@@ -57,6 +57,7 @@ class NeverCopiedCount(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterSnapshot:
     lease: Lease | None
+    recorded: Mapping[Partition, PartitionStatus]
     copying: frozenset[Partition]
     states: Mapping[tuple[str, PartitionState], int]
     throttle: int | None
@@ -85,6 +86,7 @@ class Counters:
         self._lock = threading.Lock()
         self._lease: HeldLease | None = None
         self._watch: SourceWatch | None = None
+        self._recorded: Mapping[Partition, PartitionStatus] = {}
         self._copying: frozenset[Partition] = frozenset()
         self._states: Counter[tuple[str, PartitionState]] = Counter()
         self._throttle: int | None = None
@@ -108,6 +110,7 @@ class Counters:
     ) -> None:
         status_list = tuple(statuses)
         with self._lock:
+            self._recorded = {status.partition: status for status in status_list}
             self._copying = frozenset(status.partition for status in status_list if status.state in COPIED_STATES)
             self._states = Counter((status.partition.topic, status.state) for status in status_list)
             self._never_copied = {}
@@ -158,6 +161,7 @@ class Counters:
         with self._lock:
             return CounterSnapshot(
                 lease=self._lease.lease if self._lease else None,
+                recorded=self._recorded,
                 copying=self._copying,
                 states=MappingProxyType(self._states),
                 throttle=self._throttle,

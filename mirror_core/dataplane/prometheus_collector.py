@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from mirror_core.dataplane.counters import EPOCH_BUCKETS_S, CopiedCounts, Counters, CounterSnapshot
 from mirror_core.dataplane.metric_names import METRICS
 from mirror_core.dataplane.progress import PartitionFigures, ProgressTracker
+from mirror_core.decide.loss_bound import count_missing
 from mirror_core.model.mirror import Mirror, PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.model.timing import now_ms
@@ -97,9 +98,8 @@ def _build_source_samples(
         yield _MetricSample("mirrorbook_source_looked_at_timestamp_seconds", (), counts.observation.at_ms / 1000)
         for topic, count in Counter(p.topic for p in counts.observation.get_offline_partitions()).items():
             yield _MetricSample("mirrorbook_source_leaderless_partitions", (topic,), count)
-        source_ends = {p: observed.end for p, observed in counts.observation.get_ends() if p in counts.copying}
-        if source_ends.keys() <= figures.keys():
-            missing = sum(max(0, end - figures[p].position) for p, end in source_ends.items())
+        positions = {p: figures[p].position for p in counts.copying & figures.keys()}
+        if (missing := count_missing(counts.recorded, counts.observation, positions)) is not None:
             yield _MetricSample("mirrorbook_missing_known_offsets", (), missing)
     incomplete_since = defaultdict[str, list[int]](list)
     for partition, at_ms in counts.incomplete_since_ms.items():

@@ -29,7 +29,7 @@ from mirror_core.dataplane.progress import TASK_PROGRESS_DECODER, PartitionFigur
 from mirror_core.dataplane.prometheus_collector import MetricsCollector, build_families
 from mirror_core.decide.gaps_and_resume import FILLED_STEP_OFFSETS, ResumePoint
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.mirror import NeverCopied, PartitionState
+from mirror_core.model.mirror import NeverCopied, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.source_observation import ObservedTopic, SourceObservation
 from mirror_core.model.task_messages import ListenAddress, PartitionAssignment
@@ -220,6 +220,22 @@ def test_what_was_last_seen_of_the_source_counts_however_long_ago() -> None:
     assert value(found, "mirrorbook_source_leaderless_partitions", topic="a") is None
     nowhere = build_families(MIRROR, told, {A0: figures(None)})
     assert value(nowhere, "mirrorbook_missing_known_offsets") is None, "where the copy of a-1 stands is not known"
+
+
+def test_what_has_no_copy_is_missing_as_a_whole_and_unknown_where_nobody_knows_how_much_it_is() -> None:
+    new = ObservedTopic(topic="b", ends=(30,), starts=((0, 5),))
+    rewritten = ObservedTopic(topic="a", ends=(107, 103), rewritten=((1, 0, 90),))
+    copied = replace(status(A1), source_epoch=0)
+    seen = SourceObservation(mirror=MIRROR.name, at_ms=900_000, topics=(rewritten, new))
+
+    def missing(observation: SourceObservation, *statuses: PartitionStatus) -> float | None:
+        told = replace(counters(status(A0), *statuses).snapshot(), observation=observation)
+        found = build_families(MIRROR, told, {A0: figures(None), A1: figures(None)})
+        return value(found, "mirrorbook_missing_known_offsets")
+
+    assert missing(seen, copied) == 7 + 13 + 25
+    assert missing(replace(seen, topics=(rewritten, replace(new, starts=()))), copied) is None
+    assert missing(seen, status(A1, PartitionState.FAILED)) is None, "its copy's end is not known here"
 
 
 def test_partitions_that_nobody_leads_are_counted() -> None:
