@@ -19,6 +19,7 @@ from mirror_core.model.task_messages import TaskReport
 from mirror_core.model.timing import MAX_FRESH_AGE_S, read_steady_s
 
 RATE_WINDOW_S: Final = 5.0
+_MAX_OFFSET: Final = 2**63 - 1
 _MAX_SAMPLES: Final = 32
 """Source ends that a position has yet to pass: 5 kB per partition that lags."""
 
@@ -234,7 +235,9 @@ class ReportedEnds:
             self.add(Partition(topic, index), datagram.epoch, known_from, end)
 
     def add(self, partition: Partition, epoch: int, known_from: int, end: int) -> None:
-        """A task of this epoch knows [known_from, end)."""
+        """A task of this epoch knows [known_from, end). What is no range of offsets says nothing."""
+        if not 0 <= known_from <= end <= _MAX_OFFSET:
+            return
         with self._lock:
             is_newest = epoch >= self._epochs.get(partition, 0)
             self._epochs[partition] = max(epoch, self._epochs.get(partition, 0))

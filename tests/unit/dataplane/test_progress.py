@@ -218,6 +218,7 @@ def test_dropped_partitions_no_longer_count() -> None:
         ([(1, 20, 30), (2, 32, 40), (3, 30, 50)], 50, False),  # it has compared
         ([(1, 20, 30), (2, 25, 25), (2, 25, 35)], 35, False),  # the destination lost its end, which is copied again
         ([(1, 22, 30)], 20, True),
+        ([(1, 20, 30), (1, -1, 40), (2, 35, 32), (9, 0, 2**63), (2, -9, -5), (2, 30, 40)], 40, False),
     ],
 )
 def test_what_no_task_says_that_it_copied_is_in_doubt(
