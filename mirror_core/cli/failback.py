@@ -35,6 +35,7 @@ from mirror_core.cli.run_commands import (
     confirm_plan,
     find_expired_approval,
     find_run,
+    format_move_question,
     make_conductor,
     make_own_approval,
     print_decision,
@@ -233,10 +234,13 @@ def _confirm_saved(failback: Failback, run: Run, *, agreed_by: str, take_over: b
     return failback.started_by
 
 
-def _confirm_way_home(failback: Failback, run: Run, decision: PlanDecision, *, yes: bool, as_json: bool) -> None:
+def _confirm_way_home(
+    failback: Failback, run: Run, decision: PlanDecision, *, no_pause: bool, yes: bool, as_json: bool
+) -> None:
     """After a no the failback waits: what it has done by then stays."""
     name, home = failback.link.mirror.name, failback.make_reverse_failover().link.mirror
-    title, question = f"failover of {home.name}, the way home", f"bring applications home to {home.destination}"
+    title = f"failover of {home.name}, the way home"
+    question = format_move_question(f"bring applications home to {home.destination}", no_pause=no_pause)
     try:
         confirm_plan(title, decision, home, question, plan_hash=None, dry_run=False, yes=yes, as_json=as_json)
     except Refused as error:
@@ -272,7 +276,7 @@ def _run_to_end(
         else:
             decision = failover.decide()
             with status_on_failure(failback, started):
-                _confirm_way_home(failback, started, decision, yes=yes, as_json=as_json)
+                _confirm_way_home(failback, started, decision, no_pause=no_pause, yes=yes, as_json=as_json)
             approval = make_own_approval(failover.started_by, failover.link)
             under_way = failover.begin(decision.plan.hash, approved_by=(approval,))
         must_ask = not (no_pause or yes) and must_confirm_before_fence(

@@ -43,6 +43,7 @@ from mirror_core.cli.run_commands import (
     confirm_again,
     confirm_plan,
     find_run,
+    format_move_question,
     make_conductor,
     make_own_approval,
     print_decision,
@@ -174,7 +175,7 @@ def run_set(
         if dry_run:
             return
         _refuse_unseen_sources(set_failover, set_plan, plan_hash, yes=yes)
-        _confirm_set(name, set_failover, set_plan, yes=yes, as_json=as_json)
+        _confirm_set(name, set_failover, set_plan, no_pause=no_pause, yes=yes, as_json=as_json)
         first = set_failover.get_link(set_failover.mirror_set.mirrors[0])
         approval = make_own_approval(set_failover.started_by, first)
         attempt = set_failover.begin(set_plan.hash, approved_by=(approval,), silent=set_plan.silent)
@@ -209,14 +210,16 @@ def run_set(
     check_as_copied(*((member.run.id, member.steps) for member in members.values()))
 
 
-def _confirm_set(name: str, set_failover: SetFailover, set_plan: SetPlan, *, yes: bool, as_json: bool) -> None:
+def _confirm_set(
+    name: str, set_failover: SetFailover, set_plan: SetPlan, *, no_pause: bool, yes: bool, as_json: bool
+) -> None:
     if set_failover.mode is RunMode.UNPLANNED and not yes:
         plans = [(d.plan, set_failover.get_link(mirror).mirror) for mirror, d in set_plan.decisions.items()]
         print_given_up(plans, as_json=as_json)
         require_typed_name(name, yes)
     else:
-        mirrors = ", ".join(set_plan.decisions)
-        require_confirmation(f"Run plans {shorten_hash(set_plan.hash)}: move applications of {mirrors}?", yes)
+        action = format_move_question(f"move applications of {', '.join(set_plan.decisions)}", no_pause=no_pause)
+        require_confirmation(f"Run plans {shorten_hash(set_plan.hash)}: {action}?", yes)
 
 
 def _refuse_unseen_sources(set_failover: SetFailover, set_plan: SetPlan, plan_hash: str | None, *, yes: bool) -> None:
@@ -348,7 +351,8 @@ def run(
         leave_behind=leave_behind,
     )
     decision, silent = failover.decide_unplanned() if mode is RunMode.UNPLANNED else (failover.decide(mode), False)
-    question = f"move applications from {link.source.name} to {link.destination.name}"
+    action = f"move applications from {link.source.name} to {link.destination.name}"
+    question = format_move_question(action, no_pause=no_pause)
     title = f"{mode} failover of {name}"
     answering = [link.source.name] if mode is RunMode.UNPLANNED and not (silent or dry_run) else []
     if reasons := explain_unseen_approval(plan_hash, answering, yes=yes):

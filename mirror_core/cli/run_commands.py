@@ -174,6 +174,11 @@ def confirm_plan(
     return not dry_run
 
 
+def format_move_question(action: str, *, no_pause: bool) -> str:
+    """A plan's hash does not tell whether its run asks again."""
+    return f"{action}, without asking again before they are stopped" if no_pause else action
+
+
 def begin_run(
     conductor: Conductor[PlanChoice],
     decision: PlanDecision,

@@ -138,6 +138,9 @@ def test_somebody_names_the_moment_and_the_journal_keeps_who(asked: list[str]) -
 def test_who_wants_no_second_question_is_not_asked(asked: list[str], no_pause: bool, yes: bool) -> None:
     go_on(stage := Stage(), no_pause=no_pause, yes=yes)
     assert not [question for question in asked if "Fence now" in question]
+    words = [" ".join(question.split()) for question in asked]
+    assert [question for question in words if "without asking again before they are stopped" in question] == words
+    assert len(words) == no_pause
     assert stage.did == [DRIVEN, "begin", ALL.format("nobody"), DRIVEN]
 
 
