@@ -327,7 +327,7 @@ def _check_destination(snapshot: MirrorSnapshot, destination: DestinationSnapsho
                 else Finding("nothing_to_promote", snapshot.mirror.destination)
             )
         return  # what is lost is left out, and said
-    for topic, ids in _collect_topic_ids(snapshot, lambda s: s.destination_topic_id):
+    for topic, ids in _collect_topic_ids(select_healthy(snapshot.statuses), lambda s: s.destination_topic_id):
         if topic in destination.hidden.topics:
             continue
         if topic not in destination.topics:
@@ -354,7 +354,8 @@ def _check_source(snapshot: MirrorSnapshot, source: SourceSnapshot) -> Iterator[
         missing = [i for i in range(description.partitions) if Partition(topic, i) not in snapshot.statuses]
         if missing:
             yield Finding("partitions_not_mirrored", topic, source=name, indexes=missing)
-    for topic, ids in _collect_topic_ids(snapshot, lambda s: s.source_topic_id):
+    copied = {p: status for p, status in snapshot.statuses.items() if status.destination_topic_id}
+    for topic, ids in _collect_topic_ids(copied, lambda s: s.source_topic_id):  # of FAILED ones, too: nothing is copied
         if topic in source.topics and ids != {source.topics[topic].id}:
             yield Finding("topic_recreated", topic, cluster=name)
     yield from explain_offline_refusals(snapshot)
@@ -369,9 +370,9 @@ def _check_source(snapshot: MirrorSnapshot, source: SourceSnapshot) -> Iterator[
 
 
 def _collect_topic_ids(
-    snapshot: MirrorSnapshot, get_id: Callable[[PartitionStatus], str]
+    statuses: Mapping[Partition, PartitionStatus], get_id: Callable[[PartitionStatus], str]
 ) -> Iterator[tuple[str, set[str]]]:
     by_topic: dict[str, set[str]] = {}
-    for partition, status in select_healthy(snapshot.statuses).items():
+    for partition, status in statuses.items():
         by_topic.setdefault(partition.topic, set()).add(get_id(status))
     yield from sorted(by_topic.items())

@@ -195,8 +195,9 @@ def find_gone_topics(snapshot: MirrorSnapshot) -> frozenset[str]:
     topics = {p.topic for p in snapshot.statuses} - find_lost_topics(snapshot)
     if isinstance(snapshot.source, SourceSnapshot):
         return frozenset(topics - snapshot.source.topics.keys() - snapshot.source.hidden.topics)
+    observation = snapshot.source_observation
     deleted = {p.topic for p, status in snapshot.statuses.items() if status.kind is FailureKind.GONE}
-    return frozenset(topics & deleted)
+    return frozenset(topics & deleted - (observation.get_new_topic_ids().keys() if observation else frozenset()))
 
 
 def find_lost_topics(snapshot: MirrorSnapshot) -> frozenset[str]:

@@ -271,6 +271,18 @@ def test_recreated_topics_forbid(view: MirrorSnapshot) -> None:
     assert "recreated on west" in reasons_of(replace(view, destination=replace(view.destination, topics=topics)))
 
 
+def test_a_recreated_topic_forbids_also_once_its_partitions_have_failed(view: MirrorSnapshot) -> None:
+    """Nothing of the topic that is there now is copied."""
+    failed = {
+        p: replace(s, state=PartitionState.FAILED, reason="created anew", kind=FailureKind.RECREATED)
+        for p, s in view.statuses.items()
+    }
+    source = replace(source_of(view), topics={"orders": ClusterTopic(id="f" * 32, partitions=2)})
+    assert "recreated on east" in reasons_of(replace(view, statuses=failed, source=source))
+    never_copied = {p: replace(s, destination_topic_id="") for p, s in failed.items()}
+    assert "recreated on east" not in reasons_of(replace(view, statuses=never_copied, source=source))
+
+
 def test_a_destination_ahead_of_its_source_forbids(view: MirrorSnapshot) -> None:
     source = replace(source_of(view), stable_ends={P0: Offset(9), P1: Offset(20)})
     assert Finding("destination_ahead", P0, destination="west", source="east", offsets=1) in (

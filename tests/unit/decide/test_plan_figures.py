@@ -379,6 +379,9 @@ def test_a_topic_that_was_deleted_on_the_source_lacks_no_newer_records(
     damaged = list_said(replace(gone, statuses={**gone.statuses, B0: replace(deleted, kind=FailureKind.CORRUPT)}))
     assert "partitions_failed" in damaged, "records were there that it lacks"
     assert ("topics_gone_from_source" in damaged) is is_source_seen
+    seen = SourceObservation(mirror=MirrorName("m"), at_ms=1, topics=(ObservedTopic(topic="b", ends=(7,), id="anew"),))
+    anew = replace(gone, source_observation=seen, source=SOURCE if is_source_seen else UnseenCluster("dead"))
+    assert "topics_gone_from_source" not in list_said(anew), "there is another one of its name"
     shown_again = list_said(replace(gone, source=SOURCE))
     assert "partitions_failed" in shown_again, "its brokers were behind: there are newer records"
     assert "topics_gone_from_source" not in shown_again
