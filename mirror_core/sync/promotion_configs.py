@@ -21,6 +21,7 @@ from mirror_core.sync.mirror_topics import UNKNOWN_SETTING, apply_config_changes
 _log = get_logger(__name__)
 _MIN_ISR: Final = "min.insync.replicas"
 _MAX_PROBED_TOPICS: Final = 100
+_RETENTION_KEYS: Final = frozenset({"retention.ms", "retention.bytes"})
 
 
 def list_topics_below_min_isr(
@@ -59,6 +60,8 @@ class PromotionConfigs:
         self._synced = dict[str, TopicSettings | None]()
         self._before = {name: current[name].overrides for name in sorted(set(views) & set(current))}
         self._changes = dict[str, Mapping[str, str | None]]()
+        self._kept_policy = set[str]()
+        """Topics whose final cleanup.policy was refused: by the mirror's they would delete by age."""
         self._unsupported = dict[str, dict[str, str]]()
         """Unknown to this cluster."""
         self._applied_first = dict[str, Mapping[str, str | None]]()
@@ -92,7 +95,22 @@ class PromotionConfigs:
             )
 
     def apply_remaining(self) -> list[DriftRow]:
-        return list(self._apply_selected(lambda key: key not in ACCEPTANCE_KEYS))
+        rows = [*self._keep_retention()]
+        return [*rows, *self._apply_selected(lambda key: key not in ACCEPTANCE_KEYS)]
+
+    def _keep_retention(self) -> Iterator[DriftRow]:
+        for topic in sorted(self._kept_policy):
+            changes = self._changes[topic]
+            self._changes[topic] = {key: value for key, value in changes.items() if key not in _RETENTION_KEYS}
+            for key in sorted(_RETENTION_KEYS & changes.keys()):
+                yield DriftRow(
+                    part=SyncCategory.CONFIGS,
+                    subject=f"{topic}: {key}",
+                    source=changes[key] or "",
+                    destination=self._before[topic].get(key, ""),
+                    action=SyncAction.SKIP,
+                    reason="left out: its cleanup.policy was refused, and by the present one records would be deleted",
+                )
 
     def _apply_selected(self, is_selected: Callable[[str], bool]) -> Iterator[DriftRow]:
         changes = {
@@ -100,6 +118,7 @@ class PromotionConfigs:
             for t, topic_changes in self._changes.items()
         }
         refused = apply_config_changes(self._client, changes)
+        self._kept_policy |= {topic for topic, errors in refused.items() if "cleanup.policy" in errors}
         if not self._applied_first:
             done = {
                 t: {k: v for k, v in topic_changes.items() if k not in refused.get(t, {})}

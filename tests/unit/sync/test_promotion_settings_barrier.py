@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -13,13 +13,14 @@ from kio.schema.errors import ErrorCode
 from mirror_core.kafka import fan_out, topics
 from mirror_core.kafka.acl_requests import AuthorizerOff
 from mirror_core.kafka.topics import TOPIC_OVERRIDE_SOURCE, TopicConfigs, find_late_brokers
-from mirror_core.model.errors import MirrorError, Unreachable
+from mirror_core.model.errors import MirrorError, RemoteFault, SettingRefused, Unreachable
 from mirror_core.model.sync_state import SyncAction, TopicSettings
 from mirror_core.sync import acl_sync, promotion_configs
 from tests.support.cluster_names import LINK
 from tests.support.memory_state import MemoryLog
 
 WANTED = {"t": {"message.timestamp.type": "LogAppendTime", "min.insync.replicas": None}}
+ONE_REPLICA = SimpleNamespace(replication_factor=1)
 DEFAULT = 5
 Rows = Mapping[str, tuple[str, int]]
 """What a broker says of a topic's settings: the value, and where it comes from."""
@@ -77,7 +78,7 @@ def test_applications_are_let_in_when_brokers_know_what_a_topic_takes(
     log, done = MemoryLog(), list[str]()
     settings = TopicSettings(mirror=LINK.mirror.name, topic="t", overrides={"message.timestamp.type": "LogAppendTime"})
     log.put(settings)
-    view = SimpleNamespace(topics={"t": SimpleNamespace(replication_factor=1)}, denied=())
+    view = SimpleNamespace(topics={"t": ONE_REPLICA}, denied=())
     west = told(monkeypatch, {1: [MIRRORED, MIRRORED, FINAL if in_time else MIRRORED]})
     west.metadata = lambda topics: view
     now = TopicConfigs({"message.timestamp.type": "CreateTime", "min.insync.replicas": "2"}, {})
@@ -101,3 +102,33 @@ def test_applications_are_let_in_when_brokers_know_what_a_topic_takes(
     assert done == ["message.timestamp.type=LogAppendTime", "min.insync.replicas=None", "open"]
     said = [row.reason for row in rows if row.action is SyncAction.SKIP and "broker(s) 1 did not show" in row.reason]
     assert bool(said) is not in_time
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_a_topic_whose_policy_is_refused_keeps_the_retention_of_a_mirror_topic(
+    monkeypatch: pytest.MonkeyPatch, is_refused: bool
+) -> None:
+    """A compacted topic would delete records by age: the mirror compacts with `compact,delete`."""
+    log, made = MemoryLog(), dict[str, str | None]()
+    log.put(TopicSettings(mirror=LINK.mirror.name, topic="t", overrides={"cleanup.policy": "compact", "flush.ms": "7"}))
+    now = {"cleanup.policy": "compact,delete", "retention.ms": "-1", "retention.bytes": "-1"}
+    west = SimpleNamespace(metadata=lambda topics: SimpleNamespace(topics={"t": ONE_REPLICA}, denied=()))
+    described = {"t": TopicConfigs(now, {})}, dict[str, Any]()
+    monkeypatch.setattr(promotion_configs, "describe_available_configs", lambda client, topics: described)
+    monkeypatch.setattr(promotion_configs, "list_known_settings", lambda client, topics: frozenset())
+
+    def change(client: object, changes: Mapping[str, Mapping[str, str | None]]) -> dict[str, dict[str, RemoteFault]]:
+        refused = {"cleanup.policy"} & changes["t"].keys() if is_refused else set[str]()
+        made.update({key: value for key, value in changes["t"].items() if key not in refused})
+        return {"t": {key: SettingRefused("by a policy") for key in refused}} if refused else {}
+
+    monkeypatch.setattr(promotion_configs, "apply_config_changes", change)
+    settings = promotion_configs.PromotionConfigs(LINK, log.state, cast("Any", west), ["t"])
+    rows = [*settings.apply_before_first_record(), *settings.apply_remaining()]
+    left_out = {row.subject for row in rows if row.action is SyncAction.SKIP}
+    if is_refused:
+        assert made == {"flush.ms": "7"}
+        assert left_out == {"t: cleanup.policy", "t: retention.bytes", "t: retention.ms"}
+    else:
+        assert made == {"cleanup.policy": "compact", "flush.ms": "7", "retention.bytes": None, "retention.ms": None}
+        assert left_out == set()
