@@ -26,7 +26,7 @@ DEFAULT_TOPICS_EXCLUDE: Final = (r".*[\-\.]internal", r".*\.replica", "__.*")
 DEFAULT_GROUPS_EXCLUDE: Final = ("console-consumer-.*", "connect-.*", "__.*")
 _INNER_TOPICS: Final = (r"(.*\.)?heartbeats", r"mm2-.*", r".*[\-\.]internal")
 """MirrorMaker's own, and Kafka Connect's."""
-_REFERENCE: Final = re.compile(r"\$\{([^:}]+):([^}]*)\}")
+_REFERENCE: Final = re.compile(r"\$\{([\w.-]{1,100}):([^}]{0,1000})\}")
 _LOGIN_VALUE: Final = re.compile(r'(\w+)\s*=\s*("(?:[^"\\]|\\.)*"|[^\s;]+)')
 _FILE_PROVIDER: Final = "FileConfigProvider"
 _ENVIRONMENT_PROVIDER: Final = "EnvVarConfigProvider"
@@ -275,7 +275,7 @@ _CONVERTED: Final = frozenset(
         *("replication.policy.class", "replication.policy.separator", "sync.topic.acls.enabled"),
         *("replication.policy.internal.topic.separator.enabled", "emit.checkpoints.enabled"),
         *("sync.group.offsets.enabled", "exactly.once.source.support", "offset-syncs.topic.location", "clusters"),
-        *("source.cluster.alias", "target.cluster.alias"),
+        *("source.cluster.alias", "target.cluster.alias", "name"),
     }
 )
 """They have a counterpart, or a difference of their own."""
@@ -288,7 +288,7 @@ _TRANSFORMING: Final = ("transforms", "predicates", "key.converter", "value.conv
 _CLIENTS: Final = ("consumer.", "producer.", "admin.", "client.", "bootstrap.", "security.", "sasl.", "ssl.")
 _INNER_WORK: Final = ("checkpoints.", "heartbeats.", "offset-syncs.", "emit.", "offset.lag.", "sync.group.", "refresh.")
 _WORKER: Final = (
-    *("tasks.max", "task.", "worker.", "group.id", "name", "connector.", "plugin.", "listeners", "rest.", "errors."),
+    *("tasks.max", "task.", "worker.", "group.id", "connector.", "plugin.", "listeners", "rest.", "errors."),
     *("offset.storage.", "config.storage.", "status.storage.", "offset.flush.", "dedicated.mode.", "scheduled."),
     *("exactly.once.", "transaction.boundary", "topic.creation.", "internal.", "rebalance.", "session."),
 )
@@ -297,7 +297,7 @@ _METRICS: Final = ("metric.", "metrics.", "auto.include.jmx")
 
 def _list_settings(config: Mm2Config) -> Iterator[Finding]:
     for one in config.repeated:
-        yield Finding("mm2_repeated", one.key, line=one.line)
+        yield Finding("mm2_repeated", _find_safe_key(one), line=one.line)
     for key, one in config.properties.items():
         owner, name = config.split_key(key)
         is_login = not isinstance(owner, Mm2Flow) and name.startswith(_LOGIN)
@@ -333,9 +333,12 @@ def _explain_setting(one: Property, name: str) -> Finding:
         return Finding("mm2_metrics", one.key, line=one.line)
     if name.startswith(_WORKER):
         return Finding("mm2_worker", one.key, line=one.line)
-    # A secret that stands on a line of its own would be a key.
-    is_key = "." in name and _KEY.fullmatch(one.key) and one.value
-    return Finding("mm2_unknown", one.key if is_key else "", line=one.line)
+    return Finding("mm2_unknown", _find_safe_key(one), line=one.line)
+
+
+def _find_safe_key(one: Property) -> str:
+    """Empty for what may be a secret that stands on a line of its own, and is no key."""
+    return one.key if one.value and "." in one.key and _KEY.fullmatch(one.key) else ""
 
 
 def _check_expressions(one: Property) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from mirrorbook_tools.mirrormaker.java_properties import Property, read_properti
 
 _ALIAS: Final = re.compile(r"[a-zA-Z0-9._-]+")
 """Part of topic names."""
+_MAX_CLUSTERS: Final = 20
 _CLIENTS: Final = ("consumer.", "producer.", "admin.")
 _SHARED_SECURITY: Final = ("bootstrap.servers", "security.protocol", "security.providers", "sasl.", "ssl.")
 """Without a cluster's alias they hold for each cluster."""
@@ -115,7 +116,7 @@ class Mm2Config:
 
     def split_key(self, key: str) -> tuple[Mm2Flow | str | None, str]:
         """A flow, a cluster or neither, and the rest of the key."""
-        for source in self.clusters:
+        for source in self.clusters if "->" in key else ():
             for target in self.clusters:
                 if key.startswith(f"{source}->{target}.") and source != target:
                     flow = Mm2Flow(source, target)
@@ -160,6 +161,8 @@ def read_mm2_config(path: Path) -> Mm2Config:
             raise BadRequest(f"{where}: alias {alias!r}: only letters, digits, dot, hyphen and underscore are allowed")
     if len(aliases) < 2:
         raise BadRequest(f"{where}: names fewer than two clusters, so nothing is copied")
+    if len(aliases) > _MAX_CLUSTERS:
+        raise BadRequest(f"{where}: names more than {_MAX_CLUSTERS} clusters: leave the flows that you move over")
     config = Mm2Config(
         path=path,
         properties=properties,

@@ -13,6 +13,7 @@ import yaml
 from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import BadRequest
 from mirrorbook_tools.mirrormaker.conversion import Mm2Conversion, convert
+from mirrorbook_tools.mirrormaker.java_properties import MAX_FILE_BYTES
 from mirrorbook_tools.mirrormaker.mm2_config import Mm2Config, Mm2Flow, read_mm2_config
 from tests.support.cli_process import invoked
 from tests.support.typed_lines import parse
@@ -132,6 +133,8 @@ east.ssl.keystore.location = /etc/key.p12
 east.ssl.keystore.password = hunter2
 east.ssl.key.password = ${{vault:secret/kafka:key}}
 hunter2
+hunter2
+some.hunter2
 east.consumer.sasl.jaas.config = password="hunter2"
 """
     converted = convert(read(text))
@@ -247,6 +250,7 @@ topics = orders
         ("", ""),
         ("clusters = east\n", " line 1"),
         ("clusters = east, we\\tst\n", " line 1"),
+        (f"clusters = {','.join(f'c{n}' for n in range(30))}\n", " line 1"),
         (CLUSTERS, ""),
         (f"{CLUSTERS}east->west.enabled = yes\n", ""),
         ("clusters = east, west\neast->west.enabled = true\nwest.bootstrap.servers = w:1\n", ""),
@@ -264,6 +268,12 @@ def test_names_that_steer_a_terminal_are_written_out(read: Read, tmp_path: Path)
     read(f"{FLOW}topics = a\\u001b[2Jb\nx.\\u001b[31mkey = 1\neast.client.id = \\u202e\n")
     shown = invoked("import", "mm2", str(tmp_path / "mm2.properties")).output
     assert not {"\x1b", "\u202e"} & set(shown)
+
+
+@pytest.mark.parametrize("filler", ["${", "${file:", "east->", "a.", "\\\n", "password="])
+def test_a_large_file_of_one_thing_is_read_or_refused(read: Read, filler: str) -> None:
+    text = f"{FLOW}{FILE_PROVIDER}east.sasl.jaas.config = "
+    convert(read(text + filler * ((MAX_FILE_BYTES - len(text)) // len(filler))))
 
 
 def test_an_alias_that_would_name_a_way_home_gives_another_name(read: Read) -> None:
