@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -28,20 +29,32 @@ from mirror_core.cli.run_commands import (
     NoPauseOption,
     RunnerOption,
     RunOption,
+    SetArgument,
+    SetPlansDocument,
+    SetRunsDocument,
     TakeOverOption,
     abort_run,
+    begin_or_continue_set,
     begin_run,
     confirm_again,
+    confirm_moment_of_set,
     confirm_plan,
+    confirm_set_plan,
     find_expired_approval,
     find_run,
     format_move_question,
     make_conductor,
     make_own_approval,
+    make_set_conductors,
     print_decision,
     print_outcome,
+    print_set_decision,
+    print_set_outcome,
     prove_and_confirm,
+    prove_and_confirm_set,
     refuse_if_conducted,
+    set_status_on_failure,
+    show_set,
     status_on_failure,
 )
 from mirror_core.cli.runs import PlanDocument, RunDocument, format_saved, print_newest_run, print_plan
@@ -52,13 +65,21 @@ from mirror_core.decide.steps import find_no_return_step, list_step_names
 from mirror_core.decide.truncation import AllowedStrategies
 from mirror_core.model.errors import Refused
 from mirror_core.model.json_documents import prints_json
-from mirror_core.model.names import ClusterName
-from mirror_core.model.run import Run, RunKind, RunState
+from mirror_core.model.run import FailbackStrategy, Run, RunKind, RunState
 from mirror_core.model.text import format_count
-from mirror_core.runbook.failback_conductor import Failback
+from mirror_core.runbook.failback_conductor import Failback, SetFailback
+from mirror_core.runbook.set_conductor import SetPlan
 
 failback_app = typer.Typer(help="Bring applications home after a failover.", no_args_is_help=True)
 
+SetStrategyOption = Annotated[
+    FailbackStrategy | None,
+    typer.Option(
+        "--strategy",
+        help="What may be done with topics that have a divergent tail. Default: what copies least over the link and "
+        "needs nobody at a broker.",
+    ),
+]
 StrategyOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -111,6 +132,65 @@ def run(
     ):
         started = begin_run(failback, decision, allowed, as_json=as_json)
         _run_to_end(failback, started, no_pause=no_pause, yes=yes, as_json=as_json)
+
+
+@failback_app.command("plan-set")
+@prints_json(SetPlansDocument)
+def plan_set(
+    name: SetArgument, strategy: SetStrategyOption = None, config: ConfigOption = None, as_json: JsonOption = False
+) -> None:
+    """What a failback of all mirrors of the set would do now. Exit code 3 when it may not be run."""
+    print_set_decision(_make_set_failback(name, config, strategy, quiet=as_json), as_json=as_json)
+
+
+@failback_app.command("run-set")
+@prints_json(SetRunsDocument, SetPlansDocument)
+def run_set(
+    name: SetArgument,
+    strategy: SetStrategyOption = None,
+    plan_hash: HashOption = None,
+    runner: RunnerOption = CompareRunner.SPARK,
+    master: MasterOption = "local[*]",
+    evidence: EvidenceOption = None,
+    conf: SparkConfOption = None,
+    no_pause: NoPauseOption = False,
+    gate_limit: GateLimitOption = None,
+    take_over: TakeOverOption = False,
+    config: ConfigOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show all plans, ask once, and copy all mirrors of the set back; then show all plans of the failover that leads
+    home, ask again, and move them together. One that was begun before and has not ended is gone on with, unless
+    somebody conducts it."""
+    options: dict[str, Any] = {"evidence": evidence, "conf": conf, "gate_limit": gate_limit}
+    set_failback = _make_set_failback(name, config, strategy, runner, master, quiet=as_json, **options)
+
+    def confirm(set_plan: SetPlan) -> None:
+        discarded = [decision.plan.discarded for decision in set_plan.decisions.values()]
+        count = None if None in discarded else sum(number or 0 for number in discarded)
+        confirm_set_plan(set_plan, format_discard_question(count, _list_old_sources(set_failback)), yes=yes)
+
+    if dry_run:
+        show_set(set_failback, plan_hash, as_json=as_json)
+        return
+    choices: dict[str, Any] = {"take_over": take_over, "yes": yes, "as_json": as_json}
+    attempt = begin_or_continue_set(set_failback, confirm, plan_hash=plan_hash, **choices)
+    must_ask = not (no_pause or yes) and sys.stdin.isatty()
+    with set_status_on_failure(set_failback, attempt):
+        agreed_by = _confirm_saved_of_set(set_failback, attempt, as_json=as_json) if must_ask else ""
+        members = set_failback.bring_close(attempt, agreed_by=agreed_by)
+        way_home = set_failback.make_way_home(attempt)
+        if way_home is not None:
+            homes = _list_old_sources(set_failback)
+            question = format_move_question(f"bring applications home to {homes}", no_pause=no_pause)
+            home_attempt = begin_or_continue_set(
+                way_home, lambda set_plan: confirm_set_plan(set_plan, question, yes=yes), plan_hash=None, **choices
+            )
+            home_agreed_by = "" if no_pause or yes else prove_and_confirm_set(way_home, home_attempt, RunKind.FAILBACK)
+            members = set_failback.bring_home(attempt, way_home, home_attempt, agreed_by=home_agreed_by)
+    print_set_outcome(set_failback, attempt, members, evidence, as_json=as_json)
 
 
 @failback_app.command()
@@ -176,11 +256,49 @@ def abort(
     abort_run(failback, begun_before, question, take_over=take_over, yes=yes, as_json=as_json)
 
 
-def format_discard_question(discarded: int | None, old_source: ClusterName) -> str:
+def format_discard_question(discarded: int | None, old_source: str) -> str:
     if discarded == 0:
         return f"fail back; nothing of {old_source} has to be discarded"
     count = "an unknown number of records" if discarded is None else format_count(discarded, "record")
     return f"save {count} that only {old_source} has, then discard them there"
+
+
+def _make_set_failback(
+    name: str,
+    config: Path | None,
+    strategy: FailbackStrategy | None,
+    runner: CompareRunner = CompareRunner.LOCAL,
+    master: str = "local[*]",
+    *,
+    quiet: bool,
+    **options: Any,
+) -> SetFailback:
+    mirror_set, conductors = make_set_conductors(Failback, name, config, runner, master, quiet=quiet, **options)
+    print_progress = (lambda line: None) if quiet else print_line_or_continue
+    return SetFailback(mirror_set, conductors, AllowedStrategies(strategy), print_line=print_progress)
+
+
+def _list_old_sources(set_failback: SetFailback) -> str:
+    return " and ".join(sorted({set_failback.get_link(name).source.name for name in set_failback.mirror_set.mirrors}))
+
+
+def _confirm_saved_of_set(set_failback: SetFailback, attempt: str, *, as_json: bool) -> str:
+    """As `_confirm_saved`, of all mirrors at once."""
+    if not set_failback.is_undisturbed(attempt):
+        return ""
+    rows = list[tuple[str, str]]()
+    for mirror, member in set_failback.prove(attempt).items():
+        saved, folder = find_saved(member.steps)
+        if saved != 0:
+            rows.append((f"{mirror}: saved", format_saved(saved, folder, set_failback.get_link(mirror).source.name)))
+    if not rows:
+        return ""
+    old_sources = _list_old_sources(set_failback)
+    for line in ("", *format_block([*rows, ("not changed yet", old_sources)], indent=0)):
+        print_line_or_continue(line, err=as_json)
+    question = f"Discard them on {old_sources} now? There is no way back"
+    confirm_moment_of_set(set_failback, attempt, question, RunKind.FAILBACK)
+    return set_failback.started_by
 
 
 def _parse_strategies(options: list[str] | None) -> AllowedStrategies:

@@ -10,9 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mirror_core.cli import completion
 from mirror_core.cli.command_options import (
-    CANCELLED,
     ConfigOption,
     DryRunOption,
     EvidenceOption,
@@ -21,12 +19,9 @@ from mirror_core.cli.command_options import (
     SparkConfOption,
     YesOption,
     find_mirror,
-    load_configuration,
-    print_json,
-    require_confirmation,
     require_typed_name,
 )
-from mirror_core.cli.output import print_line, print_line_or_continue
+from mirror_core.cli.output import print_line_or_continue
 from mirror_core.cli.plan_costs import print_given_up
 from mirror_core.cli.run_commands import (
     CompareRunner,
@@ -36,43 +31,44 @@ from mirror_core.cli.run_commands import (
     NoPauseOption,
     RunnerByModeOption,
     RunOption,
+    SetArgument,
+    SetPlansDocument,
+    SetRunsDocument,
     TakeOverOption,
     abort_run,
+    begin_or_continue_set,
     begin_run,
     choose_runner,
     confirm_again,
     confirm_plan,
+    confirm_set_plan,
     find_run,
     format_move_question,
     make_conductor,
-    make_own_approval,
+    make_set_conductors,
     print_decision,
     print_outcome,
-    print_proof,
+    print_set_decision,
+    print_set_outcome,
     prove_and_confirm,
+    prove_and_confirm_set,
     refuse_if_conducted,
+    set_status_on_failure,
+    show_set,
     status_on_failure,
 )
 from mirror_core.cli.runs import (
     PlanDocument,
     RunDocument,
-    find_report,
     print_newest_run,
-    print_plan,
-    print_run_result,
-    to_plan_document,
-    to_run_document,
 )
 from mirror_core.decide.approval_rules import explain_unseen_approval, must_confirm_before_fence
-from mirror_core.decide.certificate_coverage import check_as_copied
-from mirror_core.decide.run_result import decide_run_result
 from mirror_core.model.errors import BadRequest, Refused
-from mirror_core.model.json_documents import FindingDocument, JsonDocument, prints_json, to_finding_documents
-from mirror_core.model.run import RunKind, RunMode, shorten_hash
+from mirror_core.model.json_documents import prints_json
+from mirror_core.model.run import RunKind, RunMode
 from mirror_core.runbook.failover_conductor import Failover
-from mirror_core.runbook.run_outcome import read_run_outcome
-from mirror_core.runbook.set_failover import SetFailover, SetPlan, find_set
-from mirror_core.state.mirror_link import find_mirror_link
+from mirror_core.runbook.set_conductor import SetPlan
+from mirror_core.runbook.set_failover import SetFailover
 
 SetModeOption = Annotated[RunMode, typer.Option("--mode", help="planned: the sources live. unplanned: they are lost.")]
 LeaveBehindOption = Annotated[
@@ -83,35 +79,6 @@ LeaveBehindOption = Annotated[
         "the destination has, and the rest stays on the source only, fenced, until a failback. The plan names them.",
     ),
 ]
-SetArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="SET",
-        help="A set of mirrors, from section `sets:`; or all-from-CLUSTER: all mirrors from that cluster.",
-        autocompletion=completion.complete_sets,
-    ),
-]
-
-
-class SetPlansDocument(JsonDocument, frozen=True, kw_only=True):
-    """A failover of a set now."""
-
-    set: str
-    hash: str
-    """Hash of all plans."""
-    plans: tuple[PlanDocument, ...]
-    refused: tuple[str, ...]
-    """Why they may not run."""
-    left_out: tuple[FindingDocument, ...]
-    """What is no part of it, and why, where the set is all mirrors from a cluster."""
-
-
-class SetRunsDocument(JsonDocument, frozen=True, kw_only=True):
-    """A set failover's runs, one per mirror."""
-
-    set: str
-    """Id of the set failover."""
-    runs: tuple[RunDocument, ...]
 
 
 @prints_json(SetPlansDocument)
@@ -124,11 +91,7 @@ def plan_set(
 ) -> None:
     """What a failover of all mirrors of the set would do now. Exit code 3 when it may not be run."""
     _refuse_leave_behind(mode, leave_behind=leave_behind)
-    set_failover = _make_set_failover(name, config, mode, leave_behind=leave_behind)
-    set_plan = set_failover.decide()
-    _print_set_plan(name, set_failover, set_plan, as_json=as_json)
-    if set_plan.reasons:
-        raise Refused(f"these plans cannot be run: failover of set {name}", set_plan.reasons)
+    print_set_decision(_make_set_failover(name, config, mode, leave_behind=leave_behind), as_json=as_json)
 
 
 @prints_json(SetRunsDocument, SetPlansDocument)
@@ -159,55 +122,21 @@ def run_set(
         "leave_behind": leave_behind,
     }
     set_failover = _make_set_failover(name, config, mode, choose_runner(mode, runner), master, quiet=as_json, **options)
-    attempt = set_failover.find_active_attempt()
-    if attempt is None:
-        if (unbegun_attempt := set_failover.find_unbegun_attempt()) and not dry_run:
-            _refuse_conducted_set(set_failover, unbegun_attempt, take_over=take_over)
-            require_confirmation(
-                f"{unbegun_attempt} was cut off while it began, and nothing was done: give it up?", yes
-            )
-            set_failover.abort(unbegun_attempt, only_mine=False)
-        set_plan = set_failover.decide()
-        if not as_json or dry_run:
-            _print_set_plan(name, set_failover, set_plan, as_json=as_json)
-        if reasons := (*set_plan.reasons, *set_plan.find_hash_mismatch(plan_hash)):
-            raise Refused(f"failover of set {name}", reasons)
-        if dry_run:
-            return
+
+    def confirm(set_plan: SetPlan) -> None:
         _refuse_unseen_sources(set_failover, set_plan, plan_hash, yes=yes)
         _confirm_set(name, set_failover, set_plan, no_pause=no_pause, yes=yes, as_json=as_json)
-        first = set_failover.get_link(set_failover.mirror_set.mirrors[0])
-        approval = make_own_approval(set_failover.started_by, first)
-        attempt = set_failover.begin(set_plan.hash, approved_by=(approval,), silent=set_plan.silent)
-    else:
-        if not as_json:
-            print_line(f"{attempt} has not ended: " + "; ".join(set_failover.format_phases(attempt)))
-        if dry_run:
-            return
-        _refuse_conducted_set(set_failover, attempt, take_over=take_over)
-        require_confirmation(
-            f"Go on with {attempt}? A process that waits with it, for an answer or another mirror, loses it", yes
-        )
-    must_ask = mode is RunMode.PLANNED and not (no_pause or yes) and set_failover.is_undisturbed(attempt)
-    if must_ask:
-        _prove_and_confirm_set(name, set_failover, attempt)
-        set_failover.refuse_conducted(attempt, quietly=True)
-    members = set_failover.finish(attempt, agreed_by=set_failover.started_by if must_ask else "")
-    results = {
-        mirror: decide_run_result(member.run, member.steps, set_failover.get_link(mirror).mirror)
-        for mirror, member in members.items()
-    }
-    if as_json:
-        runs = tuple(to_run_document(s.run, s.steps, None, results[mirror]) for mirror, s in members.items())
-        print_json(SetRunsDocument(set=attempt, runs=runs))
-    else:
-        print_line(f"{attempt}: " + "; ".join(set_failover.format_phases(attempt)))
-        for mirror, member in members.items():
-            for line in read_run_outcome(set_failover.get_link(mirror), member.run):
-                print_line(f"{mirror}: {line}")
-            report = find_report(set_failover.get_link(mirror).config.path, evidence, member.run.id)
-            print_run_result(results[mirror], mode, report)
-    check_as_copied(*((member.run.id, member.steps) for member in members.values()))
+
+    if dry_run:
+        show_set(set_failover, plan_hash, as_json=as_json)
+        return
+    attempt = begin_or_continue_set(
+        set_failover, confirm, plan_hash=plan_hash, take_over=take_over, yes=yes, as_json=as_json
+    )
+    with set_status_on_failure(set_failover, attempt):
+        agreed_by = "" if no_pause or yes else prove_and_confirm_set(set_failover, attempt)
+        members = set_failover.finish(attempt, agreed_by=agreed_by)
+    print_set_outcome(set_failover, attempt, members, evidence, as_json=as_json)
 
 
 def _confirm_set(
@@ -219,7 +148,7 @@ def _confirm_set(
         require_typed_name(name, yes)
     else:
         action = format_move_question(f"move applications of {', '.join(set_plan.decisions)}", no_pause=no_pause)
-        require_confirmation(f"Run plans {shorten_hash(set_plan.hash)}: {action}?", yes)
+        confirm_set_plan(set_plan, action, yes=yes)
 
 
 def _refuse_unseen_sources(set_failover: SetFailover, set_plan: SetPlan, plan_hash: str | None, *, yes: bool) -> None:
@@ -227,27 +156,7 @@ def _refuse_unseen_sources(set_failover: SetFailover, set_plan: SetPlan, plan_ha
     given_up = set_plan.decisions if set_failover.mode is RunMode.UNPLANNED else ()
     answering = sorted({set_failover.get_link(name).source.name for name in given_up if name not in set_plan.silent})
     if reasons := explain_unseen_approval(plan_hash, answering, yes=yes):
-        raise Refused(f"failover of set {set_failover.mirror_set.name}", reasons)
-
-
-def _refuse_conducted_set(set_failover: SetFailover, attempt: str, *, take_over: bool) -> None:
-    if not take_over:
-        set_failover.refuse_conducted(attempt, take_over=True)
-
-
-def _prove_and_confirm_set(name: str, set_failover: SetFailover, attempt: str) -> None:
-    """Prove all, then ask to fence. After a no the runs wait."""
-    for mirror, member in set_failover.prove(attempt).items():
-        for record in member.steps:
-            print_proof(record, f"{mirror}: ")
-    mirrors = ", ".join(set_failover.mirror_set.mirrors)
-    try:
-        require_confirmation(f"Fence now? Applications of {mirrors} can't write until they are moved", False)
-    except Refused:
-        advice = (
-            f"{attempt} waits: `mirrorbook failover run-set {name}` asks again, `failover abort` of each gives it up"
-        )
-        raise Refused(f"failover of set {name}", [f"{CANCELLED}. {advice}"]) from None
+        raise Refused(set_failover.title, reasons)
 
 
 def _make_set_failover(
@@ -260,32 +169,10 @@ def _make_set_failover(
     quiet: bool = False,
     **options: Any,
 ) -> SetFailover:
-    loaded = load_configuration(config)
-    mirror_set = find_set(loaded, name)
-    conductors = {
-        mirror: make_conductor(
-            Failover, find_mirror_link(loaded, mirror)[0], runner, master, quiet=quiet, prefix=mirror, **options
-        )
-        for mirror in mirror_set.mirrors
-    }
+    mirror_set, conductors = make_set_conductors(Failover, name, config, runner, master, quiet=quiet, **options)
     return SetFailover(
         mirror_set, conductors, mode, print_line=(lambda line: None) if quiet else print_line_or_continue
     )
-
-
-def _print_set_plan(name: str, set_failover: SetFailover, set_plan: SetPlan, *, as_json: bool) -> None:
-    if as_json:
-        plans = tuple(to_plan_document(decision.plan, decision.reasons) for decision in set_plan.decisions.values())
-        left_out = to_finding_documents(set_failover.mirror_set.left_out)
-        print_json(
-            SetPlansDocument(set=name, hash=set_plan.hash, plans=plans, refused=set_plan.reasons, left_out=left_out)
-        )
-        return
-    for mirror, decision in set_plan.decisions.items():
-        print_plan(decision.plan, set_failover.get_link(mirror).mirror, decision.reasons, as_json=False)
-    for finding in set_failover.mirror_set.left_out:
-        print_line(f"warning: {finding}")
-    print_line(f"hash of all plans of set {name}: {set_plan.hash}")
 
 
 failover_app = typer.Typer(help="Move applications to a mirror's destination.", no_args_is_help=True)

@@ -1,9 +1,9 @@
-"""What `failover` and `failback` share: options; begin, approve, resume and abort a run."""
+"""What `failover` and `failback` share: options; begin, approve, resume and abort a run, and the runs of a set."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -16,32 +16,45 @@ from mirror_core.cli.command_options import (
     explain_no_agreement,
     find_mirror,
     find_operator,
+    load_configuration,
     parse_spark_conf,
+    print_json,
     require_confirmation,
 )
 from mirror_core.cli.output import print_line, print_line_or_continue
 from mirror_core.cli.plan_costs import confirm_costs
 from mirror_core.cli.runs import (
+    PlanDocument,
+    RunDocument,
     choose_evidence_folder,
     find_conductor,
     find_newest_run,
+    find_report,
     print_newest_run,
     print_plan,
+    print_run_result,
     print_status_lines,
+    to_plan_document,
+    to_run_document,
 )
 from mirror_core.decide.approval_rules import explain_outdated_plan, explain_stale_run_approval, make_approval
 from mirror_core.decide.certificate_coverage import check_as_copied
 from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.steps import list_undisturbed_steps
-from mirror_core.model.errors import LostOwnership, Refused
+from mirror_core.model.config_sections import MirrorSet
+from mirror_core.model.errors import LostOwnership, MirrorError, Refused
 from mirror_core.model.figures import format_figures
+from mirror_core.model.json_documents import FindingDocument, JsonDocument, to_finding_documents
 from mirror_core.model.mirror import Mirror
-from mirror_core.model.run import Approval, Run, RunMode, RunState, StepRecord, shorten_hash
+from mirror_core.model.names import MirrorName
+from mirror_core.model.run import Approval, Run, RunKind, RunMode, RunState, StepRecord, shorten_hash
 from mirror_core.runbook.conductor import Conductor
 from mirror_core.runbook.failover_conductor import Failover
-from mirror_core.runbook.run_outcome import read_run_outcome
+from mirror_core.runbook.run_outcome import read_run_outcome, read_run_result
 from mirror_core.runbook.run_services import Services, local_services
-from mirror_core.state.mirror_link import MirrorLink, read_broker_time_ms
+from mirror_core.runbook.set_conductor import MemberRun, SetConductor, SetPlan
+from mirror_core.runbook.set_failover import SetFailover, find_set
+from mirror_core.state.mirror_link import MirrorLink, find_mirror_link, read_broker_time_ms
 from mirror_core.state.state_topic import read_state
 
 
@@ -309,3 +322,202 @@ def make_services(
     from mirror_core.spark.services import make_spark_services  # Spark is an extra, and slow to import
 
     return make_spark_services(config_path, evidence_dir=folder, master=master, conf=parse_spark_conf(conf))
+
+
+SetArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="SET",
+        help="A set of mirrors, from section `sets:`; or all-from-CLUSTER: all mirrors from that cluster.",
+        autocompletion=completion.complete_sets,
+    ),
+]
+
+
+class SetPlansDocument(JsonDocument, frozen=True, kw_only=True):
+    """A failover or a failback of a set now."""
+
+    set: str
+    hash: str
+    """Hash of all plans."""
+    plans: tuple[PlanDocument, ...]
+    refused: tuple[str, ...]
+    """Why they may not run."""
+    left_out: tuple[FindingDocument, ...]
+    """What is no part of it, and why, where the set is all mirrors from a cluster."""
+
+
+class SetRunsDocument(JsonDocument, frozen=True, kw_only=True):
+    """The runs of a set's failover or failback, one per mirror."""
+
+    set: str
+    """Their common id."""
+    runs: tuple[RunDocument, ...]
+
+
+def make_set_conductors(
+    conductor_type: type[AnyConductor],
+    name: str,
+    config: Path | None,
+    runner: CompareRunner,
+    master: str,
+    *,
+    quiet: bool,
+    **options: Any,
+) -> tuple[MirrorSet, dict[MirrorName, AnyConductor]]:
+    loaded = load_configuration(config)
+    mirror_set = find_set(loaded, name, conductor_type.KIND)
+    conductors = {
+        mirror: make_conductor(
+            conductor_type, find_mirror_link(loaded, mirror)[0], runner, master, quiet=quiet, prefix=mirror, **options
+        )
+        for mirror in mirror_set.mirrors
+    }
+    return mirror_set, conductors
+
+
+def confirm_set_plan(set_plan: SetPlan, question: str, *, yes: bool) -> None:
+    require_confirmation(f"Run plans {shorten_hash(set_plan.hash)}: {question}?", yes)
+
+
+def print_set_decision(conductor: SetConductor[Any], *, as_json: bool) -> None:
+    set_plan = conductor.decide()
+    print_set_plan(conductor, set_plan, as_json=as_json)
+    if set_plan.reasons:
+        raise Refused(f"these plans cannot be run: {conductor.title}", set_plan.reasons)
+
+
+def show_set(conductor: SetConductor[Any], plan_hash: str | None, *, as_json: bool) -> None:
+    """A dry run: how its runs stand that have not ended, or what new ones would do."""
+    attempt = conductor.find_active_attempt()
+    if attempt is None:
+        _plan_set(conductor, plan_hash, is_shown=True, as_json=as_json)
+    elif not as_json:
+        _print_phases(conductor, attempt)
+
+
+def begin_or_continue_set(
+    conductor: SetConductor[Any],
+    confirm: Callable[[SetPlan], None],
+    *,
+    plan_hash: str | None,
+    take_over: bool,
+    yes: bool,
+    as_json: bool,
+) -> str:
+    """The common id of runs that have not ended, or of new ones, if a person confirms their plans."""
+    attempt = conductor.find_active_attempt()
+    if attempt is not None:
+        if not as_json:
+            _print_phases(conductor, attempt)
+        _refuse_conducted_set(conductor, attempt, take_over=take_over)
+        require_confirmation(
+            f"Go on with {attempt}? A process that waits with it, for an answer or another mirror, loses it", yes
+        )
+        return attempt
+    if unbegun_attempt := conductor.find_unbegun_attempt():
+        _refuse_conducted_set(conductor, unbegun_attempt, take_over=take_over)
+        require_confirmation(f"{unbegun_attempt} was cut off while it began, and nothing was done: give it up?", yes)
+        conductor.abort(unbegun_attempt, only_mine=False)
+    set_plan = _plan_set(conductor, plan_hash, is_shown=not as_json, as_json=False)
+    confirm(set_plan)
+    approval = make_own_approval(conductor.started_by, conductor.get_link(conductor.mirror_set.mirrors[0]))
+    return conductor.begin(set_plan.hash, approved_by=(approval,), silent=set_plan.silent)
+
+
+def _plan_set(conductor: SetConductor[Any], plan_hash: str | None, *, is_shown: bool, as_json: bool) -> SetPlan:
+    set_plan = conductor.decide()
+    if is_shown:
+        print_set_plan(conductor, set_plan, as_json=as_json)
+    if reasons := (*set_plan.reasons, *set_plan.find_hash_mismatch(plan_hash)):
+        raise Refused(conductor.title, reasons)
+    return set_plan
+
+
+def _print_phases(conductor: SetConductor[Any], attempt: str) -> None:
+    print_line(f"{attempt} has not ended: " + "; ".join(conductor.format_phases(attempt)))
+
+
+def _refuse_conducted_set(conductor: SetConductor[Any], attempt: str, *, take_over: bool) -> None:
+    if not take_over:
+        conductor.refuse_conducted(attempt, take_over=True)
+
+
+def prove_and_confirm_set(failover: SetFailover, attempt: str, kind: RunKind = RunKind.FAILOVER) -> str:
+    """Prove all, then ask to fence, if nobody was stopped yet. Returns who agreed. After a no the runs wait."""
+    if failover.mode is RunMode.UNPLANNED or not failover.is_undisturbed(attempt):
+        return ""
+    for mirror, member in failover.prove(attempt).items():
+        for record in member.steps:
+            print_proof(record, f"{mirror}: ")
+    question = f"Fence now? Applications of {', '.join(failover.mirror_set.mirrors)} can't write until they are moved"
+    confirm_moment_of_set(failover, attempt, question, kind)
+    return failover.started_by
+
+
+def confirm_moment_of_set(conductor: SetConductor[Any], attempt: str, question: str, kind: RunKind) -> None:
+    """`kind`: of the command that asks again."""
+    try:
+        require_confirmation(question, False)
+    except Refused as error:
+        retry_command = f"mirrorbook {kind} run-set {conductor.mirror_set.name}"
+        advice = f"{attempt} waits: `{retry_command}` asks again, `{conductor.KIND} abort` of each gives it up"
+        raise Refused(conductor.title, [f"{explain_no_agreement(error)}. {advice}"]) from None
+    conductor.refuse_conducted(attempt, quietly=True)
+
+
+def print_set_outcome(
+    conductor: SetConductor[Any],
+    attempt: str,
+    members: Mapping[MirrorName, MemberRun],
+    evidence: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Raises NotAsCopied if a promoted copy contradicts its certificates."""
+    links = {mirror: conductor.get_link(mirror) for mirror in members}
+    results = {
+        mirror: read_run_result(links[mirror], read_state(links[mirror].destination), member.run)
+        for mirror, member in members.items()
+    }
+    if as_json:
+        runs = tuple(to_run_document(s.run, s.steps, None, results[mirror]) for mirror, s in members.items())
+        print_json(SetRunsDocument(set=attempt, runs=runs))
+    else:
+        print_line(f"{attempt}: " + "; ".join(conductor.format_phases(attempt)))
+        for mirror, member in members.items():
+            for line in read_run_outcome(links[mirror], member.run):
+                print_line(f"{mirror}: {line}")
+            report = find_report(links[mirror].config.path, evidence, member.run.id)
+            print_run_result(results[mirror], conductor.mode, report)
+    check_as_copied(*((member.run.id, member.steps) for member in members.values()))
+
+
+@contextmanager
+def set_status_on_failure(conductor: SetConductor[Any], attempt: str) -> Iterator[None]:
+    """On failure, print for each mirror who can write where and what to do. Not after LostOwnership."""
+    try:
+        yield
+    except LostOwnership:
+        raise
+    except MirrorError as error:
+        for mirror, lines in conductor.read_statuses(attempt).items():
+            for line in lines:
+                error.add_note(f"{mirror}: {line}")
+        raise
+
+
+def print_set_plan(conductor: SetConductor[Any], set_plan: SetPlan, *, as_json: bool) -> None:
+    name, left_out = conductor.mirror_set.name, conductor.mirror_set.left_out
+    if as_json:
+        plans = tuple(to_plan_document(decision.plan, decision.reasons) for decision in set_plan.decisions.values())
+        documents = to_finding_documents(left_out)
+        print_json(
+            SetPlansDocument(set=name, hash=set_plan.hash, plans=plans, refused=set_plan.reasons, left_out=documents)
+        )
+        return
+    for mirror, decision in set_plan.decisions.items():
+        print_plan(decision.plan, conductor.get_link(mirror).mirror, decision.reasons, as_json=False)
+    for finding in left_out:
+        print_line(f"warning: {finding}")
+    print_line(f"hash of all plans of set {name}: {set_plan.hash}")

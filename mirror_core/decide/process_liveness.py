@@ -114,7 +114,7 @@ def decide_conductor_status(
         state = ConductorState.UNKNOWN
         unknown_because = (
             f"it is a part of {run.set_run}, whose process lets go of it while it waits for the other mirrors, and "
-            "takes it up again. `mirrorbook failover run-set` goes on with all of them"
+            f"takes it up again. `mirrorbook {run.leading_kind} run-set` goes on with all of them"
         )
     elif heartbeat.released:
         state = ConductorState.RELEASED

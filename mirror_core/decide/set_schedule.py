@@ -1,8 +1,11 @@
-"""Several mirrors in one failover: what is due for each, whatever became of the others.
+"""Several mirrors in one failover or failback: what is due for each, whatever became of the others.
 
-Until one is promoted, all move or all stay: one that fails takes the others back. After the first promotion nothing is
-taken back: one that fails is left for `resume`, and in parallel order the others do not wait for it. Nor do they in an
-unplanned failover: there is nothing to go back to.
+Until one is past its point of no return, all move or all stay: one that fails takes the others back. After that nothing
+is taken back: one that fails is left for `resume`, and in parallel order the others do not wait for it. Nor do they in
+an unplanned failover: there is nothing to go back to.
+
+A failback moves nobody before its way home. That is a failover of the reverse mirrors, by the same rule, and it is due
+when all old sources are close behind.
 """
 
 from __future__ import annotations
@@ -16,10 +19,12 @@ from typing import Final
 
 from mirror_core.decide.clock_skew import MAX_CLOCK_SKEW_MS
 from mirror_core.decide.steps import (
+    StepNeed,
     WriteLocation,
-    find_no_return_step,
     list_standstill_steps,
     list_step_names,
+    list_steps_before_no_return,
+    list_steps_needing,
     list_undisturbed_steps,
 )
 from mirror_core.decide.write_access import WriteAccess
@@ -48,6 +53,14 @@ class RunPhase(StrEnum):
     DONE = "done"
     ABORTING = "being given up"
     GIVEN_UP = "given up"
+    OLD_SOURCE_CHANGED = "old source being changed"
+    """A failback: no abort. Applications stay where they are."""
+    HOME_DUE = "waits for the failover home"
+    HOME = "home, not mirrored yet"
+    OLD_SOURCE_UNREAD = "its old source was not read"
+    """So whether applications are home is not known."""
+    DESTINATION_UNREAD = "its destination was not read"
+    """For display: the schedule goes by what was last seen."""
 
 
 class NextAction(StrEnum):
@@ -66,7 +79,16 @@ class SetMember:
     has_failed: bool = False
 
 
-PAST_NO_RETURN_PHASES: Final = frozenset({RunPhase.PAST_NO_RETURN, RunPhase.DONE})
+PAST_NO_RETURN_PHASES: Final = frozenset(
+    {
+        RunPhase.PAST_NO_RETURN,
+        RunPhase.OLD_SOURCE_CHANGED,
+        RunPhase.HOME_DUE,
+        RunPhase.HOME,
+        RunPhase.OLD_SOURCE_UNREAD,
+        RunPhase.DONE,
+    }
+)
 UNDISTURBED_PHASES: Final = frozenset({RunPhase.BEGUN, RunPhase.VERIFIED})
 _FINAL_PHASES: Final = frozenset({RunPhase.DONE, RunPhase.GIVEN_UP})
 _PARALLEL_ACTIONS: Final[Mapping[RunPhase, NextAction]] = MappingProxyType(
@@ -97,7 +119,11 @@ def decide_actions(
         return _decide_in_order(members, is_past_no_return)
     if is_past_no_return:
         return tuple(
-            NextAction.NOTHING if member.has_failed or member.phase in _FINAL_PHASES else NextAction.FINISH
+            NextAction.NOTHING
+            if member.has_failed or member.phase in _FINAL_PHASES
+            else NextAction.WAIT
+            if member.phase is RunPhase.HOME_DUE
+            else NextAction.FINISH
             for member in members
         )
     actions = [_PARALLEL_ACTIONS[member.phase] for member in members]
@@ -135,25 +161,32 @@ def _decide_in_order(members: Sequence[SetMember], is_past_no_return: bool) -> t
     return tuple(actions)
 
 
-def is_undisturbed(members: Iterable[SetMember]) -> bool:
-    return all(member.phase in UNDISTURBED_PHASES for member in members)
+def is_undisturbed(kind: RunKind, phase: RunPhase) -> bool:
+    """A failback disturbs nobody before it is past its point of no return."""
+    return phase in UNDISTURBED_PHASES or (kind is RunKind.FAILBACK and phase is RunPhase.READY)
 
 
-def find_run_phase(run: Run, steps: Iterable[StepRecord], *, is_past_no_return: bool) -> RunPhase:
+def find_run_phase(
+    run: Run, steps: Iterable[StepRecord], *, is_past_no_return: bool, is_home: bool | None = False
+) -> RunPhase:
+    """`is_home`: a failback's failover home is done. None: unknown."""
     if run.state is not RunState.RUNNING:
         return {RunState.DONE: RunPhase.DONE, RunState.ABORTING: RunPhase.ABORTING}.get(run.state, RunPhase.GIVEN_UP)
-    kind, mode = RunKind.FAILOVER, run.plan.mode
-    step_states = {step.step: step.state for step in steps}
-    no_return_step = find_no_return_step(kind, mode)
-    steps_before = list_step_names(kind, mode)[: list_step_names(kind, mode).index(no_return_step)]
+    kind, mode = run.plan.kind, run.plan.mode
+    begun_steps = {step.step for step in steps}
+    done_steps = {step.step for step in steps if step.state is StepState.DONE}
+    if is_past_no_return and kind is RunKind.FAILBACK:
+        steps_before_home = set(list_step_names(kind)) - set(list_steps_needing(kind, StepNeed.REVERSE_FAILOVER))
+        if is_home is not False:
+            return RunPhase.HOME if is_home else RunPhase.OLD_SOURCE_UNREAD
+        return RunPhase.HOME_DUE if done_steps >= steps_before_home else RunPhase.OLD_SOURCE_CHANGED
     if is_past_no_return:
         return RunPhase.PAST_NO_RETURN
-    if all(step_states.get(step) is StepState.DONE for step in steps_before):
+    if done_steps.issuperset(list_steps_before_no_return(kind, mode)):
         return RunPhase.READY
-    if list_standstill_steps(kind, mode)[0] in step_states:
+    if begun_steps.intersection(list_standstill_steps(kind, mode)[:1]):
         return RunPhase.APPLICATIONS_STOPPED
-    is_verified = all(step_states.get(step) is StepState.DONE for step in list_undisturbed_steps(kind, mode))
-    return RunPhase.VERIFIED if is_verified else RunPhase.BEGUN
+    return RunPhase.VERIFIED if done_steps.issuperset(list_undisturbed_steps(kind, mode)) else RunPhase.BEGUN
 
 
 def parse_set_name(part_of: str) -> str:
@@ -161,18 +194,19 @@ def parse_set_name(part_of: str) -> str:
 
 
 def select_mirrors_from(
-    set_name: str, accesses: Mapping[MirrorName, WriteAccess | None], runs: Iterable[Run]
+    set_name: str,
+    accesses: Mapping[MirrorName, WriteAccess | None],
+    runs: Iterable[Run],
+    kind: RunKind = RunKind.FAILOVER,
 ) -> tuple[MirrorName, ...]:
-    """Select of one cluster's mirrors those that have not failed over, and those of the set's failover that goes on.
+    """Select of one cluster's mirrors those whose applications are not where this leads, and those of the set's run
+    that goes on.
 
-    When all have failed over: those of its last failover, which may be asked what became of it.
+    When there are none: those of its last run, which may be asked what became of it.
     """
-    to_move = {
-        mirror
-        for mirror, access in accesses.items()
-        if access is None or access.writes is not WriteLocation.DESTINATION
-    }
-    set_runs = [run for run in runs if parse_set_name(run.set_run) == set_name]
+    goal = WriteLocation.SOURCE if kind is RunKind.FAILBACK else WriteLocation.DESTINATION
+    to_move = {mirror for mirror, access in accesses.items() if access is None or access.writes is not goal}
+    set_runs = [run for run in runs if run.plan.kind is kind and parse_set_name(run.set_run) == set_name]
     newest = find_last_begun(set_runs)
     newest_runs = [run for run in set_runs if newest is not None and run.set_run == newest.set_run]
     if not to_move or any(run.ended_ms is None for run in newest_runs):

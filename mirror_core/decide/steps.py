@@ -5,6 +5,7 @@ Plans, journal order, DAG tasks, reports and the on-call pages are made from the
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -294,8 +295,16 @@ def measure_duration_s(started_ms: int, ended_ms: int | None) -> float | None:
     return None if ended_ms is None or ended_ms < started_ms else (ended_ms - started_ms) / 1000
 
 
+def list_steps_before_no_return(kind: RunKind, mode: RunMode = RunMode.PLANNED) -> tuple[str, ...]:
+    return list_step_names(kind, mode)[: list_step_names(kind, mode).index(find_no_return_step(kind, mode))]
+
+
 def list_undisturbed_steps(kind: RunKind, mode: RunMode = RunMode.PLANNED) -> tuple[str, ...]:
-    return list_step_names(kind, mode)[: list_step_names(kind, mode).index(list_standstill_steps(kind, mode)[0])]
+    """Those that an abort undoes, and that applications do not notice."""
+    standstill_steps = list_standstill_steps(kind, mode)
+    return tuple(
+        itertools.takewhile(lambda step: step not in standstill_steps, list_steps_before_no_return(kind, mode))
+    )
 
 
 def list_steps_needing(kind: RunKind, need: StepNeed) -> tuple[str, ...]:

@@ -340,28 +340,57 @@ class SetPageMirror:
     run: Run
     steps: tuple[StepRecord, ...]
     place: RunPhase
+    status: tuple[str, ...]
+    """Where applications can write, and the next command."""
+    home: tuple[Run, tuple[StepRecord, ...]] | None = None
+    """The failover that leads a failback's applications home."""
+    is_home_unknown: bool = False
+    silence: str = ""
+    """Why its destination was not read."""
+
+    @property
+    def moving_run(self) -> tuple[Run, tuple[StepRecord, ...]] | None:
+        """The run that stops applications and moves them."""
+        return self.home if self.run.plan.kind is RunKind.FAILBACK else (self.run, self.steps)
 
     @property
     def stood_still(self) -> str:
-        return format_outage_briefly(measure_outage(self.run, self.steps), self.run.plan.mode)
+        if self.silence:
+            return UNKNOWN_TEXT
+        if self.moving_run is None:
+            return UNKNOWN_TEXT if self.is_home_unknown else "not stopped"
+        return format_outage_briefly(measure_outage(*self.moving_run), self.run.plan.mode)
 
     @property
     def lost(self) -> str:
-        return find_loss_answer(self.run, self.steps) if self.place is RunPhase.DONE else ""
+        if self.place not in (RunPhase.DONE, RunPhase.HOME):
+            return ""
+        return UNKNOWN_TEXT if self.moving_run is None else find_loss_answer(*self.moving_run)
+
+    @property
+    def saved(self) -> str:
+        """A failback: records that only the old source had."""
+        return dict(answer_questions(self.run, self.steps, "", "")).get(ReportQuestion.TAKEN_BACK, "")
 
     @property
     def trouble(self) -> str:
-        return next((s.error for s in reversed(self.steps) if s.state is StepState.FAILED), self.run.note)
+        return self.silence or next(
+            (s.error for s in reversed(self.steps) if s.state is StepState.FAILED), self.run.note
+        )
 
 
-def write_set_page(page: Path, mirror_set: MirrorSet, attempt: str, mirrors: Sequence[SetPageMirror]) -> None:
+def write_set_page(
+    page: Path, kind: RunKind, mirror_set: MirrorSet, attempt: str, mirrors: Sequence[SetPageMirror]
+) -> None:
+    moving_runs = [mirror.moving_run for mirror in mirrors if mirror.moving_run is not None]
     text = load_template("set.html.j2", when=_format_time).render(
+        kind=kind,
         chosen=mirror_set,
         how=_ORDER_TEXTS[mirror_set.order],
         attempt=attempt,
         moved=mirrors,
         done=sum(mirror.place is RunPhase.DONE for mirror in mirrors),
-        stood_still=_format_seconds(measure_set_standstill_s((mirror.run, mirror.steps) for mirror in mirrors)),
+        stood_still=_format_seconds(measure_set_standstill_s(moving_runs)) if moving_runs else "nobody was stopped",
     )
     with report_write_errors("report on a set of mirrors", page, "make room and rights there"):
         page.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

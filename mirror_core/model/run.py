@@ -183,6 +183,11 @@ class Run:
     """No source broker answered at approval. Giving up one that answers later needs its own confirmation."""
     forecast_outcome: ForecastOutcome | None = None
 
+    @property
+    def leading_kind(self) -> RunKind:
+        """The command that goes on with it: a failback conducts the failover home."""
+        return RunKind.FAILBACK if self.failback_run else self.plan.kind
+
 
 def list_newest_first(runs: Iterable[Run]) -> list[Run]:
     """By number: times are those of whichever machine began a run."""

@@ -33,7 +33,7 @@ then reprotect. `decide.steps` has the tables.
 Where to start reading:
 
 - `conductor.Conductor`: open a run, take its steps, abort. `failover_conductor.Failover` and
-  `failback_conductor.Failback` add the plans; `set_failover.SetFailover` conducts several mirrors.
+  `failback_conductor.Failback` add the plans; `set_conductor.SetConductor` conducts several mirrors.
 - `planned_steps.PlannedSteps`, `unplanned_steps.UnplannedSteps`, `promotion_steps.PromotionSteps`,
   `failback_steps.FailbackSteps`, `divergent_tail_steps.TailSteps`: one method for each step, found by its name. All
   have what `step_context.StepContext` holds.

@@ -10,12 +10,14 @@ be refused, takes nothing over: that would cost a healthy run its conductor.
 from __future__ import annotations
 
 import secrets
+import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
 
 from mirror_core.decide.approval_rules import (
     ApprovalPolicy,
@@ -34,8 +36,9 @@ from mirror_core.decide.steps import find_no_return_step, list_step_names, measu
 from mirror_core.kafka.connection_pool import CONNECTION_POOL
 from mirror_core.mirrors.control import retry_until_owned
 from mirror_core.model.audit_log import AuditEntryKind
-from mirror_core.model.errors import BadRequest, LostOwnership, Refused
+from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, Refused
 from mirror_core.model.gc_tuning import reduced_gc_frequency
+from mirror_core.model.names import MirrorName
 from mirror_core.model.run import (
     AIRFLOW_CONDUCTOR_PREFIX,
     Approval,
@@ -462,3 +465,50 @@ def is_step_done(state: State, run_id: str, name: str) -> bool:
 
 def list_run_steps(run: Run) -> tuple[str, ...]:
     return list_step_names(run.plan.kind, run.plan.mode)
+
+
+MAX_TRIES: Final = 3
+RETRY_PAUSE_S: Final = 2.0
+
+
+def run_parallel(
+    actions: Mapping[MirrorName, Callable[[], None]], print_line: Callable[[str], None]
+) -> dict[MirrorName, MirrorError]:
+    """Run all; returns the errors. LostOwnership of one ends all."""
+    errors: dict[MirrorName, BaseException] = {}
+
+    def run_action(name: MirrorName) -> None:
+        try:
+            actions[name]()
+        except BaseException as error:  # noqa: BLE001 - raised by the waiting thread
+            errors[name] = error
+
+    # Daemons: Ctrl-C must end the process.
+    threads = [
+        threading.Thread(target=run_action, args=(name,), name=f"mirror {name}", daemon=True) for name in actions
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name, error in errors.items():
+        print_line(f"{name}: {error}")
+    for name, error in errors.items():
+        if isinstance(error, LostOwnership):
+            others_advice = "the others wait where they are: run the set again, or resume them one by one"
+            raise LostOwnership(f"{name}: {error}; {others_advice}") from None
+        if not isinstance(error, MirrorError):
+            raise error
+    return {name: error for name, error in errors.items() if isinstance(error, MirrorError)}
+
+
+def retry_until_done(name: MirrorName, print_line: Callable[[str], None], action: Callable[[], object]) -> None:
+    for tries_left in reversed(range(MAX_TRIES)):
+        try:
+            action()
+            return
+        except MirrorError as error:
+            if not error.retryable or not tries_left:
+                raise
+            print_line(f"{name}: {error}; once more")
+            time.sleep(RETRY_PAUSE_S)

@@ -1,4 +1,4 @@
-"""Failback: return from the new primary to the old source, protected again.
+"""Failback: return from the new primary to the old source, protected again. Of one mirror, or of several.
 
 Two approvals: for what is discarded on the old source, and for the reverse failover, which moves applications. Until
 then they write on the new primary.
@@ -7,20 +7,22 @@ then they write on the new primary.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from mirror_core.decide import failback_plan as decision
 from mirror_core.decide.acl_plan import find_granted_acls
+from mirror_core.decide.approval_rules import ApprovalPolicy
 from mirror_core.decide.failback_plan import FailbackSnapshot, NewPrimary, OldSource, UnmirroredTopic
 from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.mirror_snapshot import ClusterTopic, UnseenCluster
 from mirror_core.decide.mirror_topology import build_reverse_mirror
+from mirror_core.decide.set_schedule import RunPhase
 from mirror_core.decide.steps import StepNeed, find_no_return_step, list_steps_needing
 from mirror_core.decide.topic_settings import is_compacted, is_tiered
 from mirror_core.decide.truncation import AllowedStrategies, find_divergent_tails, select_created
-from mirror_core.evidence.run_report import write_run_report
+from mirror_core.evidence.run_report import SetPageMirror, write_run_report
 from mirror_core.kafka.acl_requests import BrokerAcls, describe_acls
 from mirror_core.kafka.authorization_probe import probe_topic_rights
 from mirror_core.kafka.client import ClusterClient
@@ -30,16 +32,29 @@ from mirror_core.kafka.log_snapshot import fetch_log_sizes
 from mirror_core.kafka.topic_existence import describe_denied_error, find_existing_topics
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors.preflight import list_lacking_rights
+from mirror_core.model.config_sections import MirrorSet, SetOrder
+from mirror_core.model.errors import MirrorError
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import Mirror, PartitionStatus
-from mirror_core.model.names import Offset, Partition, format_reverse_name
-from mirror_core.model.run import Run, RunKind, RunState, StepEvidence, StepState
+from mirror_core.model.names import MirrorName, Offset, Partition, format_reverse_name
+from mirror_core.model.run import (
+    Approval,
+    Run,
+    RunKind,
+    RunState,
+    StepEvidence,
+    StepRecord,
+    StepState,
+    find_last_begun,
+)
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.rights.acl_rules import build_denial
 from mirror_core.rights.required_acls import ClusterRole
-from mirror_core.runbook.conductor import Conductor, list_run_steps
+from mirror_core.runbook.conductor import Conductor, SetMembership, list_run_steps
 from mirror_core.runbook.failback_steps import FailbackSteps, find_reverse_failover, load_reverse_link
 from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.runbook.set_conductor import MemberRun, SetConductor, SetFailed
+from mirror_core.runbook.set_failover import SetFailover
 from mirror_core.runbook.snapshot_reader import Query, collect_lacking_rights, find_sibling_mirrors
 from mirror_core.runbook.step_records import read_all_outputs
 from mirror_core.state.journal import Journal
@@ -87,6 +102,12 @@ class Failback(Conductor[AllowedStrategies]):
 
     def is_reverse_failover_done(self, run: Run) -> bool:
         return find_reverse_failover(read_state(self.link.source), run.id) is not None
+
+    def find_home_run(self, run: Run) -> tuple[Run, tuple[StepRecord, ...]] | None:
+        """The newest reverse failover of this failback."""
+        reverse_state = read_state(self.link.source)
+        home = find_last_begun(r for r in reverse_state.runs.values() if r.failback_run == run.id)
+        return None if home is None else (home, reverse_state.steps_of(home))
 
     def has_disturbed(self, run: Run) -> bool:
         return is_past_no_return(read_state(self.link.destination), run)
@@ -194,6 +215,107 @@ class Failback(Conductor[AllowedStrategies]):
                 ),
             )
         )
+
+
+class SetFailback(SetConductor[Failback]):
+    """`bring_close`, then the failover of the reverse mirrors, by `make_way_home` and `bring_home`."""
+
+    KIND = RunKind.FAILBACK
+    NO_RETURN_REASON = "the old source of another mirror of the set is being changed"
+
+    def __init__(
+        self,
+        mirror_set: MirrorSet,
+        conductors: Mapping[MirrorName, Failback],
+        choice: AllowedStrategies | None = None,
+        *,
+        print_line: Callable[[str], None],
+    ) -> None:
+        super().__init__(mirror_set, conductors, print_line=print_line)
+        self._choice = choice
+
+    def bring_close(self, attempt: str, *, agreed_by: str = "") -> dict[MirrorName, MemberRun]:
+        """All that is possible while applications stay where they are. Raises SetFailed if not all can go home.
+
+        One that a person has aborted meanwhile keeps nobody from going.
+        """
+        return self._finish(attempt, agreed_by, {RunPhase.HOME_DUE, RunPhase.DONE, RunPhase.GIVEN_UP})
+
+    def make_way_home(self, attempt: str) -> SetFailover | None:
+        """The reverse mirrors of those that are not home, and what their open attempt has moved. None: all are home."""
+        home_runs = {
+            name: self._conductors[name].find_home_run(member.run)
+            for name, member in self._read_member_runs(attempt).items()
+            if member.phase is not RunPhase.GIVEN_UP
+        }
+        newest_runs = {name: found[0] for name, found in home_runs.items() if found is not None}
+        open_attempts = {run.set_run for run in newest_runs.values() if run.set_run and run.ended_ms is None}
+        conductors = {
+            format_reverse_name(name): self._conductors[name].make_reverse_failover()
+            for name in home_runs
+            if name not in newest_runs
+            or newest_runs[name].state is not RunState.DONE
+            or newest_runs[name].set_run in open_attempts
+        }
+        if not conductors:
+            return None
+        mirror_set = replace(self.mirror_set, mirrors=tuple(conductors), left_out=())
+        return SetFailover(mirror_set, conductors, print_line=self._print_line)
+
+    def bring_home(
+        self, attempt: str, way_home: SetFailover, home_attempt: str, *, agreed_by: str = ""
+    ) -> dict[MirrorName, MemberRun]:
+        """Whatever becomes of the others, those that came home are mirrored again."""
+        try:
+            way_home.finish(home_attempt, agreed_by=agreed_by)
+        except SetFailed as error:
+            try:
+                self.bring_close(attempt)
+            except SetFailed as unprotected:
+                error.add_note(str(unprotected))
+            raise
+        except MirrorError:
+            self._write_page(attempt)
+            raise
+        return self.finish(attempt)
+
+    def _decide_member(self, conductor: Failback) -> tuple[PlanDecision, bool]:
+        return conductor.decide(self._choice), False
+
+    def _begin_member(
+        self,
+        name: MirrorName,
+        plan_hash: str,
+        approved_by: str | Sequence[Approval] | ApprovalPolicy,
+        part: SetMembership,
+        *,
+        silent: bool,
+    ) -> None:
+        self._conductors[name].begin(plan_hash, self._choice, approved_by=approved_by, part_of=part)
+
+    def _format_given_up(self, name: MirrorName) -> str:
+        return f"applications write on {self.get_link(name).destination.name}, as before"
+
+    def _to_member_run(self, name: MirrorName, state: State, run: Run) -> MemberRun:
+        member = super()._to_member_run(name, state, run)
+        if member.phase is not RunPhase.HOME_DUE:
+            return member
+        try:
+            return replace(member, is_home=self._conductors[name].is_reverse_failover_done(run))
+        except MirrorError:  # its next step fails with it
+            return replace(member, is_home=None)
+
+    def _make_page_mirror(self, name: MirrorName, member: MemberRun, status: tuple[str, ...]) -> SetPageMirror:
+        row = super()._make_page_mirror(name, member, status)
+        try:
+            return replace(row, home=self._conductors[name].find_home_run(member.run))
+        except MirrorError:
+            return replace(row, is_home_unknown=True)
+
+    @property
+    def _order(self) -> SetOrder:
+        """Applications notice nothing: only their way home has an order."""
+        return SetOrder.SIDE_BY_SIDE
 
 
 def _read_reverse_state(link: MirrorLink) -> State:

@@ -1,196 +1,42 @@
-"""One failover of several mirrors; each keeps its own run and journal.
-
-`decide.set_schedule` decides the next moves from the journals after each round, so a repeated call after a crash
-continues.
-"""
+"""One failover of several mirrors, and which mirrors a set has."""
 
 from __future__ import annotations
 
-import secrets
-import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import partial
-from pathlib import Path
-from typing import Final
+from collections.abc import Sequence
 
-from mirror_core.decide import certificate_coverage
-from mirror_core.decide.approval_rules import (
-    ApprovalPolicy,
-    explain_short_hash,
-    explain_source_answers_again,
-    explain_used_approvals,
-    select_valid_approvals,
-)
+from mirror_core.decide.approval_rules import ApprovalPolicy, explain_source_answers_again
 from mirror_core.decide.drills import is_drill_mirror
 from mirror_core.decide.failover_plan import PlanDecision
-from mirror_core.decide.set_schedule import (
-    PAST_NO_RETURN_PHASES,
-    UNDISTURBED_PHASES,
-    NextAction,
-    RunPhase,
-    SetMember,
-    compute_set_hash,
-    decide_actions,
-    find_run_phase,
-    is_undisturbed,
-    parse_set_name,
-    select_mirrors_from,
-)
+from mirror_core.decide.set_schedule import RunPhase, select_mirrors_from
 from mirror_core.decide.source_probe import format_waiting_run
-from mirror_core.decide.steps import find_no_return_step, list_step_names, list_undisturbed_steps
 from mirror_core.decide.write_access import OperatorAction
-from mirror_core.evidence.run_report import SET_PAGE, SetPageMirror, write_set_page
 from mirror_core.kafka.config import Config
 from mirror_core.model.config_sections import MirrorSet, format_source_set
-from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, Refused
+from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.findings import Finding
 from mirror_core.model.names import DRILL_PREFIX, ClusterName, MirrorName
-from mirror_core.model.run import (
-    Approval,
-    Run,
-    RunKind,
-    RunMode,
-    RunState,
-    StepRecord,
-    StepState,
-    find_last_begun,
-    shorten_hash,
-)
+from mirror_core.model.run import Approval, RunKind, RunMode
 from mirror_core.model.text import format_items
-from mirror_core.model.timing import now_ms
-from mirror_core.runbook.conductor import SetMembership, process_caches
-from mirror_core.runbook.evidence_bundle import copy_page_or_report
+from mirror_core.runbook.conductor import SetMembership
 from mirror_core.runbook.failover_conductor import Failover
-from mirror_core.runbook.run_outcome import find_recorded_access, is_awaiting_confirmation
-from mirror_core.state.approvals import find_approvals
-from mirror_core.state.mirror_link import MirrorLink, read_states
-from mirror_core.state.point_of_no_return import is_past_no_return
+from mirror_core.runbook.run_outcome import find_recorded_access
+from mirror_core.runbook.set_conductor import MemberRun, SetConductor, SetPlan
+from mirror_core.state.mirror_link import read_states
 from mirror_core.state.record_encoding import parse_mirror_name
-from mirror_core.state.state_records import State
-from mirror_core.state.state_topic import read_state
-
-MAX_TRIES: Final = 3
-RETRY_PAUSE_S: Final = 2.0
-PrintLine = Callable[[str], None]
 
 
-def run_parallel(
-    actions: Mapping[MirrorName, Callable[[], None]], print_line: PrintLine
-) -> dict[MirrorName, MirrorError]:
-    """Run all; returns the errors. LostOwnership of one ends all."""
-    errors: dict[MirrorName, BaseException] = {}
-
-    def run_action(name: MirrorName) -> None:
-        try:
-            actions[name]()
-        except BaseException as error:  # noqa: BLE001 - raised by the waiting thread
-            errors[name] = error
-
-    # Daemons: Ctrl-C must end the process.
-    threads = [
-        threading.Thread(target=run_action, args=(name,), name=f"mirror {name}", daemon=True) for name in actions
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for name, error in errors.items():
-        print_line(f"{name}: {error}")
-    for name, error in errors.items():
-        if isinstance(error, LostOwnership):
-            others_advice = "the others wait where they are: run the set again, or resume them one by one"
-            raise LostOwnership(f"{name}: {error}; {others_advice}") from None
-        if not isinstance(error, MirrorError):
-            raise error
-    return {name: error for name, error in errors.items() if isinstance(error, MirrorError)}
-
-
-def retry_until_done(name: MirrorName, print_line: PrintLine, action: Callable[[], object]) -> None:
-    for tries_left in reversed(range(MAX_TRIES)):
-        try:
-            action()
-            return
-        except MirrorError as error:
-            if not error.retryable or not tries_left:
-                raise
-            print_line(f"{name}: {error}; once more")
-            time.sleep(RETRY_PAUSE_S)
-
-
-class SetFailed(MirrorError):
-    """The message has each mirror's outcome."""
-
-
-@dataclass(frozen=True, slots=True)
-class SetPlan:
-    decisions: Mapping[MirrorName, PlanDecision]
-    hash: str
-    reasons: tuple[str, ...]
-    silent: tuple[MirrorName, ...] = ()
-    """Mirrors whose sources do not answer and are given up."""
-
-    def find_hash_mismatch(self, plan_hash: str | None) -> tuple[str, ...]:
-        if plan_hash in (None, self.hash):
-            return ()
-        changed = f"they have changed since: their hash is {shorten_hash(self.hash)} now"
-        return (
-            f"the plans that were approved had hash {shorten_hash(plan_hash)}; {changed}. Look at the new plans",
-            *explain_short_hash(plan_hash, self.hash),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class MemberRun:
-    run: Run
-    steps: tuple[StepRecord, ...]
-    awaits_confirmation: bool = False
-    """For confirmation, because its source answered before promotion."""
-    past_no_return: bool = False
-
-    @property
-    def phase(self) -> RunPhase:
-        return find_run_phase(self.run, self.steps, is_past_no_return=self.past_no_return)
-
-    @property
-    def outcome(self) -> str:
-        coverage_text = (
-            ""
-            if certificate_coverage.is_as_copied(self.steps)
-            else f", {certificate_coverage.format_coverage(certificate_coverage.read_coverage_evidence(self.steps))}"
-        )
-        return f"{self.run.plan.mirror}: {self.phase}{coverage_text}"
-
-    @property
-    def next_command(self) -> str:
-        mirror = self.run.plan.mirror
-        commands = f"`mirrorbook failover resume {mirror} --leave-behind`, or `mirrorbook failover abort {mirror}`"
-        return commands if self.awaits_confirmation else "resume it"
-
-    @property
-    def advice(self) -> str:
-        return (
-            ""
-            if self.awaits_confirmation
-            else f". When that is mended: `mirrorbook failover resume {self.run.plan.mirror}`"
-        )
-
-
-def find_set(config: Config, name: str) -> MirrorSet:
+def find_set(config: Config, name: str, kind: RunKind = RunKind.FAILOVER) -> MirrorSet:
     """One that the configuration lists, or that of all mirrors from a cluster, by what the other clusters record."""
     sources = {format_source_set(cluster): cluster for cluster in config.clusters}
     if name in sources:
-        return _find_source_set(config, name, sources[name])
+        return _find_source_set(config, name, sources[name], kind)
     if name not in config.sets:
         known_sets = ", ".join(sorted({*config.sets, *sources}))
         raise BadRequest(f"unknown set {name!r}: section `sets:` of {config.path}, and its clusters, give {known_sets}")
     return config.sets[name]
 
 
-def _find_source_set(config: Config, name: str, source: ClusterName) -> MirrorSet:
+def _find_source_set(config: Config, name: str, source: ClusterName, kind: RunKind) -> MirrorSet:
     results = dict(read_states(config))
     states = {cluster: state for cluster, state in results.items() if not isinstance(state, MirrorError)}
     # On a cluster that is a source only, applications may write that topic.
@@ -199,11 +45,13 @@ def _find_source_set(config: Config, name: str, source: ClusterName) -> MirrorSe
         mirror.name: find_recorded_access(mirror, states)
         for cluster, state in decisive.items()
         for mirror in state.mirrors.values()
-        if (mirror.source, mirror.destination) == (source, cluster) and not is_drill_mirror(mirror)
+        if (mirror.source, mirror.destination) == (source, cluster)
+        and not is_drill_mirror(mirror)
+        and not (kind is RunKind.FAILBACK and mirror.failback_run)  # it led home, and stays as it is
     }
     stopped = {mirror for mirror, access in accesses.items() if access and access.action is OperatorAction.START}
     runs = [run for state in decisive.values() for run in state.runs.values()]
-    mirrors = select_mirrors_from(name, {m: access for m, access in accesses.items() if m not in stopped}, runs)
+    mirrors = select_mirrors_from(name, {m: access for m, access in accesses.items() if m not in stopped}, runs, kind)
     left_out = [
         Finding("mirrors_to_cluster_unknown", cluster, source=source)
         for cluster in sorted(results.keys() - states.keys() - {source})
@@ -217,290 +65,17 @@ def _find_source_set(config: Config, name: str, source: ClusterName) -> MirrorSe
         ]
     left_out += [Finding("mirror_stopped_left_out", mirror) for mirror in sorted(stopped - set(mirrors))]
     if not mirrors:
-        raise BadRequest(f"no mirror from {source} has anything to fail over{format_items(left_out)}")
+        verb = "fail over" if kind is RunKind.FAILOVER else "bring home"
+        raise BadRequest(f"no mirror from {source} has anything to {verb}{format_items(left_out)}")
     return MirrorSet(name, mirrors, left_out=tuple(left_out))
 
 
-_STEPS_BEFORE_NO_RETURN: Final = list_step_names(RunKind.FAILOVER)[
-    : list_step_names(RunKind.FAILOVER).index(find_no_return_step(RunKind.FAILOVER))
-]
-
-
-class SetFailover:
-    """Stateless: everything is in the destinations' state topics."""
-
-    def __init__(
-        self,
-        mirror_set: MirrorSet,
-        conductors: Mapping[MirrorName, Failover],
-        mode: RunMode = RunMode.PLANNED,
-        *,
-        print_line: Callable[[str], None],
-    ) -> None:
-        self.mirror_set = mirror_set
-        self.mode = mode
-        self._conductors = conductors
-        self._print_line = print_line
-
-    def get_link(self, mirror: MirrorName) -> MirrorLink:
-        return self._conductors[mirror].link
-
-    def decide(self) -> SetPlan:
-        mirrors = self.mirror_set.mirrors
-        with ThreadPoolExecutor(len(mirrors)) as pool:  # a dead side costs seconds, once
-            results = list(pool.map(lambda name: self._decide_member(self._conductors[name]), mirrors))
-        decisions = {name: decision for name, (decision, _) in zip(mirrors, results, strict=True)}
-        reasons = [f"{name}: {reason}" for name, decision in decisions.items() for reason in decision.reasons]
-        return SetPlan(
-            decisions,
-            compute_set_hash(self.mirror_set, (d.plan for d in decisions.values())),
-            tuple(reasons),
-            silent=tuple(name for name, (_, silent) in zip(mirrors, results, strict=True) if silent),
-        )
+class SetFailover(SetConductor[Failover]):
+    KIND = RunKind.FAILOVER
+    NO_RETURN_REASON = "another mirror of the set is promoted"
 
     def _decide_member(self, conductor: Failover) -> tuple[PlanDecision, bool]:
         return conductor.decide_unplanned() if self.mode is RunMode.UNPLANNED else (conductor.decide(self.mode), False)
-
-    def find_active_attempt(self, started_by: str | None = None, plan_hash: str = "") -> str | None:
-        """The set's failover that has not ended. Refused if its mirrors differ from the set's."""
-        for attempt, member_runs in self._group_by_attempt(started_by).items():
-            open_runs = {name: member for name, member in member_runs.items() if member.run.ended_ms is None}
-            is_done = (
-                started_by is not None
-                and all(member.phase is RunPhase.DONE for member in member_runs.values())
-                and compute_set_hash(self.mirror_set, (member.run.plan for member in member_runs.values())) == plan_hash
-                and not self._find_superseded_runs(member_runs)
-            )
-            if member_runs.keys() >= set(self.mirror_set.mirrors):
-                if open_runs or is_done:
-                    return attempt
-            elif open_runs and not self._are_undisturbed(open_runs.values()):
-                open_runs_text = ", ".join(f"{name} ({member.run.id})" for name, member in open_runs.items())
-                reason = (
-                    f"{attempt} has no run of each mirror of the set: resume or abort, one by one, {open_runs_text}"
-                )
-                raise Refused(f"failover of set {self.mirror_set.name}", [reason])
-        return None
-
-    def find_unbegun_attempt(self, started_by: str | None = None) -> str | None:
-        """An attempt whose conductor died before all runs were begun: nothing was done."""
-        for attempt, member_runs in self._group_by_attempt(started_by).items():
-            open_runs = [member for member in member_runs.values() if member.run.ended_ms is None]
-            if open_runs and member_runs.keys() < set(self.mirror_set.mirrors) and self._are_undisturbed(open_runs):
-                return attempt
-        return None
-
-    def _list_earlier_runs(self) -> list[Run]:
-        complete_attempts = [
-            t for t in self._group_by_attempt(None).values() if t.keys() >= set(self.mirror_set.mirrors)
-        ]
-        newest = [find_last_begun(member.run for member in member_runs.values()) for member_runs in complete_attempts]
-        return [run for run in newest if run is not None]
-
-    def _find_superseded_runs(self, member_runs: Mapping[MirrorName, MemberRun]) -> list[str]:
-        done_runs = [(name, s.run) for name, s in member_runs.items() if s.run.state is RunState.DONE]
-        conductors = [(self._conductors[name], run) for name, run in done_runs]
-        return [
-            f"{run.plan.mirror}: run {run.id} has ended, and is not what the mirror is in any more"
-            for conductor, run in conductors
-            if not conductor.is_in_effect(read_state(conductor.link.destination), run)
-        ]
-
-    def refuse_superseded(self, attempt: str, started_by: str) -> None:
-        member_runs = self._read_member_runs(attempt)
-        reasons = [f"{name}: no run of it" for name in self.mirror_set.mirrors if name not in member_runs]
-        reasons += [
-            f"{name}: {member.run.started_by} has begun run {member.run.id}"
-            for name, member in member_runs.items()
-            if member.run.started_by != started_by
-        ]
-        if reasons := reasons or self._find_superseded_runs(member_runs):
-            raise Refused(f"failover {attempt} of set {self.mirror_set.name}", reasons)
-
-    def _are_undisturbed(self, member_runs: Iterable[MemberRun]) -> bool:
-        """Whether they can be aborted without a trace. Unplanned runs may have taken another run over."""
-        return self.mode is RunMode.PLANNED and all(s.phase in UNDISTURBED_PHASES for s in member_runs)
-
-    @process_caches()
-    def begin(
-        self, plan_hash: str, *, approved_by: str | Sequence[Approval] | ApprovalPolicy, silent: Collection[str] = ()
-    ) -> str:
-        """Open a run per mirror; returns their common id. If one is refused, planned ones are aborted."""
-        spent = self._find_reused_approvals(approved_by) if isinstance(approved_by, ApprovalPolicy) else ()
-        if spent:
-            raise Refused(f"failover of set {self.mirror_set.name}", spent)
-        set_plan, returned_sources = self._decide_at_begin([name for name in self.mirror_set.mirrors if name in silent])
-        if reasons := (*set_plan.reasons, *set_plan.find_hash_mismatch(plan_hash), *returned_sources):
-            raise Refused(f"failover of set {self.mirror_set.name}", reasons)
-        timestamp = datetime.fromtimestamp(now_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%S")
-        attempt = f"{self.mirror_set.name}-{timestamp}-{secrets.token_hex(2)}"
-        plans = {name: decision.plan.hash for name, decision in set_plan.decisions.items()}
-        part = SetMembership(
-            attempt, set_plan.hash, max(state.next_run_number() for state in self._read_states().values())
-        )
-        actions = {
-            name: partial(self._begin_member, name, plan, approved_by, part, silent=name in silent)
-            for name, plan in plans.items()
-        }
-        try:
-            if refused := run_parallel(actions, self._print_line):
-                title = f"failover of set {self.mirror_set.name}: not all could be begun"
-                raise Refused(title, (f"{name}: {error}" for name, error in refused.items()))
-        except MirrorError:
-            if self.mode is RunMode.PLANNED:
-                self._abort_members(self._read_member_runs(attempt), only_mine=False)
-            raise
-        self._print_line(f"{attempt}: {', '.join(s.run.id for s in self._read_member_runs(attempt).values())}")
-        return attempt
-
-    def prove(self, attempt: str) -> dict[MirrorName, MemberRun]:
-        return self._run_moves(attempt, {NextAction.VERIFY})
-
-    @property
-    def started_by(self) -> str:
-        return self._conductors[self.mirror_set.mirrors[0]].started_by
-
-    def format_phases(self, attempt: str) -> list[str]:
-        return [f"{name}: {s.phase}" for name, s in self._read_member_runs(attempt).items()]
-
-    def find_runs_after_step(self, attempt: str, step: str) -> dict[MirrorName, str]:
-        wanted_state = (step, StepState.DONE)
-        member_runs = self._read_member_runs(attempt).items()
-        return {
-            name: s.run.id
-            for name, s in member_runs
-            if wanted_state in [(step_record.step, step_record.state) for step_record in s.steps]
-        }
-
-    def is_undisturbed(self, attempt: str) -> bool:
-        return is_undisturbed(self._to_members(self._read_member_runs(attempt), {}))
-
-    def refuse_expired(self, attempt: str, agreed: Sequence[Approval]) -> None:
-        for name, member in self._read_member_runs(attempt).items():
-            self._conductors[name].refuse_expired(member.run.id, agreed)
-
-    def finish(self, attempt: str, *, agreed_by: str = "") -> dict[MirrorName, MemberRun]:
-        """Everything left. Raises SetFailed if not all succeed. Writes the set's page."""
-        try:
-            return self._run_moves(attempt, {NextAction.VERIFY, NextAction.MAKE_READY, NextAction.FINISH}, agreed_by)
-        finally:
-            self._write_page(attempt)
-
-    def refuse_conducted(self, attempt: str, *, take_over: bool = False, quietly: bool = False) -> None:
-        title, open_runs = f"failover of set {self.mirror_set.name}", self._list_open_runs(attempt)
-        reasons = list[str]()
-
-        def check_member(name: MirrorName, run: Run) -> None:
-            self._conductors[name].refuse_conducted(run.id, title, take_over=take_over, quietly=quietly)
-
-        errors = run_parallel(
-            {name: partial(check_member, name, run) for name, run in open_runs.items()}, lambda line: None
-        )
-        for name, error in errors.items():
-            if not isinstance(error, Refused):
-                raise error
-            reasons += [f"run {open_runs[name].id}: {reason}" for reason in error.reasons]
-        if reasons:
-            raise Refused(title, sorted(reasons))
-
-    def refuse_taken_over(self, attempt: str) -> None:
-        """Raises LostOwnership while another conductor may still act on one of the runs."""
-        own_starters = {name: conductor.started_by for name, conductor in self._conductors.items()}
-        foreign_runs = {
-            name: run for name, run in self._list_open_runs(attempt).items() if run.conducted_by != own_starters[name]
-        }
-        errors = run_parallel(
-            {name: partial(self._refuse_taken_over, name, run) for name, run in foreign_runs.items()}, self._print_line
-        )
-        for error in errors.values():
-            raise error
-
-    def abort(self, attempt: str, *, only_mine: bool = True) -> Sequence[str]:
-        """All, unless one is promoted. Returns the outcome as text."""
-        member_runs = self._read_member_runs(attempt)
-        open_runs = {name: s for name, s in member_runs.items() if s.run.ended_ms is None}
-        if any(s.phase in PAST_NO_RETURN_PHASES for s in member_runs.values()):
-            return [
-                f"{name}: kept: another mirror of the set is promoted; {s.next_command}"
-                for name, s in open_runs.items()
-            ]
-        return self._abort_members(open_runs, only_mine=only_mine)
-
-    def page_path(self, attempt: str) -> Path:
-        evidence = self._conductors[self.mirror_set.mirrors[0]].services.evidence_dir
-        return evidence / f"set-{attempt}" / SET_PAGE
-
-    # -- inside --------------------------------------------------------------------------------------------------
-
-    @process_caches()
-    def _run_moves(
-        self, attempt: str, wanted_moves: set[NextAction], agreed_by: str = ""
-    ) -> dict[MirrorName, MemberRun]:
-        failed: dict[MirrorName, MirrorError] = {}
-        while True:
-            member_runs = self._read_member_runs(attempt)
-            due_moves = decide_actions(self._to_members(member_runs, failed), self.mirror_set.order, self.mode)
-            due = dict(zip(self.mirror_set.mirrors, due_moves, strict=True))
-            acting = {name: member_runs[name] for name, move in due.items() if move in wanted_moves}
-            if NextAction.ABORT in due.values():
-                given_up = {name: member_runs[name] for name, move in due.items() if move is NextAction.ABORT}
-                errors = [f"{name}: {error}" for name, error in failed.items()]
-                raise self._make_error((*errors, *self._abort_members(given_up, only_mine=False)))
-            if not acting:
-                break
-            failed |= run_parallel(
-                {name: partial(self._run_move, s, due[name], agreed_by) for name, s in acting.items()}, self._print_line
-            )
-        if failed or (
-            NextAction.FINISH in wanted_moves and any(s.phase is not RunPhase.DONE for s in member_runs.values())
-        ):
-            errors = [f"{name}: {error}{member_runs[name].advice}" for name, error in failed.items()]
-            raise self._make_error((*errors, *(s.outcome for name, s in member_runs.items() if name not in failed)))
-        return member_runs
-
-    def _run_move(self, member: MemberRun, move: NextAction, agreed_by: str) -> None:
-        run, conductor = member.run, self._conductors[member.run.plan.mirror]
-        approver = agreed_by if member.phase in (RunPhase.BEGUN, RunPhase.VERIFIED) else ""
-        if move is NextAction.FINISH:
-            retry_until_done(run.plan.mirror, self._print_line, lambda: conductor.drive(run.id, agreed_by=approver))
-        else:
-            steps = list_undisturbed_steps(RunKind.FAILOVER) if move is NextAction.VERIFY else _STEPS_BEFORE_NO_RETURN
-            agreed = "" if move is NextAction.VERIFY else approver
-            retry_until_done(
-                run.plan.mirror, self._print_line, lambda: conductor.run_steps(run.id, steps, agreed_by=agreed)
-            )
-
-    def _decide_at_begin(self, silent: Sequence[MirrorName]) -> tuple[SetPlan, list[str]]:
-        set_plan, reasons = self.decide(), list[str]()
-        for name in silent:
-            source, retry_command = self.get_link(name).source.name, f"failover run-set {self.mirror_set.name}"
-            source_seen = set_plan.decisions[name].source_seen
-            return_reasons = explain_source_answers_again(
-                source,
-                retry_command,
-                was_silent=True,
-                has_answered=name not in set_plan.silent,
-                has_answered_fully=source_seen,
-            )
-            reasons += (f"{name}: {reason}" for reason in return_reasons)
-        return set_plan, reasons
-
-    def _list_open_runs(self, attempt: str) -> dict[MirrorName, Run]:
-        return {name: s.run for name, s in self._read_member_runs(attempt).items() if s.run.ended_ms is None}
-
-    def _refuse_taken_over(self, name: MirrorName, run: Run) -> None:
-        try:
-            self._conductors[name].refuse_conducted(run.id, f"run {run.id} of set {self.mirror_set.name}")
-        except Refused as error:
-            raise LostOwnership(str(error)) from None
-
-    def _find_reused_approvals(self, policy: ApprovalPolicy) -> tuple[str, ...]:
-        first_mirror = self.mirror_set.mirrors[0]
-        state = read_state(self._conductors[first_mirror].link.destination)
-        return explain_used_approvals(
-            self._list_earlier_runs(),
-            select_valid_approvals(policy, find_approvals(state, first_mirror, policy.question)),
-        )
 
     def _begin_member(
         self,
@@ -513,88 +88,32 @@ class SetFailover:
     ) -> None:
         self._conductors[name].begin(plan_hash, self.mode, approved_by=approved_by, part_of=part, silent=silent)
 
-    def _abort_members(self, member_runs: Mapping[MirrorName, MemberRun], *, only_mine: bool) -> list[str]:
+    def _format_given_up(self, name: MirrorName) -> str:
+        return "applications may write on the source"
+
+    def _explain_returned_sources(self, set_plan: SetPlan, silent: Sequence[MirrorName]) -> Sequence[str]:
+        return [
+            f"{name}: {reason}"
+            for name in silent
+            for reason in explain_source_answers_again(
+                self.get_link(name).source.name,
+                f"failover run-set {self.mirror_set.name}",
+                was_silent=True,
+                has_answered=name not in set_plan.silent,
+                has_answered_fully=set_plan.decisions[name].source_seen,
+            )
+        ]
+
+    def _explain_kept(self, name: MirrorName, member: MemberRun) -> str:
         """A run with a silent source is kept if it is fenced or awaits confirmation.
 
         A new run would not know what was drained, and would not ask for confirmation.
         """
-        result_lines = list[str]()
-        for name, member in member_runs.items():
-            conductor = self._conductors[name]
-            is_stopped = self.mode is RunMode.PLANNED and member.phase in (
-                RunPhase.APPLICATIONS_STOPPED,
-                RunPhase.READY,
-            )
-            if member.awaits_confirmation and not conductor.can_reach_source():
-                result_lines.append(f"{name}: {format_waiting_run(name, conductor.link.source.name)}")
-                continue
-            if is_stopped and not conductor.can_reach_source():
-                retry_advice = f"`mirrorbook failover run {name} --mode unplanned` goes on from here if it is lost"
-                result_lines.append(
-                    f"{name}: kept: the source does not answer; {retry_advice}, `failover abort {name}` if not"
-                )
-                continue
-            try:
-                note = conductor.abort(member.run.id, only_mine=only_mine).note
-            except MirrorError as error:
-                result_lines.append(f"{name}: not given up: {error}")
-            else:
-                result_lines.append(f"{name}: given up: {note or 'applications may write on the source'}")
-        for line in result_lines:
-            self._print_line(line)
-        return result_lines
-
-    def _make_error(self, lines: Iterable[str]) -> SetFailed:
-        return SetFailed(f"failover of set {self.mirror_set.name}: not all of it was moved:{format_items(lines)}")
-
-    def _to_members(
-        self, member_runs: Mapping[MirrorName, MemberRun], failed: Mapping[MirrorName, MirrorError]
-    ) -> list[SetMember]:
-        return [SetMember(name, member_runs[name].phase, name in failed) for name in self.mirror_set.mirrors]
-
-    def _read_member_runs(self, attempt: str) -> dict[MirrorName, MemberRun]:
-        by_mirror = {name: member for name, member in self._iterate_runs() if member.run.set_run == attempt}
-        return {name: by_mirror[name] for name in self.mirror_set.mirrors if name in by_mirror}
-
-    def _group_by_attempt(self, started_by: str | None) -> dict[str, dict[MirrorName, MemberRun]]:
-        by_attempt: dict[str, dict[MirrorName, MemberRun]] = {}
-        for name, member in sorted(self._iterate_runs(), key=lambda item: -item[1].run.number):
-            is_of_set = parse_set_name(member.run.set_run) == self.mirror_set.name
-            if is_of_set and started_by in (None, member.run.started_by):
-                by_attempt.setdefault(member.run.set_run, {})[name] = member
-        return by_attempt
-
-    def _read_states(self) -> dict[ClusterName, State]:
-        clusters = {c.link.destination.name: c.link.destination for c in self._conductors.values()}
-        return {name: read_state(cluster) for name, cluster in clusters.items()}
-
-    def _iterate_runs(self) -> Iterator[tuple[MirrorName, MemberRun]]:
-        states_read = self._read_states()
-        for name, conductor in self._conductors.items():
-            state = states_read[conductor.link.destination.name]
-            for run in state.runs.values():
-                if (run.plan.mirror, run.plan.kind, run.plan.mode) == (name, RunKind.FAILOVER, self.mode):
-                    yield (
-                        name,
-                        MemberRun(
-                            run,
-                            state.steps_of(run),
-                            is_awaiting_confirmation(state, run),
-                            is_past_no_return(state, run),
-                        ),
-                    )
-
-    def _write_page(self, attempt: str) -> None:
-        page = self.page_path(attempt)
-        try:
-            member_runs = self._read_member_runs(attempt)
-            write_set_page(
-                page, self.mirror_set, attempt, [SetPageMirror(s.run, s.steps, s.phase) for s in member_runs.values()]
-            )
-        except MirrorError as error:  # each run has its own evidence
-            self._print_line(f"the page of the set is not written: {error}")
-        else:
-            self._print_line(f"report: {page}")
-            if all(s.run.ended_ms is not None for s in member_runs.values()):  # a hanging store must not delay an abort
-                first_conductor = self._conductors[self.mirror_set.mirrors[0]]
-                copy_page_or_report(first_conductor.services, first_conductor.link.config, page, self._print_line)
+        conductor = self._conductors[name]
+        is_stopped = self.mode is RunMode.PLANNED and member.phase in (RunPhase.APPLICATIONS_STOPPED, RunPhase.READY)
+        if not (member.awaits_confirmation or is_stopped) or conductor.can_reach_source():
+            return ""
+        if member.awaits_confirmation:
+            return format_waiting_run(name, conductor.link.source.name)
+        retry_advice = f"`mirrorbook failover run {name} --mode unplanned` goes on from here if it is lost"
+        return f"kept: the source does not answer; {retry_advice}, `failover abort {name}` if not"

@@ -31,7 +31,8 @@ from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.fence_recheck import PromotionProbe
 from mirror_core.runbook.planned_steps import PlannedSteps
 from mirror_core.runbook.run_services import InProcessCopy
-from mirror_core.runbook.set_failover import SetFailed, SetFailover, find_set
+from mirror_core.runbook.set_conductor import SetFailed
+from mirror_core.runbook.set_failover import SetFailover, find_set
 from mirror_core.state import run_heartbeat
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import STATE_TOPIC
@@ -178,6 +179,17 @@ def test_all_mirrors_from_a_cluster_move_as_one_and_a_killed_move_goes_on(
     again = desk.run("failover", "run-set", name, "--runner", "local", "--yes")
     assert again.code == Refused.exit_code, again
     assert {run.set_run for run in runs_of(first, second)} == {attempt}
+
+    produce(pair.west, topic_of(second), 3, user="app")
+    primaries = [read_all(pair.west, topic_of(one)) for one in (first, second)]
+    home = desk.run("failback", "run-set", name, "--runner", "local", "--yes", "--json")
+    assert home.code == 0, home
+    assert {run["plan"]["mirror"] for run in json.loads(home.out)["runs"]} == {first.name, second.name}
+    for one, primary in zip((first, second), primaries, strict=True):
+        assert read_all(pair.east, topic_of(one)) == primary
+        at_home(one)
+    assert set(find_set(first.config, name, RunKind.FAILBACK).mirrors) == {first.name, second.name}
+    assert desk.run("failback", "plan-set", name).code == Refused.exit_code, "nobody is to be brought home"
 
 
 def test_mirrors_towards_a_silent_cluster_are_named_where_all_of_a_cluster_are_meant(

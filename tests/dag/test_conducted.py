@@ -15,7 +15,8 @@ from mirror_core.model.errors import Refused
 from mirror_core.model.names import NO_OFFSETS, MirrorName
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
 from mirror_core.runbook.failover_conductor import Failover
-from mirror_core.runbook.set_failover import MemberRun, SetFailover, SetPlan
+from mirror_core.runbook.set_conductor import MemberRun, SetPlan
+from mirror_core.runbook.set_failover import SetFailover
 from mirror_core.runbook.step_records import UnderReplicatedLogs
 from mirror_core.state.journal import make_checkpoint
 from mirror_core.state.point_of_no_return import SourceReturned

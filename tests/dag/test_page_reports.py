@@ -20,6 +20,7 @@ from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.findings import Finding
 from mirror_core.model.json_documents import to_finding_documents
 from mirror_core.model.names import ClusterName, MirrorName, Partition
+from mirror_core.model.run import RunKind
 from mirror_core.model.timing import now_ms
 from mirror_core.state.state_records import PartitionRecord, State
 from tests.support.page_sessions import signed_in
@@ -111,7 +112,7 @@ def test_the_report_of_a_set_opens_and_leads_to_those_of_its_runs(
     get: Callable[..., Response], store: MemoryFileSystem, tmp_path: Path
 ) -> None:
     page = tmp_path / "evidence" / f"set-{ATTEMPT}" / "index.html"
-    write_set_page(page, MirrorSet("shop", (NAME,)), ATTEMPT, [SetPageMirror(RUN, (), P.DONE)])
+    write_set_page(page, RunKind.FAILOVER, MirrorSet("shop", (NAME,)), ATTEMPT, [SetPageMirror(RUN, (), P.DONE, ())])
     (tmp_path / "evidence" / f"run-{RUN.id}").mkdir()
     (tmp_path / "evidence" / f"run-{RUN.id}" / "report.html").write_text("of the run")
     report = get(f"/sets/{ATTEMPT}/report")

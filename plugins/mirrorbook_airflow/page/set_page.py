@@ -9,7 +9,7 @@ from typing import NamedTuple
 from mirror_core.decide.set_schedule import RunPhase, find_run_phase, measure_set_standstill_s, parse_set_name
 from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Run, StepRecord
+from mirror_core.model.run import Run, RunState, StepRecord
 from mirror_core.state.point_of_no_return import is_past_no_return
 from mirrorbook_airflow.page.buttons import ActionButton, list_own_set_dags, list_set_buttons
 from mirrorbook_airflow.page.mirror_state import ClusterSnapshots
@@ -90,12 +90,16 @@ def list_set_views(
 
 
 def _list_attempts(clusters: ClusterSnapshots, name: str) -> list[SetAttempt]:
+    """Without the failovers that lead a failback home, of reverse mirrors."""
     attempts = dict[str, SetAttempt]()
-    for cluster in clusters.clusters.values():
-        for run in cluster.state.runs.values():
-            if run.set_run and parse_set_name(run.set_run) == name:
-                steps = cluster.state.steps_of(run)
-                phase = find_run_phase(run, steps, is_past_no_return=is_past_no_return(cluster.state, run))
+    states = [cluster.state for cluster in clusters.clusters.values()]
+    led_home = {run.failback_run for state in states for run in state.runs.values() if run.state is RunState.DONE}
+    for state in states:
+        for run in state.runs.values():
+            if run.set_run and not run.failback_run and parse_set_name(run.set_run) == name:
+                steps = state.steps_of(run)
+                is_past = is_past_no_return(state, run)
+                phase = find_run_phase(run, steps, is_past_no_return=is_past, is_home=run.id in led_home)
                 attempts.setdefault(run.set_run, {})[run.plan.mirror] = AttemptMember(run, steps, phase)
     return list(attempts.values())
 

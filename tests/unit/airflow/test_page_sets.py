@@ -15,7 +15,7 @@ from mirrorbook_airflow.page.set_page import SetView, list_set_views
 from mirror_core.model.config_sections import MirrorSet, SetOrder
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.model.run import RunMode, RunState
+from mirror_core.model.run import RunKind, RunMode, RunState
 from mirror_core.state.state_records import State
 from tests.support.html_pages import Page
 from tests.support.page_views import HOSTILE, MIRROR, NAME, NOW, row, seen, step
@@ -96,6 +96,18 @@ def test_the_last_failover_of_a_set_is_told_over_all_clusters() -> None:
     assert view.run is not None
     assert (view.run.id, view.run.ended, view.run.phases) == (ATTEMPT, False, "1 applications stopped, 1 done")
     assert [(one.phase, one.standstill) for one in view.members][1] == ("applications stopped", "4.0 s so far")
+
+
+def test_a_failback_of_a_set_is_told_by_its_own_runs_and_not_by_the_way_home() -> None:
+    failbacks = [
+        replace(made, plan=replace(made.plan, kind=RunKind.FAILBACK))
+        for made in (run_of(NAME, number=2), run_of(OTHER, number=2))
+    ]
+    aligns = [replace(step("align", NOW - 4_000, NOW - 3_000), run=made.id) for made in failbacks]
+    home = run_of(MirrorName(f"{NAME}-back"), number=9, state=RunState.DONE, ended_ms=NOW, failback_run=failbacks[0].id)
+    (view,) = views(clusters(*failbacks, *aligns, home))
+    assert view.run is not None
+    assert view.run.phases == "1 home, not mirrored yet, 1 old source being changed"
 
 
 def test_a_set_that_was_never_failed_over_says_so() -> None:

@@ -20,7 +20,6 @@ from typer.main import get_command
 
 from mirror_core.cli.command_options import JsonOption
 from mirror_core.cli.confirm import CommandOutput, MirrorCommandDocument
-from mirror_core.cli.failover import SetPlansDocument
 from mirror_core.cli.json_schema import (
     build_schema,
     json_schema_command,
@@ -29,6 +28,7 @@ from mirror_core.cli.json_schema import (
     make_schema,
 )
 from mirror_core.cli.parity import ParityDocument
+from mirror_core.cli.run_commands import SetPlansDocument, SetRunsDocument
 from mirror_core.cli.runs import PlanDocument, RunDocument, to_run_document
 from mirror_core.model import errors
 from mirror_core.model.errors import BadRequest, MirrorError
@@ -48,6 +48,7 @@ SHARED: Final[dict[type[JsonDocument], str]] = {
     PlanDocument: "plan",
     RunDocument: "run",
     SetPlansDocument: "failover plan-set",
+    SetRunsDocument: "failover run-set",
     ParityDocument: "parity",
     MirrorCommandDocument: "mirror create",
 }

@@ -109,16 +109,18 @@ def test_who_waits_for_an_old_source_to_catch_up_is_told_how_much_is_left(monkey
 def test_a_set_leaves_behind_what_its_mirrors_would(leave_behind: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     given = list[bool]()
     mirror_set = MirrorSet("shop", (LINK.mirror.name,))
-    monkeypatch.setattr(failover, "load_configuration", lambda path: None)
-    monkeypatch.setattr(failover, "find_set", lambda config, name: mirror_set)
-    monkeypatch.setattr(failover, "find_mirror_link", lambda config, name: (LINK, None))
-    monkeypatch.setattr(failover, "make_conductor", lambda *arguments, **options: given.append(options["leave_behind"]))
+    monkeypatch.setattr(run_commands, "load_configuration", lambda path: None)
+    monkeypatch.setattr(run_commands, "find_set", lambda config, name, kind: mirror_set)
+    monkeypatch.setattr(run_commands, "find_mirror_link", lambda config, name: (LINK, None))
+    monkeypatch.setattr(
+        run_commands, "make_conductor", lambda *arguments, **options: given.append(options["leave_behind"])
+    )
     monkeypatch.setattr(
         failover,
         "SetFailover",
         lambda *arguments, **options: SimpleNamespace(decide=lambda: SimpleNamespace(reasons=())),
     )
-    monkeypatch.setattr(failover, "_print_set_plan", lambda *arguments, **options: None)
+    monkeypatch.setattr(run_commands, "print_set_plan", lambda *arguments, **options: None)
     failover.plan_set("shop", leave_behind=leave_behind)
     assert given == [leave_behind]
 

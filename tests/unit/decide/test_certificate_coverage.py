@@ -27,7 +27,7 @@ from mirror_core.model.task_messages import ReceiptPiece
 from mirror_core.parity.certificate_check import CertificateTask
 from mirror_core.runbook import snapshot_reader
 from mirror_core.runbook.certification import DeadlineRunner
-from mirror_core.runbook.set_failover import MemberRun
+from mirror_core.runbook.set_conductor import MemberRun
 from tests.support.mirror_views import RUN
 from tests.support.sentences import format_sentence
 from tests.support.waiting import patience

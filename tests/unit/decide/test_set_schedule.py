@@ -21,6 +21,7 @@ from mirror_core.decide.set_schedule import (
     decide_actions,
     find_next_mirror,
     find_run_phase,
+    is_undisturbed,
     measure_set_standstill_s,
     select_mirrors_from,
 )
@@ -70,6 +71,11 @@ def members(*places: RunPhase, failed: Sequence[int] = ()) -> list[SetMember]:
         (ORDER, (P.DONE, P.APPLICATIONS_STOPPED, P.VERIFIED), (1,), (F.NOTHING, F.NOTHING, F.WAIT)),
         (ORDER, (P.DONE, P.GIVEN_UP, P.VERIFIED), (), (F.NOTHING, F.NOTHING, F.FINISH)),
         (ORDER, (P.DONE, P.VERIFIED, P.BEGUN), (), (F.NOTHING, F.FINISH, F.WAIT)),
+        (SIDE, (P.READY, P.BEGUN), (), (F.WAIT, F.VERIFY)),
+        (SIDE, (P.OLD_SOURCE_CHANGED, P.READY, P.HOME_DUE), (), (F.FINISH, F.FINISH, F.WAIT)),
+        (SIDE, (P.OLD_SOURCE_CHANGED, P.READY), (0,), (F.NOTHING, F.FINISH)),
+        (SIDE, (P.HOME_DUE, P.HOME, P.DONE), (), (F.WAIT, F.FINISH, F.NOTHING)),
+        (SIDE, (P.OLD_SOURCE_UNREAD, P.HOME_DUE), (), (F.FINISH, F.WAIT)),
     ],
 )
 def test_what_is_due(
@@ -149,6 +155,38 @@ def run(mirror: MirrorName = A, state: RunState = RunState.RUNNING, value: str =
     )  # fmt: skip
 
 
+def take_failback_steps(count: int) -> list[StepRecord]:
+    return [
+        StepRecord(run="r", step=step, state=StepState.DONE, attempt=1, started_ms=1)
+        for step in list_step_names(RunKind.FAILBACK)[:count]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("done", "is_past", "is_home", "phase"),
+    [
+        (0, False, False, P.BEGUN),
+        (1, False, False, P.READY),
+        (1, True, False, P.OLD_SOURCE_CHANGED),
+        (4, True, False, P.OLD_SOURCE_CHANGED),
+        (5, True, False, P.HOME_DUE),
+        (5, True, True, P.HOME),
+        (5, True, None, P.OLD_SOURCE_UNREAD),
+    ],
+)
+def test_a_failback_is_in_this_phase(done: int, is_past: bool, is_home: bool | None, phase: RunPhase) -> None:
+    failback = replace(run(), plan=replace(run().plan, kind=RunKind.FAILBACK))
+    found = find_run_phase(failback, take_failback_steps(done), is_past_no_return=is_past, is_home=is_home)
+    assert found is phase
+    assert is_undisturbed(RunKind.FAILBACK, found) is not is_past
+    assert (found in PAST_NO_RETURN_PHASES) is is_past
+
+
+def test_a_failback_has_steps_that_nobody_notices_before_its_point_of_no_return() -> None:
+    assert list_undisturbed_steps(RunKind.FAILBACK) == ("salvage",)
+    assert list_undisturbed_steps(RunKind.FAILOVER, RunMode.UNPLANNED) == ()
+
+
 C = MirrorName("refunds")
 AT_SOURCE = WriteAccess(writes=WriteLocation.SOURCE, cluster=None, action=OperatorAction.NOTHING, run=None)
 MOVED = WriteAccess(writes=WriteLocation.DESTINATION, cluster=None, action=OperatorAction.PLAN_FAILBACK, run=None)
@@ -190,6 +228,19 @@ def test_a_set_of_a_cluster_has_what_is_still_there_and_what_its_failover_has_be
     accesses: dict[MirrorName, WriteAccess | None], runs: list[Run], mirrors: tuple[MirrorName, ...]
 ) -> None:
     assert select_mirrors_from("east", accesses, runs) == mirrors
+
+
+def test_a_set_of_a_cluster_comes_home_with_all_that_is_not_there() -> None:
+    stopped = WriteAccess(writes=WriteLocation.NOWHERE, cluster=None, action=OperatorAction.RESUME_RUN, run=None)
+    accesses = {A: MOVED, B: AT_SOURCE, C: stopped}
+    failovers = of_attempt("east-1-ab", 1, A, B, open_=[B])
+    assert select_mirrors_from("east", accesses, failovers, RunKind.FAILBACK) == (A, C), "its failover is another run"
+    failbacks = [
+        replace(open_run, plan=replace(open_run.plan, kind=RunKind.FAILBACK))
+        for open_run in of_attempt("east-2-cd", 2, A, B, open_=[A])
+    ]
+    assert select_mirrors_from("east", accesses, failbacks, RunKind.FAILBACK) == (A, B, C), "one is home already"
+    assert select_mirrors_from("east", accesses, failbacks) == (B, C)
 
 
 def taken(until: str | None, last: StepState = StepState.DONE) -> list[StepRecord]:
@@ -294,15 +345,18 @@ def test_a_set_whose_clusters_clocks_differ_stood_still_for_an_unknown_time(
 
 def test_the_page_of_a_set_says_how_each_mirror_stands_and_leads_to_its_report(tmp_path: Path) -> None:
     page = tmp_path / "set-shop-1" / "index.html"
-    failed = SetPageMirror(run(MirrorName("<b>")), tuple(taken("canary", StepState.FAILED)), P.PAST_NO_RETURN)
-    done = SetPageMirror(run(A, RunState.DONE), tuple(taken("report")), P.DONE)
-    write_set_page(page, MirrorSet("shop", (A, B)), "shop-1", [done, failed])
+    failed = SetPageMirror(
+        run(MirrorName("<b>")), tuple(taken("canary", StepState.FAILED)), P.PAST_NO_RETURN, ("write on <west>",)
+    )
+    done = SetPageMirror(run(A, RunState.DONE), tuple(taken("report")), P.DONE, ())
+    write_set_page(page, RunKind.FAILOVER, MirrorSet("shop", (A, B)), "shop-1", [done, failed])
     text = page.read_text()
     assert "1 of 2 mirrors moved" in text
     assert '<a href="../run-orders-failover-1/report.html">' in text
     assert "promoted, not done" in text
     assert "<td>no</td>" in text
     assert "<b>" not in text
+    assert "write on &lt;west&gt;" in text
 
 
 def configured(folder: Path, **sets: object) -> Path:

@@ -28,7 +28,8 @@ from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import MirrorName
 from mirror_core.runbook import evidence_bundle
 from mirror_core.runbook.run_services import local_services
-from mirror_core.runbook.set_failover import MemberRun, SetFailover
+from mirror_core.runbook.set_conductor import MemberRun
+from mirror_core.runbook.set_failover import SetFailover
 from tests.support.evidence_desk import Desk, Keys, keys, plan, where
 from tests.support.mirror_views import RUN
 from tests.support.sentences import format_sentence
@@ -188,6 +189,7 @@ def finished(
     said = list[str]()
     several = SetFailover(MirrorSet("shop", tuple(found)), dict.fromkeys(found, one), print_line=said.append)
     monkeypatch.setattr(SetFailover, "_read_member_runs", lambda self, attempt: found)
+    monkeypatch.setattr(SetFailover, "read_statuses", lambda self, attempt: dict.fromkeys(found, ()))
     monkeypatch.setattr(SetFailover, "_run_moves", lambda self, *moves: found)
     several.finish("shop-1")
     return said

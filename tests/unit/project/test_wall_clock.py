@@ -73,7 +73,7 @@ FOR_PEOPLE: Final = {
     "mirror_core/runbook/failback_steps.py": 1,
     "mirror_core/runbook/fence_actions.py": 1,
     "mirror_core/runbook/readiness_report.py": 1,
-    "mirror_core/runbook/set_failover.py": 1,
+    "mirror_core/runbook/set_conductor.py": 1,
     "mirror_core/supervisor/supervisor.py": 4,
     "plugins/mirrorbook_airflow/approvals.py": 2,
     "plugins/mirrorbook_airflow/drill_tasks.py": 1,

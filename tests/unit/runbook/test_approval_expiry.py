@@ -18,7 +18,8 @@ from mirror_core.model.run import Approval, Run, RunKind, StepRecord, StepState
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook import failback_conductor
 from mirror_core.runbook.failback_conductor import Failback
-from mirror_core.runbook.set_failover import MemberRun, SetFailover
+from mirror_core.runbook.set_conductor import MemberRun
+from mirror_core.runbook.set_failover import SetFailover
 from mirror_core.state.state_records import State
 from tests.support.cluster_names import LINK
 from tests.support.mirror_views import RUN

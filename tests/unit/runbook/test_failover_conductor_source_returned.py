@@ -265,7 +265,7 @@ def test_run_set_begins_by_what_it_has_shown(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(SetFailover, "begin", begin)
     monkeypatch.setattr(of_sets, "_make_set_failover", lambda *arguments, **options: several)
-    monkeypatch.setattr(of_sets, "_print_set_plan", lambda *arguments, **options: None)
+    monkeypatch.setattr("mirror_core.cli.run_commands.print_set_plan", lambda *arguments, **options: None)
     monkeypatch.setattr("mirror_core.cli.run_commands.read_broker_time_ms", lambda cluster: 1)
     with pytest.raises(Refused, match="enough"):
         of_sets.run_set("shop", mode=RunMode.UNPLANNED, yes=True)

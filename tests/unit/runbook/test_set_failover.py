@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from mirror_core.cli import failover as command
+from mirror_core.cli import run_commands
 from mirror_core.decide.steps import list_step_names, plan_steps
 from mirror_core.model.config_sections import MirrorSet, format_source_set
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused, Unreachable
-from mirror_core.model.names import MirrorName
+from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
-from mirror_core.runbook import set_failover
-from mirror_core.runbook.set_failover import MemberRun, SetFailover, find_set, retry_until_done, run_parallel
+from mirror_core.runbook import conductor, set_conductor, set_failover
+from mirror_core.runbook.conductor import retry_until_done, run_parallel
+from mirror_core.runbook.set_conductor import MemberRun, SetFailed
+from mirror_core.runbook.set_failover import SetFailover, find_set
 from mirror_core.state.journal import make_checkpoint
 from mirror_core.state.point_of_no_return import PromotionCheck, SourceReturned
 from mirror_core.state.state_records import State
@@ -30,7 +34,7 @@ STEPS = list_step_names(RunKind.FAILOVER)
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(set_failover, "RETRY_PAUSE_S", 0.0)
+    monkeypatch.setattr(conductor, "RETRY_PAUSE_S", 0.0)
 
 
 def test_what_fails_for_a_moment_is_tried_again_beside_the_others() -> None:
@@ -122,7 +126,7 @@ def test_run_set_looks_whether_anybody_conducts_it_before_it_asks(
     def agree(question: str, yes: bool) -> None:
         raise Asked(question)
 
-    monkeypatch.setattr(command, "require_confirmation", agree)
+    monkeypatch.setattr(run_commands, "require_confirmation", agree)
     with pytest.raises(Asked if take_over else Refused):
         command.run_set("shop", take_over=take_over)
     assert bool(asked) is not take_over
@@ -135,8 +139,9 @@ def test_while_a_person_decides_about_a_set_somebody_else_may_take_it(monkeypatc
     monkeypatch.setattr(SetFailover, "is_undisturbed", lambda self, attempt: True)
     monkeypatch.setattr(SetFailover, "finish", lambda *arguments, **options: pytest.fail("it is somebody else's"))
     monkeypatch.setattr(command, "_make_set_failover", lambda *arguments, **options: several)
-    monkeypatch.setattr(command, "require_confirmation", lambda question, yes: None)
-    monkeypatch.setattr(command, "_prove_and_confirm_set", lambda name, together, attempt: None)
+    monkeypatch.setattr(run_commands, "require_confirmation", lambda question, yes: None)
+    monkeypatch.setattr(SetFailover, "prove", lambda self, attempt: {})
+    monkeypatch.setattr(SetFailover, "read_statuses", lambda self, attempt: {})
 
     def refuse(self: SetFailover, attempt: str, **known: bool) -> None:
         asked.append(known)
@@ -199,7 +204,7 @@ def test_a_set_takes_back_a_promotion_that_has_given_nothing(monkeypatch: pytest
         aborted.append(run_id)
         return run
 
-    monkeypatch.setattr("mirror_core.runbook.set_failover.read_state", lambda cluster: state)
+    monkeypatch.setattr("mirror_core.runbook.set_conductor.read_state", lambda cluster: state)
     one: Any = SimpleNamespace(link=LINK, can_reach_source=lambda: True, abort=abort)
     several = SetFailover(MirrorSet("shop", (A,)), {A: one}, print_line=print)
     (said,) = several.abort("shop-1")
@@ -213,7 +218,7 @@ def test_a_set_knows_which_of_its_runs_wait_for_a_word(monkeypatch: pytest.Monke
     state.put(replace(RUN, plan=replace(RUN.plan, mirror=A, mode=RunMode.UNPLANNED), set_run="shop-1"))
     if waits:
         state.put(make_checkpoint(RUN.id, "promote", SourceReturned()))
-    monkeypatch.setattr("mirror_core.runbook.set_failover.read_state", lambda cluster: state)
+    monkeypatch.setattr("mirror_core.runbook.set_conductor.read_state", lambda cluster: state)
     one: Any = SimpleNamespace(link=LINK)
     several = SetFailover(MirrorSet("shop", (A,)), {A: one}, RunMode.UNPLANNED, print_line=print)
     assert several._read_member_runs("shop-1")[A].awaits_confirmation is waits
@@ -233,3 +238,66 @@ def test_what_the_source_s_own_state_topic_says_is_no_part_of_a_set_of_all_its_m
     config = replace(LINK.config, clusters={source: LINK.source, destination: LINK.destination})
     found = find_set(config, format_source_set(source))
     assert found.mirrors == (LINK.mirror.name,)
+
+
+@pytest.mark.parametrize("is_ready", [False, True])
+def test_a_destination_that_stops_answering_hides_no_other_mirror(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_ready: bool
+) -> None:
+    """It dies before any is promoted: the other one is taken back. While both are promoted: the other one goes on."""
+    away = replace(LINK, destination=replace(LINK.destination, name=ClusterName("away")))
+    state, silent, aborted = State(), list[str](), list[str]()
+    done_steps = STEPS[: STEPS.index("promote")] if is_ready else STEPS[:1]
+    for name in (A, B):
+        state.put(replace(RUN, id=f"{name}-1", plan=replace(RUN.plan, mirror=name), set_run="shop-1-ab"))
+        for step in done_steps:
+            state.put(StepRecord(run=f"{name}-1", step=step, state=StepState.DONE, attempt=1, started_ms=1, ended_ms=2))
+
+    def read(cluster: Any, **options: Any) -> State:
+        if cluster.name in silent:
+            raise Unreachable(f"cluster {cluster.name} is silent")
+        return state
+
+    def go_on(run_id: str, *steps: object, agreed_by: str) -> None:
+        if run_id == "b-1":
+            silent.append("away")
+            raise MirrorError("the request failed")
+        if is_ready:
+            state.put(replace(state.runs[run_id], state=RunState.DONE, ended_ms=9))
+        for step in STEPS[: STEPS.index("promote")]:
+            state.put(StepRecord(run=run_id, step=step, state=StepState.DONE, attempt=1, started_ms=1, ended_ms=2))
+
+    def abort(run_id: str, *, only_mine: bool) -> Run:
+        aborted.append(run_id)
+        return RUN
+
+    monkeypatch.setattr(set_conductor, "read_state", read)
+    monkeypatch.setattr(set_conductor, "read_mirror_status", lambda link, run_id: (f"{run_id} was asked",))
+    services = SimpleNamespace(evidence_dir=tmp_path)
+    members: dict[MirrorName, Any] = {
+        name: SimpleNamespace(
+            link=link, services=services, drive=go_on, run_steps=go_on, abort=abort, can_reach_source=lambda: True
+        )
+        for name, link in ((A, LINK), (B, away))
+    }
+    several = SetFailover(MirrorSet("shop", (A, B)), members, print_line=lambda line: None)
+    with pytest.raises(SetFailed, match="b: the request failed") as failed:
+        several.finish("shop-1-ab")
+    page = several.page_path("shop-1-ab").read_text(encoding="utf-8")
+    assert "its destination was not read" in page
+    assert "cluster away is silent" in page
+    assert "a-1 was asked" in page
+    assert aborted == ([] if is_ready else ["a-1"]), "the other one is not waited for, nor is the silent one known"
+    assert ("b: not given up: cluster away is silent" in str(failed.value)) is not is_ready
+
+
+def test_a_mirror_that_led_home_is_not_brought_home_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    destination = LINK.mirror.destination
+    back = replace(LINK.mirror, name=A, failback_run="m-failback-1")
+    state = State(mirrors={LINK.mirror.name: LINK.mirror, A: back})
+    monkeypatch.setattr(set_failover, "read_states", lambda config: iter([(destination, state)]))
+    monkeypatch.setattr(set_failover, "find_recorded_access", lambda mirror, states: None)
+    config = replace(LINK.config, clusters={LINK.mirror.source: LINK.source, destination: LINK.destination})
+    name = format_source_set(LINK.mirror.source)
+    assert find_set(config, name, RunKind.FAILBACK).mirrors == (LINK.mirror.name,)
+    assert find_set(config, name).mirrors == (A, LINK.mirror.name)

@@ -1,0 +1,563 @@
+"""One failover or failback of several mirrors; each keeps its own run and journal.
+
+`decide.set_schedule` decides the next moves from the journals after each round, so a repeated call after a crash
+continues.
+"""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from mirror_core.decide import certificate_coverage
+from mirror_core.decide.approval_rules import (
+    ApprovalPolicy,
+    explain_short_hash,
+    explain_used_approvals,
+    select_valid_approvals,
+)
+from mirror_core.decide.failover_plan import PlanDecision
+from mirror_core.decide.run_status import format_unknown_status
+from mirror_core.decide.set_schedule import (
+    PAST_NO_RETURN_PHASES,
+    NextAction,
+    RunPhase,
+    SetMember,
+    compute_set_hash,
+    decide_actions,
+    find_run_phase,
+    is_undisturbed,
+    parse_set_name,
+)
+from mirror_core.decide.steps import list_steps_before_no_return, list_undisturbed_steps
+from mirror_core.evidence.run_report import SET_PAGE, SetPageMirror, write_set_page
+from mirror_core.model.config_sections import MirrorSet, SetOrder
+from mirror_core.model.errors import LostOwnership, MirrorError, Refused
+from mirror_core.model.names import ClusterName, MirrorName, get_base_name
+from mirror_core.model.run import (
+    Approval,
+    Run,
+    RunKind,
+    RunMode,
+    RunState,
+    StepRecord,
+    StepState,
+    find_last_begun,
+    shorten_hash,
+)
+from mirror_core.model.text import format_items
+from mirror_core.model.timing import TIMEOUTS, now_ms
+from mirror_core.runbook.conductor import (
+    Conductor,
+    SetMembership,
+    process_caches,
+    retry_until_done,
+    run_parallel,
+)
+from mirror_core.runbook.evidence_bundle import copy_page_or_report
+from mirror_core.runbook.run_outcome import is_awaiting_confirmation, read_mirror_status
+from mirror_core.state.approvals import find_approvals
+from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.point_of_no_return import is_past_no_return
+from mirror_core.state.state_records import State
+from mirror_core.state.state_topic import read_state
+
+
+class SetFailed(MirrorError):
+    """The message has each mirror's outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetPlan:
+    decisions: Mapping[MirrorName, PlanDecision]
+    hash: str
+    reasons: tuple[str, ...]
+    silent: tuple[MirrorName, ...] = ()
+    """Mirrors whose sources do not answer and are given up."""
+
+    def find_hash_mismatch(self, plan_hash: str | None) -> tuple[str, ...]:
+        if plan_hash in (None, self.hash):
+            return ()
+        changed = f"they have changed since: their hash is {shorten_hash(self.hash)} now"
+        return (
+            f"the plans that were approved had hash {shorten_hash(plan_hash)}; {changed}. Look at the new plans",
+            *explain_short_hash(plan_hash, self.hash),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRun:
+    run: Run
+    steps: tuple[StepRecord, ...]
+    awaits_confirmation: bool = False
+    """For confirmation, because its source answered before promotion."""
+    past_no_return: bool = False
+    is_home: bool | None = False
+    """A failback: the failover home is done. None: its old source does not tell."""
+    silence: str = ""
+    """Why its destination was not read: the rest is as last seen, and it may be further."""
+
+    @property
+    def phase(self) -> RunPhase:
+        return find_run_phase(self.run, self.steps, is_past_no_return=self.past_no_return, is_home=self.is_home)
+
+    @property
+    def is_undisturbed(self) -> bool:
+        return is_undisturbed(self.run.plan.kind, self.phase)
+
+    @property
+    def shown_phase(self) -> RunPhase:
+        return RunPhase.DESTINATION_UNREAD if self.silence else self.phase
+
+    @property
+    def outcome(self) -> str:
+        coverage_text = (
+            ""
+            if certificate_coverage.is_as_copied(self.steps)
+            else f", {certificate_coverage.format_coverage(certificate_coverage.read_coverage_evidence(self.steps))}"
+        )
+        return f"{self.run.plan.mirror}: {self.shown_phase}{coverage_text}"
+
+    @property
+    def next_command(self) -> str:
+        mirror = self.run.plan.mirror
+        commands = f"`mirrorbook failover resume {mirror} --leave-behind`, or `mirrorbook failover abort {mirror}`"
+        return commands if self.awaits_confirmation else "resume it"
+
+    @property
+    def advice(self) -> str:
+        command = f"mirrorbook {self.run.leading_kind} resume {get_base_name(self.run.plan.mirror)}"
+        return "" if self.awaits_confirmation else f". When that is mended: `{command}`"
+
+
+AnyConductor = TypeVar("AnyConductor", bound=Conductor[Any])
+
+
+class SetConductor(ABC, Generic[AnyConductor]):
+    """Runs of one kind of several mirrors. Everything is in the destinations' state topics; what was last seen there is
+    remembered for one that stops answering.
+    """
+
+    KIND: ClassVar[RunKind]
+    NO_RETURN_REASON: ClassVar[str]
+    """Why nothing is taken back any more."""
+
+    def __init__(
+        self,
+        mirror_set: MirrorSet,
+        conductors: Mapping[MirrorName, AnyConductor],
+        mode: RunMode = RunMode.PLANNED,
+        *,
+        print_line: Callable[[str], None],
+    ) -> None:
+        self.mirror_set = mirror_set
+        self.mode = mode
+        self._conductors = conductors
+        self._print_line = print_line
+        self._last_seen: dict[str, dict[MirrorName, MemberRun]] = {}  # by attempt
+
+    @property
+    def title(self) -> str:
+        return f"{self.KIND} of set {self.mirror_set.name}"
+
+    def get_link(self, mirror: MirrorName) -> MirrorLink:
+        return self._conductors[mirror].link
+
+    def decide(self) -> SetPlan:
+        mirrors = self.mirror_set.mirrors
+        with ThreadPoolExecutor(len(mirrors)) as pool:  # a dead side costs seconds, once
+            results = list(pool.map(lambda name: self._decide_member(self._conductors[name]), mirrors))
+        decisions = {name: decision for name, (decision, _) in zip(mirrors, results, strict=True)}
+        reasons = [f"{name}: {reason}" for name, decision in decisions.items() for reason in decision.reasons]
+        return SetPlan(
+            decisions,
+            compute_set_hash(self.mirror_set, (d.plan for d in decisions.values())),
+            tuple(reasons),
+            silent=tuple(name for name, (_, silent) in zip(mirrors, results, strict=True) if silent),
+        )
+
+    def find_active_attempt(self, started_by: str | None = None, plan_hash: str = "") -> str | None:
+        """The set's failover that has not ended. Refused if its mirrors differ from the set's."""
+        for attempt, member_runs in self._group_by_attempt(started_by).items():
+            open_runs = {name: member for name, member in member_runs.items() if member.run.ended_ms is None}
+            is_done = (
+                started_by is not None
+                and all(member.phase is RunPhase.DONE for member in member_runs.values())
+                and compute_set_hash(self.mirror_set, (member.run.plan for member in member_runs.values())) == plan_hash
+                and not self._find_superseded_runs(member_runs)
+            )
+            if member_runs.keys() >= set(self.mirror_set.mirrors):
+                if open_runs or is_done:
+                    return attempt
+            elif open_runs and not self._are_undisturbed(open_runs.values()):
+                open_runs_text = ", ".join(f"{name} ({member.run.id})" for name, member in open_runs.items())
+                reason = (
+                    f"{attempt} has no run of each mirror of the set: resume or abort, one by one, {open_runs_text}"
+                )
+                raise Refused(self.title, [reason])
+        return None
+
+    def find_unbegun_attempt(self, started_by: str | None = None) -> str | None:
+        """An attempt whose conductor died before all runs were begun: nothing was done."""
+        for attempt, member_runs in self._group_by_attempt(started_by).items():
+            open_runs = [member for member in member_runs.values() if member.run.ended_ms is None]
+            if open_runs and member_runs.keys() < set(self.mirror_set.mirrors) and self._are_undisturbed(open_runs):
+                return attempt
+        return None
+
+    def _list_earlier_runs(self) -> list[Run]:
+        complete_attempts = [
+            t for t in self._group_by_attempt(None).values() if t.keys() >= set(self.mirror_set.mirrors)
+        ]
+        newest = [find_last_begun(member.run for member in member_runs.values()) for member_runs in complete_attempts]
+        return [run for run in newest if run is not None]
+
+    def _find_superseded_runs(self, member_runs: Mapping[MirrorName, MemberRun]) -> list[str]:
+        done_runs = [(name, s.run) for name, s in member_runs.items() if s.run.state is RunState.DONE]
+        conductors = [(self._conductors[name], run) for name, run in done_runs]
+        return [
+            f"{run.plan.mirror}: run {run.id} has ended, and is not what the mirror is in any more"
+            for conductor, run in conductors
+            if not conductor.is_in_effect(read_state(conductor.link.destination), run)
+        ]
+
+    def refuse_superseded(self, attempt: str, started_by: str) -> None:
+        member_runs = self._read_member_runs(attempt)
+        reasons = [f"{name}: no run of it" for name in self.mirror_set.mirrors if name not in member_runs]
+        reasons += [
+            f"{name}: {member.run.started_by} has begun run {member.run.id}"
+            for name, member in member_runs.items()
+            if member.run.started_by != started_by
+        ]
+        if reasons := reasons or self._find_superseded_runs(member_runs):
+            raise Refused(f"{self.KIND} {attempt} of set {self.mirror_set.name}", reasons)
+
+    def _are_undisturbed(self, member_runs: Iterable[MemberRun]) -> bool:
+        """Whether they can be aborted without a trace. Unplanned runs may have taken another run over."""
+        return self.mode is RunMode.PLANNED and all(member.is_undisturbed for member in member_runs)
+
+    @process_caches()
+    def begin(
+        self, plan_hash: str, *, approved_by: str | Sequence[Approval] | ApprovalPolicy, silent: Collection[str] = ()
+    ) -> str:
+        """Open a run per mirror; returns their common id. If one is refused, planned ones are aborted."""
+        spent = self._find_reused_approvals(approved_by) if isinstance(approved_by, ApprovalPolicy) else ()
+        if spent:
+            raise Refused(self.title, spent)
+        set_plan = self.decide()
+        returned_sources = self._explain_returned_sources(
+            set_plan, [name for name in self.mirror_set.mirrors if name in silent]
+        )
+        if reasons := (*set_plan.reasons, *set_plan.find_hash_mismatch(plan_hash), *returned_sources):
+            raise Refused(self.title, reasons)
+        timestamp = datetime.fromtimestamp(now_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%S")
+        attempt = f"{self.mirror_set.name}-{timestamp}-{secrets.token_hex(2)}"
+        plans = {name: decision.plan.hash for name, decision in set_plan.decisions.items()}
+        part = SetMembership(
+            attempt, set_plan.hash, max(state.next_run_number() for state in self._read_states().values())
+        )
+        actions = {
+            name: partial(self._begin_member, name, plan, approved_by, part, silent=name in silent)
+            for name, plan in plans.items()
+        }
+        try:
+            if refused := run_parallel(actions, self._print_line):
+                title = f"{self.title}: not all could be begun"
+                raise Refused(title, (f"{name}: {error}" for name, error in refused.items()))
+        except MirrorError:
+            if self.mode is RunMode.PLANNED:
+                self._abort_members(self._read_member_runs(attempt), only_mine=False)
+            raise
+        self._print_line(f"{attempt}: {', '.join(s.run.id for s in self._read_member_runs(attempt).values())}")
+        return attempt
+
+    def prove(self, attempt: str) -> dict[MirrorName, MemberRun]:
+        return self._run_moves(attempt, {NextAction.VERIFY})
+
+    @property
+    def started_by(self) -> str:
+        return self._conductors[self.mirror_set.mirrors[0]].started_by
+
+    def format_phases(self, attempt: str) -> list[str]:
+        return [f"{name}: {s.phase}" for name, s in self._read_member_runs(attempt).items()]
+
+    def find_runs_after_step(self, attempt: str, step: str) -> dict[MirrorName, str]:
+        wanted_state = (step, StepState.DONE)
+        member_runs = self._read_member_runs(attempt).items()
+        return {
+            name: s.run.id
+            for name, s in member_runs
+            if wanted_state in [(step_record.step, step_record.state) for step_record in s.steps]
+        }
+
+    def is_undisturbed(self, attempt: str) -> bool:
+        return all(member.is_undisturbed for member in self._read_member_runs(attempt).values())
+
+    def refuse_expired(self, attempt: str, agreed: Sequence[Approval]) -> None:
+        for name, member in self._read_member_runs(attempt).items():
+            self._conductors[name].refuse_expired(member.run.id, agreed)
+
+    def finish(self, attempt: str, *, agreed_by: str = "") -> dict[MirrorName, MemberRun]:
+        """Everything left. Raises SetFailed if not all succeed. Writes the set's page."""
+        return self._finish(attempt, agreed_by, {RunPhase.DONE})
+
+    def refuse_conducted(self, attempt: str, *, take_over: bool = False, quietly: bool = False) -> None:
+        open_runs, reasons = self._list_open_runs(attempt), list[str]()
+
+        def check_member(name: MirrorName, run: Run) -> None:
+            self._conductors[name].refuse_conducted(run.id, self.title, take_over=take_over, quietly=quietly)
+
+        errors = run_parallel(
+            {name: partial(check_member, name, run) for name, run in open_runs.items()}, lambda line: None
+        )
+        for name, error in errors.items():
+            if not isinstance(error, Refused):
+                raise error
+            reasons += [f"run {open_runs[name].id}: {reason}" for reason in error.reasons]
+        if reasons:
+            raise Refused(self.title, sorted(reasons))
+
+    def refuse_taken_over(self, attempt: str) -> None:
+        """Raises LostOwnership while another conductor may still act on one of the runs."""
+        own_starters = {name: conductor.started_by for name, conductor in self._conductors.items()}
+        foreign_runs = {
+            name: run for name, run in self._list_open_runs(attempt).items() if run.conducted_by != own_starters[name]
+        }
+        errors = run_parallel(
+            {name: partial(self._refuse_taken_over, name, run) for name, run in foreign_runs.items()}, self._print_line
+        )
+        for error in errors.values():
+            raise error
+
+    def abort(self, attempt: str, *, only_mine: bool = True) -> Sequence[str]:
+        """All, unless one is past its point of no return. Returns the outcome as text."""
+        member_runs = self._read_member_runs(attempt)
+        open_runs = {name: s for name, s in member_runs.items() if s.run.ended_ms is None}
+        if any(s.phase in PAST_NO_RETURN_PHASES for s in member_runs.values()):
+            return [f"{name}: kept: {self.NO_RETURN_REASON}; {s.next_command}" for name, s in open_runs.items()]
+        return self._abort_members(open_runs, only_mine=only_mine)
+
+    def page_path(self, attempt: str) -> Path:
+        evidence = self._conductors[self.mirror_set.mirrors[0]].services.evidence_dir
+        return evidence / f"set-{attempt}" / SET_PAGE
+
+    def read_statuses(self, attempt: str) -> dict[MirrorName, tuple[str, ...]]:
+        """Where applications can write, and the next command. Never fails: unknown is said."""
+        mirrors = self.mirror_set.mirrors
+        with ThreadPoolExecutor(len(mirrors)) as pool:  # a dead side costs seconds, once
+            return dict(zip(mirrors, pool.map(lambda name: self._read_status(name, attempt), mirrors), strict=True))
+
+    def _read_status(self, name: MirrorName, attempt: str) -> tuple[str, ...]:
+        link = self.get_link(name)
+        try:
+            state = read_state(link.destination, timeout_s=TIMEOUTS.plan_state_s)
+        except MirrorError:
+            return format_unknown_status(link.mirror)
+        run_ids = (run.id for run in state.runs.values() if (run.plan.mirror, run.set_run) == (name, attempt))
+        return read_mirror_status(link, next(run_ids, None))
+
+    # -- what differs --------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _decide_member(self, conductor: AnyConductor) -> tuple[PlanDecision, bool]:
+        """(the plan, whether its source is given up since it does not answer)"""
+
+    @abstractmethod
+    def _begin_member(
+        self,
+        name: MirrorName,
+        plan_hash: str,
+        approved_by: str | Sequence[Approval] | ApprovalPolicy,
+        part: SetMembership,
+        *,
+        silent: bool,
+    ) -> None: ...
+
+    @abstractmethod
+    def _format_given_up(self, name: MirrorName) -> str:
+        """Where applications write after an abort."""
+
+    def _explain_returned_sources(self, set_plan: SetPlan, silent: Sequence[MirrorName]) -> Sequence[str]:
+        return ()
+
+    def _explain_kept(self, name: MirrorName, member: MemberRun) -> str:
+        """Why its run is not aborted with the others. Empty: it is."""
+        return ""
+
+    def _to_member_run(self, name: MirrorName, state: State, run: Run) -> MemberRun:
+        return MemberRun(run, state.steps_of(run), is_awaiting_confirmation(state, run), is_past_no_return(state, run))
+
+    def _make_page_mirror(self, name: MirrorName, member: MemberRun, status: tuple[str, ...]) -> SetPageMirror:
+        return SetPageMirror(member.run, member.steps, member.shown_phase, status, silence=member.silence)
+
+    @property
+    def _order(self) -> SetOrder:
+        return self.mirror_set.order
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _finish(self, attempt: str, agreed_by: str, goal: Collection[RunPhase]) -> dict[MirrorName, MemberRun]:
+        moves = {NextAction.VERIFY, NextAction.MAKE_READY, NextAction.FINISH}
+        try:
+            return self._run_moves(attempt, moves, agreed_by, goal)
+        finally:
+            self._write_page(attempt)
+
+    @process_caches()
+    def _run_moves(
+        self,
+        attempt: str,
+        wanted_moves: set[NextAction],
+        agreed_by: str = "",
+        goal: Collection[RunPhase] = (RunPhase.DONE,),
+    ) -> dict[MirrorName, MemberRun]:
+        failed: dict[MirrorName, MirrorError] = {}
+        finishing: set[MirrorName] = set()
+        while True:
+            member_runs = self._read_reachable_runs(attempt, finishing)
+            for name, member in member_runs.items():
+                if member.silence:
+                    failed.setdefault(name, MirrorError(member.silence))
+            due_moves = decide_actions(self._to_members(member_runs, failed), self._order, self.mode)
+            due = dict(zip(self.mirror_set.mirrors, due_moves, strict=True))
+            acting = {name: member_runs[name] for name, move in due.items() if move in wanted_moves}
+            if NextAction.ABORT in due.values():
+                given_up = {name: member_runs[name] for name, move in due.items() if move is NextAction.ABORT}
+                errors = [f"{name}: {error}" for name, error in failed.items()]
+                raise self._make_error((*errors, *self._abort_members(given_up, only_mine=False)))
+            if not acting:
+                break
+            finishing = {name for name in acting if due[name] is NextAction.FINISH}
+            failed |= run_parallel(
+                {name: partial(self._run_move, s, due[name], agreed_by) for name, s in acting.items()}, self._print_line
+            )
+        if failed or (NextAction.FINISH in wanted_moves and any(s.phase not in goal for s in member_runs.values())):
+            errors = [f"{name}: {error}{member_runs[name].advice}" for name, error in failed.items()]
+            raise self._make_error((*errors, *(s.outcome for name, s in member_runs.items() if name not in failed)))
+        return member_runs
+
+    def _run_move(self, member: MemberRun, move: NextAction, agreed_by: str) -> None:
+        run, conductor = member.run, self._conductors[member.run.plan.mirror]
+        approver, kind = agreed_by if member.is_undisturbed else "", run.plan.kind
+        if move is NextAction.FINISH:
+            retry_until_done(run.plan.mirror, self._print_line, lambda: conductor.drive(run.id, agreed_by=approver))
+        else:
+            steps = list_undisturbed_steps(kind) if move is NextAction.VERIFY else list_steps_before_no_return(kind)
+            agreed = "" if move is NextAction.VERIFY else approver
+            retry_until_done(
+                run.plan.mirror, self._print_line, lambda: conductor.run_steps(run.id, steps, agreed_by=agreed)
+            )
+
+    def _list_open_runs(self, attempt: str) -> dict[MirrorName, Run]:
+        return {name: s.run for name, s in self._read_member_runs(attempt).items() if s.run.ended_ms is None}
+
+    def _refuse_taken_over(self, name: MirrorName, run: Run) -> None:
+        try:
+            self._conductors[name].refuse_conducted(run.id, f"run {run.id} of set {self.mirror_set.name}")
+        except Refused as error:
+            raise LostOwnership(str(error)) from None
+
+    def _find_reused_approvals(self, policy: ApprovalPolicy) -> tuple[str, ...]:
+        first_mirror = self.mirror_set.mirrors[0]
+        state = read_state(self._conductors[first_mirror].link.destination)
+        return explain_used_approvals(
+            self._list_earlier_runs(),
+            select_valid_approvals(policy, find_approvals(state, first_mirror, policy.question)),
+        )
+
+    def _abort_members(self, member_runs: Mapping[MirrorName, MemberRun], *, only_mine: bool) -> list[str]:
+        result_lines = list[str]()
+        for name, member in member_runs.items():
+            kept_reason = (
+                f"not given up: {member.silence}; run the set again when it answers"
+                if member.silence
+                else self._explain_kept(name, member)
+            )
+            if kept_reason:
+                result_lines.append(f"{name}: {kept_reason}")
+                continue
+            try:
+                note = self._conductors[name].abort(member.run.id, only_mine=only_mine).note
+            except MirrorError as error:
+                result_lines.append(f"{name}: not given up: {error}")
+            else:
+                result_lines.append(f"{name}: given up: {note or self._format_given_up(name)}")
+        for line in result_lines:
+            self._print_line(line)
+        return result_lines
+
+    def _make_error(self, lines: Iterable[str]) -> SetFailed:
+        return SetFailed(f"{self.title}: not all of it was moved:{format_items(lines)}")
+
+    def _to_members(
+        self, member_runs: Mapping[MirrorName, MemberRun], failed: Mapping[MirrorName, MirrorError]
+    ) -> list[SetMember]:
+        return [SetMember(name, member_runs[name].phase, name in failed) for name in self.mirror_set.mirrors]
+
+    def _read_member_runs(self, attempt: str) -> dict[MirrorName, MemberRun]:
+        by_mirror = {name: member for name, member in self._iterate_runs() if member.run.set_run == attempt}
+        self._last_seen[attempt] = {name: by_mirror[name] for name in self.mirror_set.mirrors if name in by_mirror}
+        return self._last_seen[attempt]
+
+    def _read_reachable_runs(
+        self, attempt: str, finishing: Collection[MirrorName] = frozenset()
+    ) -> dict[MirrorName, MemberRun]:
+        """A destination that does not answer hides no other mirror. `finishing`: they may have been promoted unseen."""
+        try:
+            return self._read_member_runs(attempt)
+        except MirrorError:
+            if attempt not in self._last_seen:
+                raise
+        members = dict[MirrorName, MemberRun]()
+        for name, last_seen in self._last_seen[attempt].items():
+            try:
+                state = read_state(self.get_link(name).destination)
+            except MirrorError as error:
+                is_past = last_seen.past_no_return or name in finishing
+                members[name] = replace(last_seen, silence=str(error), past_no_return=is_past)
+            else:
+                members[name] = self._to_member_run(name, state, state.runs[last_seen.run.id])
+        self._last_seen[attempt] = members
+        return members
+
+    def _group_by_attempt(self, started_by: str | None) -> dict[str, dict[MirrorName, MemberRun]]:
+        by_attempt: dict[str, dict[MirrorName, MemberRun]] = {}
+        for name, member in sorted(self._iterate_runs(), key=lambda item: -item[1].run.number):
+            is_of_set = parse_set_name(member.run.set_run) == self.mirror_set.name
+            if is_of_set and started_by in (None, member.run.started_by):
+                by_attempt.setdefault(member.run.set_run, {})[name] = member
+        return by_attempt
+
+    def _read_states(self) -> dict[ClusterName, State]:
+        clusters = {c.link.destination.name: c.link.destination for c in self._conductors.values()}
+        return {name: read_state(cluster) for name, cluster in clusters.items()}
+
+    def _iterate_runs(self) -> Iterator[tuple[MirrorName, MemberRun]]:
+        states_read = self._read_states()
+        for name, conductor in self._conductors.items():
+            state = states_read[conductor.link.destination.name]
+            for run in state.runs.values():
+                if (run.plan.mirror, run.plan.kind, run.plan.mode) == (name, self.KIND, self.mode):
+                    yield name, self._to_member_run(name, state, run)
+
+    def _write_page(self, attempt: str) -> None:
+        page = self.page_path(attempt)
+        try:
+            member_runs = self._read_reachable_runs(attempt)
+            statuses = self.read_statuses(attempt)
+            rows = [self._make_page_mirror(name, s, statuses[name]) for name, s in member_runs.items()]
+            write_set_page(page, self.KIND, self.mirror_set, attempt, rows)
+        except MirrorError as error:  # each run has its own evidence
+            self._print_line(f"the page of the set is not written: {error}")
+        else:
+            self._print_line(f"report: {page}")
+            if all(s.run.ended_ms is not None for s in member_runs.values()):  # a hanging store must not delay an abort
+                first_conductor = self._conductors[self.mirror_set.mirrors[0]]
+                copy_page_or_report(first_conductor.services, first_conductor.link.config, page, self._print_line)
