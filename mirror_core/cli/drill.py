@@ -23,6 +23,7 @@ from mirror_core.cli.run_commands import (
     CompareRunner,
     MasterOption,
     RunnerOption,
+    SetArgument,
     make_services,
 )
 from mirror_core.cli.runs import find_report, format_time
@@ -34,6 +35,7 @@ from mirror_core.model.run import RunMode
 from mirror_core.model.text import format_count
 from mirror_core.runbook import drill
 from mirror_core.runbook import drill as drills
+from mirror_core.runbook.set_failover import find_set
 
 drill_app = typer.Typer(
     help="A failover that nobody notices: the same steps, on a topic of their own.", no_args_is_help=True
@@ -98,6 +100,45 @@ def run(
     )
     for line in ("", *format_block(rows, indent=0)):
         print_line(line)
+
+
+@drill_app.command("run-set")
+@prints_json(drills.SetDrillOutcome)
+def run_set(
+    name: SetArgument,
+    mode: Annotated[
+        RunMode, typer.Option("--mode", help="planned: to the last record. unplanned: the sources are given up.")
+    ] = RunMode.PLANNED,
+    runner: RunnerOption = CompareRunner.LOCAL,
+    master: MasterOption = "local[*]",
+    evidence: EvidenceOption = None,
+    conf: SparkConfOption = None,
+    config: ConfigOption = None,
+    yes: UnaskedYesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Drill all mirrors of a set together: the drill mirrors fail over as the set would."""
+    loaded = load_configuration(config)
+    services = make_services(loaded.path, runner, master, evidence, conf)
+    line_printer = (lambda line: None) if as_json else print_line_or_continue
+    outcome = drills.run_set_drill(
+        loaded, find_set(loaded, name), mode, services, started_by=find_operator(), print_line=line_printer
+    )
+    if as_json:
+        print_json(outcome)
+        return
+    rows = [
+        (
+            drill.drilled.run,
+            str(drill.written),
+            str(drill.compared),
+            format_count(drill.lost, "record") if drill.lost else "nothing",
+            _format_seconds(drill.drilled.measured_s),
+        )
+        for drill in outcome.drills
+    ]
+    print_table(f"Drill {outcome.set}", ("run", "written before", "compared equal", "lost", "measured"), rows)
+    print_facts({"first standstill to last promotion": _format_seconds(outcome.standstill_s)})
 
 
 @drill_app.command("list")

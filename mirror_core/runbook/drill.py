@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -35,6 +35,7 @@ from mirror_core.decide.drills import (
     to_drill_name,
     to_drill_topic,
 )
+from mirror_core.decide.set_schedule import measure_set_standstill_s
 from mirror_core.kafka import drill_consumer
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Config
@@ -45,6 +46,7 @@ from mirror_core.kafka.topic_existence import find_existing_topics
 from mirror_core.kafka.topics import delete_topics, wait_for_leaders
 from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.mirror_creation import create_mirror
+from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, MissingPermission, Refused, RemoteFault
 from mirror_core.model.json_documents import JsonDocument
 from mirror_core.model.mirror import DesiredState
@@ -57,6 +59,7 @@ from mirror_core.model.timing import now_ms
 from mirror_core.parity.comparable_ranges import read_parity_scope
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.run_services import Services
+from mirror_core.runbook.set_failover import SetFailover
 from mirror_core.state.mirror_link import MirrorLink, find_mirror_link, make_mirror_link, read_cluster_state
 from mirror_core.state.point_of_no_return import is_past_no_return
 from mirror_core.state.state_records import State, StateRecord, Tombstone
@@ -256,6 +259,32 @@ class DrillOutcome(JsonDocument, frozen=True, kw_only=True):
     """The drill's group: half read when its offsets were synced, most read in the end."""
 
 
+class SetDrillOutcome(JsonDocument, frozen=True, kw_only=True):
+    """A set drill's result."""
+
+    set: str
+    """Common id of its runs."""
+    standstill_s: float | None
+    """From the first step without writes of any mirror to the last promotion. Null: the clusters' clocks differ."""
+    drills: tuple[DrillOutcome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDrill:
+    """A copied drill mirror whose source has a tail."""
+
+    link: MirrorLink
+    group: DrillGroup
+    written: dict[Partition, Offset]
+
+    def conclude(self, services: Services, run_id: str) -> DrillOutcome:
+        """Verify what the run has promoted, and record it."""
+        group = self.group.resume_on_destination(run_id)
+        outcome = _verify_promotion(self.link, services, run_id, self.written, group)
+        _record_outcome(self.link, outcome)
+        return outcome
+
+
 def run_drill(
     config: Config, mirror: str, mode: RunMode, services: Services, *, started_by: str, print_line: PrintLine
 ) -> DrillOutcome:
@@ -263,6 +292,52 @@ def run_drill(
 
     An unplanned drill's source is alive, so the loss is known exactly.
     """
+    with _prepare_drill(config, mirror, services, started_by, print_line) as prepared:
+        failover = Failover(prepared.link, services, started_by=started_by, print_line=print_line)
+        decision = failover.decide(mode)
+        if decision.reasons:
+            raise Refused(f"drill of mirror {mirror}", decision.reasons)
+        begun = failover.begin(decision.plan.hash, mode, approved_by=started_by)
+        return prepared.conclude(services, failover.drive(begun.id).id)
+
+
+def run_set_drill(
+    config: Config, mirror_set: MirrorSet, mode: RunMode, services: Services, *, started_by: str, print_line: PrintLine
+) -> SetDrillOutcome:
+    """A drill of each mirror of the set, failed over as the set would be."""
+    with ExitStack() as stack:
+        prepared = [
+            stack.enter_context(_prepare_drill(config, mirror, services, started_by, print_line))
+            for mirror in mirror_set.mirrors
+        ]
+        conductors = {
+            one.link.mirror.name: Failover(
+                one.link,
+                services,
+                started_by=started_by,
+                print_line=lambda line, name=one.link.mirror.name: print_line(f"{name}: {line}"),  # type: ignore[misc]
+            )
+            for one in prepared
+        }
+        drill_set = MirrorSet(f"{DRILL_PREFIX}{mirror_set.name}", tuple(conductors), mirror_set.order)
+        failover = SetFailover(drill_set, conductors, mode, print_line=print_line)
+        plan = failover.decide()
+        if plan.reasons:
+            raise Refused(f"drill of set {mirror_set.name}", plan.reasons)
+        attempt = failover.begin(plan.hash, approved_by=started_by, silent=plan.silent)
+        members = failover.finish(attempt)
+        return SetDrillOutcome(
+            set=attempt,
+            standstill_s=measure_set_standstill_s((member.run, member.steps) for member in members.values()),
+            drills=tuple(one.conclude(services, members[one.link.mirror.name].run.id) for one in prepared),
+        )
+
+
+@contextmanager
+def _prepare_drill(
+    config: Config, mirror: str, services: Services, started_by: str, print_line: PrintLine
+) -> Iterator[PreparedDrill]:
+    """What earlier ones have left is removed before, and all of this one in the end."""
     base_link, _ = find_mirror_link(config, mirror)
     if is_drill_mirror(base_link.mirror):
         advice = (
@@ -279,16 +354,7 @@ def run_drill(
         sync_drill_groups(link)
         _produce_records(link, topic, TAIL_RECORDS)
         group = group.consume(COPIED_RECORDS // 2 + TAIL_RECORDS // 2)
-        written = _list_high_watermarks(link.source, topic)
-        failover = Failover(link, services, started_by=started_by, print_line=print_line)
-        decision = failover.decide(mode)
-        if decision.reasons:
-            raise Refused(f"drill of mirror {mirror}", decision.reasons)
-        begun = failover.begin(decision.plan.hash, mode, approved_by=started_by)
-        run = failover.drive(begun.id)
-        outcome = _verify_promotion(link, services, run.id, written, group.resume_on_destination(run.id))
-        _record_outcome(link, outcome)
-        return outcome
+        yield PreparedDrill(link, group, _list_high_watermarks(link.source, topic))
     finally:
         clean_drill(config, mirror, services, started_by=started_by, print_line=print_line)
 

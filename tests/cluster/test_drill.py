@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from mirror_core.decide.drills import FORECAST_KEYS, NOT_EQUAL_TEXT, to_drill_group, to_drill_name, to_drill_topic
@@ -330,3 +332,33 @@ def test_who_may_not_commit_for_the_group_or_delete_it_is_told_so_and_an_offset_
         drill_consumer.consume_and_commit(east, group, first, middle)
     with ClusterClient(east) as client, pytest.raises(MissingPermission, match="needs DELETE"):
         delete_group(client, group)
+
+
+def test_a_set_is_drilled_as_one_beside_mirrors_that_know_nothing_of_it(pair: Pair, desk: Desk, tmp_path: Path) -> None:
+    members = [new_mirror(pair, tmp_path, new_topic(pair.east)) for _ in range(2)]
+    names = [str(one.name) for one in members]
+    document = yaml.safe_load(desk.config.read_text(encoding="utf-8"))
+    document["sets"] = {"shop": {"mirrors": names}}
+    desk.config.write_text(yaml.safe_dump(document), encoding="utf-8")
+    before = [one.state.mirrors[one.name] for one in members]
+
+    said = desk.run("drill", "run-set", "shop", "--json")
+
+    assert said.code == 0, said
+    outcome = json.loads(said.out)
+    assert [(drilled["written"], drilled["lost"]) for drilled in outcome["drills"]] == [(250, 0)] * 2
+    state = members[0].state
+    runs = [run for run in state.runs.values() if run.set_run == outcome["set"]]
+    assert sorted(run.plan.mirror for run in runs) == sorted(to_drill_name(name) for name in names)
+    times = {run.plan.mirror: {s.step: s for s in state.steps_of(run)} for run in runs}
+    fenced = [steps["fence"].started_ms for steps in times.values()]
+    promoted = [steps["promote"].ended_ms or 0 for steps in times.values()]
+    assert max(fenced) < min(promoted), "one was promoted before the other one was fenced"
+    assert outcome["standstill_s"] == (max(promoted) - min(fenced)) / 1000
+    assert [one.state.mirrors[one.name] for one in members] == before
+    for one in members:
+        assert to_drill_name(one.name) not in one.state.mirrors
+        assert one.state.active_run(one.name) is None
+    text = desk.run("drill", "run-set", "shop", "--mode", "unplanned")
+    assert text.code == 0, text
+    assert "first standstill to last promotion" in text.out
