@@ -260,7 +260,7 @@ def make_mirror_row(
     statuses = state.partitions.get(mirror.name, {})
     access, open_run = find_recorded_access(mirror, states), state.active_run(mirror.name)
     lease = state.leases.get(mirror.name)
-    leader_ahead_ms = find_leader_ahead_ms(view.now_ms, view.clock_ahead_ms, state.append_times.values())
+    leader_ahead_ms = find_leader_ahead_ms(view.now_ms, view.clock_ahead_ms, state.list_leader_times_ms(mirror.name))
     owner_now_ms = to_owner_clock_ms(view.now_ms, view.clock_ahead_ms, lease, state.find_append_time_ms(lease))
     owner_now_ms = owner_now_ms if leader_ahead_ms is None else UNKNOWN_NOW_MS
     activity = _find_activity(mirror, access, is_copying=is_lease_fresh(lease, owner_now_ms))

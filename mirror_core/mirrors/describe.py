@@ -193,7 +193,7 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     watcher = find_watcher_status(state, mirror.name, ahead_ms, now_ms)
     run_texts = _format_run(mirror, run, state, ahead_ms) if run else ()
     broker_now_ms = clock_skew.to_broker_clock_ms(now_ms, ahead_ms)
-    leader_ahead_ms = clock_skew.find_leader_ahead_ms(now_ms, ahead_ms, state.append_times.values())
+    leader_ahead_ms = clock_skew.find_leader_ahead_ms(now_ms, ahead_ms, state.list_leader_times_ms(mirror.name))
     now_ms = clock_skew.to_owner_clock_ms(now_ms, ahead_ms, lease, state.find_append_time_ms(lease))
     now_ms = now_ms if leader_ahead_ms is None else UNKNOWN_NOW_MS
     has_driver = is_lease_fresh(lease, now_ms)

@@ -229,7 +229,7 @@ def take_snapshot(
     clock_results = {name: item.await_result(deadline) for name, item in clocks.items()}
     clocks_ahead_ms = {name: offset_ms for name, offset_ms in clock_results.items() if isinstance(offset_ms, int)}
     lease, at_ms, ahead_ms = state.leases.get(mirror.name), now_ms(), clocks_ahead_ms.get(mirror.destination)
-    leader_ahead_ms = find_leader_ahead_ms(at_ms, ahead_ms, state.append_times.values())
+    leader_ahead_ms = find_leader_ahead_ms(at_ms, ahead_ms, state.list_leader_times_ms(mirror.name))
     owner_now_ms = to_owner_clock_ms(at_ms, ahead_ms, lease, state.find_append_time_ms(lease))
     owner_now_ms = owner_now_ms if leader_ahead_ms is None else UNKNOWN_NOW_MS
     observation = apply_current_filters(mirror, statuses, state.source_observations.get(mirror.name))

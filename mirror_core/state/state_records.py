@@ -91,7 +91,7 @@ StateRecord = (
 )
 
 
-_LOG_FIELDS: Final = ("log_start_offset", "topic_id")
+_LOG_FIELDS: Final = ("last_append_ms", "log_start_offset", "topic_id")
 """Fields of `State` about the log, not of its records."""
 
 
@@ -127,6 +127,8 @@ class State:
 
     Not of those that this process wrote, or where the topic stores writers' times.
     """
+    last_append_ms: int | None = field(default=None, compare=False)
+    """As `append_times`, of the last record read: by the clock of the broker that leads the topic now."""
     unreadable: dict[str, str] = field(default_factory=dict)
     """By key, with the reason."""
     log_start_offset: int = field(default=0, compare=False)
@@ -196,6 +198,12 @@ class State:
     def find_append_time_ms(self, record: StateRecord | None) -> int | None:
         """By the brokers' clock. See `append_times`."""
         return None if record is None else self.append_times.get(format_key(record))
+
+    def list_leader_times_ms(self, mirror: MirrorName) -> list[int]:
+        """Append times by which ages of this mirror go, and the last one. Others may be of a leader that is no more."""
+        records = (self.leases.get(mirror), self.source_observations.get(mirror))
+        times = (self.last_append_ms, *map(self.find_append_time_ms, records))
+        return [time_ms for time_ms in times if time_ms is not None]
 
     def apply(self, key: str, value: bytes | None, appended_ms: int | None = None) -> None:
         """An unreadable record is noted, and the previous value dropped."""

@@ -363,6 +363,7 @@ def _apply_records(fetched: FetchedPartition, state: State, position: int, *, de
             state.unreadable[f"{_BATCH_KIND}/{header.base_offset}"] = f"{error}: somebody else wrote it?"
         appended_ms = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
         append_times |= dict.fromkeys((key for key, _ in rows), appended_ms)
+        state.last_append_ms = appended_ms
         new_rows += rows
         position = header.next_offset
     for key, value in drop_replaced_rows(new_rows):

@@ -248,3 +248,16 @@ def test_a_sync_by_filters_that_left_groups_out_is_none(listed_by: NameFilters |
     mirror = replace(MIRROR, groups=("a.*", "b"), exclude_groups=("ab",))
     state = fold([row for record in (mirror, synced) for row in State().to_rows(record)])
     assert state.find_group_sync(MIRROR.name) == (synced if is_current else None)
+
+
+def test_a_leader_that_was_ahead_is_forgotten_when_the_next_one_appends() -> None:
+    """But by a mirror whose own records it has dated: its ages go by these."""
+    leases = {
+        MirrorName(name): Lease(mirror=MirrorName(name), owner="o", generation=1, heartbeat_ms=1, writers_until_ms=2)
+        for name in ("m", "n")
+    }
+    times = {format_key(leases[MirrorName("m")]): 6, format_key(leases[MirrorName("n")]): 7_200_000}
+    state = State(leases=leases, append_times=times, last_append_ms=7)
+    assert state.list_leader_times_ms(MirrorName("m")) == [7, 6]
+    assert state.list_leader_times_ms(MirrorName("n")) == [7, 7_200_000]
+    assert State().list_leader_times_ms(MirrorName("m")) == []
