@@ -388,7 +388,8 @@ def test_a_claim_that_is_denied_names_the_right_and_the_last_way_out(
         finally:
             create_acls(admin, [right])
             wait_until_acls_present(admin, [right])
-    handover.check_end()
+    go_home(handover.failback, handover.run)
+    assert content(read_all(handover.three.east, handover.topic)) == content(handover.primary)
 
 
 def test_what_somebody_writes_during_a_handover_is_saved_before_it_is_discarded(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,6 @@ from tests.support.gap_logs import transactional
 from tests.support.kafka_clients import TIMEOUT_S, Pair, Record, produce, read_all
 from tests.support.log_shapes import Row, new_producer, send
 from tests.support.mirrored_topics import Mirrored, new_mirror
-from tests.support.random_seeds import seed_of
 from tests.support.sizes import MIB
 from tests.support.waiting import wait_until
 
@@ -61,15 +59,13 @@ def in_transactions(east: SandboxCluster, topic: str, size: int, *, overlapping:
 
 
 def half_in_transactions(east: SandboxCluster, topic: str, size: int) -> None:
-    """Transactions and as much beside them, of different sizes: a replica may end within one with every fetch."""
+    """Of some 600 kB each, and as much between them: fetches of 1 MiB end within one about every other time."""
     producer, beside = transactional(east, batch_size=str(BATCH), linger_ms="50"), new_producer(east)
-    chance = random.Random(seed_of("half in transactions"))
-    for _ in range(size // 80_000):
-        values = [os.urandom(chance.randrange(2000, 6000)) for _ in range(20)]
-        send(beside, topic, [Row(value=value) for value in values[:10]])
+    for _ in range(size // 1_200_000):
+        send(beside, topic, [Row(value=os.urandom(4000)) for _ in range(150)])
         producer.begin_transaction()
-        for value in values[10:]:
-            producer.produce(topic, value)
+        for _ in range(150):
+            producer.produce(topic, os.urandom(4000))
         producer.commit_transaction(TIMEOUT_S)
 
 
