@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -31,7 +32,7 @@ from mirror_core.mirrors.preflight import check_cluster as check_cluster
 from mirror_core.model.acl import Permission
 from mirror_core.model.errors import Indeterminate, MissingPermission, Refused, RemoteFault
 from mirror_core.model.json_documents import JsonDocument, prints_json
-from mirror_core.model.text import format_time
+from mirror_core.model.text import format_count, format_time
 from mirror_core.rights.first_acl import FirstAclEffect
 
 
@@ -89,27 +90,25 @@ def unfence(
 
 
 def _format_plan(name: str, fence: FenceFile, outlook: LiftPreview) -> list[str]:
-    topics, ids = len(fence.topics), len(fence.transactional_ids)
+    topics = f"{format_count(len(fence.topics), 'topic')}{_format_names(fence.topics)}"
+    ids = f"{format_count(len(fence.transactional_ids), 'transactional id')}{_format_names(fence.transactional_ids)}"
     fenced = f"run {fence.run} of mirror {fence.mirror} fenced {name} at {format_time(fence.written_ms)}, to move to "
     if fence.command:
         return [
             f"{fenced}{fence.destination}",
-            (
-                f"its fence_command was called for {topics} topic(s): {join_limited(fence.topics)}. Its unfence_command"
-                " is called"
-            ),
+            (f"its fence_command was called for {topics}. Its unfence_command is called"),
             *(f"warning: {line}" for line in outlook.warnings),
         ]
     return [
         f"{fenced}{fence.destination}",
-        f"everybody is denied to write {topics} topic(s): {join_limited(fence.topics) or 'none'}",
-        f"and {ids} transactional id(s): {join_limited(fence.transactional_ids) or 'none'}",
-        (
-            f"of these {topics + ids} denial(s) {name} has {len(outlook.present_denials)} now: they are removed,"
-            " nothing else"
-        ),
+        f"everybody is denied to write {topics}, and {ids}",
+        f"{format_count(len(outlook.present_denials), 'DENY ACL')} of this run on {name}; nothing else is removed",
         *(f"warning: {line}" for line in outlook.warnings),
     ]
+
+
+def _format_names(names: Collection[str]) -> str:
+    return f" ({join_limited(names)})" if names else ""
 
 
 def _format_done(name: str, fence: FenceFile) -> list[str]:

@@ -28,6 +28,7 @@ from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus
 from mirror_core.model.names import MirrorName, format_reverse_name, get_base_name
 from mirror_core.model.pending_fence import PendingFence
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState, find_last_begun
+from mirror_core.model.text import format_count
 from mirror_core.model.timing import CONDUCTOR_TIMEOUT_S
 
 
@@ -307,9 +308,11 @@ def _format_run_writers(situation: RunSituation, writes: WriteLocation) -> str:
                 " given up: what it still takes is lost."
             )
         case OpenRunFence.LIFTED:
+            gone = f"{format_count(situation.lifted_denials, 'denial')} of this run's fence"
+            verb = "is" if situation.lifted_denials == 1 else "are"
             return (
-                f"Applications can write on {mirror.source}: {situation.lifted_denials} denials of this run's fence are"
-                f" gone there. {mirror.destination} is not promoted."
+                f"Applications can write on {mirror.source}: {gone} {verb} gone there. {mirror.destination} is not"
+                " promoted."
             )
         case OpenRunFence.NO_AUTHORIZER:
             return (

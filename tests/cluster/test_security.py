@@ -346,7 +346,7 @@ def test_without_a_client_certificate_the_broker_refuses_and_we_say_what_it_want
     assert isinstance(error, ConnectionRejected), (
         "taken for one that is silent, it could be given up while it takes writes"
     )
-    assert f"cluster {NAME}, broker 127.0.0.1:{secure.mutual}: " in str(error)
+    assert f"cluster {NAME}: no broker answers (broker 127.0.0.1:{secure.mutual}: " in str(error)
     assert "; if it wants client certificates, set ssl.certificate.location and ssl.key.location" in str(error)
 
 
