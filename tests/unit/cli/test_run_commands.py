@@ -1,22 +1,31 @@
-"""What the options of `failover` and `failback` make of a conductor."""
+"""What the options of `failover` and `failback` make of a conductor, and words that must not mislead."""
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 
 from mirror_core.cli import failover, run_commands
+from mirror_core.cli.command_options import CANCELLED, UNCHANGED, require_confirmation
+from mirror_core.cli.failback import format_discard_question
 from mirror_core.cli.run_commands import CompareRunner, choose_runner, make_conductor
+from mirror_core.cli.runs import print_run
+from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
 from mirror_core.model.config_sections import MirrorSet
-from mirror_core.model.errors import BadRequest, LostOwnership
-from mirror_core.model.run import RunMode
+from mirror_core.model.errors import BadRequest, LostOwnership, Refused
+from mirror_core.model.names import ClusterName
+from mirror_core.model.run import RunMode, RunState
 from mirror_core.runbook import failback_steps
 from mirror_core.runbook.failback_steps import FailbackSteps
 from mirror_core.runbook.failover_conductor import Failover
 from tests.support.cluster_names import LINK
 from tests.support.memory_state import journal_of
+from tests.support.mirror_views import RUN
 
 
 def test_an_unplanned_failover_needs_no_spark_unless_somebody_wants_it() -> None:
@@ -128,3 +137,36 @@ def test_a_set_leaves_behind_what_its_mirrors_would(leave_behind: bool, monkeypa
 def test_a_set_that_gives_its_sources_up_has_nothing_to_leave_behind() -> None:
     with pytest.raises(BadRequest):
         failover.plan_set("shop", RunMode.UNPLANNED, leave_behind=True)
+
+
+@pytest.mark.parametrize(
+    ("state", "waits"),
+    [(ConductorState.ALIVE, False), (ConductorState.RELEASED, True), (ConductorState.SILENT, True)],
+)
+def test_a_run_that_nobody_conducts_is_not_called_running(
+    state: ConductorState, waits: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = replace(RUN, state=RunState.RUNNING, ended_ms=None)
+    print_run(run, (), ConductorStatus(state=state, by="ann", host="desk", pid=7, age_s=11.0), as_json=False)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("state: ")]
+    assert line.startswith("state: RUNNING")
+    assert (line != "state: RUNNING") is waits
+
+
+def test_a_failback_that_discards_nothing_does_not_ask_to_discard() -> None:
+    east = ClusterName("east")
+    assert "discard them" not in format_discard_question(0, east)
+    assert "3 records" in format_discard_question(3, east)
+    assert "unknown" in format_discard_question(None, east)
+
+
+def test_who_says_no_or_breaks_off_is_told_that_nothing_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_off(*question: object, **options: object) -> bool:
+        raise typer.Abort
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    for answer in (lambda *question, **options: False, break_off):
+        monkeypatch.setattr(typer, "confirm", answer)
+        with pytest.raises(Refused) as refused:
+            require_confirmation("Fence now?", False)
+        assert (refused.value.summary, refused.value.reasons) == (CANCELLED, (UNCHANGED,))
