@@ -286,11 +286,11 @@ class _GroupDecisions:
         What neither side has is forgotten, unless the group is not listed: it may be hidden.
         """
         for group, partitions in orphaned_offsets.items():
-            there = before.get(group, _NO_OFFSETS)
+            offsets = before.get(group, _NO_OFFSETS)
             if group in before and group in source_groups:
-                self._own_offsets.forget_offsets(group, partitions - there.committed.keys() - there.unstable)
-            for partition in sorted(there.committed.keys() & partitions):
-                offset = there.committed[partition].progress
+                self._own_offsets.forget_offsets(group, partitions - offsets.committed.keys() - offsets.unstable)
+            for partition in sorted(offsets.committed.keys() & partitions):
+                offset = offsets.committed[partition].progress
                 if offset in self._own_offsets.find_known(group, partition):
                     self.mark_uncommitted(group, partition, _ORPHANED_TEXT, None, offset, GroupCoverage.DELETED)
 

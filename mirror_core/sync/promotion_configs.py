@@ -60,7 +60,7 @@ class PromotionConfigs:
         self._synced = dict[str, TopicSettings | None]()
         self._before = {name: current[name].overrides for name in sorted(set(views) & set(current))}
         self._changes = dict[str, Mapping[str, str | None]]()
-        self._kept_policy = set[str]()
+        self._policy_refused = set[str]()
         """Topics whose final cleanup.policy was refused: by the mirror's they would delete by age."""
         self._unsupported = dict[str, dict[str, str]]()
         """Unknown to this cluster."""
@@ -99,7 +99,7 @@ class PromotionConfigs:
         return [*rows, *self._apply_selected(lambda key: key not in ACCEPTANCE_KEYS)]
 
     def _keep_retention(self) -> Iterator[DriftRow]:
-        for topic in sorted(self._kept_policy):
+        for topic in sorted(self._policy_refused):
             changes = self._changes[topic]
             self._changes[topic] = {key: value for key, value in changes.items() if key not in _RETENTION_KEYS}
             for key in sorted(_RETENTION_KEYS & changes.keys()):
@@ -118,7 +118,7 @@ class PromotionConfigs:
             for t, topic_changes in self._changes.items()
         }
         refused = apply_config_changes(self._client, changes)
-        self._kept_policy |= {topic for topic, errors in refused.items() if "cleanup.policy" in errors}
+        self._policy_refused |= {topic for topic, errors in refused.items() if "cleanup.policy" in errors}
         if not self._applied_first:
             done = {
                 t: {k: v for k, v in topic_changes.items() if k not in refused.get(t, {})}
