@@ -43,6 +43,7 @@ from mirror_core.kafka.topic_existence import describe_denied_error, find_existi
 from mirror_core.kafka.topics import alter_configs, describe_configs
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.text import format_option, format_shell_command
 
 _PAUSE_S: Final = 0.1
 _MAX_TOPICS_PER_REQUEST: Final = 500
@@ -330,6 +331,15 @@ def fetch_throttle_rate(client: ClusterClient, broker: int) -> str | None:
     if result.error_code is not ErrorCode.none:
         raise make_fault(client, f"broker {broker}", "DescribeConfigs", result.error_code, result.error_message)
     return next((config.value for config in result.configs if config.config_source == _DYNAMIC_BROKER_SOURCE), None)
+
+
+def format_unthrottle_command(bootstrap: str, broker: int) -> str:
+    """For a broker that is away now."""
+    options = (*format_option("--bootstrap-server", bootstrap), "--command-config", "ADMIN.properties")
+    entity = ("--entity-type", "brokers", "--entity-name", str(broker))
+    return format_shell_command(
+        "kafka-configs.sh", *options, "--alter", *entity, "--delete-config", FOLLOWER_THROTTLE_RATE
+    )
 
 
 def set_throttle_rate(client: ClusterClient, broker: int, rate: str | None) -> None:

@@ -35,6 +35,7 @@ from mirror_core.kafka.reassignment import (
     elect_preferred_leaders,
     elect_unclean_leaders,
     fetch_throttle_rate,
+    format_unthrottle_command,
     list_placements,
     list_throttled_topics,
     reassign,
@@ -194,10 +195,10 @@ def truncate_by_replica(
             break
     throttled_brokers = _remove_throttles(context, old)  # what failed to be removed must go now
     for broker in throttled_brokers:
+        command = format_unthrottle_command(context.link.source.control["bootstrap.servers"], broker)
         context.print_line(
             f"broker {broker} of {old.name} is away and still has this run's setting {FOLLOWER_THROTTLE_RATE}. It slows"
-            " nothing down, since no topic names it. When the broker is back, remove it with kafka-configs.sh --alter"
-            f" --entity-type brokers --entity-name {broker} --delete-config {FOLLOWER_THROTTLE_RATE}"
+            f" nothing down, since no topic names it. When it is back: `{command}`"
         )
     away_brokers = sorted({node for p in points for node in original_replicas[p]} - set(old.brokers()))
     if away_brokers and not is_handover:  # a dead conductor could not say so
