@@ -71,10 +71,12 @@ def find_mirror_link(config: Config, name: str) -> tuple[MirrorLink, State]:
     unread: list[MirrorError] = []
     stray: list[MirrorError] = []
     known_mirrors: set[str] = set()
+    has_state = False
     for cluster, result in read_states(config):
         if isinstance(result, MirrorError):
             unread.append(result)
             continue
+        has_state = True
         try:
             result.require_readable(MirrorName(name))
         except Indeterminate as error:
@@ -90,6 +92,8 @@ def find_mirror_link(config: Config, name: str) -> tuple[MirrorLink, State]:
     if unread:
         # People mend passwords; clusters may come back.
         kind = BadRequest if any(isinstance(e, BadRequest | MissingPermission) for e in unread) else Indeterminate
+        if not has_state:
+            raise kind(f"no cluster's state could be read, so mirror {name!r} cannot be found:{reasons}")
         raise kind(f"mirror {name!r} is not known to the clusters whose state could be read; these are left:{reasons}")
     raise BadRequest(
         f"unknown mirror {name!r}: there {_format_known(known_mirrors)}; see `mirrorbook mirror list`{reasons}"

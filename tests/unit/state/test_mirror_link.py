@@ -57,3 +57,14 @@ def test_who_renames_a_cluster_is_told_of_it(config: Config, monkeypatch: pytest
     answering(monkeypatch, {EAST: State(), ClusterName("new"): state("orders")})
     with pytest.raises(BadRequest, match=r"or mirrorbook\.yaml calls this cluster west no more"):
         mirror_link.find_mirror_link(config, OURS.name)
+
+
+def test_where_nothing_could_be_read_no_mirror_is_called_unknown(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = {EAST: Unreachable("cluster east: silent"), WEST: Unreachable("cluster west: silent")}
+    answering(monkeypatch, silent)
+    with pytest.raises(Indeterminate) as error:
+        mirror_link.find_mirror_link(config, OURS.name)
+    assert "not known" not in str(error.value)
+    assert all(str(reason) in str(error.value) for reason in silent.values())
