@@ -105,25 +105,30 @@ def test_a_rejected_plan_is_a_red_run_and_leaves_the_source_writable(runbook: Ru
 
 
 def test_old_sources_are_watched_all_the_time_and_a_person_looks_beside_that(runbook: Runbook, tmp_path: Path) -> None:
+    """Where an hour ends meanwhile, the next one's run watches on."""
     airflow, dag = runbook.airflow, "mirror_watch"
     mirror, topic = runbook.new_mirror(tmp_path)
 
+    def list_runs(run_type: str, state: str) -> list[str]:
+        runs = airflow.call("GET", f"/dags/{dag}/dagRuns?run_type={run_type}&state={state}")["dag_runs"]
+        return [run["dag_run_id"] for run in runs]
+
     def watching(run_type: str) -> list[str]:
-        runs = airflow.call("GET", f"/dags/{dag}/dagRuns?run_type={run_type}&state=running")["dag_runs"]
-        names = [run["dag_run_id"] for run in runs]
+        names = list_runs(run_type, "running")
         return [name for name in names if airflow.tasks(dag, name)["watch"] == "deferred"]
 
     wait_until(lambda: watching("scheduled"), timeout_s=RUN_S, why="the watch of this hour has begun")
-    [scheduled] = watching("scheduled")
     looked = airflow.trigger(dag, {"mirrors": [mirror.name]})
     wait_until(lambda: airflow.run_state(dag, looked) == "success", timeout_s=RUN_S, why="a look has ended")
-    assert watching("scheduled") == [scheduled]
+    wait_until(lambda: watching("scheduled"), timeout_s=RUN_S, why="the watch goes on beside it")
+    assert list_runs("scheduled", "failed") == []
 
     failover = mirror.failover
     failover.drive(failover.begin(failover.plan(RunMode.PLANNED).hash).id)
     produce(runbook.pair.east, topic, 1, user="admin")
-    wait_until(lambda: airflow.run_state(dag, scheduled) == "failed", timeout_s=RUN_S, why="an alarm has made it red")
-    assert airflow.tasks(dag, scheduled) == {"watch": "failed", "continue_watch": "success", "done": "upstream_failed"}
+    wait_until(lambda: list_runs("scheduled", "failed"), timeout_s=RUN_S, why="an alarm has made it red")
+    [alarmed] = list_runs("scheduled", "failed")
+    assert airflow.tasks(dag, alarmed) == {"watch": "failed", "continue_watch": "success", "done": "upstream_failed"}
     wait_until(lambda: watching("operator_triggered"), timeout_s=RUN_S, why="the next run watches on")
     airflow.pause(dag)
 
