@@ -20,6 +20,7 @@ from mirror_core.cli.command_options import (
     print_facts,
     print_json,
     require_confirmation,
+    require_typed_name,
 )
 from mirror_core.cli.output import print_line
 from mirror_core.cli.tables import print_table
@@ -80,7 +81,10 @@ def unfence(
         print_line(line, err=as_json)
     trouble: tuple[str, ...] = ()
     if not dry_run:
-        require_confirmation(f"Lift the fence of run {fence.run}: let applications write on {name} again?", yes)
+        if outlook.promotion is None:
+            require_confirmation(f"Lift the fence of run {fence.run}: let applications write on {name} again?", yes)
+        else:
+            require_typed_name(name, yes)
         trouble = lift_by_file(loaded, cluster, fence, file.absolute())
     if as_json:
         print_json(_to_unfence_document(name, fence, outlook, trouble, is_done=not dry_run))
@@ -93,13 +97,16 @@ def _format_plan(name: str, fence: FenceFile, outlook: LiftPreview) -> list[str]
     topics = f"{format_count(len(fence.topics), 'topic')}{_format_names(fence.topics)}"
     ids = f"{format_count(len(fence.transactional_ids), 'transactional id')}{_format_names(fence.transactional_ids)}"
     fenced = f"run {fence.run} of mirror {fence.mirror} fenced {name} at {format_time(fence.written_ms)}, to move to "
+    promotion = [f"{outlook.promotion}."] if outlook.promotion else []
     if fence.command:
         return [
+            *promotion,
             f"{fenced}{fence.destination}",
             (f"its fence_command was called for {topics}. Its unfence_command is called"),
             *(f"warning: {line}" for line in outlook.warnings),
         ]
     return [
+        *promotion,
         f"{fenced}{fence.destination}",
         f"everybody is denied to write {topics}, and {ids}",
         f"{format_count(len(outlook.present_denials), 'DENY ACL')} of this run on {name}; nothing else is removed",
@@ -136,7 +143,7 @@ def _to_unfence_document(
         transactional_ids=fence.transactional_ids,
         by_command=fence.command,
         denials_found=len(outlook.present_denials),
-        warnings=(*outlook.warnings, *trouble),
+        warnings=(*(map(str, filter(None, [outlook.promotion]))), *outlook.warnings, *trouble),
         lifted=is_done,
     )
 

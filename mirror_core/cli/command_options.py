@@ -7,7 +7,7 @@ import pwd
 import socket
 import sys
 import termios
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
@@ -19,7 +19,7 @@ from mirror_core.cli.output import print_line, wrap_text
 from mirror_core.kafka.config import Config, find_config, load_config
 from mirror_core.model.errors import Indeterminate, Refused
 from mirror_core.model.json_documents import JsonDocument, format_json
-from mirror_core.model.text import escape_invisible, format_items, format_shell_command, format_time
+from mirror_core.model.text import escape_invisible, format_items
 from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
 from mirror_core.state.state_records import State
 
@@ -83,27 +83,16 @@ def load_configuration(path: Path | None) -> Config:
 
 
 def find_mirror(path: Path | None, name: str) -> tuple[MirrorLink, State]:
-    """A cluster that is dead keeps the state: then the way to open the source behind an open run's fence is named."""
+    """A cluster that is dead keeps the state: then what to do about an open run's fence is named."""
     config = load_configuration(path)
     try:
         return find_mirror_link(config, name)
     except Indeterminate as error:
-        for line in _list_unfence_commands(config, name):
+        from mirror_core.mirrors.fence_manual_commands import list_ways_past_fences  # late: in an emergency only
+
+        for line in list_ways_past_fences(config, name):
             error.add_note(line)
         raise
-
-
-def _list_unfence_commands(config: Config, name: str) -> Iterator[str]:
-    """By files of runs that have not ended, in the usual folder."""
-    from mirror_core.evidence.fence_file import find_open_fences  # late: needed in an emergency only
-
-    for file, fence in find_open_fences((config.path.parent / "evidence").absolute(), name):
-        command = format_shell_command("mirrorbook", "cluster", "unfence", fence.cluster, "--from", str(file))
-        yield (
-            f"{fence.destination} keeps the state of {name}. Run {fence.run} put a fence on {fence.cluster}"
-            f" at {format_time(fence.written_ms)}: if {fence.destination} is dead and was not promoted, this opens"
-            f" {fence.cluster} again:\n    {command}"
-        )
 
 
 CANCELLED: Final = "cancelled"

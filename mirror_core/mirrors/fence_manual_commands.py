@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from mirror_core.decide.fence_state import BrokerStartDecision, RecordedMirrors, decide_broker_start, has_failed_over
 from mirror_core.decide.mirror_snapshot import join_limited
-from mirror_core.evidence.fence_file import FenceFile, find_overlapping_files, mark_lifted
+from mirror_core.evidence.fence_file import FenceFile, find_open_fences, find_overlapping_files, mark_lifted
 from mirror_core.kafka.acl_requests import AuthorizerOff, BrokerAcls, delete_acls, describe_acls, wait_until_acls_absent
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Config
@@ -20,12 +20,12 @@ from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, Ref
 from mirror_core.model.files import Unwritable
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Mirror
-from mirror_core.model.names import MirrorName, Partition, get_base_name
+from mirror_core.model.names import ClusterName, MirrorName, Partition, get_base_name
 from mirror_core.model.run import RunKind, RunState
 from mirror_core.model.text import format_option, format_shell_command, format_time
 from mirror_core.model.timing import TIMEOUTS, now_ms
 from mirror_core.rights.acl_rules import EVERYBODY, build_denial, format_acl_command
-from mirror_core.state.active_cluster import read_active_cluster
+from mirror_core.state.active_cluster import ActiveCluster, read_active_cluster
 from mirror_core.state.mirror_link import read_states
 from mirror_core.state.point_of_no_return import is_past_no_return
 from mirror_core.state.state_records import State
@@ -111,7 +111,6 @@ def format_manual_lift(
 
 
 ACTIVE_TOPIC_TIMEOUT_S: Final = 5.0
-"""Only for a warning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +118,8 @@ class LiftPreview:
     present_denials: frozenset[Acl]
     destination: State | None
     """Its state, if it answers."""
+    promotion: Finding | None
+    """What says that applications write elsewhere. None: nothing that is known here."""
     warnings: tuple[str, ...]
 
 
@@ -140,7 +141,10 @@ def preview_lift(config: Config, cluster: ClusterConfig, fence: FenceFile) -> Li
     present_denials = (
         frozenset[Acl]() if isinstance(current_acls, AuthorizerOff) else fence.denials & current_acls.entries
     )
-    warnings = list(_list_active_warnings(cluster, fence))
+    try:
+        promotion, warnings = _find_promotion(_read_announcement(cluster, fence), fence), list[str]()
+    except MirrorError as error:
+        promotion, warnings = None, [f"not known where applications were told to write: {error}"]
     state_or_error = _read_destination(config, fence)
     _check_held_by_others(config, fence, state_or_error)
     if isinstance(current_acls, BrokerAcls) and not fence.command:
@@ -148,14 +152,16 @@ def preview_lift(config: Config, cluster: ClusterConfig, fence: FenceFile) -> Li
     if isinstance(state_or_error, State):
         check_may_lift(state_or_error, fence)
         warnings.insert(0, _format_destination_answer(state_or_error, fence))
-        return LiftPreview(present_denials=present_denials, destination=state_or_error, warnings=tuple(warnings))
+        return LiftPreview(
+            present_denials=present_denials, destination=state_or_error, promotion=promotion, warnings=tuple(warnings)
+        )
+    unknown_text = "" if promotion else f", so nobody can tell whether run {fence.run} has promoted it"
     warnings.insert(
         0,
-        f"{fence.destination} does not answer ({state_or_error}), so nobody can tell whether run {fence.run} has"
-        f" promoted it. If applications write there, both clusters take writes from here on, and what {cluster.name}"
-        f" takes is not on {fence.destination}",
+        f"{fence.destination} does not answer ({state_or_error}){unknown_text}. If applications write there, both"
+        f" clusters take writes from here on, and what {cluster.name} takes is not on {fence.destination}",
     )
-    return LiftPreview(present_denials=present_denials, destination=None, warnings=tuple(warnings))
+    return LiftPreview(present_denials=present_denials, destination=None, promotion=promotion, warnings=tuple(warnings))
 
 
 def lift_by_file(config: Config, cluster: ClusterConfig, fence: FenceFile, path: Path) -> tuple[str, ...]:
@@ -316,14 +322,34 @@ def _list_other_denials(cluster: ClusterConfig, fence: FenceFile, current_acls: 
         )
 
 
-def _list_active_warnings(cluster: ClusterConfig, fence: FenceFile) -> Iterator[str]:
-    try:
-        announcement = read_active_cluster(cluster, get_base_name(fence.mirror), ACTIVE_TOPIC_TIMEOUT_S)
-    except MirrorError as error:
-        yield f"not known where applications were told to write: {error}"
-        return
-    if announcement is not None and announcement.cluster_id != fence.cluster_id:
-        yield (
-            f"applications were told to write on {announcement.active} at {format_time(announcement.since_ms)} (run"
-            f" {announcement.run}): what they have written there since is not here"
+def _read_announcement(cluster: ClusterConfig, fence: FenceFile) -> ActiveCluster | None:
+    return read_active_cluster(cluster, get_base_name(fence.mirror), ACTIVE_TOPIC_TIMEOUT_S)
+
+
+def _find_promotion(announcement: ActiveCluster | None, fence: FenceFile) -> Finding | None:
+    """`announcement`: the newest one that the fenced cluster has."""
+    if announcement is None or announcement.cluster_id == fence.cluster_id:
+        return None
+    since_ms, run = announcement.since_ms, announcement.run
+    return Finding("destination_was_promoted", announcement.active, since_ms=since_ms, run=run, cluster=fence.cluster)
+
+
+def list_ways_past_fences(config: Config, name: str) -> Iterator[str]:
+    """For a mirror whose destination is silent: by files of runs that have not ended, in the usual folder."""
+    announcements, promotions, lines = dict[ClusterName, ActiveCluster | None](), dict[str, None](), list[str]()
+    for file, fence in find_open_fences((config.path.parent / "evidence").absolute(), name):
+        if fence.cluster not in announcements:
+            announcements[fence.cluster] = None
+            if (fenced := config.clusters.get(fence.cluster)) is not None:
+                with suppress(MirrorError):  # `unfence` needs its answer, too, and asks again
+                    announcements[fence.cluster] = _read_announcement(fenced, fence)
+        if promotion := _find_promotion(announcements[fence.cluster], fence):
+            promotions[f"{promotion}."] = None
+            continue
+        command = format_shell_command("mirrorbook", "cluster", "unfence", fence.cluster, "--from", str(file))
+        lines.append(
+            f"{fence.destination} keeps the state of {name}. Run {fence.run} put a fence on {fence.cluster}"
+            f" at {format_time(fence.written_ms)}: if {fence.destination} is dead and was not promoted, this opens"
+            f" {fence.cluster} again:\n    {command}"
         )
+    yield from (*promotions, *lines)

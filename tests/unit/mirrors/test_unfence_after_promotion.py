@@ -1,0 +1,88 @@
+"""A fence whose destination is silent, and was promoted by another run: nobody is told to open the source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mirror_core.cli import cluster as cluster_commands
+from mirror_core.cli.command_options import find_mirror
+from mirror_core.evidence.fence_file import FenceFile, fence_file_path, write_fence_file
+from mirror_core.mirrors import fence_manual_commands
+from mirror_core.model.errors import Indeterminate, Unreachable
+from mirror_core.model.findings import Finding
+from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.state.active_cluster import ActiveCluster
+
+SUPERSEDED, PROMOTING = "orders-failover-afdf", "orders-failover-ab59"
+EAST, WEST = ClusterName("east"), ClusterName("west")
+FENCE = FenceFile(
+    run=SUPERSEDED,
+    mirror=MirrorName("orders"),
+    cluster=EAST,
+    cluster_id="east-id",
+    destination=WEST,
+    written_ms=1_000,
+    topics=("orders",),
+)
+
+
+def announce(active: ClusterName) -> ActiveCluster:
+    return ActiveCluster(
+        mirror=FENCE.mirror,
+        active=active,
+        cluster_id=f"{active}-id",
+        bootstrap_servers="localhost:1",
+        since_ms=1_700_000_000_000,
+        run=PROMOTING,
+        generation=2,
+    )
+
+
+def explain_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: ActiveCluster | Unreachable) -> str:
+    """What a command prints that looks for the mirror on the silent destination."""
+
+    def read(cluster: object, mirror: str, timeout_s: float) -> ActiveCluster:
+        if isinstance(answer, Unreachable):
+            raise answer
+        return answer
+
+    def find(config: object, name: str) -> None:
+        raise Indeterminate("cluster west: no answer")
+
+    (tmp_path / "mirrorbook.yaml").write_text(
+        "clusters: {east: {bootstrap.servers: 'localhost:1'}, west: {bootstrap.servers: 'localhost:2'}}\n"
+    )
+    for run in (SUPERSEDED, "orders-failover-older"):
+        path = fence_file_path(tmp_path / "evidence" / f"run-{run}", run)
+        path.parent.mkdir(parents=True)
+        write_fence_file(path, FENCE, "advice")
+    monkeypatch.setattr(fence_manual_commands, "read_active_cluster", read)
+    monkeypatch.setattr("mirror_core.cli.command_options.find_mirror_link", find)
+    with pytest.raises(Indeterminate) as raised:
+        find_mirror(tmp_path / "mirrorbook.yaml", "orders")
+    return "\n".join(raised.value.__notes__)
+
+
+def test_a_promotion_that_the_source_knows_is_said_in_place_of_unfence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    since_ms = announce(WEST).since_ms
+    promotion = Finding("destination_was_promoted", WEST, since_ms=since_ms, run=PROMOTING, cluster=EAST)
+    assert explain_silence(tmp_path, monkeypatch, announce(WEST)) == f"{promotion}."
+
+
+@pytest.mark.parametrize("answer", [announce(EAST), Unreachable("cluster east: no answer")])
+def test_else_the_way_to_open_the_source_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: ActiveCluster | Unreachable
+) -> None:
+    assert "mirrorbook cluster unfence east --from" in explain_silence(tmp_path, monkeypatch, answer)
+
+
+def test_unfence_says_first_that_the_destination_was_promoted() -> None:
+    promotion = fence_manual_commands._find_promotion(announce(WEST), FENCE)
+    preview = fence_manual_commands.LiftPreview(
+        present_denials=frozenset(), destination=None, promotion=promotion, warnings=("west does not answer",)
+    )
+    assert cluster_commands._format_plan(EAST, FENCE, preview)[0].startswith("west WAS PROMOTED: ")
