@@ -9,7 +9,7 @@ from mirror_core.cli.output import format_block, print_line, wrap_text
 from mirror_core.decide.steps import find_no_return_step
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
-from mirror_core.model.forecast import PlanForecast
+from mirror_core.model.forecast import PlanForecast, UncountedReread
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import ClusterName
 from mirror_core.model.run import FailbackStrategy, Plan, RunKind, RunMode
@@ -25,7 +25,7 @@ def list_costs(plan: Plan, mirror: Mirror) -> Iterator[tuple[str, str]]:
     else:
         yield "lost", format_loss(forecast, mirror.source)
         yield "without writes", _format_seconds(plan.mode, forecast, mirror.source)
-        yield "read again", _format_read_again(forecast)
+        yield "read again", _format_read_again(forecast, mirror.destination)
     no_return_step = find_no_return_step(plan.kind, plan.mode)
     yield (
         "no way back",
@@ -82,13 +82,26 @@ def _format_seconds(mode: RunMode, forecast: PlanForecast | None, source: Cluste
     return f"since {source} failed, until promotion; first step to promotion: {predicted}"
 
 
-def _format_read_again(forecast: PlanForecast | None) -> str:
+def _format_read_again(forecast: PlanForecast | None, destination: ClusterName) -> str:
     if forecast is None:
         return "unknown"
+    most = forecast.max_reread_offsets
+    if uncounted_texts := [str(finding) for finding in _list_uncounted(forecast, destination)]:
+        return "; ".join([*uncounted_texts, *([f"others: up to {format_count(most, 'record')}"] if most else [])])
     if not forecast.reread_offsets:
         return "unknown: no group is known"
-    most = forecast.max_reread_offsets
     return f"up to {format_count(most, 'record')} by consumer groups" if most else "nothing"
+
+
+def _list_uncounted(forecast: PlanForecast, destination: ClusterName) -> Iterator[Finding]:
+    active, uncommitted = (
+        [group for group, group_cause in forecast.uncounted_groups.items() if group_cause is cause]
+        for cause in (UncountedReread.ACTIVE, UncountedReread.UNCOMMITTED)
+    )
+    if active:
+        yield Finding("reread_by_active", destination, groups=active)
+    if uncommitted:
+        yield Finding("reread_by_uncommitted", destination, groups=uncommitted)
 
 
 def _format_records(count: int | None) -> str:

@@ -534,6 +534,8 @@ def list_result(
         yield "lost", format_run_loss(result.loss, result.old_source)
         if result.loss.taken_since:
             yield f"only on {result.old_source}", str(Finding("taken_since", offsets=result.loss.taken_since))
+    if result.groups_left:
+        yield "groups not brought over", ", ".join(result.groups_left)
     yield "without writes", format_outage(result.outage, mode, result.old_source)
     if result.outage is not None and (rto := format_rto(result.outage)):
         yield "RTO", rto

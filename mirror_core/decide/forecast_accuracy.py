@@ -17,6 +17,7 @@ from mirror_core.decide.fence_state import (
     find_late_ranges,
     find_unknown_ends,
 )
+from mirror_core.decide.group_coverage import find_uncounted_groups
 from mirror_core.decide.loss_bound import can_lose, compute_snapshot_loss
 from mirror_core.decide.mirror_snapshot import (
     DestinationSnapshot,
@@ -100,13 +101,15 @@ def build_forecast(snapshot: MirrorSnapshot) -> PlanForecast:
     lost, at_least = _forecast_loss(snapshot)
     forecast, observation = snapshot.forecast, snapshot.source_observation
     gives_up_source = snapshot.mode is RunMode.UNPLANNED and can_lose(snapshot)
+    uncounted_groups = find_uncounted_groups(snapshot)
     return PlanForecast(
         seconds=forecast.seconds if forecast else None,
         steps=dict(forecast.steps) if forecast else {},
         basis=forecast.basis if forecast else "",
         lost_offsets=lost,
         lost_is_minimum=at_least,
-        reread_offsets=dict(islice(_forecast_read_again(snapshot), MAX_FORECAST_GROUPS)),
+        reread_offsets=dict(islice(_forecast_read_again(snapshot, uncounted_groups), MAX_FORECAST_GROUPS)),
+        uncounted_groups=dict(islice(sorted(uncounted_groups.items()), MAX_FORECAST_GROUPS)),
         gives_up_source=gives_up_source,
         unseen_s=compute_snapshot_loss(snapshot).observed_s if gives_up_source else None,
         offsets_per_s=observation.offsets_per_s if gives_up_source and observation else None,
@@ -128,8 +131,10 @@ def _forecast_loss(snapshot: MirrorSnapshot) -> tuple[int | None, bool]:
     return sum(known_counts) if known_counts else None, True
 
 
-def _forecast_read_again(snapshot: MirrorSnapshot) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Skips groups that are active on the destination, and share groups of a source that goes on."""
+def _forecast_read_again(
+    snapshot: MirrorSnapshot, uncounted_groups: Collection[str]
+) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Skips share groups of a source that goes on."""
     destination = snapshot.destination
     if not isinstance(destination, DestinationSnapshot) or destination.groups_unknown:
         return
@@ -137,11 +142,11 @@ def _forecast_read_again(snapshot: MirrorSnapshot) -> Iterator[tuple[str, tuple[
         yield from (
             (group, (0, 0))
             for group in sorted(snapshot.source.committed.keys() - snapshot.source.share_groups.keys())
-            if group not in destination.active_groups
+            if group not in uncounted_groups
         )
         return
     for group, offsets in sorted(destination.committed.items()):
-        if group not in destination.active_groups and offsets.keys() <= destination.positions.keys():
+        if group not in uncounted_groups and offsets.keys() <= destination.positions.keys():
             yield group, (0, sum(max(0, destination.positions[p] - o) for p, o in offsets.items()))
 
 

@@ -10,7 +10,8 @@ from typing import Final
 from mirror_core.decide.clock_skew import compute_age_s
 from mirror_core.decide.filters import build_group_filter
 from mirror_core.decide.group_offset_rules import RESET_POLICY_TEXT
-from mirror_core.decide.mirror_snapshot import DestinationSnapshot, MirrorSnapshot, UnseenCluster
+from mirror_core.decide.mirror_snapshot import DestinationSnapshot, MirrorSnapshot, SourceSnapshot, UnseenCluster
+from mirror_core.model.forecast import UncountedReread
 from mirror_core.model.mirror import GroupSyncTime, Mirror, has_listed_all
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode
@@ -124,6 +125,28 @@ def list_uncommitted(snapshot: MirrorSnapshot) -> list[UncommittedGroupOffset]:
     return [*uncommitted, *_exclude_known(lost, uncommitted)]
 
 
+def list_active_groups(snapshot: MirrorSnapshot) -> tuple[str, ...]:
+    """Groups of this mirror with members on the destination: no sync commits offsets for them."""
+    destination, source, groups_left = snapshot.destination, snapshot.source, snapshot.groups_left
+    if not isinstance(destination, DestinationSnapshot):
+        return ()
+    known_groups = {*destination.committed, *(record.group for record in snapshot.own_group_offsets)}
+    known_groups |= {item.group for item in groups_left.uncommitted} if groups_left else set()
+    known_groups |= source.committed.keys() if isinstance(source, SourceSnapshot) else set()
+    return tuple(group for group in destination.active_groups if group in known_groups)
+
+
+def find_uncounted_groups(snapshot: MirrorSnapshot) -> dict[str, UncountedReread]:
+    """Groups that would not begin where a sync has put them: how much they read again is unknown."""
+    is_synced_again = not cannot_sync_again(snapshot)
+    uncommitted = {
+        item.group: UncountedReread.UNCOMMITTED
+        for item in list_uncommitted(snapshot)
+        if item.has_reset_start or (is_synced_again and item.coverage is GroupCoverage.REFUSED)
+    }
+    return {**uncommitted, **dict.fromkeys(list_active_groups(snapshot), UncountedReread.ACTIVE)}
+
+
 def cannot_sync_again(snapshot: MirrorSnapshot) -> bool:
     """Whether no sync can commit offsets before the promotion."""
     return isinstance(snapshot.source, UnseenCluster) or snapshot.mode is RunMode.UNPLANNED
@@ -183,6 +206,16 @@ def date_uncommitted(
     """Each keeps the time since when it is so."""
     since = {(u.group, u.partition, u.coverage): u.since_ms for u in before}
     return tuple(replace(u, since_ms=since.get((u.group, u.partition, u.coverage)) or now_ms) for u in uncommitted)
+
+
+def find_not_brought_over(uncommitted: Iterable[UncommittedGroupOffset], topics: Collection[str]) -> dict[str, str]:
+    """Why the destination has not all of a group's offsets of `topics`; by group, the first reason."""
+    reasons = dict[str, str]()
+    for item in uncommitted:
+        is_in_scope = not item.partition or item.partition.rpartition("-")[0] in topics
+        if item.coverage in (GroupCoverage.REFUSED, GroupCoverage.SKIPPED) and is_in_scope:
+            reasons.setdefault(item.group, item.reason)
+    return reasons
 
 
 def format_uncommitted(uncommitted: UncommittedGroupOffset) -> str:

@@ -81,7 +81,7 @@ class DestinationSnapshot:
     grant_warnings: tuple[Finding, ...] = ()
     topic_names: Collection[str] = ()
     active_groups: tuple[str, ...] = ()
-    """Groups with members there, possibly dead ones before their session timeout."""
+    """Groups in scope with members there, possibly dead ones before their session timeout."""
     groups_unknown: bool = False
     groups_unread: int = 0
     heartbeats: tuple[Heartbeat, ...] = ()

@@ -18,9 +18,11 @@ from mirror_core.decide.group_coverage import (
     cannot_sync_again,
     count_coverage,
     find_share_sync_age_s,
+    find_uncounted_groups,
     format_all_deleted,
     format_all_refused,
     has_listed_share_groups,
+    list_active_groups,
     list_uncommitted,
 )
 from mirror_core.decide.loss_bound import (
@@ -198,6 +200,8 @@ def _warn_groups_left(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     yield from _warn_share_groups(snapshot)
     if snapshot.mirror.groups and cannot_sync_again(snapshot) and not _has_listed_all_groups(snapshot):
         yield Finding("groups_unlisted", snapshot.mirror.name, destination=destination)
+    if active_groups := list_active_groups(snapshot):
+        yield Finding("groups_active", destination, groups=active_groups)
     uncommitted = list_uncommitted(snapshot)
     if text := format_all_refused(uncommitted):
         yield Finding("group_offsets_uncommitted", destination, listed=text)
@@ -239,8 +243,6 @@ def _warn_destination(name: str, destination: DestinationSnapshot, authorizer: A
     if shortfalls := destination.min_isr_shortfalls:
         topics = [f"{shortfall.topic} ({shortfall.in_sync} of {shortfall.needed})" for shortfall in shortfalls]
         yield Finding("min_isr_shortfall", name, topics=topics)
-    if destination.active_groups:
-        yield Finding("groups_active", name, groups=destination.active_groups)
     if destination.groups_unknown:
         yield Finding("groups_unreported", name)
     if destination.groups_unread:
@@ -386,6 +388,7 @@ def list_group_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, Figures]
         {} if isinstance(destination, UnseenCluster) or destination.groups_unknown else destination.committed
     )
     is_partly_known = isinstance(destination, UnseenCluster) or destination.groups_unknown or destination.groups_unread
+    uncounted_groups = find_uncounted_groups(snapshot)
     for group, offsets in sorted(snapshot.source.committed.items())[:MAX_LISTED]:
         figures: dict[FigureKey, FigureValue] = {FigureKey.READ_AGAIN_OFFSETS: None}
         if group in known_offsets or not is_partly_known:
@@ -396,4 +399,5 @@ def list_group_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, Figures]
             if absent := sum(p not in synced for p in offsets):
                 figures[FigureKey.NOT_SYNCED_PARTITIONS] = absent
             figures |= list_missing(group)
-        yield group, {**figures, FigureKey.READ_AGAIN_AFTER_SYNC: snapshot.source.share_groups.get(group, 0)}
+        after_sync = None if group in uncounted_groups else snapshot.source.share_groups.get(group, 0)
+        yield group, {**figures, FigureKey.READ_AGAIN_AFTER_SYNC: after_sync}

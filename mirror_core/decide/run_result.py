@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mirror_core.decide.steps import list_standstill_steps, measure_duration_s, measure_standstill_s
-from mirror_core.model.figures import FigureKey
+from mirror_core.model.figures import FigureKey, list_values
 from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PlanForecast
 from mirror_core.model.mirror import Mirror
@@ -81,6 +81,8 @@ class RunResult:
     saved: int | None = None
     """A failback: records that only the old source had."""
     saved_to: str = ""
+    groups_left: tuple[str, ...] = ()
+    """Consumer groups whose offsets were not brought over, and why."""
     outage: WriteOutage | None = None
 
 
@@ -155,6 +157,7 @@ def decide_run_result(
             applications=mirror.destination,
             old_source=mirror.source,
             loss=decide_loss(run),
+            groups_left=list_groups_left(records),
             outage=measure_outage(run, records),
         )
     saved, saved_to = find_saved(records)
@@ -165,7 +168,14 @@ def decide_run_result(
         loss=None,
         saved=saved,
         saved_to=saved_to,
+        groups_left=() if reverse is None else list_groups_left(reverse[1]),
         outage=outage,
+    )
+
+
+def list_groups_left(steps: Iterable[StepRecord]) -> tuple[str, ...]:
+    return next(
+        (list_values(s.evidence, key) for s in steps if (key := FigureKey.GROUPS_NOT_BROUGHT_OVER) in s.evidence), ()
     )
 
 

@@ -26,6 +26,7 @@ from mirror_core.decide.run_result import (
     format_outage,
     format_outage_briefly,
     format_rto,
+    list_groups_left,
     measure_outage,
 )
 from mirror_core.decide.set_schedule import RunPhase, measure_set_standstill_s
@@ -70,6 +71,7 @@ class ReportQuestion(StrEnum):
     WHEN = "When"
     RTO = "RTO"
     APPLICATION = "Application"
+    GROUPS_LEFT = "Groups not brought over"
     TAKEN_BACK = "What was taken back"
     LOST = "What was lost"
     TAKEN_SINCE = "What only the old source has, and was not lost"
@@ -95,6 +97,8 @@ def answer_questions(
         yield ReportQuestion.RTO, rto
     if outage is not None and outage.health is not None:
         yield ReportQuestion.APPLICATION, format_health(outage.health)
+    if groups := list_groups_left(steps):
+        yield ReportQuestion.GROUPS_LEFT, ", ".join(groups)
     if run.plan.kind is RunKind.FAILBACK:
         salvage_step = next((s for s in steps if s.step == "salvage" and s.state is StepState.DONE), None)
         saved = salvage_step.evidence.get("records") if salvage_step else None

@@ -12,6 +12,15 @@ from enum import StrEnum
 from mirror_core.model.names import Offset, Partition
 
 
+class UncountedReread(StrEnum):
+    """Why it is not known how much a group would read again."""
+
+    ACTIVE = "active"
+    """It has members on the destination, so the final sync commits nothing for it."""
+    UNCOMMITTED = "uncommitted"
+    """The destination has not taken all of its offsets."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanForecast:
     seconds: float | None
@@ -22,6 +31,8 @@ class PlanForecast:
     lost_is_minimum: bool = False
     reread_offsets: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Minimum and maximum by group."""
+    uncounted_groups: Mapping[str, UncountedReread] = field(default_factory=dict)
+    """Those of which it is not known."""
     gives_up_source: bool = False
     """What the source took after it was last observed is lost, too."""
     unseen_s: float | None = None
@@ -37,7 +48,7 @@ class PlanForecast:
 
     @property
     def max_reread_offsets(self) -> int:
-        """All groups together."""
+        """All groups together, without those of which it is not known."""
         return sum(most for _, most in self.reread_offsets.values())
 
 

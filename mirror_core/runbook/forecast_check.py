@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from itertools import islice
 
 from mirror_core.decide import forecast_accuracy
 from mirror_core.decide.fence_state import count_offsets
+from mirror_core.decide.group_coverage import find_not_brought_over
 from mirror_core.decide.loss_bound import find_uncopied
 from mirror_core.decide.mirror_change import apply_current_filters
 from mirror_core.decide.mirror_snapshot import join_limited
@@ -31,15 +33,21 @@ def count_outcome(
     link: MirrorLink, journal: Journal, lost: tuple[int | None, str], *, ask_source: bool, taken_since: int = 0
 ) -> ForecastOutcome:
     """`lost`: offsets, and how they are known. `taken_since`: as in the outcome."""
-    ends = {p: status.lmo for p, status in journal.log.state.partitions.get(link.mirror.name, {}).items()}
-    group_offsets, counted_by = _read_group_offsets(journal)
+    state, name = journal.log.state, link.mirror.name
+    ends = {p: status.lmo for p, status in state.partitions.get(name, {}).items()}
+    recorded = state.uncommitted_groups.get(name)
+    left_groups = find_not_brought_over(recorded.uncommitted if recorded else (), {p.topic for p in ends})
+    group_offsets, counted_by = _read_group_offsets(journal, left_groups)
     reached = None
     if group_offsets and ask_source:
         reached, counted_by = _fetch_reached_offsets(link, group_offsets)
     return ForecastOutcome(
         lost_offsets=lost[0],
         lost_basis=lost[1],
-        reread_offsets=forecast_accuracy.count_read_again(group_offsets, reached, ends),
+        reread_offsets={
+            **dict.fromkeys(islice(left_groups, forecast_accuracy.MAX_FORECAST_GROUPS)),
+            **forecast_accuracy.count_read_again(group_offsets, reached, ends),
+        },
         reread_basis=counted_by,
         taken_since_offsets=taken_since,
     )
@@ -114,14 +122,16 @@ def list_retained_checkpoints(run: Run) -> frozenset[str]:
     return frozenset({GroupResumeOffsets.__name__}) if counts_later else frozenset()
 
 
-def _read_group_offsets(journal: Journal) -> tuple[forecast_accuracy.GroupPositions, str]:
+def _read_group_offsets(journal: Journal, left_groups: Collection[str]) -> tuple[forecast_accuracy.GroupPositions, str]:
     try:
         output = journal.load_checkpoint("promote", GroupResumeOffsets)
     except Indeterminate as error:  # a forecast never blocks a run
         return {}, str(error)
     if output is None:
         return {}, "where groups went on on the destination is not known"
-    return output.by_group(), "the old source was not seen since" if output.groups else "there were no groups"
+    if not output.groups:
+        return {}, "no group was brought over" if left_groups else "there were no groups"
+    return output.by_group(), "the old source was not seen since"
 
 
 def _fetch_reached_offsets(

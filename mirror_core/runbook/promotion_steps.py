@@ -14,13 +14,14 @@ from typing import Final
 
 from mirror_core.decide.failover_plan import list_bound_facts, list_changed_facts, list_new_reasons
 from mirror_core.decide.failover_scope import FailoverScope
-from mirror_core.decide.group_coverage import format_all_deleted, format_all_refused
+from mirror_core.decide.group_coverage import find_not_brought_over, format_all_deleted, format_all_refused
 from mirror_core.decide.mirror_snapshot import SourceSnapshot, UnseenCluster, join_limited
 from mirror_core.decide.steps import find_no_return_step
 from mirror_core.evidence.run_report import write_run_report
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets, list_offsets
 from mirror_core.model.errors import Indeterminate, MirrorError, Refused, Unreachable
+from mirror_core.model.figures import FigureKey, limit_names
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus
 from mirror_core.model.mirror import PartitionState as State
 from mirror_core.model.names import Offset, Partition
@@ -213,8 +214,14 @@ class PromotionSteps(StepContext):
             if recorded_groups
             else []
         )
+        left_groups = find_not_brought_over(uncommitted, self.scope.topic_names)
         uncommitted_text, deleted_text = format_all_refused(uncommitted), format_all_deleted(uncommitted)
         return {
+            **(
+                {FigureKey.GROUPS_NOT_BROUGHT_OVER: limit_names(f"{g} ({why})" for g, why in left_groups.items())}
+                if left_groups
+                else {}
+            ),
             **({"offsets_not_committed": uncommitted_text} if uncommitted_text else {}),
             **({"offsets_deleted_on_source": deleted_text} if deleted_text else {}),
         }

@@ -118,6 +118,7 @@ class ObservedGroups:
     share_groups: Mapping[str, int | None] = field(default_factory=dict)
     """Records to be delivered again where somebody else begins at the start offset."""
     joined: tuple[str, ...] = ()
+    """With members, also those that have committed nothing on the mirror's topics."""
     unread: int = 0
     """Could not be read in time."""
 
@@ -147,7 +148,7 @@ def observe_groups(client: ClusterClient, mirror: Mirror, topics: Collection[str
         ids=tuple(g.id for g in groups),
         committed=committed,
         share_groups=share_groups,
-        joined=tuple(g.id for g in groups if g.id in committed and not g.is_idle),
+        joined=tuple(g.id for g in groups if not g.is_idle),
         unread=unread,
     )
 

@@ -75,6 +75,13 @@ def test_an_unknown_rate_makes_no_loss_of_nothing(lossy: MirrorSnapshot) -> None
     assert "unknown rate" in dict(list_costs(decide_failover(unknown).plan, unknown.mirror))["lost"]
 
 
+def test_what_a_group_with_members_reads_again_is_asked_about_with_what_to_do(lossy: MirrorSnapshot) -> None:
+    joined = replace(DESTINATION, committed=COMMITTED, active_groups=("g",))
+    plan = decide_failover(replace(lossy, mode=RunMode.PLANNED, destination=joined)).plan
+    again = dict(list_costs(plan, lossy.mirror))["read again"]
+    assert again == "unknown: g has members on west. Stop them first; others: up to 6 records"
+
+
 def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.splitlines()
 

@@ -32,12 +32,13 @@ from mirror_core.decide.mirror_snapshot import (
     StandstillForecast,
     UnseenCluster,
 )
-from mirror_core.model.forecast import ForecastOutcome, PlanForecast
+from mirror_core.model.forecast import ForecastOutcome, PlanForecast, UncountedReread
 from mirror_core.model.mirror import DesiredState, PartitionState
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName, MirrorName, Offset, Partition, PartitionOffsets
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Plan, Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, StepState
 from mirror_core.model.source_observation import ObservedTopic, SourceObservation
+from mirror_core.model.sync_state import UncommittedGroupOffset, UnsyncedGroups
 from tests.support import loss_views
 from tests.support.forecasts import COMMITTED
 from tests.support.loss_views import A0, A1, B0, DESTINATION, status
@@ -95,6 +96,24 @@ def test_of_groups_that_are_not_ours_to_move_nothing_is_foretold(view: MirrorSna
     assert build_forecast(replace(view, destination=UnseenCluster("dead"))).reread_offsets == {}
     unplaced = replace(DESTINATION, committed=COMMITTED, positions={A0: Offset(93)})
     assert build_forecast(replace(view, destination=unplaced)).reread_offsets == {}, "how far a log goes is not known"
+
+
+def test_what_a_group_with_members_on_the_destination_reads_again_is_unknown_and_not_nothing(
+    view: MirrorSnapshot,
+) -> None:
+    """Its topic was deleted there, and its offsets with it."""
+    here = replace(DESTINATION, committed={}, active_groups=("g", "elsewhere"))
+    forecast = build_forecast(planned(view, here))
+    assert (forecast.uncounted_groups, set(forecast.reread_offsets)) == ({"g": UncountedReread.ACTIVE}, {"h"})
+
+
+@pytest.mark.parametrize("ahead", [None, Offset(13_944)])
+def test_what_could_not_be_committed_is_not_read_again_by_nobody(view: MirrorSnapshot, ahead: Offset | None) -> None:
+    refused = UncommittedGroupOffset(group="g", partition=str(A0), reason="is ahead", destination_offset=ahead)
+    left = replace(planned(view), groups_left=UnsyncedGroups(mirror=view.mirror.name, uncommitted=(refused,)))
+    forecast = build_forecast(left)
+    assert (forecast.uncounted_groups, set(forecast.reread_offsets)) == ({"g": UncountedReread.UNCOMMITTED}, {"h"})
+    assert build_forecast(planned(view)).uncounted_groups == {}
 
 
 def test_a_plan_carries_it_and_its_hash_does_not(view: MirrorSnapshot) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from mirror_core.decide.group_coverage import date_uncommitted, list_group_coverage
+from mirror_core.decide.group_coverage import date_uncommitted, find_not_brought_over, list_group_coverage
 from mirror_core.model.mirror import GroupSyncTime
 from mirror_core.model.names import Offset, Partition, PartitionOffsets
 from mirror_core.model.sync_state import GroupCoverage, OwnGroupOffsets, UncommittedGroupOffset, UnsyncedGroups
@@ -50,3 +51,14 @@ def test_a_reason_that_changes_its_words_keeps_its_age() -> None:
     again = date_uncommitted([left("a-0", GroupCoverage.REFUSED, None)], first, 9_000)
     other = date_uncommitted([left("a-0", GroupCoverage.SKIPPED, None)], first, 9_000)
     assert [row.since_ms for row in (*first, *again, *other)] == [5_000, 5_000, 9_000]
+
+
+def test_groups_that_were_not_brought_over_are_those_with_members_or_with_refused_offsets() -> None:
+    uncommitted = [
+        replace(left("", GroupCoverage.SKIPPED), group="joined", reason="has members"),
+        replace(left("a-0", GroupCoverage.REFUSED), group="refused", reason="is ahead"),
+        replace(left("a-1", GroupCoverage.REFUSED), group="refused", reason="another"),
+        replace(left("elsewhere-0", GroupCoverage.SKIPPED), group="uncopied"),
+        replace(left("a-0", GroupCoverage.DELETED), group="deleted"),
+    ]
+    assert find_not_brought_over(uncommitted, {"a"}) == {"joined": "has members", "refused": "is ahead"}

@@ -164,6 +164,14 @@ def test_with_a_dead_source_a_group_may_read_again_what_lies_behind_its_offset(v
     assert dict(list_group_figures(replace(dead, destination=UnseenCluster("too")))) == {}
 
 
+def test_a_group_with_members_on_the_destination_is_named_and_its_figure_is_unknown(view: MirrorSnapshot) -> None:
+    joined = replace(view, destination=replace(DESTINATION, committed={}, active_groups=("g", "elsewhere")))
+    (warning,) = [finding for finding in list_plan_warnings(joined) if finding.code == "groups_active"]
+    assert warning.values["groups"] == ("g",)
+    figures = dict(list_group_figures(joined))
+    assert [figures[group][FigureKey.READ_AGAIN_AFTER_SYNC] for group in ("g", "h")] == [None, 0]
+
+
 def test_groups_that_were_not_listed_since_the_filters_changed_are_told_of(view: MirrorSnapshot) -> None:
     def warned(snapshot: MirrorSnapshot) -> bool:
         return any(warning.code == "groups_unlisted" for warning in list_plan_warnings(snapshot))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from mirror_core.cli.runs import list_result
 from mirror_core.decide.run_result import (
     HealthResult,
     RtoVerdict,
@@ -17,6 +18,7 @@ from mirror_core.decide.run_result import (
     measure_outage,
 )
 from mirror_core.decide.steps import list_standstill_steps
+from mirror_core.evidence.run_report import ReportQuestion, answer_questions
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.forecast import ForecastOutcome, PlanForecast
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, StepState
@@ -103,6 +105,18 @@ def test_a_failback_tells_what_it_saved_and_the_outage_of_its_way_home() -> None
     assert result is not None
     assert (result.applications, result.saved, result.saved_to) == (MIRROR.source, 464, "/evidence/salvage")
     assert (result.loss, result.outage) == (None, WriteOutage(promotion_s=2.0, at_most_s=2.0))
+
+
+def test_a_result_names_groups_that_were_not_brought_over_also_on_the_way_home() -> None:
+    sync = step("final_sync", 1, 2, {FigureKey.GROUPS_NOT_BROUGHT_OVER: ("g (has members)",)})
+    for run, steps, home in ((PLANNED, [sync], None), (FAILBACK, [], (PLANNED, [sync]))):
+        result = decide_run_result(run, steps, MIRROR, home)
+        assert result is not None
+        assert result.groups_left == ("g (has members)",)
+        shown = dict(list_result(result, run.plan.mode, None))
+        assert shown["groups not brought over"] == "g (has members)"
+    answers = dict(answer_questions(PLANNED, [sync], "east", "west"))
+    assert answers[ReportQuestion.GROUPS_LEFT] == "g (has members)"
 
 
 @pytest.mark.parametrize("state", [state for state in RunState if state is not RunState.DONE])
