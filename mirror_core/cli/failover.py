@@ -62,7 +62,7 @@ from mirror_core.cli.runs import (
     RunDocument,
     print_newest_run,
 )
-from mirror_core.decide.approval_rules import explain_unseen_approval, must_confirm_before_fence
+from mirror_core.decide.approval_rules import explain_living_source, must_confirm_before_fence
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.json_documents import prints_json
 from mirror_core.model.run import RunKind, RunMode
@@ -124,7 +124,7 @@ def run_set(
     set_failover = _make_set_failover(name, config, mode, choose_runner(mode, runner), master, quiet=as_json, **options)
 
     def confirm(set_plan: SetPlan) -> None:
-        _refuse_unseen_sources(set_failover, set_plan, plan_hash, yes=yes)
+        _refuse_living_sources(set_failover, set_plan, plan_hash, yes=yes, take_over=take_over)
         _confirm_set(name, set_failover, set_plan, no_pause=no_pause, yes=yes, as_json=as_json)
 
     if dry_run:
@@ -151,12 +151,16 @@ def _confirm_set(
         confirm_set_plan(set_plan, action, yes=yes)
 
 
-def _refuse_unseen_sources(set_failover: SetFailover, set_plan: SetPlan, plan_hash: str | None, *, yes: bool) -> None:
-    """Refused if a bare hash would give up sources that answer."""
+def _refuse_living_sources(
+    set_failover: SetFailover, set_plan: SetPlan, plan_hash: str | None, *, yes: bool, take_over: bool
+) -> None:
     given_up = set_plan.decisions if set_failover.mode is RunMode.UNPLANNED else ()
-    answering = sorted({set_failover.get_link(name).source.name for name in given_up if name not in set_plan.silent})
-    if reasons := explain_unseen_approval(plan_hash, answering, yes=yes):
-        raise Refused(set_failover.title, reasons)
+    living = [name for name in given_up if name not in set_plan.silent]
+    if yes and living:
+        sources = sorted({set_failover.get_link(name).source.name for name in living})
+        raise Refused(set_failover.title, [explain_living_source(source, plan_hash) for source in sources])
+    if not take_over:
+        set_failover.refuse_conducted_planned_runs(living)
 
 
 def _make_set_failover(
@@ -217,6 +221,7 @@ def run(
     config: ConfigOption = None,
     no_pause: NoPauseOption = False,
     gate_limit: GateLimitOption = None,
+    take_over: TakeOverOption = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
@@ -224,6 +229,8 @@ def run(
     """Show the plan, ask, prove what is mirrored, ask at that moment, and run it. When this process dies, `resume` goes
     on, and asks nothing more."""
     _refuse_leave_behind(mode, leave_behind=leave_behind)
+    if take_over and mode is RunMode.PLANNED:
+        raise BadRequest("--take-over is for --mode unplanned: a planned run is taken over by `failover resume`")
     link, _ = find_mirror(config, name)
     chosen = choose_runner(mode, runner)
     failover = make_conductor(
@@ -241,9 +248,11 @@ def run(
     action = f"move applications from {link.source.name} to {link.destination.name}"
     question = format_move_question(action, no_pause=no_pause)
     title = f"{mode} failover of {name}"
-    answering = [link.source.name] if mode is RunMode.UNPLANNED and not (silent or dry_run) else []
-    if reasons := explain_unseen_approval(plan_hash, answering, yes=yes):
-        raise Refused(title, reasons)
+    if mode is RunMode.UNPLANNED and not (silent or dry_run):
+        if yes:
+            raise Refused(title, [explain_living_source(link.source.name, plan_hash)])
+        if not take_over:
+            failover.refuse_conducted_planned_run()
     if confirm_plan(
         title, decision, link.mirror, question, plan_hash=plan_hash, dry_run=dry_run, yes=yes, as_json=as_json
     ):

@@ -132,10 +132,18 @@ def confirm_costs(plan: Plan, mirror: Mirror, question: str, *, yes: bool, as_js
 
 def print_given_up(plans: Iterable[tuple[Plan, Mirror]], *, as_json: bool) -> None:
     for plan, mirror in plans:
-        headline = (
-            f"UNPLANNED failover of {plan.mirror}: {mirror.source} is given up, and {mirror.destination} is promoted"
-            " with what it has."
-        )
-        for line in ["", *wrap_text(headline).split("\n")]:
+        for line in ["", *(line for text in _list_given_up(plan, mirror) for line in wrap_text(text).split("\n"))]:
             print_line(line, err=as_json)
         print_costs(plan, mirror, err=as_json)
+
+
+def _list_given_up(plan: Plan, mirror: Mirror) -> Iterator[str]:
+    warnings = {warning.code: warning for warning in plan.warnings}
+    if warnings.keys() & {"source_answers", "source_answers_partly"}:
+        yield str(Finding("living_source_given_up", mirror.source, partly="source_answers" not in warnings))
+    yield (
+        f"UNPLANNED failover of {plan.mirror}: {mirror.source} is given up, and {mirror.destination} is promoted"
+        " with what it has."
+    )
+    if lost_conductor := warnings.get("conductor_loses_mirror"):
+        yield str(lost_conductor)

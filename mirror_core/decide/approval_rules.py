@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import UNSET
 
 from mirror_core.decide.clock_skew import to_broker_clock_ms
+from mirror_core.model.findings import Finding
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import (
     Approval,
@@ -259,15 +260,9 @@ def explain_source_answers_again(
     )
 
 
-def explain_unseen_approval(plan_hash: str | None, answering: Sequence[str], *, yes: bool) -> tuple[str, ...]:
-    if not (plan_hash and yes and answering):
-        return ()
-    return (
-        (
-            f"{', '.join(answering)} answers, and hash {shorten_hash(plan_hash)} does not tell whether it did when"
-            " somebody approved the plan: read it, and run it without --yes"
-        ),
-    )
+def explain_living_source(source: str, plan_hash: str | None) -> Finding:
+    """Why --yes, with or without a hash, does not give up a source that answers, also in part."""
+    return Finding("living_source_needs_person", source, approved_hash=shorten_hash(plan_hash or ""))
 
 
 def explain_outdated_plan(plan: Plan, plan_hash: str | None) -> tuple[str, ...]:

@@ -128,6 +128,12 @@ class Failover(Conductor[RunMode]):
             raise Refused(self._format_title(), reasons)
         return new_decision
 
+    def refuse_conducted_planned_run(self) -> None:
+        """Refused while another process conducts the planned run that an unplanned one would end."""
+        run = self.find_active_run()
+        if run is not None and self._can_continue(run, RunMode.UNPLANNED):
+            self.refuse_conducted(run.id, f"run {run.id}: unplanned failover", take_over=True)
+
     def is_source_reachable(self) -> bool:
         return is_source_alive(self.link)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from mirror_core.decide.approval_rules import ApprovalPolicy, explain_source_answers_again
 from mirror_core.decide.drills import is_drill_mirror
@@ -73,6 +73,10 @@ def _find_source_set(config: Config, name: str, source: ClusterName, kind: RunKi
 class SetFailover(SetConductor[Failover]):
     KIND = RunKind.FAILOVER
     NO_RETURN_REASON = "another mirror of the set is promoted"
+
+    def refuse_conducted_planned_runs(self, mirrors: Iterable[MirrorName]) -> None:
+        for name in mirrors:
+            self._conductors[name].refuse_conducted_planned_run()
 
     def _decide_member(self, conductor: Failover) -> tuple[PlanDecision, bool]:
         return conductor.decide_unplanned() if self.mode is RunMode.UNPLANNED else (conductor.decide(self.mode), False)

@@ -197,15 +197,18 @@ def test_in_a_long_step_a_run_is_seen_to_be_conducted_and_nobody_else_resumes_it
     mirrored, topic = mirrored_topic(pair, tmp_path)
     monkeypatch.setattr(run_heartbeat, "RUN_HEARTBEAT_S", 0.2)
     monkeypatch.setattr(run_heartbeat, "_FLUSH_TIMEOUT_S", TIMEOUT_S)
-    parity = Asking(mirrored, [("resume",), ("abort", "--yes")])
+    give_up_east = ("run", "--mode", "unplanned")
+    parity = Asking(mirrored, [("resume",), ("abort", "--yes"), give_up_east, (*give_up_east, "--yes")])
     conductor = Failover(mirrored.link, replace(mirrored.services, parity=parity), started_by="ann@desk")
     run = begin(conductor)
     assert now(mirrored).state is ConductorState.RELEASED
     assert conductor.drive(run).state is RunState.DONE
     assert [(one.state, one.by) for one in parity.seen] == [(ConductorState.ALIVE, "ann@desk")]
-    for code, words in parity.answers:
-        assert code == Refused.exit_code
+    assert {code for code, _ in parity.answers} == {Refused.exit_code}
+    *conducted, (_, unattended) = parity.answers
+    for _, words in conducted:
         assert "conducted by ann@desk on" in " ".join(words.split())
+    assert "east answers" in " ".join(unattended.split())
     assert not [kept for kept in mirrored.state.checkpoints if kept[0] == run], "a beat came after the end"
     assert read_all(pair.west, topic) == read_all(pair.east, topic)
 

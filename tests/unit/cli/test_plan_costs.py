@@ -14,7 +14,7 @@ from mirror_core.cli.run_commands import print_decision
 from mirror_core.cli.runs import format_run_loss, list_result, print_plan
 from mirror_core.decide.failback_plan import FailbackSnapshot, decide_failback
 from mirror_core.decide.failover_plan import PlanDecision, decide_failover
-from mirror_core.decide.mirror_snapshot import MirrorSnapshot
+from mirror_core.decide.mirror_snapshot import MirrorSnapshot, UnseenCluster
 from mirror_core.decide.run_result import RunLoss, RunResult
 from mirror_core.model.errors import Refused
 from mirror_core.model.findings import Finding
@@ -22,6 +22,7 @@ from mirror_core.model.forecast import PlanForecast
 from mirror_core.model.names import ClusterName
 from mirror_core.model.run import FailbackStrategy, Plan, RunMode
 from tests.support import failback_views, loss_views
+from tests.support.failover_views import healthy_view
 from tests.support.forecasts import COMMITTED
 from tests.support.loss_views import DESTINATION, SIGHTING
 
@@ -109,6 +110,33 @@ def test_the_question_of_an_unplanned_failover_says_the_loss_and_wants_the_name(
         assert part in shown
     assert len(asked) == 1
     assert "Type m " in asked[0]
+
+
+@pytest.mark.parametrize("seen", ["silent", "partly", "fully"])
+def test_the_question_begins_with_a_source_that_answers_and_says_from_whom_a_run_is_taken(
+    lossy: MirrorSnapshot, answer: Answer, capsys: pytest.CaptureFixture[str], seen: str
+) -> None:
+    answer("m")
+    source = healthy_view().source if seen == "fully" else UnseenCluster("no answer")
+    conducted = replace(
+        lossy,
+        source=source,
+        mode=RunMode.UNPLANNED,
+        continues_run="m-failover-1",
+        conducted_by="conducted by ann on desk",
+    )
+    plan = decide_failover(conducted).plan
+    if seen == "partly":
+        plan = replace(plan, warnings=(Finding("source_answers_partly", "east"), *plan.warnings))
+    confirm_costs(plan, lossy.mirror, "Run plan 1?", yes=False, as_json=False)
+    shown = " ".join(capsys.readouterr().out.split())
+    headlines = {
+        "silent": "UNPLANNED failover of m: ",
+        "partly": "EAST ANSWERS IN PART. Once it answers in full, a planned failover loses nothing. UNPLANNED ",
+        "fully": "EAST ANSWERS. A planned failover loses nothing. UNPLANNED failover of m: ",
+    }
+    assert shown.startswith(headlines[seen])
+    assert "this failover takes run m-failover-1, conducted by ann on desk: " in shown
 
 
 @pytest.mark.parametrize("typed", ["", "y", "M", "mm"])

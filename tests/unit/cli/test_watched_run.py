@@ -12,18 +12,23 @@ import pytest
 
 from mirror_core.cli import failback, failover
 from mirror_core.cli import run_commands as common
+from mirror_core.decide.failover_plan import decide_failover
 from mirror_core.decide.process_liveness import CONDUCTOR_STEP, ConductorState, ConductorStatus
-from mirror_core.model.errors import Refused
-from mirror_core.model.run import RunState
+from mirror_core.model.config_sections import MirrorSet
+from mirror_core.model.errors import BadRequest, Refused
+from mirror_core.model.run import RunMode, RunState
 from mirror_core.model.run_checkpoints import RunHeartbeat
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.failback_conductor import Failback
 from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.runbook.run_services import Services
+from mirror_core.runbook.set_failover import SetFailover
 from mirror_core.state import run_heartbeat
 from mirror_core.state.journal import make_checkpoint
 from mirror_core.state.run_heartbeat import HeartbeatMonitor
 from mirror_core.state.state_records import State
 from tests.support.cluster_names import LINK
+from tests.support.failover_views import healthy_view
 from tests.support.memory_state import journal_of
 from tests.support.sentences import format_sentence
 
@@ -242,3 +247,57 @@ def test_both_kinds_are_given_up_like_this(of: Any, take_over: bool, monkeypatch
     monkeypatch.setattr(of, "abort_run", lambda by, run, question, **options: asked.append(options["take_over"]))
     of.abort("m", take_over=take_over)
     assert asked == [take_over]
+
+
+@pytest.mark.parametrize(
+    ("heartbeat", "silent", "take_over", "begins"),
+    [
+        (ELSEWHERE, False, False, False),
+        (ELSEWHERE, False, True, True),
+        (ELSEWHERE, True, False, True),
+        (replace(ELSEWHERE, released=True), False, False, True),
+    ],
+)
+@pytest.mark.parametrize("of_set", [False, True])
+def test_an_unplanned_failover_ends_a_conducted_planned_run_of_a_living_source_only_by_take_over(
+    heartbeat: RunHeartbeat,
+    silent: bool,
+    take_over: bool,
+    begins: bool,
+    of_set: bool,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    by = Failover(LINK, cast(Services, None), started_by="test")
+    decision = decide_failover(replace(healthy_view(), mode=RunMode.UNPLANNED))
+    later = heartbeat if heartbeat.released else replace(heartbeat, at_ms=heartbeat.at_ms + 1)
+    look = looks(heartbeat, later)
+    monkeypatch.setattr(by, "find_active_run", lambda: RUN)
+    monkeypatch.setattr("mirror_core.runbook.conductor.read_complete_state", lambda cluster: look())
+    monkeypatch.setattr(by, "decide_unplanned", lambda: (decision, silent))
+
+    def begin() -> None:
+        if of_set:
+            mirrors = MirrorSet("shop", (LINK.mirror.name,))
+            several = SetFailover(mirrors, {LINK.mirror.name: by}, RunMode.UNPLANNED, print_line=lambda line: None)
+            failover._refuse_living_sources(several, several.decide(), None, yes=False, take_over=take_over)
+            raise Refused("begun", [])
+        failover.run("m", mode=RunMode.UNPLANNED, take_over=take_over)
+
+    def confirm(*arguments: object, **options: object) -> bool:
+        raise Refused("begun", [])
+
+    monkeypatch.setattr(failover, "find_mirror", lambda config, name: (LINK, None))
+    monkeypatch.setattr(failover, "make_conductor", lambda *arguments, **options: by)
+    monkeypatch.setattr(failover, "confirm_plan", confirm)
+    with pytest.raises(Refused) as refused:
+        begin()
+    assert (refused.value.summary == "begun") is begins
+    if not begins:
+        assert RUN.id in refused.value.summary
+        assert "--take-over" in str(refused.value)
+
+
+def test_a_planned_failover_takes_over_nothing() -> None:
+    with pytest.raises(BadRequest, match="--take-over"):
+        failover.run("m", take_over=True)

@@ -7,6 +7,8 @@ from typing import Final
 
 EXAMPLES: Final[Mapping[str, object]] = {
     "lost": 7,
+    "partly": True,
+    "approved_hash": "3f0c9a81",
     "is_data": True,
     "principal": "data",
     "flaw": "own_principal",
@@ -219,6 +221,8 @@ SUBJECT_EXAMPLES: Final[Mapping[str, str]] = {
             "partitions_left_behind",
             "client_quotas_differ",
             "scram_users_unknown",
+            "living_source_given_up",
+            "living_source_needs_person",
             "source_answers",
             "source_answers_partly",
             "source_closed_by_command",

@@ -200,7 +200,9 @@ def test_a_source_is_silent_when_none_of_its_brokers_answers(
 @pytest.mark.parametrize("silent", [False, True])
 def test_a_command_begins_by_what_it_has_shown(monkeypatch: pytest.MonkeyPatch, silent: bool) -> None:
     begun = list[bool]()
-    by: Any = SimpleNamespace(decide_unplanned=lambda: (UNSEEN, silent), started_by="me")
+    by: Any = SimpleNamespace(
+        decide_unplanned=lambda: (UNSEEN, silent), refuse_conducted_planned_run=lambda: None, started_by="me"
+    )
 
     def begin(by: Any, decision: PlanDecision, mode: RunMode, *, silent: bool, as_json: bool) -> None:
         begun.append(silent)
@@ -225,6 +227,7 @@ def both(monkeypatch: pytest.MonkeyPatch, *, seen: bool, begun: list[str], answe
         return SimpleNamespace(
             link=LINK,
             decide_unplanned=lambda: (found, not (found.source_seen or answers)),
+            refuse_conducted_planned_run=lambda: None,
             begin=begin,
             started_by="me",
         )
@@ -267,8 +270,14 @@ def test_run_set_begins_by_what_it_has_shown(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(of_sets, "_make_set_failover", lambda *arguments, **options: several)
     monkeypatch.setattr("mirror_core.cli.run_commands.print_set_plan", lambda *arguments, **options: None)
     monkeypatch.setattr("mirror_core.cli.run_commands.read_broker_time_ms", lambda cluster: 1)
-    with pytest.raises(Refused, match="enough"):
+    with pytest.raises(Refused) as refused:
         of_sets.run_set("shop", mode=RunMode.UNPLANNED, yes=True)
+    assert [finding.code for finding in refused.value.findings if isinstance(finding, Finding)] == [
+        "living_source_needs_person"
+    ], "the source of the other mirror answers"
+    monkeypatch.setattr(of_sets, "_confirm_set", lambda *arguments, **options: None)
+    with pytest.raises(Refused, match="enough"):
+        of_sets.run_set("shop", mode=RunMode.UNPLANNED)
     assert asked == [(A,)]
 
 

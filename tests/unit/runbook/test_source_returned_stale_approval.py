@@ -11,6 +11,7 @@ import pytest
 
 from mirror_core.cli import failover as command
 from mirror_core.model.errors import MirrorError, Refused, Unreachable
+from mirror_core.model.findings import Finding
 from mirror_core.model.run import RunMode, StepRecord, StepState
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook import unplanned_steps
@@ -114,9 +115,11 @@ def test_a_word_beside_an_unfenced_one_is_for_now(fluent: UnplannedSteps, monkey
 
 
 @pytest.mark.parametrize("hashed", [False, True])
-def test_a_hash_of_when_it_was_silent_is_no_approval_to_give_up_one_that_answers(
-    monkeypatch: pytest.MonkeyPatch, hashed: bool
+@pytest.mark.parametrize("silent", [False, True])
+def test_yes_gives_up_a_silent_source_and_never_one_that_answers(
+    monkeypatch: pytest.MonkeyPatch, silent: bool, hashed: bool
 ) -> None:
+    """Whichever option approves the plan: a hash does not tell whether the source answered, either."""
     from mirror_core.decide.failover_plan import decide_failover
     from mirror_core.decide.mirror_snapshot import UnseenCluster
     from tests.support.cluster_names import LINK
@@ -130,10 +133,14 @@ def test_a_hash_of_when_it_was_silent_is_no_approval_to_give_up_one_that_answers
         begun.append(silent)
         raise Refused("begun", [])
 
-    by: Any = SimpleNamespace(decide_unplanned=lambda: (back, False), started_by="me")
+    by: Any = SimpleNamespace(decide_unplanned=lambda: (dead if silent else back, silent), started_by="me")
     monkeypatch.setattr(command, "find_mirror", lambda config, name: (LINK, None))
     monkeypatch.setattr(command, "make_conductor", lambda *arguments, **options: by)
     monkeypatch.setattr(command, "begin_run", begin)
-    with pytest.raises(Refused, match="does not tell whether it did" if hashed else "begun"):
-        command.run("m", mode=RunMode.UNPLANNED, plan_hash=dead.plan.hash if hashed else None, yes=True)
-    assert begun == ([] if hashed else [False])
+    with pytest.raises(Refused) as refused:
+        command.run("m", mode=RunMode.UNPLANNED, plan_hash=dead.plan.hash if hashed else None, take_over=True, yes=True)
+    assert begun == ([True] if silent else [])
+    if not silent:
+        [finding] = refused.value.findings
+        assert isinstance(finding, Finding)
+        assert (finding.code, finding.subject) == ("living_source_needs_person", "east")
