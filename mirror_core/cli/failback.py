@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from mirror_core.cli.command_options import (
     require_confirmation,
 )
 from mirror_core.cli.output import format_block, print_line, print_line_or_continue
+from mirror_core.cli.plan_costs import list_recreated, list_topics
 from mirror_core.cli.run_commands import (
     CompareRunner,
     GateLimitOption,
@@ -60,12 +62,15 @@ from mirror_core.cli.run_commands import (
 from mirror_core.cli.runs import PlanDocument, RunDocument, format_saved, print_newest_run, print_plan
 from mirror_core.decide.approval_rules import must_confirm_before_fence
 from mirror_core.decide.failover_plan import PlanDecision
+from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.run_result import find_saved
 from mirror_core.decide.steps import find_no_return_step, list_step_names
 from mirror_core.decide.truncation import AllowedStrategies
 from mirror_core.model.errors import Refused
+from mirror_core.model.findings import Finding
 from mirror_core.model.json_documents import prints_json
-from mirror_core.model.run import FailbackStrategy, Run, RunKind, RunState
+from mirror_core.model.mirror import Mirror
+from mirror_core.model.run import FailbackStrategy, Plan, Run, RunKind, RunState
 from mirror_core.model.text import format_count
 from mirror_core.runbook.failback_conductor import Failback, SetFailback
 from mirror_core.runbook.set_conductor import SetPlan
@@ -286,17 +291,22 @@ def _confirm_saved_of_set(set_failback: SetFailback, attempt: str, *, as_json: b
     """As `_confirm_saved`, of all mirrors at once."""
     if not set_failback.is_undisturbed(attempt):
         return ""
-    rows = list[tuple[str, str]]()
+    rows, deleted = list[tuple[str, str]](), list[str]()
     for mirror, member in set_failback.prove(attempt).items():
         saved, folder = find_saved(member.steps)
         if saved != 0:
-            rows.append((f"{mirror}: saved", format_saved(saved, folder, set_failback.get_link(mirror).source.name)))
+            link = set_failback.get_link(mirror)
+            rows.append((f"{mirror}: saved", format_saved(saved, folder, link.source.name)))
+            rows += [
+                (f"{mirror}: {label}", text) for label, text in _list_effects(member.run.plan, link.mirror, folder)
+            ]
+            deleted += list_topics(member.run.plan, FailbackStrategy.RECREATE)
     if not rows:
         return ""
     old_sources = _list_old_sources(set_failback)
     for line in ("", *format_block([*rows, ("not changed yet", old_sources)], indent=0)):
         print_line_or_continue(line, err=as_json)
-    question = f"Discard them on {old_sources} now? There is no way back"
+    question = str(Finding("question_to_discard", old_sources, deleted=deleted))
     confirm_moment_of_set(set_failback, attempt, question, RunKind.FAILBACK)
     return set_failback.started_by
 
@@ -337,10 +347,13 @@ def _confirm_saved(failback: Failback, run: Run, *, agreed_by: str, take_over: b
     if saved == 0:
         return ""
     print_line_or_continue("", err=as_json)
-    for line in format_block([("saved", format_saved(saved, folder, source)), ("not changed yet", source)], indent=0):
+    mirror = failback.link.mirror
+    rows = [("saved", format_saved(saved, folder, source)), *_list_effects(run.plan, mirror, folder)]
+    for line in format_block([*rows, ("not changed yet", source)], indent=0):
         print_line_or_continue(line, err=as_json)
+    deleted = list_topics(run.plan, FailbackStrategy.RECREATE)
     try:
-        require_confirmation(f"Discard them on {source} now? There is no way back", False)
+        require_confirmation(str(Finding("question_to_discard", source, deleted=deleted)), False)
     except Refused as error:
         advice = (
             f"run {run.id} waits: `mirrorbook failback resume {name}` asks again, `mirrorbook failback abort {name}`"
@@ -350,6 +363,14 @@ def _confirm_saved(failback: Failback, run: Run, *, agreed_by: str, take_over: b
     if not take_over:
         failback.refuse_conducted(run.id, f"failback of {name}")
     return failback.started_by
+
+
+def _list_effects(plan: Plan, mirror: Mirror, folder: str) -> Iterator[tuple[str, str]]:
+    """What step align does to the old source."""
+    yield from list_recreated(plan, mirror)
+    if truncated := list_topics(plan, FailbackStrategy.HANDOVER, FailbackStrategy.OFFLINE, FailbackStrategy.REPLICA):
+        yield f"truncated on {mirror.source}", join_limited(truncated)
+    yield "only copy then", folder
 
 
 def _confirm_way_home(

@@ -20,7 +20,7 @@ def list_costs(plan: Plan, mirror: Mirror) -> Iterator[tuple[str, str]]:
     forecast = plan.forecast if isinstance(plan.forecast, PlanForecast) else None
     if plan.kind is RunKind.FAILBACK:
         yield "saved, then discarded", f"{_format_records(plan.discarded)} that only {mirror.source} has"
-        yield from _list_recreated(plan, mirror)
+        yield from list_recreated(plan, mirror)
         yield "without writes", "0 s now; the failover home has a plan and a question of its own"
     else:
         yield "lost", format_loss(forecast, mirror.source)
@@ -33,9 +33,8 @@ def list_costs(plan: Plan, mirror: Mirror) -> Iterator[tuple[str, str]]:
     )
 
 
-def _list_recreated(plan: Plan, mirror: Mirror) -> Iterator[tuple[str, str]]:
-    recreated = sorted(topic for topic, strategy in plan.strategies.items() if strategy is FailbackStrategy.RECREATE)
-    if recreated:
+def list_recreated(plan: Plan, mirror: Mirror) -> Iterator[tuple[str, str]]:
+    if recreated := list_topics(plan, FailbackStrategy.RECREATE):
         cost = Finding(
             "topics_recreated",
             mirror.source,
@@ -45,6 +44,10 @@ def _list_recreated(plan: Plan, mirror: Mirror) -> Iterator[tuple[str, str]]:
             size_bytes=plan.figures.get(FigureKey.RECREATED_BYTES),
         )
         yield f"deleted on {mirror.source}", str(cost)
+
+
+def list_topics(plan: Plan, *strategies: FailbackStrategy) -> list[str]:
+    return sorted(topic for topic, strategy in plan.strategies.items() if strategy in strategies)
 
 
 def format_loss(forecast: PlanForecast | None, source: ClusterName) -> str:

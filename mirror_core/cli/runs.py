@@ -530,9 +530,19 @@ def list_result(
     yield "applications moved to" if is_superseded else "applications write on", result.applications
     if result.loss is None:
         yield "saved", format_saved(result.saved, result.saved_to, result.old_source)
+        if result.saved != 0 and result.saved_to:
+            yield "in no topic", str(Finding("saved_in_no_topic", folder=result.saved_to))
     else:
         yield "lost", format_run_loss(result.loss, result.old_source)
-        if result.loss.taken_since:
+        if result.loss.taken_since and result.loss.taken_since_saved_to:
+            saved = Finding(
+                "taken_since_saved",
+                result.old_source,
+                offsets=result.loss.taken_since,
+                folder=result.loss.taken_since_saved_to,
+            )
+            yield "taken since", str(saved)
+        elif result.loss.taken_since:
             yield f"only on {result.old_source}", str(Finding("taken_since", offsets=result.loss.taken_since))
     if result.groups_left:
         yield "groups not brought over", ", ".join(result.groups_left)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from mirror_core.decide.steps import list_standstill_steps, measure_duration_s, measure_standstill_s
@@ -66,6 +66,8 @@ class RunLoss:
     """What that probably was."""
     taken_since: int = 0
     """Offsets that the source took after it was given up, as far as known. They are not in `offsets`."""
+    taken_since_saved_to: str = ""
+    """Where a failback has saved them before they were discarded. Empty: it has not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,9 +148,16 @@ def judge_rto(rto_s: float, at_least_s: float, at_most_s: float | None) -> RtoVe
 
 
 def decide_run_result(
-    run: Run, steps: Iterable[StepRecord], mirror: Mirror, reverse: tuple[Run, Iterable[StepRecord]] | None = None
+    run: Run,
+    steps: Iterable[StepRecord],
+    mirror: Mirror,
+    reverse: tuple[Run, Iterable[StepRecord]] | None = None,
+    failback_steps: Iterable[StepRecord] = (),
 ) -> RunResult | None:
-    """None unless it is done. `reverse`: the failover that led a failback's applications home."""
+    """None unless it is done.
+
+    `reverse`: the failover that led a failback's applications home. `failback_steps`: of the failback after a failover.
+    """
     records = tuple(steps)
     if run.state is not RunState.DONE:
         return None
@@ -156,7 +165,7 @@ def decide_run_result(
         return RunResult(
             applications=mirror.destination,
             old_source=mirror.source,
-            loss=decide_loss(run),
+            loss=replace(decide_loss(run), taken_since_saved_to=_find_discarded_to(tuple(failback_steps))),
             groups_left=list_groups_left(records),
             outage=measure_outage(run, records),
         )
@@ -185,6 +194,12 @@ def find_saved(steps: Iterable[StepRecord]) -> tuple[int | None, str]:
     count = salvage.evidence.get("records") if salvage else None
     folder = salvage.evidence.get("folder") if salvage else None
     return count if isinstance(count, int) else None, str(folder or "")
+
+
+def _find_discarded_to(steps: Collection[StepRecord]) -> str:
+    """Folder of what a failback has saved and discarded. Empty: it has not yet."""
+    is_discarded = any(step.step == "align" and step.state is StepState.DONE for step in steps)
+    return find_saved(steps)[1] if is_discarded else ""
 
 
 def decide_loss(run: Run) -> RunLoss:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import takewhile
 from typing import Final
 
 from mirror_core.decide import certificate_coverage
@@ -19,7 +20,7 @@ from mirror_core.decide.drills import is_drill_mirror
 from mirror_core.decide.fence_state import FenceState
 from mirror_core.decide.fence_state import find_fence_state as debt_standing
 from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR, ConductorState, ConductorStatus
-from mirror_core.decide.run_result import format_health, read_health
+from mirror_core.decide.run_result import find_saved, format_health, read_health
 from mirror_core.decide.steps import RUN_STEPS, WriteLocation, find_no_return_step, list_step_names
 from mirror_core.model.errors import Indeterminate
 from mirror_core.model.figures import FigureKey, list_values
@@ -120,6 +121,15 @@ def find_newest_run(mirror: MirrorName, runs: Iterable[Run]) -> Run | None:
     return find_last_begun(run for run in runs if run.plan.mirror == mirror)
 
 
+def find_next_failback(run: Run, runs: Iterable[Run]) -> Run | None:
+    """The last one before the mirror's next failover."""
+    later_runs = sorted(
+        (r for r in runs if r.plan.mirror == run.plan.mirror and r.number > run.number), key=lambda r: r.number
+    )
+    before_failover = takewhile(lambda r: r.plan.kind is RunKind.FAILBACK, later_runs)
+    return next(reversed(tuple(before_failover)), None)
+
+
 def format_not_begun(mirror: Mirror, previous_run: Run | None, previous_status: Sequence[str]) -> tuple[str, ...]:
     if previous_run is None and mirror.desired is DesiredState.STOPPED:
         return (f"Nothing was begun. Mirror {mirror.name} is stopped: who may write where is not recorded.",)
@@ -211,6 +221,10 @@ def _format_failed_back(situation: RunSituation) -> Iterator[str]:
     else:
         yield f"Applications write on {mirror.source} again. {mirror.destination} is NOT being updated."
         yield f"Next: `mirrorbook supervise {mirror.name}`, or DAG mirror_replicate, copies {mirror.name} again."
+    saved, folder = find_saved(situation.steps)
+    if saved != 0 and folder:
+        replay = Finding("saved_in_no_topic", folder=folder)
+        yield f"Records that only {mirror.source} had are in {folder}, and in no topic: {replay}."
     if situation.failed_partitions:
         yield (
             f"{len(situation.failed_partitions)} partition(s) FAILED: `mirrorbook mirror describe {mirror.name}` names"

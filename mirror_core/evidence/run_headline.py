@@ -53,7 +53,7 @@ def _list_figures(run: Run, steps: Sequence[StepRecord], lost: str, proof: StepE
     if run.plan.kind is RunKind.FAILBACK:
         saved, _ = find_saved(steps)
         back = f"see failover {format_reverse_name(run.plan.mirror)}"
-        yield "Saved and taken back", UNKNOWN_TEXT if saved is None else f"{saved:,} records"
+        yield "Saved to files, in no topic", UNKNOWN_TEXT if saved is None else f"{saved:,} records"
         yield from ((label, back) for label in ("Without writes", "Read again", "Proved equal"))
         return
     yield "Lost", lost

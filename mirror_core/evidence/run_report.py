@@ -22,6 +22,7 @@ from mirror_core.decide import certificate_coverage
 from mirror_core.decide.audit_log_check import BOTH_EMPTY_VERDICT, format_compared
 from mirror_core.decide.forecast_accuracy import format_counted, format_error, format_forecast, list_forecast_rows
 from mirror_core.decide.run_result import (
+    find_saved,
     format_health,
     format_outage,
     format_outage_briefly,
@@ -72,7 +73,7 @@ class ReportQuestion(StrEnum):
     RTO = "RTO"
     APPLICATION = "Application"
     GROUPS_LEFT = "Groups not brought over"
-    TAKEN_BACK = "What was taken back"
+    SAVED = "What was saved to files"
     LOST = "What was lost"
     TAKEN_SINCE = "What only the old source has, and was not lost"
     BASIS = "How do we know"
@@ -100,12 +101,10 @@ def answer_questions(
     if groups := list_groups_left(steps):
         yield ReportQuestion.GROUPS_LEFT, ", ".join(groups)
     if run.plan.kind is RunKind.FAILBACK:
-        salvage_step = next((s for s in steps if s.step == "salvage" and s.state is StepState.DONE), None)
-        saved = salvage_step.evidence.get("records") if salvage_step else None
-        yield (
-            ReportQuestion.TAKEN_BACK,
-            f"{UNKNOWN_TEXT if saved is None else saved} record(s) that only the old source had",
-        )
+        saved, folder = find_saved(steps)
+        records_text = f"{UNKNOWN_TEXT if saved is None else saved} record(s) that only the old source had"
+        replay_text = f", in no topic: {Finding('saved_in_no_topic', folder=folder)}" if saved != 0 and folder else ""
+        yield ReportQuestion.SAVED, f"{records_text}{replay_text}"
         return
     if run.plan.mode is RunMode.UNPLANNED:
         outcome = run.forecast_outcome
@@ -374,7 +373,7 @@ class SetPageMirror:
     @property
     def saved(self) -> str:
         """A failback: records that only the old source had."""
-        return dict(answer_questions(self.run, self.steps, "", "")).get(ReportQuestion.TAKEN_BACK, "")
+        return dict(answer_questions(self.run, self.steps, "", "")).get(ReportQuestion.SAVED, "")
 
     @property
     def trouble(self) -> str:

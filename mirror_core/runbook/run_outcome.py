@@ -14,6 +14,7 @@ from mirror_core.decide.run_status import (
     RunSituation,
     can_have_reverse_failover,
     find_newest_run,
+    find_next_failback,
     format_newer_run,
     format_not_begun,
     format_reverse_not_begun,
@@ -153,7 +154,14 @@ def read_run_result(link: MirrorLink, state: State, run: Run) -> RunResult | Non
             source_state = read_state(link.source, timeout_s=TIMEOUTS.plan_state_s)
             if (home := find_reverse_failover(source_state, run.id)) is not None:
                 reverse = home, source_state.steps_of(home)
-    return decide_run_result(run, state.steps_of(run), state.mirrors.get(link.mirror.name, link.mirror), reverse)
+    failback_run = find_next_failback(run, state.runs.values())
+    return decide_run_result(
+        run,
+        state.steps_of(run),
+        state.mirrors.get(link.mirror.name, link.mirror),
+        reverse,
+        () if failback_run is None else state.steps_of(failback_run),
+    )
 
 
 def _count_lifted_denials(link: MirrorLink, state: State, run: Run) -> int:

@@ -19,6 +19,7 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.model.sync_state import SyncAction, SyncCategory
 from mirror_core.model.timing import now_ms
+from mirror_core.runbook.run_outcome import read_run_result
 from tests.support.broker_faults import killed
 from tests.support.cluster_admin import as_admin
 from tests.support.group_commits import commit_offsets, delete_offset, fetch_offsets
@@ -201,3 +202,25 @@ def test_offsets_of_a_topic_that_was_made_anew_stay_out_of_the_old_copy_whatever
     with as_admin(pair.west) as west:
         assert fetch_offsets(west, group).committed[Partition(topic, 0)].offset == 4
         assert len(west.metadata([topic]).topics[topic].partitions) == 1
+
+
+def test_a_planned_failover_names_a_group_with_members_on_the_destination(pair: Pair, tmp_path: Path) -> None:
+    """It has committed nothing there: as after a split brain, when topics were deleted with their offsets."""
+    topic, group = new_topic(pair.east), "g-" + secrets.token_hex(4)
+    produce(pair.east, topic, COPIED)
+    mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
+    mirrored.copy()
+    commit(mirrored.link, "source", group, topic, 4)
+    with consumer(pair.west, group, topic):
+        plan = mirrored.failover.plan(RunMode.PLANNED)
+        run = mirrored.failover.drive(begin(mirrored.failover, RunMode.PLANNED).id)
+    (warning,) = [finding for finding in plan.warnings if finding.code == "groups_active"]
+    assert warning.values["groups"] == (group,)
+    assert plan.groups[group][FigureKey.READ_AGAIN_AFTER_SYNC] is None
+    result = read_run_result(mirrored.link, mirrored.state, run)
+    assert result is not None
+    (left,) = result.groups_left
+    assert left.startswith(f"{group} (has members on the destination")
+    assert run.forecast_outcome is not None
+    assert run.forecast_outcome.reread_offsets == {group: None}
+    assert run.forecast_outcome.reread_basis == "no group was brought over"

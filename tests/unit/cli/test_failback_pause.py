@@ -17,7 +17,17 @@ from mirror_core.decide.approval_rules import must_confirm_before_fence
 from mirror_core.decide.steps import find_no_return_step, list_step_names
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, StepState, shorten_hash
+from mirror_core.model.run import (
+    FailbackStrategy,
+    Run,
+    RunKind,
+    RunMode,
+    RunState,
+    StepEvidence,
+    StepRecord,
+    StepState,
+    shorten_hash,
+)
 from tests.support.cluster_names import LINK
 from tests.support.mirror_views import MIRROR, RUN
 from tests.support.sentences import format_sentence
@@ -220,6 +230,19 @@ def test_a_salvage_is_seen_before_anything_is_discarded(asked: list[str], capsys
     saved = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("saved"))
     assert "464 records" in saved
     assert saved.endswith("/evidence/salvage")
+
+
+def test_before_a_topic_is_deleted_the_question_says_so_and_what_is_the_only_copy_then(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    strategies = {"orders": FailbackStrategy.RECREATE, "bills": FailbackStrategy.HANDOVER}
+    monkeypatch.setattr(f"{__name__}.FAILBACK", replace(FAILBACK, plan=replace(FAILBACK.plan, strategies=strategies)))
+    go_on(Stage(saved=464))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "deleted on west: 1 topic (orders)" in shown
+    assert "truncated on west: bills" in shown
+    assert "only copy then: /evidence/salvage" in shown
+    assert "Topic orders is deleted there" in " ".join(asked[0].split())
 
 
 def test_a_no_after_the_salvage_discards_nothing(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from mirror_core.decide.run_result import (
     HealthResult,
     RtoVerdict,
     RunLoss,
+    RunResult,
     WriteOutage,
     decide_run_result,
     format_outage_briefly,
@@ -40,6 +41,11 @@ UNPLANNED = replace(
 )
 PLANNED = replace(UNPLANNED, plan=replace(UNPLANNED.plan, mode=RunMode.PLANNED))
 FAILBACK = replace(PLANNED, plan=replace(PLANNED.plan, kind=RunKind.FAILBACK))
+
+
+FAILED_BACK = RunResult(
+    applications=MIRROR.source, old_source=MIRROR.source, loss=None, saved=464, saved_to="/evidence/salvage"
+)
 
 
 def step(name: str, from_ms: int, to_ms: int | None, evidence: StepEvidence | None = None) -> StepRecord:
@@ -89,6 +95,24 @@ def test_a_counted_loss_is_told_instead() -> None:
     result = decide_run_result(replace(UNPLANNED, forecast_outcome=counted), [], MIRROR)
     assert result is not None
     assert (result.loss, result.outage) == (RunLoss(offsets=464, taken_since=72), None)
+
+
+def test_what_a_failback_has_saved_is_no_longer_said_to_be_on_the_old_source() -> None:
+    outcome = ForecastOutcome(lost_offsets=0, lost_basis="", reread_basis="", taken_since_offsets=8_240)
+    salvage = step("salvage", 1, 2, {"records": 8_677, "folder": "/evidence/salvage"})
+    run = replace(UNPLANNED, forecast_outcome=outcome)
+    before, after = (
+        decide_run_result(run, [], MIRROR, failback_steps=steps)
+        for steps in ([salvage], [salvage, step("align", 3, 4)])
+    )
+    assert before is not None
+    assert after is not None
+    assert "a failback saves them" in dict(list_result(before, run.plan.mode, None))["only on east"]
+    shown = dict(list_result(after, run.plan.mode, None))
+    assert "only on east" not in shown
+    assert "8,240 records" in shown["taken since"]
+    assert "/evidence/salvage" in shown["taken since"]
+    assert dict(list_result(FAILED_BACK, RunMode.PLANNED, None))["in no topic"].startswith("decide which")
 
 
 def test_nothing_compared_is_no_loss_of_nothing() -> None:

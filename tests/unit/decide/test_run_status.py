@@ -257,3 +257,12 @@ def test_home_again_is_said_with_who_copies() -> None:
 
 def test_a_destination_that_is_silent_leaves_the_way_to_open_the_source() -> None:
     assert "`mirrorbook cluster unfence east --from FILE`" in " ".join(format_unknown_status(MIRROR))
+
+
+@pytest.mark.parametrize("records", [0, 464])
+def test_after_a_failback_what_was_saved_is_named_with_the_command_that_writes_it_back(records: int) -> None:
+    steps = upto(RunKind.FAILBACK, RunMode.PLANNED, "salvage", StepState.DONE)
+    evidence: StepEvidence = {"records": records, "folder": "/evidence/salvage"}
+    steps = [replace(step, evidence=evidence if step.step == "salvage" else {}) for step in steps]
+    text = said(a_run(RunKind.FAILBACK, RunMode.PLANNED, RunState.DONE), steps)
+    assert ("`mirrorbook salvage replay /evidence/salvage" in text) is bool(records)

@@ -11,7 +11,7 @@ import pytest
 
 from mirror_core.evidence import run_report
 from mirror_core.evidence.run_headline import make_headline
-from mirror_core.evidence.run_report import compute_clocks, write_run_report
+from mirror_core.evidence.run_report import ReportQuestion, answer_questions, compute_clocks, write_run_report
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import ForecastOutcome, PlanForecast
@@ -182,6 +182,14 @@ def test_the_page_begins_with_a_verdict_and_four_figures(tmp_path: Path) -> None
     home = replace(RUN, plan=replace(PLAN, kind=RunKind.FAILBACK))
     saved = headline_of(tmp_path, home, [step("salvage", 0, 1, evidence={"records": 4_640})])
     assert saved[1:3] == ["4,640 records", "see failover m-back"]
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Saved to files, in no topic" in text
+
+
+def test_the_page_of_a_failback_says_how_to_write_back_what_was_saved(tmp_path: Path) -> None:
+    salvage = step("salvage", 0, 1, evidence={"records": 4_640, "folder": "/evidence/salvage"})
+    answers = dict(answer_questions(replace(RUN, plan=replace(PLAN, kind=RunKind.FAILBACK)), [salvage], "east", "west"))
+    assert "`mirrorbook salvage replay /evidence/salvage" in answers[ReportQuestion.SAVED]
 
 
 def test_what_is_behind_the_first_screen_is_folded(tmp_path: Path) -> None:

@@ -71,6 +71,8 @@ EXAMPLES: Final[Mapping[str, object]] = {
     "first": 20,
     "grants": ("User:app READ on topic orders",),
     "groups": ("billing", "reports"),
+    "deleted": ("orders",),
+    "folder": "evidence/run-7/salvage",
     "last": 22,
     "last_seen": "4.0 s ago",
     "last_sync": True,
