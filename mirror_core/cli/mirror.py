@@ -49,7 +49,7 @@ from mirror_core.decide.failure_remedies import RecoveryAction
 from mirror_core.decide.fence_limits import warn_foreign_destination, warn_foreign_source
 from mirror_core.decide.group_coverage import GroupCoverageRow
 from mirror_core.decide.task_assignment import parse_bytes_per_s
-from mirror_core.decide.write_access import WriteAccess
+from mirror_core.decide.write_access import OperatorAction, WriteAccess, drop_past_location
 from mirror_core.evidence.expectation_suites import READINESS, SYNC
 from mirror_core.evidence.expectations import load_expectations
 from mirror_core.evidence.runbook_page import render_runbook
@@ -75,13 +75,13 @@ from mirror_core.mirrors.recovery_plan import (
 from mirror_core.mirrors.runbook_content import collect_runbook
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.files import check_writable
-from mirror_core.model.json_documents import JsonDocument, prints_json
+from mirror_core.model.json_documents import FindingDocument, JsonDocument, prints_json, to_finding_documents
 from mirror_core.model.mirror import GapFilling
 from mirror_core.model.text import format_age, format_bytes, format_count, format_time
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.expectation_check import CHECK_ADVICE, CHECK_NAME, CheckDocument, MirrorCheck
 from mirror_core.runbook.expectation_check import check_mirror as check_mirror
-from mirror_core.runbook.run_outcome import read_write_access
+from mirror_core.runbook.run_outcome import explain_unseen_home, read_write_access
 from mirror_core.state.mirror_link import find_mirror_link, make_mirror_link
 
 
@@ -89,6 +89,8 @@ class MirrorDocument(MirrorDescription, frozen=True, kw_only=True):
     """What `mirrorbook mirror describe` shows."""
 
     access: WriteAccess
+    home: FindingDocument | None
+    """What is known of the mirror that this one led home, if its state is on a cluster that does not answer."""
     groups: tuple[GroupCoverageRow, ...]
     """Every group and partition in scope."""
 
@@ -103,13 +105,17 @@ def describe(
     """Say first where applications can write and what to do, then what is not normal; --all shows the rest."""
     link, state = find_mirror(config, name)
     description, groups = describe_with_groups(link, state, now_ms())
-    access = read_write_access(
-        link, state, is_source_silent=link.source.name in description.silent, is_copying=description.copying
+    is_silent = link.source.name in description.silent
+    access = drop_past_location(
+        read_write_access(link, state, is_source_silent=is_silent, is_copying=description.copying)
     )
+    is_home_unseen = is_silent and access.action is OperatorAction.SHOW_HOME_MIRROR
+    homes = to_finding_documents([explain_unseen_home(link.mirror, link.destination)] if is_home_unseen else ())
     if as_json:
-        print_json(MirrorDocument(**msgspec.structs.asdict(description), access=access, groups=groups))
+        home = homes[0] if homes else None
+        print_json(MirrorDocument(**msgspec.structs.asdict(description), access=access, home=home, groups=groups))
         return
-    for line in list_headline(access, link.mirror):
+    for line in (*list_headline(access, link.mirror), *(f"{home.text}." for home in homes)):
         print_line(line)
     print_line("")
     names = description.facts if show_all else description.not_normal

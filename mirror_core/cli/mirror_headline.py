@@ -51,6 +51,9 @@ def _format_writers(access: WriteAccess, mirror: Mirror) -> str:
             f"Some applications may write {mirror.name} on {mirror.destination} already, others nowhere."
             f" {_format_run(run)}"
         )
+    if access.writes is None and access.action is OperatorAction.SHOW_HOME_MIRROR:
+        home = get_base_name(mirror.name)
+        return f"{mirror.name} has led applications home to {mirror.destination}; {home} tells where they write since."
     match access.writes:
         case WriteLocation.SOURCE if access.action is OperatorAction.PLAN_UNPLANNED_FAILOVER:
             return (

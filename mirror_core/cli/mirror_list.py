@@ -30,7 +30,7 @@ from mirror_core.decide.loss_bound import compute_loss, find_oldest
 from mirror_core.decide.mirror_change import apply_current_filters
 from mirror_core.decide.steps import WriteLocation
 from mirror_core.decide.verification import find_differences, read_verified
-from mirror_core.decide.write_access import OperatorAction, WriteAccess
+from mirror_core.decide.write_access import OperatorAction, WriteAccess, drop_past_location
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig
@@ -40,11 +40,11 @@ from mirror_core.model.errors import MirrorError, RemoteFault, Unreachable
 from mirror_core.model.findings import Finding
 from mirror_core.model.json_documents import FindingDocument, JsonDocument, prints_json, to_finding_documents
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, is_lease_fresh, list_copy_ids
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import RunKind
 from mirror_core.model.text import format_elapsed
 from mirror_core.model.timing import TIMEOUTS, UNKNOWN_NOW_MS, now_ms
-from mirror_core.runbook.run_outcome import find_recorded_access
+from mirror_core.runbook.run_outcome import explain_unseen_home, find_recorded_access
 from mirror_core.state.mirror_link import read_states
 from mirror_core.state.state_records import STATE_TOPIC, State
 
@@ -120,6 +120,8 @@ class MirrorsDocument(JsonDocument, frozen=True, kw_only=True):
     """All known mirrors. Incomplete if `silent` or `unreadable` is not empty."""
 
     mirrors: tuple[MirrorListRow, ...]
+    unseen: tuple[FindingDocument, ...]
+    """What is known of mirrors whose state is on a silent cluster, and that a mirror in the list led home."""
     silent: tuple[SilentCluster, ...]
     unreadable: tuple[UnreadableKey, ...]
 
@@ -158,11 +160,24 @@ def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> No
         for mirror in state.mirrors.values()
     ]
     rows.sort(key=lambda row: row.name)
+    unseen = [
+        explain_unseen_home(mirror, configuration.clusters[mirror.destination])
+        for row in rows
+        if row.activity is MirrorActivity.IDLE and row.source not in states
+        for mirror in [states[ClusterName(row.destination)].mirrors[MirrorName(row.name)]]
+    ]
     if as_json:
-        print_json(MirrorsDocument(mirrors=tuple(rows), silent=tuple(silent), unreadable=tuple(unreadable)))
+        print_json(
+            MirrorsDocument(
+                mirrors=tuple(rows),
+                unseen=to_finding_documents(unseen),
+                silent=tuple(silent),
+                unreadable=tuple(unreadable),
+            )
+        )
     else:
         print_mirrors(rows)
-    unknown = [row.error for row in silent]
+    unknown = [*map(str, unseen), *(row.error for row in silent)]
     unknown += [f"cluster {r.cluster}, state topic {STATE_TOPIC}, key {r.key}: {r.error}" for r in unreadable]
     refuse_incomplete_list("mirrors", unknown)
 
@@ -258,7 +273,8 @@ def make_mirror_row(
     """`cluster`: the one whose state topic records the mirror. `down`: clusters of which no broker answers."""
     state = states[cluster]
     statuses = state.partitions.get(mirror.name, {})
-    access, open_run = find_recorded_access(mirror, states), state.active_run(mirror.name)
+    recorded_access, open_run = find_recorded_access(mirror, states), state.active_run(mirror.name)
+    access = drop_past_location(recorded_access) if recorded_access else None
     lease = state.leases.get(mirror.name)
     leader_ahead_ms = find_leader_ahead_ms(view.now_ms, view.clock_ahead_ms, state.list_leader_times_ms(mirror.name))
     owner_now_ms = to_owner_clock_ms(view.now_ms, view.clock_ahead_ms, lease, state.find_append_time_ms(lease))

@@ -229,6 +229,7 @@ def _list_reasons(snapshot: MirrorSnapshot) -> Iterator[Finding]:
             destination=mirror.destination,
             failed_over=has_failed_over(snapshot.pending_fence),
             failback_of=get_base_name(mirror.name) if mirror.failback_run else "",
+            run=mirror.failback_run,
         )
     if mirror.is_preparing and snapshot.mode is RunMode.PLANNED:
         yield Finding(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -99,6 +99,12 @@ def decide_write_access(situation: AccessSituation) -> WriteAccess:
     return WriteAccess(
         writes=WriteLocation.SOURCE, cluster=mirror.source, action=_decide_while_mirroring(situation), run=None
     )
+
+
+def drop_past_location(access: WriteAccess) -> WriteAccess:
+    """A mirror that led applications home tells no place: its home mirror may have been failed over since."""
+    is_past = access.action is OperatorAction.SHOW_HOME_MIRROR
+    return replace(access, writes=None, cluster=None) if is_past else access
 
 
 _REVERSED_LOCATIONS: Final = MappingProxyType(

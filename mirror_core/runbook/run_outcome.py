@@ -24,14 +24,17 @@ from mirror_core.decide.run_status import (
 from mirror_core.decide.write_access import AccessSituation, WriteAccess, decide_write_access
 from mirror_core.kafka.acl_requests import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.errors import MirrorError
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import Mirror, PartitionState
-from mirror_core.model.names import ClusterName, format_reverse_name
+from mirror_core.model.names import ClusterName, format_reverse_name, get_base_name
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.runbook.failback_steps import find_reverse_failover
 from mirror_core.runbook.failover_conductor import has_disturbed_applications
+from mirror_core.state.active_cluster import read_active_cluster
 from mirror_core.state.lease import observe_live_lease
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link, read_broker_time_ms
 from mirror_core.state.point_of_no_return import awaits_confirmation, is_past_no_return
@@ -96,6 +99,22 @@ def find_recorded_access(mirror: Mirror, states: Mapping[ClusterName, State]) ->
         )
     except MirrorError:  # a step of another version
         return None
+
+
+def explain_unseen_home(way_home: Mirror, cluster: ClusterConfig) -> Finding:
+    """What `cluster`, the destination of `way_home`, knows of the home mirror, whose state is on a silent cluster."""
+    home, announcement = get_base_name(way_home.name), None
+    with suppress(MirrorError):
+        announcement = read_active_cluster(cluster, home, TIMEOUTS.plan_state_s)
+    return Finding(
+        "home_mirror_unseen",
+        home,
+        destination=way_home.source,
+        cluster=cluster.name,
+        active=announcement.active if announcement else "",
+        since_ms=announcement.since_ms if announcement else 0,
+        run=announcement.run if announcement else "",
+    )
 
 
 def _find_recorded_home(

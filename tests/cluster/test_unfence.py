@@ -301,6 +301,9 @@ def test_an_edited_file_lifts_no_fence_while_the_true_destination_is_silent(pair
     file = tmp_path / f"run-{run}" / f"unfence-{run}.json"
     cluster, fence = mirrored.config.cluster("east"), read_fence_file(file)
     with suspended(pair.west):
+        promotion = preview_lift(mirrored.config, cluster, fence).promotion
+        assert promotion is not None, "east knows where applications were told to write"
+        assert (promotion.subject, promotion.values["run"]) == ("west", run)
         for destination in ("elsewhere", "east"):
             edited = replace(fence, destination=ClusterName(destination))
             for lift in (

@@ -11,7 +11,7 @@ from mirror_core.cli.output import MAX_LINE_WIDTH, wrap_text
 from mirror_core.decide.process_liveness import ConductorState
 from mirror_core.decide.run_status import OpenRunFence
 from mirror_core.decide.steps import WriteLocation
-from mirror_core.decide.write_access import OpenRun, OperatorAction, WriteAccess
+from mirror_core.decide.write_access import OpenRun, OperatorAction, WriteAccess, drop_past_location
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import RunKind
 from tests.support.mirror_views import MIRROR
@@ -96,3 +96,15 @@ def test_a_failback_behind_the_fence_of_its_way_home_says_that_nobody_can_write(
     lines = lines_of(on_west)
     assert lines[0].startswith("Applications write orders on west. Run ")
     assert lines[-1] == "Do: mirrorbook failback resume orders"
+
+
+def test_a_mirror_that_led_home_tells_no_place_of_writing() -> None:
+    """Its home mirror may have been failed over since."""
+    east, action = ClusterName("east"), OperatorAction.SHOW_HOME_MIRROR
+    home = WriteAccess(writes=WriteLocation.DESTINATION, cluster=east, action=action, run=None)
+    access = drop_past_location(home)
+    assert (access.writes, access.cluster) == (None, None)
+    way_home = replace(MIRROR, name=MirrorName("orders-back"), source=MIRROR.destination, destination=MIRROR.source)
+    *headline, advice = list_headline(access, way_home)
+    assert "orders tells where they write" in " ".join(headline)
+    assert advice == "Do: mirrorbook mirror describe orders"

@@ -14,8 +14,9 @@ from mirror_core.decide.steps import WriteLocation
 from mirror_core.model.findings import Finding
 from mirror_core.model.json_documents import to_finding_documents
 from mirror_core.model.mirror import DesiredState, Lease, PartitionState, PartitionStatus
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.parity_verdict import MirrorVerification, VerifiedEnd
+from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.source_observation import ObservedTopic, SourceObservation
 from mirror_core.state.state_records import State
 from tests.support.mirror_views import MIRROR
@@ -126,6 +127,18 @@ def test_an_idle_mirror_does_not_say_where_applications_write(capsys: pytest.Cap
     idle = make_row("orders-back", activity=MirrorActivity.IDLE, writes_on=ClusterName("east"), behind_s=None)
     print_mirrors([idle])
     assert re.split("  +", capsys.readouterr().out.splitlines()[2])[1:4] == ["east → west", "-", "idle"]
+
+
+def test_a_mirror_that_led_home_names_no_cluster_of_its_own() -> None:
+    """Its home mirror may have been failed over since."""
+    way_home = replace(MIRROR, name=MirrorName("m-back"), desired=DesiredState.STOPPED, failback_run="m-failback-1")
+    state = State()
+    state.mirrors[way_home.name] = way_home
+    state.pending_fences[way_home.name] = PendingFence(
+        mirror=way_home.name, cluster=way_home.source, action=FenceAction.APPLY, run="r", since_ms=1
+    )
+    row = make_mirror_row(way_home, WEST, {WEST: state}, DestinationView(NOW_MS))
+    assert (row.activity, row.writes, row.writes_on) == (MirrorActivity.IDLE, None, None)
 
 
 def test_a_pipe_gets_whole_columns(capsys: pytest.CaptureFixture[str]) -> None:

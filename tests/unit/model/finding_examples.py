@@ -31,6 +31,7 @@ EXAMPLES: Final[Mapping[str, object]] = {
     "promotion_s": 1.4,
     "recovered_s": 12.5,
     "action": "recopy",
+    "active": "west",
     "actual": 3,
     "before": 4_100,
     "needed": 6,

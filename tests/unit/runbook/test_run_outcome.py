@@ -13,7 +13,8 @@ from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import PlanStep, Run, RunKind, RunMode, RunState, StepRecord, StepState
 from mirror_core.runbook import run_outcome
-from mirror_core.runbook.run_outcome import find_recorded_access, read_mirror_status
+from mirror_core.runbook.run_outcome import explain_unseen_home, find_recorded_access, read_mirror_status
+from mirror_core.state.active_cluster import ActiveCluster
 from mirror_core.state.state_records import State
 from tests.support.cluster_names import LINK
 from tests.support.mirror_views import MIRROR, RUN
@@ -176,3 +177,27 @@ def test_a_list_of_mirrors_follows_a_failback_to_its_failover_home() -> None:
 def test_a_step_of_another_version_hides_no_other_mirror_of_a_list() -> None:
     run = a_run("m-failover-1", RunKind.FAILOVER, RunState.RUNNING, 10)
     assert recorded(None, a_state(MIRROR, run, done=("prove", "teleport"))) is None
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_silent_home_is_told_by_the_announcement_that_the_way_home_can_read(
+    monkeypatch: pytest.MonkeyPatch, announced: bool
+) -> None:
+    def read(cluster: ClusterConfig, mirror: MirrorName, timeout_s: float) -> ActiveCluster:
+        assert (cluster, mirror) == (LINK.source, MIRROR.name)
+        if not announced:
+            raise Unreachable("no answer")
+        return ActiveCluster(
+            mirror=mirror,
+            active=MIRROR.destination,
+            cluster_id="w",
+            bootstrap_servers="localhost:1",
+            since_ms=7,
+            run="m-failover-2",
+            generation=3,
+        )
+
+    monkeypatch.setattr(run_outcome, "read_active_cluster", read)
+    finding = explain_unseen_home(BACK, LINK.source)
+    assert (finding.subject, finding.values["destination"]) == ("m", "west")
+    assert (finding.values["active"], finding.values["run"]) == (("west", "m-failover-2") if announced else ("", ""))
