@@ -229,6 +229,12 @@ class PlannedSteps(PromotionSteps):
             per_second=per_second,
         )
 
+    def _report_fence_wait(self, line: str) -> None:
+        """LostOwnership if another process has taken the run meanwhile."""
+        self.print_line(f"fence: {line}")
+        if step_record := self.journal.record("fence"):
+            self.writer.put(step_record)
+
     def fence(self) -> StepEvidence:
         self.writer.refresh()  # `prove` may have taken hours
         self.check_approval("fence", source_needed=True)
@@ -258,6 +264,7 @@ class PlannedSteps(PromotionSteps):
                     self.scope.drained,
                     before_deny=lift_file,
                     close_cluster=command_fence,
+                    report_wait=self._report_fence_wait,
                 )
                 if not readmit_led_partitions(self, self.scope):  # written until the fence stood
                     break

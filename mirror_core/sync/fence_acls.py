@@ -47,6 +47,7 @@ ANY_TRANSACTIONAL_ID: Final = "*"
 MIRRORBOOK_ID_PREFIX: Final = "mirrorbook."
 TRANSACTION_WAIT_S: Final = 120.0
 """Twice the default transaction timeout."""
+WAIT_REPORT_INTERVAL_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,7 @@ def apply_fence(
     transaction_wait_s: float = TRANSACTION_WAIT_S,
     before_deny: Callable[[Collection[Acl]], None] = lambda acls: None,
     close_cluster: Callable[[Collection[str]], bool] = lambda topics: False,
+    report_wait: Callable[[str], None] = lambda line: None,
 ) -> VerifiedFence:
     """Fence these topics of the source, and verify that these partitions stand still. May be repeated.
 
@@ -87,14 +89,24 @@ def apply_fence(
     if isinstance(denials, AuthorizerOff):
         closed_by_command = close_cluster(topics)
         ends = wait_for_stillness(
-            client, topics, partitions, pause_s=STILLNESS_PAUSE_WITHOUT_ACLS_S, transaction_wait_s=transaction_wait_s
+            client,
+            topics,
+            partitions,
+            pause_s=STILLNESS_PAUSE_WITHOUT_ACLS_S,
+            transaction_wait_s=transaction_wait_s,
+            report_wait=report_wait,
         )
         return VerifiedFence(
             authorizer=False, command=closed_by_command, still_s=STILLNESS_PAUSE_WITHOUT_ACLS_S, ends=ends
         )
     _log.info("%d denials shown by every broker; waiting until nothing moves", len(denials), cluster=client.name)
     ends = wait_for_stillness(
-        client, topics, partitions, pause_s=STILLNESS_PAUSE_S, transaction_wait_s=transaction_wait_s
+        client,
+        topics,
+        partitions,
+        pause_s=STILLNESS_PAUSE_S,
+        transaction_wait_s=transaction_wait_s,
+        report_wait=report_wait,
     )
     return VerifiedFence(
         authorizer=True,
@@ -255,12 +267,15 @@ def wait_for_stillness(
     *,
     pause_s: float,
     transaction_wait_s: float,
+    report_wait: Callable[[str], None] = lambda line: None,
 ) -> dict[Partition, Offset]:
     """Wait until log ends do not move within `pause_s`, are replicated, and no transaction is open.
 
-    NotFenced after `transaction_wait_s`, naming what still moves.
+    NotFenced after `transaction_wait_s`, naming what still moves. `report_wait`, called every 5 s, may end the wait by
+    raising.
     """
-    deadline = time.monotonic() + transaction_wait_s
+    began = time.monotonic()
+    deadline, reported_at = began + transaction_wait_s, began
     while True:
         problems = [
             _format_transaction(t)
@@ -281,8 +296,13 @@ def wait_for_stillness(
                 )
         if not problems:
             return ends
+        now = time.monotonic()
+        if now - reported_at >= WAIT_REPORT_INTERVAL_S:
+            reported_at = now
+            # A transaction is named before the partitions that it holds up.
+            report_wait(f"waiting, {now - began:.0f} s of at most {transaction_wait_s:.0f} s: {problems[0]}")
         _log.debug("does not stand still: %s", "; ".join(problems[:5]), cluster=client.name)
-        if time.monotonic() > deadline:
+        if now > deadline:
             unlisted = f" (and {len(problems) - 5} more)" if len(problems) > 5 else ""
             raise NotFenced(
                 f"cluster {client.name} does not stand still after {transaction_wait_s:.0f} s:"

@@ -389,3 +389,30 @@ def test_a_plan_that_is_shown_anew_needs_new_answers(pair: Pair, tmp_path: Path)
         plan = ShownPlan(question=shown, plan_hash="0" * 64, body_sha256="", at_ms=now_ms())
         approvals.record_plan(link.destination, find_mirror_link(link.config, name)[1], name, plan)
         assert find(question) == left
+
+
+def test_a_planned_run_that_waits_for_a_transaction_says_so_and_ends_when_another_run_takes_its_place(
+    pair: Pair, tmp_path: Path
+) -> None:
+    mirrored, topic = mirrored_topic(pair, tmp_path)
+    producer = Producer({**pair.east.client_config("admin"), "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"open")
+    producer.flush(TIMEOUT_S)
+    waits, unplanned = list[str](), list[str]()
+
+    def take_its_place(line: str) -> None:
+        if line.startswith("fence: waiting"):
+            waits.append(line)
+            plan = mirrored.failover.plan(RunMode.UNPLANNED)
+            unplanned.append(mirrored.failover.begin(plan.hash, RunMode.UNPLANNED).id)
+
+    conductor = Failover(mirrored.link, mirrored.services, started_by="ann@desk", print_line=take_its_place)
+    run = begin(conductor)
+    with pytest.raises(LostOwnership):
+        conductor.drive(run)
+    [line] = waits
+    assert f"transaction '{topic}' is Ongoing" in line
+    assert mirrored.state.runs[run].state is RunState.SUPERSEDED
+    assert mirrored.failover.abort(unplanned[0]).state is RunState.ABORTED

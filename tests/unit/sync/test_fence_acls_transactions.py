@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from mirror_core.kafka import transactions
 from mirror_core.kafka.log_offsets import OffsetPoint
 from mirror_core.kafka.transactions import OpenTransaction
+from mirror_core.model.errors import LostOwnership
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sync import fence_acls
 from mirror_core.sync.fence_acls import NotFenced, apply_fence, wait_for_stillness
@@ -77,6 +78,28 @@ def test_a_fence_waits_for_a_transaction_that_may_still_change_what_is_drained_o
             wait_for_stillness(CLIENT, topics, [P0], pause_s=0, transaction_wait_s=-1)
     else:
         assert wait_for_stillness(CLIENT, topics, [P0], pause_s=0, transaction_wait_s=-1) == {P0: 5}
+
+
+def test_a_wait_for_a_transaction_is_said_and_ends_when_the_run_is_lost(
+    found: list[OpenTransaction], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, lines = iter(range(0, 1_000, 3)), list[str]()
+    monkeypatch.setattr(fence_acls, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda seconds: None))
+    found.append(ONE)
+
+    def report(line: str) -> None:
+        lines.append(line)
+        if len(lines) == 2:
+            raise LostOwnership("another process now controls this mirror")
+
+    nothing: Any = None
+    monkeypatch.setattr(fence_acls, "deny_writes", lambda *arguments, **options: frozenset())
+    with pytest.raises(LostOwnership):
+        apply_fence(nothing, nothing, CLIENT, ["orders"], [P0], report_wait=report)
+    assert [line.split(": transaction 't' is Ongoing (")[0] for line in lines] == [
+        "waiting, 6 s of at most 120 s",
+        "waiting, 12 s of at most 120 s",
+    ]
 
 
 def test_transactions_of_a_topic_that_is_left_behind_as_a_whole_are_denied_and_waited_for(
