@@ -36,7 +36,7 @@ from mirror_core.model.pending_fence import LateRanges, LateSplit, PendingFence
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, list_newest_first
 
 MAX_FORECAST_GROUPS: Final = 1000
-_UNSEEN_TEXT: Final = "the old source was not seen since"
+_UNSEEN_TEXT: Final = "the old source was not seen until the run ended"
 
 GroupPositions = Mapping[str, Mapping[Partition, Offset]]
 """By group: the next offset to read of each partition."""

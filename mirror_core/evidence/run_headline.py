@@ -64,8 +64,13 @@ def _list_figures(run: Run, steps: Sequence[StepRecord], lost: str, proof: StepE
 
 def _format_read_again(run: Run) -> str:
     outcome = run.forecast_outcome
-    if outcome is None or any(offsets is None for offsets in outcome.reread_offsets.values()):
+    if outcome is None:
         return UNKNOWN_TEXT
+    if any(offsets is None for offsets in outcome.reread_offsets.values()):
+        most = [run.plan.predict_read_again(g) if n is None else n for g, n in outcome.reread_offsets.items()]
+        if any(offsets is None for offsets in most):
+            return UNKNOWN_TEXT
+        return f"at most {sum(n or 0 for n in most):,} offsets by the plan; not counted yet"
     return f"{sum(offsets or 0 for offsets in outcome.reread_offsets.values()):,} offsets by consumer groups"
 
 

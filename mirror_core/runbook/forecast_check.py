@@ -131,7 +131,7 @@ def _read_group_offsets(journal: Journal, left_groups: Collection[str]) -> tuple
         return {}, "where groups went on on the destination is not known"
     if not output.groups:
         return {}, "no group was brought over" if left_groups else "there were no groups"
-    return output.by_group(), "the old source was not seen since"
+    return output.by_group(), "the old source was not seen until the run ended"
 
 
 def _fetch_reached_offsets(

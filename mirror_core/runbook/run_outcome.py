@@ -7,7 +7,10 @@ from contextlib import suppress
 from dataclasses import replace
 
 from mirror_core.decide.approval_rules import explain_expired_run
-from mirror_core.decide.forecast_accuracy import find_not_copied
+from mirror_core.decide.fence_state import count_offsets
+from mirror_core.decide.forecast_accuracy import add_uncopied, count_lost_unplanned, find_not_copied
+from mirror_core.decide.loss_bound import find_uncopied
+from mirror_core.decide.mirror_change import apply_current_filters
 from mirror_core.decide.process_liveness import ConductorState, WatcherState
 from mirror_core.decide.run_result import RunResult, decide_run_result
 from mirror_core.decide.run_status import (
@@ -175,12 +178,36 @@ def read_run_result(link: MirrorLink, state: State, run: Run) -> RunResult | Non
                 reverse = home, source_state.steps_of(home)
     failback_run = find_next_failback(run, state.runs.values())
     return decide_run_result(
-        run,
+        _count_lost_behind_fence(state, run),
         state.steps_of(run),
         state.mirrors.get(link.mirror.name, link.mirror),
         reverse,
         () if failback_run is None else state.steps_of(failback_run),
     )
+
+
+def _count_lost_behind_fence(state: State, run: Run) -> Run:
+    """With what the watcher has found since the run ended: the old source came back, and was fenced."""
+    outcome, name = run.forecast_outcome, run.plan.mirror
+    mirror, pending_fence = state.mirrors.get(name), state.pending_fences.get(name)
+    if (
+        run.plan.mode is not RunMode.UNPLANNED
+        or outcome is None
+        or outcome.lost_offsets is not None
+        or mirror is None
+        or pending_fence is None
+        or pending_fence.run != run.id
+    ):
+        return run
+    statuses = state.partitions.get(name, {})
+    observation = apply_current_filters(mirror, statuses, state.source_observations.get(name))
+    lost, known_by = add_uncopied(*count_lost_unplanned(pending_fence, statuses), find_uncopied(statuses, observation))
+    if lost is None:
+        return run
+    late_ranges, _ = find_not_copied(pending_fence, statuses)
+    taken_since = count_offsets(pending_fence.split_late_ranges(late_ranges).since)
+    counted = replace(outcome, lost_offsets=lost, lost_basis=known_by, taken_since_offsets=taken_since)
+    return replace(run, forecast_outcome=counted)
 
 
 def _count_lifted_denials(link: MirrorLink, state: State, run: Run) -> int:

@@ -175,6 +175,9 @@ def test_the_page_begins_with_a_verdict_and_four_figures(tmp_path: Path) -> None
     ]
     unknown = replace(reread, reread_offsets={"g": None})
     assert headline_of(tmp_path, replace(RUN, forecast_outcome=unknown), steps)[3] == "unknown"
+    forecast = PlanForecast(seconds=5.0, lost_offsets=0, reread_offsets={"g": (0, 30)})
+    foretold = replace(RUN, plan=replace(PLAN, forecast=forecast), forecast_outcome=unknown)
+    assert headline_of(tmp_path, foretold, steps)[3] == "at most 30 offsets by the plan; not counted yet"
     assert headline_of(tmp_path, RUN, STEPS)[0] == 'bad">Failover of m, planned: step canary FAILED'
     assert headline_of(tmp_path, RUN, STEPS[:2])[0] == 'warn">Failover of m, planned: not ended'
     given_up = replace(RUN, state=RunState.ABORTED)

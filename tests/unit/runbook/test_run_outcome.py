@@ -9,11 +9,18 @@ import pytest
 from mirror_core.decide.steps import WriteLocation
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.errors import Unreachable
-from mirror_core.model.mirror import DesiredState, Mirror
-from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.forecast import ForecastOutcome
+from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, PartitionOffsets
+from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import PlanStep, Run, RunKind, RunMode, RunState, StepRecord, StepState
 from mirror_core.runbook import run_outcome
-from mirror_core.runbook.run_outcome import explain_unseen_home, find_recorded_access, read_mirror_status
+from mirror_core.runbook.run_outcome import (
+    explain_unseen_home,
+    find_recorded_access,
+    read_mirror_status,
+    read_run_result,
+)
 from mirror_core.state.active_cluster import ActiveCluster
 from mirror_core.state.state_records import State
 from tests.support.cluster_names import LINK
@@ -201,3 +208,35 @@ def test_a_silent_home_is_told_by_the_announcement_that_the_way_home_can_read(
     finding = explain_unseen_home(BACK, LINK.source)
     assert (finding.subject, finding.values["destination"]) == ("m", "west")
     assert (finding.values["active"], finding.values["run"]) == (("west", "m-failover-2") if announced else ("", ""))
+
+
+@pytest.mark.parametrize(("fenced_run", "lost"), [("m-failover-1", 437), ("m-failover-0", None)])
+def test_what_the_watcher_has_found_behind_the_fence_is_the_loss_of_its_run(fenced_run: str, lost: int | None) -> None:
+    partition = Partition("a", 0)
+    outcome = ForecastOutcome(lost_offsets=None, lost_basis="not seen", reread_basis="")
+    run = replace(a_run("m-failover-1", RunKind.FAILOVER, RunState.DONE, 10), forecast_outcome=outcome)
+    run = replace(run, plan=replace(run.plan, mode=RunMode.UNPLANNED))
+    state = a_state(MIRROR, run)
+    state.partitions[MIRROR.name] = {
+        partition: PartitionStatus(
+            partition=partition,
+            state=PartitionState.STOPPED,
+            source_topic_id="s",
+            destination_topic_id="d",
+            lmo=Offset(100),
+        )
+    }
+    fence = PendingFence(
+        mirror=MIRROR.name,
+        cluster=MIRROR.source,
+        action=FenceAction.APPLY,
+        run=fenced_run,
+        since_ms=1,
+        applied_at_ms=2,
+        log_ends=PartitionOffsets.from_mapping({partition: Offset(600)}),
+    )
+    state.pending_fences[MIRROR.name] = fence.add_since_offsets({partition: Offset(537)})
+    result = read_run_result(HERE, state, state.runs[run.id])
+    assert result is not None
+    assert result.loss is not None
+    assert (result.loss.offsets, result.loss.taken_since) == (lost, 63 if lost else 0)
