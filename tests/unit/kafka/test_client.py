@@ -45,7 +45,7 @@ def test_a_broker_that_never_gets_done_with_its_answer_is_unreachable(dripping: 
 
     with (
         ClusterClient(load_config(path).cluster("east"), timeout_s=1.0) as client,
-        pytest.raises(Unreachable, match=rf"cluster east, broker 127.0.0.1:{dripping}: not connected and signed in"),
+        pytest.raises(Unreachable, match=rf"cluster east: .*broker 127.0.0.1:{dripping}: not connected and signed in"),
     ):
         client.metadata(())
 
