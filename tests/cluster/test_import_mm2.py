@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import load_config
 from mirror_core.kafka.topics import delete_records, delete_topics
 from mirror_core.model.names import Offset, Partition
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
@@ -236,6 +237,20 @@ def test_a_file_of_other_clusters_is_noticed(old_copy: OldCopy) -> None:
     path.write_text(text.replace(old_copy.desk.pair.east.bootstrap, "other:9092"), encoding="latin-1")
     said = old_copy.ask("--json")
     assert [warning["code"] for warning in json.loads(said.out)["warnings"]] == ["mm2_other_addresses"]
+
+
+def test_the_same_file_is_turned_into_these_two_clusters(old_copy: OldCopy) -> None:
+    said = old_copy.desk.run("import", "mm2", str(old_copy.desk.folder / "mm2.properties"), "--json")
+    assert said.code == 0, said
+    document = json.loads(said.out)
+    path = old_copy.desk.folder / "imported.yaml"
+    path.write_text(document["configuration"], encoding="utf-8")
+    (flow,) = document["flows"]
+    for alias, cluster in (
+        (flow["source"], old_copy.desk.pair.east),
+        (flow["destination"], old_copy.desk.pair.west),
+    ):
+        assert load_config(path).cluster(alias).control["bootstrap.servers"] == cluster.bootstrap
 
 
 def test_nothing_to_look_up_is_no_success(old_copy: OldCopy) -> None:
