@@ -520,6 +520,6 @@ def test_a_withdrawn_right_that_somebody_granted_there_by_hand_stays_denied_unti
 def test_a_grant_to_everybody_is_refused_by_name_at_demotion(link: MirrorLink, topic: str) -> None:
     public = acl(topic, Operation.WRITE, "User:*")
     grant(link, public, side="destination")
-    with writer_of(link) as writer, pytest.raises(Refused, match="replace it by grants to named principals") as refusal:
+    with writer_of(link) as writer, pytest.raises(Refused, match="Replace it by grants to named principals") as refusal:
         demote_topics(link, writer, [topic], link.destination.name)
     assert f"--remove --allow-principal 'User:*' --operation Write --topic {topic}" in str(refusal.value)
