@@ -339,15 +339,16 @@ def _find_behind_s(
 def _list_troubles(
     mirror: Mirror, state: State, access: WriteAccess | None, *, is_source_down: bool
 ) -> Iterator[Finding]:
+    """What needs an act first: a cluster that is down may need none."""
     statuses = state.partitions.get(mirror.name, {})
-    if is_source_down:
-        yield Finding("cluster_down", mirror.source)
     if access is not None and access.writes is WriteLocation.NOWHERE:
         yield Finding("writes_nowhere", mirror.name)
     if access is not None and access.run is not None:
         yield Finding("run_at_step", access.run.id, step=access.run.step)
     if find_fence_state(state.pending_fences.get(mirror.name)) is FenceState.PENDING:
         yield Finding("source_not_fenced", mirror.source)
+    if is_source_down:
+        yield Finding("cluster_down", mirror.source)
     if failed := [p for p, status in statuses.items() if status.state is PartitionState.FAILED]:
         yield Finding("failed_partitions", mirror.name, partitions=sorted(failed), count=len(failed))
     if differing := find_differences(state.verifications.get(mirror.name), statuses):

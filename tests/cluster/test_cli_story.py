@@ -90,7 +90,7 @@ def completes(desk: Desk, offered: list[str], *words: str) -> None:
 
 def listed(desk: Desk, name: str) -> list[dict[str, Any]]:
     found = document(desk.run("mirror", "list", "--json"))
-    assert set(found) == {"mirrors", "silent", "unreadable"}
+    assert set(found) == {"mirrors", "silent", "unreadable", "unseen"}
     assert found["silent"] == []
     Draft202012Validator(document(desk.run("json-schema", "mirror", "list"))).validate(found)
     return [row for row in found["mirrors"] if row["name"] == name]

@@ -141,6 +141,18 @@ def test_a_mirror_that_led_home_names_no_cluster_of_its_own() -> None:
     assert (row.activity, row.writes, row.writes_on) == (MirrorActivity.IDLE, None, None)
 
 
+def test_a_missing_fence_is_shown_before_the_silence_of_its_cluster() -> None:
+    state = State()
+    state.mirrors[MIRROR.name] = replace(MIRROR, desired=DesiredState.STOPPED)
+    state.pending_fences[MIRROR.name] = PendingFence(
+        mirror=MIRROR.name, cluster=MIRROR.source, action=FenceAction.APPLY, run="r", since_ms=1
+    )
+    row = make_mirror_row(
+        state.mirrors[MIRROR.name], WEST, {WEST: state}, DestinationView(NOW_MS), down=[MIRROR.source]
+    )
+    assert [trouble.code for trouble in row.troubles] == ["source_not_fenced", "cluster_down"]
+
+
 def test_a_pipe_gets_whole_columns(capsys: pytest.CaptureFixture[str]) -> None:
     print_mirrors([make_row("payments-of-a-long-name-" + "x" * 60), MOVED])
     columns = [re.split("  +", line) for line in capsys.readouterr().out.splitlines()[1:]]
