@@ -222,7 +222,7 @@ def _list_reasons(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     mirror = snapshot.mirror
     if snapshot.active_run:
         yield Finding("mirror_held_by_run", mirror.name, run=snapshot.active_run)
-    if mirror.desired is DesiredState.STOPPED:
+    elif mirror.desired is DesiredState.STOPPED:
         yield Finding(
             "mirror_stopped",
             mirror.name,
@@ -231,6 +231,9 @@ def _list_reasons(snapshot: MirrorSnapshot) -> Iterator[Finding]:
             failback_of=get_base_name(mirror.name) if mirror.failback_run else "",
             run=mirror.failback_run,
         )
+    has_moved = mirror.desired is DesiredState.STOPPED and has_failed_over(snapshot.pending_fence)
+    if snapshot.active_run or has_moved:
+        return  # refused above; applications may write on the destination, so that it is rightly ahead
     if mirror.is_preparing and snapshot.mode is RunMode.PLANNED:
         yield Finding(
             "reverse_mirror_unfinished",

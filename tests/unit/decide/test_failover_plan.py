@@ -13,6 +13,7 @@ from mirror_core.decide.mirror_snapshot import (
     DestinationSnapshot,
     HiddenTopics,
     MirrorSnapshot,
+    SourceSnapshot,
     UnseenCluster,
     select_healthy,
 )
@@ -22,6 +23,7 @@ from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
 from mirror_core.model.names import MirrorName, Offset, Partition
+from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import PlanFact, RunKind, RunMode
 from tests.support import failover_views
 from tests.support.failover_views import CLOSABLE, DST, P0, P1, SRC, foreign, reasons_of, source_of, status
@@ -81,6 +83,24 @@ def test_an_unplanned_failover_needs_no_source_and_says_so_of_one_that_answers(v
     )
     assert "source_answers" in warning_codes(decide_failover(replace(lost, source=source_of(view))))
     assert "destination west could not be read" in reasons_of(replace(lost, destination=UnseenCluster("dead")))
+
+
+@pytest.mark.parametrize(("run", "code"), [("", "mirror_stopped"), ("m-failback-1", "mirror_held_by_run")])
+def test_a_mirror_that_was_failed_over_is_not_compared_with_its_old_source(
+    view: MirrorSnapshot, run: str, code: str
+) -> None:
+    """Applications write on its destination, which is ahead."""
+    source = view.source
+    assert isinstance(source, SourceSnapshot)
+    behind = replace(view, source=replace(source, stable_ends=dict.fromkeys(view.statuses, Offset(0))))
+    assert "destination_ahead" in {reason.code for reason in decide_failover(behind).reasons}
+    fence = PendingFence(
+        mirror=view.mirror.name, cluster=view.mirror.source, action=FenceAction.APPLY, run="r", since_ms=1
+    )
+    moved = replace(
+        behind, mirror=replace(view.mirror, desired=DesiredState.STOPPED), pending_fence=fence, active_run=run
+    )
+    assert [reason.code for reason in decide_failover(moved).reasons] == [code]
 
 
 def test_a_way_home_that_was_ended_by_hand_says_what_ends_the_failback(view: MirrorSnapshot) -> None:
@@ -315,13 +335,10 @@ def test_brokers_that_would_refuse_the_applications_records_forbid_a_planned_fai
     assert "destination_clock_behind" not in [finding.code for finding in decide_failover(only_west).reasons]
 
 
-def test_an_active_run_a_stopped_mirror_and_an_empty_one_forbid(view: MirrorSnapshot) -> None:
-    text = reasons_of(
-        replace(view, active_run="r9", statuses={}, mirror=replace(view.mirror, desired=DesiredState.STOPPED))
-    )
-    assert "run r9 holds" in text
-    assert "is stopped" in text
-    assert "nothing is mirrored yet" in text
+def test_an_active_run_or_a_stopped_and_empty_mirror_forbids(view: MirrorSnapshot) -> None:
+    empty = replace(view, statuses={}, mirror=replace(view.mirror, desired=DesiredState.STOPPED))
+    assert reasons_of(replace(empty, active_run="r9")) == str(Finding("mirror_held_by_run", "m", run="r9"))
+    assert [reason.code for reason in decide_failover(empty).reasons][:2] == ["mirror_stopped", "nothing_mirrored"]
 
 
 def test_a_partition_without_alignment_forbids(view: MirrorSnapshot) -> None:
