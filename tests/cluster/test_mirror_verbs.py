@@ -72,7 +72,9 @@ def test_a_paused_mirror_is_not_copied_and_goes_on_when_resumed(mirrored: Mirror
     assert read_all(mirrored.pair.east, topic) == read_all(mirrored.pair.west, topic)
 
 
-def test_of_a_mirror_that_has_copied_nothing_nothing_is_said_to_be_there(pair: Pair, tmp_path: Path) -> None:
+def test_of_a_mirror_that_has_copied_nothing_nothing_is_said_to_be_there(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = new_topic(pair.east)
     produce(pair.east, topic, 100)
     made = new_mirror(pair, tmp_path, topic)
@@ -81,9 +83,13 @@ def test_of_a_mirror_that_has_copied_nothing_nothing_is_said_to_be_there(pair: P
     made.copy()
     facts = describe_mirror(made.link, made.state, now_ms()).facts
     assert (facts[FactKey.LAG].value, facts[FactKey.CLOCK].value) == (0, ClockState.NOT_BEHIND)
+    early = describe_mirror(made.link, made.state, now_ms() - 600_000).facts
+    assert "leads `__mirrorbook_state` on west" in str(early[FactKey.CLOCK].text), "by the controller's clock"
+    monkeypatch.setattr("mirror_core.mirrors.describe.measure_clock_ahead_ms", lambda *asked, **limits: None)
     slow = describe_mirror(made.link, made.state, now_ms() - 600_000).facts
     assert "the clock here is at least " in str(slow[FactKey.CLOCK].text)
-    assert slow[FactKey.SOURCE_SEEN].text == "at an unknown time (clocks differ)"
+    for facts in (early, slow):
+        assert facts[FactKey.SOURCE_SEEN].text == "at an unknown time (clocks differ)"
 
 
 def test_stop_records_where_mirroring_ended_and_start_goes_on_from_there(mirrored: Mirrored) -> None:
