@@ -211,9 +211,11 @@ def test_a_question_is_asked_although_the_pager_is_down(ours: str, monkeypatch: 
     monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda **fields: None)
     monkeypatch.setattr(ApprovePlan, "check_displayed_plan", lambda self, context: "0123456789ab")
     monkeypatch.setattr(approvals, "fetch_displayed_question", lambda asks, context: (asks.subject, asks.body or ""))
+    monkeypatch.setattr(ApprovePlan, "read_states", lambda self, context: [])
     asked = ApprovePlan(task_id="approve", question="Fail over?", plan=EmptyOperator(task_id="plan"))
     ti = SimpleNamespace(xcom_pull=lambda task_ids: {"hash": "0123456789ab"}, xcom_push=lambda key, value: None)
-    context: Any = {"ti": ti, "task_instance": SimpleNamespace(id="t1"), "what": "question"}
+    run = SimpleNamespace(dag_id="mirror_failover", run_id="r1")
+    context: Any = {"ti": ti, "task_instance": SimpleNamespace(id="t1"), "dag_run": run, "what": "question"}
     with pytest.raises(TaskAwaitingInput):
         asked.execute(context)
     assert sys.modules[ours].told == [("run question", "question")]

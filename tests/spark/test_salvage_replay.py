@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from mirror_core.evidence.table_schemas import SALVAGE, SALVAGE_REPLAYS
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, list_offset_points, list_offsets
 from mirror_core.kafka.log_reader import LogReader
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.names import Offset, Partition
@@ -28,6 +28,7 @@ from tests.support.cli_process import invoked
 from tests.support.kafka_clients import Pair, new_topic
 from tests.support.parity_topics import Content, content, send, twin_topics, whole
 from tests.support.saved_tails import replay_login, saved_rows
+from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.spark,
@@ -84,6 +85,14 @@ def records_in(pair: Pair, topic: str, partition: int) -> list[tuple[object, ...
     """West's committed records, in order, without their offsets."""
     west, wanted = load_config(pair.config_path).cluster("west"), Partition(topic, partition)
     with ClusterClient(west) as client, LogReader(west) as reader:
+        points = [OffsetPoint.STABLE_END, OffsetPoint.LOG_END]
+
+        def is_decided() -> bool:
+            stable_end, log_end = (ends[wanted] for ends in list_offset_points(client, [wanted], points).values())
+            return stable_end == log_end
+
+        # The end of a transaction is answered before its marker is in each log.
+        wait_until(is_decided, timeout_s=30.0, why="the last transaction's marker is there")
         end = list_offsets(client, [wanted], OffsetPoint.STABLE_END)[wanted]
         return [tuple(record)[1:] for _, record in reader.records(wanted, Offset(0), end)]
 
