@@ -345,7 +345,7 @@ class FailbackSteps(TailSteps):
         promote = reverse_state.steps[home.id, "promote"]
         ends = {p: status.lmo for p, status in equal.items() if status.lmo is not None}
         yield observe_ends(
-            name, ends, age_ms=max(0, reverse_writer.now_ms() - promote.started_ms), now_ms=self.writer.now_ms()
+            name, ends, age_ms=max(0, reverse_writer.now_ms() - promote.first_attempt_ms), now_ms=self.writer.now_ms()
         )
 
     def _to_protected_status(self, reverse_status: PartitionStatus, own_range: str | None) -> PartitionStatus:
