@@ -267,6 +267,9 @@ def _truncate_leader(
         _wait_for_approach(old, follower, marks)
         left_s = _park_replicas(context, old, follower, marks, rate, strategy)
         if is_handover:
+            # Before the claim, too: once in sync this replica may come to lead without us.
+            _check_short_replicas(context, old, leader, follower, points, strategy)
+            refuse_growth(context, old, points, f"logs of {old.name} are not truncated")
             leader_epochs = {p: placement.leader_epoch for p, placement in list_placements(old, points).items()}
             context.journal.save_checkpoint("align", throttle_record)  # fenced if we lost the run
             _claim_in_sync(old, leader, follower, leader_epochs, left_s)
