@@ -15,7 +15,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.mirrors.incremental_verification import add_differences, compare_unverified
 from mirror_core.model.acl import AclPurpose
-from mirror_core.model.errors import Refused, RemoteFault
+from mirror_core.model.errors import LostOwnership, MirrorError, Refused, RemoteFault
 from mirror_core.model.figures import FigureKey, limit_names
 from mirror_core.model.findings import Finding
 from mirror_core.model.names import Offset, Partition, PartitionOffsets
@@ -230,10 +230,15 @@ class PlannedSteps(PromotionSteps):
         )
 
     def _report_fence_wait(self, line: str) -> None:
-        """LostOwnership if another process has taken the run meanwhile."""
+        """LostOwnership if another process has taken the run meanwhile; a silent destination does not end the wait."""
         self.print_line(f"fence: {line}")
         if step_record := self.journal.record("fence"):
-            self.writer.put(step_record)
+            try:
+                self.writer.put(step_record)
+            except LostOwnership:
+                raise
+            except MirrorError as error:
+                self.print_line(f"fence: not known whether another run has taken this one's place: {error}")
 
     def fence(self) -> StepEvidence:
         self.writer.refresh()  # `prove` may have taken hours
