@@ -15,7 +15,7 @@ from mirror_core.model.errors import MirrorError
 from mirror_core.model.text import escape_invisible_lines
 from mirrorbook_airflow.approvals import find_planned_set
 from mirrorbook_airflow.errors import airflow_errors
-from mirrorbook_airflow.mirror_lookup import find_mirror
+from mirrorbook_airflow.mirror_lookup import find_mirror, find_set
 from mirrorbook_airflow.operators import TASK_DEFAULTS, MirrorOperator
 
 if TYPE_CHECKING:
@@ -51,7 +51,10 @@ class LogSetStatus(BaseOperator):
     def execute(self, context: Context) -> str:
         attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
         with airflow_errors():
-            mirrors = find_planned_set(context, self.plan_task, self.set_name).mirrors
+            try:
+                mirrors = find_planned_set(context, self.plan_task, self.set_name).mirrors
+            except MirrorError:  # what was planned cannot be told; who writes where can, of those that answer
+                mirrors = find_set(self.set_name).mirrors
 
         def find_own_run(state: State, mirror: str) -> str | None:
             runs = (run for run in state.runs.values() if run.plan.mirror == mirror)
