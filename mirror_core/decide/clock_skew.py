@@ -49,13 +49,14 @@ def find_leader_ahead_ms(now_ms: int, ahead_ms: int | None, appended_ms: Iterabl
     """How far, at least, the clock of the state topic's leader is ahead of the controller's; None: not seen to be.
 
     Then no age can be told: it would look younger by as much. `appended_ms`: when records were appended, by the
-    leader's clock. `now_ms`, `ahead_ms`: as for `to_owner_clock_ms`.
+    leader's clock. `now_ms`, `ahead_ms`: as for `to_owner_clock_ms`; a slow answer of the controller makes its clock
+    look seconds behind.
     """
     newest_ms = max(appended_ms, default=None)
     if ahead_ms is None or newest_ms is None:
         return None
     leader_ahead_ms = newest_ms - (now_ms - ahead_ms)
-    return leader_ahead_ms if leader_ahead_ms > MAX_CLOCK_SKEW_MS else None
+    return leader_ahead_ms if leader_ahead_ms > _MAX_IN_FLIGHT_MS else None
 
 
 def find_leader_ahead(cluster: str, leader_ahead_ms: int | None) -> Finding | None:
