@@ -9,13 +9,13 @@ from typing import Annotated
 
 import typer
 
-from mirror_core.cli import completion
 from mirror_core.cli.command_options import (
     ConfigOption,
     DryRunOption,
     JsonOption,
     NameArgument,
     YesOption,
+    complete_clusters,
     load_configuration,
     print_facts,
     print_json,
@@ -61,9 +61,7 @@ class UnfenceDocument(JsonDocument, frozen=True, kw_only=True):
 
 @prints_json(UnfenceDocument)
 def unfence(
-    name: Annotated[
-        str, typer.Argument(help="The cluster that is fenced.", autocompletion=completion.complete_clusters)
-    ],
+    name: Annotated[str, typer.Argument(help="The cluster that is fenced.", autocompletion=complete_clusters)],
     file: Annotated[Path, typer.Option("--from", help="The run's file unfence-RUN.json, in its evidence folder.")],
     config: ConfigOption = None,
     dry_run: DryRunOption = False,
@@ -157,7 +155,7 @@ cluster_app.command("unfence")(unfence)
 @cluster_app.command()
 @prints_json(ClusterCheck)
 def check(
-    name: Annotated[str, typer.Argument(help="The cluster.", autocompletion=completion.complete_clusters)],
+    name: Annotated[str, typer.Argument(help="The cluster.", autocompletion=complete_clusters)],
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:

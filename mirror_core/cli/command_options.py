@@ -1,27 +1,82 @@
-"""Options, configuration, confirmation and output that commands share."""
+"""Options, configuration, confirmation and output that commands share; and what a shell completes: names from
+mirrorbook.yaml and from the clusters. A shell shows nothing but completions, so errors give none.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import pwd
 import socket
 import sys
 import termios
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from mirror_core.cli import completion
 from mirror_core.cli.output import print_line, wrap_text
 from mirror_core.kafka.config import Config, find_config, load_config
-from mirror_core.model.errors import Indeterminate, Refused
+from mirror_core.model.config_sections import format_source_set
+from mirror_core.model.errors import Indeterminate, MirrorError, Refused
 from mirror_core.model.json_documents import JsonDocument, format_json
+from mirror_core.model.run import list_newest_first
 from mirror_core.model.text import escape_invisible, format_items
+from mirror_core.model.timing import TIMEOUTS
 from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
 from mirror_core.state.state_records import State
+
+if TYPE_CHECKING:
+    from mirror_core.state.state_records import State
+
+
+NameSource = Callable[[Config], Iterable[str]]
+
+
+def complete_clusters(ctx: Any, incomplete: str) -> list[str]:
+    return _complete_from(lambda config: config.clusters, ctx, incomplete)
+
+
+def complete_sets(ctx: Any, incomplete: str) -> list[str]:
+    return _complete_from(lambda config: [*config.sets, *map(format_source_set, config.clusters)], ctx, incomplete)
+
+
+def complete_mirrors(ctx: Any, incomplete: str) -> list[str]:
+    return _complete_from(_list_mirrors, ctx, incomplete)
+
+
+def complete_runs(ctx: Any, incomplete: str) -> list[str]:
+    """By cluster, newest first."""
+
+    def list_run_ids(config: Config) -> list[str]:
+        return [run.id for _, state in _read_states(config) for run in list_newest_first(state.runs.values())]
+
+    return _complete_from(list_run_ids, ctx, incomplete)
+
+
+def _complete_from(name_source: NameSource, ctx: Any, incomplete: str) -> list[str]:
+    logging.disable(logging.CRITICAL)  # this process does nothing else
+    path = ctx.params.get("config")
+    try:
+        candidates = name_source(load_config(find_config(Path(path) if path else None)))
+    except MirrorError:
+        return []
+    return [name for name in candidates if name.startswith(incomplete)]
+
+
+def _list_mirrors(config: Config) -> list[str]:
+    return sorted(m.name for to, state in _read_states(config) for m in state.mirrors.values() if m.destination == to)
+
+
+def _read_states(config: Config) -> Iterator[tuple[str, State]]:
+    from mirror_core.state.mirror_link import read_states  # late: a supervisor's process imports no clients
+
+    for cluster, state_or_error in read_states(config, TIMEOUTS.completion_s):
+        if not isinstance(state_or_error, MirrorError):
+            yield cluster, state_or_error
+
 
 SparkConfOption = Annotated[
     list[str] | None,
@@ -51,7 +106,7 @@ EvidenceOption = Annotated[
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, do nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-NameArgument = Annotated[str, typer.Argument(help="The mirror.", autocompletion=completion.complete_mirrors)]
+NameArgument = Annotated[str, typer.Argument(help="The mirror.", autocompletion=complete_mirrors)]
 
 TopicsOption = Annotated[
     list[str] | None, typer.Option("--topics", help="Regular expression of whole topic names; repeat.")

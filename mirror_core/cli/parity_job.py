@@ -8,12 +8,12 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from mirror_core.cli import completion
 from mirror_core.cli.command_options import (
     ConfigOption,
     JsonOption,
     SparkConfOption,
     check_runner,
+    complete_mirrors,
     load_configuration,
     parse_spark_conf,
     print_json,
@@ -86,9 +86,7 @@ class ParityRowsDocument(JsonDocument, frozen=True, kw_only=True):
 @parity_job_app.command("plan")
 @prints_json(ParityPlansDocument)
 def plan_command(
-    names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Mirrors.", autocompletion=completion.complete_mirrors)
-    ],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Mirrors.", autocompletion=complete_mirrors)],
     output: Annotated[Path, typer.Option("--output", metavar="DIR", help="Folder for the plans: NAME.json each.")],
     level: Annotated[int, typer.Option("--level", min=2, max=3, help="2 digests, 3 records where they differ.")] = 3,
     whole: Annotated[bool, typer.Option("--whole", help="Compare all anew, not only what was not proved yet.")] = False,

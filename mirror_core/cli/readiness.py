@@ -13,8 +13,14 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from mirror_core.cli import completion
-from mirror_core.cli.command_options import ConfigOption, JsonOption, find_mirror, print_facts, print_json
+from mirror_core.cli.command_options import (
+    ConfigOption,
+    JsonOption,
+    complete_mirrors,
+    find_mirror,
+    print_facts,
+    print_json,
+)
 from mirror_core.cli.metrics_server import METRICS_OPTION, parse_address, serve_metrics
 from mirror_core.cli.output import print_line
 from mirror_core.cli.runs import choose_evidence_folder
@@ -86,7 +92,7 @@ class ReadinessDocument(JsonDocument, frozen=True, kw_only=True):
 def readiness_command(
     name: Annotated[
         str | None,
-        typer.Argument(help="The mirror. With --metrics: all of them.", autocompletion=completion.complete_mirrors),
+        typer.Argument(help="The mirror. With --metrics: all of them.", autocompletion=complete_mirrors),
     ] = None,
     metrics: Annotated[
         str | None,

@@ -22,12 +22,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from mirror_core.cli import completion
 from mirror_core.cli.command_options import (
     ConfigOption,
     JsonOption,
     SparkConfOption,
     check_runner,
+    complete_mirrors,
     find_mirror,
     load_configuration,
     parse_spark_conf,
@@ -186,7 +186,7 @@ def replicate_command(
         typer.Argument(
             metavar="NAME...",
             help="The mirror; of several, one process copies them all.",
-            autocompletion=completion.complete_mirrors,
+            autocompletion=complete_mirrors,
         ),
     ],
     until_caught_up: Annotated[
@@ -349,7 +349,7 @@ def find_default_home() -> Path:
 
 
 def supervise_command(
-    name: Annotated[str, typer.Argument(help="The mirror.", autocompletion=completion.complete_mirrors)],
+    name: Annotated[str, typer.Argument(help="The mirror.", autocompletion=complete_mirrors)],
     options: Annotated[
         list[str] | None, typer.Argument(help="Options for `mirrorbook replicate`, after `--`.", metavar="[-- OPTIONS]")
     ] = None,

@@ -11,8 +11,9 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from mirror_core.cli import completion
 from mirror_core.cli.command_options import (
+    complete_runs,
+    complete_sets,
     explain_no_agreement,
     find_mirror,
     find_operator,
@@ -106,9 +107,7 @@ TakeOverOption = Annotated[
 ]
 RunOption = Annotated[
     str | None,
-    typer.Option(
-        "--run", help="Which run. Default: the one that holds the mirror.", autocompletion=completion.complete_runs
-    ),
+    typer.Option("--run", help="Which run. Default: the one that holds the mirror.", autocompletion=complete_runs),
 ]
 
 AnyConductor = TypeVar("AnyConductor", bound=Conductor[Any])
@@ -329,7 +328,7 @@ SetArgument = Annotated[
     typer.Argument(
         metavar="SET",
         help="A set of mirrors, from section `sets:`; or all-from-CLUSTER: all mirrors from that cluster.",
-        autocompletion=completion.complete_sets,
+        autocompletion=complete_sets,
     ),
 ]
 

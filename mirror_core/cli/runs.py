@@ -14,12 +14,12 @@ import msgspec
 import typer
 from msgspec import UNSET
 
-from mirror_core.cli import completion
 from mirror_core.cli.command_options import (
     ConfigOption,
     EvidenceOption,
     JsonOption,
     NameArgument,
+    complete_runs,
     find_mirror,
     find_operator,
     load_configuration,
@@ -291,7 +291,7 @@ def list_runs(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 @runs_app.command()
 @prints_json(RunDocument)
 def show(
-    id: Annotated[str, typer.Argument(help="The run.", autocompletion=completion.complete_runs)],
+    id: Annotated[str, typer.Argument(help="The run.", autocompletion=complete_runs)],
     evidence: EvidenceOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -321,7 +321,7 @@ def _find_run(config: Path | None, id: str) -> tuple[ClusterConfig, State, Run]:
 @runs_app.command("note")
 @prints_json(NoteDocument)
 def add_run_note(
-    id: Annotated[str, typer.Argument(help="The run, which has ended.", autocompletion=completion.complete_runs)],
+    id: Annotated[str, typer.Argument(help="The run, which has ended.", autocompletion=complete_runs)],
     text: Annotated[str, typer.Argument(help="What you observed.")],
     evidence: EvidenceOption = None,
     config: ConfigOption = None,

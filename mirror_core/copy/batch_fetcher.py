@@ -16,8 +16,7 @@ from mirror_core.copy.send_queue import ReadyBatch
 from mirror_core.decide.task_assignment import MIN_FETCH_BYTES, RateLimiter
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.empty_fetch import EmptyFetch, fetch_local_start
-from mirror_core.kafka.fetch_link import FetchLink, split_budget
+from mirror_core.kafka.fetch_link import EmptyFetch, FetchLink, fetch_local_start, split_budget
 from mirror_core.kafka.sockets import wait_readable
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.logs import get_logger

@@ -39,7 +39,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.error_mapping import ErrorCode
 from mirror_core.kafka.marker_link import MarkerLink
-from mirror_core.kafka.produce_errors import ProduceOutcome, classify_produce_error
+from mirror_core.kafka.produce_link import ProduceOutcome, classify_produce_error
 from mirror_core.kafka.sockets import wait_readable
 from mirror_core.model.acl import Operation
 from mirror_core.model.errors import RemoteFault

@@ -21,9 +21,15 @@ from mirror_core.copy.resume_decision import ComparisonUndecided
 from mirror_core.decide.gaps_and_resume import FILLED_MASK, BothLogBounds
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.empty_fetch import REMOTE_STORAGE_HINT, EmptyFetch, classify_empty_fetch, fetch_local_start
 from mirror_core.kafka.error_mapping import ErrorCode
-from mirror_core.kafka.fetch_link import FetchLink, fetch_once
+from mirror_core.kafka.fetch_link import (
+    REMOTE_STORAGE_HINT,
+    EmptyFetch,
+    FetchLink,
+    classify_empty_fetch,
+    fetch_local_start,
+    fetch_once,
+)
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.log_reader import LogReader, LogTrimmed, LogUnreadable
 from mirror_core.model.acl import Operation

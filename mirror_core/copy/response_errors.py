@@ -9,7 +9,7 @@ from mirror_core.copy.partition_replicator import PartitionReplicator
 from mirror_core.copy.partition_states import CopyState
 from mirror_core.copy.send_queue import SentBatch
 from mirror_core.kafka.error_mapping import RETRIABLE_CODES, STALE_METADATA_CODES, ErrorCode, to_error_code
-from mirror_core.kafka.produce_errors import ProduceOutcome, classify_produce_error
+from mirror_core.kafka.produce_link import ProduceOutcome, classify_produce_error
 from mirror_core.model.acl import Operation
 from mirror_core.model.mirror import FailureKind
 from mirror_core.wire.produce import ProducedPartition

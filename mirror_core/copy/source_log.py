@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from mirror_core.kafka.empty_fetch import REQUIRED_EMPTY_FETCHES, EmptyFetch, classify_empty_fetch
+from mirror_core.kafka.fetch_link import REQUIRED_EMPTY_FETCHES, EmptyFetch, classify_empty_fetch
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.task_messages import TrimmedRange
 from mirror_core.wire.fetch import FetchedPartition

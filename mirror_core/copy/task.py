@@ -28,7 +28,7 @@ from mirror_core.copy.task_datagrams import DriverChannel
 from mirror_core.decide.gaps_and_resume import count_filled, round_filled
 from mirror_core.kafka.client import ClusterClient, ClusterMetadata
 from mirror_core.kafka.config import Principal, load_config
-from mirror_core.kafka.empty_fetch import REMOTE_STORAGE_HINT
+from mirror_core.kafka.fetch_link import REMOTE_STORAGE_HINT
 from mirror_core.kafka.sockets import wait_readable
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.logs import get_logger, log_context

@@ -43,8 +43,7 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.task_messages import TaskReport
 from mirror_core.model.timing import now_ms, read_steady_s
 from mirror_core.state.lease import HeldLease, acquire_lease, make_owner_name, read_hold_clock_ms, release_at_end
-from mirror_core.state.mirror_link import MirrorLink
-from mirror_core.sync.cluster_identity import check_cluster_ids
+from mirror_core.state.mirror_link import MirrorLink, check_cluster_ids
 from mirror_core.sync.offset_follower import OffsetFollower
 
 WorkResult = TypeVar("WorkResult")

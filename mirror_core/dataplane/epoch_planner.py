@@ -17,12 +17,12 @@ from typing import Final
 
 from mirror_core.decide.deletion_hold import LogStarts, decide_holds
 from mirror_core.decide.failure_remedies import make_deletion_failure, make_written_failure
+from mirror_core.decide.gaps_and_resume import find_counted_end
 from mirror_core.decide.mirror_change import ENDED_STATES, list_leaving_topics
 from mirror_core.decide.task_assignment import (
     assign_partitions,
     share_rate,
 )
-from mirror_core.decide.trimmed_offsets import find_counted_end
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets, list_offsets
 from mirror_core.kafka.reassignment import TopicIds, fetch_topic_ids

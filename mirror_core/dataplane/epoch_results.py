@@ -14,9 +14,9 @@ from mirror_core.dataplane.receipt_writer import ReceiptWriter
 from mirror_core.decide.clock_skew import to_broker_clock_ms
 from mirror_core.decide.deletion_hold import format_held_deletions
 from mirror_core.decide.failover_readiness import list_newest_times
+from mirror_core.decide.gaps_and_resume import count_deletions, sum_never_copied
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.task_assignment import MAX_EPOCH_S, compute_comparison_s, compute_epoch_s
-from mirror_core.decide.trimmed_offsets import count_deletions, sum_never_copied
 from mirror_core.model.errors import Indeterminate, MirrorError, PartitionFailed
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import HeldDeletion, PartitionStatus

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from heapq import nsmallest
 from typing import Final
 
-from mirror_core.decide import clock_skew, failover_scope, fence_limits, trimmed_offsets
+from mirror_core.decide import clock_skew, failover_scope, fence_limits
 from mirror_core.decide.clock_skew import compute_age_s
 from mirror_core.decide.consistency_groups import list_completeness_figures
 from mirror_core.decide.deletion_hold import list_held_figures
 from mirror_core.decide.drills import FORECAST_KEYS
 from mirror_core.decide.failover_scope import find_gone_topics, find_lost_topics
 from mirror_core.decide.fence_state import describe_fence, warn_pending_fence
+from mirror_core.decide.gaps_and_resume import format_never_copied
 from mirror_core.decide.group_coverage import (
     cannot_sync_again,
     count_coverage,
@@ -78,7 +79,7 @@ def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     yield from failover_scope.warn_left_behind(snapshot)
     yield from warn_leaving_topics(mirror, snapshot.leaving_topics)
     yield from warn_closed_topics(mirror, snapshot.closed_topics, _explain_unenforced(snapshot))
-    if never_copied := trimmed_offsets.format_never_copied(snapshot.statuses):
+    if never_copied := format_never_copied(snapshot.statuses):
         yield Finding("never_copied", mirror.source, destination=mirror.destination, listed=never_copied)
     if can_lose(snapshot):
         yield from list_loss_warnings(snapshot)

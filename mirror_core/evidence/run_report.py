@@ -1,8 +1,5 @@
-"""A run's JSON and HTML reports, and the page of a set's failover.
-
-A run's `run.json`, and its self-contained HTML page.
-
-The page of a set's failover: a line per mirror, with a link to its run.
+"""The pages of a run: its first screen, `run.json`, the self-contained HTML page, and that of a set's failover, a line
+per mirror with a link to its run; and a salvage's page, which has counts and offsets, no contents.
 """
 
 from __future__ import annotations
@@ -39,7 +36,6 @@ from mirror_core.decide.steps import (
     measure_step_s,
 )
 from mirror_core.evidence.html_templates import load_template
-from mirror_core.evidence.run_headline import make_headline
 from mirror_core.evidence.signed_bundle import write_notes
 from mirror_core.evidence.timeline import TIMELINE_WIDTH, build_timeline, parse_entries
 from mirror_core.model.config_sections import MirrorSet
@@ -48,9 +44,80 @@ from mirror_core.model.files import report_write_errors
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Partition, format_reverse_name
-from mirror_core.model.parity_verdict import ParityVerdict
-from mirror_core.model.run import Run, RunKind, RunMode, StepEvidence, StepRecord, StepState
+from mirror_core.model.parity_verdict import ParityVerdict, SalvagedPartition, SalvageMatch
+from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, StepState
 from mirror_core.model.text import format_count, format_time
+
+
+class Tone(StrEnum):
+    GOOD = "good"
+    WARN = "warn"
+    BAD = "bad"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHeadline:
+    verdict: str
+    tone: Tone
+    figures: tuple[tuple[str, str], ...]
+
+
+def make_headline(run: Run, steps: Sequence[StepRecord], lost: str, proof: StepEvidence) -> RunHeadline:
+    """`lost`: as the page answers it. `proof`: certificate coverage."""
+    tone, verdict = _judge(run, steps)
+    return RunHeadline(verdict=verdict, tone=tone, figures=tuple(_list_figures(run, steps, lost, proof)))
+
+
+def _judge(run: Run, steps: Sequence[StepRecord]) -> tuple[Tone, str]:
+    name = f"{run.plan.kind.capitalize()} of {run.plan.mirror}, {run.plan.mode}"
+    if run.state in (RunState.ABORTED, RunState.SUPERSEDED):
+        return Tone.WARN, f"{name}: {run.state}"
+    failed = next((s.step for s in steps if s.state is StepState.FAILED), None)
+    if failed is not None:
+        return Tone.BAD, f"{name}: step {failed} FAILED"
+    # The page is written by the last step of the run.
+    no_return_step = find_no_return_step(run.plan.kind, run.plan.mode)
+    if not any(s.step == no_return_step and s.state is StepState.DONE for s in steps):
+        return Tone.WARN, f"{name}: not ended"
+    is_loss_free = run.plan.kind is RunKind.FAILBACK or run.plan.mode is RunMode.PLANNED
+    return Tone.GOOD if is_loss_free else Tone.WARN, f"{name}: done"
+
+
+def _list_figures(run: Run, steps: Sequence[StepRecord], lost: str, proof: StepEvidence) -> Iterator[tuple[str, str]]:
+    if run.plan.kind is RunKind.FAILBACK:
+        saved, _ = find_saved(steps)
+        back = f"see failover {format_reverse_name(run.plan.mirror)}"
+        yield "Saved to files, in no topic", UNKNOWN_TEXT if saved is None else f"{saved:,} records"
+        yield from ((label, back) for label in ("Without writes", "Read again", "Proved equal"))
+        return
+    yield "Lost", lost
+    yield "Without writes", format_outage_briefly(measure_outage(run, steps), run.plan.mode)
+    yield "Read again", _format_read_again(run)
+    yield "Proved equal", _format_proved(run, steps, proof)
+
+
+def _format_read_again(run: Run) -> str:
+    outcome = run.forecast_outcome
+    if outcome is None:
+        return UNKNOWN_TEXT
+    if any(offsets is None for offsets in outcome.reread_offsets.values()):
+        most = [run.plan.predict_read_again(g) if n is None else n for g, n in outcome.reread_offsets.items()]
+        if any(offsets is None for offsets in most):
+            return UNKNOWN_TEXT
+        return f"at most {sum(n or 0 for n in most):,} offsets by the plan; not counted yet"
+    return f"{sum(offsets or 0 for offsets in outcome.reread_offsets.values()):,} offsets by consumer groups"
+
+
+def _format_proved(run: Run, steps: Sequence[StepRecord], proof: StepEvidence) -> str:
+    if run.plan.mode is RunMode.UNPLANNED:
+        evidence = proof or certificate_coverage.read_coverage_evidence(steps)
+        is_known = evidence.get(FigureKey.CERTIFIED_OFFSETS) is not None
+        return f"by certificates: {certificate_coverage.format_certified(evidence)}" if is_known else UNKNOWN_TEXT
+    gate = next((s.evidence for s in steps if s.step == "parity" and s.state is StepState.DONE), {})
+    records = gate.get("records_in_all")
+    is_passed = gate.get(FigureKey.PARITY_VERDICT) == ParityVerdict.PASSED and isinstance(records, int)
+    return f"{records:,} records" if is_passed else UNKNOWN_TEXT
+
 
 NO_PROOF: Final[StepEvidence] = MappingProxyType({})
 
@@ -406,3 +473,40 @@ def _format_seconds(value: float | None) -> str:
 
 def _format_time(ms: int) -> str:
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+SALVAGE_PAGE: Final = "_report.html"
+"""The underscore hides it from Parquet readers."""
+MAX_FATE_ROWS: Final = 1000
+_MATCH_MEANINGS: Final[Mapping[SalvageMatch, str]] = MappingProxyType(
+    {
+        SalvageMatch.MISSING: (
+            "the new primary has no record of this key since the logs parted: without it something is lost"
+        ),
+        SalvageMatch.SAME_VALUE: "the new primary has a record of this key with this value: nothing to do",
+        SalvageMatch.CONFLICTING: "the new primary has gone on with other values of this key: decide which one holds",
+        SalvageMatch.UNKEYED: "there is no key to look for: only what it says can tell",
+    }
+)
+
+
+def write_salvage_report(folder: Path, saved: Sequence[SalvagedPartition], *, run: str, old: str, new: str) -> Path:
+    totals = {match: sum(s.matches.get(match, 0) for s in saved) for match in SalvageMatch}
+    rows = [(s, match) for s in saved for match in SalvageMatch if s.matches.get(match)]
+    page = folder / SALVAGE_PAGE
+    with report_write_errors("report of a salvage", page, "make room and rights there, then resume the run"):
+        page.write_text(
+            load_template("salvage.html.j2").render(
+                run=run,
+                old=old,
+                new=new,
+                records=sum(s.records for s in saved),
+                partitions=len(saved),
+                totals=totals,
+                means=_MATCH_MEANINGS,
+                rows=rows[:MAX_FATE_ROWS],
+                rows_in_all=len(rows),
+            ),
+            encoding="utf-8",
+        )
+    return page

@@ -18,7 +18,7 @@ Invariants:
 - *Control requests are idempotent*, because a broken connection repeats them. Records and markers are not sent again
   here: `produce_link` and `marker_link` leave that to the log end, `transactional_producer` to sequence and epoch.
 - *A change holds when every broker shows it.* The controller answers first; `fan_out.wait_for_propagation` waits.
-- *An empty Fetch proves nothing by itself*: `empty_fetch` says when it does.
+- *An empty Fetch proves nothing by itself*: `fetch_link` says when it does.
 - *A commit counts when its marker is in the log*, not when the coordinator says so.
 - Offsets are next offsets (to be read or written) unless named otherwise. Times ending in `_s` are monotonic.
 

@@ -19,8 +19,8 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.connection import CLIENT_ID, Connection
 from mirror_core.kafka.connection_pool import CONNECTION_POOL
-from mirror_core.kafka.empty_fetch import REMOTE_STORAGE_HINT, EmptyFetch, classify_empty_fetch, fetch_local_start
 from mirror_core.kafka.error_mapping import RETRIABLE_CODES, ErrorCode, to_error_code
+from mirror_core.kafka.fetch_link import REMOTE_STORAGE_HINT, EmptyFetch, classify_empty_fetch, fetch_local_start
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.errors import AuthenticationFailed, MirrorError, MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import ClusterName, Offset, Partition

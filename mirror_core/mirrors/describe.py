@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from mirror_core.dataplane.epoch_planner import COPIED_STATES, format_failure_reason
-from mirror_core.decide import clock_skew, gaps_and_resume, trimmed_offsets
+from mirror_core.decide import clock_skew, gaps_and_resume
 from mirror_core.decide.acl_plan import find_narrowed_acls, format_narrowed_acls
 from mirror_core.decide.deletion_hold import format_hold
 from mirror_core.decide.fence_state import (
@@ -19,6 +19,7 @@ from mirror_core.decide.fence_state import (
     format_late_writes,
     warn_pending_fence,
 )
+from mirror_core.decide.gaps_and_resume import format_never_copied
 from mirror_core.decide.group_coverage import (
     GroupCoverageRow,
     format_all_deleted,
@@ -55,7 +56,6 @@ from mirror_core.kafka.topic_existence import check_presence, describe_denied_er
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors.departures import explain_unenforced
 from mirror_core.mirrors.mirror_facts import FactKey, FactValue, MirrorFact, make_fact
-from mirror_core.mirrors.stray_denials import describe_stray_denials
 from mirror_core.model.errors import ConnectionRejected, MirrorError, RemoteFault, Unreachable
 from mirror_core.model.figures import Figure, FigureKey, format_figures, to_figure_documents
 from mirror_core.model.json_documents import JsonDocument
@@ -82,6 +82,7 @@ from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.run_heartbeat import find_conductor_status
 from mirror_core.state.state_records import State
 from mirror_core.state.watcher_heartbeat import find_watcher_status
+from mirror_core.sync.fence_acls import describe_stray_denials
 
 GAP_TEXTS: Final[Mapping[GapFilling, str]] = MappingProxyType(
     {
@@ -227,7 +228,7 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     hidden = _make_hidden_fact(observation, ends)
     open_fence = None if run is None else state.steps.get((run.id, "fence"))
     narrowed = find_narrowed_acls(state.ledger_entries(mirror.name))
-    never_copied = trimmed_offsets.format_never_copied(statuses)
+    never_copied = format_never_copied(statuses)
     uncommitted = format_all_refused(groups_left.uncommitted) if groups_left else "unknown"
     waiting_offsets = format_waiting_offsets(groups_left.uncommitted) if groups_left else "unknown"
     deleted_offsets = format_all_deleted(groups_left.uncommitted) if groups_left else "unknown"

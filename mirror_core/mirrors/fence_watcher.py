@@ -57,7 +57,7 @@ from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Run
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.state.active_cluster import copy_announcement
-from mirror_core.state.mirror_link import MirrorLink, read_broker_time_ms
+from mirror_core.state.mirror_link import MirrorLink, check_source_id, read_broker_time_ms
 from mirror_core.state.point_of_no_return import is_past_no_return
 from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_cache import STATE_CACHE
@@ -65,7 +65,6 @@ from mirror_core.state.state_records import State, Tombstone
 from mirror_core.state.state_topic import read_state
 from mirror_core.state.watcher_heartbeat import WatcherHeartbeats, extra_interval_s
 from mirror_core.state.writer import StateWriter
-from mirror_core.sync.cluster_identity import check_source_id
 from mirror_core.sync.fence_acls import check_stillness, lift_fence
 from mirror_core.sync.fence_command import FenceCommandTarget, build_command_target
 from mirror_core.sync.fence_command_runner import (

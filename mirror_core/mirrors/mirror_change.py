@@ -43,13 +43,12 @@ from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus, TopicAccess, TopicDeparture
 from mirror_core.model.timing import CLOCK_TIMEOUT_S
 from mirror_core.state.lease import find_live_lease, make_owner_name, release_at_end, take_over_lease
-from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.mirror_link import MirrorLink, check_cluster_ids, is_source_alive
 from mirror_core.state.state_records import PartitionRecord, State, StateRecord, Tombstone
 from mirror_core.state.state_topic import read_complete_state
 from mirror_core.state.writer import StateWriter
 from mirror_core.sync.acl_sync import close_released_topics
 from mirror_core.sync.circle_search import search_circles
-from mirror_core.sync.cluster_identity import check_cluster_ids, is_source_alive
 from mirror_core.sync.mirror_topics import create_missing_topics, list_mirror_topics, sync_configs
 
 FINISH_TIMEOUT_S: Final = 180.0

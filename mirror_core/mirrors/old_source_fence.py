@@ -52,10 +52,9 @@ from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Run, RunKind, RunState
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.state.journal import JournalLog
-from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.mirror_link import MirrorLink, check_source_id
 from mirror_core.state.state_records import State
 from mirror_core.state.state_topic import read_complete_state
-from mirror_core.sync.cluster_identity import check_source_id
 from mirror_core.sync.fence_acls import (
     STILLNESS_PAUSE_S,
     build_denials,

@@ -28,10 +28,9 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.state.lease import observe_live_lease
-from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.mirror_link import MirrorLink, check_cluster_ids
 from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_records import State
-from mirror_core.sync.cluster_identity import check_cluster_ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

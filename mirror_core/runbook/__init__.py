@@ -36,7 +36,7 @@ Where to start reading:
   `failback_conductor.Failback` add the plans; `set_conductor.SetConductor` conducts several mirrors.
 - `planned_steps.PlannedSteps`, `unplanned_steps.UnplannedSteps`, `promotion_steps.PromotionSteps`,
   `failback_steps.FailbackSteps`, `divergent_tail_steps.TailSteps`: one method for each step, found by its name. All
-  have what `step_context.StepContext` holds.
+  have what `run_services.StepContext` holds.
 - `fence_actions`, `fence_recheck`: apply, verify and lift the source's fence.
 - `snapshot_reader.take_snapshot`: what a plan is made from. `run_services.Services`: work that may run on Spark.
 """

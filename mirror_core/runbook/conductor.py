@@ -63,14 +63,13 @@ from mirror_core.state.journal import (
     make_begin_entry,
     make_conductor_records,
 )
-from mirror_core.state.mirror_link import MirrorLink, read_broker_time_ms
+from mirror_core.state.mirror_link import MirrorLink, is_source_answering, read_broker_time_ms
 from mirror_core.state.point_of_no_return import is_past_no_return
 from mirror_core.state.run_heartbeat import HeartbeatMonitor, make_released_heartbeat, send_heartbeats
 from mirror_core.state.state_cache import STATE_CACHE
 from mirror_core.state.state_records import State, StateRecord, Tombstone
 from mirror_core.state.state_topic import read_complete_state, read_state
 from mirror_core.state.writer import StateWriter, make_control_id
-from mirror_core.sync.cluster_identity import is_source_answering
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from mirror_core.decide.truncation import (
     is_recreated,
     select_created,
 )
-from mirror_core.evidence.salvage_report import write_salvage_report
+from mirror_core.evidence.run_report import write_salvage_report
 from mirror_core.kafka.authorization_probe import probe_topic_rights
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.cluster_info import describe_quorum
@@ -38,7 +38,7 @@ from mirror_core.parity.salvage import MANIFEST
 from mirror_core.rights.required_acls import find_lacking_strategy_rights
 from mirror_core.runbook.fence_actions import CommandFence, LiftFile
 from mirror_core.runbook.forecast_check import count_outcome_later
-from mirror_core.runbook.step_context import StepContext
+from mirror_core.runbook.run_services import StepContext
 from mirror_core.runbook.step_records import (
     OriginalReplicas,
     RecreatedTopic,

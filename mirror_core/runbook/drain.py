@@ -14,9 +14,9 @@ from mirror_core.dataplane.driver import EPOCH_S
 from mirror_core.decide.copy_estimate import count_compared, format_progress
 from mirror_core.decide.deletion_hold import LogStarts, decide_holds
 from mirror_core.decide.failover_scope import FailoverScope, drain_led_again
+from mirror_core.decide.gaps_and_resume import count_deletions
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.task_assignment import MAX_EPOCH_S
-from mirror_core.decide.trimmed_offsets import count_deletions
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_offsets import OffsetPoint, find_offline_partitions, list_offset_points, list_offsets
 from mirror_core.kafka.topics import delete_records
@@ -28,7 +28,7 @@ from mirror_core.model.parity_verdict import ParityRange
 from mirror_core.model.run import StepEvidence
 from mirror_core.model.task_messages import TrimmedRange
 from mirror_core.model.timing import read_steady_s
-from mirror_core.runbook.step_context import StepContext
+from mirror_core.runbook.run_services import StepContext
 from mirror_core.runbook.step_records import LeftBehindPartition
 from mirror_core.state.lease import read_hold_clock_ms
 from mirror_core.state.mirror_link import MirrorLink

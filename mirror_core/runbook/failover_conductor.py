@@ -37,13 +37,13 @@ from mirror_core.runbook.step_records import DrainResult, UnderReplicatedLogs
 from mirror_core.runbook.unplanned_steps import UnplannedSteps
 from mirror_core.state.journal import Journal, load_checkpoint, make_audit_entry, make_checkpoint, make_end_entry
 from mirror_core.state.lease import date_lease, find_writers_left_ms
+from mirror_core.state.mirror_link import is_source_alive
 from mirror_core.state.partition_transitions import PartitionEvent, apply_events
 from mirror_core.state.point_of_no_return import SourceReturned, is_past_no_return
 from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_records import PartitionRecord, State, StateRecord, Tombstone
 from mirror_core.state.state_topic import read_state
 from mirror_core.state.writer import StateWriter, make_data_id
-from mirror_core.sync.cluster_identity import is_source_alive
 from mirror_core.sync.fence_acls import lift_all_denials
 from mirror_core.sync.fence_command import ClusterClosed, has_closed_source
 

@@ -23,13 +23,11 @@ from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Run, RunState
 from mirror_core.model.text import format_shell_command
 from mirror_core.model.timing import now_ms
-from mirror_core.runbook.run_services import EVIDENCE_ADVICE, Services
-from mirror_core.runbook.step_context import StepContext
+from mirror_core.runbook.run_services import EVIDENCE_ADVICE, Services, StepContext
 from mirror_core.state.journal import make_audit_entry
-from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.mirror_link import MirrorLink, check_source_id
 from mirror_core.state.state_records import Tombstone
 from mirror_core.state.writer import StateWriter
-from mirror_core.sync.cluster_identity import check_source_id
 from mirror_core.sync.fence_acls import lift_fence, list_fence_entries
 from mirror_core.sync.fence_command import ClusterClosed, FenceCommandFailed, build_command_target, has_closed_source
 from mirror_core.sync.fence_command_runner import close_cluster, format_held_topics, open_cluster, write_or_reconcile

@@ -26,11 +26,10 @@ from mirror_core.model.run import RunMode, StepEvidence
 from mirror_core.model.text import format_time
 from mirror_core.model.timing import TIMEOUTS, Moment
 from mirror_core.runbook.fence_actions import LIFT_COMMAND_KEY, CommandFence, LiftFile, read_lift_file
-from mirror_core.runbook.step_context import StepContext
-from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.runbook.run_services import StepContext
+from mirror_core.state.mirror_link import MirrorLink, check_source_id
 from mirror_core.state.point_of_no_return import SourceReturned, is_past_no_return
 from mirror_core.sync.acl_ledger import list_entries
-from mirror_core.sync.cluster_identity import check_source_id
 from mirror_core.sync.fence_acls import build_denials, check_stillness, format_missing_denials, list_unfenced_brokers
 from mirror_core.sync.fence_command import FenceCommandFailed
 

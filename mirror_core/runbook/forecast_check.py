@@ -23,10 +23,9 @@ from mirror_core.model.run_checkpoints import RunNote
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.runbook.step_records import GroupResumeOffsets
 from mirror_core.state.journal import Journal
-from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.mirror_link import MirrorLink, check_source_id
 from mirror_core.state.state_records import Tombstone
 from mirror_core.state.writer import StateWriter
-from mirror_core.sync.cluster_identity import check_source_id
 
 
 def count_outcome(

@@ -59,8 +59,7 @@ from mirror_core.runbook.parity_gate import (
     report_compare_progress,
 )
 from mirror_core.runbook.promotion_steps import PromotionSteps, count_actions
-from mirror_core.runbook.run_services import ParityCheck
-from mirror_core.runbook.step_context import retry_on_lease_loss
+from mirror_core.runbook.run_services import ParityCheck, retry_on_lease_loss
 from mirror_core.runbook.step_records import (
     DrainResult,
     FenceResult,

@@ -31,8 +31,8 @@ from mirror_core.model.timing import TIMEOUTS
 from mirror_core.runbook import forecast_check
 from mirror_core.runbook.canary_probe import run_canary
 from mirror_core.runbook.fence_recheck import PROBE_EVIDENCE_KEY, PromotionProbe
+from mirror_core.runbook.run_services import StepContext
 from mirror_core.runbook.snapshot_reader import take_snapshot
-from mirror_core.runbook.step_context import StepContext
 from mirror_core.runbook.step_records import LeftBehindPartition, read_all_outputs, read_output
 from mirror_core.runbook.switch import check_health, switch
 from mirror_core.state.lease import RunLease, take_lease_for_run

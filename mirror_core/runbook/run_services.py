@@ -1,4 +1,6 @@
-"""What failover and failback need and may run with or without Spark."""
+"""What failover and failback need, with or without Spark; what every step of a run is given, and how one keeps the data
+plane's lease.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,17 @@ from typing import Final, Protocol
 from mirror_core.dataplane.task_runner import LocalCopy, RecordTrimmed
 from mirror_core.evidence.file_store import Folder, open_local_folder
 from mirror_core.evidence.parity_report import warm_up
+from mirror_core.model.errors import LostOwnership
 from mirror_core.model.files import Unwritable, check_free_space, check_writable, report_write_errors
+from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import ClusterIdentity, Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange, ParityResult, SalvagedPartition
+from mirror_core.model.run import StepEvidence
 from mirror_core.parity.check import LocalParity, OnParityProgress
 from mirror_core.parity.salvage import LocalSalvage
+from mirror_core.state.journal import Journal
 from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.writer import StateWriter
 
 EVIDENCE_ADVICE: Final = "make room and rights there, or give another folder (--evidence)"
 
@@ -119,3 +126,45 @@ def local_services(config_path: Path, *, evidence_dir: Path) -> Services:
         copy=LocalCopy,
         evidence_dir=evidence_dir,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """One run's dependencies, in the process that holds the mirror's control transactional id."""
+
+    link: MirrorLink
+    services: Services
+    writer: StateWriter
+    journal: Journal
+    print_line: Callable[[str], None] = lambda line: None
+
+    def get_action(self, name: str) -> Callable[[], StepEvidence]:
+        """Each step is the method of its name."""
+        method: Callable[[], StepEvidence] = getattr(self, name)
+        return method
+
+    def statuses(self) -> dict[Partition, PartitionStatus]:
+        return dict(sorted(self.writer.state.partitions.get(self.link.mirror.name, {}).items()))
+
+
+_LEASE_ATTEMPTS: Final = 3
+
+
+def retry_on_lease_loss(context: StepContext, step: str, action: Callable[[], StepEvidence]) -> StepEvidence:
+    """Run `action`, which takes the data plane's lease, and may be repeated.
+
+    A data plane that read the state before this step began may take the lease after us. It then reads that the step
+    has begun, and ends.
+    """
+    for _ in range(_LEASE_ATTEMPTS):
+        try:
+            return action()
+        except LostOwnership:
+            step_record = context.journal.record(step)
+            if step_record is None:
+                raise
+            context.writer.put(step_record)  # fails here if the run itself was lost
+            context.print_line(
+                "a data plane that was just starting has taken the lease; it ends by itself, and this begins anew"
+            )
+    return action()

@@ -70,7 +70,6 @@ from mirror_core.kafka.topic_existence import find_hidden_topics, get_describe_g
 from mirror_core.kafka.transactions import list_open_transactions
 from mirror_core.mirrors.broker_checks import explain_fence_shut_out
 from mirror_core.mirrors.preflight import list_lacking_rights
-from mirror_core.mirrors.stray_denials import find_stray_denials_on
 from mirror_core.model.acl import Acl
 from mirror_core.model.errors import MirrorError, Unreachable, format_error_location
 from mirror_core.model.logs import get_logger
@@ -86,6 +85,7 @@ from mirror_core.state.state_records import STATE_TOPIC as STATE
 from mirror_core.state.state_records import State
 from mirror_core.state.watcher_heartbeat import find_watcher_status
 from mirror_core.sync.acl_sync import list_copied_topics, list_promotion_warnings
+from mirror_core.sync.fence_acls import find_stray_denials_on
 from mirror_core.sync.principals import list_own_principals
 from mirror_core.sync.promotion_configs import list_topics_below_min_isr
 

@@ -49,7 +49,7 @@ from mirror_core.model.files import report_write_errors
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import FailbackStrategy
 from mirror_core.model.text import format_address
-from mirror_core.runbook.step_context import StepContext
+from mirror_core.runbook.run_services import StepContext
 from mirror_core.runbook.step_records import ReplicaThrottle, SalvageResult, read_output
 
 POINTS_FILE = "points.json"

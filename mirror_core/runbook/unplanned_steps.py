@@ -55,7 +55,7 @@ from mirror_core.runbook.fence_recheck import (
 )
 from mirror_core.runbook.promotion_steps import PromotionSteps, count_actions
 from mirror_core.runbook.quiescence import QUIESCENCE_LIMIT_S, wait_for_quiescence
-from mirror_core.runbook.step_context import retry_on_lease_loss
+from mirror_core.runbook.run_services import retry_on_lease_loss
 from mirror_core.runbook.step_records import (
     ComparedBeforeLoss,
     GroupResumeOffsets,

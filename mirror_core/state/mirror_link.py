@@ -1,4 +1,6 @@
-"""A mirror with the configuration of both clusters, found by name."""
+"""A mirror with the configuration of both clusters, found by name; and whether the clusters that answer are those that
+it was created for.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,15 @@ from mirror_core.decide.clock_skew import to_broker_clock_ms
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig, Config, load_config, register_config_text
-from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, MissingPermission
+from mirror_core.model.errors import (
+    BadRequest,
+    ConnectionRejected,
+    Indeterminate,
+    MirrorError,
+    MissingPermission,
+    Refused,
+    Unreachable,
+)
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import DRILL_PREFIX, ClusterName, MirrorName
@@ -177,3 +187,46 @@ def read_source_state(link: MirrorLink) -> Iterator[tuple[ClusterName, State | M
 def read_broker_time_ms(cluster: ClusterConfig) -> int:
     """Now, by the clock of the cluster's controller; by this machine's where that one is unknown, or as near as NTP."""
     return to_broker_clock_ms(now_ms(), measure_clock_ahead_ms(cluster, timeout_s=CLOCK_TIMEOUT_S))
+
+
+def check_cluster_ids(link: MirrorLink, source: ClusterClient, destination: ClusterClient) -> None:
+    """Another cluster id under the same name is another cluster."""
+    _check_ids(link, (source, link.mirror.source_id), (destination, link.mirror.destination_id))
+
+
+def check_source_id(link: MirrorLink, source: ClusterClient) -> None:
+    """Its address may lead to the new primary, which must not be fenced."""
+    _check_ids(link, (source, link.mirror.source_id))
+
+
+def is_source_answering(link: MirrorLink) -> bool:
+    try:
+        return _has_recorded_id(link)
+    except MirrorError:
+        return False
+
+
+def is_source_alive(link: MirrorLink) -> bool:
+    """True also where our login is refused: the source may take writes."""
+    try:
+        return _has_recorded_id(link)
+    except Unreachable as error:
+        return isinstance(error, ConnectionRejected)
+    except MirrorError:
+        return True
+
+
+def _has_recorded_id(link: MirrorLink) -> bool:
+    with ClusterClient(link.source, timeout_s=TIMEOUTS.liveness_probe_s) as source:
+        return source.metadata(()).cluster_id == link.mirror.source_id
+
+
+def _check_ids(link: MirrorLink, *sides: tuple[ClusterClient, str]) -> None:
+    reasons = [
+        f"cluster {client.name} is {current_id} now, and was {recorded_id} when the mirror was created: correct the"
+        f" address in {link.config.path}, or delete the mirror and create it anew"
+        for client, recorded_id in sides
+        if (current_id := client.metadata(()).cluster_id) != recorded_id
+    ]
+    if reasons:
+        raise Refused(f"mirror {link.mirror.name}: not the clusters it was created for", reasons)

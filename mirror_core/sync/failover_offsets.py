@@ -8,8 +8,7 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from mirror_core.decide.filters import build_group_filter
-from mirror_core.decide.group_coverage import list_lost_offsets
-from mirror_core.decide.group_offset_rules import RESET_POLICY_TEXT, clamp_offset
+from mirror_core.decide.group_coverage import RESET_POLICY_TEXT, clamp_offset, list_lost_offsets
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.consumer_groups import (

@@ -2,15 +2,18 @@
 
 CreateAcls returns up to some hundred milliseconds before brokers enforce an entry, and a denial does not end
 transactions that have joined a partition.
+
+Also denials that were lifted and exist again.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
+from mirror_core.decide.fence_limits import find_stray_denials, format_stray_denials, list_entries_on_cluster
 from mirror_core.kafka.acl_requests import (
     AuthorizerOff,
     BrokerAcls,
@@ -19,6 +22,7 @@ from mirror_core.kafka.acl_requests import (
     wait_until_acls_present,
 )
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.log_offsets import (
     OffsetPoint,
     find_offline_partitions,
@@ -27,15 +31,20 @@ from mirror_core.kafka.log_offsets import (
     list_offsets,
 )
 from mirror_core.kafka.transactions import OpenTransaction, list_open_transactions
-from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Resource
-from mirror_core.model.errors import MirrorError, Unreachable
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, LiftedDenial, Resource
+from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, Unreachable
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.run import RunKind
+from mirror_core.model.timing import TIMEOUTS
 from mirror_core.rights.acl_rules import EVERYBODY, build_denial
 from mirror_core.state.journal import JournalLog
 from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.state_records import State
+from mirror_core.state.state_topic import read_state
 from mirror_core.sync.acl_ledger import delete_unshared_entries, list_entries, record_and_create
+from mirror_core.sync.principals import list_own_principals
 
 _log = get_logger(__name__)
 
@@ -309,3 +318,47 @@ def wait_for_stillness(
                 f" {'; '.join(problems[:5])}{unlisted}. End these writers or transactions and resume the run, or"
                 " abort it"
             )
+
+
+def describe_stray_denials(link: MirrorLink, state: State, silent: Mapping[ClusterName, str]) -> str:
+    name, texts = link.mirror.name, list[str]()
+    if not any(record.entry.mirror == name for record in state.lifted_entries.values()):
+        return ""
+    for side in (link.source, link.destination):
+        try:
+            if reason := silent.get(side.name):
+                raise Indeterminate(reason)
+            texts.append(format_stray_denials(_find_on_cluster(link, state, side), link.mirror, side.name))
+        except MirrorError as error:
+            texts.append(f"unknown on {side.name}: {error}")
+    return "; ".join(filter(None, texts))
+
+
+def _find_on_cluster(link: MirrorLink, state: State, side: ClusterConfig) -> tuple[LiftedDenial, ...]:
+    """Confirmed by state before and after the request: a run may begin or end."""
+    recorded_id = link.mirror.source_id if side.name == link.mirror.source else link.mirror.destination_id
+    with ClusterClient(side, timeout_s=TIMEOUTS.describe_response_s) as client:
+        if (current_id := client.metadata(()).cluster_id) != recorded_id:
+            raise BadRequest(
+                f"cluster {side.name} is {current_id} now, and was {recorded_id} when mirror {link.mirror.name} was"
+                " made"
+            )
+        current_acls = describe_acls(client)
+    current_entries = current_acls.entries if isinstance(current_acls, BrokerAcls) else frozenset()
+    before = find_stray_denials_on(link, state, side.name, current_entries)
+    after = find_stray_denials_on(link, read_state(link.destination), side.name, current_entries) if before else ()
+    return tuple(record for record in before if record in after)
+
+
+def find_stray_denials_on(
+    link: MirrorLink, state: State, cluster: ClusterName, current_acls: Set[Acl]
+) -> tuple[LiftedDenial, ...]:
+    entries = list_entries_on_cluster(link.mirror, cluster, state.ledger.values(), state.mirrors)
+    strays = find_stray_denials(
+        link.mirror, cluster, current_acls, state.lifted_entries.values(), entries, list_own_principals(link)
+    )
+    run = state.active_run(link.mirror.name)
+    if cluster != link.mirror.destination or run is None or run.plan.kind is not RunKind.FAILBACK:
+        return strays
+    # A failback's last step demotes here by the reverse mirror's ledger, which is not at hand.
+    return tuple(record for record in strays if record.entry.purpose is not AclPurpose.DEMOTED)

@@ -22,12 +22,11 @@ from mirror_core.model.sync_state import WRITING_ACTIONS, DriftRow, SyncAction, 
 from mirror_core.model.timing import CLOCK_TIMEOUT_S, MAX_FRESH_AGE_S, now_ms
 from mirror_core.state.active_cluster import copy_announcement
 from mirror_core.state.journal import JournalLog
-from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.mirror_link import MirrorLink, check_cluster_ids
 from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_records import STATE_TOPIC, State, StateRecord, Tombstone
 from mirror_core.state.state_topic import STATE_TOPIC_CONFIGS, read_complete_state
 from mirror_core.sync.acl_sync import sync_acls
-from mirror_core.sync.cluster_identity import check_cluster_ids
 from mirror_core.sync.mirror_topics import (
     TopicPlacement,
     apply_config_changes,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from mirror_core.decide.group_offset_rules import CommitOffset, decide_group_offset
+from mirror_core.decide.group_coverage import CommitOffset, decide_group_offset
 from mirror_core.kafka.acl_requests import AuthorizerOff, describe_acls, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ANONYMOUS, ClusterConfig, Principal

@@ -10,8 +10,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from mirror_core.decide.filters import build_group_filter
-from mirror_core.decide.group_coverage import date_uncommitted
-from mirror_core.decide.group_offset_rules import CommitOffset, decide_group_offset
+from mirror_core.decide.group_coverage import CommitOffset, date_uncommitted, decide_group_offset
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.consumer_groups import (

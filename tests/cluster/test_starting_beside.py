@@ -11,7 +11,7 @@ import pytest
 from mirror_core.decide.steps import list_step_names
 from mirror_core.model.errors import HeldByRun, LostOwnership
 from mirror_core.model.run import RunKind, RunMode, RunState
-from mirror_core.runbook import drain, planned_steps, step_context
+from mirror_core.runbook import drain, planned_steps, run_services
 from mirror_core.state.lease import HeldLease, acquire_lease, make_owner_name, take_over_lease
 from mirror_core.state.state_records import State
 from tests.support.kafka_clients import Pair, new_topic, produce, read_all
@@ -53,7 +53,7 @@ def test_the_lease_is_taken_back_from_a_data_plane_that_was_just_starting(
     mirrored, run = draining
     taken = list[HeldLease]()
     with monkeypatch.context() as patched:
-        patched.setattr(step_context, "_LEASE_ATTEMPTS", 0)  # as it was
+        patched.setattr(run_services, "_LEASE_ATTEMPTS", 0)  # as it was
         patched.setattr(planned_steps, "report_drain_progress", rival(mirrored, taken, 1))
         with pytest.raises(LostOwnership):
             mirrored.failover.run_step(run, "drain")

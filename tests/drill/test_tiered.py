@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mirror_core.decide.topic_settings import NEVER_COPIED_KEYS
-from mirror_core.kafka.empty_fetch import REMOTE_STORAGE_HINT, REQUIRED_EMPTY_FETCHES
+from mirror_core.kafka.fetch_link import REMOTE_STORAGE_HINT, REQUIRED_EMPTY_FETCHES
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.log_reader import LogReader
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_records, describe_configs

@@ -17,7 +17,6 @@ from mirror_core.decide.mirror_snapshot import (
     UnseenCluster,
 )
 from mirror_core.kafka.config import Principal
-from mirror_core.mirrors import stray_denials
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Resource
 from mirror_core.model.mirror import DesiredState, PartitionState
 from mirror_core.model.name_patterns import compile_name_pattern
@@ -25,6 +24,7 @@ from mirror_core.model.run import RunMode
 from mirror_core.rights import acl_rules, required_acls
 from mirror_core.state.state_records import State
 from mirror_core.sync import acl_ledger
+from mirror_core.sync.fence_acls import find_stray_denials_on
 from tests.explored.world import (
     ACLS,
     CLUSTERS,
@@ -230,7 +230,7 @@ def named(world: World, link: int, cluster: int) -> frozenset[Acl]:
     if not (rec.lifted and rec.desired and world.up[cluster] and world.up[destination(link)]):
         return frozenset()
     state, held = state_on(world, destination(link)), ACLS.values(world.acls[cluster])
-    found = stray_denials.find_stray_denials_on(link_of(link, rec.desired), state, CLUSTERS[cluster], held)
+    found = find_stray_denials_on(link_of(link, rec.desired), state, CLUSTERS[cluster], held)
     return frozenset(one.entry.acl for one in found)
 
 

@@ -13,7 +13,7 @@ import yaml
 from mirror_core.kafka.config import load_config
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.runbook.step_context import StepContext
+from mirror_core.runbook.run_services import StepContext
 from mirror_core.state.journal import Journal
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
 from mirror_core.sync import fence_command

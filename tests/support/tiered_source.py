@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.empty_fetch import fetch_local_start
+from mirror_core.kafka.fetch_link import fetch_local_start
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.names import Offset, Partition
 from mirrorbook_tools.sandbox.cluster import SandboxCluster

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mirror_core.cli import completion
+from mirror_core.cli.command_options import complete_runs
 from mirror_core.kafka.config import Config
 from mirror_core.model.names import ClusterName
 from mirror_core.model.timing import TIMEOUTS
@@ -57,7 +57,7 @@ def test_a_cluster_has_as_long_as_the_limits_give_it(tmp_path: Path, monkeypatch
     file.write_text(FILE, encoding="utf-8")
     monkeypatch.setattr(mirror_link, "read_states", states)
     monkeypatch.setattr(logging, "disable", lambda level: None)
-    assert completion.complete_runs(SimpleNamespace(params={"config": str(file)}), "") == []
+    assert complete_runs(SimpleNamespace(params={"config": str(file)}), "") == []
     assert asked == [TIMEOUTS.completion_s]
 
 

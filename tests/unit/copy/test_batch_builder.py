@@ -15,7 +15,7 @@ from mirror_core.copy.partition_states import CopyState
 from mirror_core.copy.response_errors import handle_produce_response
 from mirror_core.copy.send_queue import Gap, HiddenGap, QueueBudget, ReadyBatch
 from mirror_core.decide.gaps_and_resume import ResumePoint
-from mirror_core.kafka.empty_fetch import EmptyFetch
+from mirror_core.kafka.fetch_link import EmptyFetch
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName
 from mirror_core.model.task_messages import PartitionAssignment

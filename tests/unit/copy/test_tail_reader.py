@@ -13,8 +13,7 @@ from mirror_core.copy import log_inspection
 from mirror_core.decide.gaps_and_resume import BothLogBounds
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
-from mirror_core.kafka.empty_fetch import EmptyFetch
-from mirror_core.kafka.fetch_link import FetchLink
+from mirror_core.kafka.fetch_link import EmptyFetch, FetchLink
 from mirror_core.kafka.log_reader import LogReader
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Partition

@@ -11,7 +11,7 @@ from mirror_core.copy.partition_states import CopyState
 from mirror_core.copy.source_log import MAX_RECORD_WAIT_S
 from mirror_core.dataplane import epoch_planner, epoch_results
 from mirror_core.dataplane.epoch_planner import Planner
-from mirror_core.decide.trimmed_offsets import sum_never_copied
+from mirror_core.decide.gaps_and_resume import sum_never_copied
 from mirror_core.kafka.client import ClusterMetadata, Leader, TopicMetadata
 from mirror_core.kafka.log_offsets import OffsetPoint
 from mirror_core.model.mirror import FailureKind, PartitionState

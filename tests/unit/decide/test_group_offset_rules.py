@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.group_offset_rules import CommitOffset, KeepOffset, clamp_offset, decide_group_offset
+from mirror_core.decide.group_coverage import CommitOffset, KeepOffset, clamp_offset, decide_group_offset
 from mirror_core.model.names import Offset
 
 offsets = st.integers(0, 2**63 - 1).map(Offset) | st.integers(0, 20).map(Offset)

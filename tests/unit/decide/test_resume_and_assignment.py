@@ -27,7 +27,7 @@ from mirror_core.decide.gaps_and_resume import (
     to_own_producer_state,
 )
 from mirror_core.decide.task_assignment import assign_partitions, rotate_partitions
-from mirror_core.kafka.produce_errors import ProduceOutcome, classify_produce_error
+from mirror_core.kafka.produce_link import ProduceOutcome, classify_produce_error
 from mirror_core.model.names import Partition
 from mirror_core.wire.batch import (
     DELETE_HORIZON,

@@ -19,7 +19,7 @@ from mirror_core.dataplane.counters import NeverCopiedCount
 from mirror_core.dataplane.datagram_receiver import DatagramReceiver
 from mirror_core.dataplane.epoch_planner import mark_aligned, to_assigned
 from mirror_core.dataplane.epoch_results import EpochResults
-from mirror_core.decide.trimmed_offsets import (
+from mirror_core.decide.gaps_and_resume import (
     count_deletion,
     count_deletions,
     find_counted_end,

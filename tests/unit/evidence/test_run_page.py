@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 
 from mirror_core.evidence import run_report
-from mirror_core.evidence.run_headline import make_headline
-from mirror_core.evidence.run_report import ReportQuestion, answer_questions, compute_clocks, write_run_report
+from mirror_core.evidence.run_report import (
+    ReportQuestion,
+    answer_questions,
+    compute_clocks,
+    make_headline,
+    write_run_report,
+)
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import ForecastOutcome, PlanForecast

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.kafka.scram import ServerNotTrusted, exchange_scram
+from mirror_core.kafka.connection import ServerNotTrusted, exchange_scram
 
 SALT = base64.b64encode(b"salt" * 4).decode()
 ANSWERS = st.binary(max_size=100) | st.text(max_size=50).map(str.encode)

@@ -31,7 +31,7 @@ from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.fence_actions import CommandFence, LiftFile, lift_fence_or_record
 from mirror_core.runbook.fence_recheck import PromotionProbe, reapply_fence
 from mirror_core.runbook.planned_steps import PlannedSteps
-from mirror_core.runbook.step_context import StepContext
+from mirror_core.runbook.run_services import StepContext
 from mirror_core.runbook.step_records import DrainResult, FenceResult
 from mirror_core.state.journal import Journal
 from mirror_core.state.mirror_link import MirrorLink

@@ -21,7 +21,6 @@ from mirror_core.decide.fence_limits import (
 from mirror_core.decide.mirror_snapshot import SourceSnapshot
 from mirror_core.kafka.acl_requests import BrokerAcls
 from mirror_core.mirrors import mirror_commands
-from mirror_core.mirrors import stray_denials as again
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, LiftedDenial, Operation, Resource
 from mirror_core.model.errors import MirrorError, Unreachable
 from mirror_core.model.mirror import DesiredState, Mirror
@@ -29,6 +28,7 @@ from mirror_core.model.names import ClusterName, MirrorName, format_reverse_name
 from mirror_core.model.run import RunKind, RunMode
 from mirror_core.rights.acl_rules import build_denial
 from mirror_core.state.state_records import State, Tombstone
+from mirror_core.sync import fence_acls as again
 from mirror_core.sync.promotion_acls import sync_lifted_records
 from tests.support.acl_model import APPS, TOPICS, World, in_memory, right
 from tests.support.failover_views import healthy_view

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.evidence.salvage_report import write_salvage_report
+from mirror_core.evidence.run_report import write_salvage_report
 from mirror_core.kafka.reassignment import ReplicaPlacement
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange, SalvagedPartition, SalvageMatch

@@ -16,12 +16,11 @@ import pytest
 from mirror_core.decide import acl_plan, approval_rules, failback_plan, fence_state, source_probe, steps
 from mirror_core.decide.fence_state import FenceState
 from mirror_core.evidence import fence_file
-from mirror_core.mirrors import stray_denials
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName, is_reverse_mirror
 from mirror_core.model.run import Run, RunKind
 from mirror_core.rights import ledger_rules
-from mirror_core.sync import acl_ledger
+from mirror_core.sync import acl_ledger, fence_acls
 from tests.explored.invariants import protected, wrong_move, wrong_world
 from tests.explored.limits import Limits
 from tests.explored.search import Explored, Violated, explore, stuck
@@ -243,7 +242,7 @@ GUARDS: Final = {
         "by an approval of before",
     ),
     "what was lifted and stands again is named": Guard(
-        ((stray_denials, "find_stray_denials", _always(())),),
+        ((fence_acls, "find_stray_denials", _always(())),),
         QUIET._replace(processes=2, unplanned=False, failbacks=False),
         "nobody remembers",
     ),

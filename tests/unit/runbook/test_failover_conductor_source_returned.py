@@ -299,7 +299,7 @@ def test_another_cluster_at_its_address_is_no_source_that_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     failover = Failover(LINK, cast("Any", None), started_by="me")
-    monkeypatch.setattr("mirror_core.sync.cluster_identity.ClusterClient", Other)
+    monkeypatch.setattr("mirror_core.state.mirror_link.ClusterClient", Other)
     monkeypatch.setattr(Failover, "decide", lambda self, choice: UNSEEN)
     assert not failover.can_reach_source()
     assert failover.decide_unplanned() == (UNSEEN, True)
@@ -326,7 +326,7 @@ def test_who_lets_us_not_in_is_there_and_is_given_up_by_no_approval_of_before(
         raise error
 
     failover = Failover(LINK, cast("Any", None), started_by="me")
-    monkeypatch.setattr("mirror_core.sync.cluster_identity.ClusterClient", Other)
+    monkeypatch.setattr("mirror_core.state.mirror_link.ClusterClient", Other)
     monkeypatch.setattr(Other, "metadata", raises)
     monkeypatch.setattr(Failover, "decide", lambda self, choice: UNSEEN)
     assert failover.is_source_reachable() is there

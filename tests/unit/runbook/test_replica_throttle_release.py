@@ -15,7 +15,7 @@ from mirror_core.model.errors import Refused, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import FailbackStrategy
 from mirror_core.runbook import truncation_strategies
-from mirror_core.runbook.step_context import StepContext
+from mirror_core.runbook.run_services import StepContext
 from tests.support.memory_state import journal_of
 from tests.support.sentences import format_sentence
 
