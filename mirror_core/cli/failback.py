@@ -188,7 +188,7 @@ def run_set(
         members = set_failback.bring_close(attempt, agreed_by=agreed_by)
         way_home = set_failback.make_way_home(attempt)
         if way_home is not None:
-            homes = _list_old_sources(set_failback)
+            homes = " and ".join(sorted({way_home.get_link(m).destination.name for m in way_home.mirror_set.mirrors}))
             question = format_move_question(f"bring applications home to {homes}", no_pause=no_pause)
             home_attempt = begin_or_continue_set(
                 way_home, lambda set_plan: confirm_set_plan(set_plan, question, yes=yes), plan_hash=None, **choices

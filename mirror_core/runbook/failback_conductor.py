@@ -239,7 +239,21 @@ class SetFailback(SetConductor[Failback]):
 
         One that a person has aborted meanwhile keeps nobody from going.
         """
-        return self._finish(attempt, agreed_by, {RunPhase.HOME_DUE, RunPhase.DONE, RunPhase.GIVEN_UP})
+        return self._finish_others(attempt, agreed_by, {RunPhase.HOME_DUE, RunPhase.DONE})
+
+    def finish(self, attempt: str, *, agreed_by: str = "") -> dict[MirrorName, MemberRun]:
+        return self._finish_others(attempt, agreed_by, {RunPhase.DONE})
+
+    def _finish_others(self, attempt: str, agreed_by: str, goal: Collection[RunPhase]) -> dict[MirrorName, MemberRun]:
+        """Those that nobody has given up. Raises SetFailed if all are."""
+        members = self._finish(attempt, agreed_by, {*goal, RunPhase.GIVEN_UP})
+        given_up = {name: member for name, member in members.items() if member.phase is RunPhase.GIVEN_UP}
+        if given_up.keys() == members.keys():
+            raise self._make_error(member.outcome for member in given_up.values())
+        for name in given_up:
+            advice = f"`mirrorbook failback run {name}` brings it home"
+            self._print_line(f"{name}: it was given up, and takes no part in this failback: {advice}")
+        return members
 
     def make_way_home(self, attempt: str) -> SetFailover | None:
         """The reverse mirrors of those that are not home, and what their open attempt has moved. None: all are home."""

@@ -12,11 +12,12 @@ import yaml
 
 from mirror_core.dataplane.task_runner import LocalCopy, RecordTrimmed
 from mirror_core.decide.steps import list_step_names
-from mirror_core.model.config_sections import SetOrder
-from mirror_core.model.errors import Refused
+from mirror_core.model.config_sections import MirrorSet, SetOrder
+from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Run, RunKind, RunState, StepEvidence
 from mirror_core.runbook import conductor
+from mirror_core.runbook.failback_conductor import SetFailback
 from mirror_core.runbook.failback_steps import FailbackSteps
 from mirror_core.runbook.fence_recheck import PromotionProbe
 from mirror_core.runbook.planned_steps import PlannedSteps
@@ -31,6 +32,7 @@ from tests.support.broker_faults import await_service
 from tests.support.dedicated_clusters import third_cluster
 from tests.support.kafka_clients import Pair, produce, read_all
 from tests.support.mirrored_topics import replicate
+from tests.support.sentences import format_sentence
 from tests.support.set_of_three import SET, MemberMirror, SetOfThree, contents, make_set_of_three, read_both, read_page
 
 pytestmark = pytest.mark.cluster
@@ -285,6 +287,47 @@ def test_an_old_source_that_dies_while_it_is_copied_back_keeps_all_where_they_ar
         assert one.find_writable() == [one.source]
         replicate(one.mirrored.link)
     assert_equal_logs(from_south)
+
+
+def test_one_that_a_person_gives_up_stays_where_it_is_and_the_others_come_home(
+    from_south: SetOfThree, south: tuple[SandboxCluster, Path], desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It failed before anything of its old source was changed, when another one's was."""
+    first, second, third = from_south.members
+    check_approval = FailbackSteps.check_approval
+
+    def failing(self: FailbackSteps) -> None:
+        if self.link.mirror.name == second.name:
+            raise MirrorError("not now")
+        check_approval(self)
+
+    monkeypatch.setattr(FailbackSteps, "check_approval", failing)
+    failback = from_south.make_failback()
+    attempt = failback.begin(failback.decide().hash, approved_by="ann, ben")
+    with pytest.raises(SetFailed, match="not now"):
+        failback.bring_close(attempt)
+    second.failback.abort(find_run(second, "west", RunKind.FAILBACK).id)
+    document = yaml.safe_load(south[1].read_text(encoding="utf-8"))
+    document["sets"] = {SET: {"mirrors": [str(one.name) for one in from_south.members]}}
+    desk.config.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+    said = desk.run("failback", "run-set", SET, "--runner", "local", "--yes")
+
+    assert said.code == 0, said
+    assert format_sentence("member_given_up", second.name, second.name) in " ".join(said.out.split())
+    page = read_page(desk.folder / "evidence" / f"set-{attempt}" / "index.html")
+    assert "given up" in page[second.name]
+    assert second.find_writable() == [second.destination]
+    for one in (first, third):
+        assert one.find_writable() == [one.source]
+        replicate(one.mirrored.link)
+        ours, theirs = read_both(one)
+        assert ours == theirs, one.name
+
+    assert from_south.make_failback().find_active_attempt() is None
+    alone = SetFailback(MirrorSet(SET, (second.name,)), {second.name: second.failback}, print_line=print)
+    with pytest.raises(SetFailed, match=f"{second.name}: given up"):
+        alone.finish(attempt)
 
 
 def test_an_old_source_that_dies_on_the_way_home_lets_all_stay_and_the_next_way_home_leads_all(
