@@ -17,7 +17,7 @@ from mirror_core.decide.steps import list_standstill_steps
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.model.acl import AclPurpose
-from mirror_core.model.audit_log import AuditEntryKind
+from mirror_core.model.audit_log import AuditEntryKind, to_canonical_json
 from mirror_core.model.config_sections import WriteBarrier
 from mirror_core.model.errors import Refused
 from mirror_core.model.findings import Finding
@@ -147,13 +147,18 @@ class Failover(Conductor[RunMode]):
             return new_decision, new_decision.source_seen or source_probe.result()
 
     @process_caches()
-    def confirm_leave_behind(self, run_id: str) -> None:
-        """A person confirms to leave records behind. Refused unless the run has stopped for it."""
+    def confirm_leave_behind(self, run_id: str, shown_losses: tuple[str, ...] | None = None) -> None:
+        """A person confirms to leave records behind. Refused unless the run has stopped for it.
+
+        `shown_losses`: what `list_refused_losses` gave when the person was asked; refused if it has changed since.
+        """
         title = f"run {run_id}: --leave-behind"
         with self._conduct(run_id) as (writer, journal):
             awaited = self._find_awaited_confirmation(writer, journal)
             if awaited is None:
                 raise Refused(title, ["it has not stopped for records that could be left behind: resume it without"])
+            if shown_losses not in (None, list_refused_losses(writer.state, journal.run)):
+                raise Refused(title, ["what stays behind has changed since it was approved: ask again"])
             step, confirmation = awaited
             body = {"by": self.started_by, "left_behind": True, "step": step}
             writer.put(
@@ -285,10 +290,16 @@ class Failover(Conductor[RunMode]):
                 data.put(replace(date_lease(lease, end_s), released=True))
 
 
-def list_refused_losses(state: State, run: Run) -> list[str]:
-    """Steps that have stopped the run for records that only a person can leave behind. One that was confirmed stays."""
-    kinds = {"settle": UnderReplicatedLogs, "promote": SourceReturned}
-    return [step for step, kind in kinds.items() if (run.id, step, kind.__name__) in state.checkpoints]
+def list_refused_losses(state: State, run: Run) -> tuple[str, ...]:
+    """Steps that have stopped the run for records that only a person can leave behind, each with the log ends that it
+    has reported. To be compared, not shown. Confirmed ones stay.
+    """
+    logs = load_checkpoint(state, run.id, "settle", UnderReplicatedLogs)
+    returned = load_checkpoint(state, run.id, "promote", SourceReturned)
+    return (
+        *([f"settle {to_canonical_json((logs.ends, logs.high_watermarks))}"] if logs else []),
+        *([f"promote {to_canonical_json(returned.log_ends)}"] if returned else []),
+    )
 
 
 def has_disturbed_applications(state: State, run: Run, source: ClusterName) -> bool:

@@ -54,6 +54,8 @@ class ControlChange:
     body: str
     run: str = ""
     """The run that it is about; empty: none."""
+    losses: tuple[str, ...] = ()
+    """What the run has stopped for, and leaves behind."""
 
 
 class ShowChange(MirrorOperator):
@@ -126,20 +128,22 @@ def _plan_change(
     if action not in _ACTIONS_TO_APPROVE or (action == "stop" and _is_stopped(mirror, state)):
         return None
     hashed_values = [action, mirror.name, mirror.source_id, mirror.destination_id]
-    lines, run_id = [_ACTIONS_TO_APPROVE[action].format(source=mirror.source, destination=mirror.destination)], ""
+    lines = [_ACTIONS_TO_APPROVE[action].format(source=mirror.source, destination=mirror.destination)]
+    run_id, losses = "", tuple[str, ...]()
     if action != "stop":
         run = _require_active_run(state, mirror.name, action)
         run_id = run.id
         hashed_values += [run.id, str(bool(params["take_over"]))]
         if action == "leave_behind":
-            hashed_values += _list_losses(state, run)
+            losses = _list_losses(state, run)
+            hashed_values += losses
         steps = state.steps_of(run)
         lines.append(f"Run {run.id}, conducted by {run.conducted_by}: {steps[-1].step if steps else 'no step'} last")
         lines += [f"It has said: {step.error}" for step in steps[-1:] if step.error]
         if params["take_over"]:
             lines.append("Also from a process that conducts it now: that one stops at its next write")
     plan_hash = hashlib.sha256("\n".join(hashed_values).encode()).hexdigest()
-    return ControlChange(plan_hash, format_action(action, mirror.name, plan_hash, lines), run_id)
+    return ControlChange(plan_hash, format_action(action, mirror.name, plan_hash, lines), run_id, losses)
 
 
 _ACTIONS_TO_APPROVE: Final = MappingProxyType(
@@ -155,7 +159,7 @@ _ACTIONS_TO_APPROVE: Final = MappingProxyType(
 """Actions that need approval, and what they do."""
 
 
-def _list_losses(state: State, run: Run) -> list[str]:
+def _list_losses(state: State, run: Run) -> tuple[str, ...]:
     from mirror_core.runbook.failover_conductor import list_refused_losses
 
     return list_refused_losses(state, run)
@@ -227,7 +231,7 @@ def _leave_behind(link: MirrorLink, context: Context, approved: ControlChange | 
     if not is_past_no_return(
         state, run
     ):  # an attempt before this one, whose process was killed, has gone on by the word
-        engine.confirm_leave_behind(run.id)
+        engine.confirm_leave_behind(run.id, approved.losses if approved else ())
     ended = engine.drive(run.id)
     return f"run {run.id} is {ended.state}. {ended.note}".strip()
 

@@ -18,6 +18,7 @@ from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
 from mirror_core.model.errors import MissingPermission, Refused
 from mirror_core.model.run import RunKind, RunMode, RunState
 from mirror_core.runbook import unplanned_steps
+from mirror_core.runbook.failover_conductor import list_refused_losses
 from mirror_core.runbook.fence_recheck import PROBE_EVIDENCE_KEY
 from mirror_core.sync import acl_sync
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
@@ -191,7 +192,10 @@ def test_what_a_source_took_before_a_promotion_is_resumed_is_left_behind_only_by
         assert denied(pair.west, topic), "three records were given up, and nobody was asked"
     assert denied(pair.east, topic)
 
-    mirrored.failover.confirm_leave_behind(run)
+    losses = list_refused_losses(mirrored.state, mirrored.failover.read_status(run)[0])
+    with pytest.raises(Refused, match="what stays behind has changed since it was approved"):
+        mirrored.failover.confirm_leave_behind(run, losses[:-1])
+    mirrored.failover.confirm_leave_behind(run, losses)
     assert mirrored.failover.drive(run).state is RunState.DONE
     assert (denied(pair.east, topic), denied(pair.west, topic)) == (True, False)
 

@@ -12,9 +12,10 @@ import pytest
 from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.errors import Refused
-from mirror_core.model.names import NO_OFFSETS, MirrorName
+from mirror_core.model.names import NO_OFFSETS, MirrorName, Offset, Partition, PartitionOffsets
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
-from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.model.run_checkpoints import StepValue
+from mirror_core.runbook.failover_conductor import Failover, list_refused_losses
 from mirror_core.runbook.set_conductor import MemberRun, SetPlan
 from mirror_core.runbook.set_failover import SetFailover
 from mirror_core.runbook.step_records import UnderReplicatedLogs
@@ -164,6 +165,52 @@ def test_a_word_for_what_a_run_has_stopped_for_is_none_for_what_it_stops_for_lat
     assert control() == "approved by ann\nleft"
 
 
+def _ends(offset: int) -> PartitionOffsets:
+    return PartitionOffsets.from_mapping({Partition("orders", 0): Offset(offset)})
+
+
+@pytest.mark.parametrize(
+    ("step", "shown", "grown", "confirmed"),
+    [
+        (
+            "settle",
+            UnderReplicatedLogs(ends=_ends(5), high_watermarks=_ends(3)),
+            UnderReplicatedLogs(ends=_ends(5), high_watermarks=_ends(2)),
+            UnderReplicatedLogs(ends=_ends(5), high_watermarks=_ends(3), left_behind=True),
+        ),
+        (
+            "promote",
+            SourceReturned(log_ends=_ends(5)),
+            SourceReturned(log_ends=_ends(9)),
+            SourceReturned(log_ends=_ends(5), loss_confirmed=True, confirmed_ms=7),
+        ),
+    ],
+)
+def test_an_approval_to_leave_records_behind_is_for_the_records_that_were_shown(
+    monkeypatch: pytest.MonkeyPatch, step: str, shown: StepValue, grown: StepValue, confirmed: StepValue
+) -> None:
+    """A repeated attempt, whose process was killed behind the confirmation, needs no other approval."""
+    from airflow.sdk.exceptions import AirflowFailException
+    from mirrorbook_airflow import control_tasks
+
+    state, done = State(), list[object]()
+    state.put(replace(RUN, state=RunState.RUNNING))
+    state.put(make_checkpoint(RUN.id, step, shown))
+
+    def act(link: object, context: object, approved: Any) -> str:
+        done.append(approved.losses)
+        return "left"
+
+    monkeypatch.setattr(control_tasks, "ACTIONS", {"leave_behind": act})
+    control, _ = _controlled(state, monkeypatch, "leave_behind")
+    with pytest.raises(AirflowFailException, match="task approve was answered about plan"):
+        control(meanwhile=lambda: state.put(make_checkpoint(RUN.id, step, grown)))
+    assert not done
+    state.put(make_checkpoint(RUN.id, step, shown))
+    assert control(meanwhile=lambda: state.put(make_checkpoint(RUN.id, step, confirmed))) == "approved by ann\nleft"
+    assert done == [list_refused_losses(state, RUN)]
+
+
 def test_an_approval_stays_while_its_action_has_not_succeeded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next attempt of a task whose process was killed needs nobody."""
     from mirrorbook_airflow import control_tasks
@@ -237,7 +284,7 @@ def test_a_form_gives_the_word_that_a_run_waits_for_and_goes_on_with_it(
     monkeypatch.setattr(control_tasks, "find_mirror", lambda name: (LINK, state))
     monkeypatch.setattr(control_tasks, "make_services", lambda path, steps, master: None)
     monkeypatch.setattr(Failover, "refuse_conducted", lambda self, run_id, title, **known: done.append("asked"))
-    monkeypatch.setattr(Failover, "confirm_leave_behind", lambda self, run_id: done.append("word"))
+    monkeypatch.setattr(Failover, "confirm_leave_behind", lambda self, run_id, losses: done.append("word"))
 
     def drive(self: Failover, run_id: str) -> Run:
         done.append("driven")
