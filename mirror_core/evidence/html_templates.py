@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-
-import jinja2
+from typing import TYPE_CHECKING
 
 from mirror_core.model.findings import Finding
 from mirror_core.model.text import escape_invisible_lines
+
+if TYPE_CHECKING:
+    import jinja2
 
 
 def make_visible(value: object) -> object:
@@ -15,6 +17,8 @@ def make_visible(value: object) -> object:
 
 
 def load_template(template: str, **filters: Callable[..., object]) -> jinja2.Template:
+    import jinja2  # a copying process starts sooner without it
+
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("mirror_core.evidence", "templates"),
         autoescape=True,

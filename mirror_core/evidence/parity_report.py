@@ -96,6 +96,7 @@ def to_parity_document(result: ParityResult) -> ParityResultDocument:
 REPORT_FORMAT: Final = 1
 MAX_LISTED_ROWS: Final = 500
 REPORT_NAME: Final = "parity report"
+PAGE_TEMPLATE: Final = "parity.html.j2"
 REPORT_ADVICE: Final = "make room and rights there, or give another folder"
 PARITY_SCHEMA: Final = PARITY.schema
 
@@ -119,8 +120,9 @@ class ParityPartitionLine:
 
 
 def warm_up() -> None:
-    """Pyarrow imports pandas with its first array: up to a second."""
+    """Pyarrow imports pandas with its first array: up to a second. A template imports Jinja2."""
     pa.array([], pa.int64())
+    load_template(PAGE_TEMPLATE)
 
 
 def to_columns(row: ParityRow) -> dict[str, Any]:
@@ -251,7 +253,7 @@ def _to_partition_lines(result: ParityResult, rows: Sequence[ParityRow], level: 
 def _render(
     document: dict[str, Any], lines: list[ParityPartitionLine], judged: TableJudgement | None, agree: bool, name: str
 ) -> str:
-    return load_template("parity.html.j2").render(
+    return load_template(PAGE_TEMPLATE).render(
         **document,
         name=name,
         lines=lines[:MAX_LISTED_ROWS],

@@ -24,7 +24,6 @@ from urllib.parse import quote
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mirror_core.evidence.certificates import DatedPiece, choose_newest_pieces, merge_pieces
@@ -65,13 +64,13 @@ class ReceiptsFile:
 def pack_receipts(generation: int, epoch: int, receipts: Sequence[Receipt], name: str | None = None) -> ReceiptsFile:
     name = name or f"epoch-{generation:08d}-{epoch:010d}.parquet"
     day = datetime.fromtimestamp(min(receipt.started_ms for receipt in receipts) / 1000, UTC).date()
-    return to_receipts_file(day.isoformat(), name, _to_table(generation, receipts))
+    return _to_receipts_file(day.isoformat(), name, _to_rows(generation, receipts))
 
 
-def to_receipts_file(day: str, name: str, table: pa.Table) -> ReceiptsFile:
+def _to_receipts_file(day: str, name: str, rows: list[dict[str, Any]]) -> ReceiptsFile:
     buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
-    return ReceiptsFile(day, name, buffer.getvalue(), pc.sum(pc.list_value_length(table.column("pieces"))).as_py() or 0)
+    pq.write_table(pa.Table.from_pylist(rows, schema=RECEIPTS_SCHEMA), buffer, compression="zstd")
+    return ReceiptsFile(day, name, buffer.getvalue(), sum(len(row["pieces"]) for row in rows))
 
 
 def write_receipts(folder: Folder, mirror: MirrorName, file: ReceiptsFile) -> str:
@@ -84,8 +83,8 @@ def parse_receipts(content: bytes) -> pa.Table:
     return pq.read_table(io.BytesIO(content), schema=RECEIPTS_SCHEMA)
 
 
-def _to_table(generation: int, receipts: Sequence[Receipt]) -> pa.Table:
-    rows = [
+def _to_rows(generation: int, receipts: Sequence[Receipt]) -> list[dict[str, Any]]:
+    return [
         {
             "generation": generation,
             "epoch": receipt.epoch,
@@ -107,7 +106,6 @@ def _to_table(generation: int, receipts: Sequence[Receipt]) -> pa.Table:
         }
         for receipt in receipts
     ]
-    return pa.Table.from_pylist(rows, schema=RECEIPTS_SCHEMA)
 
 
 def format_mirror_folder(mirror: MirrorName) -> str:
@@ -257,7 +255,7 @@ def compact_day(
         {**row, "pieces": [_to_plain(piece) for piece in _merge_pieces(row["pieces"], logs.find_start(row))]}
         for row in merged_rows
     ]
-    receipts_file = to_receipts_file(day, "", pa.Table.from_pylist(plain_rows, schema=RECEIPTS_SCHEMA))
+    receipts_file = _to_receipts_file(day, "", plain_rows)
     return replace(receipts_file, name=format_day_file(receipts_file.sha256)), left_out
 
 
