@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.gate.__main__ import DURATIONS, ROOT
 from tests.gate.shards import lanes
 
 FILES = [f"f{number}" for number in range(9)]
@@ -37,3 +40,11 @@ def test_every_file_is_in_exactly_one_process_whatever_the_order_in_which_files_
     assert sorted(file for lane in shares for process in lane for file in process) == sorted([*files, *others])
     assert lanes([sorted(files, reverse=True), sorted(others, reverse=True)], table, count) == shares
     assert len(shares) <= count
+
+
+def test_the_table_of_durations_names_no_file_that_is_gone() -> None:
+    """A renamed file would count as unknown, and one process would end minutes after the others."""
+    table: dict[str, dict[str, float]] = json.loads(DURATIONS.read_text(encoding="utf-8"))
+    files = {file for durations in table.values() for file in durations}
+    assert files
+    assert [file for file in sorted(files) if not (ROOT / file).is_file()] == []
