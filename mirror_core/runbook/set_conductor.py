@@ -297,6 +297,10 @@ class SetConductor(ABC, Generic[AnyConductor]):
             if wanted_state in [(step_record.step, step_record.state) for step_record in s.steps]
         }
 
+    def are_given_up(self, attempt: str, mirrors: Iterable[MirrorName]) -> bool:
+        member_runs = self._read_member_runs(attempt)
+        return all(member_runs[name].phase is RunPhase.GIVEN_UP for name in mirrors)
+
     def is_undisturbed(self, attempt: str) -> bool:
         return all(member.is_undisturbed for member in self._read_member_runs(attempt).values())
 

@@ -27,7 +27,7 @@ from mirror_core.decide.approval_rules import (
 )
 from mirror_core.model.config_sections import MirrorSet, SetOrder
 from mirror_core.model.errors import Refused
-from mirror_core.model.run import Approval, Run, RunMode, shorten_hash
+from mirror_core.model.run import Approval, Run, RunKind, RunMode, shorten_hash
 from mirror_core.model.run_checkpoints import RecordedApproval, ShownPlan
 from mirror_core.model.text import escape_invisible
 from mirror_core.model.timing import now_ms
@@ -311,11 +311,11 @@ def pull_result(context: Context, task: str, key: str) -> str:
     return str(result[key])
 
 
-def find_planned_set(context: Context, plan_task: str, name: str) -> MirrorSet:
+def find_planned_set(context: Context, plan_task: str, name: str, kind: RunKind = RunKind.FAILOVER) -> MirrorSet:
     """As task `plan_task` of this DAG run planned it; where it has not, as it is now."""
     plan = context["ti"].xcom_pull(task_ids=plan_task)
     plan_hash = str(plan.get("hash", "")) if isinstance(plan, Mapping) else ""
-    return mirror_lookup.find_planned_set(name, make_question_id(context, plan_task), plan_hash)
+    return mirror_lookup.find_planned_set(name, kind, make_question_id(context, plan_task), plan_hash)
 
 
 def make_question_id(context: Context, plan_task: str) -> str:

@@ -50,6 +50,7 @@ from mirrorbook_airflow.params import (
     gate_limit_param,
     leave_behind_param,
     pause_param,
+    set_strategy_param,
     spark_master_param,
     strategies_param,
 )
@@ -62,7 +63,7 @@ from mirrorbook_airflow.runbook import (
     make_failback_tasks,
     make_failover_tasks,
 )
-from mirrorbook_airflow.set_tasks import make_set_tasks
+from mirrorbook_airflow.set_tasks import make_set_failback_tasks, make_set_tasks
 
 DAG_PREFIX: Final = "mirror_"
 
@@ -139,6 +140,10 @@ def _build_set_failover(name: str) -> None:
 def _build_set_unplanned(name: str) -> None:
     question = f"Fail over set {name} without its sources? Records that were not copied will be lost."
     make_set_tasks(name, question, mode=RunMode.UNPLANNED)
+
+
+def _build_set_failback(name: str) -> None:
+    make_set_failback_tasks(name, f"Fail back set {name}?", home_question=f"Bring applications of set {name} home?")
 
 
 def _build_create(mirror: str) -> None:
@@ -304,6 +309,12 @@ def _make_set_params() -> dict[str, Param]:
     return {"master": spark_master_param(), "pause": pause_param(), "gate_limit_s": gate_limit_param()}
 
 
+def _make_set_failback_params() -> dict[str, Param]:
+    params = {"strategy": set_strategy_param(), **_make_set_params(), **data_plane_params()}
+    del params["metrics"]  # an address is for one data plane
+    return params
+
+
 ACTIONS: Final[Mapping[str, DagAction]] = MappingProxyType(
     {
         "create": DagAction(build=_build_create, params=_make_create_params, max_active_runs=1, is_for_all=True),
@@ -395,6 +406,12 @@ ACTIONS: Final[Mapping[str, DagAction]] = MappingProxyType(
             },
             is_runbook=True,
             covers_reverse=False,
+        ),
+        "failback_set": DagAction(
+            build=_build_set_failback,
+            target=TargetKind.SET,
+            params=_make_set_failback_params,
+            is_runbook=True,
         ),
     }
 )

@@ -118,7 +118,8 @@ def mirrorbook_dags(
         action = ACTIONS[name]
         own_settings: dict[str, Any] = {**settings}
         if target and "replicate" in (actions or ACTIONS):
-            own_settings.setdefault("replicate_dag", make_dag_id("replicate", target))
+            name_of_dag = "{mirror}" if action.target is TargetKind.SET else target
+            own_settings.setdefault("replicate_dag", make_dag_id("replicate", name_of_dag))
         if (schedule is not None and not action.may_be_scheduled) or (max_active_runs and action.may_be_scheduled):
             scheduled = ", ".join(other for other, its in ACTIONS.items() if its.may_be_scheduled and its.group)
             raise BadRequest(

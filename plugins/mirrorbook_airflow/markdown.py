@@ -38,9 +38,9 @@ _LINK: Final = re.compile(r"://|www\.|@", re.IGNORECASE)
 def format_set_plans(mirror_set: MirrorSet, joint_hash: str, plans: Sequence[Plan]) -> str:
     mirrors = ", ".join(_format_code(plan.mirror) for plan in plans)
     head = (
-        f"**Fail over set {_format_code(mirror_set.name)}**, {mirror_set.order.replace('_', ' ')}: {mirrors}. All "
-        f"plans together are **{shorten_hash(joint_hash)}**: approving approves exactly these; when the state of one "
-        "of them has changed, none is run. Rejecting them leaves everything as it is."
+        f"**{_format_verb(plans[0])} set {_format_code(mirror_set.name)}**, {mirror_set.order.replace('_', ' ')}: "
+        f"{mirrors}. All plans together are **{shorten_hash(joint_hash)}**: approving approves exactly these; when the "
+        "state of one of them has changed, none is run. Rejecting them leaves everything as it is."
     )
     head = "\n\n".join([head, *_format_bullets("Left out", mirror_set.left_out)])
     return "\n\n---\n\n".join([head, *(format_plan(plan, share=len(plans)) for plan in plans)])
@@ -48,12 +48,12 @@ def format_set_plans(mirror_set: MirrorSet, joint_hash: str, plans: Sequence[Pla
 
 def format_plan(plan: Plan, share: int = 1) -> str:
     """`share`: number of plans on the page."""
-    verb, figures = "Fail over" if plan.kind is RunKind.FAILOVER else "Fail back", dict(plan.figures)
+    figures = dict(plan.figures)
     owner = figures.pop(FigureKey.OWNER, None)
     parts = [
-        f"**{verb} mirror {_format_code(plan.mirror)}**, {plan.mode}. Plan **{shorten_hash(plan.hash)}**: approving "
-        "approves exactly this; when the state it was made from has changed, it is not run. Rejecting it leaves "
-        "everything as it is.",
+        f"**{_format_verb(plan)} mirror {_format_code(plan.mirror)}**, {plan.mode}. Plan **{shorten_hash(plan.hash)}**"
+        ": approving approves exactly this; when the state it was made from has changed, it is not run. Rejecting it "
+        "leaves everything as it is.",
         f"Owner: {_escape_text(str(owner))}" if owner else "",
         *_format_bullets("Warnings", plan.warnings),
         *_format_bullets("Not known", plan.unknown),
@@ -74,6 +74,10 @@ def format_plan(plan: Plan, share: int = 1) -> str:
         _format_table(("right given at promotion",), _escape_rows((r,) for r in plan.rights or ()), MAX_GROUPS // share)
     )
     return "\n\n".join(part for part in parts if part)
+
+
+def _format_verb(plan: Plan) -> str:
+    return "Fail over" if plan.kind is RunKind.FAILOVER else "Fail back"
 
 
 def format_comparisons(compared_runs: Iterable[tuple[Run, Sequence[StepRecord]]], root: str) -> str:

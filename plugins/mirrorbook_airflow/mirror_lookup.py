@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mirror_core.model.config_sections import MirrorSet
     from mirror_core.model.mirror import Mirror
     from mirror_core.model.names import ClusterName
+    from mirror_core.model.run import RunKind
     from mirror_core.state.mirror_link import MirrorLink
     from mirror_core.state.state_records import State
 
@@ -147,15 +148,15 @@ def _list_recorded_mirrors() -> Iterator[tuple[State, Mirror]]:
     update_form_names(names, config.sets)
 
 
-def find_set(name: str) -> MirrorSet:
+def find_set(name: str, kind: RunKind) -> MirrorSet:
     """The mirrors that `mirrors.yaml` names so, or all from a cluster."""
     from mirror_core.runbook.set_failover import find_set
     from mirror_core.state.mirror_link import load_clusters
 
-    return find_set(load_clusters(provide_config("all-clusters", require_clusters())), name)
+    return find_set(load_clusters(provide_config("all-clusters", require_clusters())), name, kind)
 
 
-def find_planned_set(name: str, question: str, plan_hash: str) -> MirrorSet:
+def find_planned_set(name: str, kind: RunKind, question: str, plan_hash: str) -> MirrorSet:
     """As it was planned for this question: which mirrors are from a cluster, or in `mirrors.yaml`, may have changed."""
     from mirror_core.model.config_sections import MirrorSet
     from mirror_core.state.approvals import find_shown_plan, iter_set_plans
@@ -170,7 +171,7 @@ def find_planned_set(name: str, question: str, plan_hash: str) -> MirrorSet:
             continue
         if all(find_shown_plan(state, mirror, question) == plan for mirror, state in members):
             return MirrorSet(name, plan.set_mirrors, plan.set_order)
-    return find_set(name)
+    return find_set(name, kind)
 
 
 def find_mirror(mirror: str) -> tuple[MirrorLink, State]:

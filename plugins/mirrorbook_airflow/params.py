@@ -106,6 +106,17 @@ def strategies_param() -> Param:
     )
 
 
+def set_strategy_param() -> Param:
+    """What a failback of a set may do with topics that have a divergent tail."""
+    return Param(
+        None,
+        type=["string", "null"],
+        enum=[None, *FailbackStrategy],
+        description_md="What may be done with topics that have a divergent tail. Empty: what copies least over the "
+        "link and needs nobody at a broker",
+    )
+
+
 def spark_master_param() -> Param:
     """Where Spark runs. Who triggers a run chooses: executors get the data principals' secrets, wherever they are."""
     masters = read_spark_masters()

@@ -122,7 +122,8 @@ def make_triggered_run_id(mirror: str, dag_id: str, run_id: str, task_id: str) -
 
 
 class ReplicateMirror(TriggerDagRunOperator):
-    """Start a run of DAG `mirror_replicate`, or of the mirror's own one, with this run's choice of a runner.
+    """Start a run of DAG `mirror_replicate`, or of the mirror's own one, with this run's choice of a runner. `{mirror}`
+    in `replicate_dag` stands for the mirror.
 
     A retry or a clear starts no second run: it goes on with the first one, and clears that if it has ended.
     """
@@ -141,10 +142,10 @@ class ReplicateMirror(TriggerDagRunOperator):
 
     def execute(self, context: Context) -> None:
         params, ti, run = context["params"], context["ti"], context["dag_run"]
-        dag_id = self.trigger_dag_id
+        dag_id = self.trigger_dag_id = self.trigger_dag_id.format(mirror=get_base_name(MirrorName(self.mirror)))
         self.conf = {
             "mirror": self.mirror,
-            **{name: params[name] for name in FORWARDED_PARAMS},
+            **{name: params[name] for name in FORWARDED_PARAMS if name in params},
             **self.make_extra_conf(context),
         }
         self.trigger_run_id = make_triggered_run_id(self.mirror, run.dag_id, run.run_id, self.task_id)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import BaseOperator
 
 from mirror_core.model.errors import MirrorError
+from mirror_core.model.run import RunKind
 from mirror_core.model.text import escape_invisible_lines
 from mirrorbook_airflow.approvals import find_planned_set
 from mirrorbook_airflow.errors import airflow_errors
@@ -43,18 +44,19 @@ class LogSetStatus(BaseOperator):
 
     template_fields: Sequence[str] = ("set_name",)
 
-    def __init__(self, *, set_name: str, begin: BaseOperator, **kwargs: Any) -> None:
+    def __init__(self, *, set_name: str, begin: BaseOperator, kind: RunKind = RunKind.FAILOVER, **kwargs: Any) -> None:
         super().__init__(**{**TASK_DEFAULTS, **kwargs})
         self.set_name = set_name
+        self.kind = kind
         self.begin_task, self.plan_task = begin.task_id, getattr(begin, "plan_task", "")
 
     def execute(self, context: Context) -> str:
         attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
         with airflow_errors():
             try:
-                mirrors = find_planned_set(context, self.plan_task, self.set_name).mirrors
+                mirrors = find_planned_set(context, self.plan_task, self.set_name, self.kind).mirrors
             except MirrorError:  # what was planned cannot be told; who writes where can, of those that answer
-                mirrors = find_set(self.set_name).mirrors
+                mirrors = find_set(self.set_name, self.kind).mirrors
 
         def find_own_run(state: State, mirror: str) -> str | None:
             runs = (run for run in state.runs.values() if run.plan.mirror == mirror)

@@ -57,7 +57,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], Any]:
         monkeypatch.setattr(SetFailover, name, not_to_be_done)
     monkeypatch.setattr(SetFailover, "refuse_expired", lambda self, attempt, agreed: None)
     several = SetFailover(MirrorSet("shop", (A, B)), {A: one, B: one}, print_line=print)
-    monkeypatch.setattr(set_tasks.SetOperator, "make_set_failover", lambda self, context, steps=(): several)
+    monkeypatch.setattr(set_tasks.SetOperator, "make_conductor", lambda self, context, steps=(): several)
     return {("begin", "return_value"): "shop-1"}
 
 
@@ -328,8 +328,8 @@ def test_an_approval_knows_whether_the_source_was_silent(
     monkeypatch.setattr(runbook.RunOperator, "make_conductor", lambda self, context: engine)
     for module in (runbook, set_tasks):
         monkeypatch.setattr(module, "find_mirror", lambda name: (LINK, state))
-    monkeypatch.setattr(set_tasks, "find_planned_set", lambda context, plan_task, name: MirrorSet("shop", (A,)))
-    monkeypatch.setattr(set_tasks.SetOperator, "make_set_failover", lambda self, context, steps=(): several)
+    monkeypatch.setattr(set_tasks, "find_planned_set", lambda context, plan_task, name, kind: MirrorSet("shop", (A,)))
+    monkeypatch.setattr(set_tasks.SetOperator, "make_conductor", lambda self, context, steps=(): several)
     asked, lost = EmptyOperator(task_id="approve"), RunMode.UNPLANNED
     plan: Any
     task: Any

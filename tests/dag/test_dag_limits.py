@@ -33,7 +33,13 @@ ONE_AT_A_TIME = {
 }
 ON_REQUEST = {
     *("mirror_control", "mirror_create", "mirror_failback", "mirror_failover", "mirror_failover_set"),
-    *("mirror_failover_set_unplanned", "mirror_failover_unplanned", "mirror_replicate", "mirror_sync"),
+    *(
+        "mirror_failback_set",
+        "mirror_failover_set_unplanned",
+        "mirror_failover_unplanned",
+        "mirror_replicate",
+        "mirror_sync",
+    ),
 }
 DAY = timedelta(days=1)
 LONG = {
@@ -50,6 +56,9 @@ LONG = {
     ("mirror_failback", "catch_up"): 7 * DAY,
     ("mirror_failback", "home.prove"): 7 * DAY,
     ("mirror_failback", "home.cut_over"): DAY,
+    ("mirror_failback_set", "copy_back"): 7 * DAY,
+    ("mirror_failback_set", "home.prove"): 7 * DAY,
+    ("mirror_failback_set", "home.cut_over"): DAY,
 }
 """Tasks that read or copy whole logs, and those while applications stand still; all others take hours at most."""
 PLACE = 250
@@ -113,7 +122,7 @@ def test_the_name_of_a_mapped_task_fits_into_the_database(dag_bag: DagBag) -> No
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
     tasks = [task for dag in dag_bag.dags.values() for task in dag.tasks if isinstance(task, MappedOperator)]
-    assert len(tasks) == 6
+    assert len(tasks) == 8
     many = SimpleNamespace(mirror="m" * 400)
     for task in tasks:
         template = task.get_template_env().from_string(str(task.map_index_template))
@@ -190,8 +199,9 @@ class Trigger:
     def __init__(self, *, paused: bool = False) -> None:
         self.paused = paused
         self.runs: dict[str, str] = {}
+        self.dag_id = ""
 
-    def execute(self, run: str = "r", mirror: str = "orders") -> str:
+    def execute(self, run: str = "r", mirror: str = "orders", replicate_dag: str = "mirror_replicate") -> str:
         """The id that Airflow was asked for; empty: none was."""
         from airflow.providers.common.compat.sdk import DagRunTriggerException
         from mirrorbook_airflow.replicate_tasks import FORWARDED_PARAMS, ReplicateMirror
@@ -203,8 +213,10 @@ class Trigger:
         dag_run = SimpleNamespace(dag_id="mirror_failback", run_id=run, conf={})
         context: Any = {"ti": ti, "dag_run": dag_run, "params": dict.fromkeys(FORWARDED_PARAMS)}
         try:
-            ReplicateMirror(task_id="replicate", mirror=MirrorName(mirror)).execute(context)
+            task = ReplicateMirror(task_id="replicate", mirror=MirrorName(mirror), replicate_dag=replicate_dag)
+            task.execute(context)
         except DagRunTriggerException as asked:
+            self.dag_id = asked.trigger_dag_id
             if self.runs.get(asked.dag_run_id) and not asked.reset_dag_run:
                 raise  # Airflow fails the task: a run of this id has ended
             self.runs[asked.dag_run_id] = "running"
@@ -221,6 +233,14 @@ def test_a_trigger_that_is_tried_again_or_cleared_starts_no_second_watcher(airfl
     assert trigger.execute() == first
     assert trigger.execute(run="another") not in ("", first)
     assert len(trigger.execute(mirror="m" * 249)) <= PLACE
+
+
+def test_a_trigger_for_a_mirror_of_a_set_starts_the_mirrors_own_dag(airflow_database: None) -> None:
+    trigger = Trigger()
+    trigger.execute(mirror="orders-back", replicate_dag="mirror_replicate.{mirror}")
+    assert trigger.dag_id == "mirror_replicate.orders"
+    trigger.execute()
+    assert trigger.dag_id == "mirror_replicate"
 
 
 def test_a_trigger_of_a_paused_dag_fails_and_says_what_to_do(airflow_database: None) -> None:

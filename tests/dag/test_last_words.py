@@ -42,7 +42,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
 
     monkeypatch.setattr("mirror_core.runbook.run_outcome.read_mirror_status", say)
     monkeypatch.setattr(run_status, "find_mirror", find)
-    monkeypatch.setattr(run_status, "find_planned_set", lambda context, plan_task, name: MirrorSet("shop", (A, B)))
+    monkeypatch.setattr(run_status, "find_planned_set", lambda *_: MirrorSet("shop", (A, B)))
     return found
 
 

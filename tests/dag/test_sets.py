@@ -13,7 +13,9 @@ import yaml
 from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import RunState
+from mirror_core.model.run import RunKind, RunState
+from mirror_core.runbook.failback_conductor import Failback
+from mirror_core.runbook.failback_steps import FailbackSteps
 from mirror_core.runbook.fence_recheck import PromotionProbe
 from mirror_core.runbook.planned_steps import PlannedSteps
 from tests.dag.answering import answer_question
@@ -27,7 +29,7 @@ pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.filterwarnings("
 
 @dataclass(slots=True)
 class DagRun:
-    """A run of `mirror_failover_set`, its tasks executed one by one in this process."""
+    """Its tasks are executed one by one in this process."""
 
     dag: Any
     events: Any
@@ -41,8 +43,8 @@ class DagRun:
                 xcom_pull=lambda task_ids, key="return_value": self.left.get((task_ids, key)),
                 xcom_push=lambda key, value: self.left.update({(task, key): value}),
             ),
-            "dag_run": SimpleNamespace(dag_id="mirror_failover_set", run_id="r1", triggering_user_name="ann"),
-            "params": {"master": "local[*]", "pause": True, "gate_limit_s": None, "set": self.set_name},
+            "dag_run": SimpleNamespace(dag_id=self.dag.dag_id, run_id="r1", triggering_user_name="ann"),
+            "params": {**self.dag.params.dump(), "master": "local[*]", "set": self.set_name},
             "outlet_events": self.events,
         }
 
@@ -65,6 +67,20 @@ class DagRun:
     def answered(self, task: str, person: str) -> None:
         """The task asks, and somebody says yes."""
         self.left[task, "return_value"] = answer_question(self.task(task), self.context(task), person)
+
+    def fail_over(self) -> None:
+        self.execute("plan")
+        self.answered("approve", "ann")
+        self.execute("begin", "prove")
+        self.answered("go_ahead", "ann")
+        self.execute("cut_over")
+
+
+@pytest.fixture
+def way_home(dag_run: DagRun, dag_bag: Any) -> DagRun:
+    """A failback of the set, which has been failed over."""
+    dag_run.fail_over()
+    return replace(dag_run, dag=dag_bag.dags["mirror_failback_set"], left={})
 
 
 @pytest.fixture
@@ -158,8 +174,8 @@ def test_all_from_a_cluster_are_those_that_were_approved(
     members = {one.name for one in both}
     found = mirror_lookup.find_set
 
-    def find_of_this_test(set_name: str) -> MirrorSet:  # mirrors of other tests are from that cluster, too
-        all_found = found(set_name)
+    def find_of_this_test(set_name: str, kind: RunKind) -> MirrorSet:  # mirrors of other tests are from there, too
+        all_found = found(set_name, kind)
         return replace(all_found, mirrors=tuple(mirror for mirror in all_found.mirrors if mirror in members))
 
     for module in (mirror_lookup, set_tasks):
@@ -252,3 +268,83 @@ def test_one_that_fails_after_the_first_promotion_goes_on_when_the_task_is_clear
     moved(broken)
     assert {run.state for run in runs_of(*both)} == {RunState.DONE}
     assert MirrorName(dag_run.execute("switched")[1]) == broken.name
+
+
+def test_a_set_comes_home_by_its_tasks(way_home: DagRun, both: tuple[Mirrored, Mirrored]) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+    from mirrorbook_airflow.asset_events import HOME_ALIAS
+
+    nobody = "1 person has to approve it, and so far nobody did"
+    plan = way_home.execute("plan")
+    for one in both:
+        assert f"**Fail back mirror `{one.name}`**" in plan["body"]
+    with pytest.raises(AirflowFailException, match=nobody):
+        way_home.execute("begin")
+    way_home.answered("approve", "ann")
+    attempt = way_home.execute("begin")
+    assert way_home.execute("begin") == attempt, "begun again, it begins other runs"
+    for one in both:
+        moved(one)
+    backs = way_home.execute("copy_back")
+    assert backs == [f"{one.name}-back" for one in both]
+    assert way_home.execute("copy_back") == backs, "repeated, it does something"
+
+    home = way_home.execute("home.plan")
+    for name in backs:
+        assert f"**Fail over mirror `{name}`**" in home["body"]
+    with pytest.raises(AirflowFailException, match=nobody):
+        way_home.execute("home.begin")  # the first approval is none for the move
+    way_home.answered("home.approve", "ben")
+    way_home.execute("home.begin", "home.prove")
+    with pytest.raises(AirflowFailException, match=nobody):
+        way_home.execute("home.cut_over")
+    way_home.answered("home.go_ahead", "ben")
+    way_home.execute("home.cut_over")
+    with pytest.raises(AirflowFailException, match="step reprotect is not done"):
+        way_home.execute("done")
+    assert way_home.execute("home.switched") == backs
+    assert way_home.execute("protect") == [one.name for one in both]
+    emitted = [event.dest_asset_key.uri for event in way_home.events[HOME_ALIAS].asset_alias_events]
+    assert emitted == [f"mirrorbook://{one.name}/home" for one in both]
+    assert way_home.execute("home.abort") == "nothing to abort: all runs have ended"
+    way_home.execute("done")
+    for one in both:
+        at_home(one)
+
+
+@pytest.mark.drill
+def test_a_member_that_a_person_gives_up_stays_and_the_others_come_home_by_their_tasks(
+    way_home: DagRun, both: tuple[Mirrored, Mirrored], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    well, broken = both
+    check_approval = FailbackSteps.check_approval
+
+    def failing(self: FailbackSteps) -> None:
+        if self.link.mirror.name == broken.name:
+            raise MirrorError("not now")
+        check_approval(self)
+
+    monkeypatch.setattr(FailbackSteps, "check_approval", failing)
+    way_home.execute("plan")
+    way_home.answered("approve", "ann")
+    way_home.execute("begin")
+    with pytest.raises(AirflowFailException, match="not now"):
+        way_home.execute("copy_back")
+    run = broken.state.active_run(broken.name)
+    assert run is not None
+    Failback(broken.link, broken.services, started_by="test").abort(run.id)
+
+    assert way_home.execute("copy_back") == [f"{well.name}-back"]
+    way_home.execute("home.plan")
+    way_home.answered("home.approve", "ann")
+    way_home.execute("home.begin", "home.prove")
+    way_home.answered("home.go_ahead", "ann")
+    with pytest.raises(AirflowFailException, match="step reprotect is not done"):
+        way_home.execute("done")
+    way_home.execute("home.cut_over")
+    assert way_home.execute("protect") == [well.name]
+    way_home.execute("done")
+    at_home(well)
+    moved(broken)

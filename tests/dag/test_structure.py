@@ -39,6 +39,7 @@ EXPECTED = {
     "mirror_failover_set_unplanned",
     "mirror_failover_unplanned",
     "mirror_failback",
+    "mirror_failback_set",
 }
 AFTER = ("cut_over", "switch", "canary", "report")
 PLANNED, UNPLANNED = ("prove", "go_ahead", *AFTER), AFTER
@@ -136,7 +137,7 @@ def test_a_failure_is_undone_and_a_cleared_task_never_runs_unfenced(
     assert setups <= set(abort.upstream_task_ids)
 
 
-@pytest.mark.parametrize("name", ["mirror_failback", "mirror_failover_set", "mirror_failover_set_unplanned"])
+@pytest.mark.parametrize("name", [name for name in APPROVED if "_set" in name or "failback" in name])
 def test_the_last_words_come_after_everything_and_whatever_became_of_it(dag_bag: DagBag, name: str) -> None:
     """A set-up task before them would keep them from being said where a plan was rejected: it has not succeeded."""
     dag = dag_of(dag_bag, name)
@@ -146,8 +147,11 @@ def test_the_last_words_come_after_everything_and_whatever_became_of_it(dag_bag:
     assert not said.downstream_task_ids
     assert not [task for task in said.upstream_task_ids if dag.get_task(task).is_setup]
     assert upstream(dag, "last_words") == {task.task_id for task in dag.tasks} - {"last_words", "done"}
-    direct = {"replicate", "home.abort"} if name == "mirror_failback" else {"abort"}
-    assert said.upstream_task_ids == direct
+    direct = {
+        "mirror_failback": {"replicate", "home.abort"},
+        "mirror_failback_set": {"replicate_reverse", "replicate", "home.abort"},
+    }
+    assert said.upstream_task_ids == direct.get(name, {"abort"})
 
 
 @pytest.mark.parametrize(
@@ -184,6 +188,9 @@ def test_approvals_default_to_reject_and_fail_the_run(dag_bag: DagBag) -> None:
         ("mirror_failback", "approve"),
         ("mirror_failback", "home.approve"),
         ("mirror_failback", "home.go_ahead"),
+        ("mirror_failback_set", "approve"),
+        ("mirror_failback_set", "home.approve"),
+        ("mirror_failback_set", "home.go_ahead"),
     }
     for task in found:
         assert task.defaults == ["Reject"]

@@ -14,4 +14,5 @@ APPROVED = (
     "mirror_failover_set_unplanned",
     "mirror_failover_unplanned",
     "mirror_failback",
+    "mirror_failback_set",
 )

@@ -29,7 +29,8 @@ def describe(dag):
         timeout=t.execution_timeout.total_seconds() if t.execution_timeout else None, weight=t.priority_weight,
         approvers=getattr(t, "approvers", None) or (getattr(t, "go_ahead", None) or [None])[-1],
         users=[u["id"] for u in getattr(t, "assigned_users", None) or ()],
-        triggers=getattr(t, "trigger_dag_id", None), mode=str(getattr(t, "mode", "")), mirror=getattr(t, "mirror", ""),
+        triggers=t.partial_kwargs.get("replicate_dag") if t.is_mapped else getattr(t, "trigger_dag_id", None),
+        mode=str(getattr(t, "mode", "")), mirror=getattr(t, "mirror", ""),
         own=getattr(t, "own_mirrors", None),
     )
     return dict(
@@ -150,7 +151,7 @@ def dags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_dags_of_one_mirror_have_fixed_ids_and_a_teams_settings(dags: dict[str, Any]) -> None:
     mirror = ("replicate", "sync", "parity", "receipts", "check", "drill", "control", "failover", "failback")
     own = {*(f"mirror_{action}.orders" for action in mirror), "mirror_failover_set.shop"}
-    own |= {"mirror_failover_unplanned.orders", "mirror_failover_set_unplanned.shop"}
+    own |= {"mirror_failover_unplanned.orders", "mirror_failover_set_unplanned.shop", "mirror_failback_set.shop"}
     others = {"mirror_failover.clicks", "mirror_sync.bills", "mirror_failback.bills", "team"}
     assert set(dags) == own | others
     for name in own:
@@ -188,6 +189,8 @@ def test_a_failback_triggers_the_replication_of_the_same_call(dags: dict[str, An
     for mirror, wanted in (("orders", "mirror_replicate.orders"), ("bills", "mirror_replicate")):
         tasks = dags[f"mirror_failback.{mirror}"]["tasks"]
         assert {tasks[task]["triggers"] for task in ("replicate_reverse", "replicate")} == {wanted}
+    for task in ("replicate_reverse", "replicate"):
+        assert dags["mirror_failback_set.shop"]["tasks"][task]["triggers"] == "mirror_replicate.{mirror}"
     assert dags["mirror_replicate.orders"]["tasks"]["watch_again"]["triggers"] == "mirror_replicate.orders"
 
 
@@ -196,6 +199,14 @@ def test_approvers_of_a_dag_are_those_of_every_task_that_asks_or_reads_an_answer
         "mirror_failover.orders": ["approve", "go_ahead", "begin", "cut_over"],
         "mirror_failback.orders": ["approve", "begin", "home.approve", "home.go_ahead", "home.begin", "home.cut_over"],
         "mirror_failover_set.shop": ["approve", "go_ahead", "begin", "cut_over"],
+        "mirror_failback_set.shop": [
+            "approve",
+            "begin",
+            "home.approve",
+            "home.go_ahead",
+            "home.begin",
+            "home.cut_over",
+        ],
         "mirror_control.orders": ["approve", "control"],
         "mirror_check.orders": ["approvers"],
     }
