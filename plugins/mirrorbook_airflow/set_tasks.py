@@ -377,7 +377,7 @@ class AbortSet(SetOperator):
 
 @dataclass(frozen=True, slots=True)
 class MoveTasks:
-    """Of a failover."""
+    """Tasks of the failover of a set."""
 
     first: BaseOperator
     begin: BaseOperator
