@@ -17,7 +17,7 @@ Invariants:
 - A receipt's head is in the state topic before its file is stored (`receipt_writer`).
 
 For an unplanned failover, `heartbeat_writer` writes to the source until a run begins to fence, `source_monitor`
-stores observations of it, and `recovery_point` says up to when each partition is complete.
+stores observations of it, and `observed_source` says up to when each partition is complete.
 
 Tasks report by datagrams (`datagram_receiver`) to `progress` and to the claim board of `copy.driver_messages`. A driver
 that stops says so in the responses, and waits for their receipts.

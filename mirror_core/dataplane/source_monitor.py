@@ -9,33 +9,28 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
 from mirror_core.dataplane.heartbeat_writer import HeartbeatWriter
+from mirror_core.dataplane.observed_source import ObservedSource, TransactionKey, restore_observed
 from mirror_core.dataplane.progress import ReportedEnds
-from mirror_core.dataplane.recovery_point import RecoveryPoints
 from mirror_core.decide.clock_skew import to_local_clock_ms
 from mirror_core.decide.filters import build_topic_filter
-from mirror_core.decide.forecast_accuracy import select_application_partitions
-from mirror_core.decide.mirror_snapshot import is_healthy
 from mirror_core.kafka.client import ClusterClient, Leader, TopicMetadata
 from mirror_core.kafka.leader_epochs import list_epoch_ends
 from mirror_core.kafka.log_offsets import OffsetPoint, describe_producers, list_available_offsets
 from mirror_core.kafka.transactions import OpenTransaction, list_open_transactions
 from mirror_core.model.errors import MirrorError, RemoteFault, Unreachable
 from mirror_core.model.logs import get_logger
-from mirror_core.model.mirror import FailureKind, Mirror, NameFilters, PartitionStatus
+from mirror_core.model.mirror import Mirror, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.source_observation import (
-    TRANSACTION_OVER,
-    ObservedEnd,
-    ObservedTopic,
     ObservedTransaction,
     PartitionTransaction,
     SourceObservation,
@@ -48,7 +43,6 @@ _log = get_logger(__name__)
 OBSERVE_INTERVAL_S: Final = 1.0
 MAX_OBSERVATION_BYTES_PER_S: Final = 32 << 10
 """A mirror of 50,000 partitions is stored every quarter of a minute."""
-MAX_LISTED_TRANSACTIONS: Final = 200
 _TRANSACTIONS_PAUSE_FACTOR: Final = 10
 """Pause after a slow request for transactions, times its duration: each broker lists all producers of
 each partition."""
@@ -57,250 +51,23 @@ _LISTING_PAUSE_FACTOR: Final = 10
 to 4 MB, and 0.1 to 0.25 s to parse."""
 _MAX_LISTING_PAUSE_S: Final = 30.0
 _MAX_TRANSACTIONS_PAUSE_S: Final = 300.0
-_MAX_ENDED_TRANSACTIONS: Final = 2_000
-_RATE_WINDOW_MS: Final = 60_000
-TransactionKey = tuple[str, int, int]
-"""Id, producer id, start: an id has one transaction at a time."""
-
-
-@dataclass(slots=True)
-class AppendRate:
-    """Offsets per second that all partitions took together, over the last minute."""
-
-    growths: deque[tuple[int, int, int]] = field(default_factory=deque)
-    """(from, to, offsets) of consecutive observations."""
-
-    def add_growth(self, from_ms: int, to_ms: int, offsets: int) -> None:
-        self.growths.append((from_ms, to_ms, offsets))
-        while self.growths[0][1] <= to_ms - _RATE_WINDOW_MS:
-            self.growths.popleft()
-
-    def compute_offsets_per_s(self) -> float | None:
-        if not self.growths:
-            return None
-        seconds = (self.growths[-1][1] - self.growths[0][0]) / 1000
-        return sum(offsets for *_, offsets in self.growths) / seconds if seconds > 0 else None
-
-
-@dataclass(slots=True)
-class ObservedSource:
-    """What was observed so far; what cannot be observed now stays. No client, no clock."""
-
-    mirror: MirrorName
-    observed_ends: dict[Partition, ObservedEnd]
-    offline: frozenset[Partition] = frozenset()
-    transactions: dict[TransactionKey, ObservedTransaction] | None = None
-    transactions_ms: int | None = None
-    at_ms: int = 0
-    recovery_points: RecoveryPoints = field(default_factory=RecoveryPoints)
-    recorded: Mapping[Partition, PartitionStatus] = field(default_factory=dict)
-    unrecorded: frozenset[Partition] = frozenset()
-    topic_ids: dict[str, str] = field(default_factory=dict)
-    log_starts: dict[Partition, Offset] = field(default_factory=dict)
-    end_epochs: dict[Partition, tuple[int, Offset]] = field(default_factory=dict)
-    """Leader epoch, and the newest end that was observed under it; of copies."""
-    rewritten: dict[Partition, tuple[int, Offset]] = field(default_factory=dict)
-    """Leader epoch under which the copy last agreed, and the offset from which on the source has other records."""
-    listed_ms: int | None = None
-    listed_by: NameFilters | None = None
-    append_rate: AppendRate = field(default_factory=AppendRate)
-
-    def update_topics(
-        self,
-        described: Mapping[str, TopicMetadata],
-        listed_ms: int | None,
-        listed_by: NameFilters | None = None,
-    ) -> None:
-        """`listed_ms`: when all matching topics were listed, by these filters; None: only some were described."""
-        for name, description in described.items():
-            first_status = self.recorded.get(Partition(name, 0))
-            previous_id = self.topic_ids.get(name) or (first_status.source_topic_id if first_status else description.id)
-            if previous_id != description.id:  # another topic's ends
-                self.observed_ends = {p: observed for p, observed in self.observed_ends.items() if p.topic != name}
-                self.log_starts = {p: start for p, start in self.log_starts.items() if p.topic != name}
-                self.end_epochs = {p: row for p, row in self.end_epochs.items() if p.topic != name}
-                self.rewritten = {p: row for p, row in self.rewritten.items() if p.topic != name}
-            self.topic_ids[name] = description.id
-        new = {
-            p
-            for name, description in described.items()
-            for index in description.partitions
-            if (p := Partition(name, index)) not in self.recorded
-        }
-        if listed_ms is None:
-            self.unrecorded |= new
-        else:
-            self.unrecorded, self.listed_ms, self.listed_by = frozenset(new), listed_ms, listed_by
-
-    def get_known_partitions(self) -> frozenset[Partition]:
-        return self.unrecorded | self.recorded.keys()
-
-    def get_uncopied_partitions(self) -> frozenset[Partition]:
-        """Partitions that are not (or no longer) copied: their whole log may be lost."""
-        return self.unrecorded | {p for p, s in self.recorded.items() if not is_healthy(s) or not self._is_copy(p, s)}
-
-    def _is_copy(self, partition: Partition, recorded_status: PartitionStatus) -> bool:
-        """Whether the destination may hold the source's current log."""
-        return (
-            partition not in self.rewritten
-            and bool(recorded_status.destination_topic_id)
-            and self._find_changed_id(partition.topic, recorded_status) in ("", recorded_status.source_topic_id)
-        )
-
-    def _is_deleted(self, partition: Partition) -> bool:
-        """Known from a plan, which asks every broker."""
-        status = self.recorded.get(partition)
-        is_gone = status is not None and status.kind is FailureKind.GONE
-        return is_gone and not self._find_changed_id(partition.topic, status)
-
-    def _find_changed_id(self, topic: str, status: PartitionStatus | None) -> str:
-        topic_id = self.topic_ids.get(topic, "")
-        return "" if status is not None and topic_id == status.source_topic_id else topic_id
-
-    def list_ended_epochs(self, leaders: Mapping[Partition, Leader]) -> dict[Partition, int]:
-        """Leader epochs under which ends were observed, of partitions that have a newer one."""
-        return {p: epoch for p, (epoch, _) in self.end_epochs.items() if p in leaders and leaders[p].epoch > epoch}
-
-    def update_ended_epochs(self, epoch_ends: Mapping[Partition, Offset]) -> None:
-        """Where they end now. Below an observed end, the source has lost what it had acknowledged by then."""
-        for partition, end in epoch_ends.items():
-            _, observed_end = self.end_epochs.pop(partition)
-            agreed_epoch = self.recorded[partition].source_epoch
-            if end < observed_end and agreed_epoch is not None:
-                self.rewritten[partition] = agreed_epoch, end
-
-    def update_end_epochs(self, leader_epochs: Mapping[Partition, int], ends: Mapping[Partition, Offset]) -> None:
-        """`leader_epochs`: those under which leaders told the ends; -1: unknown."""
-        for partition, epoch in leader_epochs.items():
-            status = self.recorded.get(partition)
-            if epoch < 0 or status is None or not self._is_copy(partition, status):
-                self.end_epochs.pop(partition, None)
-            elif self.end_epochs.get(partition, (epoch,))[0] == epoch:
-                self.end_epochs[partition] = epoch, ends[partition]
-
-    def update_ends(self, at_ms: int, ends: Mapping[Partition, Offset], offline: Collection[Partition]) -> None:
-        if self.at_ms:
-            known_ends = self.observed_ends
-            partitions = select_application_partitions(known_ends.keys() & ends.keys())
-            offsets = sum(max(0, ends[p] - known_ends[p].end) for p in partitions)
-            self.append_rate.add_growth(self.at_ms, at_ms, offsets)
-        self.at_ms = at_ms
-        self.offline = frozenset(p for p in offline if not self._is_deleted(p))
-        observed = {p: ObservedEnd(end, at_ms) for p, end in ends.items()}
-        self.observed_ends |= observed
-        copies = {p for p, status in self.recorded.items() if self._is_copy(p, status)}
-        self.recovery_points.keep_only(copies)
-        self.recovery_points.add_observations({p: observation for p, observation in observed.items() if p in copies})
-
-    def set_recorded(self, recorded: Mapping[Partition, PartitionStatus]) -> None:
-        self.recorded = recorded
-        self.unrecorded -= recorded.keys()
-        agreed_epochs = {p: status.source_epoch for p, status in recorded.items() if status.source_epoch is not None}
-        self.rewritten = {p: row for p, row in self.rewritten.items() if agreed_epochs.get(p) == row[0]}
-        self.end_epochs = {
-            p: row for p, row in self.end_epochs.items() if p in agreed_epochs and agreed_epochs[p] <= row[0]
-        }
-
-    def forget_unknown(self) -> None:
-        known, uncopied = self.get_known_partitions(), self.get_uncopied_partitions()
-        topic_names = {p.topic for p in known}
-        self.observed_ends = {p: observed for p, observed in self.observed_ends.items() if p in known}
-        self.log_starts = {p: start for p, start in self.log_starts.items() if p in uncopied}
-        self.topic_ids = {topic: topic_id for topic, topic_id in self.topic_ids.items() if topic in topic_names}
-
-    def update_open_transactions(self, at_ms: int, ongoing: Mapping[TransactionKey, ObservedTransaction]) -> None:
-        """Transactions open at this time; earlier ones that are missing have ended."""
-        before = self.transactions or {}
-        ended = {
-            key: transaction if transaction.state == TRANSACTION_OVER else replace(transaction, state=TRANSACTION_OVER)
-            for key, transaction in before.items()
-            if key not in ongoing
-        }
-        # An ending transaction is described without partitions that have its marker.
-        newest = sorted(ended, key=lambda key: key[2])[-_MAX_ENDED_TRANSACTIONS:]
-        self.transactions = {key: ended[key] for key in newest}
-        self.transactions |= {key: _join_parts(before.get(key), transaction) for key, transaction in ongoing.items()}
-        self.transactions_ms = at_ms
-
-    def set_ended_bounds(self, ends: Mapping[Partition, Offset]) -> None:
-        """Ends observed after the transactions: ended ones lie below."""
-        self.transactions = {
-            key: replace(transaction, parts=tuple(_set_part_end(part, ends) for part in transaction.parts))
-            if transaction.state == TRANSACTION_OVER
-            else transaction
-            for key, transaction in (self.transactions or {}).items()
-        }
-
-    def forget_copied(self, positions: Mapping[Partition, Offset]) -> None:
-        self.transactions = {
-            key: transaction
-            for key, transaction in (self.transactions or {}).items()
-            if any(part.end is None or positions.get(part.partition, -1) < part.end for part in transaction.parts)
-        }
-
-    def get_ended_partitions(self) -> frozenset[Partition]:
-        transactions = (self.transactions or {}).values()
-        return frozenset(
-            part.partition
-            for transaction in transactions
-            if transaction.state == TRANSACTION_OVER
-            for part in transaction.parts
-        )
-
-    def to_observation(self) -> SourceObservation:
-        transactions_by_age = sorted((self.transactions or {}).items(), key=lambda item: item[0][2])
-        return SourceObservation(
-            mirror=self.mirror,
-            at_ms=self.at_ms,
-            topics=tuple(self._describe_topics()),
-            listed_ms=self.listed_ms,
-            listed_by=self.listed_by,
-            transactions=tuple(transaction for _, transaction in transactions_by_age[-MAX_LISTED_TRANSACTIONS:]),
-            transactions_ms=self.transactions_ms,
-            unlisted_transactions=max(0, len(transactions_by_age) - MAX_LISTED_TRANSACTIONS),
-            offsets_per_s=self.append_rate.compute_offsets_per_s(),
-        )
-
-    def _describe_topics(self) -> Iterable[ObservedTopic]:
-        indexes: dict[str, list[int]] = {}
-        for partition in self.observed_ends.keys() | self.offline | self.unrecorded:
-            indexes.setdefault(partition.topic, []).append(partition.index)
-        offline: dict[str, list[int]] = {}
-        for partition in sorted(self.offline):
-            offline.setdefault(partition.topic, []).append(partition.index)
-        complete_ago: dict[str, list[tuple[int, int]]] = {}
-        for partition, at_ms in sorted(self.recovery_points.get_complete_until().items()):
-            complete_ago.setdefault(partition.topic, []).append((partition.index, self.at_ms - at_ms))
-        for topic, known_indexes in sorted(indexes.items()):
-            observed_ends = [self.observed_ends.get(Partition(topic, index)) for index in range(max(known_indexes) + 1)]
-            ago_ms = tuple(max(0, self.at_ms - observed.at_ms) if observed else 0 for observed in observed_ends)
-            status = self.recorded.get(Partition(topic, 0))
-            starts = ((index, self.log_starts.get(Partition(topic, index))) for index in sorted(known_indexes))
-            yield ObservedTopic(
-                topic=topic,
-                id=self._find_changed_id(topic, status),
-                starts=tuple((index, start) for index, start in starts if start is not None),
-                ends=tuple(observed.end if observed else None for observed in observed_ends),
-                ages_ms=ago_ms if any(ago_ms) else (),
-                offline=tuple(offline.get(topic, ())),
-                rewritten=tuple(
-                    (index, *self.rewritten[p])
-                    for index in sorted(known_indexes)
-                    if (p := Partition(topic, index)) in self.rewritten
-                ),
-                recovery_point_ages_ms=tuple(complete_ago.get(topic, ())),
-            )
 
 
 class SourceMonitor:
-    def __init__(self, link: MirrorLink, previous: SourceObservation | None) -> None:
+    def __init__(
+        self,
+        link: MirrorLink,
+        previous: SourceObservation | None,
+        recorded: Mapping[Partition, PartitionStatus] = MappingProxyType({}),
+    ) -> None:
+        """`recorded`: with `previous`."""
         self._link = link
         self._clock = SteadyClock()
-        self._observed = _restore_observed(previous) if previous else ObservedSource(link.mirror.name, {})
+        self._observed = restore_observed(previous, recorded) if previous else ObservedSource(link.mirror.name, {})
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="source-monitor", daemon=True)
-        self._recorded: Mapping[Partition, PartitionStatus] = {}
+        self._recorded = dict(recorded)
         self._list_transactions_at = 0.0
         self._list_topics_at = 0.0
         self._unrecorded: SourceObservation | None = None
@@ -396,14 +163,28 @@ class SourceMonitor:
 
     def _compare_epochs(self, source: ClusterClient, leaders: Mapping[Partition, Leader]) -> None:
         """A source that loses the end of its log writes other records at offsets that are copied already."""
-        epochs = self._observed.list_ended_epochs(leaders)
+        set_back = self._find_set_back(source, leaders)
+        epochs = self._observed.list_ended_epochs(leaders) | set_back
         by_leader: dict[int, list[Partition]] = {}
         for partition in epochs:
             if leaders[partition].broker >= 0:
                 by_leader.setdefault(leaders[partition].broker, []).append(partition)
         if not by_leader:
             return
-        self._observed.update_ended_epochs(list_epoch_ends(source, epochs, by_leader).offsets)
+        self._observed.update_ended_epochs(list_epoch_ends(source, epochs, by_leader).offsets, set_back)
+
+    def _find_set_back(self, source: ClusterClient, leaders: Mapping[Partition, Leader]) -> dict[Partition, int]:
+        """Only where another broker says so, too: one that is cut off from the controllers tells older epochs."""
+        set_back = self._observed.list_epochs_set_back(leaders)
+        if not set_back:
+            return {}
+        source.mark_metadata_stale()
+        topics = source.metadata({p.topic for p in set_back}).topics
+        return {
+            p: epoch
+            for p, epoch in set_back.items()
+            if p.topic in topics and topics[p.topic].partitions.get(p.index) == leaders[p]
+        }
 
     def _fetch_log_starts(self, source: ClusterClient, described: Mapping[str, TopicMetadata]) -> None:
         """For logs that the destination lacks: all of them is lost if the source dies now."""
@@ -468,20 +249,6 @@ def _read_previous(lease: HeldLease, mirror: MirrorName) -> SourceObservation | 
     return shift_times(previous, at_ms - previous.at_ms)
 
 
-def _restore_observed(previous: SourceObservation) -> ObservedSource:
-    return ObservedSource(
-        previous.mirror,
-        dict(previous.get_ends()),
-        recovery_points=RecoveryPoints(dict(previous.get_recovery_points())),
-        unrecorded=frozenset(previous.get_partitions()),  # until the record is read
-        topic_ids=previous.get_new_topic_ids(),
-        log_starts=dict(previous.get_starts()),
-        rewritten={p: (agreed_epoch, offset) for p, agreed_epoch, offset in previous.get_rewritten()},
-        listed_ms=previous.listed_ms,
-        listed_by=previous.listed_by,
-    )
-
-
 def _compute_pause_s(observation: SourceObservation) -> float:
     return max(OBSERVE_INTERVAL_S, len(msgspec.json.encode(observation)) / MAX_OBSERVATION_BYTES_PER_S)
 
@@ -538,24 +305,11 @@ def _to_observed_transaction(
     )
 
 
-def _join_parts(previous: ObservedTransaction | None, current: ObservedTransaction) -> ObservedTransaction:
-    parts = {part.partition: part for part in previous.parts} if previous else {}
-    for part in current.parts:
-        if part.first is not None or part.partition not in parts:
-            parts[part.partition] = part
-    return replace(current, parts=tuple(parts[p] for p in sorted(parts)))
-
-
-def _set_part_end(part: PartitionTransaction, ends: Mapping[Partition, Offset]) -> PartitionTransaction:
-    end = ends.get(part.partition)
-    return part if part.end is not None or end is None else replace(part, end=end)
-
-
 class SourceWatch:
     def __init__(self, link: MirrorLink, lease: HeldLease, report_line: Callable[[str], None]) -> None:
         self.heartbeat_writer = HeartbeatWriter(link, lease.lease.owner, report_line)
         previous = _read_previous(lease, link.mirror.name)
-        self.monitor = SourceMonitor(link, previous)
+        self.monitor = SourceMonitor(link, previous, lease.state.partitions.get(link.mirror.name, {}))
         self.reported_ends = ReportedEnds(dict(previous.get_reported_ends()) if previous else {})
         self._link = link
 

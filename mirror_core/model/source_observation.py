@@ -28,6 +28,8 @@ class ObservedTopic:
     offline: tuple[int, ...] = ()
     rewritten: tuple[tuple[int, int, int], ...] = ()
     """Leader epoch under which the copy last agreed, and the offset from which on the source has other records."""
+    end_epochs: tuple[tuple[int, int], ...] = ()
+    """Leader epoch under which an end was told, where the copy has not last agreed under the same."""
     recovery_point_ages_ms: tuple[tuple[int, int], ...] = ()
     """Age of the last end that was completely copied, for lagging partitions. Not listed: never complete."""
     reported: tuple[tuple[int, int | None], ...] | None = None
@@ -98,6 +100,10 @@ class SourceObservation:
         for topic in self.topics:
             for index, agreed_epoch, offset in topic.rewritten:
                 yield Partition(topic.topic, index), agreed_epoch, Offset(offset)
+
+    def get_end_epochs(self) -> Iterator[tuple[Partition, int]]:
+        for topic in self.topics:
+            yield from ((Partition(topic.topic, index), epoch) for index, epoch in topic.end_epochs)
 
     def get_new_topic_ids(self) -> dict[str, str]:
         return {topic.topic: topic.id for topic in self.topics if topic.id}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -21,15 +22,19 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.mirrors.mirror_facts import FactKey, MirrorFact
 from mirror_core.model.figures import FigureKey
+from mirror_core.model.forecast import UncopiedReason
 from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
 from mirror_core.model.run import Plan, RunMode
 from mirror_core.model.source_observation import TRANSACTION_OVER
 from mirror_core.model.timing import now_ms
 from mirror_core.state.writer import StateWriter, make_data_id
 from mirrorbook_tools.sandbox.credentials import CONTROL
+from tests.support.broker_faults import killed
 from tests.support.checked_threads import beside
 from tests.support.data_plane_thread import TIMEOUT_S, beating, beats, driving
+from tests.support.dedicated_clusters import two_clusters
 from tests.support.kafka_clients import Pair, grant, new_topic, produce, read_all
+from tests.support.log_cutting import batch_of_100, lose_tails
 from tests.support.mirrored_topics import Mirrored, new_mirror
 from tests.support.waiting import wait_until
 
@@ -290,3 +295,81 @@ def test_no_heartbeat_is_written_behind_a_fence_and_they_go_on_after_an_abort(
         wait_until(
             lambda: len(beats(mirrored, "east")) > before, timeout_s=TIMEOUT_S, why="the heart beats on after an abort"
         )
+
+
+def test_what_a_source_rewrites_while_no_data_plane_runs_counts_at_the_next_one_s_first_look(
+    pair: Pair, tmp_path: Path
+) -> None:
+    topic = new_topic(pair.east, retention_ms="-1")
+    for first in range(0, 400, 100):
+        batch_of_100(pair.east, topic, first)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    with driving(mirrored):
+        wait_until(lambda: ends(pair, topic) == 400, timeout_s=TIMEOUT_S, why="all is copied")
+        wait_until(partial(was_seen_at, mirrored, topic, 400), timeout_s=TIMEOUT_S, why="the monitor has seen it")
+    lose_tails(pair.east, {topic: 200})
+    batch_of_100(pair.east, topic, 1_000)
+    look_again(mirrored)
+    with killed(pair.east):
+        plan = mirrored.failover.plan(RunMode.UNPLANNED)
+    assert plan.figures[FigureKey.UNCOPIED_SIZES] == {f"{topic}-0": 100}
+    assert plan.figures[FigureKey.UNCOPIED_REASONS] == {f"{topic}-0": UncopiedReason.DIVERGED}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runs_on", [True, False], ids=["beside_a_data_plane", "without_one"])
+def test_what_a_source_restored_from_an_older_copy_writes_counts_from_where_that_one_ends(
+    tmp_path: Path, *, runs_on: bool
+) -> None:
+    with two_clusters(tmp_path / "restored") as pair:
+        topic = new_topic(pair.east, retention_ms="-1")
+        batch_of_100(pair.east, topic, 0)
+        mirrored = new_mirror(pair, tmp_path, topic)
+        older = tmp_path / "older"
+        pair.east.terminate()
+        shutil.copytree(pair.east.log_dir(), older)
+        pair.east.start()
+        for _ in range(3):  # leader epochs that the older copy has not seen
+            pair.east.terminate()
+            pair.east.start()
+        batch_of_100(pair.east, topic, 100)
+        with driving(mirrored, epoch_s=600):
+            wait_until(lambda: ends(pair, topic) == 200, timeout_s=TIMEOUT_S, why="all is copied")
+            wait_until(partial(was_seen_at, mirrored, topic, 200), timeout_s=TIMEOUT_S, why="the monitor has seen it")
+            if runs_on:
+                restore(pair, older)
+                for first in (500, 600, 700):
+                    batch_of_100(pair.east, topic, first)
+                wait_until(partial(was_seen_at, mirrored, topic, 400), timeout_s=TIMEOUT_S, why="the monitor looks")
+        if not runs_on:
+            restore(pair, older)
+            for first in (500, 600, 700):
+                batch_of_100(pair.east, topic, first)
+            look_again(mirrored)
+        with killed(pair.east):
+            plan = mirrored.failover.plan(RunMode.UNPLANNED)
+        assert plan.figures[FigureKey.UNCOPIED_SIZES] == {f"{topic}-0": 300}
+        assert plan.figures[FigureKey.UNCOPIED_REASONS] == {f"{topic}-0": UncopiedReason.DIVERGED}
+
+
+def restore(pair: Pair, older: Path) -> None:
+    pair.east.terminate()
+    shutil.rmtree(pair.east.log_dir())
+    shutil.copytree(older, pair.east.log_dir())
+    pair.east.start()
+
+
+def was_seen_at(mirrored: Mirrored, topic: str, end: int) -> bool:
+    observation = mirrored.state.source_observations.get(mirrored.name)
+    seen = dict(observation.get_ends()).get(Partition(topic, 0)) if observation else None
+    return seen is not None and seen.end == end
+
+
+def look_again(mirrored: Mirrored) -> None:
+    """The next data plane's first observation, before any of its tasks."""
+    link, state = mirrored.link, mirrored.state
+    monitor = SourceMonitor(link, state.source_observations[mirrored.name], state.partitions[mirrored.name])
+    with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
+        observation = monitor.observe(source, destination)
+    with StateWriter(link.destination, make_data_id(mirrored.name)) as writer:
+        writer.put(observation)

@@ -24,9 +24,9 @@ import msgspec
 from mirror_core.dataplane.counters import Counters
 from mirror_core.dataplane.epoch_planner import CopyEpoch, CopyPlan, Planner, build_assignments
 from mirror_core.dataplane.epoch_results import EpochResults
+from mirror_core.dataplane.observed_source import ObservedSource
 from mirror_core.dataplane.progress import ProgressTracker, TaskProgress
 from mirror_core.dataplane.prometheus_collector import build_families
-from mirror_core.dataplane.source_monitor import ObservedSource
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.model.gc_tuning import reduce_gc_frequency

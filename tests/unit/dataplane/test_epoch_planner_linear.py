@@ -11,7 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from mirror_core.dataplane.epoch_planner import COPIED_STATES, select_retries
-from mirror_core.dataplane.source_monitor import ObservedSource
+from mirror_core.dataplane.observed_source import ObservedSource
 from mirror_core.kafka import reassignment
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus

@@ -286,3 +286,98 @@ def test_an_end_that_a_newer_leader_told_is_none_of_the_older_one(
     recorded = {A0: replace(status(A0), source_epoch=5)}
     loss = compute_loss(recorded, seen_by(monitor, source), {A0: Offset(120)}, (), now_ms=100_000)
     assert loss.partitions[A0].missing == 150, "all of the topic that is there now"
+
+
+def led(source: Logs, epoch: int, end: int) -> None:
+    source.set(a=[(0, end)])
+    source.views["a"] = replace(source.views["a"], partitions={0: Leader(1, epoch)})
+
+
+@pytest.fixture
+def told(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    """Where leader epochs end in the log that the source has now; leaders tell theirs with the ends."""
+    ends: dict[int, int] = {}
+
+    def offsets_and_epochs(source: Logs, *arguments: Any, **_: object) -> OffsetsResult:
+        epochs = {Partition(t, i): leader.epoch for t, v in source.views.items() for i, leader in v.partitions.items()}
+        return replace(offsets_of(source, *arguments), leader_epochs=epochs)
+
+    def ends_of(_: object, epochs: dict[Partition, int], by_leader: object) -> EpochEnds:
+        return EpochEnds({p: Offset(ends[epoch]) for p, epoch in epochs.items()}, {})
+
+    monkeypatch.setattr(source_monitor, "list_available_offsets", offsets_and_epochs)
+    monkeypatch.setattr(source_monitor, "list_epoch_ends", ends_of)
+    monkeypatch.setattr(Logs, "mark_metadata_stale", lambda self: None, raising=False)
+    return ends
+
+
+@pytest.mark.parametrize("observed_under", [5, 6], ids=["agreed", "newer"])
+def test_an_end_that_was_lost_while_nothing_observed_counts_for_the_next_process(
+    told: dict[int, int], observed_under: int
+) -> None:
+    source, recorded = Logs(), {A0: replace(status(A0), source_epoch=5)}
+    led(source, observed_under, 400)
+    monitor = SourceMonitor(LINK, None)
+    monitor.set_recorded(recorded)
+    previous = seen_by(monitor, source)
+    led(source, 8, 300)
+    told.update({5: 200, 6: 200})
+    successor = SourceMonitor(LINK, previous, recorded)
+    assert list(seen_by(successor, source).get_rewritten()) == [(A0, 5, 200)]
+    third = SourceMonitor(LINK, successor.newest_observation, recorded)
+    led(source, 9, 450)
+    told.update({8: 300})
+    assert list(seen_by(third, source).get_rewritten()) == [(A0, 5, 200)]
+    third.set_recorded({A0: replace(status(A0), source_epoch=9)})
+    assert not list(seen_by(third, source).get_rewritten()), "both logs were compared"
+
+
+def test_no_end_is_lost_where_the_leader_only_moved_while_nothing_observed(told: dict[int, int]) -> None:
+    source, recorded = Logs(), {A0: replace(status(A0), source_epoch=5)}
+    monitor = SourceMonitor(LINK, None)
+    monitor.set_recorded(recorded)
+    led(source, 6, 400)
+    previous = seen_by(monitor, source)
+    led(source, 8, 500)
+    told.update({5: 100, 6: 400})
+    assert not list(seen_by(SourceMonitor(LINK, previous, recorded), source).get_rewritten())
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_source_that_was_restored_from_an_older_copy_counts_from_where_that_began(
+    told: dict[int, int], *, is_restarted: bool
+) -> None:
+    """Its leader epochs are older than those that were seen."""
+    source, recorded = Logs(), {A0: replace(status(A0), source_epoch=7)}
+    monitor = SourceMonitor(LINK, None)
+    monitor.set_recorded(recorded)
+    led(source, 7, 400)
+    previous = seen_by(monitor, source)
+    if is_restarted:
+        monitor = SourceMonitor(LINK, previous, recorded)
+    led(source, 4, 260)
+    told.update({3: 200})
+    assert list(seen_by(monitor, source).get_rewritten()) == [(A0, 7, 200)]
+    led(source, 4, 500)
+    loss = compute_loss(recorded, seen_by(monitor, source), {A0: Offset(400)}, (), now_ms=100_000)
+    assert loss.partitions[A0].missing == 300
+    led(source, 7, 500)
+    told.update({7: 500})
+    assert not list(seen_by(monitor, source).get_rewritten()), "the leader that was seen before is back"
+
+
+def test_a_restored_source_counts_no_more_once_both_logs_were_compared(told: dict[int, int]) -> None:
+    source, recorded = Logs(), {A0: replace(status(A0), source_epoch=7)}
+    monitor = SourceMonitor(LINK, None)
+    monitor.set_recorded(recorded)
+    led(source, 7, 400)
+    seen_by(monitor, source)
+    led(source, 4, 200)
+    told.update({3: 200})
+    assert list(seen_by(monitor, source).get_rewritten()) == [(A0, 7, 200)]
+    monitor.set_recorded({A0: replace(status(A0), source_epoch=4)})
+    led(source, 4, 410)
+    assert not list(seen_by(monitor, source).get_rewritten())
+    told.update({4: 410})
+    led(source, 5, 420)
+    assert not list(seen_by(monitor, source).get_rewritten())

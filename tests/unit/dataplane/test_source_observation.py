@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mirror_core.dataplane.heartbeat_writer import HeartbeatWriter, find_fencing_run
-from mirror_core.dataplane.source_monitor import MAX_LISTED_TRANSACTIONS, ObservedSource, TransactionKey
+from mirror_core.dataplane.observed_source import MAX_LISTED_TRANSACTIONS, ObservedSource, TransactionKey
 from mirror_core.kafka.config import ClusterConfig, Config
 from mirror_core.model.mirror import DesiredState, FailureKind, Mirror
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName, MirrorName, Offset, Partition

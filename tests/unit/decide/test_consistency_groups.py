@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.dataplane.recovery_point import MAX_OBSERVATIONS, RecoveryPoints
-from mirror_core.dataplane.source_monitor import ObservedSource
+from mirror_core.dataplane.observed_source import MAX_OBSERVATIONS, ObservedSource, RecoveryPoints
 from mirror_core.decide.clock_skew import compute_observer_ahead_ms
 from mirror_core.decide.consistency_groups import find_consistency_groups
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot
