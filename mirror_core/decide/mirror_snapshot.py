@@ -186,12 +186,19 @@ def is_healthy(status: PartitionStatus) -> bool:
 
 
 def list_lags(snapshot: MirrorSnapshot) -> Iterator[tuple[Partition, int | None]]:
-    """Source's last stable offset minus position; None where either is unknown."""
+    """Source's last stable offset minus position, negative where the destination is ahead.
+
+    None where either is unknown, and of other topics under the names of the copied one or of its copy.
+    """
     ends = snapshot.source.stable_ends if isinstance(snapshot.source, SourceSnapshot) else {}
+    source_topics = snapshot.source.topics if isinstance(snapshot.source, SourceSnapshot) else {}
     positions = snapshot.destination.positions if isinstance(snapshot.destination, DestinationSnapshot) else {}
-    for partition in sorted(snapshot.statuses):
+    without_copy = find_without_copy(snapshot)
+    for partition, status in sorted(snapshot.statuses.items()):
         end, position = ends.get(partition), positions.get(partition)
-        yield partition, None if end is None or position is None else end - position
+        topic = source_topics.get(partition.topic)
+        is_other = partition in without_copy or (topic is not None and topic.id != status.source_topic_id)
+        yield partition, None if is_other or end is None or position is None else end - position
 
 
 def list_failed(snapshot: MirrorSnapshot) -> list[Partition]:

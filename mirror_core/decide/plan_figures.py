@@ -224,10 +224,11 @@ def _warn_share_groups(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     else:
         share_groups = dict.fromkeys(groups_left.share_groups if groups_left else ())
         age_s = find_share_sync_age_s(snapshot.mirror, groups_left, snapshot.now_ms)
-    if share_groups:
+    refused = {item.group for item in list_uncommitted(snapshot) if item.coverage is GroupCoverage.REFUSED}
+    if continued := sorted(share_groups.keys() - refused):
         counts = [
-            f"{name}: {'unknown' if count is None else format_count(count, 'record')}"
-            for name, count in sorted(share_groups.items())
+            f"{name}: {'unknown' if (count := share_groups[name]) is None else format_count(count, 'record')}"
+            for name in continued
         ]
         yield Finding("share_groups_redelivered", destination, groups=counts, synced_s=age_s)
 
@@ -306,7 +307,7 @@ def list_plan_figures(snapshot: MirrorSnapshot) -> FigureItems:
     lags = [lag for partition, lag in list_lags(snapshot) if partition not in left_partitions]
     yield FigureKey.PARTITIONS, len(snapshot.statuses)
     yield FigureKey.RIGHTS_GIVEN, None if snapshot.promotion_grants is None else len(snapshot.promotion_grants)
-    yield FigureKey.LAG_OFFSETS, None if None in lags else sum(lag or 0 for lag in lags)
+    yield FigureKey.LAG_OFFSETS, None if None in lags else sum(max(0, lag or 0) for lag in lags)
     yield from failover_scope.list_left_behind_figures(snapshot)
     yield from list_held_figures(snapshot.statuses)
     forecast = snapshot.forecast

@@ -10,6 +10,7 @@ from mirror_core.decide.forecast_accuracy import build_forecast
 from mirror_core.decide.group_coverage import find_share_sync_age_s
 from mirror_core.decide.mirror_snapshot import (
     MAX_LISTED,
+    ClusterTopic,
     DestinationSnapshot,
     MinIsrShortfall,
     MirrorSnapshot,
@@ -90,6 +91,25 @@ def test_one_unknown_lag_makes_the_sum_unknown_and_is_listed_first(view: MirrorS
     ]
     lost = replace(view, destination=replace(DESTINATION, positions={A0: Offset(93)}))
     assert [lag for _, lag in list_lags(lost)] == [7, None, None]
+
+
+@pytest.mark.parametrize("side", ["source", "destination"])
+def test_the_lag_of_a_topic_that_was_made_anew_on_either_side_is_unknown(view: MirrorSnapshot, side: str) -> None:
+    """The other log may end anywhere, and hide what others lag by."""
+    anew = {"a": ClusterTopic(id="anew", partitions=2), "b": SOURCE.topics["b"]}
+    changed = (
+        replace(view, source=replace(SOURCE, topics=anew))
+        if side == "source"
+        else replace(view, destination=replace(DESTINATION, topics={**anew, "b": DESTINATION.topics["b"]}))
+    )
+    assert dict(list_lags(changed)) == {**dict(list_lags(view)), A0: None, A1: None}
+    assert shown(changed)[FigureKey.LAG_OFFSETS] is None
+
+
+def test_a_copy_that_is_ahead_hides_no_other_one_s_lag(view: MirrorSnapshot) -> None:
+    ahead = replace(view, destination=replace(DESTINATION, positions={**DESTINATION.positions, B0: Offset(10**6)}))
+    assert dict(list_lags(ahead))[B0] == SOURCE.stable_ends[B0] - 10**6
+    assert shown(ahead)[FigureKey.LAG_OFFSETS] == 37
 
 
 def test_what_promotion_does_with_rights_is_warned_of_and_only_the_first_of_many(view: MirrorSnapshot) -> None:
@@ -224,6 +244,20 @@ def test_what_was_left_of_groups_at_the_last_look_is_named_without_the_source(vi
     assert f"h {A0} (stays at 9): somebody has committed 9" in uncommitted
     told = dict(list_group_figures(replace(dead, groups_left=LEFT)))
     assert [told[group].get(FigureKey.WITHOUT_OFFSET_PARTITIONS) for group in ("g", "lost", "h")] == [1, 1, None]
+
+
+@pytest.mark.parametrize("is_dead", [True, False])
+def test_a_share_group_that_the_destination_does_not_take_is_not_said_to_continue(
+    view: MirrorSnapshot, *, is_dead: bool
+) -> None:
+    """As where the destination's brokers are older than share groups."""
+    refused = UncommittedGroupOffset(group="queue", partition="", reason="no share groups there")
+    left = UnsyncedGroups(mirror=view.mirror.name, uncommitted=(refused,), share_groups=("another", "queue"))
+    source = UnseenCluster("dead") if is_dead else replace(SOURCE, share_groups={"queue": 0, "another": 0})
+    told = {w.code: w for w in list_plan_warnings(replace(view, source=source, groups_left=left))}
+    assert str(told["share_groups_redelivered"]).partition("; known now: ")[2].startswith("another: ")
+    assert "queue" not in str(told["share_groups_redelivered"])
+    assert "queue: no share groups there" in str(told["group_offsets_uncommitted"])
 
 
 def test_what_is_on_the_destination_by_now_is_not_left(view: MirrorSnapshot) -> None:
