@@ -125,9 +125,9 @@ def format_copy_estimate(estimate: CopyEstimate) -> Iterator[str]:
         )
 
 
-def warn_few_replicas(destination: str, factors: Mapping[str, int], brokers: int) -> list[str]:
+def warn_few_replicas(destination: str, factors: Mapping[str, int], max_replicas: int) -> list[str]:
     mirror_factors = {
-        topic: choose_replication_factor(factor, brokers) for topic, factor in factors.items() if factor > 1
+        topic: choose_replication_factor(factor, max_replicas) for topic, factor in factors.items() if factor > 1
     }
     affected = sorted(topic for topic, factor in mirror_factors.items() if choose_min_insync_replicas(factor) < 2)
     if not affected:

@@ -249,5 +249,6 @@ def choose_min_insync_replicas(replication_factor: int) -> int:
     return 2 if replication_factor >= 3 else 1
 
 
-def choose_replication_factor(source: int, destination_brokers: int) -> int:
-    return max(1, min(source, destination_brokers))
+def choose_replication_factor(source: int, max_replicas: int) -> int:
+    """`max_replicas`: that the destination can have."""
+    return max(1, min(source, max_replicas))

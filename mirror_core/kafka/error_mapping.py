@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from kio.schema.errors import ErrorCode
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.model.errors import MissingPermission, RemoteFault, SettingRefused, Unreachable
+from mirror_core.model.errors import MissingPermission, RemoteFault, SettingRefused, TooFewBrokers, Unreachable
 
 __all__ = ["AUTHORIZATION_CODES", "ErrorCode", "KeyCodes", "make_fault", "retry_per_key", "to_error_code"]
 
@@ -89,6 +89,8 @@ def make_fault(
         return MissingPermission(
             f"{where}: {principal} may not do this; `mirrorbook cluster check {client.name}` names the rights", refused
         )
+    if code is ErrorCode.invalid_replication_factor:
+        return TooFewBrokers(where, refused)
     return (SettingRefused if code in _SETTING_CODES else RemoteFault)(where, refused)
 
 

@@ -56,7 +56,7 @@ from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.error_mapping import make_fault, retry_per_key
 from mirror_core.kafka.fan_out import wait_for_propagation
 from mirror_core.kafka.topic_existence import describe_denied_error
-from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.errors import MissingPermission, RemoteFault, TooFewBrokers, Unreachable
 from mirror_core.model.logs import get_logger
 from mirror_core.model.names import Offset, Partition
 
@@ -262,6 +262,20 @@ def validate_topics(
         client, "CreateTopics (needs CREATE)", list(new_topics), attempt, expected=expected, refusals=refusals
     )
     return {name: configs for name, configs in effective.items() if name not in refusals}, refusals
+
+
+def find_max_replicas(client: ClusterClient, new_topics: Mapping[str, int]) -> int:
+    """How many replicas a topic can have. `new_topics`: how many are wanted, of topics that do not exist yet.
+
+    Brokers that are down count where the controllers know them, as in KRaft: replicas are placed on them, too.
+    """
+    brokers = len(client.brokers())
+    topic, wanted = max(new_topics.items(), key=lambda item: item[1], default=("", 0))
+    for replicas in range(wanted, brokers, -1):
+        _, refusals = validate_topics(client, [NewTopic(name=topic, partitions=1, replication_factor=replicas)])
+        if not isinstance(refusals.get(topic), TooFewBrokers):
+            return replicas
+    return brokers
 
 
 def wait_for_leaders(client: ClusterClient, topics: Collection[str], widths: Mapping[str, int] | None = None) -> None:

@@ -30,6 +30,7 @@ from mirror_core.kafka.topics import (
     correct_configs,
     create_topics,
     describe_available_configs,
+    find_max_replicas,
     wait_for_leaders,
 )
 from mirror_core.mirrors.broker_checks import UNCLEAN_ELECTION_KEY, check_auto_creation, list_refused_answers
@@ -115,7 +116,9 @@ def preview_copy(link: MirrorLink) -> CopyPreview:
             ends = list_offsets(source, partitions, OffsetPoint.STABLE_END)
             estimate = estimate_copy(starts, ends, fetch_log_sizes(source, partitions), link.mirror.gaps)
             factors = {name: view.replication_factor for name, view in topics.items()}
-            replica_warnings = warn_few_replicas(link.destination.name, factors, len(destination.brokers()))
+            copied = destination.metadata(factors).topics
+            max_replicas = find_max_replicas(destination, {n: f for n, f in factors.items() if n not in copied})
+            replica_warnings = warn_few_replicas(link.destination.name, factors, max_replicas)
             remarks = _format_setting_remarks(link, source, list(topics), partitions)
             auto_creation_warnings = check_auto_creation(destination, sorted(destination.brokers()))
             lines = (*format_copy_estimate(estimate), *replica_warnings, *remarks, *auto_creation_warnings)
@@ -236,7 +239,7 @@ def ensure_state_topic(client: ClusterClient) -> None:
     if STATE_TOPIC in client.metadata([STATE_TOPIC]).topics:
         correct_configs(client, STATE_TOPIC, STATE_TOPIC_CONFIGS)
         return
-    factor = min(3, len(client.brokers()))
+    factor = min(3, find_max_replicas(client, {STATE_TOPIC: 3}))
     configs = {
         "min.insync.replicas": "2" if factor == 3 else "1",
         # Leases and observations are replaced every second or two: keep what a reader has to scan small.

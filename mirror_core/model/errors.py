@@ -103,6 +103,10 @@ class SettingRefused(RemoteFault):
     """A policy or value range rejects it."""
 
 
+class TooFewBrokers(RemoteFault):
+    """For so many replicas."""
+
+
 class PartitionFailed(RemoteFault):
     """This partition cannot go on; others can."""
 

@@ -19,7 +19,7 @@ from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.error_mapping import RETRIABLE_CODES, ErrorCode, make_fault, to_error_code
 from mirror_core.kafka.fetch_link import FetchLink, fetch_once
 from mirror_core.kafka.log_offsets import fetch_log_start
-from mirror_core.kafka.topics import BROKER_TIME_CONFIGS, NewTopic, create_topics
+from mirror_core.kafka.topics import BROKER_TIME_CONFIGS, NewTopic, create_topics, find_max_replicas
 from mirror_core.kafka.transactional_producer import (
     ForeignAbort,
     ProducerFenced,
@@ -126,7 +126,7 @@ def ensure_active_topic(client: ClusterClient) -> None:
     """As well replicated as the cluster allows."""
     if ACTIVE_TOPIC in client.metadata([ACTIVE_TOPIC]).topics:
         return
-    replication_factor = min(3, len(client.brokers()))
+    replication_factor = min(3, find_max_replicas(client, {ACTIVE_TOPIC: 3}))
     configs = {
         "cleanup.policy": "compact",
         "min.insync.replicas": "2" if replication_factor == 3 else "1",

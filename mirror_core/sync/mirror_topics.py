@@ -35,6 +35,7 @@ from mirror_core.kafka.topics import (
     describe_available_configs,
     describe_configs,
     fetch_default_configs,
+    find_max_replicas,
     try_alter_configs,
     validate_topics,
 )
@@ -130,11 +131,12 @@ def create_missing_topics(
     topics = {name: view for name, view in topics.items() if name not in denied}
     present = destination_view.topics
     unknown = [name for name in topics if name not in present or (name, present[name].id) not in recorded]
-    settings, hidden = _describe_listed(
-        source, unknown, total=total
-    )  # not of all topics: the data plane asks at each plan
+    # Not of all topics: the data plane asks at each plan.
+    settings, hidden = _describe_listed(source, unknown, total=total)
     known_keys = list_known_settings(destination, unknown) if unknown else frozenset()
-    brokers = len(destination.brokers())
+    max_replicas = find_max_replicas(
+        destination, {n: t.replication_factor for n, t in topics.items() if n not in present}
+    )
     conflicts = TopicConflicts(link, state, destination, [present[name] for name in unknown if name in present])
     refused = in_circles | {name: str(error) for name, error in denied.items()}
     kinds = dict.fromkeys(in_circles, FailureKind.CIRCLE) | {
@@ -164,7 +166,7 @@ def create_missing_topics(
             )
             continue
         if destination_topic is None:
-            factor = choose_replication_factor(view.replication_factor, brokers)
+            factor = choose_replication_factor(view.replication_factor, max_replicas)
             configs = _keep_known(
                 known_keys, build_wanted_configs(settings[name].overrides, settings[name].effective, factor)
             )

@@ -31,12 +31,13 @@ from mirror_core.mirrors import mirror_commands
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.mirror import FailureKind
-from mirror_core.model.names import MirrorName, Partition
+from mirror_core.model.names import ACTIVE_TOPIC, MirrorName, Partition
 from mirror_core.model.run import RunMode, StepEvidence
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.runbook import canary_probe
 from mirror_core.runbook.canary_probe import run_canary
 from mirror_core.runbook.snapshot_reader import take_snapshot
+from mirror_core.state.state_records import STATE_TOPIC
 from tests.drill.histories import history
 from tests.drill.one_task import one_task
 from tests.drill.weather import Usurper, equal_or_failed
@@ -47,6 +48,7 @@ from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic
 from tests.support.mirrored_topics import new_mirror, replicate
 from tests.support.sentences import format_sentence
 from tests.support.three_nodes import dead, log_end, replicas
+from tests.support.three_source_nodes import NODES, topic_on
 from tests.support.topic_equality import assert_same
 from tests.support.waiting import patience, wait_until
 
@@ -283,3 +285,24 @@ def test_a_canary_that_a_broker_does_not_take_names_broker_kind_and_partition(
         assert re.search(rf"broker 2, {kind} producer: __mirrorbook_canary\.m-\w+-1: ", said), said
     assert "broker 1, plain producer" not in said
     wait_until(lambda: three.west.answering(1) == [1, 2, 3], timeout_s=TIMEOUT_S, why="it is back")
+
+
+def test_a_topic_that_is_copied_while_a_broker_is_down_has_as_many_replicas_as_its_source(
+    three: Pair, tmp_path: Path
+) -> None:
+    [partition] = topic_on(three.east, NODES)
+    produce(three.east, partition.topic, 5)
+    with dead(three.west, 3), as_admin(three.west) as client:
+
+        def is_missed() -> bool:
+            client.mark_metadata_stale()
+            return 3 not in client.brokers()
+
+        wait_until(is_missed, timeout_s=TIMEOUT_S, why="the controllers miss it")
+        mirrored = new_mirror(three, tmp_path, partition.topic)
+        mirrored.copy()
+        views = client.metadata([partition.topic, STATE_TOPIC, ACTIVE_TOPIC]).topics
+        configs = describe_configs(client, [partition.topic])[partition.topic].overrides
+    assert {name: view.replication_factor for name, view in views.items()} == dict.fromkeys(views, 3)
+    assert len(views) == 3
+    assert configs["min.insync.replicas"] == "2"
