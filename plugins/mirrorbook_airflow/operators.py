@@ -26,12 +26,13 @@ from mirrorbook_airflow.mirror_lookup import (
     provide_mirror_config,
 )
 from mirrorbook_airflow.page import get_page_root
-from mirrorbook_airflow.page.report_files import ReportKind, format_folder_name, format_page_path
 from mirrorbook_airflow.params import must_start_data_planes, read_receipts_location
 from mirrorbook_airflow.worker_services import make_parity_check, open_receipts_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from mirror_core.page.reports import ReportKind
 
 RETRIES: Final[dict[str, Any]] = {"retries": 2, "retry_delay": timedelta(seconds=2)}
 """For errors that may pass, and for tasks whose process was killed: every step of the core may be repeated."""
@@ -212,6 +213,7 @@ class CheckParity(MirrorOperator):
         from mirror_core.evidence.expectation_suites import PARITY, TableExpectations
         from mirror_core.evidence.expectations import load_expectations
         from mirror_core.mirrors.incremental_verification import compare_and_record
+        from mirror_core.page.reports import ReportKind
         from mirror_core.parity.comparable_ranges import read_parity_scope
         from mirror_core.state.mirror_link import find_mirror_link, load_clusters
 
@@ -268,6 +270,7 @@ class CheckMirror(MirrorOperator):
         from mirror_core.evidence.expectation_suites import READINESS, SYNC
         from mirror_core.evidence.expectations import load_expectations
         from mirror_core.model.files import check_writable
+        from mirror_core.page.reports import ReportKind
         from mirror_core.runbook.expectation_check import CHECK_ADVICE, CHECK_NAME, check_mirror
         from mirror_core.runbook.run_outcome import explain_abandoned
         from mirror_core.state.mirror_link import find_mirror_link, load_clusters
@@ -296,12 +299,16 @@ class CheckMirror(MirrorOperator):
 
 def _name_report_folder(kind: ReportKind, context: Context) -> str:
     """By the start of the DAG run, so that a retry writes the same report."""
+    from mirror_core.page.reports import format_folder_name
+
     begun = context["dag_run"].start_date
     assert begun is not None  # a task of it runs
     return format_folder_name(kind, begun)
 
 
 def _log_report_path(task: MirrorOperator, kind: ReportKind, folder: str, path: str) -> str:
+    from mirror_core.page.reports import format_page_path
+
     where = f"report: {format_page_path(get_page_root(), task.mirror, kind, folder)}, on this worker {path}"
     task.log.info("%s", where)
     return where

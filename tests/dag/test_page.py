@@ -241,7 +241,7 @@ def test_an_airflow_that_does_not_answer_makes_the_open_page_say_stale(
         page.goto(f"{airflow.url}/mirrorbook/mirrors/{mirror.name}")
         expect(page.locator("#partitions")).to_contain_text("MIRRORING")
         page.context.set_offline(True)
-        expect(page.locator("#connection")).to_contain_text("STALE: no answer from Airflow for")
+        expect(page.locator("#connection")).to_contain_text("STALE: no answer from the server for")
         page.context.set_offline(False)
         expect(page.locator("#connection")).to_be_hidden()
 

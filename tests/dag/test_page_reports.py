@@ -12,7 +12,6 @@ from urllib.parse import quote
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
-from mirrorbook_airflow.page.mirror_state import ClusterSnapshot, ClusterSnapshots, MirrorAssessment
 
 from mirror_core.decide.failover_readiness import UnplannedForecast
 from mirror_core.evidence.run_report import SetPageMirror, write_set_page
@@ -22,6 +21,7 @@ from mirror_core.model.json_documents import to_finding_documents
 from mirror_core.model.names import ClusterName, MirrorName, Partition
 from mirror_core.model.run import RunKind
 from mirror_core.model.timing import now_ms
+from mirror_core.page.snapshots import ClusterSnapshot, ClusterSnapshots, MirrorAssessment
 from mirror_core.state.state_records import PartitionRecord, State
 from tests.support.page_sessions import signed_in
 from tests.support.page_views import HOSTILE, MIRROR, NAME, status
@@ -79,9 +79,7 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MemoryFileSystem:
     for n in range(101):
         state.put(PartitionRecord(NAME, status(Partition(f"t{n}", 0))))
     told = {ClusterName("west"): ClusterSnapshot(state, {}, now_ms())}
-    monkeypatch.setattr(
-        routes._cluster_poller, "get_clusters", lambda: ClusterSnapshots(now_ms(), told, {}, copy_to=URL)
-    )
+    monkeypatch.setattr(routes.pages.poller, "get_clusters", lambda: ClusterSnapshots(now_ms(), told, {}, copy_to=URL))
     monkeypatch.setattr(routes, "get_home_folder", lambda part: tmp_path / part)
     return made
 
@@ -89,7 +87,7 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MemoryFileSystem:
 def test_a_report_that_only_the_copy_has_opens_and_runs_nothing(
     get: Callable[..., Response], store: MemoryFileSystem
 ) -> None:
-    from mirrorbook_airflow.page.routes import REPORT_HEADERS
+    from mirror_core.page.routes import REPORT_HEADERS
 
     for name, content in (("index.html", b"<p>moved"), ("run.json", b"{}"), ("salvage/t.parquet", b"record")):
         store.pipe_file(f"/bucket/evidence/run-{RUN.id}/{name}", content)
@@ -132,7 +130,7 @@ def test_the_report_of_a_set_opens_and_leads_to_those_of_its_runs(
 def test_a_comparison_opens_from_this_machine_and_from_the_copy_and_runs_nothing(
     get: Callable[..., Response], store: MemoryFileSystem, tmp_path: Path
 ) -> None:
-    from mirrorbook_airflow.page.routes import REPORT_HEADERS
+    from mirror_core.page.routes import REPORT_HEADERS
 
     here = tmp_path / "evidence" / NAME / PARITY
     (here / "data-docs").mkdir(parents=True)
@@ -192,9 +190,9 @@ def test_a_page_of_the_topics_is_asked_for_and_stays_in_the_open_page(get: Calla
 def test_a_failover_without_the_source_is_grey_while_its_refusal_is_known_to_hold(
     get: Callable[..., Response], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mirrorbook_airflow.page import routes
+    from mirrorbook_airflow.page import auth, routes
 
-    monkeypatch.setattr(routes, "explain_denied_dags", lambda user, dags, own: {})
+    monkeypatch.setattr(auth, "explain_denied_dags", lambda user, dags, own: {})
     for age_ms, grey in ((0, True), (200_000, False)):
         refused = MirrorAssessment(
             now_ms() - age_ms,
@@ -202,7 +200,7 @@ def test_a_failover_without_the_source_is_grey_while_its_refusal_is_known_to_hol
             None,
             unplanned=UnplannedForecast(refused=to_finding_documents([Finding("west is silent")])),
         )
-        monkeypatch.setattr(routes._cluster_poller, "get_assessment", lambda name, refused=refused: refused)
+        monkeypatch.setattr(routes.pages.poller, "get_assessment", lambda name, refused=refused: refused)
         text = get(f"/mirrors/{NAME}").text
         assert ('id="why-mirror_failover_unplanned">west is silent<' in text) == grey
 
@@ -216,7 +214,7 @@ def test_a_mirrors_page_lists_its_newest_reports(get: Callable[..., Response], t
 
 
 def test_a_silent_or_large_copy_is_said(get: Callable[..., Response], monkeypatch: pytest.MonkeyPatch) -> None:
-    from mirrorbook_airflow.page import remote_reports
+    from mirror_core.page import reports as remote_reports
 
     for error, code in (
         (remote_reports.ReportsUnreachable("x: no answer within 5 s"), 503),

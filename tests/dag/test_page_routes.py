@@ -12,11 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from mirrorbook_airflow.page.mirror_state import ClusterSnapshots
 
 from mirror_core.model.names import ClusterName
 from mirror_core.model.run import RunMode
 from mirror_core.model.timing import now_ms
+from mirror_core.page.snapshots import ClusterSnapshots
 from tests.dag.airflow_home import add_connection, connection_of
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce
 from tests.support.mirrored_topics import Mirrored, new_mirror
@@ -97,7 +97,7 @@ def site(pair: Pair, airflow_database: None, api_server: None) -> Iterator[Site]
 
 
 def test_every_page_and_its_data_are_served(site: Site) -> None:
-    from mirrorbook_airflow.page.routes import HEADERS, REPORT_HEADERS
+    from mirror_core.page.routes import HEADERS, REPORT_HEADERS
 
     name = site.mirrored.name
     pages = ("/", f"/mirrors/{name}", f"/mirrors/{name}?page=7", f"/mirrors/{name}/runbook", f"/runs/{site.run}/files")
@@ -403,7 +403,7 @@ def test_what_a_silent_cluster_may_know_or_an_old_look_does_not_is_not_called_un
         ClusterSnapshots(now_ms(), {}, {}, "no Variable"),
         None,
     ):
-        monkeypatch.setattr(routes._cluster_poller, "get_clusters", lambda found=known: found)
+        monkeypatch.setattr(routes.pages.poller, "get_clusters", lambda found=known: found)
         assert site.get("/mirrors/new").status_code == 200
         assert site.get("/mirrors/new/runbook").status_code == 200
         assert site.get("/runs/new/files").status_code == (404 if known and known.at_ms > now_ms() - 9_000 else 503)

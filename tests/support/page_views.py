@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from mirrorbook_airflow.page.buttons import list_mirror_buttons
-from mirrorbook_airflow.page.mirror_state import ClusterSnapshot, MirrorAssessment, MirrorSample, MirrorView
-from mirrorbook_airflow.page.pending_approvals import PendingApproval
-from mirrorbook_airflow.page.rendering import render
-from mirrorbook_airflow.page.report_files import NewestReports
-from mirrorbook_airflow.page.rows import MirrorPageContent, make_mirror_page
 
 from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.loss_bound import compute_loss
@@ -27,9 +23,24 @@ from mirror_core.model.mirror import (
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import Plan, PlanStep, Run, RunKind, RunMode, RunState, StepRecord, StepState
 from mirror_core.model.source_observation import ObservedTopic, SourceObservation
+from mirror_core.page.mirror_page import MirrorPageContent, make_mirror_page
+from mirror_core.page.poller import PollerSettings
+from mirror_core.page.reports import NewestReports
+from mirror_core.page.routes import render
+from mirror_core.page.snapshots import ClusterSnapshot, MirrorAssessment, MirrorSample, MirrorView, PendingApproval
+from mirror_core.runbook.run_services import local_services
 from mirror_core.state.state_records import State
 
 NOW = 1_000_000_000
+
+NO_CLUSTERS = PollerSettings(
+    provide_config=lambda: Path("mirrorbook.yaml"),
+    list_unusable_clusters=lambda path: {},
+    make_services=lambda path: local_services(path, evidence_dir=path.parent),
+    get_prometheus_address=lambda: "",
+    add_clusters_advice="add both of its clusters",
+)
+"""Of a process that knows none."""
 
 NAME = MirrorName("orders")
 

@@ -1,6 +1,6 @@
-"""The page "Disaster recovery" in Airflow: mirrors and runs, read-only.
+"""The page "Disaster recovery" in Airflow: the core's pages, read only, for whom Airflow's rights let see them.
 
-`poller` reads the clusters, `rows` and its neighbours choose what is shown, `routes` serves.
+`routes` serves them, `auth` says who sees what, `buttons` lead to DAGs, `pending_approvals` are Airflow's questions.
 """
 
 from typing import Final

@@ -2,36 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
-from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.dag import DagModel
 from airflow.utils.session import create_session
-from fastapi import HTTPException, Request
 from sqlalchemy import select
 
 from mirror_core.model.names import MirrorName
-from mirrorbook_airflow.page.buttons import FAILOVER, choose_deciding_dag
+from mirror_core.page.routes import PageError
+from mirrorbook_airflow.page.buttons import (
+    FAILOVER,
+    MIRROR_BUTTON_LABELS,
+    SET_BUTTON_LABELS,
+    choose_deciding_dag,
+    list_mirror_buttons,
+    list_own_dags,
+    list_own_set_dags,
+    list_set_buttons,
+)
+from mirrorbook_airflow.page.pending_approvals import list_pending_approvals
 
 if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 
+    from mirror_core.decide.process_liveness import ConductorStatus
+    from mirror_core.model.run import Run
+    from mirror_core.page.snapshots import ActionButton, MirrorAssessment, PendingApproval
 
-def require_page_access(request: Request, user: GetUserDep) -> None:
-    """Raises 403 unless the user may see the route's mirror; of routes without one, any. Tells no names."""
-    mirror = request.path_params.get("mirror")
-    if mirror is not None:
-        is_allowed = bool(select_visible_mirrors(user, [MirrorName(mirror)]))
-    else:
-        is_allowed = any(_is_allowed("GET", dag, user) for dag in (FAILOVER, *_list_own_failover_dags()))
-    if not is_allowed:
-        raise HTTPException(
-            403,
-            f"this takes the right to read runs of the mirror's DAG {FAILOVER}.NAME, or of {FAILOVER} if it has none",
-        )
+
+class AirflowViewer:
+    """A `routes.Viewer` of the core: a user of Airflow."""
+
+    def __init__(self, user: BaseUser, airflow: str) -> None:
+        self.name = user.get_name()
+        self.airflow: str | None = airflow
+        self._user = user
+
+    def require_access(self, mirror: MirrorName | None) -> None:
+        if mirror is not None:
+            is_allowed = bool(self.select_visible([mirror]))
+        else:
+            is_allowed = any(_is_allowed("GET", dag, self._user) for dag in (FAILOVER, *_list_own_failover_dags()))
+        if not is_allowed:
+            dags = f"{FAILOVER}.NAME, or of {FAILOVER} if it has none"
+            raise PageError(403, f"this takes the right to read runs of the mirror's DAG {dags}")
+
+    def select_visible(self, mirrors: Collection[MirrorName]) -> set[MirrorName]:
+        return select_visible_mirrors(self._user, mirrors)
+
+    def list_mirror_buttons(
+        self, mirror: MirrorName, assessment: MirrorAssessment | None, run: Run | None, conductor: ConductorStatus
+    ) -> Iterator[ActionButton]:
+        possible = list_own_dags(mirror)
+        denied = explain_denied_dags(self._user, MIRROR_BUTTON_LABELS, possible.values())
+        own = {dag: dag_id for dag, dag_id in possible.items() if dag_id in denied}
+        return list_mirror_buttons(denied, assessment, run, conductor, own)
+
+    def list_set_buttons(
+        self, name: str, unknown: Sequence[MirrorName], active_runs: Sequence[Run]
+    ) -> Iterator[ActionButton]:
+        possible = list_own_set_dags(name)
+        denied = explain_denied_dags(self._user, SET_BUTTON_LABELS, possible.values())
+        own = {dag: dag_id for dag, dag_id in possible.items() if dag_id in denied}
+        return list_set_buttons(denied, unknown, active_runs, own)
+
+    def list_pending_approvals(self, mirror: MirrorName, sets: Collection[str]) -> Sequence[PendingApproval]:
+        return list_pending_approvals(mirror, sets)
 
 
 def select_visible_mirrors(user: BaseUser, mirrors: Collection[MirrorName]) -> set[MirrorName]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from textwrap import shorten
 from types import MappingProxyType
 from typing import Final
@@ -12,7 +11,7 @@ from mirror_core.decide.command_rules import explain_held_by
 from mirror_core.decide.process_liveness import ConductorStatus
 from mirror_core.model.names import MirrorName, get_base_name
 from mirror_core.model.run import Run, RunKind, RunMode
-from mirrorbook_airflow.page.mirror_state import MirrorAssessment
+from mirror_core.page.snapshots import ActionButton, MirrorAssessment
 
 FAILOVER: Final = "mirror_failover"
 UNPLANNED: Final = "mirror_failover_unplanned"
@@ -34,18 +33,6 @@ SET_BUTTON_LABELS: Final[Mapping[str, str]] = MappingProxyType(
     {FAILOVER_SET: "Plan a failover of the set", FAILOVER_SET_UNPLANNED: "Give its sources up"}
 )
 _RUN_DAGS: Final = frozenset({FAILOVER, UNPLANNED, FAILBACK})
-
-
-@dataclass(frozen=True, slots=True)
-class ActionButton:
-    """A link to a DAG's page, whose form asks and whose run is approved there."""
-
-    dag: str
-    label: str
-    disabled_reason: str
-    """Empty: enabled."""
-    dag_id: str
-    """The DAG itself: that of all mirrors, or the mirror's own."""
 
 
 def list_own_dags(name: MirrorName) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
@@ -16,18 +15,10 @@ from airflow.utils.state import DagRunState
 from sqlalchemy import select
 
 from mirror_core.model.names import MirrorName, get_base_name
+from mirror_core.page.snapshots import PendingApproval
 
 ASKING_TASKS: Final = ("ApprovePlan", "ApproveSecond", "GoAhead")
 """Classes of the tasks that ask, whatever DAG they are in."""
-
-
-@dataclass(frozen=True, slots=True)
-class PendingApproval:
-    dag: str
-    subject: str
-    asked_ms: int
-    path: str
-    """Within Airflow's UI."""
 
 
 def list_pending_approvals(mirror: str, sets: Collection[str]) -> Sequence[PendingApproval]:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from mirrorbook_airflow.markdown import format_plan
-from mirrorbook_airflow.page.rows import make_mirror_page
 
 from mirror_core.cli.runs import print_plan
 from mirror_core.decide import failback_plan, failover_plan
@@ -17,6 +16,7 @@ from mirror_core.model.errors import BadRequest
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Plan
+from mirror_core.page.mirror_page import make_mirror_page
 from mirror_core.state.mirror_link import MirrorLink
 from tests.support import failback_views, plan_views
 from tests.support.page_views import MIRROR, NAME, NOW, page, seen, shown, told

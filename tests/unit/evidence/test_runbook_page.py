@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 
 import pytest
-from mirrorbook_airflow.page.runbook import runbook_body
 from typer.core import TyperGroup
 from typer.main import get_command
 
@@ -23,6 +22,7 @@ from mirror_core.evidence.runbook_page import (
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Partition
 from mirror_core.model.run import RunMode
+from mirror_core.page.routes import runbook_body
 from tests.support.doc_pages import DOCS, commands
 from tests.support.html_pages import Page
 from tests.support.steps_mirror import MIRROR

@@ -42,8 +42,8 @@ WITH_A_MEASURED_DIFFERENCE: Final = {
     "mirror_core/state/watcher_heartbeat.py": 2,
     "mirror_core/sync/mirror_sync.py": 2,
     "mirror_core/sync/offset_follower.py": 3,
-    "plugins/mirrorbook_airflow/page/poller.py": 5,
-    "plugins/mirrorbook_airflow/page/routes.py": 5,
+    "mirror_core/page/poller.py": 5,
+    "mirror_core/page/routes.py": 5,
 }
 """Readers know by how much the clock differs from the brokers'."""
 BESIDE_A_STEADY_CLOCK: Final = {

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mirrorbook_airflow.page import poller
 
 from mirror_core.cli import readiness as cli
 from mirror_core.decide.failover_plan import PlanDecision, decide_failover
@@ -27,11 +26,13 @@ from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run_checkpoints import RunHeartbeat, WatcherHeartbeat
 from mirror_core.model.timing import now_ms
+from mirror_core.page import poller
 from mirror_core.runbook import readiness_report
 from mirror_core.state.journal import make_checkpoint
 from mirror_core.state.state_records import State, format_key
 from tests.support.cluster_names import LINK
 from tests.support.mirror_views import RUN
+from tests.support.page_views import NO_CLUSTERS
 from tests.support.readiness_views import VIEW
 
 BOTH = Config(Path("mirrorbook.yaml"), {side.name: side for side in (LINK.source, LINK.destination)})
@@ -154,10 +155,8 @@ def test_by_an_old_state_nobody_is_said_not_to_conduct(monkeypatch: pytest.Monke
 def test_the_page_describes_a_mirror_by_the_word_of_its_destination(monkeypatch: pytest.MonkeyPatch) -> None:
     forged, real = state_of(replace(LINK.mirror, desired=DesiredState.STOPPED)), state_of(STARTED)
     monkeypatch.setattr(poller, "load_clusters", lambda path: BOTH)
-    monkeypatch.setattr(poller, "provide_config", lambda *given: None)
-    monkeypatch.setattr(poller, "require_clusters", lambda: ())
     monkeypatch.setattr(poller, "read_states", lambda config: iter([(EAST, forged), (WEST, real)]))
-    page = poller.ClusterPoller()
+    page = poller.ClusterPoller(NO_CLUSTERS)
     page._poll_clusters()
     link, state = page._find_link(LINK.mirror.name)
     assert state is real
