@@ -107,7 +107,7 @@ def describe(
     description, groups = describe_with_groups(link, state, now_ms())
     is_silent = link.source.name in description.silent
     access = drop_past_location(
-        read_write_access(link, state, is_source_silent=is_silent, is_copying=description.copying)
+        read_write_access(link, state, is_source_silent=is_silent, is_copying=description.copying is not False)
     )
     is_home_unseen = is_silent and access.action is OperatorAction.SHOW_HOME_MIRROR
     homes = to_finding_documents([explain_unseen_home(link.mirror, link.destination)] if is_home_unseen else ())

@@ -39,7 +39,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_available_offsets
 from mirror_core.model.errors import MirrorError, RemoteFault, Unreachable
 from mirror_core.model.findings import Finding
 from mirror_core.model.json_documents import FindingDocument, JsonDocument, prints_json, to_finding_documents
-from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, is_lease_fresh, list_copy_ids
+from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, is_lease_age_unknown, is_lease_fresh, list_copy_ids
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import RunKind
 from mirror_core.model.text import format_elapsed
@@ -55,6 +55,8 @@ class MirrorActivity(StrEnum):
     COPIED = "copied"
     NOT_COPIED = "NOT COPIED"
     """It is started, but no data plane runs."""
+    UNKNOWN = "unknown"
+    """It is started, and clocks contradict each other: whether a data plane runs is not known."""
     PAUSED = "paused"
     STOPPED = "stopped"
     FAILING_OVER = "failing over"
@@ -280,6 +282,8 @@ def make_mirror_row(
     owner_now_ms = to_owner_clock_ms(view.now_ms, view.clock_ahead_ms, lease, state.find_append_time_ms(lease))
     owner_now_ms = owner_now_ms if leader_ahead_ms is None else UNKNOWN_NOW_MS
     activity = _find_activity(mirror, access, is_copying=is_lease_fresh(lease, owner_now_ms))
+    if activity is MirrorActivity.NOT_COPIED and is_lease_age_unknown(lease, owner_now_ms):
+        activity = MirrorActivity.UNKNOWN
     positions = {p: end for p, end in view.positions.items() if p in statuses}
     verified = read_verified(state.verifications.get(mirror.name), list_copy_ids(statuses.values()))
     proof_times_ms = [verified[p].at_ms for p in statuses if p in verified]

@@ -17,6 +17,7 @@ from mirror_core.decide.failover_scope import (
     build_scope,
     explain_offline_refusals,
     find_lost_topics,
+    has_moved,
     list_left_behind,
 )
 from mirror_core.decide.failure_remedies import BAD_COPY_KINDS, REMEDIES
@@ -83,7 +84,7 @@ def decide_failover(snapshot: MirrorSnapshot) -> PlanDecision:
             figures=dict(list_plan_figures(snapshot)),
             partitions=dict(list_partition_figures(snapshot)),
             groups=dict(list_group_figures(snapshot)),
-            forecast=build_forecast(snapshot),
+            forecast=UNSET if has_moved(snapshot) else build_forecast(snapshot),
             rights=(
                 UNSET
                 if snapshot.promotion_grants is None
@@ -231,8 +232,7 @@ def _list_reasons(snapshot: MirrorSnapshot) -> Iterator[Finding]:
             failback_of=get_base_name(mirror.name) if mirror.failback_run else "",
             run=mirror.failback_run,
         )
-    has_moved = mirror.desired is DesiredState.STOPPED and has_failed_over(snapshot.pending_fence)
-    if snapshot.active_run or has_moved:
+    if snapshot.active_run or has_moved(snapshot):
         return  # refused above; applications may write on the destination, so that it is rightly ahead
     if mirror.is_preparing and snapshot.mode is RunMode.PLANNED:
         yield Finding(

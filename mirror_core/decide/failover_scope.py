@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
+from mirror_core.decide.fence_state import has_failed_over
 from mirror_core.decide.loss_bound import compute_snapshot_loss, format_partition_loss
 from mirror_core.decide.mirror_snapshot import (
     DestinationSnapshot,
@@ -28,11 +29,16 @@ from mirror_core.decide.mirror_snapshot import (
 from mirror_core.model.config_sections import WriteBarrier
 from mirror_core.model.figures import FigureItems, FigureKey
 from mirror_core.model.findings import Finding
-from mirror_core.model.mirror import FailureKind, PartitionStatus
+from mirror_core.model.mirror import DesiredState, FailureKind, PartitionStatus
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunMode
 
 LEFT_BEHIND_FACT: Final = "left behind"
+
+
+def has_moved(snapshot: MirrorSnapshot) -> bool:
+    """A failover has moved its applications: its destination is rightly ahead of its source."""
+    return snapshot.mirror.desired is DesiredState.STOPPED and has_failed_over(snapshot.pending_fence)
 
 
 def list_offline_partitions(snapshot: MirrorSnapshot) -> tuple[Partition, ...]:

@@ -64,14 +64,13 @@ MAX_LISTED_FAILED: Final = 5
 
 def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     """Gravest first: approval pages show only the first ones."""
-    mirror, fence = snapshot.mirror, snapshot.pending_fence
+    mirror = snapshot.mirror
+    if failover_scope.has_moved(snapshot):
+        yield from _warn_fence(snapshot)
+        return
     yield from _warn_differences(snapshot)
     yield from warn_uncopied(snapshot)
-    yield from describe_fence(fence)
-    if isinstance(snapshot.source, SourceSnapshot):
-        runs = (snapshot.active_run,) if snapshot.active_run else ()
-        yield from warn_pending_fence(fence, runs)
-    yield from snapshot.watcher_alarms
+    yield from _warn_fence(snapshot)
     if snapshot.mode is RunMode.UNPLANNED:
         yield from _warn_unplanned(snapshot)
     yield from clock_skew.warn_clock_skew(snapshot)
@@ -106,6 +105,14 @@ def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     yield from _warn_state_writers(snapshot)
     yield from snapshot.unusable_hooks
     yield from snapshot.unusable_fence_commands
+
+
+def _warn_fence(snapshot: MirrorSnapshot) -> Iterator[Finding]:
+    yield from describe_fence(snapshot.pending_fence)
+    if isinstance(snapshot.source, SourceSnapshot):
+        runs = (snapshot.active_run,) if snapshot.active_run else ()
+        yield from warn_pending_fence(snapshot.pending_fence, runs)
+    yield from snapshot.watcher_alarms
 
 
 def _warn_rights(snapshot: MirrorSnapshot) -> Iterator[Finding]:
@@ -303,9 +310,11 @@ def list_plan_figures(snapshot: MirrorSnapshot) -> FigureItems:
         yield FigureKey.OWNER, snapshot.owner
     if snapshot.rto_s is not None:
         yield FigureKey.RTO_S, snapshot.rto_s
+    yield FigureKey.PARTITIONS, len(snapshot.statuses)
+    if failover_scope.has_moved(snapshot):
+        return
     left_partitions = frozenset(failover_scope.list_left_behind(snapshot))
     lags = [lag for partition, lag in list_lags(snapshot) if partition not in left_partitions]
-    yield FigureKey.PARTITIONS, len(snapshot.statuses)
     yield FigureKey.RIGHTS_GIVEN, None if snapshot.promotion_grants is None else len(snapshot.promotion_grants)
     yield FigureKey.LAG_OFFSETS, None if None in lags else sum(max(0, lag or 0) for lag in lags)
     yield from failover_scope.list_left_behind_figures(snapshot)
@@ -337,6 +346,8 @@ def list_plan_figures(snapshot: MirrorSnapshot) -> FigureItems:
 
 
 def list_partition_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, Figures]]:
+    if failover_scope.has_moved(snapshot):
+        return
     left_partitions = frozenset(failover_scope.list_left_behind(snapshot))
     losses = compute_snapshot_loss(snapshot).partitions if left_partitions or can_lose(snapshot) else {}
     lags = {**(dict.fromkeys(losses) if can_lose(snapshot) else {}), **dict(list_lags(snapshot))}
@@ -360,6 +371,8 @@ def list_partition_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, Figu
 
 
 def list_group_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, Figures]]:
+    if failover_scope.has_moved(snapshot):
+        return
     missing_counts = Counter(
         uncommitted.group for uncommitted in list_uncommitted(snapshot) if uncommitted.has_reset_start
     )

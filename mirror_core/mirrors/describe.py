@@ -68,6 +68,7 @@ from mirror_core.model.mirror import (
     PartitionState,
     PartitionStatus,
     TopicAccess,
+    is_lease_age_unknown,
     is_lease_fresh,
     list_copy_ids,
 )
@@ -147,8 +148,8 @@ class MirrorDescription(JsonDocument, frozen=True, kw_only=True):
     """How much is proved equal."""
     silent: tuple[str, ...]
     """Clusters whose offsets could not be read."""
-    copying: bool
-    """A data plane has a fresh lease."""
+    copying: bool | None
+    """A data plane has a fresh lease. Null: unknown, since clocks contradict each other."""
     rows: tuple[PartitionDescription, ...]
 
 
@@ -197,7 +198,7 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     leader_ahead_ms = clock_skew.find_leader_ahead_ms(now_ms, ahead_ms, state.list_leader_times_ms(mirror.name))
     now_ms = clock_skew.to_owner_clock_ms(now_ms, ahead_ms, lease, state.find_append_time_ms(lease))
     now_ms = now_ms if leader_ahead_ms is None else UNKNOWN_NOW_MS
-    has_driver = is_lease_fresh(lease, now_ms)
+    has_driver, is_driver_unknown = is_lease_fresh(lease, now_ms), is_lease_age_unknown(lease, now_ms)
     pending_fence = state.pending_fences.get(mirror.name)
     proof = state.verifications.get(mirror.name)
     rows = tuple(_describe_partitions(statuses, proof, positions, starts, ends))
@@ -270,8 +271,8 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
         _Fact(FactKey.STRAY_DENIALS, bool(stray_denials), stray_denials or "none", is_normal=not stray_denials),
         _Fact(
             FactKey.DATA_PLANE,
-            (lease.owner,) if lease and has_driver else (),
-            f"{lease.owner}, generation {lease.generation}" if lease and has_driver else "not running",
+            None if is_driver_unknown else (lease.owner,) if lease and has_driver else (),
+            _format_driver(lease, has_driver=has_driver, is_unknown=is_driver_unknown),
             is_normal=has_driver or not is_started,
         ),
         waits,
@@ -389,7 +390,7 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
             for cluster, fetched in ((mirror.source, at_source), (mirror.destination, at_destination))
             if fetched.is_silent
         ),
-        copying=has_driver,
+        copying=None if is_driver_unknown else has_driver,
         rows=rows,
     )
     return description, loss_estimate, now_ms
@@ -407,6 +408,13 @@ def _make_clock_fact(
         return _Fact(FactKey.CLOCK, ClockState.NOT_BEHIND, "not seen to be behind")
     text = str(clock_skew.explain_clock_behind(mirror.name, behind_s))
     return _Fact(FactKey.CLOCK, ClockState.BEHIND, text, is_normal=False)
+
+
+def _format_driver(lease: Lease | None, *, has_driver: bool, is_unknown: bool) -> str:
+    if lease is None or not (has_driver or is_unknown):
+        return "not running"
+    owner = f"{lease.owner}, generation {lease.generation}"
+    return owner if has_driver else f"unknown whether {owner} runs: clocks contradict each other"
 
 
 def _describe_partitions(

@@ -259,3 +259,8 @@ def is_lease_fresh(lease: Lease | None, now_ms: int) -> bool:
     if lease is None or lease.released or now_ms == UNKNOWN_NOW_MS:
         return False
     return now_ms - lease.heartbeat_ms < MAX_FRESH_AGE_S * 1000
+
+
+def is_lease_age_unknown(lease: Lease | None, now_ms: int) -> bool:
+    """A lease that was not released, where clocks contradict each other."""
+    return lease is not None and not lease.released and now_ms == UNKNOWN_NOW_MS

@@ -107,7 +107,7 @@ class Plan:
     discarded: int | None = None
     """Offsets only on the old source, salvaged and then given up."""
     forecast: PlanForecast | UnsetType = UNSET
-    """Not hashed. Unset: a failback."""
+    """Not hashed. Unset: a failback, or a failover of a mirror that was failed over before."""
     rights: tuple[str, ...] | UnsetType = UNSET
     """First rights that promotion grants. Not hashed."""
 

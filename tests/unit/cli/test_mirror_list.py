@@ -209,6 +209,12 @@ def test_a_mirror_without_a_data_plane_is_not_copied() -> None:
     assert list_row(state, 10).activity is MirrorActivity.PAUSED
 
 
+def test_whether_a_mirror_is_copied_is_unknown_where_clocks_contradict_each_other() -> None:
+    state = make_state(make_status(0))
+    state.last_append_ms = NOW_MS + 3_600_000
+    assert list_row(state, 10).activity is MirrorActivity.UNKNOWN
+
+
 def test_a_proof_is_as_old_as_the_oldest_and_counts_what_has_none() -> None:
     state = make_state(make_status(0), make_status(1), make_status(2))
     assert (list_row(state, 10, 0, 10).oldest_proof_s, list_row(state, 10, 0, 10).unproved) == (None, 2)

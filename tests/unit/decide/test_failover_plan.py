@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import UNSET
 
 from mirror_core.decide.failover_plan import PlanDecision, decide_failover
 from mirror_core.decide.failover_scope import find_scope_changes
@@ -100,7 +101,11 @@ def test_a_mirror_that_was_failed_over_is_not_compared_with_its_old_source(
     moved = replace(
         behind, mirror=replace(view.mirror, desired=DesiredState.STOPPED), pending_fence=fence, active_run=run
     )
-    assert [reason.code for reason in decide_failover(moved).reasons] == [code]
+    decision = decide_failover(moved)
+    assert [reason.code for reason in decision.reasons] == [code]
+    assert warning_codes(decision) == ["fence_pending", "fence_awaits_watcher"]
+    assert set(decision.plan.figures) == {FigureKey.PARTITIONS}
+    assert (decision.plan.partitions, decision.plan.groups, decision.plan.forecast) == ({}, {}, UNSET)
 
 
 def test_a_way_home_that_was_ended_by_hand_says_what_ends_the_failback(view: MirrorSnapshot) -> None:
