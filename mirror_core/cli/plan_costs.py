@@ -13,7 +13,7 @@ from mirror_core.model.forecast import PlanForecast, UncountedReread
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import ClusterName
 from mirror_core.model.run import FailbackStrategy, Plan, RunKind, RunMode
-from mirror_core.model.text import format_count
+from mirror_core.model.text import format_count, format_elapsed
 
 
 def list_costs(plan: Plan, mirror: Mirror) -> Iterator[tuple[str, str]]:
@@ -61,6 +61,16 @@ def format_loss(forecast: PlanForecast | None, source: ClusterName) -> str:
     least = "" if forecast.lost_offsets == 0 else f"{least}, and "  # "at least 0" would be read as 0
     if forecast.unseen_s is None:
         return f"{least}what {source} took since it was last observed: when that was is unknown"
+    if forecast.refused_s is not None:
+        rate = (
+            "at an unknown rate"
+            if forecast.unseen_offsets is None
+            else f"about {forecast.unseen_offsets:,} at {forecast.offsets_per_s:,.0f}/s"
+        )
+        return (
+            f"{least}what {source} took in the {forecast.taking_s:,.1f} s after it was last observed ({rate});"
+            f" it has refused connections for {format_elapsed(forecast.refused_s)}: waiting loses nothing more"
+        )
     probable = (
         "at an unknown rate"
         if forecast.unseen_offsets is None

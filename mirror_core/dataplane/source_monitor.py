@@ -26,7 +26,7 @@ from mirror_core.kafka.client import ClusterClient, Leader, TopicMetadata
 from mirror_core.kafka.leader_epochs import list_epoch_ends
 from mirror_core.kafka.log_offsets import OffsetPoint, describe_producers, list_available_offsets
 from mirror_core.kafka.transactions import OpenTransaction, list_open_transactions
-from mirror_core.model.errors import MirrorError, RemoteFault, Unreachable
+from mirror_core.model.errors import ConnectionRefused, MirrorError, RemoteFault, Unreachable
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import Mirror, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
@@ -59,6 +59,8 @@ class SourceMonitor:
         link: MirrorLink,
         previous: SourceObservation | None,
         recorded: Mapping[Partition, PartitionStatus] = MappingProxyType({}),
+        *,
+        generation: int = 0,
     ) -> None:
         """`recorded`: with `previous`."""
         self._link = link
@@ -72,6 +74,8 @@ class SourceMonitor:
         self._list_topics_at = 0.0
         self._unrecorded: SourceObservation | None = None
         self.newest_observation = previous
+        self._generation = generation
+        self._refused_ms: int | None = None
         self.has_observed = False
         """Whether the newest observation is this process's."""
         self.incomplete_since: Mapping[Partition, int] = {}
@@ -124,14 +128,32 @@ class SourceMonitor:
             else:
                 observed_source.forget_copied(positions)
                 observed_source.recovery_points.update_positions(positions)
-        set_by_ms = now_ms() - self._clock.now_ms()
+        set_by_ms = self._measure_set_by_ms()
         observation = shift_times(observed_source.to_observation(), set_by_ms)
         incomplete_since = observed_source.recovery_points.get_incomplete_since()
         self.incomplete_since = {partition: at_ms + set_by_ms for partition, at_ms in incomplete_since.items()}
+        self._refused_ms = None
         with self._lock:
             self._unrecorded = self.newest_observation = observation
             self.has_observed = True
         return observation
+
+    def _measure_set_by_ms(self) -> int:
+        """How far this machine's clock was set since the start."""
+        return now_ms() - self._clock.now_ms()
+
+    def record_failure(self, error: MirrorError) -> None:
+        """From its first refused connection a source takes nothing more, until one is accepted."""
+        refused_ms = (self._refused_ms or self._clock.now_ms()) if isinstance(error, ConnectionRefused) else None
+        is_change, self._refused_ms = refused_ms != self._refused_ms, refused_ms
+        newest = self.newest_observation
+        if is_change and newest is not None and self.has_observed:
+            with self._lock:
+                self._unrecorded = self.newest_observation = replace(
+                    newest,
+                    refused_ms=None if refused_ms is None else refused_ms + self._measure_set_by_ms(),
+                    refused_generation=None if refused_ms is None else self._generation,
+                )
 
     def _describe(self, source: ClusterClient) -> Mapping[str, TopicMetadata]:
         started_at, requested_ms = time.monotonic(), self._clock.now_ms()
@@ -223,6 +245,7 @@ class SourceMonitor:
                     pause = _compute_pause_s(self.observe(source, destination))
                     last_error = ""
                 except MirrorError as error:
+                    self.record_failure(error)
                     if str(error) != last_error:
                         last_error = str(error)
                         _log.info("the source could not be looked at: %s", error, mirror=self._link.mirror.name)
@@ -236,6 +259,7 @@ def shift_times(observation: SourceObservation, by_ms: int) -> SourceObservation
         at_ms=observation.at_ms + by_ms,
         listed_ms=None if observation.listed_ms is None else observation.listed_ms + by_ms,
         transactions_ms=None if observation.transactions_ms is None else observation.transactions_ms + by_ms,
+        refused_ms=None if observation.refused_ms is None else observation.refused_ms + by_ms,
     )
 
 
@@ -309,7 +333,8 @@ class SourceWatch:
     def __init__(self, link: MirrorLink, lease: HeldLease, report_line: Callable[[str], None]) -> None:
         self.heartbeat_writer = HeartbeatWriter(link, lease.lease.owner, report_line)
         previous = _read_previous(lease, link.mirror.name)
-        self.monitor = SourceMonitor(link, previous, lease.state.partitions.get(link.mirror.name, {}))
+        recorded, generation = lease.state.partitions.get(link.mirror.name, {}), lease.lease.generation
+        self.monitor = SourceMonitor(link, previous, recorded, generation=generation)
         self.reported_ends = ReportedEnds(dict(previous.get_reported_ends()) if previous else {})
         self._link = link
 

@@ -18,7 +18,7 @@ from mirror_core.decide.fence_state import (
     find_unknown_ends,
 )
 from mirror_core.decide.group_coverage import find_uncounted_groups
-from mirror_core.decide.loss_bound import can_lose, compute_snapshot_loss
+from mirror_core.decide.loss_bound import can_lose, compute_snapshot_loss, find_refused_s
 from mirror_core.decide.mirror_snapshot import (
     DestinationSnapshot,
     MirrorSnapshot,
@@ -113,6 +113,7 @@ def build_forecast(snapshot: MirrorSnapshot) -> PlanForecast:
         gives_up_source=gives_up_source,
         unseen_s=compute_snapshot_loss(snapshot).observed_s if gives_up_source else None,
         offsets_per_s=observation.offsets_per_s if gives_up_source and observation else None,
+        refused_s=find_refused_s(snapshot) if gives_up_source else None,
     )
 
 

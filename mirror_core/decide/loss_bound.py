@@ -29,7 +29,7 @@ from mirror_core.decide.mirror_snapshot import (
 from mirror_core.model.figures import FigureItems, FigureKey
 from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PartitionLoss, TransactionArrival, TransactionLoss, UncopiedReason
-from mirror_core.model.mirror import PartitionStatus
+from mirror_core.model.mirror import PartitionStatus, is_lease_fresh
 from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
 from mirror_core.model.run import RunMode
 from mirror_core.model.source_observation import (
@@ -170,6 +170,16 @@ def compute_loss(
         },
         unlisted_transactions=observation.unlisted_transactions if observation else 0,
     )
+
+
+def find_refused_s(snapshot: MirrorSnapshot) -> float | None:
+    """Seconds since the source first refused connections. None: not seen, or not by the data plane that runs."""
+    observation, lease = snapshot.source_observation, snapshot.lease
+    if observation is None or observation.refused_ms is None or not isinstance(snapshot.source, UnseenCluster):
+        return None
+    is_watched = lease is not None and lease.generation == observation.refused_generation
+    is_known = is_watched and is_lease_fresh(lease, snapshot.now_ms)
+    return compute_age_s(snapshot.now_ms, observation.refused_ms) if is_known else None
 
 
 def count_missing(
@@ -327,6 +337,8 @@ def list_loss_figures(snapshot: MirrorSnapshot) -> FigureItems:
     if snapshot.is_drained:
         return
     yield FigureKey.SOURCE_SEEN_S, bound.observed_s
+    if (refused_s := find_refused_s(snapshot)) is not None:
+        yield FigureKey.SOURCE_REFUSED_S, refused_s
     yield FigureKey.TOPICS_LISTED_S, bound.topics_listed_s
     beats = bound.heartbeats
     yield FigureKey.HEARTBEAT_AGES_S, {str(b.partition): compute_age_s(snapshot.now_ms, b.at_ms) for b in beats}

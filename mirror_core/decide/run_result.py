@@ -212,7 +212,7 @@ def decide_loss(run: Run) -> RunLoss:
     return RunLoss(
         offsets=forecast.lost_offsets,
         is_minimum=forecast.lost_is_minimum,
-        unseen_s=forecast.unseen_s,
+        unseen_s=forecast.taking_s,
         unseen_offsets=forecast.unseen_offsets,
     )
 

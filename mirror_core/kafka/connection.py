@@ -41,7 +41,13 @@ from mirror_core.kafka.config import (
 from mirror_core.kafka.progress_timeout import local_processing, report_progress
 from mirror_core.kafka.sockets import Buffer, connect, push, receive, to_frame, wait_readable
 from mirror_core.kafka.tls import get_tls_context
-from mirror_core.model.errors import AuthenticationFailed, ConnectionRejected, RemoteFault, Unreachable
+from mirror_core.model.errors import (
+    AuthenticationFailed,
+    ConnectionRefused,
+    ConnectionRejected,
+    RemoteFault,
+    Unreachable,
+)
 from mirror_core.model.text import format_address
 
 MECHANISMS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
@@ -141,7 +147,8 @@ class Connection:
         try:
             self.sock = connect(host, port, timeout_s)
         except OSError as error:
-            raise Unreachable(f"{self.where}: cannot connect: {error.strerror or type(error).__name__}") from None
+            kind = ConnectionRefused if isinstance(error, ConnectionRefusedError) else Unreachable
+            raise kind(f"{self.where}: cannot connect: {error.strerror or type(error).__name__}") from None
         except UnicodeError:
             raise Unreachable(f"{self.where}: cannot connect: {host!r} can be no host's name") from None
         self.round_trip_s = 0.0

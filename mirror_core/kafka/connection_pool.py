@@ -16,7 +16,14 @@ from contextvars import copy_context
 from typing import Final
 
 from mirror_core.kafka.connection import Connection, wait_until_responsive
-from mirror_core.model.errors import AuthenticationFailed, BadRequest, ConnectionRejected, MirrorError, Unreachable
+from mirror_core.model.errors import (
+    AuthenticationFailed,
+    BadRequest,
+    ConnectionRefused,
+    ConnectionRejected,
+    MirrorError,
+    Unreachable,
+)
 from mirror_core.model.text import format_address
 
 
@@ -163,7 +170,9 @@ def no_broker_answered(cluster: str, bootstrap: str, problems: Sequence[MirrorEr
     reasons = "; ".join(str(problem).removeprefix(f"cluster {cluster}, ") for problem in problems)
     # A cluster that refuses us is up and may accept writes: never call it silent.
     is_reachable = any(isinstance(p, ConnectionRejected) or not isinstance(p, Unreachable) for p in problems)
-    return (AuthenticationFailed if refused else ConnectionRejected if is_reachable else Unreachable)(
+    is_down = bool(problems) and all(isinstance(problem, ConnectionRefused) for problem in problems)
+    silent_kind = ConnectionRefused if is_down else Unreachable
+    return (AuthenticationFailed if refused else ConnectionRejected if is_reachable else silent_kind)(
         f"cluster {cluster}: no broker answers ({reasons or bootstrap}): see that it is up, and that its"
         " bootstrap.servers are right",
         subject=cluster,

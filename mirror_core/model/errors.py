@@ -77,6 +77,10 @@ class Unreachable(RemoteFault):
     retryable = True
 
 
+class ConnectionRefused(Unreachable):
+    """Nothing listens at the address: no process of a broker, or none yet."""
+
+
 class ConnectionRejected(Unreachable):
     """Certificate not accepted, or TLS expected. A restarting broker may look the same."""
 

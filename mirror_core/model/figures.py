@@ -52,6 +52,7 @@ class FigureKey(StrEnum):
     LOST_OFFSETS = "lost_offsets"
     LOST_UNKNOWN_PARTITIONS = "lost_unknown_partitions"
     SOURCE_SEEN_S = "source_seen_s"
+    SOURCE_REFUSED_S = "source_refused_s"
     TOPICS_LISTED_S = "topics_listed_s"
     UNCOPIED_PARTITIONS = "uncopied_partitions"
     UNCOPIED_OFFSETS = "uncopied_offsets"
@@ -251,6 +252,7 @@ FIGURES: Final[Mapping[FigureKey, FigureDefinition]] = MappingProxyType(
             (_K.LOST_OFFSETS, _U.OFFSETS, "loss, at least"),
             (_K.LOST_UNKNOWN_PARTITIONS, _U.PARTITIONS, "loss unknown of"),
             (_K.SOURCE_SEEN_S, _U.AGE, "source last looked at (what it acknowledged since is lost, too)"),
+            (_K.SOURCE_REFUSED_S, _U.AGE, "source first refused connections (applications' writes, too)"),
             (_K.TOPICS_LISTED_S, _U.AGE, "topics of the source last listed (later ones are not counted)"),
             (_K.UNCOPIED_PARTITIONS, _U.NUMBER, "partitions without a copy"),
             (_K.UNCOPIED_OFFSETS, _U.OFFSETS, "without a copy, at least"),

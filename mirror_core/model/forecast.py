@@ -39,12 +39,19 @@ class PlanForecast:
     """Seconds since then. None: unknown, or nothing is given up."""
     offsets_per_s: float | None = None
     """What the source took in the minute before that. None: unknown."""
+    refused_s: float | None = None
+    """Seconds since the source refused its first connection. None: it was not seen to."""
+
+    @property
+    def taking_s(self) -> float | None:
+        """How long the source may have taken records that nobody observed. None: unknown."""
+        return None if self.unseen_s is None else max(0.0, round(self.unseen_s - (self.refused_s or 0), 3))
 
     @property
     def unseen_offsets(self) -> int | None:
-        """What it probably took since, and nobody observed."""
-        has_rate = self.unseen_s is not None and self.offsets_per_s is not None
-        return round((self.unseen_s or 0) * (self.offsets_per_s or 0)) if has_rate else None
+        """What it probably took in `taking_s`."""
+        has_rate = self.taking_s is not None and self.offsets_per_s is not None
+        return round((self.taking_s or 0) * (self.offsets_per_s or 0)) if has_rate else None
 
     @property
     def max_reread_offsets(self) -> int:

@@ -74,6 +74,10 @@ class SourceObservation:
     unlisted_transactions: int = 0
     offsets_per_s: float | None = None
     """What applications wrote to all partitions together, over the last minute. None: observed once only."""
+    refused_ms: int | None = None
+    """Since when each broker has refused connections, whenever the data plane looked. None: not seen."""
+    refused_generation: int | None = None
+    """The lease's, whose owner saw it: a later owner does not know what happened in between."""
 
     def get_ends(self) -> Iterator[tuple[Partition, ObservedEnd]]:
         for topic in self.topics:

@@ -17,8 +17,10 @@ from mirror_core.decide.failover_plan import PlanDecision, decide_failover
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot, UnseenCluster
 from mirror_core.decide.run_result import RunLoss, RunResult
 from mirror_core.model.errors import Refused
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PlanForecast
+from mirror_core.model.mirror import Lease
 from mirror_core.model.names import ClusterName
 from mirror_core.model.run import FailbackStrategy, Plan, RunMode
 from tests.support import failback_views, loss_views
@@ -185,6 +187,24 @@ def test_what_nobody_saw_is_no_loss_once_the_source_was_down(lossy: MirrorSnapsh
         result = RunLoss(offsets=0, is_minimum=True, unseen_s=6.0, unseen_offsets=unseen)
         assert "none once it was down" in dict(list_costs(decide_failover(snapshot).plan, lossy.mirror))["lost"]
         assert "none once it was down" in format_run_loss(result, lossy.mirror.source)
+
+
+def test_waiting_makes_no_loss_larger_once_the_source_refuses_connections(lossy: MirrorSnapshot) -> None:
+    assert lossy.source_observation is not None
+    for waited_s, generation, expected in ((0, 3, 2.0), (50, 3, 2.0), (50, 4, 56.0), (0, None, 6.0)):
+        now_ms = lossy.now_ms + waited_s * 1000
+        lease = Lease(mirror=lossy.mirror.name, owner="o", generation=3, heartbeat_ms=now_ms, writers_until_ms=now_ms)
+        observation = replace(
+            lossy.source_observation,
+            refused_ms=None if generation is None else lossy.now_ms - 4_000,
+            refused_generation=generation,
+        )
+        plan = decide_failover(replace(lossy, now_ms=now_ms, lease=lease, source_observation=observation)).plan
+        assert isinstance(plan.forecast, PlanForecast)
+        assert (plan.forecast.taking_s, plan.forecast.unseen_offsets) == (expected, round(expected * 100))
+        is_bounded = expected == 2.0
+        assert plan.figures.get(FigureKey.SOURCE_REFUSED_S) == (4.0 + waited_s if is_bounded else None)
+        assert ("waiting loses nothing more" in format_loss(plan.forecast, ClusterName("east"))) is is_bounded
 
 
 def test_a_run_that_another_one_followed_says_nothing_about_now() -> None:

@@ -15,7 +15,7 @@ from mirror_core.decide.loss_bound import compute_loss
 from mirror_core.kafka.client import ClusterMetadata, Leader, TopicMetadata
 from mirror_core.kafka.leader_epochs import EpochEnds
 from mirror_core.kafka.log_offsets import OffsetPoint, OffsetsResult
-from mirror_core.model.errors import RemoteFault
+from mirror_core.model.errors import ConnectionRefused, RemoteFault, Unreachable
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.source_observation import ObservedTransaction, SourceObservation
 from tests.support.loss_views import status
@@ -381,3 +381,26 @@ def test_a_restored_source_counts_no_more_once_both_logs_were_compared(told: dic
     told.update({4: 410})
     led(source, 5, 420)
     assert not list(seen_by(monitor, source).get_rewritten())
+
+
+def test_a_source_that_refuses_connections_is_dated_by_the_first_until_it_accepts_one(
+    clock: SimpleNamespace,
+) -> None:
+    source, monitor = Logs(a=[(0, 10)]), SourceMonitor(LINK, None, generation=7)
+    monitor.record_failure(ConnectionRefused("before it was ever observed"))
+    assert monitor.pop_observation() is None
+    seen_by(monitor, source)
+    monitor.pop_observation()
+    for error, recorded in (
+        (Unreachable("timed out"), "nothing new"),
+        (ConnectionRefused("first"), (102_000, 7)),
+        (ConnectionRefused("second"), "nothing new"),
+        (Unreachable("timed out: perhaps it takes writes"), (None, None)),
+        (ConnectionRefused("third"), (105_000, 7)),
+    ):
+        clock.now += 1
+        monitor.record_failure(error)
+        observation = monitor.pop_observation()
+        seen = "nothing new" if observation is None else (observation.refused_ms, observation.refused_generation)
+        assert seen == recorded, str(error)
+    assert seen_by(monitor, source).refused_ms is None
