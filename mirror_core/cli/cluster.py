@@ -78,11 +78,13 @@ def unfence(
     for line in () if as_json and dry_run else _format_plan(name, fence, outlook):
         print_line(line, err=as_json)
     trouble: tuple[str, ...] = ()
+    if outlook.promotion is not None and (yes or dry_run):
+        raise Refused(f"run {fence.run}: its fence on {name} is not lifted without the name typed", [outlook.promotion])
     if not dry_run:
         if outlook.promotion is None:
             require_confirmation(f"Lift the fence of run {fence.run}: let applications write on {name} again?", yes)
         else:
-            require_typed_name(name, yes)
+            require_typed_name(name, False)
         trouble = lift_by_file(loaded, cluster, fence, file.absolute())
     if as_json:
         print_json(_to_unfence_document(name, fence, outlook, trouble, is_done=not dry_run))

@@ -168,12 +168,13 @@ def require_confirmation(question: str, yes: bool) -> None:
         raise Refused(CANCELLED, [UNCHANGED])
 
 
-def require_typed_name(name: str, yes: bool) -> None:
-    """For what cannot be undone. By --yes, or the name typed on a terminal."""
+def require_typed_name(name: str, yes: bool, warning: str = "") -> None:
+    """For what gives up records, deletes a topic, or opens a second side. By --yes, or the name typed on a terminal."""
     if yes:
         return
     _prepare_terminal()
     question = f"Type {name} to go on; anything else leaves all as it is"
+    question = f"{wrap_text(warning)}.\n{question}" if warning else question
     if _ask(lambda: typer.prompt(question, default="", show_default=False).strip()) != name:
         raise Refused(CANCELLED, [UNCHANGED])
 

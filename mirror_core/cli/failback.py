@@ -20,6 +20,7 @@ from mirror_core.cli.command_options import (
     explain_no_agreement,
     find_mirror,
     require_confirmation,
+    require_typed_name,
 )
 from mirror_core.cli.output import format_block, print_line, print_line_or_continue
 from mirror_core.cli.plan_costs import list_recreated, list_topics
@@ -306,8 +307,9 @@ def _confirm_saved_of_set(set_failback: SetFailback, attempt: str, *, as_json: b
     old_sources = _list_old_sources(set_failback)
     for line in ("", *format_block([*rows, ("not changed yet", old_sources)], indent=0)):
         print_line_or_continue(line, err=as_json)
-    question = str(Finding("question_to_discard", old_sources, deleted=deleted))
-    confirm_moment_of_set(set_failback, attempt, question, RunKind.FAILBACK)
+    warning = str(Finding("records_to_discard", old_sources, deleted=deleted))
+    set_name = set_failback.mirror_set.name
+    confirm_moment_of_set(set_failback, attempt, lambda: require_typed_name(set_name, False, warning), RunKind.FAILBACK)
     return set_failback.started_by
 
 
@@ -353,7 +355,7 @@ def _confirm_saved(failback: Failback, run: Run, *, agreed_by: str, take_over: b
         print_line_or_continue(line, err=as_json)
     deleted = list_topics(run.plan, FailbackStrategy.RECREATE)
     try:
-        require_confirmation(str(Finding("question_to_discard", source, deleted=deleted)), False)
+        require_typed_name(name, False, str(Finding("records_to_discard", source, deleted=deleted)))
     except Refused as error:
         advice = (
             f"run {run.id} waits: `mirrorbook failback resume {name}` asks again, `mirrorbook failback abort {name}`"

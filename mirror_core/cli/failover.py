@@ -79,6 +79,14 @@ LeaveBehindOption = Annotated[
         "the destination has, and the rest stays on the source only, fenced, until a failback. The plan names them.",
     ),
 ]
+GiveUpSourceOption = Annotated[
+    bool,
+    typer.Option(
+        "--give-up-source",
+        help="With --mode unplanned, --plan-hash and --yes: also a source that still answers, such as a broker that "
+        "serves nobody. What was not copied is given up.",
+    ),
+]
 
 
 @prints_json(SetPlansDocument)
@@ -108,6 +116,7 @@ def run_set(
     no_pause: NoPauseOption = False,
     gate_limit: GateLimitOption = None,
     take_over: TakeOverOption = False,
+    give_up_source: GiveUpSourceOption = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
@@ -115,6 +124,7 @@ def run_set(
     """Show all plans, ask once, prove, ask at that moment, and move all mirrors of the set. One that was begun before
     and has not ended is gone on with, unless somebody conducts it."""
     _refuse_leave_behind(mode, leave_behind=leave_behind)
+    _check_given_up(mode, plan_hash, give_up_source=give_up_source)
     options: dict[str, Any] = {
         "evidence": evidence,
         "conf": conf,
@@ -124,7 +134,7 @@ def run_set(
     set_failover = _make_set_failover(name, config, mode, choose_runner(mode, runner), master, quiet=as_json, **options)
 
     def confirm(set_plan: SetPlan) -> None:
-        _refuse_living_sources(set_failover, set_plan, plan_hash, yes=yes, take_over=take_over)
+        _refuse_living_sources(set_failover, set_plan, plan_hash, yes=yes and not give_up_source, take_over=take_over)
         _confirm_set(name, set_failover, set_plan, no_pause=no_pause, yes=yes, as_json=as_json)
 
     if dry_run:
@@ -222,6 +232,7 @@ def run(
     no_pause: NoPauseOption = False,
     gate_limit: GateLimitOption = None,
     take_over: TakeOverOption = False,
+    give_up_source: GiveUpSourceOption = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
@@ -229,6 +240,7 @@ def run(
     """Show the plan, ask, prove what is mirrored, ask at that moment, and run it. When this process dies, `resume` goes
     on, and asks nothing more."""
     _refuse_leave_behind(mode, leave_behind=leave_behind)
+    _check_given_up(mode, plan_hash, give_up_source=give_up_source)
     if take_over and mode is RunMode.PLANNED:
         raise BadRequest("--take-over is for --mode unplanned: a planned run is taken over by `failover resume`")
     link, _ = find_mirror(config, name)
@@ -249,7 +261,7 @@ def run(
     question = format_move_question(action, no_pause=no_pause)
     title = f"{mode} failover of {name}"
     if mode is RunMode.UNPLANNED and not (silent or dry_run):
-        if yes:
+        if yes and not give_up_source:
             raise Refused(title, [explain_living_source(link.source.name, plan_hash)])
         if not take_over:
             failover.refuse_conducted_planned_run()
@@ -341,6 +353,13 @@ def abort(
     )
     question = f"Abort run {begun_before.id}{effect}"
     abort_run(failover, begun_before, question, take_over=take_over, yes=yes, as_json=as_json)
+
+
+def _check_given_up(mode: RunMode, plan_hash: str | None, *, give_up_source: bool) -> None:
+    if give_up_source and mode is RunMode.PLANNED:
+        raise BadRequest("--give-up-source is for --mode unplanned: a planned failover gives up nothing")
+    if give_up_source and plan_hash is None:
+        raise BadRequest("--give-up-source wants --plan-hash: the plan, with its loss, that somebody has read")
 
 
 def _refuse_leave_behind(mode: RunMode, *, leave_behind: bool) -> None:

@@ -6,7 +6,7 @@ nor fails with them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -180,6 +180,11 @@ class LazyGroup(TyperGroup):
             )
         return super().list_commands(ctx)
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        parameters = list(super().get_params(ctx))
+        _hide_types_of_flags(parameters)
+        return parameters
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0] if args else ""
         lazy_command = self.lazy_commands.get(name) or find_installed_commands().get(name)
@@ -241,11 +246,15 @@ def load_command(name: str, lazy_command: LazyCommand) -> Any:
 
 def _hide_flag_types(command: Any) -> None:
     """Help says of a flag only its name and meaning."""
-    for parameter in command.params:
-        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
-            parameter.metavar = ""
+    _hide_types_of_flags(command.get_params(typer.Context(command)))
     for subcommand in getattr(command, "commands", {}).values():
         _hide_flag_types(subcommand)
+
+
+def _hide_types_of_flags(parameters: Iterable[Any]) -> None:
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+            parameter.metavar = ""
 
 
 def _fail_if_called() -> None:

@@ -34,6 +34,7 @@ from mirror_core.cli.command_options import (
     print_facts,
     print_json,
     require_confirmation,
+    require_typed_name,
     to_patterns,
 )
 from mirror_core.cli.confirm import CommandOutput, MirrorCommandDocument, UndoableYesOption, confirm_command
@@ -64,6 +65,7 @@ from mirror_core.mirrors.describe import (
 from mirror_core.mirrors.mirror_commands import DeletionChoice
 from mirror_core.mirrors.mirror_creation import format_gap_limit
 from mirror_core.mirrors.mirror_facts import FACT_LABELS
+from mirror_core.mirrors.old_source_fence import find_returned_source
 from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, lacks_heartbeats
 from mirror_core.mirrors.recovery_plan import (
     format_blocked,
@@ -91,6 +93,8 @@ class MirrorDocument(MirrorDescription, frozen=True, kw_only=True):
     access: WriteAccess
     home: FindingDocument | None
     """What is known of the mirror that this one led home, if its state is on a cluster that does not answer."""
+    returned: FindingDocument | None
+    """What the old source has taken since a failover, if it answers and is not fenced."""
     groups: tuple[GroupCoverageRow, ...]
     """Every group and partition in scope."""
 
@@ -110,12 +114,22 @@ def describe(
         read_write_access(link, state, is_source_silent=is_silent, is_copying=description.copying is not False)
     )
     is_home_unseen = is_silent and access.action is OperatorAction.SHOW_HOME_MIRROR
+    returned = None if is_silent else find_returned_source(link, state)
     homes = to_finding_documents([explain_unseen_home(link.mirror, link.destination)] if is_home_unseen else ())
     if as_json:
         home = homes[0] if homes else None
-        print_json(MirrorDocument(**msgspec.structs.asdict(description), access=access, home=home, groups=groups))
+        returned_document = to_finding_documents([returned])[0] if returned else None
+        print_json(
+            MirrorDocument(
+                **msgspec.structs.asdict(description),
+                access=access,
+                home=home,
+                returned=returned_document,
+                groups=groups,
+            )
+        )
         return
-    for line in (*list_headline(access, link.mirror), *(f"{home.text}." for home in homes)):
+    for line in (*list_headline(access, link.mirror, returned), *(f"{home.text}." for home in homes)):
         print_line(line)
     print_line("")
     names = description.facts if show_all else description.not_normal
@@ -483,7 +497,10 @@ def recover(
     if dry_run:
         output.finish(done=False)
         return
-    require_confirmation(f"{format_question(recovery_survey)}?", yes)
+    if any(proposal.action is RecoveryAction.RECOPY for proposal in recovery_survey.actionable):
+        require_typed_name(name, yes, f"{format_question(recovery_survey)} on {link.mirror.destination}")
+    else:
+        require_confirmation(f"{format_question(recovery_survey)}?", yes)
     if salvage is not None:
         partition_recovery.salvage_lost_records(link, recovery_survey, salvage, output.print_line)
     partition_recovery.recover_partitions(link, recovery_survey, output.print_line)

@@ -9,6 +9,7 @@ from mirror_core.decide.process_liveness import ConductorState
 from mirror_core.decide.run_status import OpenRunFence
 from mirror_core.decide.steps import WriteLocation
 from mirror_core.decide.write_access import OpenRun, OperatorAction, WriteAccess
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import MirrorName, format_reverse_name, get_base_name
 from mirror_core.model.run import RunKind
@@ -21,10 +22,13 @@ _CONDUCTOR_TEXTS = {
 }
 
 
-def list_headline(access: WriteAccess, mirror: Mirror) -> Iterator[str]:
-    """Wrapped at words. Each command is on a line of its own, whole."""
-    yield from wrap_text(_format_writers(access, mirror)).split("\n")
-    text, commands = _find_advice(access, mirror)
+def list_headline(access: WriteAccess, mirror: Mirror, returned: Finding | None = None) -> Iterator[str]:
+    """Wrapped at words. Each command is on a line of its own, whole. `returned`: of an unfenced old source."""
+    writers = _format_writers(access, mirror)
+    yield from wrap_text(f"{writers} {returned}." if returned else writers).split("\n")
+    text, commands = (
+        _find_advice(access, mirror) if returned is None else _find_returned_advice(access, mirror, returned)
+    )
     if text:
         yield wrap_text(f"Do: {text}", indent="    ")
     labels = ("    " if text else "Do: ", *("or: " for _ in commands))
@@ -135,6 +139,19 @@ def _find_advice(access: WriteAccess, mirror: Mirror) -> tuple[str, tuple[str, .
             return "", (f"mirrorbook mirror describe {get_base_name(name)}",)
         case _:
             return "nothing.", ()
+
+
+def _find_returned_advice(access: WriteAccess, mirror: Mirror, returned: Finding) -> tuple[str, tuple[str, ...]]:
+    name, stop = mirror.name, f"stop the applications that write on {mirror.source}."
+    if access.run is not None:
+        text, commands = _find_run_advice(access.run, access, mirror)
+        return f"{stop} {text}".rstrip(), commands
+    if not returned.values["can_fence"]:
+        return f"{stop} Nothing of ours can fence it; a failback saves what it took:", (
+            f"mirrorbook failback plan {name}",
+        )
+    watch = f"mirrorbook mirror watch {name}"
+    return f"{stop} This fences it now; a failback saves what it took:", (f"{watch} --once", watch)
 
 
 def _list_watcher_commands(name: MirrorName) -> tuple[str, ...]:

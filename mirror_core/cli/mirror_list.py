@@ -39,7 +39,14 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_available_offsets
 from mirror_core.model.errors import MirrorError, RemoteFault, Unreachable
 from mirror_core.model.findings import Finding
 from mirror_core.model.json_documents import FindingDocument, JsonDocument, prints_json, to_finding_documents
-from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, is_lease_age_unknown, is_lease_fresh, list_copy_ids
+from mirror_core.model.mirror import (
+    DesiredState,
+    Mirror,
+    PartitionState,
+    is_lease_age_unknown,
+    is_lease_fresh,
+    list_copy_ids,
+)
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import RunKind
 from mirror_core.model.text import format_elapsed

@@ -16,9 +16,10 @@ from mirror_core.kafka.config import parse_addresses
 from mirror_core.mirrors import fence_watcher
 from mirror_core.mirrors.fence_manual_commands import format_fence_commands, format_manual_lift
 from mirror_core.mirrors.fence_metrics import FenceCollector
-from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.json_documents import JsonDocument, prints_json
-from mirror_core.model.mirror import DesiredState
+from mirror_core.model.mirror import DesiredState, Mirror
+from mirror_core.model.text import format_count
 
 
 class AttentionNeeded(MirrorError):
@@ -35,7 +36,7 @@ class WatchDocument(JsonDocument, frozen=True, kw_only=True):
     answers: bool
     lines: tuple[str, ...]
     alarms: tuple[str, ...]
-    """Not empty: exit code 1."""
+    """Not empty: exit code 1. Empty, no answer, and a fence is pending: 4."""
     new_alarms: tuple[str, ...]
     """Those that no later look repeats."""
 
@@ -56,7 +57,12 @@ class FenceCommandsDocument(JsonDocument, frozen=True, kw_only=True):
 @prints_json(WatchDocument)
 def watch(
     name: NameArgument,
-    once: Annotated[bool, typer.Option("--once", help="One look; exit code 1 when somebody has to be called.")] = False,
+    once: Annotated[
+        bool,
+        typer.Option(
+            "--once", help="One look. Exit code 1: somebody has to be called; 4: no answer, and a fence is pending."
+        ),
+    ] = False,
     metrics: Annotated[
         str | None,
         typer.Option(METRICS_OPTION, metavar="[HOST:]PORT", help="Serve /metrics for Prometheus, as `replicate` does."),
@@ -88,12 +94,11 @@ def watch(
             )
         else:
             _print_decision(decision)
+        for alarm in () if as_json else decision.alarms:
+            print_line(f"alarm: {alarm}", err=True)
         if decision.one_time_alarms:
-            for alarm in () if as_json else decision.one_time_alarms:
-                print_line(f"alarm: {alarm}", err=True)
             fence_watcher.record_reported(link, decision.one_time_alarms)
-        if decision.alarms:
-            raise AttentionNeeded(f"mirror {name}: " + "; ".join(decision.alarms))
+        _raise_by_class(link.mirror, decision)
         return
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -156,6 +161,18 @@ def fence(
         print_line(line)
     for line in lift_lines:
         print_line(f"# {line}", err=True)
+
+
+def _raise_by_class(mirror: Mirror, decision: FenceDecision) -> None:
+    if decision.alarms:
+        count = format_count(len(decision.alarms), "alarm")
+        raise AttentionNeeded(f"mirror {mirror.name}: {count}, above: somebody has to look at {mirror.source}")
+    if decision.is_silent and not decision.is_held_by_run:
+        action = "fenced" if decision.state is FenceState.PENDING else "opened again"
+        raise Indeterminate(
+            f"mirror {mirror.name}: {mirror.source} does not answer, and is not {action} yet. This does it when"
+            f" {mirror.source} answers:\n    mirrorbook mirror watch {mirror.name}"
+        )
 
 
 def _print_decision(decision: FenceDecision) -> None:

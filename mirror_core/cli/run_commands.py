@@ -450,14 +450,14 @@ def prove_and_confirm_set(failover: SetFailover, attempt: str, kind: RunKind = R
         for record in member.steps:
             print_proof(record, f"{mirror}: ")
     question = f"Fence now? Applications of {', '.join(failover.mirror_set.mirrors)} can't write until they are moved"
-    confirm_moment_of_set(failover, attempt, question, kind)
+    confirm_moment_of_set(failover, attempt, lambda: require_confirmation(question, False), kind)
     return failover.started_by
 
 
-def confirm_moment_of_set(conductor: SetConductor[Any], attempt: str, question: str, kind: RunKind) -> None:
+def confirm_moment_of_set(conductor: SetConductor[Any], attempt: str, ask: Callable[[], None], kind: RunKind) -> None:
     """`kind`: of the command that asks again."""
     try:
-        require_confirmation(question, False)
+        ask()
     except Refused as error:
         retry_command = f"mirrorbook {kind} run-set {conductor.mirror_set.name}"
         advice = f"{attempt} waits: `{retry_command}` asks again, `{conductor.KIND} abort` of each gives it up"

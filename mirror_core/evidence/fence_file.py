@@ -18,6 +18,7 @@ from mirror_core.evidence.signed_bundle import HEAD_FILE
 from mirror_core.model.acl import Acl, Resource
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.run import RunKind, StepState
 from mirror_core.rights.acl_rules import build_denial
 
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
@@ -51,6 +52,33 @@ class FenceFile:
 
 
 _DECODER: Final = msgspec.json.Decoder(FenceFile)
+
+
+class _ReportedPlan(msgspec.Struct):
+    kind: RunKind
+    mirror: str
+
+
+class _ReportedRun(msgspec.Struct):
+    id: str
+    plan: _ReportedPlan
+    started_ms: int
+
+
+class _ReportedStep(msgspec.Struct):
+    step: str
+    state: StepState
+    ended_ms: int | None = None
+
+
+class _RunReport(msgspec.Struct):
+    """What is read of a run's `run.json`."""
+
+    run: _ReportedRun
+    steps: tuple[_ReportedStep, ...]
+
+
+_REPORT_DECODER: Final = msgspec.json.Decoder(_RunReport)
 
 
 def list_names(acls: Collection[Acl], resource: Resource) -> tuple[str, ...]:
@@ -102,6 +130,38 @@ def find_open_fences(folder: Path, mirror: str) -> Iterator[tuple[Path, FenceFil
             continue
         if fence.mirror == mirror and fence.lifted_ms is None:
             yield path, fence
+
+
+@dataclass(frozen=True, slots=True)
+class PromotedFence:
+    """The file of a failover that has promoted its destination, by its evidence."""
+
+    file: Path
+    fence: FenceFile
+    promoted_ms: int
+
+
+def find_promoted_fence(folder: Path, mirror: str) -> PromotedFence | None:
+    """If the mirror's newest run with a report is a failover that promoted."""
+    reports = list[tuple[int, Path, _RunReport]]()
+    for path in folder.glob("run-*/run.json"):
+        try:
+            report = _REPORT_DECODER.decode(path.read_bytes())
+        except (OSError, msgspec.MsgspecError, UnicodeError):
+            continue
+        if report.run.plan.mirror == mirror:
+            reports.append((report.run.started_ms, path, report))
+    if not reports:
+        return None
+    _, path, report = max(reports, key=lambda row: row[0])
+    promoted_ms = next((s.ended_ms for s in report.steps if s.step == "promote" and s.state is StepState.DONE), None)
+    if report.run.plan.kind is not RunKind.FAILOVER or promoted_ms is None:
+        return None
+    try:
+        file = fence_file_path(path.parent, report.run.id)
+        return PromotedFence(file, read_fence_file(file), promoted_ms)
+    except BadRequest:
+        return None
 
 
 def read_fence_file(path: Path) -> FenceFile:

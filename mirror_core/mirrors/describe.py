@@ -55,7 +55,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_available_offsets
 from mirror_core.kafka.topic_existence import check_presence, describe_denied_error
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors.departures import explain_unenforced
-from mirror_core.mirrors.mirror_facts import FactKey, FactValue, MirrorFact, make_fact
+from mirror_core.mirrors.mirror_facts import FactKey, FactValue, MirrorFact, format_driver, format_lag, make_fact
 from mirror_core.model.errors import ConnectionRejected, MirrorError, RemoteFault, Unreachable
 from mirror_core.model.figures import Figure, FigureKey, format_figures, to_figure_documents
 from mirror_core.model.json_documents import JsonDocument
@@ -272,11 +272,11 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
         _Fact(
             FactKey.DATA_PLANE,
             None if is_driver_unknown else (lease.owner,) if lease and has_driver else (),
-            _format_driver(lease, has_driver=has_driver, is_unknown=is_driver_unknown),
+            format_driver(lease, has_driver=has_driver, is_unknown=is_driver_unknown),
             is_normal=has_driver or not is_started,
         ),
         waits,
-        _Fact(FactKey.LAG, lag, is_normal=lag == 0 if lag is not None else bool(problems)),
+        _make_lag_fact(rows, has_problems=bool(problems)),
         hidden,
         _Fact(
             FactKey.SOURCE_SEEN,
@@ -410,13 +410,6 @@ def _make_clock_fact(
     return _Fact(FactKey.CLOCK, ClockState.BEHIND, text, is_normal=False)
 
 
-def _format_driver(lease: Lease | None, *, has_driver: bool, is_unknown: bool) -> str:
-    if lease is None or not (has_driver or is_unknown):
-        return "not running"
-    owner = f"{lease.owner}, generation {lease.generation}"
-    return owner if has_driver else f"unknown whether {owner} runs: clocks contradict each other"
-
-
 def _describe_partitions(
     statuses: Mapping[Partition, PartitionStatus],
     proof: MirrorVerification | None,
@@ -461,9 +454,17 @@ def _list_groups(groups_left: UnsyncedGroups | None, coverage: GroupCoverage) ->
 
 
 def _sum_lag(rows: Collection[PartitionDescription]) -> int | None:
-    """Unknown (None) before the first epoch, even for an empty source."""
+    """Sums partitions that are copied. None: unknown, or none is."""
     lags = [row.lag for row in rows if row.state is PartitionState.MIRRORING]
-    return None if not rows or None in lags else sum(lag or 0 for lag in lags)
+    return None if not lags or None in lags else sum(lag or 0 for lag in lags)
+
+
+def _make_lag_fact(rows: Collection[PartitionDescription], *, has_problems: bool) -> _Fact:
+    lag, states = _sum_lag(rows), [row.state for row in rows]
+    if rows and PartitionState.MIRRORING not in states:
+        return _Fact(FactKey.LAG, None, "none: nothing is copied")
+    text = format_lag(lag, left_out=len(rows) - states.count(PartitionState.MIRRORING))
+    return _Fact(FactKey.LAG, lag, text, is_normal=lag == 0 if lag is not None else has_problems)
 
 
 def _format_run(mirror: Mirror, run: Run, state: State, clock_ahead_ms: int | None) -> tuple[str, ...]:

@@ -11,7 +11,13 @@ from typing import Final
 
 from mirror_core.decide.fence_state import BrokerStartDecision, RecordedMirrors, decide_broker_start, has_failed_over
 from mirror_core.decide.mirror_snapshot import join_limited
-from mirror_core.evidence.fence_file import FenceFile, find_open_fences, find_overlapping_files, mark_lifted
+from mirror_core.evidence.fence_file import (
+    FenceFile,
+    find_open_fences,
+    find_overlapping_files,
+    find_promoted_fence,
+    mark_lifted,
+)
 from mirror_core.kafka.acl_requests import AuthorizerOff, BrokerAcls, delete_acls, describe_acls, wait_until_acls_absent
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Config
@@ -352,4 +358,37 @@ def list_ways_past_fences(config: Config, name: str) -> Iterator[str]:
             f" at {format_time(fence.written_ms)}: if {fence.destination} is dead and was not promoted, this opens"
             f" {fence.cluster} again:\n    {command}"
         )
-    yield from (*promotions, *lines)
+    if promotions or lines:
+        yield from (*promotions, *lines)
+    else:
+        yield from map(str, _explain_promotion(config, MirrorName(name)))
+
+
+def _explain_promotion(config: Config, name: MirrorName) -> Iterator[Finding]:
+    """By the newest announcement of the clusters that answer, or by the evidence folder, which may know a later run."""
+    clusters = list(config.clusters.values())
+    with ThreadPoolExecutor(len(clusters)) as pool:
+        found = list(pool.map(lambda cluster: _find_announcement(cluster, name), clusters))
+    announcements = [announcement for announcement in found if announcement is not None]
+    newest = max(announcements, key=lambda announcement: announcement.precedence, default=None)
+    promoted = find_promoted_fence((config.path.parent / "evidence").absolute(), name)
+    if promoted is not None and (newest is None or promoted.promoted_ms > newest.since_ms):
+        active, run, since_ms = promoted.fence.destination, promoted.fence.run, promoted.promoted_ms
+    elif newest is not None:
+        active, run, since_ms = newest.active, newest.run, newest.since_ms
+    else:
+        return
+    file = promoted.file if promoted is not None and promoted.fence.run == run else None
+    if file is None or promoted is None:
+        yield Finding("active_was_announced", active, run=run, since_ms=since_ms, mirror=name)
+        return
+    cluster = promoted.fence.cluster
+    yield Finding("destination_was_promoted", active, since_ms=since_ms, run=run, cluster=cluster)
+    yield Finding("promoted_destination_lost", active, cluster=cluster, mirror=name, file=file)
+
+
+def _find_announcement(cluster: ClusterConfig, mirror: MirrorName) -> ActiveCluster | None:
+    try:
+        return read_active_cluster(cluster, get_base_name(mirror), ACTIVE_TOPIC_TIMEOUT_S)
+    except MirrorError:
+        return None

@@ -9,6 +9,9 @@ from typing import Final
 
 import msgspec
 
+from mirror_core.model.mirror import Lease
+from mirror_core.model.text import format_count
+
 FactValue = bool | int | float | str | tuple[str, ...] | None
 """A tuple: names, or what is wrong, one an item. None: unknown."""
 
@@ -117,6 +120,19 @@ class MirrorFact(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_fact(value: FactValue, text: str | None = None) -> MirrorFact:
     return MirrorFact(value=value, text=format_fact_value(value) if text is None else text)
+
+
+def format_driver(lease: Lease | None, *, has_driver: bool, is_unknown: bool) -> str:
+    if lease is None or not (has_driver or is_unknown):
+        return "not running"
+    owner = f"{lease.owner}, generation {lease.generation}"
+    return owner if has_driver else f"unknown whether {owner} runs: clocks contradict each other"
+
+
+def format_lag(lag: int | None, *, left_out: int) -> str:
+    """`left_out`: partitions that are not copied."""
+    text = format_fact_value(lag)
+    return f"{text}, without {format_count(left_out, 'partition')} that are not copied" if left_out else text
 
 
 def format_fact_value(value: FactValue) -> str:

@@ -18,8 +18,10 @@ from mirror_core.decide.fence_state import (
     FenceNextAction,
     FenceObservation,
     FenceState,
+    count_offsets,
     decide_fence,
     decide_source_returned,
+    find_fence_state,
     find_late_ranges,
     find_new_late_ranges,
     find_unknown_ends,
@@ -43,7 +45,7 @@ from mirror_core.kafka.log_reader import LogReader
 from mirror_core.kafka.transactions import list_open_transactions
 from mirror_core.model.acl import Acl, AclPurpose, Resource
 from mirror_core.model.config_sections import WriteBarrier
-from mirror_core.model.errors import MirrorError
+from mirror_core.model.errors import ConnectionRejected, MirrorError, Unreachable
 from mirror_core.model.findings import Finding
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import PartitionStatus
@@ -282,6 +284,48 @@ def observe_returned_source(link: MirrorLink, state: State, run: Run, pending_fe
         return decide_fence(pending_fence, run, UnseenCluster(str(error)), during_run=True)
     late_ranges = find_late_ranges(replace(pending_fence, log_ends=PartitionOffsets.from_mapping(ends)), statuses)
     return decide_source_returned(pending_fence, run, late_ranges, state.source_observations.get(link.mirror.name))
+
+
+def find_returned_source(link: MirrorLink, state: State) -> Finding | None:
+    """What the old source has taken since a failover, where it answers and nothing fences it."""
+    name, pending_fence = link.mirror.name, state.pending_fences.get(link.mirror.name)
+    fence_state = find_fence_state(pending_fence)
+    is_unfenced = fence_state in (FenceState.PENDING, FenceState.WATCHED_ONLY)
+    if pending_fence is None or not has_failed_over(pending_fence) or not is_unfenced:
+        return None
+    statuses = state.partitions.get(name, {})
+    partitions = select_application_partitions(statuses)
+    can_fence = fence_state is FenceState.PENDING
+    try:
+        with ClusterClient(link.source, timeout_s=TIMEOUTS.describe_response_s) as source:
+            check_source_id(link, source)
+            ends = list_known_offsets(source, partitions, OffsetPoint.LOG_END)
+            since_offsets = list_since_offsets(link, state, source, pending_fence, ends)
+    except MirrorError as error:
+        if isinstance(error, Unreachable) and not isinstance(error, ConnectionRejected):
+            return None
+        return Finding(
+            "old_source_unfenced_answers",
+            link.source.name,
+            taken=None,
+            lost=None,
+            unmeasured=(),
+            reason=error,
+            can_fence=can_fence,
+        )
+    parted = pending_fence.add_since_offsets(since_offsets)
+    late_split = parted.split_late_ranges(
+        find_late_ranges(replace(parted, log_ends=PartitionOffsets.from_mapping(ends)), statuses)
+    )
+    return Finding(
+        "old_source_unfenced_answers",
+        link.source.name,
+        taken=count_offsets(late_split.since),
+        lost=count_offsets(late_split.before),
+        unmeasured=sorted({*late_split.unknown, *(set(partitions) - ends.keys())}),
+        reason=None,
+        can_fence=can_fence,
+    )
 
 
 def reapply_fence(link: MirrorLink, state: State, source: ClusterClient, pending_fence: PendingFence) -> bool:

@@ -123,7 +123,18 @@ def test_a_mirror_is_made_listed_stopped_and_forgotten(desk: Desk) -> None:
     assert name in done(desk.run("mirror", "list"))
     completes(desk, [name], "mirror", "describe", name[:-1])
     described = document(desk.run("mirror", "describe", name, "--json"))
-    assert set(described) == {"access", "copying", "facts", "figures", "groups", "home", "not_normal", "rows", "silent"}
+    assert set(described) == {
+        "access",
+        "copying",
+        "facts",
+        "figures",
+        "groups",
+        "home",
+        "not_normal",
+        "returned",
+        "rows",
+        "silent",
+    }
     assert described["access"] == {"writes": "source", "cluster": "east", "action": "run the data plane", "run": None}
     assert (described["copying"], described["silent"]) == (False, [])
     assert "data_plane" in described["not_normal"]

@@ -16,6 +16,7 @@ from mirror_core.cli.command_options import UNCHANGED
 from mirror_core.decide.approval_rules import must_confirm_before_fence
 from mirror_core.decide.steps import find_no_return_step, list_step_names
 from mirror_core.model.errors import Refused
+from mirror_core.model.findings import Finding
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import (
     FailbackStrategy,
@@ -122,8 +123,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         questions.append(question)
         return True
 
+    def type_name(question: str, **options: object) -> str:
+        questions.append(question)
+        return BACK.name
+
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(typer, "confirm", confirm)
+    monkeypatch.setattr(typer, "prompt", type_name)
     for name in ("print_outcome", "print_plan"):
         monkeypatch.setattr(failback, name, lambda *arguments, **options: None)
     monkeypatch.setattr(run_commands, "print_plan", lambda *arguments, **options: None)
@@ -225,7 +231,8 @@ SAVE = f"take {', '.join(FAILBACK_STEPS)}"
 
 def test_a_salvage_is_seen_before_anything_is_discarded(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     go_on(stage := Stage(saved=464))
-    assert "Discard them on east now" in asked[0]
+    assert str(Finding("records_to_discard", "east", deleted=[])) in " ".join(asked[0].split())
+    assert f"Type {BACK.name} to go on" in asked[0]
     assert stage.did[:3] == [SAVE, "look who conducts", f"drive {FAILBACK.id} agreed by ann@desk"]
     saved = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("saved"))
     assert "464 records" in saved
@@ -246,11 +253,12 @@ def test_before_a_topic_is_deleted_the_question_says_so_and_what_is_the_only_cop
 
 
 def test_a_no_after_the_salvage_discards_nothing(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(typer, "confirm", lambda question, default: False)
-    stage = Stage(saved=464)
-    with pytest.raises(Refused, match="failback resume m-back` asks again"):
-        go_on(stage)
-    assert stage.did == [SAVE]
+    for reply in ("", "y"):
+        monkeypatch.setattr(typer, "prompt", lambda question, reply=reply, **options: reply)
+        stage = Stage(saved=464)
+        with pytest.raises(Refused, match="failback resume m-back` asks again"):
+            go_on(stage)
+        assert stage.did == [SAVE]
 
 
 @pytest.mark.parametrize("unattended", ["yes", "no_pause", "no terminal", "align has begun"])
@@ -263,7 +271,7 @@ def test_nobody_is_waited_for_after_a_salvage_who_is_not_there(
     stage = Stage(saved=464, noticed=unattended == "align has begun")
     go_on(stage, yes=unattended == "yes", no_pause=unattended in ("no_pause", "no terminal"))
     assert stage.did[0] == DRIVEN
-    assert not [question for question in asked if "Discard" in question]
+    assert not [question for question in asked if "Type " in question]
 
 
 class Hung(Stage):

@@ -12,6 +12,7 @@ from mirror_core.decide.process_liveness import ConductorState
 from mirror_core.decide.run_status import OpenRunFence
 from mirror_core.decide.steps import WriteLocation
 from mirror_core.decide.write_access import OpenRun, OperatorAction, WriteAccess, drop_past_location
+from mirror_core.model.findings import Finding
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import RunKind
 from tests.support.mirror_views import MIRROR
@@ -108,3 +109,18 @@ def test_a_mirror_that_led_home_tells_no_place_of_writing() -> None:
     *headline, advice = list_headline(access, way_home)
     assert "orders tells where they write" in " ".join(headline)
     assert advice == "Do: mirrorbook mirror describe orders"
+
+
+@pytest.mark.parametrize("can_fence", [True, False])
+def test_an_old_source_that_takes_writes_is_told_with_its_number_and_what_to_do(can_fence: bool) -> None:
+    action = OperatorAction.WATCH if can_fence else OperatorAction.PLAN_FAILBACK
+    moved = WriteAccess(writes=WriteLocation.DESTINATION, cluster=ClusterName("west"), action=action, run=None)
+    values = {"taken": 392, "lost": 2_488, "unmeasured": (), "reason": None, "can_fence": can_fence}
+    returned = Finding("old_source_unfenced_answers", "east", **values)
+    lines = [line for text in list_headline(moved, ORDERS, returned) for line in text.split("\n")]
+    assert max(map(len, lines)) <= MAX_LINE_WIDTH
+    assert str(returned) in " ".join(lines)
+    assert "392 records" in str(returned)
+    commands = [line[4:] for line in lines if line[4:].startswith("mirrorbook ")]
+    watch = "mirrorbook mirror watch orders"
+    assert commands == ([f"{watch} --once", watch] if can_fence else ["mirrorbook failback plan orders"])

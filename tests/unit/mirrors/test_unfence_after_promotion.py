@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ import pytest
 from mirror_core.cli import cluster as cluster_commands
 from mirror_core.cli.command_options import find_mirror
 from mirror_core.evidence.fence_file import FenceFile, fence_file_path, write_fence_file
+from mirror_core.evidence.signed_bundle import HEAD_FILE
+from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import fence_manual_commands
 from mirror_core.model.errors import Indeterminate, Unreachable
 from mirror_core.model.findings import Finding
@@ -86,3 +90,30 @@ def test_unfence_says_first_that_the_destination_was_promoted() -> None:
         present_denials=frozenset(), destination=None, promotion=promotion, warnings=("west does not answer",)
     )
     assert cluster_commands._format_plan(EAST, FENCE, preview)[0].startswith("west WAS PROMOTED: ")
+
+
+@pytest.mark.parametrize("announced", [announce(WEST), replace(announce(EAST), since_ms=6_000, run="older"), None])
+@pytest.mark.parametrize(("kind", "promote"), [("failover", "DONE"), ("failover", "FAILED"), ("failback", "DONE")])
+def test_a_run_that_has_ended_tells_by_its_evidence_where_the_source_has_no_announcement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, promote: str, announced: ActiveCluster | None
+) -> None:
+    folder = tmp_path / "evidence" / f"run-{PROMOTING}"
+    folder.mkdir(parents=True)
+    file = fence_file_path(folder, PROMOTING)
+    write_fence_file(file, replace(FENCE, run=PROMOTING), "advice")
+    (folder / HEAD_FILE).write_text("{}")
+    plan = {"kind": kind, "mirror": "orders"}
+    steps = [{"step": "promote", "state": promote, "ended_ms": 7_000}]
+    report = {"run": {"id": PROMOTING, "plan": plan, "started_ms": 5}, "steps": steps}
+    (folder / "run.json").write_text(json.dumps(report))
+    monkeypatch.setattr(fence_manual_commands, "read_active_cluster", lambda *_: announced)
+    (tmp_path / "mirrorbook.yaml").write_text("clusters: {east: {bootstrap.servers: 'localhost:1'}}\n")
+    told = [*fence_manual_commands.list_ways_past_fences(load_config(tmp_path / "mirrorbook.yaml"), "orders")]
+    since_ms = announced.since_ms if announced is not None and announced.run == PROMOTING else 7_000
+    has_promoted = (kind, promote) == ("failover", "DONE")
+    promotion = Finding("destination_was_promoted", WEST, since_ms=since_ms, run=PROMOTING, cluster=EAST)
+    lost = Finding("promoted_destination_lost", WEST, cluster=EAST, mirror="orders", file=file)
+    active = announced and Finding(
+        "active_was_announced", announced.active, run=announced.run, since_ms=announced.since_ms, mirror="orders"
+    )
+    assert told == list(map(str, [promotion, lost] if has_promoted else filter(None, [active])))

@@ -13,6 +13,7 @@ EXAMPLES: Final[Mapping[str, object]] = {
     "principal": "data",
     "flaw": "own_principal",
     "taken": 536,
+    "unmeasured": ("orders-1", "orders-2"),
     "size_bytes": 3_400_000,
     "topics": ["billing", "orders"],
     "line": 12,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mirror_core.cli import failover as command
-from mirror_core.model.errors import MirrorError, Refused, Unreachable
+from mirror_core.model.errors import BadRequest, MirrorError, Refused, Unreachable
 from mirror_core.model.findings import Finding
 from mirror_core.model.run import RunMode, StepRecord, StepState
 from mirror_core.model.timing import now_ms
@@ -144,3 +144,12 @@ def test_yes_gives_up_a_silent_source_and_never_one_that_answers(
         [finding] = refused.value.findings
         assert isinstance(finding, Finding)
         assert (finding.code, finding.subject) == ("living_source_needs_person", "east")
+    given_up: dict[str, Any] = {"mode": RunMode.UNPLANNED, "take_over": True, "yes": True, "give_up_source": True}
+    with pytest.raises(Refused, match="begun"):
+        command.run("m", plan_hash=dead.plan.hash, **given_up)
+    with pytest.raises(Refused, match="out of date"):
+        command.run("m", plan_hash="0" * 64, **given_up)
+    for unbound in (given_up, {**given_up, "mode": RunMode.PLANNED, "plan_hash": dead.plan.hash, "take_over": False}):
+        with pytest.raises(BadRequest, match="--give-up-source"):
+            command.run("m", **unbound)
+    assert begun == [silent] * (2 if silent else 1)
