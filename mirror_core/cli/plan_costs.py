@@ -69,7 +69,8 @@ def format_loss(forecast: PlanForecast | None, source: ClusterName) -> str:
         )
         return (
             f"{least}what {source} took in the {forecast.taking_s:,.1f} s after it was last observed ({rate});"
-            f" it has refused connections for {format_elapsed(forecast.refused_s)}: waiting loses nothing more"
+            f" it has refused our connections for {format_elapsed(forecast.refused_s)}:"
+            " more only if applications still reach it another way"
         )
     probable = (
         "at an unknown rate"

@@ -143,7 +143,7 @@ class SourceMonitor:
         return now_ms() - self._clock.now_ms()
 
     def record_failure(self, error: MirrorError) -> None:
-        """From its first refused connection a source takes nothing more, until one is accepted."""
+        """From its first refused connection a source is counted as taking nothing more, until one is accepted."""
         refused_ms = (self._refused_ms or self._clock.now_ms()) if isinstance(error, ConnectionRefused) else None
         is_change, self._refused_ms = refused_ms != self._refused_ms, refused_ms
         newest = self.newest_observation

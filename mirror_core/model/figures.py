@@ -252,7 +252,7 @@ FIGURES: Final[Mapping[FigureKey, FigureDefinition]] = MappingProxyType(
             (_K.LOST_OFFSETS, _U.OFFSETS, "loss, at least"),
             (_K.LOST_UNKNOWN_PARTITIONS, _U.PARTITIONS, "loss unknown of"),
             (_K.SOURCE_SEEN_S, _U.AGE, "source last looked at (what it acknowledged since is lost, too)"),
-            (_K.SOURCE_REFUSED_S, _U.AGE, "source first refused connections (applications' writes, too)"),
+            (_K.SOURCE_REFUSED_S, _U.AGE, "source first refused our connections"),
             (_K.TOPICS_LISTED_S, _U.AGE, "topics of the source last listed (later ones are not counted)"),
             (_K.UNCOPIED_PARTITIONS, _U.NUMBER, "partitions without a copy"),
             (_K.UNCOPIED_OFFSETS, _U.OFFSETS, "without a copy, at least"),

@@ -44,7 +44,7 @@ class PlanForecast:
 
     @property
     def taking_s(self) -> float | None:
-        """How long the source may have taken records that nobody observed. None: unknown."""
+        """How long the source probably took records that nobody observed: until it refused connections from here."""
         return None if self.unseen_s is None else max(0.0, round(self.unseen_s - (self.refused_s or 0), 3))
 
     @property

@@ -204,7 +204,7 @@ def test_waiting_makes_no_loss_larger_once_the_source_refuses_connections(lossy:
         assert (plan.forecast.taking_s, plan.forecast.unseen_offsets) == (expected, round(expected * 100))
         is_bounded = expected == 2.0
         assert plan.figures.get(FigureKey.SOURCE_REFUSED_S) == (4.0 + waited_s if is_bounded else None)
-        assert ("waiting loses nothing more" in format_loss(plan.forecast, ClusterName("east"))) is is_bounded
+        assert ("still reach it another way" in format_loss(plan.forecast, ClusterName("east"))) is is_bounded
 
 
 def test_a_run_that_another_one_followed_says_nothing_about_now() -> None:
