@@ -251,7 +251,7 @@ def guard_command(
         opens = not (is_blocked or is_unknown)
         print_json(GuardDocument(mirror=name, cluster=cluster, gate=answer.gate, opens=opens, text=answer.text))
     if is_blocked:
-        raise Refused(f"guard of cluster {cluster}", [answer.text])
+        raise Refused(f"guard of cluster {cluster}", [answer.text], reason_code="gate_blocked")
     if is_unknown:
         raise Indeterminate(f"{answer.text} With --on-silence allow it would open all the same")
     if not as_json:

@@ -165,7 +165,7 @@ def require_confirmation(question: str, yes: bool) -> None:
         return
     _prepare_terminal()
     if not _ask(lambda: typer.confirm(wrap_text(question), default=False)):
-        raise Refused(CANCELLED, [UNCHANGED])
+        raise Refused(CANCELLED, [UNCHANGED], reason_code="not_confirmed")
 
 
 def require_typed_name(name: str, yes: bool, warning: str = "") -> None:
@@ -176,7 +176,7 @@ def require_typed_name(name: str, yes: bool, warning: str = "") -> None:
     question = f"Type {name} to go on; anything else leaves all as it is"
     question = f"{wrap_text(warning)}.\n{question}" if warning else question
     if _ask(lambda: typer.prompt(question, default="", show_default=False).strip()) != name:
-        raise Refused(CANCELLED, [UNCHANGED])
+        raise Refused(CANCELLED, [UNCHANGED], reason_code="not_confirmed")
 
 
 def explain_no_agreement(refusal: Refused) -> str:
@@ -198,7 +198,11 @@ def _ask(prompt: Callable[[], Reply]) -> Reply | None:
 def _prepare_terminal() -> None:
     """Refused without one. Discards input typed before the question."""
     if not sys.stdin.isatty():
-        raise Refused("not done", ["confirmation required: pass --yes, or run it in a terminal"])
+        raise Refused(
+            "not done",
+            ["confirmation required: pass --yes, or run it in a terminal"],
+            reason_code="confirmation_required",
+        )
     with suppress(OSError, termios.error):
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
 

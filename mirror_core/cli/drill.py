@@ -164,19 +164,35 @@ def list_drills(name: NameArgument, config: ConfigOption = None, as_json: JsonOp
     print_table("Drills", ("run", "mode", "begun", "outcome", "predicted", "seconds, measured"), rows)
 
 
+class DrillCleanDocument(JsonDocument, frozen=True, kw_only=True):
+    """What a drill had left is gone."""
+
+    mirror: str
+    lines: tuple[str, ...]
+    """What was taken away, as people read it."""
+
+
 @drill_app.command()
+@prints_json(DrillCleanDocument)
 def clean(
-    name: NameArgument, evidence: EvidenceOption = None, config: ConfigOption = None, yes: UnaskedYesOption = False
+    name: NameArgument,
+    evidence: EvidenceOption = None,
+    config: ConfigOption = None,
+    yes: UnaskedYesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Take away what a drill that was killed has left, as the next one would. 4: not all was reached, call it again."""
-    loaded = load_configuration(config)
+    loaded, lines = load_configuration(config), list[str]()
     drill.clean_drill(
         loaded,
         name,
         make_services(loaded.path, CompareRunner.LOCAL, "", evidence, None),
         started_by=find_operator(),
-        print_line=print_line_or_continue,
+        print_line=lines.append if as_json else print_line_or_continue,
     )
+    if as_json:
+        print_json(DrillCleanDocument(mirror=name, lines=tuple(lines)))
+        return
     print_line(f"of drills of mirror {name} nothing is left")
 
 

@@ -361,7 +361,9 @@ def _confirm_saved(failback: Failback, run: Run, *, agreed_by: str, take_over: b
             f"run {run.id} waits: `mirrorbook failback resume {name}` asks again, `mirrorbook failback abort {name}`"
             " gives it up"
         )
-        raise Refused(f"failback of {name}", [f"{explain_no_agreement(error)}. {advice}"]) from None
+        raise Refused(
+            f"failback of {name}", [f"{explain_no_agreement(error)}. {advice}"], reason_code="not_confirmed"
+        ) from None
     if not take_over:
         failback.refuse_conducted(run.id, f"failback of {name}")
     return failback.started_by
@@ -388,7 +390,7 @@ def _confirm_way_home(
         if error.summary == title:  # for reasons of the plan
             raise
         advice = f"run {run.id} waits: `mirrorbook failback resume {name}` shows this plan anew, and asks again"
-        raise Refused(title, [f"{explain_no_agreement(error)}. {advice}"]) from None
+        raise Refused(title, [f"{explain_no_agreement(error)}. {advice}"], reason_code="not_confirmed") from None
 
 
 def _run_to_end(

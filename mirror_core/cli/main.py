@@ -152,11 +152,14 @@ def _fail(
 def _print_json_error(error: Exception, text: str, notes: Sequence[str], code: str, exit_code: int) -> None:
     from mirror_core.model import json_documents  # late: help imports no msgspec
 
-    summary, reasons = (error.summary, error.findings) if isinstance(error, Refused) else (text, ())
+    summary, reason_code = text, code
+    reasons: Sequence[object] = ()
+    if isinstance(error, Refused):
+        summary, reasons, reason_code = error.summary, error.findings, error.reason_code or code
     document = json_documents.ErrorDocument(
         code=code,
         message=summary,
-        reasons=json_documents.to_reason_documents(reasons),
+        reasons=json_documents.to_reason_documents(reasons, reason_code),
         notes=tuple(notes),
         exit_code=exit_code,
     )

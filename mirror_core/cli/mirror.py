@@ -90,6 +90,9 @@ from mirror_core.state.mirror_link import find_mirror_link, make_mirror_link
 class MirrorDocument(MirrorDescription, frozen=True, kw_only=True):
     """What `mirrorbook mirror describe` shows."""
 
+    source_cluster_id: str
+    """Recorded when the mirror was created, as in the field below."""
+    destination_cluster_id: str
     access: WriteAccess
     home: FindingDocument | None
     """What is known of the mirror that this one led home, if its state is on a cluster that does not answer."""
@@ -122,6 +125,8 @@ def describe(
         print_json(
             MirrorDocument(
                 **msgspec.structs.asdict(description),
+                source_cluster_id=link.mirror.source_id,
+                destination_cluster_id=link.mirror.destination_id,
                 access=access,
                 home=home,
                 returned=returned_document,
@@ -493,7 +498,7 @@ def recover(
     for line in format_proposals(link.mirror, recovery_survey, salvage):
         output.print_line(line)
     if not recovery_survey.actionable:
-        raise Refused(f"mirror {name}: recover", format_blocked(recovery_survey))
+        raise Refused(f"mirror {name}: recover", format_blocked(recovery_survey), reason_code="recovery_blocked")
     if dry_run:
         output.finish(done=False)
         return

@@ -97,7 +97,7 @@ def change(
         for line in format_plan(plan, link.mirror):
             print_line(f"  {line}")
     if reasons := (*plan.refused, *explain_wrong_hash(plan, plan_hash)):
-        raise Refused(f"mirror {name}: change", reasons)
+        raise Refused(f"mirror {name}: change", reasons, reason_code="change_refused")
     if dry_run:
         return
     require_confirmation(f"Change mirror {name} by plan {shorten_hash(plan.hash)}?", yes or plan_hash is not None)

@@ -79,6 +79,9 @@ class MirrorListRow(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     source: str
     destination: str
+    source_cluster_id: str
+    """Recorded when it was created, as in the field below."""
+    destination_cluster_id: str
     desired: DesiredState
     """As the operator wants it."""
     activity: MirrorActivity
@@ -300,6 +303,8 @@ def make_mirror_row(
         name=mirror.name,
         source=mirror.source,
         destination=mirror.destination,
+        source_cluster_id=mirror.source_id,
+        destination_cluster_id=mirror.destination_id,
         desired=mirror.desired,
         activity=activity,
         writes=access.writes if access else None,

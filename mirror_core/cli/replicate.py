@@ -348,6 +348,17 @@ def find_default_home() -> Path:
     return root / "mirrorbook"
 
 
+class SuperviseDocument(JsonDocument, frozen=True, kw_only=True):
+    """A supervisor that was told to stop."""
+
+    mirror: str
+    restarts: int
+    """How often it has started `replicate` again."""
+    last_exit: int | None
+    """Exit code of the last child that ended by itself; -N: killed by signal N. Null: none did."""
+
+
+@prints_json(SuperviseDocument)
 def supervise_command(
     name: Annotated[str, typer.Argument(help="The mirror.", autocompletion=complete_mirrors)],
     options: Annotated[
@@ -357,6 +368,7 @@ def supervise_command(
     home: Annotated[
         Path | None, typer.Option("--home", help="Folder for lock, logs and status. Default: the user's state folder.")
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Keep `mirrorbook replicate NAME` running: start it again whenever it ends, until told to stop (SIGTERM, Ctrl-C).
 
@@ -368,10 +380,12 @@ def supervise_command(
     config_path, log_settings = find_config(config), get_log_settings()
     command = build_replicate_command(config_path, mirror, options or [], log_settings)
     watch_command_line = build_watch_command(config_path, mirror, options or [], log_settings)
-    Supervisor(
+    status = Supervisor(
         (home or find_default_home()).absolute(),
         mirror,
         command,
-        print_text=print_line,
+        print_text=partial(print_line, err=as_json),
         refusal_command=watch_command_line,
     ).run()
+    if as_json:
+        print_json(SuperviseDocument(mirror=mirror, restarts=status.restarts, last_exit=status.last_exit))

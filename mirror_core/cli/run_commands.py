@@ -179,7 +179,7 @@ def confirm_plan(
         print_plan(decision.plan, mirror, decision.reasons, as_json=as_json)
     reasons = (*decision.reasons, *explain_outdated_plan(decision.plan, plan_hash))
     if reasons:
-        raise Refused(title, reasons)
+        raise Refused(title, reasons, reason_code="plan_outdated")
     if not dry_run:
         question = f"Run plan {shorten_hash(decision.plan.hash)}: {question}?"
         confirm_costs(decision.plan, mirror, question, yes=yes, as_json=as_json)
@@ -231,7 +231,7 @@ def prove_and_confirm(conductor: Conductor[Any], run: Run, *, take_over: bool = 
         advice = (
             f"run {run.id} waits: `{command} resume {mirror.name}` fences, `{command} abort {mirror.name}` gives it up"
         )
-        raise Refused(title, [f"{explain_no_agreement(error)}. {advice}"]) from None
+        raise Refused(title, [f"{explain_no_agreement(error)}. {advice}"], reason_code="not_confirmed") from None
     if not take_over:  # steps that are done take the run from nobody
         conductor.refuse_conducted(run.id, title)
     return conductor.started_by
@@ -259,7 +259,9 @@ def confirm_again(failover: Failover, run: Run, *, yes: bool, as_json: bool) -> 
     if not as_json:
         print_plan(decision.plan, mirror, decision.reasons, as_json=False)
     if decision.reasons:
-        raise Refused(f"run {run.id}: resume; abort it and plan again", (since, *decision.reasons))
+        raise Refused(
+            f"run {run.id}: resume; abort it and plan again", (since, *decision.reasons), reason_code="approval_expired"
+        )
     print_line(since, err=as_json)
     question = f"Go on with run {run.id}: move applications from {mirror.source} to {mirror.destination}?"
     confirm_costs(decision.plan, mirror, question, yes=yes, as_json=as_json)
@@ -383,7 +385,7 @@ def print_set_decision(conductor: SetConductor[Any], *, as_json: bool) -> None:
     set_plan = conductor.decide()
     print_set_plan(conductor, set_plan, as_json=as_json)
     if set_plan.reasons:
-        raise Refused(f"these plans cannot be run: {conductor.title}", set_plan.reasons)
+        raise Refused(f"these plans cannot be run: {conductor.title}", set_plan.reasons, reason_code="set_plan_refused")
 
 
 def show_set(conductor: SetConductor[Any], plan_hash: str | None, *, as_json: bool) -> None:
@@ -429,7 +431,7 @@ def _plan_set(conductor: SetConductor[Any], plan_hash: str | None, *, is_shown: 
     if is_shown:
         print_set_plan(conductor, set_plan, as_json=as_json)
     if reasons := (*set_plan.reasons, *set_plan.find_hash_mismatch(plan_hash)):
-        raise Refused(conductor.title, reasons)
+        raise Refused(conductor.title, reasons, reason_code="set_plan_refused")
     return set_plan
 
 
@@ -461,7 +463,9 @@ def confirm_moment_of_set(conductor: SetConductor[Any], attempt: str, ask: Calla
     except Refused as error:
         retry_command = f"mirrorbook {kind} run-set {conductor.mirror_set.name}"
         advice = f"{attempt} waits: `{retry_command}` asks again, `{conductor.KIND} abort` of each gives it up"
-        raise Refused(conductor.title, [f"{explain_no_agreement(error)}. {advice}"]) from None
+        raise Refused(
+            conductor.title, [f"{explain_no_agreement(error)}. {advice}"], reason_code="not_confirmed"
+        ) from None
     conductor.refuse_conducted(attempt, quietly=True)
 
 

@@ -181,11 +181,12 @@ def replay_command(
         counts=counts,
     )
     if reasons := check_writable_records(counts):
-        raise Refused(REFUSAL, reasons)
+        raise Refused(REFUSAL, reasons, reason_code="replay_refused")
     if plan_hash is not None and plan_hash != plan.hash:
         raise Refused(
             REFUSAL,
             [f"the hash is {plan.hash} now: other records, topics or cluster than in the dry run. Repeat it"],
+            reason_code="plan_outdated",
         )
     if not as_json:
         _print_plan(plan)

@@ -59,7 +59,11 @@ def sync_command(
         _print_report(report)
     intent.raise_refusal()
     if report.refused:
-        raise Refused(f"mirror {name}: a person must decide", (f"{r.subject}: {r.reason}" for r in report.refused))
+        raise Refused(
+            f"mirror {name}: a person must decide",
+            (f"{r.subject}: {r.reason}" for r in report.refused),
+            reason_code="sync_needs_person",
+        )
 
 
 def parse_parts(only: str | None) -> frozenset[SyncCategory]:

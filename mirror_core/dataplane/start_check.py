@@ -35,7 +35,7 @@ def check_may_run(state: State, link: MirrorLink) -> None:
     run = state.active_run(name)
     pending_fence = state.pending_fences.get(name)
     if mirror is None:
-        raise Refused(f"mirror {name}", ["it has been deleted"])
+        raise Refused(f"mirror {name}", ["it has been deleted"], reason_code="mirror_deleted")
     # Until a failover takes over, the data plane keeps the lag small.
     is_taken_over = run is not None and any((run.id, step) in state.steps for step in _TAKEOVER_STEPS)
     if run is not None and (run.plan.kind is not RunKind.FAILOVER or is_taken_over):
@@ -45,8 +45,12 @@ def check_may_run(state: State, link: MirrorLink) -> None:
         )
     if mirror.desired is not DesiredState.STARTED:
         reason = explain_not_copied(mirror, has_failed_over=has_failed_over(pending_fence))
-        raise Refused(f"mirror {name}", [reason])
+        raise Refused(f"mirror {name}", [reason], reason_code="mirror_not_started")
     if run is None and pending_fence is not None and pending_fence.action is FenceAction.LIFT:
         # Nobody can write there until the fence is lifted.
         problem = f"cluster {pending_fence.cluster} still has the fence of run {pending_fence.run}, which was given up"
-        raise Refused(f"mirror {name}", [f"{problem}: `mirrorbook mirror watch {name}` lifts it when it answers"])
+        raise Refused(
+            f"mirror {name}",
+            [f"{problem}: `mirrorbook mirror watch {name}` lifts it when it answers"],
+            reason_code="fence_not_lifted",
+        )

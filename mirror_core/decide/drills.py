@@ -112,7 +112,9 @@ def list_drill_expressions(mirror: str) -> tuple[str, ...]:
 def check_drill_mirror(mirror: Mirror, mirror_name: str) -> None:
     if mirror.topics != list_drill_expressions(mirror_name):
         raise Refused(
-            f"drill of mirror {mirror_name}", [f"mirror {mirror.name} is no drill's: it carries {mirror.topics}"]
+            f"drill of mirror {mirror_name}",
+            [f"mirror {mirror.name} is no drill's: it carries {mirror.topics}"],
+            reason_code="not_a_drill",
         )
 
 

@@ -309,3 +309,9 @@ def format_all_deleted(uncommitted: Iterable[UncommittedGroupOffset], limit: int
 def _join_first(lines: list[str], limit: int) -> str:
     more_text = f" and {len(lines) - limit} more" if len(lines) > limit else ""
     return ", ".join(lines[:limit]) + more_text
+
+
+def list_groups_by_coverage(groups_left: UnsyncedGroups | None, coverage: GroupCoverage) -> tuple[str, ...] | None:
+    if groups_left is None:
+        return None
+    return tuple(sorted({item.group for item in groups_left.uncommitted if item.coverage is coverage}))

@@ -160,5 +160,7 @@ def _find_refusal(
     link: MirrorLink, verb: MirrorCommand, status: CommandContext, extra_reasons: Iterable[Finding | str]
 ) -> Refused | None:
     reasons = [*explain_refusals(verb, status), *extra_reasons]
-    error_class = HeldByRun if status.run is not None else Refused
-    return error_class(f"mirror {link.mirror.name}: {verb}", reasons) if reasons else None
+    title = f"mirror {link.mirror.name}: {verb}"
+    if not reasons:
+        return None
+    return HeldByRun(title, reasons) if status.run is not None else Refused(title, reasons, "command_refused")

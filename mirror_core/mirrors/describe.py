@@ -26,6 +26,7 @@ from mirror_core.decide.group_coverage import (
     format_all_refused,
     format_waiting_offsets,
     list_group_coverage,
+    list_groups_by_coverage,
 )
 from mirror_core.decide.loss_bound import (
     LossBound,
@@ -55,7 +56,15 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_available_offsets
 from mirror_core.kafka.topic_existence import check_presence, describe_denied_error
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors.departures import explain_unenforced
-from mirror_core.mirrors.mirror_facts import FactKey, FactValue, MirrorFact, format_driver, format_lag, make_fact
+from mirror_core.mirrors.mirror_facts import (
+    FactKey,
+    FactValue,
+    MirrorFact,
+    format_absent,
+    format_driver,
+    format_lag,
+    make_fact,
+)
 from mirror_core.model.errors import ConnectionRejected, MirrorError, RemoteFault, Unreachable
 from mirror_core.model.figures import Figure, FigureKey, format_figures, to_figure_documents
 from mirror_core.model.json_documents import JsonDocument
@@ -120,6 +129,9 @@ class PartitionDescription:
     reason: str | None
     never_copied: NeverCopied | None = None
     """Deleted on the source before it was copied."""
+    source_topic_id: str | None = None
+    """KIP-516, 32 hexadecimal digits. None: not known, as in the field below."""
+    destination_topic_id: str | None = None
 
     @property
     def missing_offsets(self) -> int:
@@ -207,8 +219,8 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
         *(map(str, warn_pending_fence(pending_fence, (run.id,) if run else ())) if ends else ()),
     ]
     absent = (
-        *_format_absent(mirror.source, at_source.absent, statuses),
-        *_format_absent(mirror.destination, at_destination.absent, statuses),
+        *format_absent(mirror.source, at_source.absent, statuses),
+        *format_absent(mirror.destination, at_destination.absent, statuses),
     )
     problems = tuple(t for t in (at_source.problem, at_destination.problem, *absent) if t)
     sides = ((link.source, at_source.problem, ends), (link.destination, at_destination.problem, positions))
@@ -318,19 +330,19 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
         ),
         _Fact(
             FactKey.UNCOMMITTED_GROUPS,
-            _list_groups(groups_left, GroupCoverage.REFUSED),
+            list_groups_by_coverage(groups_left, GroupCoverage.REFUSED),
             uncommitted or "none",
             is_normal=not uncommitted,
         ),
         _Fact(
             FactKey.WAITING_GROUPS,
-            _list_groups(groups_left, GroupCoverage.WAITING),
+            list_groups_by_coverage(groups_left, GroupCoverage.WAITING),
             waiting_offsets or "none",
             is_normal=not waiting_offsets,
         ),
         _Fact(
             FactKey.DELETED_GROUP_OFFSETS,
-            _list_groups(groups_left, GroupCoverage.DELETED),
+            list_groups_by_coverage(groups_left, GroupCoverage.DELETED),
             deleted_offsets or "none",
             is_normal=not deleted_offsets,
         ),
@@ -432,6 +444,8 @@ def _describe_partitions(
             kind=status.kind,
             reason=format_failure_reason(status),
             never_copied=status.never_copied,
+            source_topic_id=status.source_topic_id or None,
+            destination_topic_id=status.destination_topic_id or None,
         )
 
 
@@ -445,12 +459,6 @@ def _find_groups_left(state: State, mirror: Mirror) -> UnsyncedGroups | None:
     """Unknown (None) where nothing is left of what was synced, and not all groups were."""
     recorded = state.uncommitted_groups.get(mirror.name, UnsyncedGroups(mirror=mirror.name))
     return recorded if recorded.uncommitted or state.find_group_sync(mirror.name) else None
-
-
-def _list_groups(groups_left: UnsyncedGroups | None, coverage: GroupCoverage) -> tuple[str, ...] | None:
-    if groups_left is None:
-        return None
-    return tuple(sorted({item.group for item in groups_left.uncommitted if item.coverage is coverage}))
 
 
 def _sum_lag(rows: Collection[PartitionDescription]) -> int | None:
@@ -589,12 +597,3 @@ def _fetch_offsets(cluster: ClusterConfig, partitions: Iterable[Partition], *poi
     except RemoteFault as error:
         is_silent = isinstance(error, Unreachable) and not isinstance(error, ConnectionRejected)
         return _FetchedOffsets(no_offsets, str(error), is_silent=is_silent)
-
-
-def _format_absent(
-    cluster: str, absent: Collection[Partition], statuses: Mapping[Partition, PartitionStatus]
-) -> list[str]:
-    """FAILED and STOPPED partitions show it themselves."""
-    final_states = (PartitionState.STOPPED, PartitionState.FAILED)
-    missing = sorted(p for p in absent if statuses[p].state not in final_states)
-    return [f"missing on {cluster}: {join_limited(missing)}: it has no such topic or partition"] if missing else []

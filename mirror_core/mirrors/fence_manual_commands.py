@@ -265,7 +265,9 @@ def _check_configuration(cluster: ClusterConfig, fence: FenceFile) -> None:
 def check_may_lift(state: State, fence: FenceFile) -> None:
     reasons = tuple(_list_refusals(state, fence))
     if reasons:
-        raise Refused(f"run {fence.run}: its fence on {fence.cluster} is not lifted", reasons)
+        raise Refused(
+            f"run {fence.run}: its fence on {fence.cluster} is not lifted", reasons, reason_code="fence_not_liftable"
+        )
 
 
 def _list_refusals(state: State, fence: FenceFile) -> Iterator[str]:

@@ -348,6 +348,7 @@ def judge_plan(
         raise Refused(
             f"verdict on mirror {link.mirror.name}",
             [f"the plan is of mirror {plan.mirror}, or of an earlier one of this name: make a new plan"],
+            reason_code="plan_of_other_mirror",
         )
     result = judge_comparison(
         plan.ranges,

@@ -134,7 +134,7 @@ def change_mirror(link: MirrorLink, change: FilterChange, plan_hash: str) -> Cha
         prepared = prepare_change(link, writer.state, change)
         inputs, plan = prepared.inputs, prepared.plan
         if reasons := (*plan.refused, *explain_wrong_hash(plan, plan_hash)):
-            raise Refused(f"mirror {link.mirror.name}: change", reasons)
+            raise Refused(f"mirror {link.mirror.name}: change", reasons, reason_code="change_refused")
         if plan.unfinished:
             return plan
         reopened = [inputs.departures[topic] for topic in plan.returns]
@@ -162,7 +162,11 @@ def _close_returning_topics(
     with ClusterClient(link.destination) as destination:
         copies = list_copies(destination, [departure.topic for departure in departures])
         if copies.disputed:
-            raise Refused(f"mirror {link.mirror.name}: change", map(_format_disputed, sorted(copies.disputed)))
+            raise Refused(
+                f"mirror {link.mirror.name}: change",
+                map(_format_disputed, sorted(copies.disputed)),
+                reason_code="copy_disputed",
+            )
         restored = {d.topic: copies.listed[d.topic] for d in released if d.topic in copies.listed}
         _restore_mirror_settings(link, writer, destination, restored)
         partitions = [s.partition for d in departures for s in d.statuses if d.topic in copies.listed]
@@ -176,7 +180,7 @@ def _close_returning_topics(
     if reasons:
         if released:  # applications were quicker: they get it back
             finish_departures(link, writer)
-        raise Refused(f"mirror {link.mirror.name}: change", reasons)
+        raise Refused(f"mirror {link.mirror.name}: change", reasons, reason_code="copy_changed")
     is_stopped = writer.state.mirrors[link.mirror.name].desired is DesiredState.STOPPED  # `mirror start` starts them
     statuses = [status for departure in departures for status in departure.statuses]
     return iter(statuses if is_stopped else map(to_started, statuses))
@@ -200,7 +204,11 @@ def _restore_mirror_settings(
     ]
     unread = topics.keys() - {record.topic for record in config_sync.new_settings}
     if undone or unread:
-        raise Refused(f"mirror {link.mirror.name}: change", [*undone, *map(_format_disputed, sorted(unread))])
+        raise Refused(
+            f"mirror {link.mirror.name}: change",
+            [*undone, *map(_format_disputed, sorted(unread))],
+            reason_code="mirror_settings_refused",
+        )
 
 
 def _format_disputed(topic: str) -> str:

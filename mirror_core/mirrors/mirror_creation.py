@@ -66,7 +66,7 @@ def choose_gap_method(destination: ClusterConfig, choice: GapFilling | None) -> 
     if choice is GapFilling.MARKERS and possible is not choice:
         user = destination.user(Principal.DATA) or "its data principal"
         reason = f"cluster {destination.name}: {user} may not write markers: grant it CLUSTER_ACTION on the cluster"
-        raise Refused("mirror with gaps filled by markers", [reason])
+        raise Refused("mirror with gaps filled by markers", [reason], reason_code="markers_denied")
     return possible
 
 
@@ -187,7 +187,7 @@ def create_mirror(
         destination_id = destination_client.metadata(()).cluster_id
         if source_id == destination_id:
             reason = f"{source} and {destination} are the same cluster ({source_id}): a mirror needs two"
-            raise Refused(f"mirror {name}", [reason])
+            raise Refused(f"mirror {name}", [reason], reason_code="same_cluster")
         for line in _check_first_acls(name, source_config, destination_config):
             warn(line)
         mirror = Mirror(
@@ -258,7 +258,7 @@ def _check_first_acls(mirror: str, *clusters: ClusterConfig) -> list[str]:
     if reasons := [
         f"cluster {name}: {answer.text}" for name, answer in answers.items() if answer.shuts_out in refused_answers
     ]:
-        raise Refused(f"mirror {mirror}", reasons)
+        raise Refused(f"mirror {mirror}", reasons, reason_code="first_acl_shuts_out")
     return format_unknown_shut_out(answers)
 
 
@@ -282,7 +282,7 @@ def _check_topics(
         )
     placement = create_missing_topics(link, destination_state, source, destination, matching, dry_run=True)
     if placement.refused:
-        raise Refused(f"mirror {link.mirror.name}", placement.refused.values())
+        raise Refused(f"mirror {link.mirror.name}", placement.refused.values(), reason_code="topics_refused")
     return placement
 
 
@@ -306,7 +306,7 @@ def _check_name_is_free(config: Config, mirror: Mirror) -> State:
 def _refuse_if_exists(mirror: Mirror, state: State) -> None:
     known = state.mirrors.get(mirror.name)
     if known is not None:
-        raise Refused(f"mirror {mirror.name}", explain_existing(known, mirror))
+        raise Refused(f"mirror {mirror.name}", explain_existing(known, mirror), reason_code="mirror_exists")
 
 
 def explain_existing(known: Mirror, wanted: Mirror) -> Iterator[str]:

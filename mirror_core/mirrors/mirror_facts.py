@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
-from mirror_core.model.mirror import Lease
+from mirror_core.decide.mirror_snapshot import join_limited
+from mirror_core.model.mirror import Lease, PartitionState, PartitionStatus
+from mirror_core.model.names import Partition
 from mirror_core.model.text import format_count
 
 FactValue = bool | int | float | str | tuple[str, ...] | None
@@ -133,6 +135,15 @@ def format_lag(lag: int | None, *, left_out: int) -> str:
     """`left_out`: partitions that are not copied."""
     text = format_fact_value(lag)
     return f"{text}, without {format_count(left_out, 'partition')} that are not copied" if left_out else text
+
+
+def format_absent(
+    cluster: str, absent: Collection[Partition], statuses: Mapping[Partition, PartitionStatus]
+) -> list[str]:
+    """FAILED and STOPPED partitions show it themselves."""
+    final_states = (PartitionState.STOPPED, PartitionState.FAILED)
+    missing = sorted(p for p in absent if statuses[p].state not in final_states)
+    return [f"missing on {cluster}: {join_limited(missing)}: it has no such topic or partition"] if missing else []
 
 
 def format_fact_value(value: FactValue) -> str:

@@ -43,7 +43,7 @@ def check_approved_plan(link: MirrorLink, current_plan: RecoveryPlan, approved_h
             f"what was approved is plan {shorten_hash(approved_hash)}, and it is {shorten_hash(current_plan.hash)} now:"
             " something has changed since, look again"
         )
-        raise Refused(f"mirror {link.mirror.name}: recover", [reason])
+        raise Refused(f"mirror {link.mirror.name}: recover", [reason], reason_code="plan_outdated")
 
 
 def salvage_lost_records(link: MirrorLink, approved_plan: RecoveryPlan, folder: Path, report: ReportLine) -> None:
@@ -171,7 +171,9 @@ def _delete_shown_topic(destination: ClusterClient, cost: RecopyCost) -> None:
         return
     if current_topic.id != cost.destination_id:
         reason = f"it is another topic now (id {current_topic.id}) than when you were asked: look again"
-        raise Refused(f"topic {cost.topic} on cluster {destination.name} was not deleted", [reason])
+        raise Refused(
+            f"topic {cost.topic} on cluster {destination.name} was not deleted", [reason], reason_code="topic_replaced"
+        )
     delete_topic(destination, cost.topic, cost.destination_id)
 
 
@@ -192,7 +194,9 @@ def _refuse_if_grown(
         if current_ends[p] != end
     ]
     if grown:
-        raise Refused(f"topic {cost.topic} on cluster {destination.name} was not deleted", grown)
+        raise Refused(
+            f"topic {cost.topic} on cluster {destination.name} was not deleted", grown, reason_code="topic_grown"
+        )
 
 
 def _list_topic_statuses(link: MirrorLink, state: State, topic: str) -> list[PartitionStatus]:

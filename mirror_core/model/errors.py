@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol, overload
 
 from mirror_core.model.text import format_items
 
@@ -27,14 +27,29 @@ class BadRequest(MirrorError):
     exit_code = 2
 
 
+class CodedReason(Protocol):
+    """A finding."""
+
+    @property
+    def code(self) -> str: ...
+    @property
+    def subject(self) -> str: ...
+
+
 class Refused(MirrorError):
     """Unsafe now. Carries all reasons."""
 
     code = "refused"
     exit_code = 3
 
-    def __init__(self, summary: str, reasons: Iterable[object]) -> None:
+    @overload
+    def __init__(self, summary: str, reasons: Iterable[CodedReason]) -> None: ...
+    @overload
+    def __init__(self, summary: str, reasons: Iterable[object], reason_code: str) -> None: ...
+    def __init__(self, summary: str, reasons: Iterable[object], reason_code: str = "") -> None:
         self.summary = summary
+        self.reason_code = reason_code
+        """A stable word, of reasons that are words only."""
         self.findings = tuple(reasons)
         """Findings, where rules refused; else words."""
         self.reasons = tuple(map(str, self.findings))
@@ -45,6 +60,9 @@ class HeldByRun(Refused):
     """A failover or failback holds the mirror; others must not change it."""
 
     code = "held_by_run"
+
+    def __init__(self, summary: str, reasons: Iterable[object]) -> None:
+        super().__init__(summary, reasons, self.code)
 
 
 class Indeterminate(MirrorError):

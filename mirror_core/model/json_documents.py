@@ -23,7 +23,6 @@ class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A reason, a warning, or what is not known. Decide by `code` and `values`; `text` is for people."""
 
     code: str
-    """Empty: a reason of an error that has words only."""
     subject: str
     """Name of the mirror, cluster, topic, partition or group that it is about."""
     values: Mapping[str, FindingValue]
@@ -50,11 +49,12 @@ def to_finding_documents(findings: Iterable[Finding]) -> tuple[FindingDocument, 
     )
 
 
-def to_reason_documents(reasons: Iterable[object]) -> tuple[FindingDocument, ...]:
+def to_reason_documents(reasons: Iterable[object], code: str) -> tuple[FindingDocument, ...]:
+    """`code`: of reasons that are words only."""
     return tuple(
         to_finding_documents([reason])[0]
         if isinstance(reason, Finding)
-        else FindingDocument(code="", subject="", values={}, text=str(reason))
+        else FindingDocument(code=code, subject="", values={}, text=str(reason))
         for reason in reasons
     )
 

@@ -141,7 +141,11 @@ def salvage_records(
     """
     wanted = tuple(sorted(ranges, key=lambda r: (r.partition, r.start)))
     if len({r.partition for r in wanted}) < len(wanted):
-        raise Refused("salvage not started", ["a partition is named twice: give one range for each"])
+        raise Refused(
+            "salvage not started",
+            ["a partition is named twice: give one range for each"],
+            reason_code="partition_named_twice",
+        )
     finished = _read_finished(output, wanted)
     if finished is not None:
         return finished
@@ -339,7 +343,9 @@ def write_locally(tasks: Sequence[SalvageTask], folder: Path) -> None:
         if task.counterpart is not None and (size := task.range.end - task.range.start) > MAX_MATCHED_OFFSETS
     ]:
         advice = f"one process compares at most {MAX_MATCHED_OFFSETS:,} of a partition: use --runner spark"
-        raise Refused("salvage not started", [*too_large, f"{advice}, in Airflow a Spark master"])
+        raise Refused(
+            "salvage not started", [*too_large, f"{advice}, in Airflow a Spark master"], reason_code="salvage_too_large"
+        )
     for number, task in enumerate(tasks):
         # A topic's name may be too long for a file's; the number tells apart what begins alike.
         path = folder / f"{number}.{str(task.range.partition)[:_NAME_CHARACTERS]}.parquet"
@@ -400,8 +406,16 @@ def _read_finished(output: Path, wanted: tuple[ParityRange, ...]) -> dict[Partit
     try:
         manifest = msgspec.json.decode((output / MANIFEST).read_bytes(), type=tuple[SalvagedPartition, ...])
     except (OSError, msgspec.MsgspecError):
-        raise Refused("salvage not started", [f"{output} exists and is no finished salvage: choose another"]) from None
+        raise Refused(
+            "salvage not started",
+            [f"{output} exists and is no finished salvage: choose another"],
+            reason_code="salvage_unfinished",
+        ) from None
     if tuple(saved.requested_range for saved in manifest) != wanted:
-        raise Refused("salvage not started", [f"{output} holds a salvage of other ranges: choose another place"])
+        raise Refused(
+            "salvage not started",
+            [f"{output} holds a salvage of other ranges: choose another place"],
+            reason_code="salvage_of_other_ranges",
+        )
     sync_path(output.parent)  # the process that moved it may have been killed before syncing
     return {saved.requested_range.partition: saved for saved in manifest}

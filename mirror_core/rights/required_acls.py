@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -161,6 +162,80 @@ REQUIRED_ACLS: Final[tuple[RequiredAcl, ...]] = (
     *_build_required_acls(ClusterRole.DESTINATION, "control", Resource.TRANSACTIONAL_ID, WRITE="own the state topic"),
 )
 """Found by trying every request without rights, with each one, and with pairs."""
+
+_LOG_REQUESTS: Final = ("Metadata", "ListOffsets", "OffsetForLeaderEpoch", "Fetch")
+_ACL_REQUESTS: Final = ("DescribeAcls", "CreateAcls", "DeleteAcls")
+_CLUSTER_LOOKS: Final = ("ListGroups", "DescribeQuorum", "DescribeLogDirs", "DescribeUserScramCredentials")
+_GROUP_LOOKS: Final = ("FindCoordinator", "DescribeGroups", "OffsetFetch", "DescribeShareGroupOffsets")
+_S, _D, _R = ClusterRole.SOURCE, ClusterRole.DESTINATION, Resource
+
+REQUESTS: Final[Mapping[tuple[ClusterRole, str, Resource, Operation], tuple[str, ...]]] = MappingProxyType(
+    {
+        (_S, "data", _R.TOPIC, _O.READ): _LOG_REQUESTS,
+        (_S, "control", _R.TOPIC, _O.READ): (*_LOG_REQUESTS, "DescribeProducers"),
+        (_S, "control", _R.TOPIC, _O.DESCRIBE_CONFIGS): ("DescribeConfigs",),
+        (_S, "control", _R.TOPIC, _O.CREATE): ("CreateTopics",),
+        (_S, "control", _R.TOPIC, _O.WRITE): ("Produce",),
+        (_S, "control", _R.GROUP, _O.DESCRIBE): _GROUP_LOOKS,
+        (_S, "control", _R.CLUSTER, _O.DESCRIBE): ("DescribeAcls", *_CLUSTER_LOOKS),
+        (_S, "control", _R.CLUSTER, _O.ALTER): _ACL_REQUESTS,
+        (_S, "control", _R.TRANSACTIONAL_ID, _O.DESCRIBE): ("ListTransactions", "DescribeTransactions"),
+        (_D, "data", _R.TOPIC, _O.READ): (*_LOG_REQUESTS, "DescribeProducers"),
+        (_D, "data", _R.TOPIC, _O.WRITE): ("Produce",),
+        (_D, "data", _R.TOPIC, _O.DELETE): ("DeleteRecords",),
+        (_D, "data", _R.GROUP, _O.READ): ("FindCoordinator", "OffsetCommit"),
+        (_D, "data", _R.CLUSTER, _O.CLUSTER_ACTION): ("WriteTxnMarkers",),
+        (_D, "control", _R.TOPIC, _O.READ): (*_LOG_REQUESTS, "DescribeProducers"),
+        (_D, "control", _R.TOPIC, _O.WRITE): ("AddPartitionsToTxn", "Produce"),
+        (_D, "control", _R.TOPIC, _O.CREATE): ("CreateTopics",),
+        (_D, "control", _R.TOPIC, _O.ALTER): ("CreatePartitions",),
+        (_D, "control", _R.TOPIC, _O.DELETE): ("DeleteRecords", "DeleteTopics"),
+        (_D, "control", _R.TOPIC, _O.ALTER_CONFIGS): ("DescribeConfigs", "IncrementalAlterConfigs"),
+        (_D, "control", _R.GROUP, _O.READ): (*_GROUP_LOOKS, "OffsetCommit", "AlterShareGroupOffsets"),
+        (_D, "control", _R.CLUSTER, _O.ALTER): (
+            *_ACL_REQUESTS,
+            *_CLUSTER_LOOKS,
+            "AlterPartitionReassignments",
+            "ElectLeaders",
+        ),
+        (_D, "control", _R.CLUSTER, _O.DESCRIBE_CONFIGS): ("DescribeConfigs", "DescribeClientQuotas"),
+        (_D, "control", _R.CLUSTER, _O.ALTER_CONFIGS): ("IncrementalAlterConfigs",),
+        (_D, "control", _R.CLUSTER, _O.CLUSTER_ACTION): ("Fetch",),
+        (_D, "control", _R.GROUP, _O.DELETE): ("DeleteGroups",),
+        (_D, "control", _R.TRANSACTIONAL_ID, _O.WRITE): (
+            "FindCoordinator",
+            "InitProducerId",
+            "AddPartitionsToTxn",
+            "EndTxn",
+        ),
+    }
+)
+"""Which requests need each right. READ, WRITE, DELETE and ALTER imply DESCRIBE, ALTER_CONFIGS DESCRIBE_CONFIGS."""
+FREE_REQUESTS: Final = frozenset({"ApiVersions", "SaslHandshake", "SaslAuthenticate"})
+_COMPONENTS: Final = MappingProxyType({"data": "data plane", "control": "control plane"})
+
+
+def format_requests_table() -> Iterator[str]:
+    """As Markdown: by component and cluster, each right with its requests."""
+    yield "| component | cluster | right | requests | for |"
+    yield "|---|---|---|---|---|"
+    for acl in REQUIRED_ACLS:
+        if acl.permission is Permission.ALLOW:
+            requests = ", ".join(REQUESTS[acl.role, acl.principal, acl.resource, acl.operation])
+            right = f"{acl.operation} on {acl.resource}" + (f" `{acl.prefix}*`" if acl.prefix else "")
+            component, note = _COMPONENTS[acl.principal], " (optional)" if acl.lost_feature else ""
+            yield f"| {component} | {acl.role} | {right}{note} | {requests} | {acl.purpose} |"
+
+
+def format_requests_diagram() -> Iterator[str]:
+    """As text: who sends what where."""
+    for principal, component in _COMPONENTS.items():
+        for role in ClusterRole:
+            requests = sorted({r for key, names in REQUESTS.items() if key[:2] == (role, principal) for r in names})
+            lines = textwrap.wrap(", ".join(requests), 70)
+            yield f"{component} --> {role}"
+            yield from (f"    {line}" for line in lines)
+
 
 REPLAY_ACLS: Final[tuple[RequiredAcl, ...]] = (
     *_build_required_acls(

@@ -143,7 +143,11 @@ class Conductor(ABC, Generic[PlanChoice]):
         state = read_complete_state(self.link.destination)
         active_run = state.active_run(self.link.mirror.name)
         if active_run and not self._can_continue(active_run, choice):
-            raise Refused(self._format_title(), [f"run {active_run.id} holds this mirror: resume or abort it first"])
+            raise Refused(
+                self._format_title(),
+                [f"run {active_run.id} holds this mirror: resume or abort it first"],
+                reason_code="held_by_run",
+            )
         if active_run:  # check first: a refusal must not take the run over
             self._check_begin(self._decide_at_begin(state, choice, active_run, silent=silent), plan_hash)
             self._check_approvals(state, approved_by, plan_hash, part_of)
@@ -178,7 +182,9 @@ class Conductor(ABC, Generic[PlanChoice]):
         run = self._find_own_run(read_complete_state(self.link.destination), run_id)
         if run.state in (RunState.ABORTED, RunState.SUPERSEDED):
             advice = run.note or "look at a new plan, and begin that"
-            raise Refused(f"run {run_id}: resume", [f"the run is {run.state}: {advice}"])
+            raise Refused(
+                f"run {run_id}: resume", [f"the run is {run.state}: {advice}"], reason_code="run_not_resumable"
+            )
         if run.ended_ms is not None:
             return run
         with self._conduct(run_id) as (writer, journal):
@@ -244,19 +250,23 @@ class Conductor(ABC, Generic[PlanChoice]):
             lambda: read_complete_state(self.link.destination), print_line, take_over=take_over
         )
         if reason := conductor_status.explain_refusal(can_take_over=take_over):
-            raise Refused(title, [reason])
+            raise Refused(title, [reason], reason_code="run_conducted")
 
     def refuse_expired(self, run_id: str, agreed: Sequence[Approval]) -> None:
         """Refused if approvals are too old and nothing irreversible was done yet."""
         run, steps = self.read_status(run_id)
         reason = explain_expired_run(run, agreed, steps, read_broker_time_ms(self.link.destination))
         if reason and run.state is RunState.RUNNING and not self.has_disturbed(run):
-            raise Refused(f"run {run_id} {self.DISTURBANCE}", [reason])
+            raise Refused(f"run {run_id} {self.DISTURBANCE}", [reason], reason_code="run_conducted")
 
     def refuse_foreign_run(self, run_id: str) -> None:
         starter = self.read_status(run_id)[0].started_by
         if starter != self.started_by:
-            raise Refused(f"run {run_id}", [f"{starter} has begun it, and this is {self.started_by}"])
+            raise Refused(
+                f"run {run_id}",
+                [f"{starter} has begun it, and this is {self.started_by}"],
+                reason_code="run_of_another",
+            )
 
     def refuse_unfinished(self, run_id: str) -> None:
         """Refused unless the run is done, and what its mirror is in."""
@@ -265,7 +275,11 @@ class Conductor(ABC, Generic[PlanChoice]):
         if run.state is not RunState.DONE:
             steps = [name for name in list_run_steps(run) if not is_step_done(state, run_id, name)]
             open_text = f": not done: {', '.join(steps)}" if steps else ""
-            raise Refused(f"run {run_id}", [f"it is {run.state}{open_text}. To mark a task as success does nothing"])
+            raise Refused(
+                f"run {run_id}",
+                [f"it is {run.state}{open_text}. To mark a task as success does nothing"],
+                reason_code="run_not_done",
+            )
         self._refuse_superseded(state, run)
 
     def can_reach_source(self) -> bool:
@@ -341,7 +355,7 @@ class Conductor(ABC, Generic[PlanChoice]):
     def _check_begin(self, decision: PlanDecision, plan_hash: str) -> None:
         reasons = (*decision.reasons, *explain_outdated_plan(decision.plan, plan_hash))
         if reasons:
-            raise Refused(self._format_title(), reasons)
+            raise Refused(self._format_title(), reasons, "plan_outdated")
         self.services.check_evidence()
         load_signer(self.link.config)
 
@@ -356,7 +370,11 @@ class Conductor(ABC, Generic[PlanChoice]):
         mirror = self.link.mirror.name
         if not isinstance(approved_by, ApprovalPolicy):
             if self.started_by.startswith(AIRFLOW_CONDUCTOR_PREFIX) and not is_drill_mirror(self.link.mirror):
-                raise Refused(self._format_title(), ["Airflow begins nothing without approvals in the state topic"])
+                raise Refused(
+                    self._format_title(),
+                    ["Airflow begins nothing without approvals in the state topic"],
+                    reason_code="approvals_needed",
+                )
             return approved_by if isinstance(approved_by, str) else tuple(approved_by)
         recorded = find_approvals(state, mirror, approved_by.question)
         people = select_valid_approvals(approved_by, recorded)
@@ -364,14 +382,14 @@ class Conductor(ABC, Generic[PlanChoice]):
         reused = explain_used_approvals(earlier_runs, people)
         approves, now = part_of.plan_hash if part_of else plan_hash, read_broker_time_ms(self.link.destination)
         if reasons := reused or explain_not_approved(approved_by, recorded, approves, now):
-            raise Refused(self._format_title(), reasons)
+            raise Refused(self._format_title(), reasons, reason_code="not_approved")
         return people
 
     def _refuse_superseded(self, state: State, run: Run) -> None:
         """Refused if the run is no longer in effect, such as when old Airflow tasks are cleared."""
         if run.ended_ms is not None and not self.is_in_effect(state, run):
             reason = f"it has ended, and is not what {run.plan.mirror} is in any more: nothing is done by it"
-            raise Refused(f"run {run.id}", [reason])
+            raise Refused(f"run {run.id}", [reason], reason_code="run_superseded")
 
     def _open_run(
         self,
@@ -448,12 +466,20 @@ class Conductor(ABC, Generic[PlanChoice]):
         if only_mine and run.conducted_by != self.started_by:
             raise LostOwnership(f"run {run_id} is conducted by {run.conducted_by} now, who ends it: nothing is aborted")
         if run.state is RunState.SUPERSEDED:
-            raise Refused(f"run {run_id}: abort", [run.note])
+            raise Refused(f"run {run_id}: abort", [run.note], reason_code="run_superseded")
         if run.state is RunState.DONE:
-            raise Refused(f"run {run_id}: abort", [f"the {run.plan.kind} is complete: {self._format_next_after_end()}"])
+            raise Refused(
+                f"run {run_id}: abort",
+                [f"the {run.plan.kind} is complete: {self._format_next_after_end()}"],
+                reason_code="run_done",
+            )
         if is_past_no_return(state, run):
             no_return_step = find_no_return_step(self.KIND, run.plan.mode)
-            raise Refused(f"run {run_id}: abort", [f"step {no_return_step} has begun: {self._format_no_way_back()}"])
+            raise Refused(
+                f"run {run_id}: abort",
+                [f"step {no_return_step} has begun: {self._format_no_way_back()}"],
+                reason_code="past_no_return",
+            )
         return run
 
 

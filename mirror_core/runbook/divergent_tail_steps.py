@@ -110,6 +110,7 @@ class TailSteps(StepContext):
                     f"somebody has written on {self.link.source.name} in spite of the fence, in topics of which "
                     f"nothing was to be discarded: {join_limited(grown)}. Abort this run and plan again"
                 ],
+                reason_code="old_source_grown",
             )
 
     def _refuse_added_partitions(self, topics: Mapping[str, ClusterTopic]) -> None:
@@ -127,7 +128,7 @@ class TailSteps(StepContext):
         ]
         if wider_lines:
             reason = f"{join_limited(wider_lines)}. Abort this run and plan again"
-            raise Refused(f"failback {self.journal.run_id}: step align", [reason])
+            raise Refused(f"failback {self.journal.run_id}: step align", [reason], reason_code="topic_narrower")
 
     def _check_rights(self, old: ClusterClient) -> None:
         strategies = self.journal.run.plan.strategies
@@ -138,6 +139,7 @@ class TailSteps(StepContext):
             raise Refused(
                 f"failback {self.journal.run_id}: step align",
                 [f"cluster {name}: {line}, which the control principal lacks; {advice}" for line in missing_rights],
+                reason_code="failback_rights_lacking",
             )
 
     def align(self) -> StepEvidence:
@@ -255,7 +257,9 @@ class TailSteps(StepContext):
             )
             below = f"; below the last mirrored offset it differs in {join_limited(lower)}" if lower else ""
             raise Refused(
-                f"failback {self.journal.run_id}: step salvage", [f"{reason}{below}. Abort this run and plan again"]
+                f"failback {self.journal.run_id}: step salvage",
+                [f"{reason}{below}. Abort this run and plan again"],
+                reason_code="tails_not_approved",
             )
 
     def _save_tails(
@@ -430,6 +434,7 @@ class TailSteps(StepContext):
                 f" {expected_topic.replication_factor}. Clients that ask for it do so where auto.create.topics.enable"
                 " is on: switch that off or stop them, delete the topic, and resume"
             ],
+            reason_code="topic_made_by_client",
         )
 
 
@@ -448,4 +453,5 @@ def _refuse_without_majority(context: StepContext, old: ClusterClient, points: M
                 + (f"Start node {missing_voters} first, then resume; or abort" if missing_voters else "Abort")
                 + ", and plan with offline or recreate"
             ],
+            reason_code="controllers_too_few",
         )

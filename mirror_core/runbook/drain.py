@@ -148,6 +148,7 @@ def make_uncompared_refusal(context: StepContext) -> Refused:
             "what was to be left behind has a leader again since the last comparison. Nothing is fenced:"
             f" {resume_command}"
         ],
+        reason_code="left_behind_has_leader",
     )
 
 

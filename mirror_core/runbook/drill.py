@@ -323,7 +323,7 @@ def run_set_drill(
         failover = SetFailover(drill_set, conductors, mode, print_line=print_line)
         plan = failover.decide()
         if plan.reasons:
-            raise Refused(f"drill of set {mirror_set.name}", plan.reasons)
+            raise Refused(f"drill of set {mirror_set.name}", plan.reasons, reason_code="set_plan_refused")
         attempt = failover.begin(plan.hash, approved_by=started_by, silent=plan.silent)
         members = failover.finish(attempt)
         return SetDrillOutcome(
@@ -343,7 +343,7 @@ def _prepare_drill(
         advice = (
             f"it is what a drill has left: `mirrorbook drill clean {mirror.removeprefix(DRILL_PREFIX)}` takes it away"
         )
-        raise Refused(f"drill of mirror {mirror}", [advice])
+        raise Refused(f"drill of mirror {mirror}", [advice], reason_code="drill_left_over")
     clean_drill(config, mirror, services, started_by=started_by, print_line=print_line)
     try:
         link, topic = _create_drill_mirror(config, mirror, base_link), to_drill_topic(mirror)

@@ -59,7 +59,7 @@ def add_note(services: Services, link: MirrorLink, state: State, run: Run, text:
     if not text.strip() or len(text) > MAX_NOTE_LENGTH:
         raise BadRequest(f"a note has 1 to {MAX_NOTE_LENGTH:,} characters; this one has {len(text.strip()):,}")
     if run.ended_ms is None:
-        raise Refused(f"run {run.id}: note", [f"it has not ended: it is {run.state}"])
+        raise Refused(f"run {run.id}: note", [f"it has not ended: it is {run.state}"], reason_code="run_not_done")
     signer, cluster = load_signer(link.config), link.destination
     note = RunNote(run=run.id, at_ms=read_broker_time_ms(cluster), by=by, text=text.strip())
     if signer is not None:

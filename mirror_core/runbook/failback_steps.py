@@ -84,6 +84,7 @@ def is_already_home(reverse_state: State, name: MirrorName, failback_run_id: str
         raise Refused(
             f"failback {failback_run_id}: step create_reverse",
             [f"run {run.id} takes applications home already: `mirrorbook failover resume {name}` first"],
+            reason_code="run_leads_home",
         )
     return find_reverse_failover(reverse_state, failback_run_id) is not None
 
@@ -94,6 +95,7 @@ def require_reverse_failover(link: MirrorLink, reverse_state: State, failback_ru
         raise Refused(
             f"failback {failback_run_id}: step reprotect",
             [f"mirror {link.mirror.name} is not failed over yet: applications are still on {link.source.name}"],
+            reason_code="not_failed_over",
         )
     return run
 

@@ -125,7 +125,7 @@ class Failover(Conductor[RunMode]):
             has_answered_fully=new_decision.source_seen,
             held_run=holding_run,
         ):
-            raise Refused(self._format_title(), reasons)
+            raise Refused(self._format_title(), reasons, "source_answers")
         return new_decision
 
     def refuse_conducted_planned_run(self) -> None:
@@ -156,9 +156,15 @@ class Failover(Conductor[RunMode]):
         with self._conduct(run_id) as (writer, journal):
             awaited = self._find_awaited_confirmation(writer, journal)
             if awaited is None:
-                raise Refused(title, ["it has not stopped for records that could be left behind: resume it without"])
+                raise Refused(
+                    title,
+                    ["it has not stopped for records that could be left behind: resume it without"],
+                    "nothing_left_behind",
+                )
             if shown_losses not in (None, list_refused_losses(writer.state, journal.run)):
-                raise Refused(title, ["what stays behind has changed since it was approved: ask again"])
+                raise Refused(
+                    title, ["what stays behind has changed since it was approved: ask again"], "left_behind_changed"
+                )
             step, confirmation = awaited
             body = {"by": self.started_by, "left_behind": True, "step": step}
             writer.put(

@@ -102,6 +102,7 @@ def refuse_if_lifted(context: StepContext) -> bool:
                 f"its fence on {context.link.source.name} was lifted by its file at {format_time(lift_file.lifted_ms)},"
                 " so applications may have written there since: abort this run, and plan again"
             ],
+            reason_code="fence_lifted_by_file",
         )
     return lift_file is not None
 
@@ -122,6 +123,7 @@ def refuse_if_unfenced(context: StepContext) -> None:
                 f"{len(missing)} denials of its fence on {source} are gone, such as {min(missing)}, so applications "
                 "may have written there since: abort this run, and plan again"
             ],
+            reason_code="fence_removed",
         )
 
 
@@ -136,6 +138,7 @@ def probe_uncontradicted(
             f"run {context.journal.run_id}: promotion, since {name} accepted writes behind the fence; abort this run, "
             "find who writes there, and plan again",
             reasons[:MAX_LISTED_PARTITIONS],
+            reason_code="written_behind_fence",
         )
     return probe, has_file
 
@@ -149,7 +152,7 @@ def refuse_in_doubt(context: StepContext, probe: PromotionProbe, *, is_fenced: b
     if reason := explain_doubt(
         probe, context.link.source.name, context.link.mirror.name, fence_held=is_fenced, has_fence_file=has_file
     ):
-        raise Refused(f"run {context.journal.run_id}: promotion", [reason])
+        raise Refused(f"run {context.journal.run_id}: promotion", [reason], reason_code="fence_in_doubt")
 
 
 def apply_fence(
@@ -299,7 +302,11 @@ def refuse_uncopied_records(context: StepContext, probe: PromotionProbe) -> None
         reasons.append(format_late_ranges(late_ranges, context.writer.state.source_observations.get(mirror)))
     if unknown_partitions:
         reasons.append(f"how much of {join_limited(unknown_partitions)} was not copied is not known")
-    raise Refused(f"run {context.journal.run_id}: promotion", [*reasons, format_ways_on(mirror, name)])
+    raise Refused(
+        f"run {context.journal.run_id}: promotion",
+        [*reasons, format_ways_on(mirror, name)],
+        reason_code="source_not_copied",
+    )
 
 
 def _complete_log_ends(context: StepContext, pending_fence: PendingFence, probe: PromotionProbe) -> PendingFence:

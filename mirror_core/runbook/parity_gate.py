@@ -148,4 +148,5 @@ def refuse_above_limit(remaining: RemainingCompare, limit_s: float | None, run_i
                 " more, or abort the run"
             ),
         ],
+        reason_code="gate_too_long",
     )

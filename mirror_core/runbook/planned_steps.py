@@ -438,4 +438,8 @@ class PlannedSteps(PromotionSteps):
     def _refuse_if_strayed(self) -> None:
         reasons = tuple(find_scope_changes(self.scope, self.statuses()))
         if reasons:
-            raise Refused(f"run {self.journal.run_id}: abort it and plan again", reasons[:MAX_LISTED_PARTITIONS])
+            raise Refused(
+                f"run {self.journal.run_id}: abort it and plan again",
+                reasons[:MAX_LISTED_PARTITIONS],
+                reason_code="scope_changed",
+            )

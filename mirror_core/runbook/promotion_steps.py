@@ -158,6 +158,7 @@ class PromotionSteps(StepContext):
                 f"run {self.journal.run_id}: {step_name}, since the approved plan ({shorten_hash(approved.hash)}) is no"
                 " longer valid; abort this run and plan again",
                 reasons,
+                reason_code="plan_outdated",
             )
         return is_source_seen
 

@@ -201,7 +201,7 @@ class SetConductor(ABC, Generic[AnyConductor]):
                 reason = (
                     f"{attempt} has no run of each mirror of the set: resume or abort, one by one, {open_runs_text}"
                 )
-                raise Refused(self.title, [reason])
+                raise Refused(self.title, [reason], reason_code="set_runs_differ")
         return None
 
     def find_unbegun_attempt(self, started_by: str | None = None) -> str | None:
@@ -237,7 +237,7 @@ class SetConductor(ABC, Generic[AnyConductor]):
             if member.run.started_by != started_by
         ]
         if reasons := reasons or self._find_superseded_runs(member_runs):
-            raise Refused(f"{self.KIND} {attempt} of set {self.mirror_set.name}", reasons)
+            raise Refused(f"{self.KIND} {attempt} of set {self.mirror_set.name}", reasons, reason_code="run_superseded")
 
     def _are_undisturbed(self, member_runs: Iterable[MemberRun]) -> bool:
         """Whether they can be aborted without a trace. Unplanned runs may have taken another run over."""
@@ -250,13 +250,13 @@ class SetConductor(ABC, Generic[AnyConductor]):
         """Open a run per mirror; returns their common id. If one is refused, planned ones are aborted."""
         spent = self._find_reused_approvals(approved_by) if isinstance(approved_by, ApprovalPolicy) else ()
         if spent:
-            raise Refused(self.title, spent)
+            raise Refused(self.title, spent, reason_code="approvals_used")
         set_plan = self.decide()
         returned_sources = self._explain_returned_sources(
             set_plan, [name for name in self.mirror_set.mirrors if name in silent]
         )
         if reasons := (*set_plan.reasons, *set_plan.find_hash_mismatch(plan_hash), *returned_sources):
-            raise Refused(self.title, reasons)
+            raise Refused(self.title, reasons, reason_code="set_plan_refused")
         timestamp = datetime.fromtimestamp(now_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%S")
         attempt = f"{self.mirror_set.name}-{timestamp}-{secrets.token_hex(2)}"
         plans = {name: decision.plan.hash for name, decision in set_plan.decisions.items()}
@@ -270,7 +270,9 @@ class SetConductor(ABC, Generic[AnyConductor]):
         try:
             if refused := run_parallel(actions, self._print_line):
                 title = f"{self.title}: not all could be begun"
-                raise Refused(title, (f"{name}: {error}" for name, error in refused.items()))
+                raise Refused(
+                    title, (f"{name}: {error}" for name, error in refused.items()), reason_code="set_not_begun"
+                )
         except MirrorError:
             if self.mode is RunMode.PLANNED:
                 self._abort_members(self._read_member_runs(attempt), only_mine=False)
@@ -326,7 +328,7 @@ class SetConductor(ABC, Generic[AnyConductor]):
                 raise error
             reasons += [f"run {open_runs[name].id}: {reason}" for reason in error.reasons]
         if reasons:
-            raise Refused(self.title, sorted(reasons))
+            raise Refused(self.title, sorted(reasons), reason_code="run_conducted")
 
     def refuse_taken_over(self, attempt: str) -> None:
         """Raises LostOwnership while another conductor may still act on one of the runs."""

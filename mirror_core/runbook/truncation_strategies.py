@@ -74,7 +74,9 @@ def truncate_offline(
             reassign(old, reduced_replicas)
             wait_for_replicas(old, reduced_replicas)
         file = _write_points(context, old, points)
-        raise Refused(_format_offline_title(context), tuple(_format_instructions(context, old, file, hosts)))
+        raise Refused(
+            _format_offline_title(context), tuple(_format_instructions(context, old, file, hosts)), "logs_to_be_cut"
+        )
     open_logs = [
         f"{p} ends at {ends[p]}, its last stable offset is {stable[p]}" for p in points if stable[p] != ends[p]
     ]
@@ -85,6 +87,7 @@ def truncate_offline(
                 f"cut inside of a transaction: {join_limited(open_logs)}. End it with kafka-transactions.sh abort, then"
                 " resume"
             ],
+            reason_code="cut_in_transaction",
         )
     returned_replicas = {
         p: original_replicas[p] for p in points if set(current[p].replicas) != set(original_replicas[p])
@@ -333,6 +336,7 @@ def refuse_growth(context: StepContext, old: ClusterClient, partitions: Collecti
                 f"something has grown since its tail was salvaged: {join_limited(grown)}: somebody writes in spite of"
                 " the fence. End that and resume: what has come since is salvaged then, too"
             ],
+            reason_code="old_source_grown",
         )
 
 
@@ -353,16 +357,12 @@ def plan_parking(
 ) -> tuple[int, dict[Partition, _ParkingMarks]]:
     """(rate in bytes/s, marks). Refused if impossible."""
     if len(old.brokers()) < 2:
-        raise Refused(
-            _format_replica_title(context),
-            [f"cluster {old.name} has one broker only: use strategy offline or recreate"],
-        )
+        reason = f"cluster {old.name} has one broker only: use strategy offline or recreate"
+        raise _make_refusal(context, "strategy_replica_impossible", reason)
     foreign_throttles = list_throttled_topics(old, {p.topic for p in points})
     if foreign_throttles:
-        raise Refused(
-            _format_replica_title(context),
-            [f"somebody throttles replicas of {join_limited(foreign_throttles)} already: take that away first"],
-        )
+        reason = f"somebody throttles replicas of {join_limited(foreign_throttles)} already: take that away first"
+        raise _make_refusal(context, "throttled_by_others", reason)
     starts = list_offsets(old, points, OffsetPoint.START)
     approach_bytes, rest_bytes = (
         round((seconds / QUOTA_WINDOW_S + 2) * FETCH_BYTES) for seconds in _get_hold_times(strategy)
@@ -386,12 +386,11 @@ def plan_parking(
     if too_short:
         can_abort = not context.journal.is_begun("align")
         advice = "abort, and plan with TOPIC=recreate" if can_abort else _format_last_way(old, points.keys() - marks)
-        raise Refused(
-            _format_replica_title(context),
-            [
-                f"fewer than {(approach_bytes + FETCH_BYTES) >> 20} MiB of {join_limited(too_short)} could stay: logs"
-                f" as short as that are copied anew; {advice}"
-            ],
+        raise _make_refusal(
+            context,
+            "log_too_short",
+            f"fewer than {(approach_bytes + FETCH_BYTES) >> 20} MiB of {join_limited(too_short)} could stay: logs"
+            f" as short as that are copied anew; {advice}",
         )
     return rate, marks
 
@@ -483,13 +482,12 @@ def _park_replicas(
                 return left_s
             continue
         if any(end > marks[p].last_resting_offset for p, end in ends.items()):
-            raise Refused(
-                _format_replica_title(context),
-                [
-                    "wherever the new replicas could be held, a transaction was open:"
-                    f" {join_limited(inside_transactions)}. Resume to try again; or"
-                    f" {_format_last_way(old, inside_transactions)}"
-                ],
+            raise _make_refusal(
+                context,
+                "transaction_open",
+                "wherever the new replicas could be held, a transaction was open:"
+                f" {join_limited(inside_transactions)}. Resume to try again; or"
+                f" {_format_last_way(old, inside_transactions)}",
             )
         left_s = shortened_s
         set_throttle_rate(old, follower, str(min(rate, FETCH_BYTES)))
@@ -539,10 +537,8 @@ def _check_short_replicas(
             if strategy is FailbackStrategy.HANDOVER
             else f"Start broker {leader} again, then resume"
         )
-        raise Refused(
-            _format_replica_title(context),
-            [f"broker {follower} ends where it must not: {join_limited(problem_lines)}. {remedy}"],
-        )
+        reason = f"broker {follower} ends where it must not: {join_limited(problem_lines)}. {remedy}"
+        raise _make_refusal(context, "replica_not_short", reason)
 
 
 def _is_follower_leading(old: ClusterClient, follower: int, points: Mapping[Partition, Offset]) -> bool:
@@ -592,8 +588,9 @@ def _wait_until(
         time.sleep(POLL_S)
 
 
-def _format_replica_title(context: StepContext) -> str:
-    return (
+def _make_refusal(context: StepContext, reason_code: str, reason: str) -> Refused:
+    title = (
         f"failback {context.journal.run_id}: step align: logs of {context.link.source.name} are to be cut by a short"
         " replica"
     )
+    return Refused(title, [reason], reason_code)

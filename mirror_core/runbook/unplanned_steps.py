@@ -301,7 +301,9 @@ class UnplannedSteps(PromotionSteps):
                 self.journal.save_checkpoint("promote", replace(returned, fence_failure_reported=True))
                 reason = str(evidence.get("source", self._pending_fence.trouble))
                 raise Refused(
-                    f"run {run_id}: promotion", [format_ways_on_unfenced(self.link.mirror.name, source_name, reason)]
+                    f"run {run_id}: promotion",
+                    [format_ways_on_unfenced(self.link.mirror.name, source_name, reason)],
+                    reason_code="source_unfenced",
                 )
             if not held_up:
                 self._forget_unreported_return()
@@ -317,6 +319,7 @@ class UnplannedSteps(PromotionSteps):
                 f"run {run}: promotion, since somebody has lifted the fence on {name}, where applications may write "
                 "again; abort this run, and plan again",
                 probe.unfenced_brokers[:MAX_LISTED_BROKERS],
+                reason_code="fence_removed",
             )
         if self._pending_fence.applied_at_ms is not None and self._pending_fence.by_command:
             refuse_if_lifted(self)
@@ -328,6 +331,7 @@ class UnplannedSteps(PromotionSteps):
                     f"run {run}: promotion, since {name} has taken writes behind its fence_command; abort this run, "
                     "and plan again",
                     accepted[:MAX_LISTED_BROKERS],
+                    reason_code="written_behind_fence",
                 )
 
     def _is_confirmation_expired(self, returned: SourceReturned) -> bool:
@@ -400,6 +404,7 @@ class UnplannedSteps(PromotionSteps):
             raise Refused(
                 f"run {run}: too few replicas on {name} are in sync",
                 [*listed[:MAX_LISTED_BROKERS], *unlisted_lines, *ways],
+                reason_code="replicas_too_few",
             )
         return SettleResult(
             positions=PartitionOffsets.from_mapping(quiescence.ends),

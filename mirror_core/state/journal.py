@@ -232,7 +232,7 @@ def check_step_turn(state: State, run_id: str, steps: tuple[str, ...], step: str
         reasons.append(f"the run is {run.state}")
     reasons += [f"step {earlier} is not done" for earlier in steps[: steps.index(step)] if earlier not in done_steps]
     if reasons:
-        raise Refused(f"run {run.id}: step {step} cannot run yet", reasons)
+        raise Refused(f"run {run.id}: step {step} cannot run yet", reasons, reason_code="step_not_due")
 
 
 def find_run(state: State, run_id: str) -> Run:

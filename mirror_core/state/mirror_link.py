@@ -229,4 +229,4 @@ def _check_ids(link: MirrorLink, *sides: tuple[ClusterClient, str]) -> None:
         if (current_id := client.metadata(()).cluster_id) != recorded_id
     ]
     if reasons:
-        raise Refused(f"mirror {link.mirror.name}: not the clusters it was created for", reasons)
+        raise Refused(f"mirror {link.mirror.name}: not the clusters it was created for", reasons, "cluster_replaced")

@@ -166,4 +166,8 @@ class SupervisorDirectory:
         status = self.read_status()
         owner = f"process {status.pid}" if status and status.alive else "another process"
         location = f"host {status.host}" if status and status.host not in ("", get_machine().host) else "this host"
-        return Refused(f"mirror {self.mirror}: already supervised", [f"{owner} on {location} does so already"])
+        return Refused(
+            f"mirror {self.mirror}: already supervised",
+            [f"{owner} on {location} does so already"],
+            reason_code="supervisor_runs",
+        )

@@ -96,6 +96,7 @@ def stop_supervisor(home: Path, mirror: MirrorName, *, timeout_s: float = STOP_T
         raise Refused(
             f"mirror {mirror}: its supervisor is not stopped from here, and nobody was signalled",
             [f"{mismatch}; end it where it runs"],
+            reason_code="supervisor_elsewhere",
         )
     _wait_until(
         lambda: not SupervisorDirectory(home, mirror).is_locked(),

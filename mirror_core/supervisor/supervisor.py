@@ -94,8 +94,8 @@ class Supervisor:
         self._delay_s = 0.0
         self._stopping = False
 
-    def run(self) -> None:
-        """Until SIGTERM or SIGINT. Raises Refused when the mirror has a supervisor here."""
+    def run(self) -> SupervisorStatus:
+        """Until SIGTERM or SIGINT; returns the last status. Raises Refused when the mirror has a supervisor here."""
         self._directory.create()
         with self._directory.hold_lock(), self._handle_signals() as woken:
             self._update_status(self._status)
@@ -107,6 +107,7 @@ class Supervisor:
             finally:
                 self._stop_child()
             self._directory.clear_status()
+        return self._status
 
     def _check_child(self) -> None:
         if self._child is not None:

@@ -208,7 +208,11 @@ def _check_still_owned(link: MirrorLink, topics: frozenset[str]) -> None:
         raise _make_held_error(link, state, active)
     stopped = topics & list_stopped_topics(link, state)
     if stopped:
-        raise Refused(f"mirror {name}: sync", [f"topic {topic} was stopped meanwhile" for topic in sorted(stopped)])
+        raise Refused(
+            f"mirror {name}: sync",
+            [f"topic {topic} was stopped meanwhile" for topic in sorted(stopped)],
+            reason_code="topic_stopped",
+        )
 
 
 def _read_owner_clock_ms(link: MirrorLink, state: State) -> int:

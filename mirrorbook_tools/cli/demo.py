@@ -7,7 +7,11 @@ from typing import Annotated
 
 import typer
 
+from mirror_core.model.json_documents import prints_json
+from mirrorbook_tools.demo.summary import DemoDocument
 
+
+@prints_json(DemoDocument)
 def demo_command(
     dir: Annotated[Path, typer.Option("--dir", help="Folder for clusters, logs and evidence.")] = Path(
         ".mirrorbook-demo"
@@ -15,6 +19,7 @@ def demo_command(
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the clusters running at the end, and say what stops them.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """See it work: two clusters, a failover under load, every record counted. Exit code 0: exact; 1: not.
 
@@ -24,4 +29,4 @@ def demo_command(
         play,  # late: `mirrorbook` without the extra `sandbox` must still start
     )
 
-    raise typer.Exit(play(dir, keep=keep))
+    raise typer.Exit(play(dir, keep=keep, as_json=as_json))

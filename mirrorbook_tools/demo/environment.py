@@ -57,7 +57,11 @@ class Stage:
             left = claim.enter_context(self._place.claimed())
             if left.kept and self.sandbox.running():
                 stop = f"stop them with `{self.stop_command()}`, or choose another --dir"
-                raise Refused("demonstration not started", [f"clusters that an earlier one kept are running: {stop}"])
+                raise Refused(
+                    "demonstration not started",
+                    [f"clusters that an earlier one kept are running: {stop}"],
+                    reason_code="demo_clusters_run",
+                )
             end_known(left.leaders)
             self.stop_others()
             self.sandbox.down(delete=True)

@@ -6,7 +6,29 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from mirror_core.model.json_documents import JsonDocument
 from mirrorbook_tools.demo.loss_check import Verdict
+
+
+class DemoDocument(JsonDocument, frozen=True, kw_only=True):
+    """Counts of orders in a demonstration."""
+
+    exact: bool
+    """False where nothing was acknowledged, too."""
+    acknowledged: int
+    consumed: int
+    foretold: int
+    """Lost with the source, as the plan said."""
+    lost: int
+    """Beyond that."""
+    duplicated: int
+    out_of_order: int
+    shifted: int
+    """At another offset than on the source."""
+    skipped: int
+    """Never read by the consumer group."""
+    read_again: int
+    seconds_without_writes: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +38,23 @@ class StoryResult:
     verdict: Verdict
     lost: frozenset[int]
     """Orders that are on east only, as the plan said they might be."""
+
+
+def to_demo_document(told: StoryResult) -> DemoDocument:
+    verdict = told.verdict
+    return DemoDocument(
+        exact=verdict.exit_code == 0,
+        acknowledged=verdict.acknowledged,
+        consumed=verdict.consumed,
+        foretold=len(told.lost),
+        lost=verdict.lost,
+        duplicated=verdict.duplicated,
+        out_of_order=verdict.out_of_order,
+        shifted=verdict.shifted,
+        skipped=verdict.skipped,
+        read_again=verdict.read_again,
+        seconds_without_writes=tuple(seconds for _, _, _, seconds in verdict.seconds_without_writes),
+    )
 
 
 def verdict_lines(told: StoryResult) -> list[str]:

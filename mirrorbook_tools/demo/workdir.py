@@ -53,7 +53,7 @@ class Place:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel gives it back, however we end
             except BlockingIOError:
                 reason = f"another demonstration is at work in {self.folder}: wait for its end, or choose another --dir"
-                raise Refused("demonstration not started", [reason]) from None
+                raise Refused("demonstration not started", [reason], reason_code="folder_in_use") from None
             left = self._read()
             self.note(left.leaders, kept=left.kept)
             yield left

@@ -71,7 +71,11 @@ def write_backup(
     target = folder.resolve()
     inside = [log_dir for log_dir in log_dirs if target.is_relative_to(log_dir)]
     if inside:
-        raise Refused("nothing was cut", [f"--backup {folder} is in {inside[0]}: the broker would take it for a log"])
+        raise Refused(
+            "nothing was cut",
+            [f"--backup {folder} is in {inside[0]}: the broker would take it for a log"],
+            reason_code="backup_in_log_folder",
+        )
     with report_write_errors("backup", folder, _BACKUP_ADVICE):
         manifest = _read_begun_manifest(folder)
         if manifest is not None and manifest.complete:
@@ -80,7 +84,11 @@ def write_backup(
         target.mkdir(parents=True, exist_ok=True, mode=0o700)  # private data
         free, needed = shutil.disk_usage(target).free, compute_backup_size(cuts)
         if free < needed:
-            raise Refused("nothing was cut", [f"--backup {folder}: {needed:,} bytes are needed, {free:,} are free"])
+            raise Refused(
+                "nothing was cut",
+                [f"--backup {folder}: {needed:,} bytes are needed, {free:,} are free"],
+                reason_code="backup_without_room",
+            )
         _write_manifest(folder, BackupManifest(owner.cluster_id, owner.node_id, complete=False))
         backups = tuple(_copy_partition(target, cut) for cut in cuts)
         _write_manifest(folder, BackupManifest(owner.cluster_id, owner.node_id, complete=True, partitions=backups))
@@ -92,7 +100,11 @@ def _read_begun_manifest(folder: Path) -> BackupManifest | None:
     try:
         return msgspec.json.decode((folder / MANIFEST_NAME).read_bytes(), type=BackupManifest)
     except (FileNotFoundError, msgspec.DecodeError):
-        raise Refused("nothing was cut", [f"--backup {folder} holds something else: give an empty folder"]) from None
+        raise Refused(
+            "nothing was cut",
+            [f"--backup {folder} holds something else: give an empty folder"],
+            reason_code="backup_not_empty",
+        ) from None
 
 
 def _list_sources(cut: PartitionTruncation) -> Iterator[tuple[Path, int]]:
@@ -142,7 +154,11 @@ def _check_earlier_backup(
         required = [(path.name, start, path.stat().st_size - start) for path, start in _list_sources(cut)]
         is_same_broker = (manifest.cluster_id, manifest.node_id) == (owner.cluster_id, owner.node_id)
         if not is_same_broker or not copied.keys() >= set(required):
-            raise Refused("nothing was cut", [f"--backup {folder} is of another cut: give an empty folder"])
+            raise Refused(
+                "nothing was cut",
+                [f"--backup {folder} is of another cut: give an empty folder"],
+                reason_code="backup_of_other_cut",
+            )
         for key in required:
             _read_back(folder / str(cut.log.partition) / copied[key].copy_name, copied[key])
 

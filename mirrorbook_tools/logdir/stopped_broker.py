@@ -143,7 +143,7 @@ def hold_stopped_broker(paths: Sequence[Path]) -> Iterator[Sequence[LogDir]]:
                 for listed in log_dirs
             ]
         if reasons:
-            raise Refused(NOTHING_CUT, reasons)
+            raise Refused(NOTHING_CUT, reasons, reason_code="broker_not_stopped")
         yield log_dirs
 
 
@@ -152,7 +152,7 @@ def plan_broker_truncation(log_dirs: Sequence[LogDir], targets: TruncationTarget
     owner = log_dirs[0].owner
     if targets.cluster_id not in (None, owner.cluster_id):
         reason = f"{log_dirs[0].path} is of cluster {owner.cluster_id}, {targets.origin} is for {targets.cluster_id}"
-        raise Refused(NOTHING_CUT, [reason])
+        raise Refused(NOTHING_CUT, [reason], reason_code="broker_not_stopped")
     truncations, absent, reasons = list[PartitionTruncation](), list[Partition](), list[str]()
     for partition, target in sorted(targets.offsets.items()):
         try:
@@ -173,7 +173,7 @@ def plan_broker_truncation(log_dirs: Sequence[LogDir], targets: TruncationTarget
         folders = ", ".join(str(log_dir.path) for log_dir in log_dirs)
         reasons += [f"{partition} is not in {folders}: is that all of log.dirs?" for partition in absent]
     if reasons:
-        raise Refused(NOTHING_CUT, reasons)
+        raise Refused(NOTHING_CUT, reasons, reason_code="logs_not_cuttable")
     return BrokerTruncation(
         owner=owner,
         truncations=truncations,

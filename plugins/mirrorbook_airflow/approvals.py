@@ -96,7 +96,7 @@ class ApprovePlan(ApprovalOperator):
         body_sha256 = hashlib.sha256((self.body or "").encode()).hexdigest()
         if (pulled_hash, body_sha256) != (plan.plan_hash, plan.body_sha256):
             reason = f"what is shown is not what task {self.plan_task} has made: trigger the DAG again"
-            raise Refused(f"plan {shorten_hash(plan.plan_hash)}", [reason])
+            raise Refused(f"plan {shorten_hash(plan.plan_hash)}", [reason], reason_code="not_approved")
         return plan.plan_hash
 
     def _request_approval(self, context: Context, approves: str) -> Any:
@@ -238,7 +238,9 @@ class GoAhead(ApprovePlan):
             (run, state.steps_of(run)) for run, _, state in list_member_runs(run_id, self.read_states(context))
         ]
         if not compared_runs:
-            raise Refused(f"run {run_id}", ["it is none of this question's mirrors"])
+            raise Refused(
+                f"run {run_id}", ["it is none of this question's mirrors"], reason_code="approval_of_other_mirror"
+            )
         self.body = format_comparisons(compared_runs, get_page_root())
         return run_id
 
@@ -380,7 +382,11 @@ def read_shown_plan(context: Context, plan_task: str, states: Iterable[tuple[Mir
     plans = {find_shown_plan(state, link.mirror.name, question) for link, state in states}
     plan = next(iter(plans), None)
     if plan is None or len(plans) > 1:
-        raise Refused(f"task {plan_task}", ["its plan is not in the state topic: trigger the DAG again"])
+        raise Refused(
+            f"task {plan_task}",
+            ["its plan is not in the state topic: trigger the DAG again"],
+            reason_code="plan_missing",
+        )
     return plan
 
 
@@ -405,7 +411,7 @@ def read_go_ahead(
         people = select_valid_approvals(policy, [approval for approval in recorded if approval.approves == run])
         if not people:
             reasons = explain_not_approved(policy, recorded, run, read_broker_time_ms(link.destination))
-            raise Refused(f"run {run} stops applications", reasons)
+            raise Refused(f"run {run} stops applications", reasons, reason_code="not_approved")
     return people
 
 

@@ -104,7 +104,7 @@ class ControlMirror(MirrorOperator):
         recorded = find_approvals(state, MirrorName(self.mirror), policy.question)
         now = read_broker_time_ms(link.destination)
         if reasons := explain_not_approved(policy, recorded, change.hash, now):
-            raise Refused(f"mirror {self.mirror}: {context['params']['action']}", reasons)
+            raise Refused(f"mirror {self.mirror}: {context['params']['action']}", reasons, reason_code="not_approved")
         return format_approvers(select_valid_approvals(policy, recorded))
 
     def _use_up_approvals(self, context: Context, link: MirrorLink, state: State) -> None:
@@ -247,7 +247,11 @@ def _take_over_run(
     _, state = find_mirror(link.mirror.name)
     run = _require_active_run(state, link.mirror.name, action)
     if approved is None or approved.run != run.id:
-        raise Refused(f"run {run.id}: {action}", ["nobody has approved it of this run: trigger a new DAG run"])
+        raise Refused(
+            f"run {run.id}: {action}",
+            ["nobody has approved it of this run: trigger a new DAG run"],
+            reason_code="not_approved",
+        )
     conductor_class: Any = Failover if run.plan.kind is RunKind.FAILOVER else Failback
     engine = conductor_class(link, make_services(link.config.path, (), ""), started_by=format_conductor(context))
     if not context["params"]["take_over"]:
@@ -264,7 +268,7 @@ def _plan_recovery_change(link: MirrorLink, context: Context) -> ControlChange |
     if not plan.proposals:
         return None
     if not plan.actionable:
-        raise Refused(f"mirror {link.mirror.name}: recover", format_blocked(plan))
+        raise Refused(f"mirror {link.mirror.name}: recover", format_blocked(plan), reason_code="recovery_blocked")
     return ControlChange(
         plan.hash, format_recovery(link.mirror.name, plan.hash, list(format_proposals(link.mirror, plan, folder)))
     )
@@ -288,7 +292,7 @@ def _recover(link: MirrorLink, context: Context, approved: ControlChange | None)
     if not plan.proposals:
         return "no partition is FAILED"
     if not plan.actionable:
-        raise Refused(f"mirror {link.mirror.name}: recover", format_blocked(plan))
+        raise Refused(f"mirror {link.mirror.name}: recover", format_blocked(plan), reason_code="recovery_blocked")
     if RecoveryAction(context["params"]["recover_action"]) is not RecoveryAction.RETRY:
         partition_recovery.check_approved_plan(link, plan, approved.hash if approved else "")
     lines = list[str]()
@@ -337,7 +341,7 @@ def _plan_filter_change(link: MirrorLink, state: State, context: Context, *, was
     if is_recorded and change.has_filters:
         departures = state.departures.get(link.mirror.name, {}).values()
         if reasons := [*explain_other_choice(change, departures)]:
-            raise Refused(f"mirror {link.mirror.name}: change", reasons)
+            raise Refused(f"mirror {link.mirror.name}: change", reasons, reason_code="change_refused")
         return None  # by an attempt before this one, whose process was killed
     plan = prepare_change(link, state, change).plan
     if plan.unfinished and not plan.refused:
@@ -345,7 +349,7 @@ def _plan_filter_change(link: MirrorLink, state: State, context: Context, *, was
     if is_recorded and not plan.released:
         return None
     if plan.refused:
-        raise Refused(f"mirror {link.mirror.name}: change", plan.refused)
+        raise Refused(f"mirror {link.mirror.name}: change", plan.refused, reason_code="change_refused")
     lines = list(format_plan(plan, link.mirror))
     return ControlChange(plan.hash, format_action("change", link.mirror.name, plan.hash, lines))
 

@@ -71,7 +71,11 @@ class WatchDataPlane(MirrorOperator):
                 options = format_replicate_options(params) if starts else []
                 link, state = find_mirror(self.mirror)
                 if reason := explain_watch_end(state, link.mirror.name):
-                    raise Refused(f"replicate mirror {self.mirror}", [f"{reason}: start it first"])
+                    raise Refused(
+                        f"replicate mirror {self.mirror}",
+                        [f"{reason}: start it first"],
+                        reason_code="mirror_not_started",
+                    )
                 if starts:
                     ensure_supervisor(link.config.path, link.mirror.name, get_home_folder("data-plane"), options)
         except AirflowFailException:

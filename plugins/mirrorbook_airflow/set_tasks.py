@@ -111,7 +111,7 @@ class SetOperator(BaseOperator):
         failback.refuse_superseded(attempt, format_conductor(context))
         way_home = failback.make_way_home(attempt)
         if way_home is None:
-            raise Refused(f"failback {attempt} of set {self.set_name}", ["all its mirrors are home"])
+            raise Refused(f"failback {attempt} of set {self.set_name}", ["all its mirrors are home"], "already_home")
         home_set: MirrorSet = way_home.mirror_set
         return home_set
 
@@ -177,7 +177,7 @@ class PlanSet(SetOperator):
             body = body if asks_again else format_single_question(body)
             if set_decision.reasons:
                 self.log.info("%s", body)
-                raise Refused(f"{self.kind} of set {self.set_name}", set_decision.reasons)
+                raise Refused(f"{self.kind} of set {self.set_name}", set_decision.reasons, "set_plan_refused")
             record_shown_plan(
                 context,
                 self.task_id,
@@ -305,7 +305,9 @@ class CheckSetEnded(SetOperator):
             left = [name for name in conductor.mirror_set.mirrors if name not in moved]
             if left and not (moved and self.kind is RunKind.FAILBACK and conductor.are_given_up(attempt, left)):
                 why = f"step {last_step} is not done. To mark a task as success does nothing"
-                raise Refused(f"{self.kind} {attempt} of set {self.set_name}", [f"{name}: {why}" for name in left])
+                raise Refused(
+                    f"{self.kind} {attempt} of set {self.set_name}", [f"{name}: {why}" for name in left], "set_not_done"
+                )
 
 
 class CopySetBack(SetOperator):
@@ -328,7 +330,9 @@ class CopySetBack(SetOperator):
             members: Mapping[MirrorName, MemberRun] = failback.bring_close(attempt)
             due = [name for name, member in members.items() if member.phase is RunPhase.HOME_DUE]
             if not due:  # behind a mapped task without mirrors all is skipped
-                raise Refused(f"failback {attempt} of set {self.set_name}", ["all its mirrors are home"])
+                raise Refused(
+                    f"failback {attempt} of set {self.set_name}", ["all its mirrors are home"], "already_home"
+                )
         return [str(format_reverse_name(name)) for name in due]
 
 

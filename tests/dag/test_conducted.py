@@ -33,7 +33,7 @@ MINE = "airflow mirror_failover_set/r1"
 
 
 def refuse(run_id: str, title: str, **known: bool) -> None:
-    raise Refused(title, ["it is conducted by ann"])
+    raise Refused(title, ["it is conducted by ann"], "run_conducted")
 
 
 def not_to_be_done(*arguments: object, **options: object) -> None:

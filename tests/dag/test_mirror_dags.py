@@ -445,7 +445,7 @@ def test_an_unplanned_drill_is_done_also_when_the_planned_one_failed(
     from airflow.sdk.exceptions import AirflowFailException
 
     def drain(steps: PlannedSteps) -> None:
-        raise Refused("drain", ["the source takes writes"])
+        raise Refused("drain", ["the source takes writes"], "written_behind_fence")
 
     mirrored, execute = both
     monkeypatch.setattr(PlannedSteps, "drain", drain)  # only a planned failover has this step

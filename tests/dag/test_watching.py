@@ -296,7 +296,7 @@ def test_a_supervisor_on_another_host_does_not_make_the_end_of_a_mirror_red(
     airflow_database: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def elsewhere(*arguments: object) -> None:
-        raise Refused("its supervisor is not stopped from here", ["it runs on host mirror-2"])
+        raise Refused("its supervisor is not stopped from here", ["it runs on host mirror-2"], "supervisor_elsewhere")
 
     world = World(monkeypatch, "")
     monkeypatch.setattr("mirror_core.supervisor.lifecycle.stop_supervisor", elsewhere)

@@ -131,7 +131,7 @@ def test_a_cluster_becomes_known_when_a_mirror_of_it_was_made_and_not_before(
     def create(config: Any, name: str, *, source: str, destination: str, **rest: object) -> Any:
         config.cluster(source), config.cluster(destination)
         if source == "south":
-            raise Refused("create", ["clusters differ"])
+            raise Refused("create", ["clusters differ"], "cluster_replaced")
         return SimpleNamespace(name=name, source=source, destination=destination, gaps=None)
 
     monkeypatch.setattr(mirror_link, "find_mirror_link", unknown)

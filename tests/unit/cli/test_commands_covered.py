@@ -1,4 +1,4 @@
-"""Each command of the command line is run by a test on real brokers, so no page tells of one that never ran."""
+"""Each command has --json, and is run by a test on real brokers, so no page tells of one that never ran."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from typer.core import TyperGroup
 
+from mirror_core.cli.json_schema import list_json_commands
 from mirror_core.cli.lazy_group import list_lazy_commands, load_command
 from tests.support.doc_pages import ROOT
 
@@ -35,6 +36,10 @@ def runs(line: tuple[str, ...], command: tuple[str, ...]) -> bool:
     if command[0] == "sandbox" and line[:1] == ("",):  # its tests say `said(own, "slow", …)`
         command = ("", *command[1:])
     return any(line[n : n + len(command)] == command for n in range(len(line)))
+
+
+def test_each_command_has_json_but_for_the_one_that_prints_nothing_else() -> None:
+    assert {" ".join(command) for command in paths()} - dict(list_json_commands()).keys() == {"json-schema"}
 
 
 def test_each_command_is_run_by_a_test_on_brokers() -> None:

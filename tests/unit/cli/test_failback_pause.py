@@ -284,7 +284,7 @@ class Hung(Stage):
 
     def refuse_conducted(self, run_id: str, title: str, **options: bool) -> None:
         if not self.mine:
-            raise Refused(title, ["process 7 on desk conducts it"])
+            raise Refused(title, ["process 7 on desk conducts it"], "run_conducted")
 
     def drive(self, run_id: str, *, agreed_by: str = "") -> Any:
         self.mine = True

@@ -39,6 +39,7 @@ from mirror_core.model.json_documents import (
     get_printed_documents,
     prints_json,
 )
+from mirrorbook_tools.cli.sandbox import SandboxDocument
 from tests.support.json_schemas import check, check_document, strict
 from tests.support.mirror_views import RUN
 from tests.support.sentences import format_sentence
@@ -51,6 +52,7 @@ SHARED: Final[dict[type[JsonDocument], str]] = {
     SetRunsDocument: "failover run-set",
     ParityDocument: "parity",
     MirrorCommandDocument: "mirror create",
+    SandboxDocument: "sandbox status",
 }
 """Documents of several commands, and by which name the page has them."""
 PAGE: Final = Path(__file__).parents[3] / "docs" / "reference" / "json.md"
@@ -222,7 +224,7 @@ def test_a_command_prints_the_schema_of_one_or_of_all(capsys: pytest.CaptureFixt
     [
         ("failover", "'failover' has --json; these have: failover plan-set, "),
         ("runs prune", "'runs prune' has --json; these have: runs list, runs show, runs note, runs forecast"),
-        ("supervise", format_sentence("json_schema_absent", "supervise")),
+        ("json-schema", format_sentence("json_schema_absent", "json-schema")),
         ("statsu", "'statsu' has --json; these have: failover plan-set, "),
     ],
 )

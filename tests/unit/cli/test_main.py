@@ -17,7 +17,7 @@ from mirror_core.cli import main as command_line
 from mirror_core.cli.lazy_group import LazyCommand, LazyGroup, list_lazy_commands, load_command
 from mirror_core.cli.main import PACKAGE_EXTRAS, _extract_debug, main
 from mirror_core.cli.output import print_line
-from mirror_core.model.errors import HeldByRun, Indeterminate, LostOwnership, MirrorError
+from mirror_core.model.errors import HeldByRun, Indeterminate, LostOwnership, MirrorError, Refused
 from mirror_core.model.findings import Finding
 from mirrorbook_tools import cli as tool_commands
 from tests.support.sentences import format_sentence
@@ -281,11 +281,17 @@ def test_an_error_of_a_command_with_json_is_json(
                 "values": {"run": "r1"},
                 "text": "run r1 holds this mirror: resume or abort it first",
             },
-            {"code": "", "subject": "", "values": {}, "text": "and it is PAUSED"},
+            {"code": "held_by_run", "subject": "", "values": {}, "text": "and it is PAUSED"},
         ],
         "notes": ["NOBODY CAN WRITE\norders"],
         "exit_code": 3,
     }
+    asked = Refused("stop orders", ["it is not"], reason_code="not_confirmed")
+    document = failed_with_json(asked, monkeypatch, capsys)
+    assert (document["code"], document["reasons"]) == (
+        "refused",
+        [{"code": "not_confirmed", "subject": "", "values": {}, "text": "it is not"}],
+    )
     assert failed_with_json(Indeterminate("who knows"), monkeypatch, capsys) == {
         "code": "indeterminate",
         "message": "who knows",

@@ -31,6 +31,8 @@ def make_row(name: str, **changes: Any) -> MirrorListRow:
         "name": name,
         "source": "east",
         "destination": "west",
+        "source_cluster_id": "41c7",
+        "destination_cluster_id": "9f2b",
         "desired": DesiredState.STARTED,
         "activity": MirrorActivity.COPIED,
         "writes": WriteLocation.SOURCE,

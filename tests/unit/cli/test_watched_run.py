@@ -218,7 +218,7 @@ def test_who_takes_a_run_over_to_give_it_up_is_told_first_who_conducts_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def agree(question: str, yes: bool) -> None:
-        raise Refused(question, [capsys.readouterr().out])
+        raise Refused(question, [capsys.readouterr().out], "not_confirmed")
 
     monkeypatch.setattr(common, "require_confirmation", agree)
     monkeypatch.setattr(run_heartbeat, "measure_clock_ahead_ms", lambda cluster, timeout_s: None)

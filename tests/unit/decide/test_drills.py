@@ -135,7 +135,7 @@ def test_seconds_are_foretold_by_the_same_kind_of_run_and_of_conductor() -> None
 
 
 def test_of_two_drills_each_outcome_is_named_and_one_that_failed_makes_red() -> None:
-    refused = Refused("plan", ["no leader", "no right"])
+    refused = Refused("plan", ["no leader", "no right"], "not_ready")
     found = summarize_failed_drills("orders", {RunMode.PLANNED: refused, RunMode.UNPLANNED: "2.1 s"})
     assert str(found) == (
         "drill of mirror orders: 1 of 2 failed:\n"
@@ -151,7 +151,7 @@ def test_of_two_drills_each_outcome_is_named_and_one_that_failed_makes_red() -> 
     [
         (Unreachable("east"), Unreachable("west"), True),
         (Unreachable("east"), "2.1 s", True),
-        (Unreachable("east"), Refused("plan", ["no right"]), False),
+        (Unreachable("east"), Refused("plan", ["no right"], "not_ready"), False),
     ],
 )
 def test_drills_are_tried_again_only_where_that_may_help_each_that_failed(

@@ -146,7 +146,7 @@ def test_each_sentence_has_words_of_its_own() -> None:
         (Unreachable("no answer", subject="east"), Unreachable("no answer", subject="west"), False),
         (Refused("a: sync", []), Refused("b: sync", []), False),
         (BadRequest("no key a"), BadRequest("no key b"), False),
-        (Refused("m", ["3 s"]), Refused("m", ["4 s"]), True),
+        (Refused("m", ["3 s"], "late"), Refused("m", ["4 s"], "late"), True),
         (Refused("m", [Finding("mirror_deleted", "a")]), Refused("m", [Finding("mirror_deleted", "b")]), False),
     ],
 )

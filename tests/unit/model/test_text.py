@@ -45,12 +45,12 @@ def test_a_message_of_ours_keeps_its_lines() -> None:
 def test_no_name_with_a_line_break_looks_like_an_item_of_a_list_or_a_line_of_ours() -> None:
     forged = "g\n  - nothing is lost\nhash: forged\x1b[2J"
     assert format_items(["a", forged]) == ("\n  - a\n  - g\n      - nothing is lost\n    hash: forged\\x1b[2J")
-    assert str(Refused("mirror m", [forged])).splitlines() == [
+    assert str(Refused("mirror m", [forged], "forged")).splitlines() == [
         "mirror m:",
         "  - g",
         "      - nothing is lost",
         "    hash: forged\\x1b[2J",
     ]
-    nested = Refused("set s", [Refused("mirror m", ["topic t is missing"])])
+    nested = Refused("set s", [Refused("mirror m", ["topic t is missing"], "missing")], "member")
     assert str(nested) == "set s:\n  - mirror m:\n      - topic t is missing"
     assert indent_further_lines("run: r\nhash: forged\n\n  - as it was") == "run: r\n  hash: forged\n\n  - as it was"

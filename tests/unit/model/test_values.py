@@ -239,7 +239,7 @@ def test_what_a_cluster_did_to_us_is_told_apart_from_what_we_were_asked() -> Non
 
 
 def test_a_refusal_carries_every_reason() -> None:
-    refused = errors.Refused("failover of m", (reason for reason in ("not fenced", "lag unknown")))
+    refused = errors.Refused("failover of m", (reason for reason in ("not fenced", "lag unknown")), "not_ready")
     assert refused.summary == "failover of m"
     assert refused.reasons == ("not fenced", "lag unknown")
     assert str(refused) == "failover of m:\n  - not fenced\n  - lag unknown"

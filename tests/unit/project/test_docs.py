@@ -22,7 +22,13 @@ from mirror_core.evidence.expectation_suites import format_columns as columns_ta
 from mirror_core.evidence.table_schemas import TABLES, Table, format_table
 from mirror_core.model.run import RunKind, RunMode
 from mirror_core.rights.acl_rules import format_acl_command
-from mirror_core.rights.required_acls import REPLAY_ACLS, REQUIRED_ACLS, ClusterRole
+from mirror_core.rights.required_acls import (
+    REPLAY_ACLS,
+    REQUIRED_ACLS,
+    ClusterRole,
+    format_requests_diagram,
+    format_requests_table,
+)
 from mirror_core.spark.receipt_queries import QUERIES
 from mirror_core.state.partition_transitions import format_markdown
 from mirror_core.state.record_encoding import PIECE_KIND, SEGMENT_COUNTS
@@ -99,6 +105,12 @@ def test_grants_to_paste_are_those_that_cluster_check_asks_for(role: ClusterRole
     assert [line for line in lines if line.startswith("kafka-acls.sh")] == [
         format_acl_command(acl).replace("BOOTSTRAP", "$BOOTSTRAP", 1) for acl in wanted
     ]
+
+
+def test_requests_on_the_page_are_those_of_each_right() -> None:
+    page, module = DOCS / "operate" / "access-rights.md", "mirror_core/rights/required_acls.py"
+    assert printed(page, f"{module} requests") == list(format_requests_table())
+    assert printed(page, f"{module} diagram") == ["```", *format_requests_diagram(), "```"]
 
 
 def test_grants_of_a_replay_are_those_that_it_needs() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
@@ -12,6 +14,8 @@ from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX
 from mirror_core.model.run import FailbackStrategy
 from mirror_core.rights.acl_rules import build_denial
 from mirror_core.rights.required_acls import (
+    FREE_REQUESTS,
+    REQUESTS,
     REQUIRED_ACLS,
     ClusterRole,
     find_lacking_strategy_rights,
@@ -22,6 +26,23 @@ from mirrorbook_tools.sandbox.credentials import APP, CONTROL, DATA
 from mirrorbook_tools.sandbox.grants import baseline
 
 ME = "User:me"
+ROOT = Path(__file__).parents[3]
+
+
+def list_sent_requests() -> set[str]:
+    """By the schemas that are imported; those of the hot path have modules of their own."""
+    names = {"Produce", "Fetch", "WriteTxnMarkers"}
+    for module in (ROOT / "mirror_core").rglob("*.py"):
+        text = module.read_text(encoding="utf-8")
+        schemas = re.findall(r"^from kio\.schema\.(\w+)\.v\d+\.request ", text, re.MULTILINE)
+        names |= {"".join(word.capitalize() for word in schema.split("_")) for schema in schemas}
+    return names
+
+
+def test_each_right_has_its_requests_and_each_request_that_is_sent_has_a_right() -> None:
+    given = {(a.role, a.principal, a.resource, a.operation) for a in REQUIRED_ACLS if a.permission is Permission.ALLOW}
+    assert given == REQUESTS.keys()
+    assert {name for names in REQUESTS.values() for name in names} | FREE_REQUESTS == list_sent_requests()
 
 
 def acl(operation: Operation, name: str = "t", permission: Permission = Permission.ALLOW, **more: str) -> Acl:

@@ -76,7 +76,7 @@ def test_each_mirror_of_a_set_is_asked_for_again(monkeypatch: pytest.MonkeyPatch
     def refuse(run_id: str, agreed: object) -> None:
         asked.append(run_id)
         if run_id == "n-1":
-            raise Refused("run n-1 stops applications", ["it was approved long ago"])
+            raise Refused("run n-1 stops applications", ["it was approved long ago"], "approval_expired")
 
     names = (MirrorName("m"), MirrorName("n"))
     link = SimpleNamespace(mirror=LINK.mirror)

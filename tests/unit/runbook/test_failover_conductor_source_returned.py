@@ -126,7 +126,7 @@ def test_nor_does_who_may_not_begin_for_another_reason(
 
     def check_evidence() -> None:
         if not room:
-            raise Refused("begin", ["no room for evidence"])
+            raise Refused("begin", ["no room for evidence"], "folder_in_use")
 
     monkeypatch.setattr("mirror_core.runbook.conductor.read_complete_state", lambda cluster: state)
     monkeypatch.setattr(Failover, "_open_control_writer", control)

@@ -69,7 +69,7 @@ def shop(
     def refuse(run_id: str, title: str, **known: bool) -> None:
         asked.append((run_id, known))
         if run_id in conducted:
-            raise Refused(title, [f"it is conducted by {run_id}'s"])
+            raise Refused(title, [f"it is conducted by {run_id}'s"], "run_conducted")
 
     one: Any = SimpleNamespace(started_by="airflow", refuse_conducted=refuse)
     several = SetFailover(MirrorSet("shop", (A, B)), {A: one, B: one}, print_line=print)
@@ -146,7 +146,7 @@ def test_while_a_person_decides_about_a_set_somebody_else_may_take_it(monkeypatc
     def refuse(self: SetFailover, attempt: str, **known: bool) -> None:
         asked.append(known)
         if known.get("quietly"):
-            raise Refused("set", ["taken"])
+            raise Refused("set", ["taken"], "run_conducted")
 
     monkeypatch.setattr(SetFailover, "refuse_conducted", refuse)
     with pytest.raises(Refused, match="taken"):
