@@ -268,7 +268,7 @@ def _truncate_leader(
             if nodes == (leader,):
                 wait_for_replicas(old, dict.fromkeys(points, nodes))
         _wait_for_approach(old, follower, marks)
-        left_s = _park_replicas(context, old, follower, marks, rate, strategy)
+        left_s = _park_replicas(context, old, follower, marks, strategy)
         if is_handover:
             # Before the claim, too: once in sync this replica may come to lead without us.
             _check_short_replicas(context, old, leader, follower, points, strategy)
@@ -464,17 +464,19 @@ def _park_replicas(
     old: ClusterClient,
     follower: int,
     marks: Mapping[Partition, _ParkingMarks],
-    rate: int,
     strategy: FailbackStrategy,
 ) -> float:
-    """Advance fetch by fetch until no replica ends in a transaction. Returns the seconds left."""
+    """Advance fetch by fetch until no replica ends in a transaction. Returns the seconds left.
+
+    A fetch every ten seconds: at a higher rate a slow machine would step over the places between transactions.
+    """
     left_s, shortened_s = _get_hold_times(strategy)
+    set_throttle_rate(old, follower, "1")
+    _wait_until(
+        lambda: fetch_throttle_rate(old, follower) == "1",
+        f"cluster {old.name}: broker {follower} was not slowed down",
+    )
     while True:
-        set_throttle_rate(old, follower, "1")
-        _wait_until(
-            lambda: fetch_throttle_rate(old, follower) == "1",
-            f"cluster {old.name}: broker {follower} was not slowed down",
-        )
         ends = list_replica_ends(old, follower, marks)
         inside_transactions = _list_open_transactions(old, follower, marks)
         if not inside_transactions:
@@ -490,7 +492,6 @@ def _park_replicas(
                 f" {_format_last_way(old, inside_transactions)}",
             )
         left_s = shortened_s
-        set_throttle_rate(old, follower, str(min(rate, FETCH_BYTES)))
         _wait_until(
             partial(_have_replicas_moved, old, follower, ends), f"cluster {old.name}: broker {follower} did not follow"
         )

@@ -18,7 +18,6 @@ from mirror_core.kafka.reassignment import (
     claim_in_sync,
     describe_placements,
     fetch_throttle_rate,
-    set_throttle_rate,
 )
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.names import Partition
@@ -29,7 +28,6 @@ from tests.support.gap_logs import transactional
 from tests.support.kafka_clients import TIMEOUT_S, Pair, Record, produce, read_all
 from tests.support.log_shapes import Row, new_producer, send
 from tests.support.mirrored_topics import Mirrored, new_mirror
-from tests.support.sizes import MIB
 from tests.support.waiting import wait_until
 
 BATCH = 16_000
@@ -125,13 +123,11 @@ def creep_into_a_transaction(client: ClusterClient, partition: Partition) -> int
     follower = placement.replicas[0]
     while not has_open_transaction(client, partition, follower):
         end = list_replica_ends(client, follower, [partition])
-        set_throttle_rate(client, follower, str(MIB))
-        wait_until(
+        wait_until(  # throttled as it is, it fetches once in ten seconds
             lambda end=end: list_replica_ends(client, follower, [partition]) != end,  # type: ignore[misc]
             timeout_s=TIMEOUT_S,
             why=f"broker {follower} fetches",
         )
-        set_throttle_rate(client, follower, "1")
     ends = list_offsets(client, [partition], OffsetPoint.LOG_END)
     claim_in_sync(client, placement.leader, follower, ends, {partition: ANY_LEADER_EPOCH})
     wait_until(

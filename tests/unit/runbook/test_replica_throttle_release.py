@@ -118,16 +118,21 @@ def test_throttles_are_gone_when_brokers_show_it(acts: StepContext, monkeypatch:
 
 
 class Following:
-    """A replica that goes on fetch by fetch while it is not slowed down."""
+    """A replica that is slowed down, and fetches once at each fifth look."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, seen: Throttles, *, clean: set[int]) -> None:
-        self.end, self.clean, self.seen = 0, clean, seen
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, clean: set[int]) -> None:
+        self.looks, self.clean = 0, clean
+        monkeypatch.setattr(truncation_strategies, "POLL_S", 0.0)
         for name in ("list_replica_ends", "_list_open_transactions"):
             monkeypatch.setattr(truncation_strategies, name, getattr(self, name))
 
     def list_replica_ends(self, client: ClusterClient, broker: int, partitions: object) -> dict[Partition, Offset]:
-        self.end += self.seen.rates.get(2) != "1"
+        self.looks += 1
         return {A: Offset(self.end)}
+
+    @property
+    def end(self) -> int:
+        return self.looks // 5
 
     def _list_open_transactions(self, client: ClusterClient, broker: int, partitions: object) -> list[Partition]:
         return [] if self.end in self.clean else [A]
@@ -140,14 +145,14 @@ MARKS: Final = truncation_strategies._ParkingMarks(
 
 def test_a_replica_is_held_where_no_transaction_is_open(acts: StepContext, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Throttles(monkeypatch)
-    following = Following(monkeypatch, seen, clean={4, 8})
+    following = Following(monkeypatch, clean={4, 8})
     assert (
-        truncation_strategies._park_replicas(acts, seen.client, 2, {A: MARKS}, 1000, REPLICA)
+        truncation_strategies._park_replicas(acts, seen.client, 2, {A: MARKS}, REPLICA)
         == truncation_strategies.MIN_OPERATOR_S
     ), "people have less time there"
     assert (following.end, seen.rates) == (4, {2: "1"})
     assert (
-        truncation_strategies._park_replicas(acts, seen.client, 2, {A: MARKS}, 1000, REPLICA)
+        truncation_strategies._park_replicas(acts, seen.client, 2, {A: MARKS}, REPLICA)
         == truncation_strategies.OPERATOR_WAIT_S
     )
 
@@ -156,9 +161,9 @@ def test_a_replica_that_finds_no_such_place_in_time_makes_nobody_stop_a_broker(
     acts: StepContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = Throttles(monkeypatch)
-    Following(monkeypatch, seen, clean={8})
+    Following(monkeypatch, clean={8})
     with pytest.raises(Refused, match=r"a transaction was open: a-0\. Resume to try again"):
-        truncation_strategies._park_replicas(acts, seen.client, 2, {A: MARKS}, 1000, REPLICA)
+        truncation_strategies._park_replicas(acts, seen.client, 2, {A: MARKS}, REPLICA)
 
 
 def led_by_2(monkeypatch: pytest.MonkeyPatch, ends: Mapping[Partition, Offset]) -> None:
