@@ -42,9 +42,11 @@ from mirror_core.decide.approval_rules import explain_outdated_plan, explain_sta
 from mirror_core.decide.certificate_coverage import check_as_copied
 from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.steps import list_undisturbed_steps
+from mirror_core.kafka.config import Config
 from mirror_core.model.config_sections import MirrorSet
-from mirror_core.model.errors import LostOwnership, MirrorError, Refused
+from mirror_core.model.errors import Indeterminate, LostOwnership, MirrorError, Refused
 from mirror_core.model.figures import format_figures
+from mirror_core.model.findings import Finding
 from mirror_core.model.json_documents import FindingDocument, JsonDocument, to_finding_documents
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import MirrorName
@@ -369,12 +371,25 @@ def make_set_conductors(
     loaded = load_configuration(config)
     mirror_set = find_set(loaded, name, conductor_type.KIND)
     conductors = {
-        mirror: make_conductor(
-            conductor_type, find_mirror_link(loaded, mirror)[0], runner, master, quiet=quiet, prefix=mirror, **options
-        )
-        for mirror in mirror_set.mirrors
+        mirror: make_conductor(conductor_type, link, runner, master, quiet=quiet, prefix=mirror, **options)
+        for mirror, link in _find_set_links(loaded, mirror_set, conductor_type.KIND).items()
     }
     return mirror_set, conductors
+
+
+def _find_set_links(config: Config, mirror_set: MirrorSet, kind: RunKind) -> dict[MirrorName, MirrorLink]:
+    """Refused if a mirror's destination does not answer: a set moves as a whole."""
+    links, errors = dict[MirrorName, MirrorLink](), dict[MirrorName, Indeterminate]()
+    for mirror in mirror_set.mirrors:
+        try:
+            links[mirror] = find_mirror_link(config, mirror)[0]
+        except Indeterminate as error:
+            errors[mirror] = error
+    if errors:
+        reasons = [Finding("set_member_not_found", mirror, reason=error) for mirror, error in errors.items()]
+        found = Finding("set_members_found", mirror_set.name, mirrors=links, run_kind=kind)
+        raise Refused(f"{kind} of set {mirror_set.name}", [*reasons, found])
+    return links
 
 
 def confirm_set_plan(set_plan: SetPlan, question: str, *, yes: bool) -> None:

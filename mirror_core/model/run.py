@@ -177,6 +177,8 @@ class Run:
     approved_by: str = ""
     approvals: tuple[Approval, ...] = ()
     set_run: str = ""
+    set_mirrors: tuple[str, ...] = ()
+    """All that `set_run` moves. Empty: an older version did not record them."""
     continues: str | None = None
     """The planned run that this one took over, with its fence and drained data."""
     source_silent: bool = False

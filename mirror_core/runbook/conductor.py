@@ -88,6 +88,7 @@ class SetMembership:
     """What was approved."""
     least_number: int
     """Above every run's that the set's destinations knew, so that numbers order attempts across clusters, too."""
+    mirrors: tuple[MirrorName, ...]
 
 
 PlanChoice = TypeVar("PlanChoice")
@@ -418,6 +419,7 @@ class Conductor(ABC, Generic[PlanChoice]):
             approved_by=approved if isinstance(approved, str) else ", ".join(approval.name for approval in people),
             approvals=people,
             set_run=part_of.attempt if part_of else "",
+            set_mirrors=part_of.mirrors if part_of else (),
             source_silent=silent,
             failback_run=writer.state.mirrors[self.link.mirror.name].failback_run,
         )

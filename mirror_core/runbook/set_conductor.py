@@ -40,6 +40,7 @@ from mirror_core.decide.steps import list_steps_before_no_return, list_undisturb
 from mirror_core.evidence.run_report import SET_PAGE, SetPageMirror, write_set_page
 from mirror_core.model.config_sections import MirrorSet, SetOrder
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused
+from mirror_core.model.findings import Finding
 from mirror_core.model.names import ClusterName, MirrorName, get_base_name
 from mirror_core.model.run import (
     Approval,
@@ -187,6 +188,8 @@ class SetConductor(ABC, Generic[AnyConductor]):
         """The set's failover that has not ended. Refused if its mirrors differ from the set's."""
         for attempt, member_runs in self._group_by_attempt(started_by).items():
             open_runs = {name: member for name, member in member_runs.items() if member.run.ended_ms is None}
+            if open_runs and self.mode is RunMode.PLANNED:
+                self._refuse_unknown_members(attempt, member_runs.values())
             is_done = (
                 started_by is not None
                 and all(member.phase is RunPhase.DONE for member in member_runs.values())
@@ -203,6 +206,13 @@ class SetConductor(ABC, Generic[AnyConductor]):
                 )
                 raise Refused(self.title, [reason], reason_code="set_runs_differ")
         return None
+
+    def _refuse_unknown_members(self, attempt: str, members: Iterable[MemberRun]) -> None:
+        """One that is fenced would be left behind."""
+        unknown = {name for member in members for name in member.run.set_mirrors}.difference(self.mirror_set.mirrors)
+        if unknown:
+            finding = Finding("set_run_members_unknown", attempt, mirrors=sorted(unknown), run_kind=self.KIND)
+            raise Refused(self.title, [finding, *self.mirror_set.left_out])
 
     def find_unbegun_attempt(self, started_by: str | None = None) -> str | None:
         """An attempt whose conductor died before all runs were begun: nothing was done."""
@@ -261,7 +271,10 @@ class SetConductor(ABC, Generic[AnyConductor]):
         attempt = f"{self.mirror_set.name}-{timestamp}-{secrets.token_hex(2)}"
         plans = {name: decision.plan.hash for name, decision in set_plan.decisions.items()}
         part = SetMembership(
-            attempt, set_plan.hash, max(state.next_run_number() for state in self._read_states().values())
+            attempt,
+            set_plan.hash,
+            max(state.next_run_number() for state in self._read_states().values()),
+            self.mirror_set.mirrors,
         )
         actions = {
             name: partial(self._begin_member, name, plan, approved_by, part, silent=name in silent)

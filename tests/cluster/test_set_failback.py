@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import yaml
 
 from mirror_core.dataplane.task_runner import LocalCopy, RecordTrimmed
 from mirror_core.decide.steps import list_step_names
+from mirror_core.kafka.config import load_config
 from mirror_core.model.config_sections import MirrorSet, SetOrder
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.names import Offset, Partition
@@ -23,7 +25,7 @@ from mirror_core.runbook.fence_recheck import PromotionProbe
 from mirror_core.runbook.planned_steps import PlannedSteps
 from mirror_core.runbook.run_services import InProcessCopy
 from mirror_core.runbook.set_conductor import SetFailed
-from mirror_core.runbook.set_failover import SetFailover
+from mirror_core.runbook.set_failover import SetFailover, find_set
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_topic import read_state
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
@@ -135,9 +137,7 @@ def test_a_destination_that_dies_behind_the_fence_lets_all_stay_and_the_page_say
     assert f"{second.name}: not given up: " in str(failed.value)
 
     restart(cluster)
-    document = yaml.safe_load(config.read_text(encoding="utf-8"))
-    document["sets"] = {SET: {"mirrors": [str(one.name) for one in to_south.members]}}
-    desk.config.write_text(yaml.safe_dump(document), encoding="utf-8")
+    write_set_config(desk, to_south, config)
     said = desk.run("failover", "run-set", SET, "--runner", "local", "--yes")
     assert said.code == SetFailed.exit_code, said
     assert f"{second.name}: given up: applications may write on the source" in said.err
@@ -185,6 +185,88 @@ def test_a_destination_that_dies_before_its_promotion_is_left_for_resume_and_the
     page = read_page(broken.page_path(attempt))
     assert "Applications write on south" in page[second.name]
     for one in to_south.members:
+        assert one.find_writable() == [one.destination]
+        ours = read_all(one.source, one.topic)
+        assert contents(read_all(one.destination, one.topic)) == contents(ours)
+
+
+def write_set_config(desk: Desk, three: SetOfThree, config: Path) -> None:
+    document = yaml.safe_load(config.read_text(encoding="utf-8"))
+    document["sets"] = {SET: {"mirrors": [str(one.name) for one in three.members]}}
+    desk.config.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+
+@pytest.mark.parametrize("command", [("failover", "run-set"), ("failover", "plan-set"), ("failback", "run-set")])
+def test_a_destination_that_is_dead_when_the_command_is_typed_moves_nobody(
+    command: tuple[str, str], to_south: SetOfThree, south: tuple[SandboxCluster, Path], desk: Desk
+) -> None:
+    first, second, third = to_south.members
+    cluster, config = south
+    if command[0] == "failback":
+        to_south.fail_over()
+    before = {one.name: one.find_writable() for one in to_south.members}
+    write_set_config(desk, to_south, config)
+    cluster.kill(1)
+    try:
+        options = () if command[1] == "plan-set" else ("--runner", "local", "--yes")
+        said = desk.run(*command, SET, *options, "--json")
+    finally:
+        restart(cluster)
+    assert said.code == Refused.exit_code, said
+    error = json.loads(said.err.splitlines()[-1])
+    assert [(r["code"], r["subject"]) for r in error["reasons"]] == [
+        ("set_member_not_found", second.name),
+        ("set_members_found", SET),
+    ]
+    assert error["reasons"][1]["values"]["mirrors"] == [first.name, third.name]
+    assert said.out == ""
+    for one in to_south.members:
+        assert one.find_writable() == before[one.name]
+        assert read_state(one.mirrored.link.destination).active_run(one.name) is None
+
+
+def test_all_of_a_cluster_that_were_begun_are_not_gone_on_with_while_the_destination_of_one_is_dead(
+    pair: Pair, south: tuple[SandboxCluster, Path], desk: Desk, tmp_path: Path
+) -> None:
+    """One that was fenced and cannot be seen would be left behind."""
+    cluster, config = south
+    source = "apps-" + secrets.token_hex(4)
+    document = yaml.safe_load(config.read_text(encoding="utf-8"))
+    document["clusters"][source] = document["clusters"]["east"]
+    desk.config.write_text(yaml.safe_dump(document), encoding="utf-8")
+    three = make_set_of_three(
+        pair, desk.config, tmp_path, (source, pair.east, "south", cluster), ends=(source, pair.east, "west", pair.west)
+    )
+    name = f"all-from-{source}"
+    several = SetFailover(
+        find_set(load_config(desk.config), name),
+        {one.name: one.mirrored.failover for one in three.members},
+        print_line=print,
+    )
+    attempt = begin(several)
+    several.prove(attempt)
+    second = three.members[1]
+    second.mirrored.failover.run_step(find_run(second, "south", RunKind.FAILOVER).id, "fence")  # and the process dies
+    cluster.kill(1)
+    try:
+        said = desk.run("failover", "run-set", name, "--runner", "local", "--yes", "--json")
+        assert said.code == Refused.exit_code, said
+        error = json.loads(said.err.splitlines()[-1])
+        unknown, silent = error["reasons"]
+        assert (unknown["code"], unknown["subject"], unknown["values"]["mirrors"]) == (
+            "set_run_members_unknown",
+            attempt,
+            [second.name],
+        )
+        assert (silent["code"], silent["subject"]) == ("mirrors_to_cluster_unknown", "south")
+        for one in (three.members[0], three.members[2]):
+            assert one.find_writable() == [one.source]
+        assert second.find_writable(second.source) == []
+    finally:
+        restart(cluster)
+    again = desk.run("failover", "run-set", name, "--runner", "local", "--yes")
+    assert again.code == 0, again
+    for one in three.members:
         assert one.find_writable() == [one.destination]
         ours = read_all(one.source, one.topic)
         assert contents(read_all(one.destination, one.topic)) == contents(ours)

@@ -364,7 +364,7 @@ def test_one_that_somebody_conducts_is_not_gone_on_with(
 
 def _begin_alone(mirrored: Mirrored, attempt: str) -> Run:
     plan = mirrored.failover.plan(RunMode.PLANNED)
-    return mirrored.failover.begin(plan.hash, part_of=SetMembership(attempt, plan.hash, 0))
+    return mirrored.failover.begin(plan.hash, part_of=SetMembership(attempt, plan.hash, 0, (mirrored.name,)))
 
 
 @pytest.mark.slow

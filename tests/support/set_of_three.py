@@ -65,18 +65,21 @@ class MemberMirror:
         return [cluster for cluster in asked or (self.source, self.destination) if not denied(cluster, self.topic)]
 
 
+Ends = tuple[str, SandboxCluster, str, SandboxCluster]
+
+
 def make_set_of_three(
-    pair: Pair, config_path: Path, evidence: Path, second: tuple[str, SandboxCluster, str, SandboxCluster]
+    pair: Pair, config_path: Path, evidence: Path, second: Ends, ends: Ends | None = None
 ) -> SetOfThree:
-    """The first and the third one lead from east to west. `second`: source and destination of the other one."""
-    config, ours = load_config(config_path), ("east", pair.east, "west", pair.west)
+    """`ends`: source and destination of the first and the third one; by default east and west. `second`: of the other
+    one.
+    """
+    config, ours = load_config(config_path), ends or ("east", pair.east, "west", pair.west)
     first, other, third = (_make_member(pair, config, evidence, ends) for ends in (ours, second, ours))
     return SetOfThree((first, other, third))
 
 
-def _make_member(
-    pair: Pair, config: Config, evidence: Path, ends: tuple[str, SandboxCluster, str, SandboxCluster]
-) -> MemberMirror:
+def _make_member(pair: Pair, config: Config, evidence: Path, ends: Ends) -> MemberMirror:
     source_name, source, destination_name, destination = ends
     topic = new_topic(source)
     grant(source, "app", ResourceType.TOPIC, topic, [AclOperation.READ, AclOperation.WRITE])

@@ -253,6 +253,8 @@ SUBJECT_EXAMPLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("conductor_loses_mirror", "failback_broken_off", "run_continued", "run_stalled"), "run-7"),
     **dict.fromkeys(("end_unseen", "tail_discarded"), "orders-1"),
     "transaction_in_doubt": "billing-1",
+    "set_members_found": "shop",
+    "set_run_members_unknown": "shop-20260301T101500-9f2b",
     **dict.fromkeys(("circles_unknown", "mirrors_to_cluster_unknown"), "west"),
     **dict.fromkeys(("mirror_stopped_left_out", "mirror_unreadable_left_out"), "orders"),
     "sibling_mirrors_unknown": "east",
