@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -95,6 +96,12 @@ def run_script(pair: Pair, topic: str, output: Path) -> list[tuple[int, int]]:
     page = (DOCS / "operate" / "spark.md").read_text(encoding="utf-8")
     script = page.split("```python\n", 1)[1].split("```", 1)[0]
     assert len(script.splitlines()) <= 15
+    if not has_data_sources:
+        script = script.replace("import MirrorbookDataSource", "import read_records")
+        script = script.replace("spark.dataSource.register(MirrorbookDataSource)\n", "")
+        script = re.sub(
+            r'spark\.read\.format\("mirrorbook"\)\.options\((.*)\)\.load\(\)', r"read_records(spark, \1)", script
+        )
     script = script.replace("/etc/mirrorbook/mirrorbook.yaml", str(pair.config_path)).replace("orders", topic)
     exec(script.replace("/data/differences", str(output)), {})
     spark = SparkSession.getActiveSession()
