@@ -33,22 +33,28 @@ from mirror_core.evidence.expectation_suites import PARITY, TableExpectations
 from mirror_core.evidence.expectations import load_expectations
 from mirror_core.evidence.file_store import is_url, open_local_folder
 from mirror_core.mirrors.incremental_verification import judge_plan, plan_comparison
-from mirror_core.model.errors import BadRequest
 from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.names import MirrorName
+from mirror_core.parity.certificate_check import CertificateRunner
 from mirror_core.parity.comparable_ranges import read_parity_scope
-from mirror_core.parity.parity_plan import ParityPlan, encode_plan, parse_plan
-from mirror_core.parity.parity_table import read_parity_rows, write_rows_locally
+from mirror_core.parity.parity_plan import PLAN_NAME, ParityPlan, encode_plan, read_plan
+from mirror_core.parity.parity_table import is_table_name, open_table_folder, read_parity_rows, write_rows_locally
 from mirror_core.state.mirror_link import find_mirror_link
 
 parity_job_app = typer.Typer(
     no_args_is_help=True, help="A comparison in three parts: planned here, run by your Spark, judged here."
 )
-PLAN_NAME: Final = "plan of a comparison"
 PLAN_ADVICE: Final = "make room and rights there, or give another folder (--output)"
 
-PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="File that `parity-job plan` has written.")]
-TableOption = Annotated[str, typer.Option("--table", metavar="DIR|URL", help="Parquet table of the compared rows.")]
+PlanArgument = Annotated[str, typer.Argument(metavar="PLAN", help="File or URL that `parity-job plan` has written.")]
+TableOption = Annotated[
+    str,
+    typer.Option(
+        "--table",
+        metavar="DIR|URL|NAME",
+        help="Table of the compared rows: Parquet, or CATALOG.DATABASE.TABLE of Spark.",
+    ),
+]
 RunnerOption = Annotated[str, typer.Option("--runner", help="spark, or local (this process).")]
 MasterOption = Annotated[str, typer.Option("--master", help="Spark master.")]
 
@@ -141,16 +147,17 @@ def run_command(
 ) -> None:
     """Compare each span that has no row yet; executors write the table. Needs the data principals' secrets only."""
     check_runner(runner)
-    plan = _read_plan(plan_file)
+    plan = _read_plan(plan_file, make_proof_tasks(runner, master, conf))
     if runner == "local":
-        compared = write_rows_locally(plan, open_local_folder(table))
+        compared = write_rows_locally(plan, open_table_folder(table, open_local_folder))
     else:
         from mirror_core.spark.parity_pipeline import write_rows  # late: `--runner local` needs no Spark
         from mirror_core.spark.session import get_spark_session
 
-        location = table if is_url(table) else open_local_folder(table).path.as_uri()
+        is_local = not is_url(table) and not is_table_name(table)
         spark = get_spark_session("mirrorbook-parity", master, None, parse_spark_conf(conf))
-        compared = write_rows(spark, plan, location)
+        location = open_local_folder(table).path.as_uri() if is_local else table
+        compared = write_rows(spark, plan, location, print_to_stderr)
     if as_json:
         counts = {"spans": len(plan.spans), "compared": len(compared)}
         print_json(ParityRowsDocument(mirror=plan.mirror, plan=plan.digest, table=table, **counts))
@@ -174,20 +181,24 @@ def judge_command(
 ) -> None:
     """Find the verdict, write the report, record what is proved. Exit code 0 passed, 1 failed, 4 indeterminate."""
     check_runner(runner)
-    plan, loaded = _read_plan(plan_file), load_configuration(config)
+    tasks = make_proof_tasks(runner, master, conf)
+    plan, loaded = _read_plan(plan_file, tasks), load_configuration(config)
     expectations = load_expectations(loaded, PARITY)
     link, _ = find_mirror_link(loaded, plan.mirror)
     demands = TableExpectations(suite=PARITY, user_expectations=expectations.for_mirror(MirrorName(plan.mirror)))
     folder = prepare_report_folder(output, plan.mirror)
-    rows = read_parity_rows(plan, make_proof_tasks(runner, master, conf).folder(table))
+    if runner == "spark" and is_table_name(table):
+        from mirror_core.spark.parity_pipeline import read_rows  # late: `--runner local` needs no Spark
+        from mirror_core.spark.session import get_spark_session
+
+        rows = read_rows(get_spark_session("mirrorbook-parity", master, None, parse_spark_conf(conf)), plan, table)
+    else:
+        rows = read_parity_rows(plan, open_table_folder(table, tasks.folder))
     judged = demands if runner == "spark" or demands.own else None
     result = judge_plan(link, plan, rows, folder, judged, print_to_stderr)
     end_with_result(plan.mirror, plan.level, result, len(plan.ranges), dict(plan.left_out), as_json=as_json)
 
 
-def _read_plan(path: Path) -> ParityPlan:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise BadRequest(f"{path}: {error.strerror}: `mirrorbook parity-job plan` writes it") from None
-    return parse_plan(content, str(path))
+def _read_plan(location: str, tasks: CertificateRunner) -> ParityPlan:
+    folder, _, name = location.rpartition("/")
+    return read_plan(tasks.folder(folder) if is_url(location) else open_local_folder(folder or "."), name)

@@ -99,7 +99,11 @@ _FINDINGS: Final = pa.list_(
 )
 PARITY_ROWS: Final = Table(
     name="parity_rows",
-    folders=(_MIRROR, Column("plan", pa.string(), "digest of the plan")),
+    folders=(
+        _MIRROR,
+        Column("plan", pa.string(), "digest of the plan"),
+        Column("wave", pa.string(), "the part of a job that wrote it, with others or not at all"),
+    ),
     columns=(
         Column("span", pa.string(), "the plan's name of the span: topic, partition, first offset"),
         Column("reading", pa.string(), "one for each time that the span was read; more than one: it was read twice"),

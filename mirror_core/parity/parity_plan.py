@@ -16,6 +16,7 @@ import msgspec
 from mirror_core.decide.parity_result import CHUNK_OFFSETS, LEVEL_DIGEST, LEVEL_RECORDS, ParityRow
 from mirror_core.decide.parity_spans import SPAN_BYTES, ParitySpan, cut_spans
 from mirror_core.decide.verification import VerificationBasis
+from mirror_core.evidence.file_store import Folder
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config, Principal
 from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets
@@ -27,6 +28,7 @@ from mirror_core.model.timing import TIMEOUTS
 from mirror_core.parity.check import compare_ends
 
 PLAN_FORMAT: Final = 1
+PLAN_NAME: Final = "plan of a comparison"
 NOTHING_LEFT_OUT: Final[Mapping[Partition, str]] = MappingProxyType({})
 _Value = TypeVar("_Value")
 
@@ -166,6 +168,16 @@ def _measure_bytes_per_offset(
 
 def encode_plan(plan: ParityPlan) -> bytes:
     return msgspec.json.encode(_PlanFile(digest=plan.digest, plan=plan))
+
+
+def read_plan(folder: Folder, name: str) -> ParityPlan:
+    """Raises BadRequest."""
+    where = f"{folder.where}/{name}"
+    try:
+        content = folder.read(name)
+    except OSError as error:
+        raise BadRequest(f"{where}: {error.strerror or error}: `mirrorbook parity-job plan` writes it") from None
+    return parse_plan(content, where)
 
 
 def parse_plan(content: bytes, where: str) -> ParityPlan:

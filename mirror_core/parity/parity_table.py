@@ -6,10 +6,12 @@ An error is a row, too. Of several readings of a span the worst one counts; rows
 from __future__ import annotations
 
 import io
+import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -23,7 +25,7 @@ from mirror_core.evidence.file_store import Folder
 from mirror_core.evidence.parity_report import to_columns
 from mirror_core.evidence.table_schemas import PARITY_ROWS
 from mirror_core.kafka.connection_pool import CONNECTION_POOL
-from mirror_core.model.errors import Indeterminate
+from mirror_core.model.errors import BadRequest, Indeterminate
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityFinding
 from mirror_core.model.timing import now_ms
@@ -33,6 +35,10 @@ from mirror_core.parity.parity_plan import ParityPlan
 
 TABLE_NAME: Final = "rows of a comparison"
 _ROWS_PER_BATCH: Final = 5_000
+_TABLE_NAME: Final = re.compile(r"\w+(\.\w+){1,3}")
+_ROW_COLUMNS: Final = [column.name for column in PARITY_ROWS.columns if column.name != "compared_at"]
+ReadRows = Callable[[Sequence[str]], Iterator[Mapping[str, Any]]]
+"""Gives these columns of each row. It is called more than once."""
 TABLE_ADVICE: Final = "make room and rights there, or give another folder (--table)"
 
 
@@ -111,10 +117,33 @@ def format_table_folder(plan: ParityPlan) -> str:
     return f"mirror={quote(plan.mirror, safe='')}/plan={plan.digest}"
 
 
+def make_wave_name(number: int) -> str:
+    """Unique: Spark jobs that append to one folder at a time delete each other's files."""
+    return f"{number}-{secrets.token_hex(8)}"
+
+
+def format_wave_folder(plan: ParityPlan, wave: str) -> str:
+    return f"{format_table_folder(plan)}/wave={wave}"
+
+
+def is_table_name(table: str) -> bool:
+    """Not a folder: `catalog.database.table`, or without the catalog."""
+    return _TABLE_NAME.fullmatch(table) is not None
+
+
+def open_table_folder(table: str, open_folder: Callable[[str], Folder]) -> Folder:
+    """Raises BadRequest for the name of a table."""
+    if is_table_name(table):
+        raise BadRequest(
+            f"{table} is the name of a table, which only a Spark session with its catalog reaches: use --runner spark;"
+            f" or give a folder (./{table})"
+        )
+    return open_folder(table)
+
+
 def list_missing_spans(plan: ParityPlan, folder: Folder) -> list[ParitySpan]:
     """Those of which the table has no row."""
-    batches = _read_batches(folder, _list_files(plan, folder), ["span"])
-    present = {span for batch in batches for span in batch.column("span").to_pylist()}
+    present = {row["span"] for row in _read_files(folder, _list_files(plan, folder), ["span"])}
     return [span for span in plan.spans if span.id not in present]
 
 
@@ -122,11 +151,12 @@ def write_rows_locally(plan: ParityPlan, folder: Folder, threads: int = DEFAULT_
     """In threads of this process, a file for each task. Returns the spans that were compared."""
     missing = list_missing_spans(plan, folder)
     tasks = make_span_tasks(plan, pack_spans(missing), threads)
+    wave_folder = format_wave_folder(plan, make_wave_name(1))
 
     def write(task: SpanTask) -> None:
         buffer = io.BytesIO()
         pq.write_table(pa.Table.from_batches([compare_spans(task)]), buffer, compression="zstd")
-        name = f"{format_table_folder(plan)}/part-{secrets.token_hex(8)}.parquet"
+        name = f"{wave_folder}/part-{secrets.token_hex(8)}.parquet"
         folder.write(TABLE_NAME, name, buffer.getvalue(), TABLE_ADVICE)
 
     with CONNECTION_POOL.keep_connections(), ThreadPoolExecutor(threads) as pool:
@@ -136,27 +166,26 @@ def write_rows_locally(plan: ParityPlan, folder: Folder, threads: int = DEFAULT_
 
 
 def read_parity_rows(plan: ParityPlan, folder: Folder) -> list[ParityRow]:
-    """Neighbours that agree become one row. Raises Indeterminate for a file that cannot be read.
+    """Raises Indeterminate for a file that cannot be read. Reads one file at a time."""
+    return collect_parity_rows(plan, partial(_read_files, folder, _list_files(plan, folder)))
 
-    Reads one file at a time, twice: the first time to find spans that were read more than once.
-    """
-    paths = _list_files(plan, folder)
+
+def collect_parity_rows(plan: ParityPlan, read: ReadRows) -> list[ParityRow]:
+    """Neighbours that agree become one row. Reads twice: first to find spans that were read more than once."""
     readings, repeated_spans = dict[str, str](), set[str]()
-    for batch in _read_batches(folder, paths, ["span", "reading"]):
-        for span_id, reading in zip(*batch.to_pydict().values(), strict=True):
-            if readings.setdefault(span_id, reading) != reading:
-                repeated_spans.add(span_id)
+    for values in read(["span", "reading"]):
+        if readings.setdefault(values["span"], values["reading"]) != values["reading"]:
+            repeated_spans.add(values["span"])
     spans = {span.id: span for span in plan.spans}
     rows, repeated = ParityRowBuffer(), dict[str, list[ParityRow]]()
-    for batch in _read_batches(folder, paths):
-        for values in batch.to_pylist():
-            row, span = _parse_row(values), spans.get(values["span"])
-            if span is None or not _is_inside(row, span):
-                continue
-            if span.id in repeated_spans:
-                repeated.setdefault(span.id, []).append(row)
-            else:
-                rows.add([row])
+    for values in read(_ROW_COLUMNS):
+        row, span = _parse_row(values), spans.get(values["span"])
+        if span is None or not _is_inside(row, span):
+            continue
+        if span.id in repeated_spans:
+            repeated.setdefault(span.id, []).append(row)
+        else:
+            rows.add([row])
     for readings_of_span in repeated.values():
         rows.add(choose_worst_rows(readings_of_span))
     return rows.rows
@@ -196,13 +225,21 @@ def _parse_findings(partition: Partition, values: Iterable[Mapping[str, Any]]) -
 
 
 def _list_files(plan: ParityPlan, folder: Folder) -> list[str]:
-    return sorted(name for name in folder.names(format_table_folder(plan)) if name.endswith(".parquet"))
+    """Without what a job that was killed has left in `_temporary`."""
+    names = folder.names(format_table_folder(plan))
+    return sorted(
+        name
+        for name in names
+        if name.endswith(".parquet") and not any(part.startswith("_") for part in name.split("/"))
+    )
 
 
-def _read_batches(folder: Folder, paths: Sequence[str], columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+def _read_files(folder: Folder, paths: Sequence[str], columns: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     for path in paths:
         try:
-            yield from pq.ParquetFile(io.BytesIO(folder.read(path))).iter_batches(_ROWS_PER_BATCH, columns=columns)
+            file = pq.ParquetFile(io.BytesIO(folder.read(path)))
+            for batch in file.iter_batches(_ROWS_PER_BATCH, columns=[*columns]):
+                yield from batch.to_pylist()
         except (OSError, pa.ArrowInvalid) as error:
             raise Indeterminate(
                 f"{folder.where}/{path}: rows of a comparison cannot be read: {error}. Compare into another folder"

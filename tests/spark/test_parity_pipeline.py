@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,8 @@ from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from mirror_core.decide.parity_spans import ParitySpan
+from mirror_core.decide.parity_result import ParityRow
+from mirror_core.decide.parity_spans import SPAN_BYTES, ParitySpan, pack_spans
 from mirror_core.evidence.file_store import open_local_folder
 from mirror_core.evidence.table_schemas import PARITY_ROWS, TABLES, Table, build_ddl
 from mirror_core.model.names import Partition
@@ -30,8 +32,9 @@ from mirror_core.parity.check import LocalParity
 from mirror_core.parity.parity_plan import ParityPlan, encode_plan
 from mirror_core.parity.parity_table import write_rows_locally
 from mirror_core.spark import parity_pipeline
-from mirror_core.spark.parity_pipeline import run, write_rows
+from mirror_core.spark.parity_pipeline import list_missing_spans, run, write_rows
 from mirror_core.spark.session import find_spark_java_home
+from mirrorbook_tools.sandbox.jars import ensure_jars
 from tests.spark import work
 from tests.support.cli_process import MIRRORBOOK
 from tests.support.compacted_comparisons import keyed
@@ -155,7 +158,7 @@ def test_a_planned_comparison_finds_what_a_comparison_finds(
         seeded[name].partition for name in seeded if name not in {"equal", "replaced", "only west", "copied"}
     }
     assert result.undecided_partitions == {seeded["only west"].partition}
-    files = [*(tmp_path / "table" / "mirror=m" / f"plan={plan.digest}").glob("*.parquet")]
+    files = [*(tmp_path / "table" / "mirror=m" / f"plan={plan.digest}").rglob("*.parquet")]
     assert {pq.read_schema(file).names == PARITY_ROWS.schema.names for file in files} == {True}
 
 
@@ -170,12 +173,11 @@ def test_what_has_no_row_was_not_compared(spark: SparkSession, pair: Pair, tmp_p
         some = msgspec.structs.replace(plan, spans=spans)
         write(spark, some, tmp_path / f"part-{part}")
         moved = tmp_path / "table" / "mirror=m" / f"plan={plan.digest}"
-        moved.mkdir(parents=True, exist_ok=True)
+        (moved / f"wave={part}").mkdir(parents=True, exist_ok=True)
         for file in (tmp_path / f"part-{part}").rglob("*.parquet"):
-            shutil.move(file, moved / f"{part}-{file.name}")
+            shutil.move(file, moved / f"wave={part}" / file.name)
     assert judged(plan, tmp_path / "table").verdict is ParityVerdict.PASSED
-    for file in moved.glob("0-*.parquet"):
-        file.unlink()
+    shutil.rmtree(moved / "wave=0")
     result = judged(plan, tmp_path / "table")
     lost = plan.spans[0].range
     assert (result.verdict, result.undecided_partitions) == (ParityVerdict.INDETERMINATE, frozenset({lost.partition}))
@@ -219,8 +221,9 @@ def test_of_two_readings_the_worse_one_counts_once(
     for table in ("table", "again"):
         write(spark, plan, tmp_path / table)
     once = comparable(judged(plan, tmp_path / "table"))
-    for file in (tmp_path / "again").rglob("*.parquet"):
-        shutil.move(file, tmp_path / "table" / "mirror=m" / f"plan={plan.digest}" / f"again-{file.name}")
+    folder = Path("mirror=m") / f"plan={plan.digest}"
+    (wave,) = (tmp_path / "again" / folder).iterdir()
+    shutil.move(wave, tmp_path / "table" / folder)
     assert comparable(judged(plan, tmp_path / "table")) == once
 
 
@@ -248,6 +251,44 @@ def test_one_span_that_kills_its_worker_is_named_and_all_others_are_proved(
     assert "its worker ended 3 times before it had answered" in result.reasons[0]
 
 
+def in_small_waves(plan: ParityPlan) -> ParityPlan:
+    """Each span is as large as a task; by its throttle, which is none, a wave has two of these on four slots."""
+    spans = tuple(replace(span, size_bytes=SPAN_BYTES) for span in plan.spans)
+    return msgspec.structs.replace(plan, spans=spans, throttle=10**12)
+
+
+def test_a_span_that_takes_long_holds_up_no_other_wave(
+    spark: SparkSession, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = twin_topics(pair)
+    send(pair.east, topic, content(90))
+    copy_bytes(pair, topic, 90)
+    plan = in_small_waves(planned(pair, [whole(topic, 90)], span_bytes=300))
+    waves = -(-len(plan.spans) // 2)
+    assert waves > 3
+    (slow,), (beside,) = pack_spans(plan.spans)[:2]
+    proceed, table = tmp_path / "proceed", tmp_path / "table"
+    monkeypatch.setattr(parity_pipeline, "compare_batches", partial(work.compare_batches_later, slow.id, str(proceed)))
+
+    def count_committed() -> int:
+        return len([*table.glob("mirror=*/plan=*/wave=*/_SUCCESS")])
+
+    with ThreadPoolExecutor(1) as thread:
+        writing = thread.submit(write_rows, spark, plan, table.as_uri())
+        try:
+            wait_until(lambda: count_committed() == waves - 1, timeout_s=TIMEOUT_S, why="all other waves are written")
+            missing = {span.id for span in list_missing_spans(spark, plan, table.as_uri())}
+            assert missing == {slow.id, beside.id}
+            hidden = "mirror=*/plan=*/wave=*/_temporary/0/task_*/part-*"
+            wait_until(lambda: any(table.glob(hidden)), timeout_s=TIMEOUT_S, why="one task of the wave has ended")
+            assert judged(plan, table).verdict is ParityVerdict.INDETERMINATE
+        finally:
+            proceed.touch()
+        assert [span.id for span in writing.result(TIMEOUT_S)] == [span.id for span in plan.spans]
+    assert count_committed() == waves
+    assert judged(plan, table).verdict is ParityVerdict.PASSED
+
+
 def test_a_job_says_what_it_compares_and_for_whom(spark: SparkSession, pair: Pair, tmp_path: Path) -> None:
     topic = twin_topics(pair)
     send(pair.east, topic, content(50))
@@ -266,6 +307,29 @@ def test_a_job_says_what_it_compares_and_for_whom(spark: SparkSession, pair: Pai
     assert job == (f"m: parity, {len(plan.spans)} spans, 0.0 GB", True)
 
 
+ICEBERG = ROOT / "tests" / "iceberg-spark.lock"
+IN_CATALOG = """
+import json, sys
+from dataclasses import replace
+from pathlib import Path
+import msgspec
+from mirror_core.parity.parity_plan import parse_plan
+from mirror_core.spark.parity_pipeline import list_missing_spans, read_rows, write_rows
+from mirror_core.spark.session import get_spark_session
+
+plan = parse_plan(Path(sys.argv[1]).read_bytes(), "plan")
+catalog = "spark.sql.catalog.lake"
+conf = {catalog: "org.apache.iceberg.spark.SparkCatalog", f"{catalog}.type": "hadoop"}
+conf |= {f"{catalog}.warehouse": sys.argv[3], "spark.jars": ",".join(map(str, Path(sys.argv[2]).glob("*.jar")))}
+spark = get_spark_session("catalog", "local[4]", None, conf)
+table, lines = "lake.mirrors.parity", []
+compared = len(write_rows(spark, plan, table, lines.append))
+again = len(write_rows(spark, plan, table))
+missing = len(list_missing_spans(spark, msgspec.structs.replace(plan, level=2), table))  # another plan's
+rows = [replace(row, src_digest="", dst_digest="") for row in read_rows(spark, plan, table)]
+print(json.dumps([len(lines), compared, again, missing, msgspec.to_builtins(rows)]))
+spark.stop()
+"""
 COMPARE = """
 import sys
 from pathlib import Path
@@ -350,6 +414,30 @@ def test_spark_submit_runs_it_without_a_secret_of_the_control_principal(
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert json.loads(ran.stdout)["compared"] == len(plan.spans)
     assert judged(plan, tmp_path / "table").verdict is ParityVerdict.PASSED
+
+
+@pytest.mark.skipif(not pyspark.__version__.startswith("4.1."), reason="the locked Iceberg is for Spark 4.1")
+def test_a_table_in_a_catalog_gives_the_same_verdict(pair: Pair, tmp_path: Path) -> None:
+    """Two waves append to Iceberg at a time."""
+    topic = twin_topics(pair)
+    send(pair.east, topic, content(90))
+    copy_bytes(pair, topic, 90)
+    plan = in_small_waves(planned(pair, [whole(topic, 90)], span_bytes=300))
+    file = tmp_path / "plan.json"
+    file.write_bytes(encode_plan(plan))
+    process = subprocess.run(
+        [sys.executable, "-c", IN_CATALOG, str(file), str(ensure_jars(ICEBERG)), str(tmp_path / "warehouse")],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    waves, compared, again, missing, rows = json.loads(process.stdout.splitlines()[-1])
+    assert (waves, compared, again, missing) == (-(-len(plan.spans) // 2), len(plan.spans), 0, len(plan.spans))
+    write_rows_locally(plan, open_local_folder(str(tmp_path / "table")))
+    local = [replace(row, src_digest="", dst_digest="") for row in rows_of(plan, tmp_path / "table")]
+    assert sorted(msgspec.convert(rows, list[ParityRow]), key=str) == sorted(local, key=str)
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
