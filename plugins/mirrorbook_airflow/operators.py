@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.sdk import AssetAlias, BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from mirror_core.decide.parity_result import LEVEL_RECORDS
+from mirror_core.decide.task_assignment import parse_bytes_per_s
 from mirror_core.model.errors import BadRequest, HeldByRun, LostOwnership, Refused
 from mirror_core.model.names import MirrorName
 from mirror_core.model.parity_verdict import ParityVerdict
-from mirror_core.model.text import escape_invisible, format_items
+from mirror_core.model.text import escape_invisible, format_count, format_items
 from mirror_core.model.timing import now_ms
 from mirrorbook_airflow.airflow_variables import add_clusters, add_form_mirror
 from mirrorbook_airflow.asset_events import PROVED_ALIAS, READY_ALIAS, SYNCED_ALIAS, emit_event
@@ -26,13 +29,16 @@ from mirrorbook_airflow.mirror_lookup import (
     provide_mirror_config,
 )
 from mirrorbook_airflow.page import get_page_root
-from mirrorbook_airflow.params import must_start_data_planes, read_receipts_location
-from mirrorbook_airflow.worker_services import make_parity_check, open_receipts_folder
+from mirrorbook_airflow.params import NO_SPARK, must_start_data_planes, read_receipts_location
+from mirrorbook_airflow.worker_services import get_executor_config, make_parity_check, open_receipts_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from mirror_core.model.names import Partition
+    from mirror_core.model.parity_verdict import ParityResult
     from mirror_core.page.reports import ReportKind
+    from mirror_core.parity.parity_plan import ParityPlan
 
 RETRIES: Final[dict[str, Any]] = {"retries": 2, "retry_delay": timedelta(seconds=2)}
 """For errors that may pass, and for tasks whose process was killed: every step of the core may be repeated."""
@@ -54,6 +60,7 @@ URGENT_TASK_DEFAULTS: Final[dict[str, Any]] = {"priority_weight": 1000, "weight_
 """For DAGs that move applications: their tasks take the next free slot, before what runs every minute."""
 MAX_PARALLEL_TASKS: Final = 8
 """Tasks of a DAG that runs every minute, at a time: in a disaster of many they must leave slots to runbooks."""
+PLAN_ADVICE: Final = "make room and rights there, or give another folder"
 MAX_LOGGED_FINDINGS: Final = 20
 """Findings of a parity check in the task's log; the report has all."""
 
@@ -238,23 +245,116 @@ class CheckParity(MirrorOperator):
                 compare_all=context["params"]["whole"],
                 report=self.log.info,
             )
-        self.log.info(
-            "%s: %s records in %s chunks, %.1f s", result.verdict, result.records, result.chunks, result.seconds
-        )
-        where = _log_report_path(self, ReportKind.PARITY, folder, result.report)
-        for left_out, why in scope.left_out.items():
-            self.log.warning("%s is not in scope: it is %s", left_out, why)
-        if result.verdict is not ParityVerdict.PASSED:
-            details = [
-                *(f"{f.partition} at {f.offset}: {f.kind}: {f.detail}" for f in result.findings),
-                *result.unmet_expectations,
-                *result.reasons,
-            ]
-            listed = format_items(details[:MAX_LOGGED_FINDINGS])
-            raise AirflowFailException(f"parity of mirror {self.mirror}: {result.verdict}; {where}{listed}")
-        if not scope.left_out:
-            self.emit_done(context, at_ms=begun_ms, partitions=len(scope.ranges), report=result.report)
+        _report_comparison(self, context, result, folder, begun_ms, len(scope.ranges), scope.left_out)
         return result.report
+
+
+class PlanParity(MirrorOperator):
+    """Write what a Spark job has to compare. Its result is the plan's path, which ends with the plan's digest."""
+
+    template_fields = ("mirror", "folder")
+
+    def __init__(self, *, folder: str, whole: bool = False, throttle: str = "", **kwargs: Any) -> None:
+        """`folder`: a path or a URL that the job reads, too. `throttle`: of each cluster, as 50MB/s."""
+        super().__init__(**kwargs)
+        self.folder = folder
+        self.whole = whole
+        self.throttle = parse_bytes_per_s(throttle) if throttle else None
+
+    def execute(self, context: Context) -> str:
+        from mirror_core.mirrors.incremental_verification import plan_comparison
+        from mirror_core.parity.comparable_ranges import read_parity_scope
+        from mirror_core.parity.parity_plan import PLAN_NAME, encode_plan
+        from mirror_core.state.mirror_link import find_mirror_link, load_clusters
+
+        with airflow_errors():
+            folder = open_receipts_folder(NO_SPARK, self.folder)
+            folder.check(PLAN_NAME, PLAN_ADVICE)
+            link, state = find_mirror_link(load_clusters(provide_mirror_config(self.mirror)), self.mirror)
+            plan = plan_comparison(
+                link,
+                state,
+                read_parity_scope(link, state),
+                level=LEVEL_RECORDS,
+                compare_all=self.whole,
+                throttle=self.throttle,
+                opened_by_tasks=get_executor_config(link.config.path),
+            )
+            folder.write(PLAN_NAME, _name_plan(plan), encode_plan(plan), PLAN_ADVICE)
+        self.log.info("%s to compare", format_count(len(plan.spans), "span"))
+        return f"{folder.where}/{_name_plan(plan)}"
+
+
+class JudgeParity(MirrorOperator):
+    """Find the verdict on what a Spark job has compared by this plan, and end as `CheckParity` does. Without Spark."""
+
+    template_fields = ("mirror", "plan", "table")
+    alias = PROVED_ALIAS
+
+    def __init__(self, *, plan: str, table: str, **kwargs: Any) -> None:
+        """`plan`: the result of `PlanParity`. `table`: a path or a URL, as the job was given it."""
+        super().__init__(**kwargs)
+        self.plan = plan
+        self.table = table
+
+    def execute(self, context: Context) -> str:
+        from mirror_core.evidence.expectation_suites import PARITY, TableExpectations
+        from mirror_core.evidence.expectations import load_expectations
+        from mirror_core.mirrors.incremental_verification import judge_plan
+        from mirror_core.page.reports import ReportKind
+        from mirror_core.parity.parity_plan import read_plan
+        from mirror_core.parity.parity_table import open_table_folder, read_parity_rows
+        from mirror_core.state.mirror_link import find_mirror_link, load_clusters
+
+        with airflow_errors():
+            config = load_clusters(provide_mirror_config(self.mirror))
+            expectations = TableExpectations(
+                suite=PARITY, user_expectations=load_expectations(config, PARITY).for_mirror(MirrorName(self.mirror))
+            )
+            link, _ = find_mirror_link(config, self.mirror)
+            parent, _, name = self.plan.rpartition("/")
+            plan = read_plan(open_receipts_folder(NO_SPARK, parent), name)
+            if name != _name_plan(plan):  # the job's user may write there; nobody but a task writes results of tasks
+                raise BadRequest(f"{self.plan}: it is another plan than the one that was written there: make a new one")
+            rows = read_parity_rows(plan, open_table_folder(self.table, partial(open_receipts_folder, NO_SPARK)))
+            folder = _name_report_folder(ReportKind.PARITY, context)
+            output = get_home_folder("evidence") / self.mirror / folder
+            result = judge_plan(link, plan, rows, output, expectations, self.log.info)
+        left_out = dict(plan.left_out)
+        _report_comparison(self, context, result, folder, plan.planned_ms, len(plan.ranges), left_out)
+        return result.report
+
+
+def _name_plan(plan: ParityPlan) -> str:
+    return f"{plan.digest}.json"
+
+
+def _report_comparison(
+    task: MirrorOperator,
+    context: Context,
+    result: ParityResult,
+    folder: str,
+    begun_ms: int,
+    partitions: int,
+    left_out: Mapping[Partition, object],
+) -> None:
+    """Raises AirflowFailException unless all in scope was equal."""
+    from mirror_core.page.reports import ReportKind
+
+    task.log.info("%s: %s records in %s chunks, %.1f s", result.verdict, result.records, result.chunks, result.seconds)
+    where = _log_report_path(task, ReportKind.PARITY, folder, result.report)
+    for partition, why in left_out.items():
+        task.log.warning("%s is not in scope: it is %s", partition, why)
+    if result.verdict is not ParityVerdict.PASSED:
+        details = [
+            *(f"{f.partition} at {f.offset}: {f.kind}: {f.detail}" for f in result.findings),
+            *result.unmet_expectations,
+            *result.reasons,
+        ]
+        listed = format_items(details[:MAX_LOGGED_FINDINGS])
+        raise AirflowFailException(f"parity of mirror {task.mirror}: {result.verdict}; {where}{listed}")
+    if not left_out:
+        task.emit_done(context, at_ms=begun_ms, partitions=partitions, report=result.report)
 
 
 class CheckMirror(MirrorOperator):

@@ -30,8 +30,10 @@ class Standalone:
         self.machines = machines
         self._folder = folder
         self._cores = cores
-        self._port, self._page = choose_ports(2)
+        self._port, self._page, self._rest = choose_ports(3)
         self.master = f"spark://{machines.here}:{self._port}"
+        self.page = f"http://{machines.here}:{self._page}"
+        self.rest = f"http://{machines.here}:{self._rest}"
         self._processes: dict[str, psutil.Popen] = {}
 
     def start_master(self) -> None:
@@ -85,7 +87,7 @@ class Standalone:
             "SPARK_LOCAL_IP": address,
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-            "SPARK_MASTER_OPTS": recovery,
+            "SPARK_MASTER_OPTS": f"{recovery} -Dspark.master.rest.enabled=true -Dspark.master.rest.port={self._rest}",
             "PYTHONPATH": str(ROOT),  # of executors: they inherit it
             "PYSPARK_PYTHON": sys.executable,
         }
