@@ -185,9 +185,11 @@ def forecast_unplanned(
         else None,
         heartbeat_s=bound.heartbeat_age_s if has_known_ages else None,
         missing_now=_count_missing_now(full_snapshot),
-        groups_of_source=(source := _get_matching_source(full_snapshot)) is not None and not source.groups_unread,
+        groups_of_source=(source := _get_matching_source(full_snapshot)) is not None
+        and not source.groups_unread
+        and not source.groups_partly_listed,
         groups=None
-        if destination.groups_unknown or destination.groups_unread
+        if destination.groups_unknown or destination.groups_unread or destination.groups_partly_listed
         else dict(_list_groups(decision, snapshot, destination, _get_committed(full_snapshot))),
         synced_s=compute_age_s(snapshot.now_ms, snapshot.groups.synced_ms)
         if snapshot.groups is not None and has_known_ages

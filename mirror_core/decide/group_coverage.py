@@ -175,7 +175,7 @@ def list_uncommitted(snapshot: MirrorSnapshot) -> list[UncommittedGroupOffset]:
     ]
     if not isinstance(destination, DestinationSnapshot) or not cannot_sync_again(snapshot):
         return uncommitted
-    if destination.groups_unknown or destination.groups_unread:
+    if destination.groups_unknown or destination.groups_unread or destination.groups_partly_listed:
         return uncommitted
     topics = {partition.topic for partition in snapshot.statuses}
     lost = list_lost_offsets(snapshot.mirror, topics, snapshot.own_group_offsets, committed)

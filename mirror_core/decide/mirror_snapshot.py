@@ -63,6 +63,8 @@ class SourceSnapshot:
     not known."""
     grants: tuple[Acl, ...] = ()
     groups_unread: int = 0
+    groups_partly_listed: bool = False
+    """Without those whose coordinator is away."""
     offline_partitions: tuple[Partition, ...] = ()
     state_writers: tuple[str, ...] = ()
     hidden: HiddenTopics = NO_HIDDEN_TOPICS
@@ -84,6 +86,8 @@ class DestinationSnapshot:
     """Groups in scope with members there, possibly dead ones before their session timeout."""
     groups_unknown: bool = False
     groups_unread: int = 0
+    groups_partly_listed: bool = False
+    """Without those whose coordinator is away."""
     heartbeats: tuple[Heartbeat, ...] = ()
     offline_partitions: tuple[Partition, ...] = ()
     min_isr_shortfalls: tuple[MinIsrShortfall, ...] = ()

@@ -197,6 +197,8 @@ def _warn_source(snapshot: MirrorSnapshot, source: SourceSnapshot) -> Iterator[F
     yield from source.stray_denials
     if not source.authorizer and not snapshot.source_authorizer.is_foreign:
         yield Finding("source_without_acls", name, authorizer=snapshot.source_authorizer.authorizer)
+    if source.groups_partly_listed:
+        yield Finding("groups_unreported", name)
     if source.offline_partitions:
         yield Finding("source_partitions_offline", name, partitions=source.offline_partitions)
     if source.transactions:
@@ -252,7 +254,7 @@ def _warn_destination(name: str, destination: DestinationSnapshot, authorizer: A
     if shortfalls := destination.min_isr_shortfalls:
         topics = [f"{shortfall.topic} ({shortfall.in_sync} of {shortfall.needed})" for shortfall in shortfalls]
         yield Finding("min_isr_shortfall", name, topics=topics)
-    if destination.groups_unknown:
+    if destination.groups_unknown or destination.groups_partly_listed:
         yield Finding("groups_unreported", name)
     if destination.groups_unread:
         yield Finding("groups_unread", name, count=destination.groups_unread)
@@ -402,7 +404,12 @@ def list_group_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, Figures]
     known_offsets = (
         {} if isinstance(destination, UnseenCluster) or destination.groups_unknown else destination.committed
     )
-    is_partly_known = isinstance(destination, UnseenCluster) or destination.groups_unknown or destination.groups_unread
+    is_partly_known = (
+        isinstance(destination, UnseenCluster)
+        or destination.groups_unknown
+        or destination.groups_unread
+        or destination.groups_partly_listed
+    )
     uncounted_groups = find_uncounted_groups(snapshot)
     for group, offsets in sorted(snapshot.source.committed.items())[:MAX_LISTED]:
         figures: dict[FigureKey, FigureValue] = {FigureKey.READ_AGAIN_OFFSETS: None}

@@ -138,6 +138,12 @@ def list_groups(client: ClusterClient) -> dict[str, ConsumerGroup]:
     }
 
 
+def has_offline_coordinators(client: ClusterClient) -> bool:
+    """Whether nobody leads a partition that groups' offsets are in: listings leave these groups out."""
+    topic = client.metadata([OFFSETS]).topics.get(OFFSETS)
+    return topic is not None and any(leader.broker < 0 for leader in topic.partitions.values())
+
+
 def find_coordinators(client: ClusterClient, groups: Sequence[str]) -> dict[str, Coordinator]:
     """Also of groups that do not exist. Needs DESCRIBE on the groups."""
     requests = [

@@ -60,6 +60,7 @@ from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.consumer_groups import (
     count_redelivered,
     fetch_group_offsets,
+    has_offline_coordinators,
     list_groups,
     list_share_groups,
 )
@@ -121,6 +122,7 @@ class ObservedGroups:
     """With members, also those that have committed nothing on the mirror's topics."""
     unread: int = 0
     """Could not be read in time."""
+    partly_listed: bool = False
 
 
 def observe_groups(client: ClusterClient, mirror: Mirror, topics: Collection[str], *, offsets: bool) -> ObservedGroups:
@@ -150,6 +152,7 @@ def observe_groups(client: ClusterClient, mirror: Mirror, topics: Collection[str
         share_groups=share_groups,
         joined=tuple(g.id for g in groups if not g.is_idle),
         unread=unread,
+        partly_listed=has_offline_coordinators(client),
     )
 
 
@@ -495,6 +498,7 @@ def _snapshot_source(
             committed=groups.committed,
             share_groups=groups.share_groups,
             groups_unread=groups.unread,
+            groups_partly_listed=groups.partly_listed,
             grants=grants,
             offline_partitions=tuple(sorted(ends.offline)),
             state_writers=_list_state_writers(link, acls),
@@ -544,6 +548,7 @@ def _snapshot_destination(
                 active_groups=observed.joined,
                 groups_unknown=isinstance(group_reply, UnseenCluster),
                 groups_unread=observed.unread,
+                groups_partly_listed=observed.partly_listed,
                 heartbeats=() if isinstance(heartbeat_reply, UnseenCluster) else heartbeat_reply,
                 offline_partitions=tuple(sorted(positions.offline)),
                 min_isr_shortfalls=list_topics_below_min_isr(client, link.mirror, state, metadata.topics)

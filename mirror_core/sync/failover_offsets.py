@@ -17,6 +17,7 @@ from mirror_core.kafka.consumer_groups import (
     DENIED_GROUP_ERRORS,
     CommittedOffset,
     fetch_group_offsets,
+    has_offline_coordinators,
     list_groups,
     list_share_groups,
 )
@@ -28,7 +29,7 @@ from mirror_core.model.sync_state import DriftRow, OwnGroupOffsets, SyncAction, 
 from mirror_core.state.journal import JournalLog
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.sync.offset_commits import OffsetCommitter, OwnCommittedOffsets, commit_until_answered, format_refusal
-from mirror_core.sync.offset_sync import LogBounds, format_group_subject, to_group_row, to_skip_row
+from mirror_core.sync.offset_sync import LogBounds, format_group_subject, format_unlisted, to_group_row, to_skip_row
 
 
 def clamp_groups(
@@ -45,6 +46,7 @@ def clamp_groups(
     with ClusterClient(link.destination) as destination:
         chosen = build_group_filter(link.mirror)
         groups = {n: g for n, g in list_groups(destination).items() if n in chosen}
+        is_partly_listed = has_offline_coordinators(destination)
         fetched = fetch_group_offsets(destination, groups.values())
         rows = [to_skip_row(name, str(error)) for name, error in sorted(fetched.faults.items())]
         committed = {
@@ -70,7 +72,10 @@ def clamp_groups(
             rows += _to_clamped_rows(name, group_offsets, logs, responses.get(name, {}))
         elif outside_offsets[name]:
             rows.append(to_skip_row(name, f"has members on the destination (it is {groups[name].state} there)"))
-    known = [record for record in own_offsets if record.group not in fetched.faults]
+    own = [record for record in own_offsets if record.group in chosen and record.group not in fetched.faults]
+    unlisted = {record.group for record in own if is_partly_listed and record.group not in groups}
+    rows += [to_skip_row(name, format_unlisted(link.destination.name)) for name in sorted(unlisted)]
+    known = [record for record in own if record.group not in unlisted]
     rows += [
         to_skip_row(f"{item.group} {item.partition}", item.reason)
         for item in list_lost_offsets(link.mirror, topics, known, committed)

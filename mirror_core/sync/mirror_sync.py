@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -24,7 +24,7 @@ from mirror_core.state.active_cluster import copy_announcement
 from mirror_core.state.journal import JournalLog
 from mirror_core.state.mirror_link import MirrorLink, check_cluster_ids
 from mirror_core.state.run_heartbeat import observe_conductor
-from mirror_core.state.state_records import STATE_TOPIC, State, StateRecord, Tombstone
+from mirror_core.state.state_records import STATE_TOPIC, State
 from mirror_core.state.state_topic import STATE_TOPIC_CONFIGS, read_complete_state
 from mirror_core.sync.acl_sync import sync_acls
 from mirror_core.sync.mirror_topics import (
@@ -39,7 +39,7 @@ from mirror_core.sync.mirror_topics import (
     to_change_rows,
 )
 from mirror_core.sync.offset_commits import OffsetCommitter
-from mirror_core.sync.offset_sync import list_groups_in_scope, sync_groups
+from mirror_core.sync.offset_sync import OffsetSyncResult, list_groups_in_scope, sync_groups
 
 _log = get_logger(__name__)
 
@@ -161,7 +161,7 @@ def _run_sync(
                         at_ms=began_ms,
                     )
                 rows += synced.rows
-                _record_group_sync(link, log, began_ms, synced.records)
+                _record_group_sync(link, log, began_ms, synced)
     for row in rows:
         if row.done or row.action in (SyncAction.SKIP, SyncAction.REFUSE):
             outcome = row.action if row.done else f"{row.action}, since {row.reason}"
@@ -227,12 +227,10 @@ def _has_live_follower(link: MirrorLink, state: State, now_at_ms: int) -> bool:
     return last_sync is not None and last_sync.followed and now_at_ms - last_sync.synced_ms < MAX_FRESH_AGE_S * 1000
 
 
-def _record_group_sync(
-    link: MirrorLink, log: JournalLog, began_ms: int, records: Iterable[StateRecord | Tombstone]
-) -> None:
-    """A follower's record is newer than ours."""
-    last_sync, new_records = log.state.groups.get(link.mirror.name), list(records)
-    if last_sync is None or last_sync.synced_ms < began_ms:
+def _record_group_sync(link: MirrorLink, log: JournalLog, began_ms: int, synced: OffsetSyncResult) -> None:
+    """A follower's record is newer than ours. A source that left groups out leaves their age as it was."""
+    last_sync, new_records = log.state.groups.get(link.mirror.name), [*synced.records]
+    if synced.has_read_all and (last_sync is None or last_sync.synced_ms < began_ms):
         filters = link.mirror.group_filters
         new_records.append(
             GroupSyncTime(mirror=link.mirror.name, synced_ms=began_ms, followed=False, listed_by=filters)

@@ -21,15 +21,17 @@ from mirror_core.kafka.consumer_groups import (
     CommittedOffset,
     CommittedOffsets,
     ConsumerGroup,
+    FetchedGroupOffsets,
     GroupOffsetsClient,
     fetch_group_offsets,
+    has_offline_coordinators,
     list_groups,
     list_share_groups,
 )
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offset_points
 from mirror_core.kafka.share_groups import can_sync_share_groups
 from mirror_core.model.errors import RemoteFault, Unreachable
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.sync_state import (
     DriftRow,
     GroupCoverage,
@@ -48,6 +50,7 @@ from mirror_core.sync.offset_commits import (
     format_refusal,
 )
 from mirror_core.sync.topic_errors import list_copied_source_ids
+from mirror_core.wire.group_records import CONSUMER_OFFSETS_TOPIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ class OffsetSyncResult:
     rows: list[DriftRow]
     records: list[StateRecord | Tombstone]
     """To be written to the state topic."""
+    has_read_all: bool
+    """The source told of all groups."""
 
 
 def sync_groups(
@@ -89,7 +94,9 @@ def sync_groups(
 
     Each group in scope has a row. A fault of one group is its row's reason; an unreachable cluster raises.
     """
+    partly_listed = _list_without_coordinators(source, destination)
     destination_groups, groups = list_groups(destination), list_groups_in_scope(link, source)
+    partly_listed |= _list_without_coordinators(source, destination)
     own_offsets = OwnCommittedOffsets(link.mirror.name, state)
     share_groups = list_share_groups(groups.values())
     decisions = _GroupDecisions(own_offsets, share_groups)
@@ -109,18 +116,18 @@ def sync_groups(
         for name, offsets in sorted(fetched.offsets.items())
     }
     orphaned_offsets = _list_orphaned_offsets(link, own_offsets, groups, fetched.offsets, topics)
+    unlisted = orphaned_offsets.keys() - groups.keys() if source.name in partly_listed else frozenset[str]()
     logs = _list_log_ranges(
         destination, {partition for committed, _ in source_offsets.values() for partition in committed}
     )
-    before = fetch_group_offsets(
+    known_groups = own_offsets.list_partitions().keys() if partly_listed else frozenset[str]()
+    before = _fetch_before(
         destination,
-        [
-            destination_groups[n]
-            for n in sorted({*orphaned_offsets, *(n for n, asked in source_offsets.items() if any(asked))})
-            if n in destination_groups and destination_groups[n].is_idle
-        ],
+        destination_groups,
+        {*orphaned_offsets, *(n for n, asked in source_offsets.items() if any(asked))},
+        known_groups if destination.name in partly_listed else (),
     )
-    decisions.mark_orphaned(orphaned_offsets, before.offsets, groups)
+    decisions.mark_orphaned(orphaned_offsets, before.offsets, groups, unlisted, source.name)
     to_commit = dict[str, dict[Partition, tuple[Offset, str]]]()
     without_share_groups = share_groups if share_groups and not can_sync_share_groups(destination) else frozenset()
     for name, (committed, open_partitions) in source_offsets.items():
@@ -154,12 +161,34 @@ def sync_groups(
         share_groups_listed_by=link.mirror.group_filters,
     )
     records: list[StateRecord | Tombstone] = [
-        Tombstone(forgotten) for forgotten in own_offsets.forget_other_groups(groups.keys() | destination_groups.keys())
+        Tombstone(forgotten)
+        for forgotten in own_offsets.forget_other_groups({*groups, *destination_groups, *known_groups})
     ]
     records += own_offsets.pop_unwritten()
     if groups_left != recorded:
         records.append(groups_left)
-    return OffsetSyncResult(sorted(decisions.rows, key=lambda row: row.subject), records)
+    return OffsetSyncResult(
+        sorted(decisions.rows, key=lambda row: row.subject), records, source.name not in partly_listed
+    )
+
+
+def _fetch_before(
+    destination: ClusterClient,
+    listed_groups: Mapping[str, ConsumerGroup],
+    groups: Collection[str],
+    perhaps_unlisted: Collection[str],
+) -> FetchedGroupOffsets:
+    """Of those that are idle. `perhaps_unlisted`: somebody may have gone on in those that are not listed."""
+    fetched = fetch_group_offsets(
+        destination, [listed_groups[n] for n in sorted(groups) if n in listed_groups and listed_groups[n].is_idle]
+    )
+    fault = RemoteFault(format_unlisted(destination.name))
+    unlisted = [name for name in perhaps_unlisted if name not in listed_groups]
+    return FetchedGroupOffsets(fetched.offsets, {**fetched.faults, **dict.fromkeys(unlisted, fault)})
+
+
+def _list_without_coordinators(*clusters: ClusterClient) -> frozenset[ClusterName]:
+    return frozenset(cluster.name for cluster in clusters if has_offline_coordinators(cluster))
 
 
 def _drop_moved(
@@ -279,8 +308,10 @@ class _GroupDecisions:
         orphaned_offsets: Mapping[str, frozenset[Partition]],
         before: Mapping[str, CommittedOffsets],
         source_groups: Collection[str],
+        unlisted: Collection[str],
+        source: ClusterName,
     ) -> None:
-        """Not what others have committed there.
+        """Not what others have committed there. `unlisted`: groups whose coordinator may be away, not they.
 
         What neither side has is forgotten, unless the group is not listed: it may be hidden.
         """
@@ -290,7 +321,9 @@ class _GroupDecisions:
                 self._own_offsets.forget_offsets(group, partitions - offsets.committed.keys() - offsets.unstable)
             for partition in sorted(offsets.committed.keys() & partitions):
                 offset = offsets.committed[partition].progress
-                if offset in self._own_offsets.find_known(group, partition):
+                if group in unlisted:
+                    self.mark_uncommitted(group, partition, format_unlisted(source), None, offset)
+                elif offset in self._own_offsets.find_known(group, partition):
                     self.mark_uncommitted(group, partition, _ORPHANED_TEXT, None, offset, GroupCoverage.DELETED)
 
     def decide_group(
@@ -438,6 +471,10 @@ _NO_SHARE_GROUPS_TEXT: Final = (
     "the destination's brokers have no share groups: with Kafka 4.2 or newer this one will be synced"
 )
 _METADATA_TEXT: Final = "the application's metadata, which is larger than offset.metadata.max.bytes of the destination"
+
+
+def format_unlisted(cluster: ClusterName) -> str:
+    return f"cluster {cluster} does not tell of this group: a partition of {CONSUMER_OFFSETS_TOPIC} there has no leader"
 
 
 def format_group_subject(group: str, partition: Partition | None) -> str:

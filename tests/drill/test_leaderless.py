@@ -8,19 +8,25 @@ from pathlib import Path
 
 import pytest
 
+from mirror_core.kafka.consumer_groups import find_coordinator
+from mirror_core.kafka.reassignment import reassign, wait_for_replicas
+from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.mirrors.incremental_verification import compare_and_record
 from mirror_core.model.errors import Refused
 from mirror_core.model.figures import FigureKey
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange, ParityResult, ParityVerdict
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.parity.check import LocalParity
 from mirror_core.parity.comparable_ranges import read_parity_scope
 from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.sync.offset_sync import format_unlisted
+from mirror_core.wire.group_records import CONSUMER_OFFSETS_TOPIC
+from tests.support.cluster_admin import as_admin
 from tests.support.dedicated_clusters import two_clusters
 from tests.support.failback_runs import content, failback_of, go_home
-from tests.support.failover_runs import denied
+from tests.support.failover_runs import commit, committed, denied
 from tests.support.kafka_clients import TIMEOUT_S, Pair, produce, read_all
 from tests.support.mirrored_topics import Mirrored, new_mirror
 from tests.support.three_nodes import replicas
@@ -143,3 +149,53 @@ def test_one_that_has_a_leader_again_at_the_fence_is_copied_and_compared(three: 
     assert evidence["parity"]["not_compared"] == ()
     assert "left_behind_ends" not in evidence["drain"]
     assert_same(three, [lone.topic])
+
+
+def test_a_group_whose_coordinator_is_away_is_not_called_deleted_and_no_age_covers_it(
+    three: Pair, tmp_path: Path
+) -> None:
+    """Following its advice, to delete the group's offset, would skip records."""
+    well, _ = topic_on(three.east, (1,), (1,))
+    produce(three.east, well.topic, COPIED)
+    with as_admin(three.east) as client:
+        find_coordinator(client, well.topic)  # has the topic of offsets created
+        count = len(client.metadata([CONSUMER_OFFSETS_TOPIC]).topics[CONSUMER_OFFSETS_TOPIC].partitions)
+        here, *others = (f"{number}-{well.topic}" for number in range(50))
+        coordinated = offsets_partition(here, count)
+        away = next(group for group in others if offsets_partition(group, count) != coordinated)
+        placed = {coordinated: (1,), offsets_partition(away, count): (DEAD,)}
+        reassign(client, placed)
+        wait_for_replicas(client, placed)
+    for group in (here, away):
+        commit(three.east, group, well.topic, 5)
+    mirrored = new_mirror(three, tmp_path, well.topic, groups=(here, away))
+    mirrored.copy()
+    mirror_commands.run_sync(mirrored.link)
+    synced = mirrored.state.groups[mirrored.name]
+    three.east.kill(DEAD)
+    try:
+        leaderless(three.east, offsets_partition(away, count))
+        commit(three.east, here, well.topic, 9)
+        rows = {row.subject: row for row in mirror_commands.run_sync(mirrored.link).rows}
+        plans = [mirrored.failover.plan(mode) for mode in (RunMode.PLANNED, RunMode.UNPLANNED)]
+        after = mirrored.state.groups[mirrored.name]
+    finally:
+        three.east.start(DEAD)
+    assert committed(three.west, here, well.topic) == 9
+    assert committed(three.west, away, well.topic) == 5
+    assert rows[f"{away} {well.topic}-0"].reason == format_unlisted(ClusterName("east"))
+    assert after == synced, "not all groups were looked at again"
+    for plan in plans:
+        codes = {warning.code: str(warning) for warning in plan.warnings}
+        assert "group_offsets_deleted" not in codes
+        assert f"{away} {well.topic}-0 (stays at 5)" in codes["group_offsets_uncommitted"]
+        assert ("groups_unreported", "east") in {(warning.code, warning.subject) for warning in plan.warnings}
+
+
+def offsets_partition(group: str, count: int) -> Partition:
+    """Brokers hash names as Java does."""
+    code = 0
+    for character in group:
+        code = (31 * code + ord(character)) & 0xFFFFFFFF
+    signed = code - (1 << 32) if code >= 1 << 31 else code
+    return Partition(CONSUMER_OFFSETS_TOPIC, abs(signed) % count)

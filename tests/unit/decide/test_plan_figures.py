@@ -37,7 +37,7 @@ from mirror_core.model.mirror import (
     NeverCopied,
     PartitionState,
 )
-from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, PartitionOffsets
 from mirror_core.model.parity_verdict import KnownDifference, MirrorVerification
 from mirror_core.model.run import RunMode
 from mirror_core.model.source_observation import (
@@ -47,7 +47,7 @@ from mirror_core.model.source_observation import (
     PartitionTransaction,
     SourceObservation,
 )
-from mirror_core.model.sync_state import UncommittedGroupOffset, UnsyncedGroups
+from mirror_core.model.sync_state import OwnGroupOffsets, UncommittedGroupOffset, UnsyncedGroups
 from tests.support import plan_views
 from tests.support.plan_views import A0, A1, B0, DESTINATION, LEASE, SOURCE, WRITE, status
 from tests.support.sentences import format_sentence
@@ -151,13 +151,25 @@ def test_groups_that_could_not_be_asked_are_not_told_to_have_nothing(
 ) -> None:
     blind = replace(view, destination=destination)
     assert dict(list_group_figures(blind)) == {"g": synced(None), "h": synced(None)}
-    assert any("did not report their groups" in words for words in map(str, list_plan_warnings(blind))) is isinstance(
+    assert any(warning.code == "groups_unreported" for warning in list_plan_warnings(blind)) is isinstance(
         destination, DestinationSnapshot
     )
     # No approval is void because a broker answered a moment later.
     assert set(list_plan_unknowns(replace(view, destination=replace(DESTINATION, groups_unknown=True)))) == set(
         list_plan_unknowns(view)
     )
+
+
+def test_groups_without_a_coordinator_are_told_of_on_either_side_and_not_called_lost(view: MirrorSnapshot) -> None:
+    own = OwnGroupOffsets(mirror=view.mirror.name, group="away", offsets=PartitionOffsets.from_mapping({A0: Offset(9)}))
+    dead = replace(view, source=UnseenCluster("dead"), own_group_offsets=(own,))
+    assert "away a-0" in warned(dead), "the destination lists all groups, and this one is not there"
+    for side, partly in (
+        ("west", replace(dead, destination=replace(DESTINATION, groups_partly_listed=True))),
+        ("east", replace(view, source=replace(SOURCE, groups_partly_listed=True), own_group_offsets=(own,))),
+    ):
+        assert Finding("groups_unreported", side) in list_plan_warnings(partly)
+        assert "away a-0" not in warned(partly)
 
 
 def test_a_group_that_there_was_no_time_to_ask_about_is_not_told_to_have_nothing(view: MirrorSnapshot) -> None:

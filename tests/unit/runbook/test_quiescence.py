@@ -29,13 +29,14 @@ from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, PartitionOffsets
 from mirror_core.model.run import RunState
-from mirror_core.model.sync_state import SyncAction
+from mirror_core.model.sync_state import OwnGroupOffsets, SyncAction
 from mirror_core.runbook import quiescence
 from mirror_core.runbook.promotion_steps import PromotionSteps
 from mirror_core.runbook.step_records import LeftBehindPartition, SettleResult, UnderReplicatedLogs
 from mirror_core.runbook.unplanned_steps import UnplannedSteps
 from mirror_core.state.point_of_no_return import SourceReturned
 from mirror_core.sync import failover_offsets
+from mirror_core.sync.offset_sync import format_unlisted
 from tests.support import quiescence as quiescence_support
 from tests.support.fence_commands import linked
 from tests.support.quiescence import CLIENT, SHORT, WELL, West, agree, settle
@@ -319,6 +320,7 @@ def test_no_group_begins_where_a_log_may_still_lose_its_end(monkeypatch: pytest.
     }
     monkeypatch.setattr(failover_offsets, "ClusterClient", lambda *a, **k: nullcontext(CLIENT))
     monkeypatch.setattr(failover_offsets, "list_groups", lambda client: {"g": group})
+    monkeypatch.setattr(failover_offsets, "has_offline_coordinators", lambda client: True)
     monkeypatch.setattr(failover_offsets, "fetch_group_offsets", lambda client, of: told)
     monkeypatch.setattr(failover_offsets, "list_known_offsets", lambda client, partitions, point: dict(logs[point]))
     monkeypatch.setattr(failover_offsets, "OffsetCommitter", lambda *a, **k: nullcontext(CLIENT))
@@ -330,8 +332,16 @@ def test_no_group_begins_where_a_log_may_still_lose_its_end(monkeypatch: pytest.
 
     monkeypatch.setattr(failover_offsets, "commit_until_answered", commit)
     limits: list[dict[Partition, Offset | None]] = [{}, {SHORT: None}, {SHORT: Offset(5)}]
-    rows = [failover_offsets.clamp_groups(linked(tmp_path), ["orders"], most) for most in limits]
+    own = [
+        OwnGroupOffsets(
+            mirror=MirrorName("orders"), group="away", offsets=PartitionOffsets.from_mapping({WELL: Offset(3)})
+        )
+    ]
+    rows = [failover_offsets.clamp_groups(linked(tmp_path), ["orders"], most, own) for most in limits]
     assert made == [{}, {}, {"g": {SHORT: (Offset(5), "")}}]
-    (refused,) = (row for row in rows[-1] if row.action is SyncAction.SKIP)  # what a run's evidence has as not done
+    refused, unlisted = (
+        row for row in rows[-1] if row.action is SyncAction.SKIP
+    )  # a run's evidence has it as not done
+    assert (unlisted.subject, unlisted.reason) == ("away", format_unlisted(ClusterName("west")))
     assert refused.subject == f"g {SHORT}"
     assert "starts where auto.offset.reset says: refused by the destination (group_auth" in refused.reason
