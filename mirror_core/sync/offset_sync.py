@@ -178,7 +178,7 @@ def _fetch_before(
     groups: Collection[str],
     perhaps_unlisted: Collection[str],
 ) -> FetchedGroupOffsets:
-    """Of those that are idle. `perhaps_unlisted`: somebody may have gone on in those that are not listed."""
+    """Offsets of idle groups. `perhaps_unlisted`: somebody may have gone on in those that are not listed."""
     fetched = fetch_group_offsets(
         destination, [listed_groups[n] for n in sorted(groups) if n in listed_groups and listed_groups[n].is_idle]
     )
