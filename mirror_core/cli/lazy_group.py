@@ -154,6 +154,13 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
             CHECKS,
             "mirrorbook evidence verify evidence/run-ID",
         ),
+        "page": LazyCommand(
+            "mirror_core.cli.page",
+            "page_command",
+            "Serve the pages about mirrors and runs, read only and without Airflow, until SIGTERM.",
+            CHECKS,
+            "mirrorbook page --listen 9467",
+        ),
         "json-schema": LazyCommand(
             "mirror_core.cli.json_schema",
             "json_schema_command",

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mirror_core.cli.command_options import ConfigOption, JsonOption, NameArgument, find_mirror, print_json
-from mirror_core.cli.metrics_server import METRICS_OPTION, parse_address, serve_metrics
+from mirror_core.cli.http_server import METRICS_OPTION, parse_address, serve_metrics
 from mirror_core.cli.output import print_line
 from mirror_core.decide.fence_state import FenceDecision, FenceState
 from mirror_core.kafka.config import parse_addresses

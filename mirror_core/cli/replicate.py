@@ -34,7 +34,7 @@ from mirror_core.cli.command_options import (
     print_facts,
     print_json,
 )
-from mirror_core.cli.metrics_server import METRICS_OPTION, parse_address, serve_metrics
+from mirror_core.cli.http_server import METRICS_OPTION, parse_address, serve_metrics
 from mirror_core.cli.output import print_line
 from mirror_core.dataplane.counters import Counters
 from mirror_core.dataplane.driver import Replication, ReplicationOptions

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from mirror_core.decide.failover_readiness import PointWeight, ReadinessPoint, list_drift_points
+from mirror_core.kafka.config import Config
 from mirror_core.mirrors.describe import describe_with_loss
 from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.errors import BadRequest, MirrorError
@@ -39,7 +40,6 @@ from mirror_core.runbook.readiness_report import find_missing_rights, find_recor
 from mirror_core.runbook.run_services import Services
 from mirror_core.state.mirror_link import (
     MirrorLink,
-    load_clusters,
     make_mirror_link,
     measure_clocks_ahead_ms,
     read_broker_time_ms,
@@ -127,8 +127,8 @@ MirrorRoute = tuple[ClusterName, ClusterName]
 class PollerSettings:
     """What the process that serves the pages tells; asked anew for every poll."""
 
-    provide_config: Callable[[], Path]
-    """The file with all clusters that it knows. Raises BadRequest."""
+    load_config: Callable[[], Config]
+    """All clusters that it knows. Raises BadRequest."""
     list_unusable_clusters: Callable[[Path], Mapping[str, str]]
     """Reasons by cluster, of those that the configuration lacks."""
     make_services: Callable[[Path], Services]
@@ -194,7 +194,7 @@ class ClusterPoller:
 
     def _poll_clusters(self) -> ClusterSnapshots:
         begun = now_ms()
-        config = _run_poll(lambda: load_clusters(self._settings.provide_config()))
+        config = _run_poll(self._settings.load_config)
         if isinstance(config, PollFailure):
             self._cluster_snapshots = {
                 name: replace(snapshot, links={}, unreachable_reason=config.text)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.cli.metrics_server import serve_metrics
+from mirror_core.cli.http_server import serve_metrics
 from mirror_core.dataplane.counters import Counters
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.progress import ProgressTracker

@@ -13,7 +13,7 @@ import sys
 import threading
 from pathlib import Path
 
-from mirror_core.cli.metrics_server import serve_metrics
+from mirror_core.cli.http_server import serve_metrics
 from mirror_core.copy.driver_messages import ClaimBoard
 from mirror_core.copy.task_datagrams import Datagram
 from mirror_core.dataplane.counters import Counters

@@ -22,7 +22,18 @@ PAGE_MS: Final = 60_000
 
 @contextmanager
 def browser(airflow: Airflow, user: str, failed: Path, *, width: int = 1400, dark: bool = False) -> Iterator[Page]:
-    """A page of a browser in which this user has signed in. What it asks of other hosts fails the test."""
+    """A page of a browser in which this user has signed in."""
+    with opened(f"{airflow.url}/mirrorbook/", airflow.url, failed, width=width, dark=dark) as page:
+        page.fill('input[name="username"]', user)
+        page.fill('input[name="password"]', airflow.password(user))
+        page.get_by_role("button", name=re.compile("sign in", re.IGNORECASE)).click()
+        page.wait_for_url(lambda url: "login" not in url)
+        yield page
+
+
+@contextmanager
+def opened(url: str, site: str, failed: Path, *, width: int = 1400, dark: bool = False) -> Iterator[Page]:
+    """A page of a browser. What it asks of others than the site fails the test."""
     if not CHROMIUM.exists():
         reason = f"no browser: {CHROMIUM} is missing (apt-get install --no-install-recommends chromium)"
         assert not os.environ.get("CI"), reason
@@ -41,13 +52,9 @@ def browser(airflow: Airflow, user: str, failed: Path, *, width: int = 1400, dar
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
         try:
-            page.goto(f"{airflow.url}/mirrorbook/")
-            page.fill('input[name="username"]', user)
-            page.fill('input[name="password"]', airflow.password(user))
-            page.get_by_role("button", name=re.compile("sign in", re.IGNORECASE)).click()
-            page.wait_for_url(lambda url: "login" not in url)
+            page.goto(url)
             yield page
-            assert [url for url in asked if not url.startswith((airflow.url, "data:", "blob:"))] == []
+            assert [url for url in asked if not url.startswith((site, "data:", "blob:"))] == []
         except Exception:
             page.screenshot(path=failed / "failed.png")
             raise

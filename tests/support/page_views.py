@@ -10,6 +10,7 @@ from mirrorbook_airflow.page.buttons import list_mirror_buttons
 from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.loss_bound import compute_loss
 from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR
+from mirror_core.kafka.config import Config
 from mirror_core.mirrors.describe import ClockState, MirrorDescription, PartitionDescription
 from mirror_core.mirrors.mirror_facts import FactKey, make_fact
 from mirror_core.model.figures import FigureKey, to_figure_documents
@@ -34,7 +35,7 @@ from mirror_core.state.state_records import State
 NOW = 1_000_000_000
 
 NO_CLUSTERS = PollerSettings(
-    provide_config=lambda: Path("mirrorbook.yaml"),
+    load_config=lambda: Config(Path("mirrorbook.yaml"), {}),
     list_unusable_clusters=lambda path: {},
     make_services=lambda path: local_services(path, evidence_dir=path.parent),
     get_prometheus_address=lambda: "",

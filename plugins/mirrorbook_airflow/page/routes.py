@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 
 from mirror_core.page.poller import PollerSettings
 from mirror_core.page.routes import PageRequest, PageResponse, Pages, make_error_response
+from mirror_core.state.mirror_link import load_clusters
 from mirrorbook_airflow.airflow_variables import CLUSTERS_VARIABLE
 from mirrorbook_airflow.hooks import get_home_folder, list_unusable_connections, provide_config
 from mirrorbook_airflow.mirror_lookup import require_clusters
@@ -25,7 +26,7 @@ from mirrorbook_airflow.worker_services import make_services
 CONFIG_NAME: Final = "dr-page"
 pages: Final = Pages(
     PollerSettings(
-        provide_config=lambda: provide_config(CONFIG_NAME, require_clusters()),
+        load_config=lambda: load_clusters(provide_config(CONFIG_NAME, require_clusters())),
         list_unusable_clusters=list_unusable_connections,
         make_services=lambda config: make_services(config, (), ""),
         get_prometheus_address=read_prometheus_address,

@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from mirror_core.cli.metrics_server import parse_address, serve_metrics
+from mirror_core.cli.http_server import parse_address, serve_metrics
 from mirror_core.copy.driver_messages import ProgressSender
 from mirror_core.copy.partition_replicator import PartitionReplicator
 from mirror_core.copy.task_datagrams import Datagram, DatagramKind, DriverChannel, open_datagram, seal_datagram

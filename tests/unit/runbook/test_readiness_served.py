@@ -154,9 +154,8 @@ def test_by_an_old_state_nobody_is_said_not_to_conduct(monkeypatch: pytest.Monke
 
 def test_the_page_describes_a_mirror_by_the_word_of_its_destination(monkeypatch: pytest.MonkeyPatch) -> None:
     forged, real = state_of(replace(LINK.mirror, desired=DesiredState.STOPPED)), state_of(STARTED)
-    monkeypatch.setattr(poller, "load_clusters", lambda path: BOTH)
     monkeypatch.setattr(poller, "read_states", lambda config: iter([(EAST, forged), (WEST, real)]))
-    page = poller.ClusterPoller(NO_CLUSTERS)
+    page = poller.ClusterPoller(replace(NO_CLUSTERS, load_config=lambda: BOTH))
     page._poll_clusters()
     link, state = page._find_link(LINK.mirror.name)
     assert state is real

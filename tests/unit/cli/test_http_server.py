@@ -10,7 +10,7 @@ from urllib.request import urlopen
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from mirror_core.cli.metrics_server import IDLE_LIMIT_S, MAX_CONNECTIONS, serve_metrics
+from mirror_core.cli.http_server import IDLE_LIMIT_S, MAX_CONNECTIONS, serve_metrics
 from tests.support.waiting import wait_until
 
 

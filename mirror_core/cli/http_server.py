@@ -1,4 +1,4 @@
-"""Serves Prometheus metrics in threads that only read. Copying never waits for them."""
+"""Serves Prometheus metrics, and pages, in threads that only read. Copying never waits for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from socketserver import ThreadingMixIn
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import typer
@@ -18,6 +18,9 @@ from prometheus_client.registry import Collector
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.text import format_address
 
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIApplication
+
 METRICS_OPTION: Final = "--metrics"
 _LOOPBACK: Final = "127.0.0.1"
 MAX_CONNECTIONS: Final = 16
@@ -25,12 +28,12 @@ MAX_CONNECTIONS: Final = 16
 IDLE_LIMIT_S: Final = 5.0
 
 
-def parse_address(text: str) -> tuple[str, int]:
+def parse_address(text: str, option: str = METRICS_OPTION) -> tuple[str, int]:
     """Default host: loopback. Raises BadParameter."""
     match = re.fullmatch(r"(?:(\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):)?([0-9]{1,5})", text)
     if not match or int(match[2]) > 65_535:
         raise typer.BadParameter(
-            f"{text!r} is not [HOST:]PORT, such as 9465, 0.0.0.0:9465 or [::1]:9465", param_hint=METRICS_OPTION
+            f"{text!r} is not [HOST:]PORT, such as 9465, 0.0.0.0:9465 or [::1]:9465", param_hint=option
         )
     return (match[1] or _LOOPBACK).strip("[]"), int(match[2])
 
@@ -43,36 +46,41 @@ def serve_metrics(
     if address is None:
         yield
         return
-    host, port = address
     registry = CollectorRegistry()  # without the default one's Python metrics
     registry.register(source)
-    address_text = format_address(host, port)
+    advice = f"give {METRICS_OPTION} another address, or leave it out; nothing was copied"
+    with serve_app(address, make_wsgi_app(registry), "metrics", advice) as url:
+        print_line(f"metrics: {url}/metrics")
+        yield
+
+
+@contextmanager
+def serve_app(address: tuple[str, int], app: WSGIApplication, what: str, advice: str) -> Iterator[str]:
+    """Serve while entered; the URL without a path. Raises BadRequest if the address cannot be bound."""
+    host, port = address
     try:
         server = _listen_on(host, port)
     except OSError as error:
-        raise BadRequest(
-            f"metrics cannot be served on {address_text}: {error.strerror or error}: give {METRICS_OPTION} another "
-            "address, or leave it out; nothing was copied"
-        ) from None
-    server.set_app(make_wsgi_app(registry))
+        text = f"{what} cannot be served on {format_address(host, port)}: {error.strerror or error}"
+        raise BadRequest(f"{text}: {advice}") from None
+    server.set_app(app)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        print_line(f"metrics: http://{format_address(host, server.server_port)}/metrics")
-        yield
+        yield f"http://{format_address(host, server.server_port)}"
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
 
 
-class _MetricsHandler(WSGIRequestHandler):
+class _QuietHandler(WSGIRequestHandler):
     timeout = IDLE_LIMIT_S
 
     def log_message(self, format: str, *args: Any) -> None: ...
 
 
-class _MetricsServer(ThreadingMixIn, WSGIServer):
+class _BoundedServer(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def __init__(self, host: str, port: int, family: socket.AddressFamily) -> None:
@@ -80,7 +88,7 @@ class _MetricsServer(ThreadingMixIn, WSGIServer):
         self._connections = dict[int, Any]()
         """By id(), oldest first."""
         self._changing = threading.Lock()
-        super().__init__((host, port), _MetricsHandler)
+        super().__init__((host, port), _QuietHandler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._changing:
@@ -99,6 +107,6 @@ class _MetricsServer(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
 
-def _listen_on(host: str, port: int) -> _MetricsServer:
+def _listen_on(host: str, port: int) -> _BoundedServer:
     family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    return _MetricsServer(str(address[0]), port, family)
+    return _BoundedServer(str(address[0]), port, family)
