@@ -85,13 +85,23 @@ class ApprovePlan(ApprovalOperator):
             self.log.info("not asked: nothing is done that needs an approval")
             return None
         with airflow_errors():
-            self._withdraw_approval(context)
             approves = self.check_displayed_plan(context)
+            self._withdraw_approval(context)
         return self._request_approval(context, approves)
 
     def check_displayed_plan(self, context: Context) -> str:
-        """The hash that an answer approves. Raises Refused unless the text is the one that the plan's task recorded."""
-        plan = read_shown_plan(context, self.plan_task, self.read_states(context))
+        """The hash that an answer approves.
+
+        Raises Refused unless the text is the one that the plan's task recorded, and while a run that was begun by it
+        goes on: a no would not end that.
+        """
+        states = self.read_states(context)
+        plan = read_shown_plan(context, self.plan_task, states)
+        active_runs = [run for link, state in states if (run := state.active_run(link.mirror.name)) is not None]
+        prefix = self._format_approval_prefix(context)
+        if begun := [r.id for r in active_runs if any(str(a.approval_id).startswith(prefix) for a in r.approvals)]:
+            reasons = [f"run {run} was begun by it and has not ended: clear the task that failed" for run in begun]
+            raise Refused(f"plan {shorten_hash(plan.plan_hash)}", reasons, reason_code="run_goes_on")
         pulled_hash = pull_result(context, self.plan_task, "hash")
         body_sha256 = hashlib.sha256((self.body or "").encode()).hexdigest()
         if (pulled_hash, body_sha256) != (plan.plan_hash, plan.body_sha256):
@@ -133,21 +143,24 @@ class ApprovePlan(ApprovalOperator):
 
     def _read_approval(self, context: Context, event: dict[str, Any]) -> Approval:
         """From the event, which the API server makes of its own record of the answer."""
-        run, person, at = context["dag_run"], event["responded_by_user"] or {}, event["responded_at"]
+        person, at = event["responded_by_user"] or {}, event["responded_at"]
         user_id = str(person.get("id") or "")
         if not user_id or event["chosen_options"] != [self.APPROVE]:
             raise AirflowFailException(
                 f"Airflow has no record that somebody approved it: {self.format_left_unchanged()}"
             )
         at_ms = round(at.timestamp() * 1000)
-        # Asked again, the task has an answer of another time.
-        approval_id = f"{run.dag_id}/{run.run_id}/{self.task_id}/{at_ms}"
+        approval_id = f"{self._format_approval_prefix(context)}{at_ms}"  # asked again, it has an answer of another time
         approval = make_approval(approval_id, user_id, str(person.get("name") or user_id), at_ms)
         if not is_approver(make_approval_policy(context, self.plan_task, (self.task_id,), self.approvers), approval):
             raise AirflowFailException(
                 f"{approval.name} ({approval.id}) may not approve here: {self.format_left_unchanged()}"
             )
         return approval
+
+    def _format_approval_prefix(self, context: Context) -> str:
+        run = context["dag_run"]
+        return f"{run.dag_id}/{run.run_id}/{self.task_id}/"
 
     def _record_approval(self, context: Context, approval: Approval, approves: str) -> None:
         from mirror_core.state.approvals import record_approval

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -21,6 +21,7 @@ from tests.dag.answering import answer, answer_question, record_in
 from tests.dag.conftest import DAGS
 from tests.support.cluster_names import LINK
 from tests.support.dag_params import APPROVED
+from tests.support.mirror_views import RUN
 from tests.support.sentences import format_sentence
 
 if TYPE_CHECKING:
@@ -123,6 +124,22 @@ def test_the_first_person_is_not_among_those_who_are_asked_again(desk: Desk, mon
         desk.second.execute({**desk.context, "task_instance": SimpleNamespace(id="t1")})
     assert asked == [[{"id": "ben", "name": "ben"}]]
     assert asking.value.kwargs == {"approves": PLAN["hash"]}, "no XCom tells what is approved"
+
+
+def test_a_plan_whose_run_was_begun_and_goes_on_is_not_asked_about_again(desk: Desk) -> None:
+    """A no would end nothing, and say that nothing was done."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    desk.answered(desk.first, "ann")
+    approvals = tuple(one.approval for one in desk.recorded)
+    begun = replace(RUN, plan=replace(RUN.plan, mirror=LINK.mirror.name), approvals=approvals)
+    desk.state.put(begun)
+    with pytest.raises(AirflowFailException, match=f"run {begun.id} was begun by it and has not ended"):
+        answer_question(desk.first, desk.context, "ben", "Reject")
+    assert [one.approval.name for one in desk.recorded] == ["ann"]
+    desk.state.put(replace(begun, approvals=()))
+    with pytest.raises(AirflowFailException, match="rejected by ben: nothing was done"):
+        answer_question(desk.first, desk.context, "ben", "Reject")
 
 
 def test_where_nobody_else_may_approve_the_task_is_red_at_once(desk: Desk) -> None:
