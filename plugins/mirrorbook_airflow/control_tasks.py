@@ -127,7 +127,7 @@ def _plan_change(
         return _plan_filter_change(link, state, context, was_planned=was_planned)
     if action not in _ACTIONS_TO_APPROVE or (action == "stop" and _is_stopped(mirror, state)):
         return None
-    hashed_values = [action, mirror.name, mirror.source_id, mirror.destination_id]
+    hashed_values = [action, mirror.name, str(mirror.created_ms), mirror.source_id, mirror.destination_id]
     lines = [_ACTIONS_TO_APPROVE[action].format(source=mirror.source, destination=mirror.destination)]
     run_id, losses = "", tuple[str, ...]()
     if action != "stop":
@@ -198,6 +198,8 @@ def _resume(link: MirrorLink, context: Context, approved: ControlChange | None) 
 def _stop(link: MirrorLink, context: Context, approved: ControlChange | None) -> str:
     from mirror_core.mirrors.mirror_commands import stop_mirror
 
+    if approved is None:
+        return "stopped already"
     return f"stopped: the last mirrored offsets of {len(stop_mirror(link))} partition(s) are recorded"
 
 

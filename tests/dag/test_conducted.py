@@ -12,6 +12,7 @@ import pytest
 from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.errors import Refused
+from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import NO_OFFSETS, MirrorName, Offset, Partition, PartitionOffsets
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
 from mirror_core.model.run_checkpoints import StepValue
@@ -228,6 +229,28 @@ def test_an_approval_stays_while_its_action_has_not_succeeded(monkeypatch: pytes
     with pytest.raises(KeyboardInterrupt):
         control()
     assert control(asked=False) == "approved by ann\ndid"
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_stop_that_nobody_approved_stops_nothing(monkeypatch: pytest.MonkeyPatch, stopped: bool) -> None:
+    """Another mirror of this name was created meanwhile; or somebody starts a stopped one while the task begins."""
+    from airflow.sdk.exceptions import AirflowFailException
+    from mirrorbook_airflow import control_tasks
+
+    state = State()
+    mirror = replace(LINK.mirror, desired=DesiredState.STOPPED if stopped else DesiredState.STARTED)
+    control, _ = _controlled(state, monkeypatch, "stop")
+    monkeypatch.setattr("mirror_core.mirrors.mirror_commands.stop_mirror", not_to_be_done)
+
+    def find(mirror: Mirror) -> None:
+        monkeypatch.setattr(control_tasks, "find_mirror", lambda name: (replace(LINK, mirror=mirror), state))
+
+    find(mirror)
+    if stopped:
+        assert control(asked=False) == "stopped already"
+        return
+    with pytest.raises(AirflowFailException, match="task approve was answered about plan"):
+        control(meanwhile=lambda: find(replace(mirror, created_ms=mirror.created_ms + 1)))
 
 
 def _controlled(state: State, monkeypatch: pytest.MonkeyPatch, action: str) -> tuple[Callable[..., str], Any]:
