@@ -23,7 +23,7 @@ from mirrorbook_tools.demo.processes import end, session_of
 from mirrorbook_tools.sandbox.ports import choose_ports
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
-START_TIMEOUT_S: Final = 180.0
+START_TIMEOUT_S: Final = 600.0
 STOP_TIMEOUT_S: Final = 30.0
 PATIENCE_S: Final = 120.0
 """For one answer of the API: where all cores are busy with JVMs it may take long, and nothing is wrong."""
