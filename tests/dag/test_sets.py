@@ -348,3 +348,44 @@ def test_a_member_that_a_person_gives_up_stays_and_the_others_come_home_by_their
     way_home.execute("done")
     at_home(well)
     moved(broken)
+
+
+@pytest.mark.drill
+def test_one_that_is_stranded_on_the_way_home_comes_home_when_its_task_is_cleared(
+    way_home: DagRun, both: tuple[Mirrored, Mirrored], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+    well, broken = both
+    check = PlannedSteps.check_before_promotion
+
+    def checked(self: PlannedSteps) -> PromotionProbe:
+        if self.link.mirror.name == f"{broken.name}-back":
+            raise MirrorError("not now")
+        return check(self)
+
+    monkeypatch.setattr(PlannedSteps, "check_before_promotion", checked)
+    way_home.execute("plan")
+    way_home.answered("approve", "ann")
+    way_home.execute("begin", "copy_back", "home.plan")
+    with pytest.raises(AirflowSkipException, match="the failover home was not begun"):
+        way_home.execute("protect")
+    way_home.answered("home.approve", "ann")
+    way_home.execute("home.begin", "home.prove")
+    way_home.answered("home.go_ahead", "ann")
+    with pytest.raises(AirflowFailException, match="not now"):
+        way_home.execute("home.cut_over")
+    assert way_home.execute("home.switched") == [f"{well.name}-back"]
+    with pytest.raises(AirflowFailException, match=f"{broken.name}: waits for the failover home"):
+        way_home.execute("protect")
+    assert "kept: another mirror of the set is promoted" in way_home.execute("home.abort")
+    at_home(well)
+    with pytest.raises(AirflowFailException, match=f"{broken.name}: step reprotect is not done"):
+        way_home.execute("done")
+
+    monkeypatch.setattr(PlannedSteps, "check_before_promotion", check)
+    way_home.execute("home.begin", "home.prove", "home.cut_over", "home.switched")
+    assert way_home.execute("protect") == [one.name for one in both]
+    way_home.execute("done")
+    for one in both:
+        at_home(one)
