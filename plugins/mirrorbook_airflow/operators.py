@@ -134,7 +134,7 @@ class CreateMirror(MirrorOperator):
             if differing:
                 ways = [] if {*differing} - FILTERS else ["DAG mirror_control, action change, changes its filters"]
                 reasons = [*(f"with other {name}" for name in differing), *ways]
-                raise Refused(f"mirror {self.mirror} exists already", reasons, reason_code="not_approved")
+                raise Refused(f"mirror {self.mirror} exists already", reasons, reason_code="mirror_differs")
             add_clusters(clusters)
 
 
@@ -169,7 +169,7 @@ class SyncMirror(MirrorOperator):
                 )
             if report.refused:
                 reasons = [f"{row.part} {row.subject}: {row.reason}" for row in report.refused]
-                raise Refused(f"sync of mirror {self.mirror}, the rest is done", reasons, reason_code="not_approved")
+                raise Refused(f"sync of mirror {self.mirror}, the rest is done", reasons, reason_code="sync_refused")
         done = {"differences": sum(row.done for row in report.rows)}
         self.emit_done(context, at_ms=begun_ms, **done)
         return done
@@ -381,7 +381,7 @@ class CheckMirror(MirrorOperator):
             link, state = find_mirror_link(config, self.mirror)
             if (run := state.active_run(link.mirror.name)) is not None:
                 if reason := explain_abandoned(link, state, run):
-                    raise Refused(f"run {run.id} holds mirror {self.mirror}", [reason], reason_code="not_approved")
+                    raise Refused(f"run {run.id} holds mirror {self.mirror}", [reason], reason_code="run_abandoned")
                 raise AirflowSkipException(f"run {run.id} holds mirror {self.mirror}: the next check is after it")
             folder = _name_report_folder(ReportKind.CHECK, context)
             output = get_home_folder("evidence") / self.mirror / folder
