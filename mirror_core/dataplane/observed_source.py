@@ -183,7 +183,7 @@ class ObservedSource:
     def list_ended_epochs(self, leaders: Mapping[Partition, Leader]) -> dict[Partition, int]:
         """Leader epochs under which ends were observed, of partitions that have a newer one.
 
-        Or the same one again, where an older copy of the source had answered for it.
+        Or the same one again, behind a restored source's older one.
         """
         return {
             p: epoch
@@ -209,7 +209,7 @@ class ObservedSource:
     def update_ended_epochs(self, epoch_ends: Mapping[Partition, Offset], set_back: Collection[Partition] = ()) -> None:
         """Where they end now. Below an observed end, the source has lost what it had acknowledged by then.
 
-        `set_back`: an older copy of the source says so; it is heard no more once the newer one is back.
+        `set_back`: of a restored source. What it says ends when a leader with the newer epoch is back.
         """
         for partition, end in epoch_ends.items():
             epoch, observed_end = self.end_epochs.pop(partition)

@@ -311,7 +311,7 @@ class _GroupDecisions:
         unlisted: Collection[str],
         source: ClusterName,
     ) -> None:
-        """Not what others have committed there. `unlisted`: groups whose coordinator may be away, not they.
+        """Not what others have committed there. `unlisted`: these may only lack a coordinator.
 
         What neither side has is forgotten, unless the group is not listed: it may be hidden.
         """
