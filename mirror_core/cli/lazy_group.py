@@ -122,7 +122,8 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
         "sync": LazyCommand(
             "mirror_core.cli.sync",
             "sync_command",
-            "Bring topics, their settings, access rights and groups' offsets in line; print what differed.",
+            "Bring topics, their settings, access rights, groups' offsets and client quotas in line; print what "
+            "differed.",
             EVERY_DAY,
             "mirrorbook sync orders --dry-run",
         ),

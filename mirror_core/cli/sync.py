@@ -33,13 +33,13 @@ def sync_command(
     name: NameArgument,
     config: ConfigOption = None,
     only: Annotated[
-        str | None, typer.Option("--only", help="Parts, with commas between: topics,configs,acls,groups.")
+        str | None, typer.Option("--only", help="Parts, with commas between: topics,configs,acls,groups,quotas.")
     ] = None,
     dry_run: DryRunOption = False,
     yes: UndoableYesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring topics, their settings, access rights and groups' offsets in line; print what differed."""
+    """Bring topics, their settings, access rights, groups' offsets and client quotas in line; print what differed."""
     parts = parse_parts(only)
     link, state = find_mirror(config, name)
     intent = mirror_commands.preview(link, MirrorCommand.SYNC)

@@ -12,7 +12,7 @@ Invariants:
 - Rules run before a process takes control of a mirror, and again afterwards, since it may have been paused between.
 - A healthy mirror log ends at next sequence + filled offsets (`gaps_and_resume`); anything else is a half filled gap,
   a foreign write, or a forgotten producer.
-- What the ledger does not know belongs to others and is never changed (`acl_plan`).
+- What the ledger does not know belongs to others and is never changed (`acl_plan`, `quota_plan`).
 
 Order of things: `mirror_snapshot` -> `loss_bound`, `failover_scope` -> `plan_figures` -> `failover_plan` ->
 `failover_readiness`. After a failover: `fence_state`, then `failback_plan` with `truncation`.

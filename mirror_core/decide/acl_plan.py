@@ -337,28 +337,21 @@ def format_narrowed_acls(narrowed: Sequence[Acl]) -> str:
     return f"{len(narrowed)}: {join_limited(narrowed)}" if narrowed else "none"
 
 
+ScramUsers = Mapping[str, Set[str]]
+"""Mechanisms by user."""
+
+
 def find_unknown_scram_users(
-    entries: Iterable[LedgerEntry], source_users: Set[str] | None, destination_users: Set[str] | None
-) -> tuple[str, ...]:
-    """Holders of rights that only the source has SCRAM credentials for. Empty where one side's are
-    unknown.
+    entries: Iterable[LedgerEntry], source_users: ScramUsers | None, destination_users: ScramUsers | None
+) -> dict[str, tuple[str, ...]]:
+    """Holders of rights, with the SCRAM mechanisms that only the source has credentials of theirs for. Empty where one
+    side's are unknown.
     """
     if source_users is None or destination_users is None:
-        return ()
+        return {}
     holders = {e.acl.principal.removeprefix("User:") for e in entries if e.acl.permission is Permission.ALLOW}
-    return tuple(sorted((holders & source_users) - destination_users))
-
-
-def find_missing_quotas(
-    source: Mapping[str, Mapping[str, float]], destination: Mapping[str, Mapping[str, float]]
-) -> tuple[str, ...]:
-    """Quotas of the source's clients that the destination has not, or has with other values."""
-    return tuple(
-        f"{entity}: {key}={value:.17g}" + (f" (there {there:.17g})" if there is not None else "")
-        for entity, values in sorted(source.items())
-        for key, value in sorted(values.items())
-        if (there := destination.get(entity, {}).get(key)) != value
-    )
+    missing = {user: source_users[user] - destination_users.get(user, set()) for user in holders & source_users.keys()}
+    return {user: tuple(sorted(mechanisms)) for user, mechanisms in sorted(missing.items()) if mechanisms}
 
 
 STAGED_PURPOSES = frozenset({AclPurpose.STAGED, AclPurpose.PROMOTED})

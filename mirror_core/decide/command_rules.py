@@ -58,7 +58,7 @@ COMMAND_RULES: Final[Mapping[MirrorCommand, CommandRule]] = MappingProxyType(
             "limits what is read from the source, from the data plane's next epoch on", "`mirror throttle`"
         ),
         MirrorCommand.SYNC: CommandRule(
-            "brings topics, settings, access rights and groups' offsets in line with the source",
+            "brings topics, settings, access rights, groups' offsets and client quotas in line with the source",
             "the next sync",
             takes_turns=True,
         ),

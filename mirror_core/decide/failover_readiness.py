@@ -412,6 +412,7 @@ def list_drift_points(mirror: str, rows: Iterable[DriftRow]) -> Iterator[Readine
             differing_configs=pending[SyncCategory.CONFIGS],
             differing_acls=pending[SyncCategory.ACLS],
             differing_groups=pending[SyncCategory.GROUPS],
+            differing_quotas=pending[SyncCategory.QUOTAS],
         )
         yield ReadinessPoint(PointWeight.WARNING, finding)
     for row in drift_rows:

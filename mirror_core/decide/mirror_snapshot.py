@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from mirror_core.decide.quota_plan import NO_QUOTAS, QuotaComparison
 from mirror_core.model.acl import Acl
 from mirror_core.model.config_sections import KAFKA_AUTHORIZER, AuthorizerConfig, WriteBarrier
 from mirror_core.model.findings import Finding
@@ -138,9 +139,9 @@ class MirrorSnapshot:
     leader_ahead_ms: int | None = None
     """How far, at least, the state topic's leader is ahead of its controller; None: not seen to be."""
     verification: MirrorVerification | None = None
-    unknown_scram_users: tuple[str, ...] = ()
-    missing_quotas: tuple[str, ...] = ()
-    """Client quotas of the source that the destination has not, or has with other values."""
+    unknown_scram_users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Users with the SCRAM mechanisms that the destination lacks."""
+    quotas: QuotaComparison = NO_QUOTAS
     groups: GroupSyncTime | None = None
     groups_left: UnsyncedGroups | None = None
     own_group_offsets: tuple[OwnGroupOffsets, ...] = ()

@@ -124,17 +124,21 @@ def _warn_rights(snapshot: MirrorSnapshot) -> Iterator[Finding]:
         yield Finding(
             "principals_excluded", mirror.destination, principals=snapshot.excluded_principals, source=mirror.source
         )
-    if snapshot.missing_quotas:
+    if snapshot.quotas.missing:
         yield Finding(
-            "client_quotas_differ", mirror.source, quotas=snapshot.missing_quotas, destination=mirror.destination
+            "client_quotas_differ", mirror.source, quotas=snapshot.quotas.missing, destination=mirror.destination
         )
-    if users := snapshot.unknown_scram_users:
+    if snapshot.quotas.wide:
+        yield Finding("quotas_beyond_mirror", mirror.destination, quotas=snapshot.quotas.wide)
+    if mechanisms_by_user := snapshot.unknown_scram_users:
+        first_user, first_mechanisms = next(iter(mechanisms_by_user.items()))
         yield Finding(
             "scram_users_unknown",
             mirror.source,
-            users=users,
+            users=[f"{user} ({', '.join(mechanisms)})" for user, mechanisms in mechanisms_by_user.items()],
             destination=mirror.destination,
-            entity=format_option("--entity-name", users[0]),
+            entity=format_option("--entity-name", first_user),
+            mechanism=first_mechanisms[0],
         )
 
 

@@ -2,14 +2,18 @@
 
 The KRaft controller quorum (KIP-595) and its clock.
 
-SCRAM users stored in the cluster (KIP-554).
+SCRAM users stored in the cluster (KIP-554), and client quotas (KIP-546).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
+from kio.schema.alter_client_quotas.v1.request import AlterClientQuotasRequest, EntityData, EntryData, OpData
+from kio.schema.alter_client_quotas.v1.response import AlterClientQuotasResponse
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.api_versions.v0.response import ApiVersionsResponse
 from kio.schema.describe_client_quotas.v1.request import DescribeClientQuotasRequest
@@ -20,13 +24,14 @@ from kio.schema.describe_user_scram_credentials.v0.request import DescribeUserSc
 from kio.schema.describe_user_scram_credentials.v0.response import DescribeUserScramCredentialsResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.types import TopicName
-from kio.static.primitive import i32
+from kio.static.primitive import f64, i32
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.error_mapping import make_fault
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.logs import get_logger
+from mirror_core.model.sync_state import ClientQuota
 from mirror_core.model.timing import now_ms
 
 
@@ -113,35 +118,60 @@ def _parse_quorum(client: ClusterClient, response: DescribeQuorumResponse) -> Qu
 
 
 _DESCRIBE_SCRAM_API_KEY: Final = 50
+_SCRAM_MECHANISMS: Final[Mapping[int, str]] = MappingProxyType({1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"})
 
 
-def fetch_scram_users(client: ClusterClient) -> frozenset[str] | None:
-    """None if brokers are too old, or without DESCRIBE on the cluster."""
+def fetch_scram_users(client: ClusterClient) -> dict[str, frozenset[str]] | None:
+    """Mechanisms by user. None if brokers are too old, or without DESCRIBE on the cluster."""
     if _DESCRIBE_SCRAM_API_KEY not in fetch_api_versions(client):
         return None
     response = client.call(DescribeUserScramCredentialsRequest(users=None), DescribeUserScramCredentialsResponse)
     if response.error_code is not ErrorCode.none:
         return None
-    return frozenset(row.user for row in response.results if row.error_code is ErrorCode.none)
+    return {
+        row.user: frozenset(_SCRAM_MECHANISMS.get(info.mechanism, str(info.mechanism)) for info in row.credential_infos)
+        for row in response.results
+        if row.error_code is ErrorCode.none
+    }
 
 
 _DESCRIBE_QUOTAS_API_KEY: Final = 48
-_CLIENT_ENTITY_TYPES: Final = frozenset({"user", "client-id"})
+_USER_TYPE: Final = "user"
+_CLIENT_ID_TYPE: Final = "client-id"
 
 
-def fetch_client_quotas(client: ClusterClient) -> dict[str, dict[str, float]] | None:
-    """By user, client id, both, or their defaults. None if brokers are too old, or without DESCRIBE_CONFIGS on the
-    cluster."""
+def fetch_client_quotas(client: ClusterClient) -> dict[ClientQuota, float] | None:
+    """None if brokers are too old, or without DESCRIBE_CONFIGS on the cluster."""
     if fetch_api_versions(client).get(_DESCRIBE_QUOTAS_API_KEY, (0, 0))[1] < 1:
         return None
     response = client.call(DescribeClientQuotasRequest(components=(), strict=False), DescribeClientQuotasResponse)
     if response.error_code is not ErrorCode.none:
         return None
-    return {
-        ", ".join(
-            f"{e.entity_type} {'<default>' if e.entity_name is None else e.entity_name}"
-            for e in sorted(row.entity, key=lambda e: e.entity_type, reverse=True)
-        ): {value.key: float(value.value) for value in row.values}
-        for row in response.entries or ()
-        if {e.entity_type for e in row.entity} <= _CLIENT_ENTITY_TYPES
-    }
+    quotas = dict[ClientQuota, float]()
+    for row in response.entries or ():
+        names = {e.entity_type: e.entity_name or "" for e in row.entity}
+        if names.keys() <= {_USER_TYPE, _CLIENT_ID_TYPE}:
+            for value in row.values:
+                quota = ClientQuota(user=names.get(_USER_TYPE), client_id=names.get(_CLIENT_ID_TYPE), key=value.key)
+                quotas[quota] = float(value.value)
+    return quotas
+
+
+def alter_client_quotas(client: ClusterClient, values: Mapping[ClientQuota, float | None]) -> None:
+    """None removes one. Needs ALTER_CONFIGS on the cluster."""
+    if not values:
+        return
+    operations: dict[tuple[EntityData, ...], list[OpData]] = {}
+    for quota, value in values.items():
+        entity = tuple(
+            EntityData(entity_type=kind, entity_name=name or None)
+            for kind, name in ((_USER_TYPE, quota.user), (_CLIENT_ID_TYPE, quota.client_id))
+            if name is not None
+        )
+        operation = OpData(key=quota.key, value=f64(value or 0.0), remove=value is None)
+        operations.setdefault(entity, []).append(operation)
+    entries = tuple(EntryData(entity=entity, ops=tuple(ops)) for entity, ops in operations.items())
+    request = AlterClientQuotasRequest(entries=entries, validate_only=False)
+    for row in client.call_controller(request, AlterClientQuotasResponse).entries:
+        if row.error_code is not ErrorCode.none:
+            raise make_fault(client, "client quotas", "AlterClientQuotas (needs ALTER_CONFIGS)", row.error_code)

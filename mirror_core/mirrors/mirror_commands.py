@@ -242,6 +242,7 @@ def delete_mirror(
             *(Tombstone(observation) for mirror, observation in state.source_observations.items() if mirror == name),
             *(Tombstone(proof) for mirror, proof in state.verifications.items() if mirror == name),
             *(Tombstone(departure) for departure in state.departures.get(name, {}).values()),
+            *(Tombstone(entry) for entry in state.quotas.get(name, {}).values()),
             *(Tombstone(sign) for sign in state.checkpoints.values() if sign.run == name),
         )
     return remaining

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -20,6 +21,7 @@ class SyncCategory(StrEnum):
     CONFIGS = "configs"
     ACLS = "acls"
     GROUPS = "groups"
+    QUOTAS = "quotas"
 
 
 class SyncAction(StrEnum):
@@ -82,6 +84,8 @@ class DriftRow(msgspec.Struct, frozen=True, kw_only=True):
                 return self.subject.rpartition(" ")[2].rpartition("-")[0]
             case SyncCategory.ACLS:
                 return self.acl_topic or ""
+            case SyncCategory.QUOTAS:
+                return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +96,51 @@ class TopicSettings:
     """The source's, and what its defaults say otherwise than the destination's."""
     compacted_since_ms: int | None = None
     """When the source was first seen to clean it by key. None: it does not."""
+
+
+DEFAULT_ENTITY: Final = "<default>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientQuota:
+    """A limit of clients, without its value. A name that is None tells no clients apart; an empty one is the default,
+    for those that have no quota of their own.
+    """
+
+    user: str | None = None
+    client_id: str | None = None
+    key: str
+    """As Kafka names it, such as `producer_byte_rate`."""
+
+    def __str__(self) -> str:
+        names = (("user", self.user), ("client-id", self.client_id))
+        entity = ", ".join(f"{kind} {name or DEFAULT_ENTITY}" for kind, name in names if name is not None)
+        return f"{entity}: {self.key}"
+
+    @property
+    def has_named_user(self) -> bool:
+        """Else it also limits clients that have nothing to do with the mirror."""
+        return bool(self.user)
+
+
+class QuotaPurpose(StrEnum):
+    STAGED = "STAGED"
+    """Set at promotion."""
+    PROMOTED = "PROMOTED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaEntry:
+    """A quota on the mirror's destination. Mirrorbook sets and removes only client quotas that are in this ledger."""
+
+    mirror: MirrorName
+    quota: ClientQuota
+    value: float
+    purpose: QuotaPurpose
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(str(self.quota).encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,6 +97,13 @@ REQUIRED_ACLS: Final[tuple[RequiredAcl, ...]] = (
         ALTER="fence the source at a failover",
     ),
     *_build_required_acls(
+        ClusterRole.SOURCE,
+        "control",
+        Resource.CLUSTER,
+        lost_feature="client quotas are not staged, and promotion sets none",
+        DESCRIBE_CONFIGS="sync client quotas",
+    ),
+    *_build_required_acls(
         ClusterRole.SOURCE, "control", Resource.TRANSACTIONAL_ID, DESCRIBE="see open transactions before a failover"
     ),
     *_build_required_acls(
@@ -140,9 +147,10 @@ REQUIRED_ACLS: Final[tuple[RequiredAcl, ...]] = (
         ClusterRole.DESTINATION,
         "control",
         Resource.CLUSTER,
-        lost_feature="failback strategies `handover`, `replica` are refused, and brokers' settings are not looked at",
-        DESCRIBE_CONFIGS="see brokers' settings",
-        ALTER_CONFIGS="slow a new replica down: failback strategies `handover` and `replica`",
+        lost_feature="failback strategies `handover`, `replica` are refused, brokers' settings are not looked at, and "
+        "client quotas are not set",
+        DESCRIBE_CONFIGS="see brokers' settings and client quotas",
+        ALTER_CONFIGS="slow a new replica down: failback strategies `handover` and `replica`; set client quotas",
     ),
     *_build_required_acls(
         ClusterRole.DESTINATION,
@@ -179,6 +187,7 @@ REQUESTS: Final[Mapping[tuple[ClusterRole, str, Resource, Operation], tuple[str,
         (_S, "control", _R.GROUP, _O.DESCRIBE): _GROUP_LOOKS,
         (_S, "control", _R.CLUSTER, _O.DESCRIBE): ("DescribeAcls", *_CLUSTER_LOOKS),
         (_S, "control", _R.CLUSTER, _O.ALTER): _ACL_REQUESTS,
+        (_S, "control", _R.CLUSTER, _O.DESCRIBE_CONFIGS): ("DescribeClientQuotas",),
         (_S, "control", _R.TRANSACTIONAL_ID, _O.DESCRIBE): ("ListTransactions", "DescribeTransactions"),
         (_D, "data", _R.TOPIC, _O.READ): (*_LOG_REQUESTS, "DescribeProducers"),
         (_D, "data", _R.TOPIC, _O.WRITE): ("Produce",),
@@ -199,7 +208,7 @@ REQUESTS: Final[Mapping[tuple[ClusterRole, str, Resource, Operation], tuple[str,
             "ElectLeaders",
         ),
         (_D, "control", _R.CLUSTER, _O.DESCRIBE_CONFIGS): ("DescribeConfigs", "DescribeClientQuotas"),
-        (_D, "control", _R.CLUSTER, _O.ALTER_CONFIGS): ("IncrementalAlterConfigs",),
+        (_D, "control", _R.CLUSTER, _O.ALTER_CONFIGS): ("IncrementalAlterConfigs", "AlterClientQuotas"),
         (_D, "control", _R.CLUSTER, _O.CLUSTER_ACTION): ("Fetch",),
         (_D, "control", _R.GROUP, _O.DELETE): ("DeleteGroups",),
         (_D, "control", _R.TRANSACTIONAL_ID, _O.WRITE): (

@@ -56,6 +56,7 @@ from mirror_core.sync.fence_command_runner import close_cluster
 from mirror_core.sync.mirror_sync import SyncReport, sync_mirror
 from mirror_core.sync.principals import list_own_principals
 from mirror_core.sync.promotion_acls import forget_revoked_rights, record_withdrawn_rights, sync_lifted_records
+from mirror_core.sync.quota_sync import restage_quotas
 
 
 def find_reverse_failover(reverse_state: State, failback_run_id: str) -> Run | None:
@@ -105,7 +106,7 @@ CAUGHT_UP_S: Final = 5.0
 """In seconds of writes on a busy cluster."""
 STALL_S: Final = 120.0
 REPORT_INTERVAL_S: Final = 10.0
-PARTS_SYNCED_FIRST: Final = frozenset({SyncCategory.CONFIGS, SyncCategory.ACLS})
+PARTS_SYNCED_FIRST: Final = frozenset({SyncCategory.CONFIGS, SyncCategory.ACLS, SyncCategory.QUOTAS})
 """Rights too: a later withdrawal is detected by them."""
 
 
@@ -201,6 +202,7 @@ class FailbackSteps(TailSteps):
             with ClusterClient(self.link.source) as old:
                 lift_all_denials(reverse, writer, old)  # of an earlier failback, against its tasks
                 restage_grants(writer, reverse.name, old, list_own_principals(link))  # the mirror exists again
+                restage_quotas(writer, reverse.name, old)
                 groups = reset_group_offsets(reverse, old, self._topic_names(), writer)
             sync_lifted_records(link, writer, self.writer.state)
             report = sync_mirror(link, writer, only=PARTS_SYNCED_FIRST)
@@ -296,6 +298,7 @@ class FailbackSteps(TailSteps):
                 own_records = self._find_own_records(client, statuses, is_quiescent=not given_up)
                 lift_all_denials(self.link.mirror, self.writer, client)
                 restage_grants(self.writer, self.link.mirror.name, client, list_own_principals(self.link))
+                restage_quotas(self.writer, self.link.mirror.name, client)
                 copy_demotions(self.writer, self.link.mirror.name, reverse_writer.state, cluster.name, topics)
                 reset_group_offsets(self.link.mirror, client, topics, self.writer)
             sync_lifted_records(self.link, self.writer, reverse_writer.state)

@@ -335,7 +335,7 @@ class PlannedSteps(PromotionSteps):
         report = sync_mirror(
             self.link,
             self.writer,
-            only=frozenset({SyncCategory.CONFIGS, SyncCategory.ACLS, SyncCategory.GROUPS}),
+            only=frozenset(SyncCategory) - {SyncCategory.TOPICS},
             run_id=self.journal.run_id,
         )
         self.journal.save_at_end("promote", GroupResumeOffsets.from_groups(to_resume_offsets(report.rows)))

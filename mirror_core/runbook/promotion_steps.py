@@ -42,6 +42,7 @@ from mirror_core.state.state_records import PartitionRecord, StateRecord
 from mirror_core.sync.acl_sync import apply_promotion
 from mirror_core.sync.fence_command import DestinationOpened, build_command_target
 from mirror_core.sync.fence_command_runner import open_destination
+from mirror_core.sync.quota_sync import promote_quotas
 
 MAX_PROBES: Final = 3
 
@@ -248,7 +249,7 @@ class PromotionSteps(StepContext):
             before_change=before_grant,
             open_cluster=self._open_destination,
         )
-        return count_actions(rows)
+        return count_actions((*rows, *promote_quotas(self.link, self.writer)))
 
     def _open_destination(self, topics: Collection[str]) -> bool:
 

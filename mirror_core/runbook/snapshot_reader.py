@@ -20,7 +20,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from mirror_core.decide.acl_plan import (
     STAGED_PURPOSES,
-    find_missing_quotas,
+    ScramUsers,
     find_unbacked_grants,
     find_unknown_scram_users,
     is_carried_acl,
@@ -52,6 +52,7 @@ from mirror_core.decide.mirror_snapshot import (
     UnseenCluster,
     select_healthy,
 )
+from mirror_core.decide.quota_plan import NO_QUOTAS, QuotaComparison, Quotas, compare_quotas
 from mirror_core.decide.truncation import select_created
 from mirror_core.kafka.acl_requests import AuthorizerOff, BrokerAcls, describe_acls
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
@@ -288,11 +289,9 @@ def take_snapshot(
             link, state, *(item.await_result(deadline) for item in user_queries)
         )
         if user_queries
-        else (),
+        else {},
         lacking_rights=collect_lacking_rights(rights_queries, deadline),
-        missing_quotas=_list_missing_quotas(*(item.await_result(deadline) for item in quota_queries))
-        if quota_queries
-        else (),
+        quotas=_compare_quotas(state, mirror, *(item.await_result(deadline) for item in quota_queries)),
     )
 
 
@@ -384,24 +383,22 @@ class Query(Generic[T]):
             polled_at, wait_s = current_s, min(left_s, _POLL_S)
 
 
-def _list_scram_users(side: ClusterConfig) -> frozenset[str] | None:
+def _list_scram_users(side: ClusterConfig) -> ScramUsers | None:
     with ClusterClient(side, timeout_s=TIMEOUTS.plan_response_s) as client:
         return fetch_scram_users(client)
 
 
-def _list_client_quotas(side: ClusterConfig) -> dict[str, dict[str, float]] | None:
+def _list_client_quotas(side: ClusterConfig) -> Quotas | None:
     with ClusterClient(side, timeout_s=TIMEOUTS.plan_response_s) as client:
         return fetch_client_quotas(client)
 
 
-def _list_missing_quotas(
-    source: dict[str, dict[str, float]] | UnseenCluster | None,
-    destination: dict[str, dict[str, float]] | UnseenCluster | None,
-) -> tuple[str, ...]:
+def _compare_quotas(state: State, mirror: Mirror, *sides: Quotas | UnseenCluster | None) -> QuotaComparison:
     """Empty where one side's are unknown."""
-    if not isinstance(source, dict) or not isinstance(destination, dict):
-        return ()
-    return find_missing_quotas(source, destination)
+    known = [quotas for quotas in sides if quotas is not None and not isinstance(quotas, UnseenCluster)]
+    if len(known) < 2:
+        return NO_QUOTAS
+    return compare_quotas(known[0], known[1], state.quotas.get(mirror.name, {}).values())
 
 
 class _PromotionRights(NamedTuple):
@@ -448,12 +445,12 @@ def compute_promotion_rights(
 def _list_unknown_principals(
     link: MirrorLink,
     state: State,
-    source_users: frozenset[str] | UnseenCluster | None,
-    destination_users: frozenset[str] | UnseenCluster | None,
-) -> tuple[str, ...]:
+    source_users: ScramUsers | UnseenCluster | None,
+    destination_users: ScramUsers | UnseenCluster | None,
+) -> dict[str, tuple[str, ...]]:
     entries = [e for e in state.ledger_entries(link.mirror.name) if e.cluster == link.mirror.destination]
     if isinstance(source_users, UnseenCluster) or isinstance(destination_users, UnseenCluster):
-        return ()
+        return {}
     return find_unknown_scram_users(entries, source_users, destination_users)
 
 

@@ -33,6 +33,7 @@ _MIRROR_KINDS: Final = frozenset(
             "receipts",
             "writer",
             "departure",
+            "quota",
         ),
         *("groups", "uncommitted", "committed"),
     )
@@ -46,7 +47,8 @@ SEGMENT_COUNTS: Final[Mapping[str, int]] = MappingProxyType(
             1,
         ),
         **dict.fromkeys(
-            ("ledger", "lifted", "step", "audit", "settings", "receipts", "writer", "committed", "departure"), 2
+            ("ledger", "lifted", "step", "audit", "settings", "receipts", "writer", "committed", "departure", "quota"),
+            2,
         ),
         **dict.fromkeys(("partition", "checkpoint"), 3),
     }

@@ -25,7 +25,7 @@ from mirror_core.model.receipt_heads import ReceiptsHead
 from mirror_core.model.run import Run, StepRecord
 from mirror_core.model.run_checkpoints import Checkpoint
 from mirror_core.model.source_observation import SourceObservation
-from mirror_core.model.sync_state import OwnGroupOffsets, TopicSettings, UnsyncedGroups
+from mirror_core.model.sync_state import OwnGroupOffsets, QuotaEntry, TopicSettings, UnsyncedGroups
 from mirror_core.state.record_encoding import (
     PIECE_KIND,
     RecordUnreadable,
@@ -88,6 +88,7 @@ StateRecord = (
     | AuditLine
     | TransactionalIdNumber
     | TopicDeparture
+    | QuotaEntry
 )
 
 
@@ -122,6 +123,8 @@ class State:
     """By mirror and role; missing: the id without a number."""
     departures: dict[MirrorName, dict[str, TopicDeparture]] = field(default_factory=dict)
     """By mirror and topic."""
+    quotas: dict[MirrorName, dict[str, QuotaEntry]] = field(default_factory=dict)
+    """By mirror and digest of the quota."""
     append_times: dict[str, int] = field(default_factory=dict)
     """In ms by the brokers' clock, by key, of records whose age counts.
 
@@ -147,6 +150,7 @@ class State:
         fields["receipts"] = {mirror: dict(heads) for mirror, heads in self.receipts.items()}
         fields["id_numbers"] = {mirror: dict(numbers) for mirror, numbers in self.id_numbers.items()}
         fields["departures"] = {mirror: dict(topics) for mirror, topics in self.departures.items()}
+        fields["quotas"] = {mirror: dict(entries) for mirror, entries in self.quotas.items()}
         fields["audit_entries"] = {run: dict(lines) for run, lines in self.audit_entries.items()}
         fields["_pieces"] = {key: dict(pieces) for key, pieces in self._pieces.items()}
         return State(**fields, **{name: getattr(self, name) for name in _LOG_FIELDS})
@@ -297,7 +301,7 @@ class State:
                 self.audit_entries.setdefault(record.run, {})[record.number] = record
             case TopicSettings():
                 self.topic_settings[record.mirror, record.topic] = record
-            case ReceiptsHead() | TransactionalIdNumber() | OwnGroupOffsets() | TopicDeparture():
+            case ReceiptsHead() | TransactionalIdNumber() | OwnGroupOffsets() | TopicDeparture() | QuotaEntry():
                 kind, part = _KEYED_KINDS[type(record)]
                 self._keyed_records(kind).setdefault(record.mirror, {})[getattr(record, part)] = record
             case (
@@ -327,6 +331,7 @@ class State:
             "writer": self.id_numbers,
             "committed": self.group_offsets,
             "departure": self.departures,
+            "quota": self.quotas,
         }
         return by_kind[kind]
 
@@ -354,7 +359,7 @@ class State:
                 self.audit_entries.get(run, {}).pop(int(number), None)
             case "settings", [mirror, topic]:
                 self.topic_settings.pop((MirrorName(mirror), topic), None)
-            case (("receipts" | "writer" | "committed" | "departure"), [mirror, part]):
+            case (("receipts" | "writer" | "committed" | "departure" | "quota"), [mirror, part]):
                 self._keyed_records(kind).get(MirrorName(mirror), {}).pop(part, None)
             case (
                 ("lease" | "pending_fence" | "groups" | "uncommitted" | "source_observation" | "verification"),
@@ -380,6 +385,7 @@ _KEYED_KINDS: Final[Mapping[type, tuple[str, str]]] = MappingProxyType(
         TransactionalIdNumber: ("writer", "role"),
         OwnGroupOffsets: ("committed", "digest"),
         TopicDeparture: ("departure", "topic"),
+        QuotaEntry: ("quota", "digest"),
     }
 )
 """Kind in the key, and the distinguishing field."""
@@ -410,6 +416,7 @@ _DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = MappingProxyType(
             ("receipts", ReceiptsHead),
             ("writer", TransactionalIdNumber),
             ("departure", TopicDeparture),
+            ("quota", QuotaEntry),
         )
     }
 )
@@ -435,7 +442,7 @@ def format_key(record: StateRecord) -> str:
             return f"audit/{record.run}/{record.number}"
         case TopicSettings():
             return f"settings/{record.mirror}/{record.topic}"
-        case ReceiptsHead() | TransactionalIdNumber() | OwnGroupOffsets() | TopicDeparture():
+        case ReceiptsHead() | TransactionalIdNumber() | OwnGroupOffsets() | TopicDeparture() | QuotaEntry():
             kind, part = _KEYED_KINDS[type(record)]
             return f"{kind}/{record.mirror}/{getattr(record, part)}"
         case Lease() | PendingFence() | GroupSyncTime() | UnsyncedGroups() | SourceObservation() | MirrorVerification():

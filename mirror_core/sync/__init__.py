@@ -1,4 +1,4 @@
-"""Everything that follows the source except records: topics and settings, ACLs, group offsets, fences.
+"""Everything that follows the source except records: topics and settings, ACLs, group offsets, quotas, fences.
 
 Theory of operation. `mirror_sync.sync_mirror` (every 30 s) compares both clusters and acts on each difference: topics
 and settings (`mirror_topics`), ACLs (`acl_sync`), offsets of groups idle on the destination (`offset_sync`).
@@ -20,7 +20,7 @@ and settings (`mirror_topics`), ACLs (`acl_sync`), offsets of groups idle on the
 - *A state topic on the source is not trusted*: entries that no mirror can have made hide and remove nothing.
 
 **Promotion** (`acl_sync.apply_promotion`): settings that the first record needs; grants, and denials for old tasks;
-removal of earlier demotions (`promotion_acls`); other settings (`promotion_configs`).
+removal of earlier demotions (`promotion_acls`); other settings (`promotion_configs`); client quotas (`quota_sync`).
 
 **Demotion** (`acl_sync.demote_topics`): denials, seen on every broker; the pending fence is forgotten; fence entries
 are removed.

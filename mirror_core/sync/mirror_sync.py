@@ -40,6 +40,7 @@ from mirror_core.sync.mirror_topics import (
 )
 from mirror_core.sync.offset_commits import OffsetCommitter
 from mirror_core.sync.offset_sync import OffsetSyncResult, list_groups_in_scope, sync_groups
+from mirror_core.sync.quota_sync import sync_quotas
 
 _log = get_logger(__name__)
 
@@ -128,17 +129,13 @@ def _run_sync(
             if log is not None and config_sync.new_settings:
                 log.put(*config_sync.new_settings)
         # A mirror without topics left manages no ACLs and offsets any more.
-        if SyncCategory.ACLS in only and (syncable_topics or not stopped):
+        if {SyncCategory.ACLS, SyncCategory.QUOTAS} & only and (syncable_topics or not stopped):
             groups = list_groups_in_scope(link, source)
-            rows += sync_acls(
-                link,
-                state,
-                log,
-                source,
-                destination,
-                _list_acl_topics(syncable_topics, matching_topics, placement),
-                groups,
-            )
+            topics = _list_acl_topics(syncable_topics, matching_topics, placement)
+            if SyncCategory.ACLS in only:
+                rows += sync_acls(link, state, log, source, destination, topics, groups)
+            if SyncCategory.QUOTAS in only:
+                rows += sync_quotas(link, state, log, source, destination, topics, groups)
         if SyncCategory.GROUPS in only and (syncable_topics or not stopped):
             uncopied = matching_topics.keys() - syncable_topics.keys() - stopped
             if log is None:

@@ -16,5 +16,5 @@ def test_parts_are_named_with_commas_between() -> None:
 
 @pytest.mark.parametrize("only", ["nope", "topics,nope", ",", ""])
 def test_an_unknown_part_is_a_bad_request(only: str) -> None:
-    with pytest.raises(BadRequest, match="the parts are topics, configs, acls, groups"):
+    with pytest.raises(BadRequest, match="the parts are topics, configs, acls, groups, quotas"):
         parse_parts(only)

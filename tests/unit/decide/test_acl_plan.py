@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from mirror_core.decide.acl_plan import (
     EXCLUDED_PRINCIPAL,
-    find_missing_quotas,
     find_narrowed_acls,
     find_unknown_scram_users,
     format_narrowed_acls,
@@ -326,24 +325,13 @@ def test_translation_loses_no_right(granted: Acl) -> None:
 def test_users_are_strangers_when_they_hold_a_right_and_only_the_source_lets_them_sign_in() -> None:
     user = WRITE.principal.removeprefix("User:")
     held = [entry(WRITE, AclPurpose.STAGED)]
-    assert find_unknown_scram_users(held, {user, "idle"}, {"other"}) == (user,)
-    assert find_unknown_scram_users(held, {user}, {user}) == ()
-    assert find_unknown_scram_users(held, set(), set()) == (), "it signs in by other means"
-    assert find_unknown_scram_users(held, {user}, None) == find_unknown_scram_users(held, None, set()) == (), (
+    one, both = frozenset({"SCRAM-SHA-512"}), frozenset({"SCRAM-SHA-256", "SCRAM-SHA-512"})
+    assert find_unknown_scram_users(held, {user: one, "idle": one}, {"other": one}) == {user: ("SCRAM-SHA-512",)}
+    assert find_unknown_scram_users(held, {user: both}, {user: one}) == {user: ("SCRAM-SHA-256",)}
+    assert find_unknown_scram_users(held, {user: one}, {user: both}) == {}
+    assert find_unknown_scram_users(held, {}, {}) == {}, "it signs in by other means"
+    assert find_unknown_scram_users(held, {user: one}, None) == find_unknown_scram_users(held, None, {}) == {}, (
         "one side does not tell"
     )
-    assert (
-        find_unknown_scram_users([entry(replace(WRITE, permission=Permission.DENY), AclPurpose.COPIED)], {user}, set())
-        == ()
-    )
-
-
-def test_quotas_that_are_missing_or_differ_are_named_with_both_values() -> None:
-    rate = {"producer_byte_rate": 1e6, "request_percentage": 50.0}
-    source = {"user app": rate, "client-id <default>": {"consumer_byte_rate": 2.5}}
-    assert find_missing_quotas(source, source) == ()
-    assert find_missing_quotas({}, source) == (), "what only the destination has is its own"
-    assert find_missing_quotas(source, {"user app": {**rate, "request_percentage": 20.0}}) == (
-        "client-id <default>: consumer_byte_rate=2.5",
-        "user app: request_percentage=50 (there 20)",
-    )
+    denied = [entry(replace(WRITE, permission=Permission.DENY), AclPurpose.COPIED)]
+    assert find_unknown_scram_users(denied, {user: one}, {}) == {}

@@ -129,7 +129,15 @@ def test_drift_is_counted_by_part_and_what_needs_a_person_is_said_in_full() -> N
     assert list(list_drift_points("m", rows)) == [
         ReadinessPoint(
             PointWeight.WARNING,
-            Finding("sides_differ", "m", differing_topics=1, differing_configs=0, differing_acls=2, differing_groups=0),
+            Finding(
+                "sides_differ",
+                "m",
+                differing_topics=1,
+                differing_configs=0,
+                differing_acls=2,
+                differing_groups=0,
+                differing_quotas=0,
+            ),
         ),
         ReadinessPoint(PointWeight.WARNING, Finding("sync_refuses", "s", part="configs", reason="why")),
     ]

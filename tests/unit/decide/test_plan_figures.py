@@ -559,11 +559,15 @@ def test_rights_are_unknown_where_nothing_is_known_of_the_destination(view: Mirr
 
 
 def test_users_that_only_the_source_knows_are_named_with_what_makes_them(view: MirrorSnapshot) -> None:
-    named = replace(view, unknown_scram_users=("app", "bill"))
+    named = replace(view, unknown_scram_users={"app": ("SCRAM-SHA-256",), "bill": ("SCRAM-SHA-512",)})
     (finding,) = {*list_plan_warnings(named)} - {*list_plan_warnings(view)}
     assert (finding.code, finding.subject) == ("scram_users_unknown", "east")
-    assert (finding.values["users"], finding.values["destination"]) == (("app", "bill"), "west")
+    assert (finding.values["users"], finding.values["destination"]) == (
+        ("app (SCRAM-SHA-256)", "bill (SCRAM-SHA-512)"),
+        "west",
+    )
     assert "--entity-name app " in str(finding)
+    assert "SCRAM-SHA-256=" in str(finding)
 
 
 def test_a_clock_that_is_behind_those_of_others_is_named_where_ages_are_shown(view: MirrorSnapshot) -> None:
