@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -172,6 +172,7 @@ def use_rest(example: str, cluster: Standalone) -> str:
 
 
 @pytest.mark.drill
+@pytest.mark.timed
 @pytest.mark.heavy
 @pytest.mark.parametrize("submits", ["rest", "spark-submit"])
 def test_a_submitted_comparison_proves_and_leaves_no_job_when_it_is_cancelled(
@@ -202,7 +203,7 @@ def test_a_submitted_comparison_proves_and_leaves_no_job_when_it_is_cancelled(
         java = prove(airflow, mirror)
         assert list_proved(mirror) == {p: RECORDS for p in mirror.statuses}
         assert submits == "spark-submit" or java == set(), "no JVM beside Airflow's processes"
-        cancel(airflow, slow, lambda: list_applications(cluster))
+        cancel(airflow, slow, cluster)
         assert list_proved(slow) == {}
     finally:
         airflow.stop()
@@ -224,24 +225,23 @@ def prove(airflow: Airflow, mirror: Mirrored) -> set[str]:
     return java
 
 
-def cancel(airflow: Airflow, mirror: Mirrored, list_jobs: Callable[[], list[dict[str, Any]]]) -> None:
+def cancel(airflow: Airflow, mirror: Mirrored, cluster: Standalone) -> None:
     dag = f"prove_{mirror.name}"
+
+    def is_comparing() -> bool:
+        return any("mirror_core.spark.daemon" in command for command in cluster.list_commands())
+
     airflow.unpause(dag)
     run = airflow.trigger(dag, {})
-    wait_until(lambda: any(job.get("cores") for job in list_jobs()), timeout_s=RUN_S, why="the job has task slots")
     wait_until(is_comparing, timeout_s=RUN_S, why="a worker compares")
     began = time.monotonic()
     airflow.call("PATCH", f"/dags/{dag}/dagRuns/{run}/taskInstances/compare", {"new_state": "failed"})
-    wait_until(lambda: not list_jobs() and not is_comparing(), timeout_s=RUN_S, why="no job is left")
+    wait_until(
+        lambda: not list_applications(cluster) and not is_comparing() and not list_java(airflow),
+        timeout_s=RUN_S,
+        why="no job is left",
+    )
     took_s = time.monotonic() - began
     print(f"no job {took_s:.1f} s after it was cancelled")
     wait_until(lambda: airflow.run_state(dag, run) == "failed", timeout_s=RUN_S, why="the run is red")
     assert took_s <= 10
-
-
-def is_comparing() -> bool:
-    """By any worker of Spark here."""
-    for process in psutil.process_iter(["cmdline"]):
-        if "mirror_core.spark.daemon" in (process.info["cmdline"] or ()):
-            return True
-    return False

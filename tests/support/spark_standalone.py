@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -49,6 +49,15 @@ class Standalone:
 
     def runs(self, name: str) -> bool:
         return name in self._processes
+
+    def list_commands(self) -> list[str]:
+        """Of all processes that the workers have started, executors' Python among them."""
+        lines = []
+        for process in self._processes.values():
+            for child in process.children(recursive=True):
+                with suppress(psutil.NoSuchProcess):
+                    lines.append(" ".join(child.cmdline()))
+        return lines
 
     def kill(self, name: str) -> None:
         """SIGKILL: `master`, or `worker-0` with the executors that it has started."""
