@@ -219,7 +219,7 @@ def prove(airflow: Airflow, mirror: Mirrored) -> set[str]:
         assert time.monotonic() < deadline, airflow.tasks(dag, run)
         compared += airflow.tasks(dag, run)["compare"] == "running"
         java |= {*list_java(airflow)}
-        time.sleep(0.2)
+        time.sleep(1)
     assert state == "success", "\n".join(airflow.log_of(dag, run, task) for task in ("plan", "compare", "judge"))
     assert compared, "looked at while it was compared"
     return java

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 from airflow.sdk import BaseOperator
@@ -12,7 +12,8 @@ from airflow.sdk import BaseOperator
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-FORMAT = {"action": "CreateSubmissionRequest", "clientSparkVersion": "4", "environmentVariables": {}}
+TIMEOUT_S: Final = 120
+FORMAT: Final = {"action": "CreateSubmissionRequest", "clientSparkVersion": "4", "environmentVariables": {}}
 
 
 class SubmitByRest(BaseOperator):
@@ -37,6 +38,7 @@ class SubmitByRest(BaseOperator):
                 "appArgs": ["--master", self.master, self.application, *self.application_args],
                 "sparkProperties": {**settings, "spark.master": self.master},
             },
+            timeout=TIMEOUT_S,
         ).json()
         self.driver = submitted["submissionId"]
         while (state := self._ask("GET", "status")["driverState"]) in ("SUBMITTED", "RUNNING"):
@@ -49,5 +51,6 @@ class SubmitByRest(BaseOperator):
             self._ask("POST", "kill")
 
     def _ask(self, method: str, what: str) -> dict[str, Any]:
-        answer: dict[str, Any] = httpx.request(method, f"{self.rest}/v1/submissions/{what}/{self.driver}").json()
+        url = f"{self.rest}/v1/submissions/{what}/{self.driver}"
+        answer: dict[str, Any] = httpx.request(method, url, timeout=TIMEOUT_S).json()
         return answer
