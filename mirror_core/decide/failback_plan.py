@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mirror_core.decide import mirror_topology
@@ -83,6 +83,17 @@ class OldSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnendedTransaction:
+    """Neither committed nor aborted yet."""
+
+    id: str
+    partitions: frozenset[Partition]
+    started_ms: int
+    """The coordinator's clock."""
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewPrimary:
     cluster_id: str
     topics: Mapping[str, ClusterTopic]
@@ -92,6 +103,7 @@ class NewPrimary:
     demotion_problems: tuple[Finding, ...] = ()
     granted_acls: tuple[Acl, ...] = ()
     unmirrored_topics: Mapping[str, UnmirroredTopic] = field(default_factory=dict)
+    transactions: tuple[UnendedTransaction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,6 +341,8 @@ def _list_warnings(snapshot: FailbackSnapshot) -> Iterator[Finding]:
         yield Finding("topics_stay", source, topics=staying)
     yield from snapshot.watcher_alarms
     yield from explain_lacking_rights(r for r in snapshot.lacking_rights if not stops_run(r, RunMode.PLANNED))
+    if isinstance(snapshot.new_primary, NewPrimary):
+        yield from _warn_transactions(mirror, snapshot.new_primary.transactions)
     if isinstance(old_source, UnseenCluster):
         return
     yield from warn_pending_fence(snapshot.pending_fence, snapshot.active_runs)
@@ -357,6 +371,21 @@ def _list_warnings(snapshot: FailbackSnapshot) -> Iterator[Finding]:
     yield from _warn_unheld_grants(snapshot, old_source)
     if missing_topics := sorted({p.topic for p in snapshot.statuses} - set(old_source.topics)):
         yield Finding("topics_created_at_home", source, topics=missing_topics)
+
+
+def _warn_transactions(mirror: Mirror, transactions: Sequence[UnendedTransaction]) -> Iterator[Finding]:
+    oldest_first = sorted(transactions, key=lambda transaction: transaction.started_ms)
+    for transaction in oldest_first[:MAX_LISTED]:
+        yield Finding(
+            "failback_transaction_open",
+            transaction.id,
+            cluster=mirror.destination,
+            partitions=sorted(transaction.partitions),
+            started_ms=transaction.started_ms,
+            timeout_s=transaction.timeout_s,
+        )
+    if (more := len(transactions) - MAX_LISTED) > 0:
+        yield Finding("more_failback_transactions_open", mirror.destination, count=more)
 
 
 def _warn_missing_beginnings(

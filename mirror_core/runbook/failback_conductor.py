@@ -14,7 +14,13 @@ from functools import partial
 from mirror_core.decide import failback_plan as decision
 from mirror_core.decide.acl_plan import find_granted_acls
 from mirror_core.decide.approval_rules import ApprovalPolicy
-from mirror_core.decide.failback_plan import FailbackSnapshot, NewPrimary, OldSource, UnmirroredTopic
+from mirror_core.decide.failback_plan import (
+    FailbackSnapshot,
+    NewPrimary,
+    OldSource,
+    UnendedTransaction,
+    UnmirroredTopic,
+)
 from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.mirror_snapshot import ClusterTopic, UnseenCluster
 from mirror_core.decide.mirror_topology import build_reverse_mirror
@@ -31,6 +37,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_available_offsets, l
 from mirror_core.kafka.log_snapshot import fetch_log_sizes
 from mirror_core.kafka.topic_existence import describe_denied_error, find_existing_topics
 from mirror_core.kafka.topics import describe_configs
+from mirror_core.kafka.transactions import list_open_transactions
 from mirror_core.mirrors.preflight import list_lacking_rights
 from mirror_core.model.config_sections import MirrorSet, SetOrder
 from mirror_core.model.errors import MirrorError
@@ -397,6 +404,11 @@ def _snapshot_new_primary(
             granted_acls=find_granted_acls(state.ledger_entries(link.mirror.name), acls.entries)
             if isinstance(acls, BrokerAcls)
             else (),
+            transactions=tuple(
+                UnendedTransaction(id=t.id, partitions=t.partitions, started_ms=t.started_ms, timeout_s=t.timeout_s)
+                for t in list_open_transactions(client, cluster_logs.topics)
+                if not t.is_decided
+            ),
         )
 
 

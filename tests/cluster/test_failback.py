@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from mirror_core.decide.truncation import AllowedStrategies
@@ -19,6 +20,7 @@ from mirror_core.mirrors import mirror_commands
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.errors import Refused
 from mirror_core.model.figures import FigureKey
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
 from mirror_core.model.names import ClusterName, Partition, format_reverse_name
 from mirror_core.model.run import FailbackStrategy, RunMode, RunState
@@ -274,6 +276,33 @@ def test_a_failback_can_be_given_up_before_anything_is_changed(pair: Pair, tmp_p
     assert not denied(pair.west, topic)
     assert denied(pair.east, topic), "the failover's fence"
     assert failback.decide().reasons == ()
+
+
+def test_a_plan_warns_of_a_transaction_that_is_open_on_the_new_primary(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 4)
+    failback = failback_of(failed_over(pair, tmp_path, topic))
+    producer = Producer(
+        {**pair.west.client_config("admin"), "transactional.id": topic, "transaction.timeout.ms": 50_000}
+    )
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    began_ms = now_ms()
+    producer.produce(topic, b"open")
+    assert producer.flush(30) == 0
+
+    def list_open() -> list[Finding]:
+        return [w for w in failback.plan().warnings if w.code == "failback_transaction_open"]
+
+    [warning] = list_open()
+    assert warning.subject == topic
+    assert warning.values["partitions"] == (f"{topic}-0",)
+    assert (warning.values["cluster"], warning.values["timeout_s"]) == ("west", 50.0)
+    started_ms = warning.values["started_ms"]
+    assert isinstance(started_ms, int)
+    assert began_ms - 2_000 < started_ms <= now_ms()
+    producer.commit_transaction(30)
+    assert list_open() == []
 
 
 def test_a_mirror_that_was_only_stopped_cannot_come_home_and_the_live_primary_is_left_alone(

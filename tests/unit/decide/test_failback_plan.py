@@ -10,11 +10,12 @@ from mirror_core.decide.failback_plan import (
     FailbackSnapshot,
     NewPrimary,
     OldSource,
+    UnendedTransaction,
     UnmirroredTopic,
     decide_failback,
     find_written_since,
 )
-from mirror_core.decide.mirror_snapshot import ClusterTopic, UnseenCluster
+from mirror_core.decide.mirror_snapshot import MAX_LISTED, ClusterTopic, UnseenCluster
 from mirror_core.decide.truncation import AllowedStrategies, find_divergent_tails
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.config_sections import AuthorizerConfig, AuthorizerKind
@@ -444,3 +445,27 @@ def test_first_records_that_the_old_source_has_deleted_are_told_with_the_way_out
     assert told.startswith(f"{words}b-0 (from 3 on, there from 5 on). ")
     recreated = replace(held, allowed_strategies=AllowedStrategies(topics={"b": FailbackStrategy.RECREATE}))
     assert not [line for line in map(str, decide_failback(recreated).plan.warnings) if line.startswith(words)]
+
+
+def test_open_transactions_on_the_side_that_will_be_fenced_are_named_oldest_first(view: FailbackSnapshot) -> None:
+    new_primary = view.new_primary
+    assert isinstance(new_primary, NewPrimary)
+    transactions = tuple(
+        UnendedTransaction(id=f"tx-{n}", partitions=frozenset({A1, A0}), started_ms=9_000 - n, timeout_s=60.0)
+        for n in range(MAX_LISTED + 2)
+    )
+    decision = decide_failback(replace(view, new_primary=replace(new_primary, transactions=transactions)))
+    assert decision.reasons == ()
+    assert decision.plan.hash == decide_failback(view).plan.hash
+    warnings = [w for w in decision.plan.warnings if w.code.endswith("open")]
+    oldest = Finding(
+        "failback_transaction_open",
+        f"tx-{MAX_LISTED + 1}",
+        cluster="west",
+        partitions=[A0, A1],
+        started_ms=9_000 - MAX_LISTED - 1,
+        timeout_s=60.0,
+    )
+    assert warnings[0] == oldest
+    assert len(warnings) == MAX_LISTED + 1
+    assert warnings[-1] == Finding("more_failback_transactions_open", "west", count=2)
