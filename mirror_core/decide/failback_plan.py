@@ -446,8 +446,9 @@ def _list_figures(
         yield FigureKey.FENCE_SINCE_MS, fence.since_ms if fence.applied_at_ms is None else fence.applied_at_ms
         if fence.by_command:
             yield FigureKey.FENCE_BY_COMMAND, True
-        if fence.trouble is not None:
-            yield FigureKey.FENCE_PROBLEM, str(fence.trouble)
+        trouble = fence.find_trouble(is_answering=isinstance(snapshot.old_source, OldSource))
+        if trouble is not None:
+            yield FigureKey.FENCE_PROBLEM, str(trouble)
         if fence.log_ends != NO_OFFSETS:
             late_ranges = find_late_ranges(fence, snapshot.statuses)
             split = fence.split_late_ranges(late_ranges)

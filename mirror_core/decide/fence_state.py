@@ -90,9 +90,15 @@ def format_late_ranges(
 ) -> str:
     """Late ranges, and how much of them was lost with the cluster: by `pending_fence`, or as last observed there."""
     if pending_fence is not None and not (split := pending_fence.split_late_ranges(ranges)).unknown:
-        lost, taken = count_offsets(split.before), count_offsets(split.since)
-        parted = Finding("late_ranges_parted", pending_fence.cluster, lost=lost, taken=taken)
-        return f"{count_offsets(ranges)} offset(s): {format_ranges(ranges)}; {parted}"
+        parted = Finding(
+            "late_ranges_parted",
+            pending_fence.cluster,
+            taken=count_offsets(split.since),
+            taken_ranges=format_ranges(split.since),
+            lost=count_offsets(split.before),
+            lost_ranges=format_ranges(split.before),
+        )
+        return str(parted)
     observed_ends = {p: observed.end for p, observed in observation.get_ends()} if observation else {}
     old_offsets = sum(max(0, min(end, observed_ends.get(p, start)) - start) for p, (start, end) in ranges.items())
     known_text = f"; at least {old_offsets} of them were there when it was last seen" if old_offsets else ""
@@ -370,7 +376,7 @@ def mark_applied(
     )
 
 
-def describe_fence(pending_fence: PendingFence | None) -> Iterator[Finding]:
+def describe_fence(pending_fence: PendingFence | None, *, is_answering: bool = False) -> Iterator[Finding]:
     if pending_fence is None:
         return
     cluster, since_ms = pending_fence.cluster, pending_fence.since_ms
@@ -384,8 +390,8 @@ def describe_fence(pending_fence: PendingFence | None) -> Iterator[Finding]:
         case FenceState.APPLIED:
             applied_ms, by_command = pending_fence.applied_at_ms, pending_fence.by_command
             yield Finding("fence_applied", cluster, since_ms=applied_ms, by_command=by_command)
-    if pending_fence.trouble is not None:
-        yield pending_fence.trouble
+    if (trouble := pending_fence.find_trouble(is_answering=is_answering)) is not None:
+        yield trouble
 
 
 def _decide_watched_only(pending_fence: PendingFence, observation: FenceObservation) -> FenceDecision:

@@ -215,7 +215,7 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     proof = state.verifications.get(mirror.name)
     rows = tuple(_describe_partitions(statuses, proof, positions, starts, ends))
     fence_texts = [
-        *map(str, describe_fence(pending_fence)),
+        *map(str, describe_fence(pending_fence, is_answering=bool(ends))),
         *(map(str, warn_pending_fence(pending_fence, (run.id,) if run else ())) if ends else ()),
     ]
     absent = (

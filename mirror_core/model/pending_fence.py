@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from mirror_core.model.errors import MirrorError
 from mirror_core.model.findings import Finding
 from mirror_core.model.names import NO_OFFSETS, ClusterName, MirrorName, Offset, Partition, PartitionOffsets
 
@@ -58,6 +59,16 @@ class PendingFence:
     """`fence_command` applied it; brokers do not show it."""
     trouble: Finding | None = None
     """Why the last attempt failed, or what is wrong since."""
+
+    def record_failure(self, error: MirrorError) -> PendingFence:
+        if error.retryable:
+            return replace(self, trouble=Finding("fence_unanswered", self.cluster, reason=error))
+        return replace(self, trouble=Finding("fence_attempt_failed", self.cluster, reason=error))
+
+    def find_trouble(self, *, is_answering: bool) -> Finding | None:
+        """Not that the cluster did not answer the last attempt, if it answers now."""
+        is_outdated = is_answering and self.trouble is not None and self.trouble.code == "fence_unanswered"
+        return None if is_outdated else self.trouble
 
     def add_since_offsets(self, offsets: Mapping[Partition, Offset]) -> PendingFence:
         """Those that were recorded before stay."""

@@ -18,7 +18,6 @@ from mirror_core.model.acl import Acl, Resource
 from mirror_core.model.audit_log import AuditEntryKind
 from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError
 from mirror_core.model.files import Unwritable
-from mirror_core.model.findings import Finding
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Run, RunState
 from mirror_core.model.text import format_shell_command
@@ -68,7 +67,7 @@ def lift_fence_or_record(link: MirrorLink, writer: StateWriter, run: Run) -> str
     except LostOwnership:
         raise
     except MirrorError as error:
-        writer.put(replace(pending_fence, trouble=Finding("fence_attempt_failed", name, reason=error)))
+        writer.put(pending_fence.record_failure(error))
         if isinstance(error, FenceCommandFailed):
             return f"{name} is still closed to applications: {error}. A watcher tries it again"
         if error.retryable:

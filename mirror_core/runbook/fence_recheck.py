@@ -181,7 +181,7 @@ def apply_fence(
     except LostOwnership:
         raise
     except MirrorError as error:
-        context.writer.put(replace(pending_fence, trouble=Finding("fence_attempt_failed", cluster, reason=error)))
+        context.writer.put(pending_fence.record_failure(error))
         file_evidence = {LIFT_COMMAND_KEY: lift_file.text} if lift_file.text else {}
         return {"fence": "pending: put up the moment it answers", "source": str(error), **file_evidence}
     file_line = {LIFT_COMMAND_KEY: lift_file.text} if lift_file.text else {}

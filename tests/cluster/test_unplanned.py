@@ -104,7 +104,7 @@ def test_a_dead_source_is_given_up_and_every_copied_record_is_there(pair: Pair, 
         debt = mirrored.state.pending_fences[mirrored.name]
         assert (debt.action, debt.cluster, debt.run, debt.applied_at_ms) == (FenceAction.APPLY, "east", run.id, None)
         assert debt.trouble is not None
-        assert (debt.trouble.code, debt.trouble.subject) == ("fence_attempt_failed", "east")
+        assert (debt.trouble.code, debt.trouble.subject) == ("fence_unanswered", "east")
         with pytest.raises(Refused, match="only a failback leads back"):
             mirrored.failover.abort(run.id)
     assert len(read_all(pair.east, topic)) == len(sent) + len(lost)
@@ -140,7 +140,15 @@ def test_what_a_returned_source_took_unfenced_is_not_counted_as_lost(
             unknown={},
         )
         described = describe_mirror(mirrored.link, mirrored.state, now_ms()).facts[FactKey.LATE_WRITES].text
-        assert str(Finding("late_ranges_parted", "east", lost=7, taken=9)) in described
+        parted = Finding(
+            "late_ranges_parted",
+            "east",
+            taken=9,
+            taken_ranges=f"{first} [37, 42), {second} [0, 4)",
+            lost=7,
+            lost_ranges=f"{first} [30, 37)",
+        )
+        assert str(parted) in described
     failback = failback_of(mirrored)
     home = failback.begin(failback.plan().hash)
     failback.run_step(home.id, "salvage")

@@ -31,6 +31,7 @@ from mirror_core.decide.mirror_snapshot import MirrorSnapshot, UnseenCluster
 from mirror_core.mirrors.fence_manual_commands import MAX_NAMES_PER_LINE, format_fence_commands, format_manual_lift
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permission, Resource
 from mirror_core.model.config_sections import AuthorizerKind, WriteBarrier
+from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import PartitionState, PartitionStatus
@@ -303,6 +304,10 @@ def test_words_name_the_cluster_the_time_and_the_trouble() -> None:
         Finding("fence_pending", "east", since_ms=1_000),
         trouble,
     ]
+    for error, told in ((Unreachable("no broker answers"), 1), (RemoteFault("no right"), 2)):
+        failed = OWED.record_failure(error)
+        assert len(list(describe_fence(failed))) == 2
+        assert len(list(describe_fence(failed, is_answering=True))) == told
     assert list(describe_fence(STANDS)) == [Finding("fence_applied", "east", since_ms=2_000, by_command=False)]
     assert list(describe_fence(WATCHED))[:1] == [Finding("fence_impossible", "east", since_ms=1_000)]
     assert list(describe_fence(LIFTING)) == [Finding("fence_lifting", "east", run="r", since_ms=1_000)]
@@ -394,8 +399,15 @@ def test_late_ranges_are_parted_where_the_failover_was_by_the_records_times() ->
         unknown={S: (Offset(0), Offset(2))},
     )
     assert debt.add_since_offsets({P: Offset(1), S: Offset(4)}) == STANDS.add_since_offsets({**at, S: Offset(4)})
-    parted = str(Finding("late_ranges_parted", "east", lost=7, taken=4))
-    assert format_late_ranges(late, None, debt).endswith(f"; {parted}")
+    parted = Finding(
+        "late_ranges_parted",
+        "east",
+        taken=4,
+        taken_ranges="t-0 [98, 100), t-1 [7, 9)",
+        lost=7,
+        lost_ranges="t-0 [97, 98), t-2 [3, 9)",
+    )
+    assert format_late_ranges(late, None, debt) == str(parted)
     assert format_late_ranges(late, None, STANDS) == format_late_ranges(late, None), (
         "an older version recorded no times"
     )

@@ -110,9 +110,8 @@ def test_what_hinders_an_abort_is_said(
     monkeypatch.setattr(fence_actions, "check_source_id", check)
     journal = closed()
     assert expected in aborted(link, journal)
-    assert log_of(journal).state.pending_fences[MIRROR.name].trouble == Finding(
-        "fence_attempt_failed", "east", reason=error
-    )
+    trouble = log_of(journal).state.pending_fences[MIRROR.name].trouble
+    assert trouble == Finding("fence_unanswered" if error.retryable else "fence_attempt_failed", "east", reason=error)
 
 
 def test_without_the_command_in_the_configuration_nothing_is_said_to_be_lifted(link: MirrorLink) -> None:
