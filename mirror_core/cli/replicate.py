@@ -37,11 +37,10 @@ from mirror_core.cli.command_options import (
 from mirror_core.cli.http_server import METRICS_OPTION, parse_address, serve_metrics
 from mirror_core.cli.output import print_line
 from mirror_core.dataplane.counters import Counters
-from mirror_core.dataplane.driver import Replication, ReplicationOptions
+from mirror_core.dataplane.driver import Replication, ReplicationOptions, check_may_run
 from mirror_core.dataplane.epoch_results import ReplicationSummary, raise_if_failed
 from mirror_core.dataplane.progress import ProgressTotals, ProgressTracker
 from mirror_core.dataplane.prometheus_collector import MetricsCollector
-from mirror_core.dataplane.start_check import check_may_run
 from mirror_core.dataplane.task_runner import LocalRunner, Runner
 from mirror_core.decide.task_assignment import parse_bytes_per_s
 from mirror_core.evidence.file_store import is_url, open_local_folder, refuse_password

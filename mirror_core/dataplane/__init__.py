@@ -3,8 +3,8 @@
 Theory of operation
 
 `driver.Replication` holds the lease, and copying happens in epochs of 30 s. Each epoch: refresh the state, check that
-copying may go on (`start_check`), plan (`epoch_planner.Planner`), record what changed, promise in the lease until when
-tasks may write, submit tasks to a `task_runner.Runner`, and process their reports (`epoch_results.EpochResults`).
+copying may go on (`check_may_run`), plan (`epoch_planner.Planner`), record what changed, promise in the lease until
+when tasks may write, submit tasks to a `task_runner.Runner`, and process their reports (`epoch_results.EpochResults`).
 
 Invariants:
 

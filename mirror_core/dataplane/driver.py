@@ -24,30 +24,41 @@ from mirror_core.dataplane.epoch_planner import CopyEpoch, CopyPlan, Planner, bu
 from mirror_core.dataplane.epoch_results import EpochLength, EpochResults, ReplicationSummary
 from mirror_core.dataplane.progress import ProgressTracker
 from mirror_core.dataplane.source_monitor import SourceWatch
-from mirror_core.dataplane.start_check import check_data_principal, check_may_run
 from mirror_core.dataplane.task_runner import Runner
+from mirror_core.decide.command_rules import explain_held_by, explain_not_copied
+from mirror_core.decide.fence_state import has_failed_over
 from mirror_core.evidence import receipt_files
 from mirror_core.evidence.file_store import is_url, open_local_folder
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import Principal
 from mirror_core.model.errors import (
     BadRequest,
+    HeldByRun,
     Indeterminate,
     LostOwnership,
     MirrorError,
+    Refused,
     RemoteFault,
     StateNotWritten,
     Unreachable,
 )
 from mirror_core.model.logs import get_logger, log_context
+from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.pending_fence import FenceAction
+from mirror_core.model.run import RunKind
 from mirror_core.model.task_messages import TaskReport
 from mirror_core.model.timing import now_ms, read_steady_s
 from mirror_core.state.lease import HeldLease, acquire_lease, make_owner_name, read_hold_clock_ms, release_at_end
 from mirror_core.state.mirror_link import MirrorLink, check_cluster_ids
+from mirror_core.state.run_heartbeat import observe_conductor
+from mirror_core.state.state_records import State
 from mirror_core.sync.offset_follower import OffsetFollower
 
 WorkResult = TypeVar("WorkResult")
 _RENEW_INTERVAL_S: Final = 0.1
+_TAKEOVER_STEPS: Final = ("drain", "settle")
+"""From these steps on a failover has the data plane to itself: the lease that they take expires."""
 
 
 class Closeable(Protocol):
@@ -456,3 +467,38 @@ class Replication:
             error.retryable or isinstance(error, RemoteFault | BadRequest)
         ):
             raise error  # another epoch would fail, too (Spark's process is gone)
+
+
+def check_data_principal(link: MirrorLink) -> None:
+    """Raises when a cluster rejects its login."""
+    for cluster in (link.source, link.destination):
+        with ClusterClient(cluster, Principal.DATA, timeout_s=10.0) as client:
+            client.metadata(())
+
+
+def check_may_run(state: State, link: MirrorLink) -> None:
+    """Raises Refused when the mirror must not be copied now."""
+    name = link.mirror.name
+    mirror = state.mirrors.get(name)
+    run = state.active_run(name)
+    pending_fence = state.pending_fences.get(name)
+    if mirror is None:
+        raise Refused(f"mirror {name}", ["it has been deleted"], reason_code="mirror_deleted")
+    # Until a failover takes over, the data plane keeps the lag small.
+    is_taken_over = run is not None and any((run.id, step) in state.steps for step in _TAKEOVER_STEPS)
+    if run is not None and (run.plan.kind is not RunKind.FAILOVER or is_taken_over):
+        raise HeldByRun(
+            f"mirror {name}: replicate",
+            [f"{explain_held_by(run, observe_conductor(link.destination, state, run))}; it copies the rest itself"],
+        )
+    if mirror.desired is not DesiredState.STARTED:
+        reason = explain_not_copied(mirror, has_failed_over=has_failed_over(pending_fence))
+        raise Refused(f"mirror {name}", [reason], reason_code="mirror_not_started")
+    if run is None and pending_fence is not None and pending_fence.action is FenceAction.LIFT:
+        # Nobody can write there until the fence is lifted.
+        problem = f"cluster {pending_fence.cluster} still has the fence of run {pending_fence.run}, which was given up"
+        raise Refused(
+            f"mirror {name}",
+            [f"{problem}: `mirrorbook mirror watch {name}` lifts it when it answers"],
+            reason_code="fence_not_lifted",
+        )

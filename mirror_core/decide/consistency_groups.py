@@ -16,8 +16,7 @@ from mirror_core.decide.mirror_snapshot import DestinationSnapshot, MirrorSnapsh
 from mirror_core.model.figures import FigureItems, FigureKey
 from mirror_core.model.forecast import UncopiedReason
 from mirror_core.model.mirror import FailureKind, PartitionStatus
-from mirror_core.model.name_patterns import compile_name_pattern
-from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition, compile_name_pattern
 from mirror_core.model.source_observation import SourceObservation
 
 TopicPatternGroups = Sequence[tuple[str, ...]]

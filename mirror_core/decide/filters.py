@@ -8,8 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mirror_core.model.mirror import Mirror
-from mirror_core.model.name_patterns import NamePattern, compile_name_pattern
-from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, get_drill_group, get_heartbeat_topic
+from mirror_core.model.names import (
+    HEARTBEAT_TOPIC_PREFIX,
+    NamePattern,
+    compile_name_pattern,
+    get_drill_group,
+    get_heartbeat_topic,
+)
 
 OWN_GROUP_PREFIX = "mirrorbook"
 

@@ -18,10 +18,9 @@ from prometheus_client.registry import Collector
 
 from mirror_core.dataplane import prometheus_collector
 from mirror_core.dataplane.counters import Counters
-from mirror_core.dataplane.driver import Replication, ReplicationOptions
+from mirror_core.dataplane.driver import Replication, ReplicationOptions, check_may_run
 from mirror_core.dataplane.epoch_results import ReplicationSummary
 from mirror_core.dataplane.progress import ProgressTotals, ProgressTracker, sum_totals
-from mirror_core.dataplane.start_check import check_may_run
 from mirror_core.dataplane.task_runner import Runner, RunnerGone
 from mirror_core.decide.fence_state import FenceDecision, FenceState
 from mirror_core.kafka.config import load_config

@@ -10,8 +10,7 @@ from typing import Final, TypeVar
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.findings import Finding, format_no_acl_reason
 from mirror_core.model.hooks import Hook, parse_command_hook, parse_health_command, parse_hooks
-from mirror_core.model.name_patterns import compile_name_pattern
-from mirror_core.model.names import ClusterName, MirrorName, get_base_name
+from mirror_core.model.names import ClusterName, MirrorName, compile_name_pattern, get_base_name
 from mirror_core.model.text import format_suggestion, parse_duration_ms
 
 OWNER_KEY: Final = "owner"

@@ -19,8 +19,7 @@ from mirror_core.model.errors import BadRequest, Indeterminate
 from mirror_core.model.files import report_write_errors
 from mirror_core.model.findings import Finding
 from mirror_core.model.json_documents import FindingDocument, JsonDocument, prints_json, to_finding_documents
-from mirror_core.model.name_patterns import compile_name_pattern
-from mirror_core.model.names import Offset
+from mirror_core.model.names import Offset, compile_name_pattern
 from mirror_core.model.text import format_address, format_count, format_shell_command, join_limited
 from mirror_core.state.mirror_link import MirrorLink
 from mirrorbook_tools.mirrormaker.conversion import Mm2Conversion, choose_mirror_name, convert

@@ -16,8 +16,7 @@ import yaml
 from mirror_core.kafka.config import SASL_MECHANISMS, parse_addresses
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.findings import Finding
-from mirror_core.model.name_patterns import compile_name_pattern
-from mirror_core.model.names import is_reverse_mirror
+from mirror_core.model.names import compile_name_pattern, is_reverse_mirror
 from mirror_core.model.text import format_option, format_shell_command
 from mirrorbook_tools.mirrormaker.java_properties import Property
 from mirrorbook_tools.mirrormaker.mm2_config import Mm2Config, Mm2Flow, split_list

@@ -23,8 +23,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_offset_points
 from mirror_core.kafka.log_reader import LogReader
 from mirror_core.model.errors import BadRequest, Indeterminate, RemoteFault
 from mirror_core.model.findings import Finding
-from mirror_core.model.name_patterns import NamePattern
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import NamePattern, Offset, Partition
 from mirror_core.parity.record_scan import digest_content
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.wire.batch import LOG_APPEND_TIME

@@ -19,7 +19,7 @@ from mirror_core.decide.mirror_snapshot import (
 from mirror_core.kafka.config import Principal
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Resource
 from mirror_core.model.mirror import DesiredState, PartitionState
-from mirror_core.model.name_patterns import compile_name_pattern
+from mirror_core.model.names import compile_name_pattern
 from mirror_core.model.run import RunMode
 from mirror_core.rights import acl_rules, required_acls
 from mirror_core.state.state_records import State

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.dataplane.start_check import check_may_run
+from mirror_core.dataplane.driver import check_may_run
 from mirror_core.model.errors import HeldByRun, Refused
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.pending_fence import FenceAction, PendingFence
