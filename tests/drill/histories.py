@@ -119,7 +119,7 @@ class History:
     def forget(self) -> bool:
         """The destination forgets who wrote what, as after a day in which nobody did. So no copier is at work, and
         nothing of one is on its way: of two that are, a batch that both have sent would be taken twice, and found
-        (`copy.partition_progress`; one alone: `test_forgotten`)."""
+        (`copy.partition_progress`; one alone: `test_producers_forgotten`)."""
         assert self.days
         self.tasks.close()
         time.sleep(ARRIVES_S)  # what a copier had sent when it was killed

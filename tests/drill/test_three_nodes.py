@@ -217,7 +217,7 @@ def test_a_mirror_comes_through_lost_majorities_and_moved_leaders(three: Pair, t
 def test_an_unclean_election_is_a_wrong_copy_without_a_word_where_epochs_are_not_kept(
     three: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`test_guards`, with what needs three nodes. That it is found where they are: `weather`."""
+    """`test_guard_removal`, with what needs three nodes. That it is found where they are: `weather`."""
     topic = known_topic(three.east, retention_ms="-1")
     partition = Partition(topic, 0)
     usurps = Usurper(three.east, partition)

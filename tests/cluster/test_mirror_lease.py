@@ -54,7 +54,7 @@ TYPED: Final = tuple(
     verb for verb in MirrorCommand if verb not in (MirrorCommand.WATCH, MirrorCommand.PROVE, MirrorCommand.RECEIPTS)
 )
 """What people ask of a mirror. A watcher acts by itself, and only says so while a run holds the mirror; so does a
-comparison, whose answer stands though its progress is not saved then: `test_proving`. Of receipts something is
+comparison, whose answer stands though its progress is not saved then: `test_proof_reuse`. Of receipts something is
 written down only where there is something to write: `test_receipts_compacted`."""
 CALLS: Final[Mapping[MirrorCommand, Callable[[MirrorLink], object]]] = {
     MirrorCommand.START: mirror_commands.start_mirror,
