@@ -33,6 +33,7 @@ from mirror_core.mirrors.preflight import check_cluster as check_cluster
 from mirror_core.model.acl import Permission
 from mirror_core.model.errors import Indeterminate, MissingPermission, Refused, RemoteFault
 from mirror_core.model.json_documents import JsonDocument, prints_json
+from mirror_core.model.run import RunKind
 from mirror_core.model.text import format_count, format_time
 from mirror_core.rights.first_acl import FirstAclEffect
 
@@ -96,7 +97,8 @@ def unfence(
 def _format_plan(name: str, fence: FenceFile, outlook: LiftPreview) -> list[str]:
     topics = f"{format_count(len(fence.topics), 'topic')}{_format_names(fence.topics)}"
     ids = f"{format_count(len(fence.transactional_ids), 'transactional id')}{_format_names(fence.transactional_ids)}"
-    fenced = f"run {fence.run} of mirror {fence.mirror} fenced {name} at {format_time(fence.written_ms)}, to move to "
+    purpose = "while applications write on " if fence.kind is RunKind.FAILBACK else "to move to "
+    fenced = f"run {fence.run} of mirror {fence.mirror} fenced {name} at {format_time(fence.written_ms)}, {purpose}"
     promotion = [f"{outlook.promotion}."] if outlook.promotion else []
     if fence.command:
         return [
@@ -109,7 +111,11 @@ def _format_plan(name: str, fence: FenceFile, outlook: LiftPreview) -> list[str]
         *promotion,
         f"{fenced}{fence.destination}",
         f"everybody is denied to write {topics}, and {ids}",
-        f"{format_count(len(outlook.present_denials), 'DENY ACL')} of this run on {name}; nothing else is removed",
+        (
+            f"{format_count(len(outlook.present_denials), 'DENY ACL')} of this run on {name}; nothing else is removed"
+            if outlook.present_denials
+            else f"none of these DENY ACLs stands on {name} any more: this run keeps nobody from writing there"
+        ),
         *(f"warning: {line}" for line in outlook.warnings),
     ]
 
@@ -123,7 +129,10 @@ def _format_done(name: str, fence: FenceFile) -> list[str]:
     return [
         f"the fence is lifted, {means}: whoever had a right to write there can write again",
         (
-            f"run {fence.run} is open on {fence.destination} still. When that answers: `mirrorbook failover abort "
+            f"run {fence.run} is open on {fence.destination} still. When that answers, `mirrorbook mirror describe "
+            f"{fence.mirror}` names the command to go on with"
+            if fence.kind is RunKind.FAILBACK
+            else f"run {fence.run} is open on {fence.destination} still. When that answers: `mirrorbook failover abort "
             f"{fence.mirror}`; do not resume it"
         ),
     ]

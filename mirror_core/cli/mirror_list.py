@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -52,6 +53,7 @@ from mirror_core.model.run import RunKind
 from mirror_core.model.text import format_elapsed
 from mirror_core.model.timing import TIMEOUTS, UNKNOWN_NOW_MS, now_ms
 from mirror_core.runbook.run_outcome import explain_unseen_home, find_recorded_access
+from mirror_core.state.active_cluster import ActiveCluster, read_active_clusters
 from mirror_core.state.mirror_link import read_states
 from mirror_core.state.state_records import STATE_TOPIC, State
 
@@ -133,7 +135,7 @@ class MirrorsDocument(JsonDocument, frozen=True, kw_only=True):
 
     mirrors: tuple[MirrorListRow, ...]
     unseen: tuple[FindingDocument, ...]
-    """What is known of mirrors whose state is on a silent cluster, and that a mirror in the list led home."""
+    """What is known of mirrors whose state is on a silent cluster."""
     silent: tuple[SilentCluster, ...]
     unreadable: tuple[UnreadableKey, ...]
 
@@ -178,6 +180,9 @@ def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> No
         if row.activity is MirrorActivity.IDLE and row.source not in states
         for mirror in [states[ClusterName(row.destination)].mirrors[MirrorName(row.name)]]
     ]
+    if silent:
+        known = {row.name for row in rows} | {finding.subject for finding in unseen}
+        unseen += _list_announced([configuration.clusters[name] for name in states], known)
     if as_json:
         print_json(
             MirrorsDocument(
@@ -192,6 +197,20 @@ def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> No
     unknown = [*map(str, unseen), *(row.error for row in silent)]
     unknown += [f"cluster {r.cluster}, state topic {STATE_TOPIC}, key {r.key}: {r.error}" for r in unreadable]
     refuse_incomplete_list("mirrors", unknown)
+
+
+def _list_announced(clusters: Sequence[ClusterConfig], known: Collection[str]) -> list[Finding]:
+    """Mirrors whose applications were told where to write, and whose state is on a silent cluster."""
+    newest = dict[MirrorName, ActiveCluster]()
+    for cluster in clusters:
+        with suppress(MirrorError):
+            for name, entry in read_active_clusters(cluster, TIMEOUTS.plan_state_s).items():
+                newest[name] = max(newest.get(name, entry), entry, key=lambda row: row.precedence)
+    return [
+        Finding("active_was_announced", entry.active, run=entry.run, since_ms=entry.since_ms, mirror=name)
+        for name, entry in sorted(newest.items())
+        if name not in known
+    ]
 
 
 _COLUMNS: Final = ("name", "from → to", "writes on", "state", "behind", "proof age", "trouble")

@@ -39,6 +39,8 @@ class FenceFile:
     written_ms: int
     topics: tuple[str, ...] = ()
     transactional_ids: tuple[str, ...] = ()
+    kind: RunKind = RunKind.FAILOVER
+    """Of the run. In a failback applications write on `destination`."""
     command: bool = False
     """Fenced by `fence_command`, without denials."""
     lifted_ms: int | None = None

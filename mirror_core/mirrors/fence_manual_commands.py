@@ -26,7 +26,7 @@ from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, Ref
 from mirror_core.model.files import Unwritable
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Mirror
-from mirror_core.model.names import ClusterName, MirrorName, Partition, get_base_name
+from mirror_core.model.names import ClusterName, MirrorName, Partition, format_reverse_name, get_base_name
 from mirror_core.model.run import RunKind, RunState
 from mirror_core.model.text import format_option, format_shell_command, format_time
 from mirror_core.model.timing import TIMEOUTS, now_ms
@@ -161,7 +161,8 @@ def preview_lift(config: Config, cluster: ClusterConfig, fence: FenceFile) -> Li
         return LiftPreview(
             present_denials=present_denials, destination=state_or_error, promotion=promotion, warnings=tuple(warnings)
         )
-    unknown_text = "" if promotion else f", so nobody can tell whether run {fence.run} has promoted it"
+    is_told = promotion is not None or fence.kind is RunKind.FAILBACK
+    unknown_text = "" if is_told else f", so nobody can tell whether run {fence.run} has promoted it"
     warnings.insert(
         0,
         f"{fence.destination} does not answer ({state_or_error}){unknown_text}. If applications write there, both"
@@ -345,6 +346,7 @@ def _find_promotion(announcement: ActiveCluster | None, fence: FenceFile) -> Fin
 def list_ways_past_fences(config: Config, name: str) -> Iterator[str]:
     """For a mirror whose destination is silent: by files of runs that have not ended, in the usual folder."""
     announcements, promotions, lines = dict[ClusterName, ActiveCluster | None](), dict[str, None](), list[str]()
+    newest: tuple[Path, FenceFile] | None = None
     for file, fence in find_open_fences((config.path.parent / "evidence").absolute(), name):
         if fence.cluster not in announcements:
             announcements[fence.cluster] = None
@@ -353,6 +355,10 @@ def list_ways_past_fences(config: Config, name: str) -> Iterator[str]:
                     announcements[fence.cluster] = _read_announcement(fenced, fence)
         if promotion := _find_promotion(announcements[fence.cluster], fence):
             promotions[f"{promotion}."] = None
+            if _may_stand(config, fence) and (newest is None or fence.written_ms > newest[1].written_ms):
+                newest = file, fence
+            continue
+        if not _may_stand(config, fence):
             continue
         command = format_shell_command("mirrorbook", "cluster", "unfence", fence.cluster, "--from", str(file))
         lines.append(
@@ -360,10 +366,41 @@ def list_ways_past_fences(config: Config, name: str) -> Iterator[str]:
             f" at {format_time(fence.written_ms)}: if {fence.destination} is dead and was not promoted, this opens"
             f" {fence.cluster} again:\n    {command}"
         )
-    if promotions or lines:
-        yield from (*promotions, *lines)
-    else:
+    if not (promotions or lines):
         yield from map(str, _explain_promotion(config, MirrorName(name)))
+        return
+    yield from (*promotions, *lines)
+    if promotions:
+        yield from map(str, _find_way_home(config, MirrorName(name)))
+    if newest is not None:
+        file, fence = newest
+        yield str(
+            Finding(
+                "promoted_destination_lost", fence.destination, cluster=fence.cluster, mirror=fence.mirror, file=file
+            )
+        )
+
+
+def _may_stand(config: Config, fence: FenceFile) -> bool:
+    """False: the cluster shows none of its denials, so there is nothing to open."""
+    cluster = config.clusters.get(fence.cluster)
+    if cluster is None or fence.command:
+        return True
+    try:
+        with ClusterClient(cluster, timeout_s=ACTIVE_TOPIC_TIMEOUT_S) as client:
+            current_acls = describe_acls(client)
+    except MirrorError:
+        return True
+    return isinstance(current_acls, BrokerAcls) and bool(fence.denials & current_acls.entries)
+
+
+def _find_way_home(config: Config, name: MirrorName) -> Iterator[Finding]:
+    """The reverse mirror of an open failback, if its destination answers."""
+    reverse_name = format_reverse_name(name)
+    for cluster, state in read_states(config):
+        mirror = state.mirrors.get(reverse_name) if isinstance(state, State) else None
+        if mirror is not None and mirror.destination == cluster and mirror.desired is DesiredState.STARTED:
+            yield Finding("way_home_is_copied", mirror.source, mirror=mirror.name, destination=cluster)
 
 
 def _explain_promotion(config: Config, name: MirrorName) -> Iterator[Finding]:
@@ -386,6 +423,7 @@ def _explain_promotion(config: Config, name: MirrorName) -> Iterator[Finding]:
         return
     cluster = promoted.fence.cluster
     yield Finding("destination_was_promoted", active, since_ms=since_ms, run=run, cluster=cluster)
+    yield from _find_way_home(config, name)
     yield Finding("promoted_destination_lost", active, cluster=cluster, mirror=name, file=file)
 
 

@@ -111,6 +111,7 @@ class LiftFile:
             written_ms=now_ms(),
             topics=topics,
             transactional_ids=transactional_ids,
+            kind=self._context.journal.run.plan.kind,
             command=command,
         )
         try:

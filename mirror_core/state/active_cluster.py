@@ -64,13 +64,18 @@ class ActiveCluster:
 
 def read_active_cluster(config: ClusterConfig, mirror: MirrorName, timeout_s: float) -> ActiveCluster | None:
     """None without an entry or topic. The limit is for silence; distance extends it."""
+    return read_active_clusters(config, timeout_s).get(mirror)
+
+
+def read_active_clusters(config: ClusterConfig, timeout_s: float) -> dict[MirrorName, ActiveCluster]:
+    """Each mirror's newest entry."""
     began_at = time.monotonic()
     with ClusterClient(config, timeout_s=timeout_s) as client:
         metadata = client.metadata([ACTIVE_TOPIC])
     deadline = began_at + _compute_timeout_s(began_at, timeout_s)
     if ACTIVE_TOPIC in metadata.denied:
         raise _missing_read(config)
-    return _read_until_deadline(config, mirror, deadline) if ACTIVE_TOPIC in metadata.topics else None
+    return _read_until_deadline(config, deadline) if ACTIVE_TOPIC in metadata.topics else {}
 
 
 def announce_active_cluster(
@@ -95,7 +100,7 @@ def announce_active_cluster(
     )
     try:
         producer.take_over(_remaining_s(deadline))
-        announced = _read_until_deadline(config, active.mirror, deadline)
+        announced = _read_until_deadline(config, deadline).get(active.mirror)
         if announced is not None and announced.precedence >= active.precedence:
             return announced
         producer.write([(active.mirror, msgspec.json.encode(active))], _remaining_s(deadline))
@@ -137,12 +142,12 @@ def ensure_active_topic(client: ClusterClient) -> None:
     )
 
 
-def _read_until_deadline(config: ClusterConfig, mirror: MirrorName, deadline: float) -> ActiveCluster | None:
+def _read_until_deadline(config: ClusterConfig, deadline: float) -> dict[MirrorName, ActiveCluster]:
     """Aborted ones included: no generation is used twice."""
     with ClusterClient(config, timeout_s=_remaining_s(deadline)) as client:
         while True:
             try:
-                return _read_from_leader(client, mirror)
+                return _read_from_leader(client)
             except AuthenticationFailed:
                 raise
             except Unreachable as silent:
@@ -153,7 +158,7 @@ def _read_until_deadline(config: ClusterConfig, mirror: MirrorName, deadline: fl
             time.sleep(_PAUSE_S)
 
 
-def _read_from_leader(client: ClusterClient, mirror: MirrorName) -> ActiveCluster | None:
+def _read_from_leader(client: ClusterClient) -> dict[MirrorName, ActiveCluster]:
     """Unreachable for retriable errors."""
     metadata = client.metadata([ACTIVE_TOPIC])
     if ACTIVE_TOPIC in metadata.denied:
@@ -164,16 +169,16 @@ def _read_from_leader(client: ClusterClient, mirror: MirrorName) -> ActiveCluste
         raise Unreachable("LEADER_NOT_AVAILABLE")
     with borrowed_connection(client, client.address(leader.broker)) as connection:
         try:
-            return _read_last_record(client, connection, mirror.encode())
+            return _read_newest_entries(client, connection)
         except MalformedBatch as error:
             raise RemoteFault(f"{connection.where}: topic {ACTIVE_TOPIC}: {error}") from None
 
 
-def _read_last_record(client: ClusterClient, connection: Connection, mirror: bytes) -> ActiveCluster | None:
+def _read_newest_entries(client: ClusterClient, connection: Connection) -> dict[MirrorName, ActiveCluster]:
     code, start = fetch_log_start(connection, _PARTITION)
     _raise_for_code(client, code)
     link = FetchLink(connection, max_bytes=_MAX_FETCH_BYTES, partition_max_bytes=_MAX_FETCH_BYTES, full_size=True)
-    newest, position, end = None, int(start), math.inf
+    entries, position, end = dict[bytes | None, ActiveCluster | None](), int(start), math.inf
     while position < end:
         fetched = fetch_once(link, _PARTITION, position)
         if fetched is None:
@@ -182,12 +187,11 @@ def _read_last_record(client: ClusterClient, connection: Connection, mirror: byt
         previous, end = position, fetched.high_watermark
         for header, batch, visible in filter_committed(fetched, position):
             for record in decode_records(header, batch) if visible else ():
-                if record.key == mirror:
-                    newest = _decode_active(record.value)
+                entries[record.key] = _decode_active(record.value)
             position = header.next_offset
         if position == previous < end:
             raise Unreachable(f"{connection.where}: nothing came of what stands behind offset {position}")
-    return newest
+    return {entry.mirror: entry for key, entry in entries.items() if entry and key == entry.mirror.encode()}
 
 
 def _missing_read(config: ClusterConfig) -> MissingPermission:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 import subprocess
 import time
@@ -253,6 +254,38 @@ def test_a_source_that_was_unfenced_and_is_silent_is_not_taken_for_fenced(pair: 
         mirrored.failover.drive(run)
     assert denied(pair.west, topic)
     mirrored.failover.abort(run)
+
+
+def test_a_silent_destination_sends_nobody_to_a_fence_that_is_gone(pair: Pair, tmp_path: Path) -> None:
+    mirrored, topic = copied(pair, tmp_path)
+    run = through(mirrored, "fence")
+    usual_folder = mirrored.config.path.parent / "evidence" / f"run-{run}"
+    shutil.copytree(tmp_path / f"run-{run}", usual_folder)
+    describe = ("mirror", "describe", mirrored.name, "--config", str(mirrored.config.path))
+    with killed(pair.west):
+        assert "mirrorbook cluster unfence east --from" in mirrorbook(*describe).stderr
+        lift_by_hand(mirrored, topic)
+        told = mirrorbook(*describe)
+        file = usual_folder / f"unfence-{run}.json"
+        command = ("cluster", "unfence", "east", "--from", str(file), "--config", str(mirrored.config.path))
+        shown = mirrorbook(*command, "--dry-run")
+    assert told.returncode == 4
+    assert "unfence" not in told.stderr
+    assert "none of these DENY ACLs stands on east any more" in shown.stdout
+    assert mirrored.failover.abort(run).state is RunState.ABORTED
+
+
+def test_each_mirror_that_was_moved_to_a_silent_destination_is_listed(pair: Pair, tmp_path: Path) -> None:
+    mirrored, _ = copied(pair, tmp_path)
+    run = through(mirrored, "promote")
+    assert mirrored.failover.drive(run).state is RunState.DONE
+    with killed(pair.west):
+        listed = mirrorbook("mirror", "list", "--json", "--config", str(mirrored.config.path))
+    assert listed.returncode == 4
+    told = [row for row in json.loads(listed.stdout)["unseen"] if row["values"].get("mirror") == mirrored.name]
+    assert [(row["code"], row["subject"], row["values"]["run"]) for row in told] == [
+        ("active_was_announced", "west", run)
+    ]
 
 
 @pytest.mark.slow

@@ -74,7 +74,9 @@ def test_a_promotion_that_the_source_knows_is_said_in_place_of_unfence(
 ) -> None:
     since_ms = announce(WEST).since_ms
     promotion = Finding("destination_was_promoted", WEST, since_ms=since_ms, run=PROMOTING, cluster=EAST)
-    assert explain_silence(tmp_path, monkeypatch, announce(WEST)) == f"{promotion}."
+    file = fence_file_path(tmp_path / "evidence" / f"run-{SUPERSEDED}", SUPERSEDED)
+    lost = Finding("promoted_destination_lost", WEST, cluster=EAST, mirror="orders", file=file)
+    assert explain_silence(tmp_path, monkeypatch, announce(WEST)) == f"{promotion}.\n{lost}"
 
 
 @pytest.mark.parametrize("answer", [announce(EAST), Unreachable("cluster east: no answer")])
