@@ -20,6 +20,7 @@ from mirror_core.state.state_topic import read_state
 from mirror_core.state.writer import StateWriter, make_control_id
 from tests.cluster.desk import Desk, Said
 from tests.support.cli_process import completed, on_terminal
+from tests.support.cluster_admin import as_admin
 from tests.support.failover_runs import app_topic, denied
 from tests.support.kafka_clients import TIMEOUT_S, new_topic, produce, read_all
 from tests.support.mirrored_topics import Mirrored, replicate
@@ -52,13 +53,14 @@ RUN: Final = {
     "steps",
 }
 STEP: Final = {"step", "state", "attempt", "started_ms", "ended_ms", "evidence", "error"}
+IDS: Final = {"source_cluster_id", "destination_cluster_id"}
 FILTERS: Final = {"topics", "exclude_topics", "groups", "exclude_groups", "principals", "exclude_principals"}
 ACCESS: Final = {"writes", "writes_on", "open_run"}
 GLANCE: Final = {"activity", "behind_s", "oldest_proof_s", "unproved", "troubles"}
-MIRROR: Final = {"name", "source", "destination", "desired", "partitions", "failed", *ACCESS, *GLANCE, *FILTERS}
+MIRROR: Final = {"name", "source", "destination", "desired", "partitions", "failed", *IDS, *ACCESS, *GLANCE, *FILTERS}
 ROW: Final = {
     *("partition", "state", "position", "source_start", "source_end", "lag", "lmo", "verified_end", "kind", "reason"),
-    "never_copied",
+    *("never_copied", "source_topic_id", "destination_topic_id"),
 }
 
 
@@ -100,7 +102,9 @@ def test_a_mirror_is_made_listed_stopped_and_forgotten(desk: Desk) -> None:
     topic, name = new_topic(desk.pair.east, 2), "m-" + secrets.token_hex(4)
     produce(desk.pair.east, topic, 30)
     assert f"`mirrorbook mirror start {name}` lets it run" in done(desk.create("--topics", topic, name=name))
-    ends = {"name": name, "source": "east", "destination": "west"}
+    with as_admin(desk.pair.east) as east, as_admin(desk.pair.west) as west:
+        ids = {f"{s}_cluster_id": c.metadata(()).cluster_id for s, c in (("source", east), ("destination", west))}
+    ends = {"name": name, "source": "east", "destination": "west", **ids}
     filters = {
         "topics": [topic],
         "exclude_topics": [],
@@ -124,6 +128,7 @@ def test_a_mirror_is_made_listed_stopped_and_forgotten(desk: Desk) -> None:
     completes(desk, [name], "mirror", "describe", name[:-1])
     described = document(desk.run("mirror", "describe", name, "--json"))
     assert set(described) == {
+        *IDS,
         "access",
         "copying",
         "facts",
