@@ -157,7 +157,9 @@ def run_command(
         is_local = not is_url(table) and not is_table_name(table)
         spark = get_spark_session("mirrorbook-parity", master, None, parse_spark_conf(conf))
         location = open_local_folder(table).path.as_uri() if is_local else table
-        compared = write_rows(spark, plan, location, print_to_stderr)
+        # spark-submit sends standard error to standard output, too: there only the document.
+        report_line = (lambda line: None) if as_json else print_to_stderr
+        compared = write_rows(spark, plan, location, report_line)
     if as_json:
         counts = {"spans": len(plan.spans), "compared": len(compared)}
         print_json(ParityRowsDocument(mirror=plan.mirror, plan=plan.digest, table=table, **counts))

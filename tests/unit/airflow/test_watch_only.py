@@ -100,6 +100,8 @@ TASKS: dict[type[BaseOperator], dict[str, Any]] = {
             replicate_tasks.WatchDataPlane,
         )
     },
+    operators.PlanParity: {"task_id": "t", "mirror": "orders", "folder": "plans"},
+    operators.JudgeParity: {"task_id": "t", "mirror": "orders", "plan": "plans/p", "table": "rows"},
     operators.ListMirrors: {"task_id": "t"},
     operators.CheckClusters: {"task_id": "t"},
     fence_watch.CheckWatchers: {"task_id": "t"},
@@ -117,6 +119,8 @@ TASKS: dict[type[BaseOperator], dict[str, Any]] = {
     set_tasks.AnnounceSwitchedSet: {**OF_SET, "begin": BEFORE},
     set_tasks.AbortSet: {**OF_SET, "begin": BEFORE, "steps": ()},
     set_tasks.CheckSetEnded: {**OF_SET, "begin": BEFORE},
+    set_tasks.CopySetBack: {**OF_SET, "begin": BEFORE},
+    set_tasks.ProtectSet: {**OF_SET, "begin": BEFORE, "home_begin": BEFORE},
     run_status.LogMirrorStatus: {"task_id": "t", "mirror": "orders", "begin": BEFORE},
     run_status.LogSetStatus: {**OF_SET, "begin": BEFORE},
 }

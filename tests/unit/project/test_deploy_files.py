@@ -73,6 +73,7 @@ def test_the_unit_stops_the_supervisor_alone_and_leaves_it_time() -> None:
         "config": Path("%d/mirrorbook.yaml"),
         "home": None,
         "options": OPTIONS.split(),
+        "as_json": False,
     }
     told = parsed(["replicate", "orders", *OPTIONS.split()])
     assert parse_bytes_per_s(told["prove_at"]), "what was copied is compared beside the copying"
