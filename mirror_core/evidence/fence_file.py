@@ -40,7 +40,7 @@ class FenceFile:
     topics: tuple[str, ...] = ()
     transactional_ids: tuple[str, ...] = ()
     kind: RunKind = RunKind.FAILOVER
-    """Of the run. In a failback applications write on `destination`."""
+    """The kind of the run. In a failback applications write on `destination`."""
     command: bool = False
     """Fenced by `fence_command`, without denials."""
     lifted_ms: int | None = None
