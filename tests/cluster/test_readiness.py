@@ -60,7 +60,7 @@ def test_a_user_that_only_the_source_knows_is_named_and_a_mirror_that_was_stoppe
     assert after_sync.get("sides_differ", {"values": {"differing_acls": 0}})["values"]["differing_acls"] == 0
     unknown = after_sync["scram_users_unknown"]
     assert (unknown["subject"], unknown["values"]["destination"]) == ("east", "west")
-    assert unknown["values"]["users"] == [user]
+    assert unknown["values"]["users"] == [f"{user} (SCRAM-SHA-512)"]
     assert user in desk.run("failover", "plan", mirrored.name).out
 
     for cluster in ("east", "west"):  # whoever only looks is not given the data principals' secrets
