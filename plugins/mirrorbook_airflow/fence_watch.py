@@ -29,6 +29,7 @@ from mirrorbook_airflow.trigger_threads import TriggerThreads
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from airflow.sdk.types import DagRunProtocol
 
     from mirror_core.mirrors.fence_watcher import ProbeOutcome
     from mirror_core.model.names import MirrorName
@@ -46,6 +47,8 @@ _THREADS: Final = TriggerThreads("fences", 8)
 WATCHER_NAME: Final = "DAG mirror_watch"
 KNOWN_ALARMS_KEY: Final = "known_alarms"
 """In a run's configuration, and in the XCom of a watch that raised alarms: identities of alarms raised in this hour."""
+WATCH_END_KEY: Final = "watch_until_s"
+"""In the configuration of a run that continues a watch: when the watch ends, by the wall clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,17 @@ class FenceTrigger(BaseTrigger):
             defects = {identity: text for error in errors for identity, text in _describe_defect(error).items()}
 
 
+def _find_watch_end_s(run: DagRunProtocol) -> float | None:
+    """By the wall clock; None: a person's run, which watches until no source is silent.
+
+    Counted from when the run was due, not from when it begins: a run that begins late would otherwise watch the whole
+    next hour beside the next run, and a person's run would wait for both.
+    """
+    if run.run_type == "scheduled":
+        return run.run_after.timestamp() + SCHEDULE_INTERVAL_S - _END_MARGIN_S
+    return (run.conf or {}).get(WATCH_END_KEY)
+
+
 def _format_identity(trouble: Finding | MirrorError, mirror: str = "") -> str:
     return " ".join((mirror, *identify_trouble(trouble)))
 
@@ -173,12 +187,8 @@ class WatchFences(BaseOperator):
 
     def execute(self, context: Context) -> None:
         run = context["dag_run"]
-        known_alarms = (run.conf or {}).get(KNOWN_ALARMS_KEY)
-        until_s: float | None = None
-        if known_alarms is not None or run.run_type == "scheduled":
-            now_s = time.time()
-            until_s = now_s - now_s % SCHEDULE_INTERVAL_S + SCHEDULE_INTERVAL_S - _END_MARGIN_S
-        trigger = FenceTrigger([*(context["params"]["mirrors"] or ())], known_alarms or [], until_s)
+        known_alarms = (run.conf or {}).get(KNOWN_ALARMS_KEY) or []
+        trigger = FenceTrigger([*(context["params"]["mirrors"] or ())], known_alarms, _find_watch_end_s(run))
         self.defer(trigger=trigger, method_name="finish")
 
     def finish(self, context: Context, event: dict[str, Any]) -> None:
@@ -217,10 +227,11 @@ class ContinueFenceWatch(TriggerDagRunOperator):
     def execute(self, context: Context) -> None:
         run = context["dag_run"]
         known_alarms = context["ti"].xcom_pull(task_ids="watch", key=KNOWN_ALARMS_KEY)
-        is_watching = run.run_type == "scheduled" or KNOWN_ALARMS_KEY in (run.conf or {})
-        if not (known_alarms and is_watching):
+        until_s = _find_watch_end_s(run)
+        if not known_alarms or until_s is None:
             raise AirflowSkipException("a manually triggered run probes once, or the watch could not begin")
-        self.conf = {"mirrors": context["params"]["mirrors"], KNOWN_ALARMS_KEY: known_alarms}
+        mirrors = context["params"]["mirrors"]
+        self.conf = {"mirrors": mirrors, KNOWN_ALARMS_KEY: known_alarms, WATCH_END_KEY: until_s}
         self.trigger_run_id = make_triggered_run_id("watch", run.dag_id, run.run_id, self.task_id)
         try:
             super().execute(context)

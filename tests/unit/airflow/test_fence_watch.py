@@ -6,8 +6,9 @@ import asyncio
 import threading
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from airflow.sdk.api.datamodels._generated import DagRunType
@@ -15,6 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, T
 from mirrorbook_airflow import fence_watch
 from mirrorbook_airflow.fence_watch import (
     KNOWN_ALARMS_KEY,
+    WATCH_END_KEY,
     ContinueFenceWatch,
     FenceProbeResult,
     FenceTrigger,
@@ -30,6 +32,9 @@ from tests.support.fence_states import STANDS, WELL, P
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SILENT = [["orders", "bills"], ["clicks"]]
+DUE: Final = datetime(2026, 3, 1, 10, tzinfo=UTC)
+END_S: Final = datetime(2026, 3, 1, 10, 59, 30, tzinfo=UTC).timestamp()
+"""Half a minute before the next scheduled run is due."""
 
 
 def fire(trigger: FenceTrigger) -> dict[str, Any]:
@@ -160,26 +165,40 @@ def context_of(run_type: str = "manual", conf: dict[str, Any] | None = None, kno
         xcom_pull=lambda task_ids, key: known, xcom_push=lambda key, value: pushed.update({key: value}), pushed=pushed
     )
     # A worker is given the type of this very enumeration, whose text is another one.
-    run = SimpleNamespace(run_type=DagRunType(run_type), conf=conf, dag_id="mirror_watch", run_id="r")
+    kind = DagRunType(run_type)
+    run = SimpleNamespace(run_type=kind, conf=conf, dag_id="mirror_watch", run_id="r", run_after=DUE)
     return {"dag_run": run, "params": {"mirrors": []}, "ti": ti}
 
 
 @pytest.mark.parametrize(
-    ("run_type", "conf", "watches_until_end"),
-    [("manual", None, False), ("scheduled", None, True), ("manual", {KNOWN_ALARMS_KEY: ["a"]}, True)],
+    ("run_type", "conf", "end_s"),
+    [
+        ("manual", None, None),
+        ("scheduled", None, END_S),
+        ("manual", {KNOWN_ALARMS_KEY: ["a"], WATCH_END_KEY: END_S}, END_S),
+    ],
 )
-def test_a_run_that_a_person_asked_for_looks_once(
-    run_type: str, conf: dict[str, Any] | None, watches_until_end: bool
+def test_a_run_that_a_person_asked_for_looks_once_and_others_until_the_next_one_is_due(
+    run_type: str, conf: dict[str, Any] | None, end_s: float | None
 ) -> None:
+    """Whenever they begin: two that watch for the same hour would let a person's run wait for all of it."""
     with pytest.raises(TaskDeferred) as deferred:
         WatchFences(task_id="watch").execute(context_of(run_type, conf))
     trigger = deferred.value.trigger
     assert isinstance(trigger, FenceTrigger)
-    assert (trigger.until_s is not None) is watches_until_end
+    assert trigger.until_s == end_s
     assert FenceTrigger(**trigger.serialize()[1]).serialize() == trigger.serialize()
-    if trigger.until_s is not None:
-        assert trigger.until_s % 3600 == 3570, "half a minute before the next one"
-        assert -30 <= trigger.until_s - time.time() <= 3570
+
+
+def test_a_run_after_an_alarm_ends_when_the_first_one_would_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "airflow.providers.standard.operators.trigger_dagrun.TriggerDagRunOperator.execute", lambda *_: None
+    )
+    proceed = ContinueFenceWatch(task_id="continue_watch")
+    proceed.execute(context_of("scheduled", known=["a"]))
+    assert proceed.conf == {"mirrors": [], KNOWN_ALARMS_KEY: ["a"], WATCH_END_KEY: END_S}
+    proceed.execute(context_of("manual", proceed.conf, known=["a", "b"]))
+    assert proceed.conf == {"mirrors": [], KNOWN_ALARMS_KEY: ["a", "b"], WATCH_END_KEY: END_S}
 
 
 def test_an_alarm_is_red_and_the_next_run_knows_it() -> None:
