@@ -14,8 +14,8 @@ Invariants:
   a foreign write, or a forgotten producer.
 - What the ledger does not know belongs to others and is never changed (`acl_plan`, `quota_plan`).
 
-Order of things: `mirror_snapshot` -> `loss_bound`, `failover_scope` -> `plan_figures` -> `failover_plan` ->
-`failover_readiness`. After a failover: `fence_state`, then `failback_plan` with `truncation`.
+Order: `mirror_snapshot` -> `loss_bound`, `failover_scope` -> `plan_figures` -> `failover_plan` -> `failover_readiness`.
+After a failover: `fence_state`, then `failback_plan` with `truncation`.
 
 Start with `steps` (what a run does), then `mirror_snapshot.MirrorSnapshot` and `failover_plan.decide_failover`.
 """

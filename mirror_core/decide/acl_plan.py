@@ -1,11 +1,10 @@
-"""Which ACLs of the source to copy to the destination, to stage for promotion, or to remove.
+"""Which ACLs of the source to copy to the destination, to stage for promotion, or to remove; what promotion grants.
 
 A mirror topic must not be writable by applications, so rights to change it are only staged: remembered in the ledger
-and created at promotion. A wildcard or prefixed right covers other names on the destination than on the source, so it
-is staged too; until promotion it is copied by name, for topics and groups of the mirror only. A DENY crosses as it is:
-a narrower one would open something. An entry that the ledger does not know belongs to others and is never changed.
-
-What promotion gives to applications: staged grants, no wider than the mirror.
+and created at promotion, no wider than the mirror. A wildcard or prefixed right covers other names on the destination
+than on the source, so it is staged too; until promotion it is copied by name, for topics and groups of the mirror only.
+A DENY crosses as it is: a narrower one would open something. An entry that the ledger does not know belongs to others
+and is never changed.
 """
 
 from __future__ import annotations
@@ -60,15 +59,15 @@ EXCLUDED_PRINCIPAL: Final = "the mirror does not sync this principal's rights (-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclPlan:
-    """What to do on the destination. Sorted, so that equal plans compare equal."""
+    """Sorted, so that equal plans compare equal."""
 
     create: tuple[Acl, ...]
-    """Copied now: written to the ledger first, then to the cluster."""
+    """Written to the ledger first, then to the cluster."""
     share: tuple[Acl, ...]
     stage: tuple[Acl, ...]
     remove: tuple[LedgerEntry, ...]
     forget: tuple[LedgerEntry, ...]
-    """In our ledger, gone from the source, and missing on the cluster or shared: only forget."""
+    """In our ledger, gone from the source, and missing on the cluster or shared: only the ledger forgets them."""
     equal: tuple[Acl, ...]
     waiting: tuple[Acl, ...]
     foreign: tuple[Acl, ...]
@@ -83,12 +82,11 @@ class AclPlan:
 
 
 def translate_acl(acl: Acl) -> tuple[frozenset[Acl], frozenset[Acl]]:
-    """What a source entry becomes: entries that apply now, and entries that are staged.
+    """What a source entry becomes: entries that apply now, and staged ones.
 
     ALL on a topic is staged, but its READ and DESCRIBE_CONFIGS are given now. ALL on the cluster becomes
-    IDEMPOTENT_WRITE. A right to transactional ids changes no topic and is given now, except for our ids: whoever writes
-    with those could fence the mirror's conductor. A DENY for everybody would stop the mirror's own principals, so it
-    waits.
+    IDEMPOTENT_WRITE. A right to transactional ids changes no topic and is given now, except for our ids: their writers
+    could fence the mirror's conductor. A DENY for everybody would stop the mirror's own principals, so it waits.
     """
     if acl.resource is Resource.CLUSTER and acl.operation is Operation.ALL:
         acl = replace(acl, operation=Operation.IDEMPOTENT_WRITE)
@@ -113,10 +111,9 @@ _WRITE_OPERATIONS: Final = frozenset({Operation.WRITE, Operation.ALL})
 
 
 def select_carried_acls(source: Set[Acl], scope: AclScope) -> tuple[set[Acl], dict[Acl, str]]:
-    """Source entries that belong to the mirror; and those of its applications that are left out, with the
-    reason.
+    """Source entries that belong to the mirror; and those of its applications that are left out, with the reason.
 
-    Topics and groups belong by name. Transactional ids and IDEMPOTENT_WRITE follow principals that may write one of its
+    Topics and groups belong by name; transactional ids and IDEMPOTENT_WRITE with principals that may write one of its
     topics.
     """
     application_acls = {a for a in source - scope.own_acls if a.principal not in scope.own_principals}
@@ -183,9 +180,8 @@ def _explain_not_carried(acl: Acl, users: Set[str], writers: Set[str], own_princ
 
 
 def _split_wildcard_grant(acl: Acl, writers: Set[str]) -> set[Acl]:
-    """Replaces an ALLOW for everybody on our transactional ids by one for each writer.
-
-    Each writer is denied our ids; a DENY for everybody would deny us.
+    """Replaces everybody's ALLOW on our transactional ids by one for each writer, who is then denied our ids: a DENY
+    for everybody would deny us.
     """
     covers_own_ids = (
         acl.resource is Resource.TRANSACTIONAL_ID
@@ -204,7 +200,7 @@ def plan_acls(
     ledger: Iterable[LedgerEntry],
     other_ledgers: Iterable[LedgerEntry],
 ) -> AclPlan:
-    """`ledger` and `other_ledgers`: this mirror's and other mirrors' entries for the destination."""
+    """The ledgers: this mirror's and other mirrors' entries for the destination."""
     own_entries, topics = {entry.acl: entry for entry in ledger}, SortedNames(scope.topics)
     excluded_acls = {acl for acl in source if not is_carried_acl(acl, scope.principal_filter)}
     all_source, source = source, source - excluded_acls
@@ -289,7 +285,7 @@ def _must_wait_for_promotion(acl: Acl) -> bool:
 
 
 def _expand_to_names(wide_acls: Iterable[Acl], topics: SortedNames, groups: SortedNames) -> Iterator[Acl]:
-    """Not for transactional ids: which ones belong to the mirror is unknown."""
+    """Transactional ids are not expanded: which ones belong to the mirror is unknown."""
     names_by_resource = {Resource.TOPIC: topics, Resource.GROUP: groups}
     for acl in wide_acls:
         names = names_by_resource.get(acl.resource)
@@ -297,7 +293,6 @@ def _expand_to_names(wide_acls: Iterable[Acl], topics: SortedNames, groups: Sort
 
 
 def _select_backed_acls(own_acls: Iterable[Acl], wide_acls: Iterable[Acl]) -> set[Acl]:
-    """Entries by name that a wider right of the source still grants."""
     by_holder = dict[Acl, list[Acl]]()
     for acl in wide_acls:
         by_holder.setdefault(replace(acl, name="", pattern=Pattern.LITERAL), []).append(acl)
@@ -344,8 +339,8 @@ ScramUsers = Mapping[str, Set[str]]
 def find_unknown_scram_users(
     entries: Iterable[LedgerEntry], source_users: ScramUsers | None, destination_users: ScramUsers | None
 ) -> dict[str, tuple[str, ...]]:
-    """Holders of rights, with the SCRAM mechanisms that only the source has credentials of theirs for. Empty where one
-    side's are unknown.
+    """Holders of rights, with SCRAM mechanisms for which only the source has their credentials. Empty where one side's
+    are unknown.
     """
     if source_users is None or destination_users is None:
         return {}
@@ -402,8 +397,8 @@ def predict_synced_ledger(
 ) -> tuple[LedgerEntry, ...]:
     """The ledger as the final sync of a planned failover leaves it, for rights to change topics.
 
-    `held_acls`: what applications hold on the source: it gets staged, and other staged entries are forgotten. Earlier
-    promoted entries stay.
+    `held_acls`: what applications hold on the source. It gets staged; other staged entries are forgotten, promoted ones
+    stay.
     """
     kept = (e for e in ledger if not (e.purpose is AclPurpose.STAGED and can_change_topic(e.acl)))
     staged = (

@@ -33,9 +33,7 @@ APPROVAL_VALIDITY_S: Final = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalPolicy:
-    """Approvals that must be in the state topic before a conductor acts. Configured, never chosen by a
-    run.
-    """
+    """Approvals that must be in the state topic before a conductor acts. Configured, never chosen by a run."""
 
     question: str
     tasks: tuple[str, ...]
@@ -58,7 +56,7 @@ def select_valid_approvals(policy: ApprovalPolicy, recorded: Iterable[RecordedAp
 def explain_not_approved(
     policy: ApprovalPolicy, recorded: Collection[RecordedApproval], approves: str, now_ms: int
 ) -> tuple[str, ...]:
-    """Why no run may begin; empty: it may. `approves`: the plan hash or run id that must be approved."""
+    """Empty: a run may begin. `approves`: the plan hash or run id that must be approved."""
     relevant = [record for record in recorded if record.question == policy.question and record.task in policy.tasks]
     approvals = select_valid_approvals(policy, [record for record in relevant if record.approves == approves])
     unauthorized = [record.approval for record in relevant if not is_approver(policy, record.approval)]
@@ -118,7 +116,7 @@ def explain_stale_approvals(approvals: Sequence[Approval], now_ms: int) -> tuple
 
 
 def _find_validity(approval: Approval) -> tuple[int, int] | None:
-    """When it was given and until when it is valid: as recorded, but never longer than HOLDS_S allows."""
+    """From when until when: as recorded, but at most `APPROVAL_VALIDITY_S` long."""
     if approval.at_ms is None:
         return None
     limit_ms = approval.at_ms + round(APPROVAL_VALIDITY_S * 1000)
@@ -142,17 +140,15 @@ def explain_stale_run_approval(run: Run, now_ms: int) -> str:
 
 
 def must_confirm_before_fence(run: Run, *, is_noticed: bool) -> bool:
-    """Whether to ask once more before the fence. `is_noticed`: applications are affected already, so asking
-    would only delay.
-    """
+    """`is_noticed`: applications are affected already, so asking would only delay."""
     return run.plan.mode is RunMode.PLANNED and run.state is RunState.RUNNING and not is_noticed
 
 
 def explain_expired_run(run: Run, later_approvals: Sequence[Approval], steps: Iterable[StepRecord], now_ms: int) -> str:
     """Why a task may not stop applications with these approvals; empty: it may.
 
-    `later_approvals`: to go on; `steps`: the run's so far. A run whose last step ended within the validity time
-    has not stood still, however long its comparison took.
+    `later_approvals`: to go on. A run whose last step ended within the validity time has not stood still, however long
+    its comparison took.
     """
     validities = [
         validity
@@ -176,8 +172,8 @@ def explain_expired_run(run: Run, later_approvals: Sequence[Approval], steps: It
 def find_run_to_resume(own_runs: Iterable[Run], plan_hash: str, in_effect_ids: Collection[str]) -> Run | None:
     """The run that a repeated task continues instead of beginning a new one.
 
-    `own_runs`: runs begun by the same conductor. A run qualifies if it has not ended, or is done with this plan hash
-    and listed in `in_effect_ids`.
+    `own_runs`: begun by the same conductor. A run qualifies if it has not ended, or is done with this plan hash and
+    listed in `in_effect_ids`.
     """
     candidates = (
         run
@@ -189,10 +185,8 @@ def find_run_to_resume(own_runs: Iterable[Run], plan_hash: str, in_effect_ids: C
 
 
 def is_in_effect(run: Run, runs: Iterable[Run], pending_fence: PendingFence | None) -> bool:
-    """Whether a finished run still describes its mirror: no later run is active or done, and a failover's
-    fence is pending or applied.
-
-    For the reverse mirror of a failback see the conductor's `in_effect`.
+    """Whether a finished run still describes its mirror: no later run is active or done, and a failover's fence is
+    pending or applied. Not for a failback's reverse mirror.
     """
     ended_states = (RunState.ABORTED, RunState.SUPERSEDED)
     if any(

@@ -1,4 +1,4 @@
-"""What a run's audit log concludes, and which flaws it has. Judged by its entries and its plan only."""
+"""What a run's audit log concludes, and its flaws. Judged by its entries and its plan only."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class _StepOrder:
 
 
 def find_broken_links(entries: Sequence[AuditEntry], lines: Sequence[str], run: str) -> Iterator[AuditFlaw]:
-    """Where the hash chain is broken, or lines belong to another run."""
+    """Also lines that belong to another run."""
     previous_hash: str = FIRST_LINE_HASH
     for number, (entry, line) in enumerate(zip(entries, lines, strict=True)):
         location = f"entry {number}"

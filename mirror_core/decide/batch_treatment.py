@@ -24,9 +24,7 @@ _CLEARED_BITS: Final = TRANSACTIONAL | DELETE_HORIZON
 
 
 def choose_treatment(header: BatchHeader, position: int, *, is_visible: bool) -> BatchTreatment:
-    """For a batch that ends beyond `position`, the next offset to copy. `is_visible`: to a read_committed
-    consumer.
-    """
+    """For a batch that ends beyond `position`, the next offset to copy. `is_visible`: to a read_committed consumer."""
     if header.magic < CURRENT_MAGIC:
         return BatchTreatment.OLD_FORMAT
     if not is_visible:

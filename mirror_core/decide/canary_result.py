@@ -1,9 +1,8 @@
 """What a canary tested on a cluster, and whether it passed.
 
 Every broker that answers must pass every kind that may be tried. A listed broker that does not answer fails the canary
-only if it leads mirror partitions: applications cannot write there until it answers or leadership moves. If it leads
-none it is only named, as are offline partitions: waiting for a broker that is gone for good would keep the run open for
-ever.
+only if it leads mirror partitions: applications cannot write there until it answers or leadership moves. Otherwise it
+is only named, as are offline partitions: waiting for a broker that is gone for good would keep the run open for ever.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ from mirror_core.model.run import StepEvidence
 
 
 class CanaryKind(StrEnum):
-    """A way in which applications use a cluster."""
-
     PLAIN = "plain producer"
     IDEMPOTENT = "idempotent producer"
     TRANSACTIONAL = "transactional producer"
@@ -64,7 +61,7 @@ def list_canary_problems(availability: BrokerAvailability, trials: Sequence[Cana
 
 
 def is_untried(trials: Collection[CanaryTrial]) -> bool:
-    """Whether our principal was denied every trial: that is no canary."""
+    """All were denied to our principal: that is no canary."""
     return all(trial.outcome is CanaryOutcome.DENIED for trial in trials)
 
 

@@ -70,8 +70,8 @@ def build_coverage_evidence(
     left_out: Mapping[Partition, str] = _NO_REASONS,
     without_lmo: Sequence[Partition] = (),
 ) -> StepEvidence:
-    """`altered`: certificate files that were changed; `left_out`: not compared, and why; `without_lmo`:
-    partitions without a last mirrored offset, where it is unknown which records were copied.
+    """`altered`: changed certificate files; `left_out`: not compared, and why; `without_lmo`: the last mirrored offset
+    is unknown, and so are the records that were copied.
     """
     held_offsets, certified_offsets = (
         sum(part.held_offsets for part in coverage.values()),
@@ -144,7 +144,7 @@ class CopyMismatch(MirrorError):
 
 
 def check_as_copied(*runs: tuple[str, Iterable[StepRecord]]) -> None:
-    """NotAsCopied if a run's report shows a mismatch: it must not count as success."""
+    """Raises CopyMismatch if a run's report shows one: it must not count as success."""
     evidence_by_run = {run: read_coverage_evidence(steps) for run, steps in runs}
     mismatching = {
         run: mismatches

@@ -48,8 +48,8 @@ def to_owner_clock_ms(now_ms: int, ahead_ms: int | None, lease: Lease | None, ap
 def find_leader_ahead_ms(now_ms: int, ahead_ms: int | None, appended_ms: Iterable[int]) -> int | None:
     """How far, at least, the clock of the state topic's leader is ahead of the controller's; None: not seen to be.
 
-    Then no age can be told: it would look younger by as much. `appended_ms`: when records were appended, by the
-    leader's clock. `now_ms`, `ahead_ms`: as for `to_owner_clock_ms`; a slow answer of the controller makes its clock
+    Ages are unknown then: they would look younger by as much. `appended_ms`: when records were appended, by the
+    leader's clock. `now_ms`, `ahead_ms`: as for `to_owner_clock_ms`; a slow response of the controller makes its clock
     look seconds behind.
     """
     newest_ms = max(appended_ms, default=None)
@@ -66,7 +66,7 @@ def find_leader_ahead(cluster: str, leader_ahead_ms: int | None) -> Finding | No
 
 
 def from_owner_clock_ms(owner_ms: int, lease: Lease | None, appended_ms: int | None) -> int:
-    """A time that the lease's owner gave, by the brokers' clock. `appended_ms`: as for `to_owner_clock_ms`."""
+    """By the brokers' clock. `appended_ms`: as for `to_owner_clock_ms`."""
     return owner_ms - compute_writer_ahead_ms(lease.heartbeat_ms if lease else None, appended_ms)
 
 
@@ -78,7 +78,7 @@ def to_broker_clock_ms(now_ms: int, ahead_ms: int | None) -> int:
 def to_local_clock_ms(written_ms: int, ahead_ms: int | None, appended_ms: int | None) -> int:
     """A record's time, by this machine's clock, which is ahead of the brokers' by `ahead_ms`; None: unknown.
 
-    `written_ms` is by the clock of whoever wrote it; `appended_ms` by the brokers', None where that one is theirs, too.
+    `written_ms` is by the writer's clock; `appended_ms` by the brokers', None where `written_ms` is theirs, too.
     """
     if ahead_ms is None:
         return written_ms
@@ -126,7 +126,7 @@ MAX_DESTINATION_BEHIND_MS: Final = 3_600_000
 
 
 def find_destination_clock_behind(snapshot: MirrorSnapshot) -> Finding | None:
-    """A finding if promoted topics would refuse records with current timestamps. None also if a clock is unknown."""
+    """Found if promoted topics would refuse records with current timestamps. None also if a clock is unknown."""
     mirror, ahead_ms = snapshot.mirror, snapshot.clocks_ahead_ms
     if not {mirror.source, mirror.destination} <= ahead_ms.keys():
         return None
@@ -145,7 +145,7 @@ def find_clock_behind_s(
 ) -> float | None:
     """Least time by which this clock is behind; None: nothing was recorded in its future.
 
-    That this clock is ahead cannot be seen: everything just looks older. Nor is anything seen at an unknown time.
+    A clock that is ahead cannot be seen: everything just looks older. Nothing is seen at an unknown time.
     """
     if now_ms == UNKNOWN_NOW_MS:
         return None

@@ -102,7 +102,7 @@ class CommandContext:
     tasks_may_write_s: float
     has_failed_over: bool = False
     fenced_by_command: ClusterName | None = None
-    """The cluster that was failed away from and closed by its `fence_command`, which no broker shows."""
+    """It was failed away from and closed by its `fence_command`, which no broker shows."""
     conductor: ConductorStatus = UNKNOWN_CONDUCTOR
     turn_holder: RunHeartbeat | None = None
     """Heartbeat of a command at work that takes turns."""
@@ -133,7 +133,7 @@ def explain_refusals(command: MirrorCommand, context: CommandContext) -> Iterato
 
 
 def explain_not_copied(mirror: Mirror, *, has_failed_over: bool) -> Finding:
-    """Why no data plane may copy a mirror that is not STARTED, and what to do."""
+    """For a mirror that is not STARTED: why, and what to do."""
     if mirror.desired is DesiredState.PAUSED:
         return Finding("copying_paused", mirror.name)
     if mirror.failback_run:

@@ -1,9 +1,7 @@
-"""Topics that belong together: up to when the destination has everything that the source had of all of
-them.
+"""Topics that belong together: up to when the destination has everything that the source had of all of them.
 
 Each partition's copy has an end, and the data plane's observations tell up to when it is complete; the earliest of
-these counts. Partitions without a copy count too, and so does the last listing of topics: later topics may hold
-anything.
+these counts. So do partitions without a copy, and the last listing of topics: later topics may hold anything.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ TopicPatternGroups = Sequence[tuple[str, ...]]
 class ConsistencyGroup:
     name: str
     complete_up_to_ms: int | None
-    """Everything acknowledged before this moment is there, of every partition. None: unknown."""
+    """Everything acknowledged before this moment is there, of every partition."""
     limiting_partitions: tuple[Partition, ...]
     limit: str
     """Partitions, with the reasons for those that have no copy; `no_topic`; or `topic_list`: its age."""

@@ -1,7 +1,4 @@
-"""What a mirror's first copy takes in time and bytes, and warnings before it is created.
-
-Progress and time left of something long.
-"""
+"""What a mirror's first copy takes in time and bytes, warnings before it is created; progress and time left."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ _MAX_NAMED_TOPICS: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyEstimate:
-    """Offsets and partitions are counted; seconds and bytes are high estimates."""
+    """Seconds and bytes are high estimates."""
 
     partitions: int
     seeded_partitions: int
@@ -45,8 +42,8 @@ class CopyEstimate:
     total_bytes: int | None
     """One replica each; None: the source does not tell all sizes."""
     holes: int
-    """Offsets without a record, because the log is too small for them (unless well compressed). The
-    cleaner removed them.
+    """Offsets without a record, because the log is too small for them (unless well compressed): the cleaner removed
+    them.
     """
     too_many_holes: tuple[Partition, ...]
 
@@ -190,9 +187,7 @@ def _format_time_limit(seconds: float) -> str:
 
 
 def count_compared(ranges: Sequence[ParityRange], proven: Mapping[Partition, Offset]) -> tuple[int, int]:
-    """Offsets compared equal without interruption from each range's start, and all offsets. `proven`: next
-    offset, by partition.
-    """
+    """Offsets compared equal without interruption from each range's start, and all offsets. `proven`: next offset."""
     done = sum(min(r.end, max(r.start, proven.get(r.partition, r.start))) - r.start for r in ranges)
     return done, sum(r.end - r.start for r in ranges)
 

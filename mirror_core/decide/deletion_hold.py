@@ -1,10 +1,10 @@
-"""How long the destination keeps what the source has deleted, so that a deletion can be undone.
+"""How long the destination keeps what the source deleted, by mistake or by a thief who has the source only.
 
-One by mistake, or by a thief who has the source only. DeleteRecords and retention look alike from outside: a log start
-that has moved. So both are held. So is the compaction of a topic that the source begins to compact.
+DeleteRecords and retention look alike from outside: a log start that has moved. So both are held, and so is the
+compaction of a topic that the source begins to compact.
 
 One record a partition: up to where the source had deleted when that was first noticed, and when. What it deletes
-meanwhile waits for the next record. So a deletion follows after one hold at least, and two at most.
+meanwhile waits for the next record, so a deletion follows after one hold at least, and two at most.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class HoldDecisions:
 
 
 def decide_hold(held: HeldDeletion | None, starts: LogStarts, *, now_ms: int | None, hold_ms: int) -> HoldDecision:
-    """`held`: as recorded. `now_ms`: by the clock of the destination's brokers; unknown: nothing moves.
+    """`now_ms`: by the clock of the destination's brokers; None: unknown, nothing moves.
 
     Nothing is deleted in the call that first notices it: so it is recorded before. A source's log start that went back
-    (a broker that was killed before it had stored it) takes back what was noticed beyond it.
+    (a broker was killed before it stored it) takes back what was noticed beyond it.
     """
     if starts.source <= starts.destination:
         return HoldDecision(held=None)
@@ -84,7 +84,7 @@ def decide_holds(
 
 
 def find_compaction_start(recorded: TopicSettings | None, *, is_compacted: bool, now_ms: int) -> int | None:
-    """When the source was first seen to clean the topic by key, which deletes records as well. None: it does not."""
+    """When the source was first seen to clean the topic by key, which deletes records as well."""
     if not is_compacted:
         return None
     return now_ms if recorded is None or recorded.compacted_since_ms is None else recorded.compacted_since_ms
@@ -95,7 +95,7 @@ def is_compaction_held(since_ms: int | None, *, now_ms: int, hold_ms: int) -> bo
 
 
 def list_held_figures(statuses: Mapping[Partition, PartitionStatus]) -> FigureItems:
-    """Empty: none. Stopped partitions follow nobody."""
+    """Stopped partitions follow nobody."""
     held = {
         p: status.held_deletion
         for p, status in sorted(statuses.items())

@@ -148,10 +148,7 @@ def list_forgettable_runs(runs: Iterable[Run], mirror: str) -> list[Run]:
 
 
 def can_be_forgotten(runs: Iterable[Run], plan: Plan, number: int) -> bool:
-    """Whether a state topic that lacks the run of this plan and number may have forgotten it.
-
-    Only drill runs older than the kept ones are ever forgotten; any other unknown run never existed.
-    """
+    """Only drill runs older than the kept ones are ever forgotten; any other unknown run never existed."""
     newer = [run for run in list_drill_runs(runs, plan.mirror.removeprefix(DRILL_PREFIX)) if run.number > number]
     return plan.mirror.startswith(DRILL_PREFIX) and len(newer) >= MAX_KEPT_RUNS
 

@@ -1,8 +1,6 @@
-"""A user's expectations of mirrors: limits for tiers of topics, and own Great Expectations
-expectations.
+"""A user's expectations of mirrors: limits for tiers of topics, and own Great Expectations expectations.
 
-Read from `expectations` in mirrorbook.yaml, or from the file named there. They are only added to Mirrorbook's own; none
-can remove one.
+From `expectations` in mirrorbook.yaml, or the file named there. They add to Mirrorbook's own, and remove none.
 """
 
 from __future__ import annotations
@@ -87,7 +85,7 @@ NO_EXPECTATIONS: Final = UserExpectations()
 
 
 def parse_expectations(location: str, raw: object) -> UserExpectations:
-    """Parses the section. BadRequest says where, what is wrong and what to write.
+    """BadRequest says where, what is wrong and what to write.
 
     Great Expectations itself is not needed. `location`: file, and section.
     """

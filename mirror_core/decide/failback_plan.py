@@ -84,8 +84,6 @@ class OldSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnendedTransaction:
-    """Neither committed nor aborted yet."""
-
     id: str
     partitions: frozenset[Partition]
     started_ms: int
@@ -536,8 +534,8 @@ def find_written_since(
 ) -> dict[Partition, str]:
     """New-primary partitions written after applications left, and the offsets.
 
-    `reverse_statuses`: of the reverse mirror. A partition that was FAILED then has a reason already: it is skipped and
-    stays FAILED. `ends`: of logs that exist.
+    `reverse_statuses`: of the reverse mirror. Partitions that were FAILED then stay FAILED and are skipped. `ends`: of
+    logs that exist.
     """
     return {
         p: f"from {s.lmo} to {ends[p]}"

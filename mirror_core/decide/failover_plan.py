@@ -103,9 +103,8 @@ def list_bound_facts(snapshot: MirrorSnapshot) -> tuple[PlanFact, ...]:
 
 
 def list_new_reasons(snapshot: MirrorSnapshot, *, source_seen: bool) -> tuple[Finding, ...]:
-    """Reasons that may arise during a run and stop it, checked before the fence and before promotion.
-
-    The run itself holding and stopping the mirror is none, nor is a source that died.
+    """Checked before the fence and before promotion. That the run holds and stops the mirror is no reason, nor is a
+    source that died.
     """
     return (*_list_destination_reasons(snapshot), *(_list_source_reasons(snapshot) if source_seen else ()))
 
@@ -207,7 +206,7 @@ def _list_source_facts(
 
 
 def digest_items(items: Iterable[str]) -> str:
-    """Count, first three items, and a fingerprint of all. Callers sort the items."""
+    """Count, first items, and a fingerprint of all. Callers sort the items."""
     first, count, fingerprint = list[str](), 0, hashlib.sha256()
     for item in items:
         count += 1

@@ -1,10 +1,7 @@
-"""What an unplanned failover would be if the source died now: whether it could run, and its cost.
+"""Could a mirror be failed over now, and if not, why? What would it cost if its source died now?
 
-How old the things are that a failover relies on: group sync, comparison, last drill.
-
-Could a mirror be failed over now, and if not, why? And if its source died now?
-
-Readiness as a table: one row for each partition, from a plan and its figures.
+Also how old the things are that a failover relies on (group sync, comparison, last drill), and readiness as a table:
+one row for each partition, from a plan and its figures.
 """
 
 from __future__ import annotations
@@ -285,7 +282,7 @@ def list_newest_times(
 ) -> Iterator[tuple[FreshnessKind, int]]:
     """Wall clock of the newest of each kind, in ms; kinds that never happened are left out.
 
-    For the comparison: the partition compared longest ago. FAILED partitions are not compared.
+    A comparison is as old as its partition compared longest ago; FAILED partitions are not compared.
     """
     if groups is not None:
         yield FreshnessKind.GROUPS, groups.synced_ms
@@ -333,8 +330,6 @@ class PointWeight(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReadinessPoint:
-    """Something that speaks against a failover now."""
-
     weight: PointWeight
     finding: Finding
 
@@ -356,7 +351,7 @@ class Readiness:
     points: tuple[ReadinessPoint, ...]
     figures: Figures
     predicted_s: float | None = None
-    """Seconds without writes in a planned failover, from an earlier run or drill. None: unknown."""
+    """Seconds without writes in a planned failover, from an earlier run or drill."""
     newest_ms: Mapping[FreshnessKind, int | None] = field(default_factory=dict)
     differing_partitions: int = 0
     unplanned: UnplannedForecast

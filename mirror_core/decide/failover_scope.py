@@ -1,13 +1,11 @@
-"""Offline partitions of the source, and which of them a person may leave behind in a planned failover.
-
-They can be neither drained nor compared. One that is left behind is fenced with its topic and promoted as the
-destination has it; a failback finds and saves what only the source has.
-
-What a failover moves, fixed when its run begins; every later step goes by it and checks that it
-covered it.
+"""What a failover moves, fixed when its run begins; every later step checks that it covered it.
 
 Otherwise each step would list topics anew, and what one response happens to leave out would be promoted without being
 fenced, drained or compared.
+
+In a planned failover a person may leave offline partitions of the source behind, which can be neither drained nor
+compared. They are fenced with their topics and promoted as the destination has them; a failback finds and saves what
+only the source has.
 """
 
 from __future__ import annotations
@@ -37,12 +35,12 @@ LEFT_BEHIND_FACT: Final = "left behind"
 
 
 def has_moved(snapshot: MirrorSnapshot) -> bool:
-    """A failover has moved its applications: its destination is rightly ahead of its source."""
+    """Its destination is rightly ahead of its source."""
     return snapshot.mirror.desired is DesiredState.STOPPED and has_failed_over(snapshot.pending_fence)
 
 
 def list_offline_partitions(snapshot: MirrorSnapshot) -> tuple[Partition, ...]:
-    """Those that a planned failover would have to drain; FAILED ones are not copied anyway."""
+    """A planned failover would have to drain them. FAILED ones are not copied anyway."""
     if snapshot.mode is not RunMode.PLANNED or not isinstance(snapshot.source, SourceSnapshot):
         return ()
     statuses = snapshot.statuses  # of tens of thousands mostly none is without a leader: only these are looked at
@@ -197,7 +195,7 @@ def build_scope(snapshot: MirrorSnapshot) -> FailoverScope:
 
 
 def find_gone_topics(snapshot: MirrorSnapshot) -> frozenset[str]:
-    """What their copies hold is promoted: the source has nothing newer. Of an unseen source: as was recorded."""
+    """What their copies hold is promoted: the source has nothing newer. Where the source is unseen: as was recorded."""
     topics = {p.topic for p in snapshot.statuses} - find_lost_topics(snapshot)
     if isinstance(snapshot.source, SourceSnapshot):
         return frozenset(topics - snapshot.source.topics.keys() - snapshot.source.hidden.topics)
@@ -207,7 +205,7 @@ def find_gone_topics(snapshot: MirrorSnapshot) -> frozenset[str]:
 
 
 def find_lost_topics(snapshot: MirrorSnapshot) -> frozenset[str]:
-    """Mirror topics that the destination lacks, has replaced, or hides from us: not to be promoted."""
+    """The destination lacks them, has replaced them, or hides them from us: not to be promoted."""
     if not isinstance(snapshot.destination, DestinationSnapshot):
         return frozenset()
     ids: dict[str, set[str]] = {}

@@ -40,7 +40,7 @@ class FailureRemedy:
     first_step: str
     actions: tuple[RecoveryAction, ...]
     is_copy_bad: bool = False
-    """The destination's copy is wrong: it voids an approval to promote, even for a left-behind partition."""
+    """It voids an approval to promote, even for a left-behind partition."""
 
 
 DIVERGENT_KINDS: Final = frozenset({FailureKind.FOREIGN, FailureKind.DIVERGED})

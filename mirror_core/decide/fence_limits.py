@@ -1,6 +1,4 @@
-"""Clusters whose access rights Kafka's ACLs do not rule: which protections are missing there.
-
-Our lifted DENYs that a cluster has again: which ones, and what people are told.
+"""Sources that Kafka's ACLs do not protect, and lifted DENYs of ours that a cluster has again.
 
 A process paused right before it denies still denies when it wakes after its run was aborted: ACLs have no owner. It
 removes them again unless it is killed first. Kafka does not record who made an entry, and an equal one may be another
@@ -23,7 +21,7 @@ from mirror_core.rights.ledger_rules import find_flaw
 
 
 def explain_unfenceable_source(snapshot: MirrorSnapshot) -> Iterator[Finding]:
-    """Why a planned failover is refused: nothing can fence its source. A drill needs no fence."""
+    """Refuses a planned failover. A drill needs no fence."""
     if (
         snapshot.source_authorizer.is_foreign
         and snapshot.source_authorizer.fence_command is None
@@ -92,9 +90,7 @@ def find_stray_denials(
 
 
 def _is_reverse_fence(mirror: Mirror, entry: LedgerEntry) -> bool:
-    """A fence on the destination of a stopped mirror: it may be the reverse mirror's, whose ledger is not
-    at hand.
-    """
+    """On the destination of a stopped mirror it may be the reverse mirror's, whose ledger is not at hand."""
     fence = entry.purpose is AclPurpose.FENCE and entry.acl.principal == EVERYBODY
     return fence and entry.cluster == mirror.destination and mirror.desired is DesiredState.STOPPED
 

@@ -1,17 +1,12 @@
-"""What a cluster holds beyond what was copied, after a failover away from it: late writes.
+"""Late writes and the pending fence of a cluster that applications left by a failover.
 
-The pending fence of the cluster that applications left by a failover, and what to do about it now.
+The state topic records what is pending; the cluster, when it answers, shows what it holds beyond what was copied. The
+deciding process may have been paused: so it decides before it takes control of the mirror, and again afterwards.
 
-The state topic records what is pending; the cluster, when it answers, shows what it has. The deciding process may have
-been paused: so it decides before it takes control of the mirror, and again afterwards.
+A user's fence_command has no owner, and its caller may have been paused before: so the caller afterwards reads what the
+mirror's state wants, and corrects the cluster.
 
-Whether a user's fence_command must keep a mirror's source closed.
-
-Such a command has no owner, and its caller may have been paused before: so afterwards the caller reads what the
-mirror's state wants and corrects the cluster.
-
-May a cluster's brokers open to applications before it is fenced? Decided by what other clusters
-recorded.
+Whether a cluster's brokers may open to applications before it is fenced is decided by what other clusters recorded.
 """
 
 from __future__ import annotations
@@ -58,9 +53,8 @@ def find_late_ranges(pending_fence: PendingFence, statuses: Mapping[Partition, P
 def find_unknown_ends(
     pending_fence: PendingFence, statuses: Mapping[Partition, PartitionStatus]
 ) -> tuple[Partition, ...]:
-    """Partitions whose log end behind an applied fence is not known yet.
-
-    They are offline, their broker does not answer, or their topic is gone.
+    """Their log end behind an applied fence is not known yet: offline, no answer of their broker, or their topic is
+    gone.
     """
     return (
         ()
@@ -88,7 +82,7 @@ def format_ranges(ranges: LateRanges) -> str:
 def format_late_ranges(
     ranges: LateRanges, observation: SourceObservation | None, pending_fence: PendingFence | None = None
 ) -> str:
-    """Late ranges, and how much of them was lost with the cluster: by `pending_fence`, or as last observed there."""
+    """How much of them was lost with the cluster: by `pending_fence`, or as last observed there."""
     if pending_fence is not None and not (split := pending_fence.split_late_ranges(ranges)).unknown:
         parted = Finding(
             "late_ranges_parted",
@@ -110,7 +104,6 @@ def format_late_writes(
     statuses: Mapping[Partition, PartitionStatus],
     observation: SourceObservation | None,
 ) -> str:
-    """Empty: none."""
     if pending_fence is None:
         return ""
     late_ranges, unknown_partitions = (
@@ -162,7 +155,7 @@ class FenceDecision:
     pending_fence: PendingFence | None = None
     lines: tuple[str, ...] = ()
     standing_alarms: tuple[Finding, ...] = ()
-    """Each check finds them until their cause is gone."""
+    """Found by each check until their cause is gone."""
     one_time_alarms: tuple[str, ...] = ()
     """Alarms that no later check would find: recorded as reported by `mark_reported`."""
     late_split: LateSplit = NO_LATE_RANGES
@@ -176,7 +169,7 @@ class FenceDecision:
         return tuple(dict.fromkeys((*self.one_time_alarms, *map(str, self.standing_alarms))))
 
     def is_same_trouble(self, other: FenceDecision | None) -> bool:
-        """Whether a person who was told of the other one need not be told of this one. Offsets may differ."""
+        """Whether people who were told of the other one need not be told of this one. Offsets may differ."""
         return other is not None and self._list_identities() == other._list_identities()
 
     def _list_identities(self) -> tuple[object, ...]:
@@ -184,9 +177,7 @@ class FenceDecision:
 
 
 def has_failed_over(pending_fence: PendingFence | None) -> bool:
-    """Whether a failover moved applications away. Each one leaves this record, even if the source cannot
-    be fenced; only a failback removes it.
-    """
+    """Each failover leaves this record, even if the source cannot be fenced; only a failback removes it."""
     return pending_fence is not None and pending_fence.action is FenceAction.APPLY
 
 
@@ -203,8 +194,8 @@ def find_fence_state(pending_fence: PendingFence | None) -> FenceState:
 def must_fence_during_run(pending_fence: PendingFence | None, run: Run, *, is_past_no_return: bool) -> bool:
     """Whether the fence is kept while this run holds the mirror.
 
-    Yes for a failover past its point of no return (`is_past_no_return`), and for a failback until it lets the mirror
-    write there, which first removes the pending fence.
+    A failover keeps it past its point of no return; a failback until the mirror may write there, when it first removes
+    the pending fence.
     """
     return has_failed_over(pending_fence) and (run.plan.kind is RunKind.FAILBACK or is_past_no_return)
 
@@ -212,8 +203,7 @@ def must_fence_during_run(pending_fence: PendingFence | None, run: Run, *, is_pa
 def is_promoting(
     pending_fence: PendingFence, run: Run, begun_steps: Container[tuple[str, str]], *, is_stalled: bool
 ) -> bool:
-    """Whether it is an unplanned failover with a pending fence that has begun to promote or is stalled
-    before.
+    """Whether an unplanned failover with a pending fence has begun to promote or is stalled before.
 
     It may still be aborted if it has given nothing. `begun_steps`: (run id, step) pairs.
     """
@@ -229,14 +219,14 @@ def is_promoting(
 def is_waiting_for_failback(mirror: MirrorName, pending_fence: PendingFence | None) -> bool:
     """Whether a watcher skips a mirror during the failback that it belongs to.
 
-    Not where a fence is pending: the new primary was given up, and its failback never fences it. Nor where one must be
-    lifted: applications are still there.
+    Not where a fence is pending (the new primary was given up, and its failback never fences it) or must be lifted
+    (applications are still there).
     """
     return is_reverse_mirror(mirror) and find_fence_state(pending_fence) not in (FenceState.PENDING, FenceState.LIFTING)
 
 
 def explain_nothing_to_watch(mirror: Mirror | None, pending_fence: PendingFence | None) -> str | None:
-    """None if nothing says so: a person must watch, after a failover until a failback has lifted the fence."""
+    """A person must watch if None: from a failover on, until a failback has lifted the fence."""
     if mirror is None:
         return "the mirror was deleted"
     return "the mirror is stopped" if mirror.desired is DesiredState.STOPPED and pending_fence is None else None
@@ -249,8 +239,7 @@ def decide_fence(
     *,
     during_run: bool = False,
 ) -> FenceDecision:
-    """Decides about a pending fence. Nothing while a run holds the mirror: the run does it, or will undo
-    it.
+    """Nothing while a run holds the mirror: the run does it, or will undo it.
 
     `during_run`: the fence is kept during this run; its conductor may be active, so nothing is recorded. A run of the
     reverse mirror is part of this mirror's failback, which holds it all the time.
@@ -316,9 +305,8 @@ def decide_source_returned(
 
 
 def add_unreported(pending_fence: PendingFence, alarms: Iterable[str]) -> PendingFence:
-    """Adds alarms that no later check would find.
-
-    Written before or with what hides them: a process that dies before people are told leaves them to the next check.
+    """Written before or with what hides the alarms from later checks: if the process dies before people are told, the
+    next check tells them.
     """
     return replace(pending_fence, unreported=tuple(dict.fromkeys((*pending_fence.unreported, *alarms))))
 
@@ -451,7 +439,7 @@ def _decide_recorded(updated: PendingFence, previous: PendingFence, observation:
 
 
 def _add_log_ends(pending_fence: PendingFence, observation: FenceObservation) -> PendingFence:
-    """Adds ends of partitions that were offline. Their brokers had the fence before they opened."""
+    """For partitions that were offline. Their brokers had the fence before they opened."""
     return replace(
         pending_fence.add_since_offsets(observation.since_offsets),
         log_ends=PartitionOffsets.from_mapping({**observation.log_ends, **pending_fence.log_ends.to_mapping()}),
@@ -477,10 +465,10 @@ def _list_alarms(pending_fence: PendingFence, observation: FenceObservation) -> 
 def must_stay_fenced(
     mirror: Mirror | None, pending_fence: PendingFence | None, run: Run | None, *, is_command_begun: bool
 ) -> bool | None:
-    """None if that is unknown. `run`: holds the mirror; `is_command_begun`: it called the command, or was about to.
+    """`run`: holds the mirror; `is_command_begun`: it called the command, or was about to.
 
-    Unknown: a failback so far on that only its reverse mirror knows; or a mirror deleted or stopped, whose source may
-    be another mirror's destination by now.
+    None (unknown): a failback so far on that only its reverse mirror knows; or a mirror deleted or stopped, whose
+    source may be another mirror's destination by now.
     """
     if has_failed_over(pending_fence):
         return True
@@ -515,7 +503,7 @@ class RecordedMirrors:
     """Empty: unknown."""
 
     def explain_forgotten_fence(self, mirror: Mirror) -> str:
-        """Why it may have forgotten a fence of its mirror; empty: it has not."""
+        """Empty: it has not."""
         if self.log_start_offset:
             return f"brokers deleted what its state topic held before offset {self.log_start_offset:,}"
         if not mirror.is_recorded_in(self.state_topic_id):

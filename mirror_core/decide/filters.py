@@ -1,6 +1,4 @@
-"""Topic and group filters: regular expressions over whole names; exclusion wins; internal names never
-match.
-"""
+"""Topic and group filters: regular expressions over whole names; exclusion wins; internal names never match."""
 
 from __future__ import annotations
 
@@ -34,11 +32,7 @@ class NameFilter:
 
 @dataclass(frozen=True, slots=True)
 class TopicFilter(NameFilter):
-    """Rejects names with two leading underscores (Kafka's, its tools' and ours), and other mirrors'
-    heartbeats.
-
-    The mirror's own heartbeats always match.
-    """
+    """Rejects names with two leading underscores (Kafka's, its tools' and ours), and other mirrors' heartbeats."""
 
     heartbeats: str = ""
 
@@ -53,7 +47,7 @@ class TopicFilter(NameFilter):
 
 @dataclass(frozen=True, slots=True)
 class GroupFilter(NameFilter):
-    """Consumer groups. Mirrorbook's own are never synced, but the group of the mirror's own drill."""
+    """Rejects Mirrorbook's own groups, but the one of the mirror's own drill."""
 
     drilled: str | None = None
 
@@ -89,7 +83,7 @@ def build_group_filter(mirror: Mirror) -> GroupFilter:
 
 
 def build_promotion_filter(mirror: Mirror) -> NameFilter:
-    """Principals whose staged rights a promotion grants: on a way home everybody gets back what was taken there."""
+    """On a way home everybody gets back what was taken there."""
     return EVERY_NAME if mirror.failback_run else build_principal_filter(mirror)
 
 

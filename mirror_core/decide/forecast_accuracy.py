@@ -46,10 +46,8 @@ class ForecastKey(StrEnum):
     WITHOUT_WRITES_S = "without_writes_s"
     FIRST_STEP_TO_PROMOTION_S = "first_step_to_promotion_s"
     STEP_S = "step_s"
-    """By step."""
     LOST_OFFSETS = "lost_offsets"
     READ_AGAIN_OFFSETS = "read_again_offsets"
-    """By group."""
 
 
 _LABELS: Final[Mapping[ForecastKey, str]] = MappingProxyType(
@@ -118,9 +116,7 @@ def build_forecast(snapshot: MirrorSnapshot) -> PlanForecast:
 
 
 def _forecast_loss(snapshot: MirrorSnapshot) -> tuple[int | None, bool]:
-    """A fenced, drained and compared source loses nothing but what FAILED partitions lack and left-behind
-    ones hold.
-    """
+    """A fenced, drained and compared source loses only what FAILED partitions lack and left-behind ones hold."""
     if not can_lose(snapshot):
         lost, can_be_more = failover_scope.forecast_left_behind_loss(
             snapshot, select_application_partitions(snapshot.statuses)
@@ -223,7 +219,7 @@ def count_lost_unplanned(
 
 
 def format_loss_basis(reason: str, split: LateSplit) -> str:
-    """How a loss without what the source took since is known."""
+    """For a loss without what the source took since."""
     if split.unknown:
         return f"{reason}: of {join_limited(sorted(split.unknown))} what it took after it was given up is in this, too"
     return f"{reason}, without what it took after it was given up: by the records' own times" if split.since else reason
@@ -234,8 +230,8 @@ def count_read_again(
 ) -> dict[str, int | None]:
     """Records read again, by group.
 
-    `start_offsets`: start offsets on the destination; `source_positions`: positions on the source, None if unknown;
-    `ends`: next offset after the last mirrored one. What was lost cannot be read again.
+    `start_offsets`: on the destination; `source_positions`: None if unknown; `ends`: next offset after the last
+    mirrored one. What was lost cannot be read again.
     """
     return {
         group: _count_group_read_again(

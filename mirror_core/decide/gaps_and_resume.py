@@ -1,39 +1,29 @@
-"""Gaps: offsets without a record for a reader. Which transaction marker may fill one.
+"""Gaps (offsets without a record for a reader), where a copy resumes, and the count of deleted offsets.
 
-A gap [start, end) is filled with one marker per offset. Markers have no sequence, so the broker does not refuse one too
-many. It does refuse a marker whose coordinator epoch is below the newest of the same producer id
+A gap [start, end) is filled with one transaction marker per offset. Markers have no sequence, so the broker does not
+refuse one too many. It does refuse one whose coordinator epoch is below the newest of its producer id
 (TRANSACTION_COORDINATOR_FENCED). So each marker's coordinator epoch is
 
     (end - next data sequence) mod 2**28 << 3 | attempt
 
-The first part is the count of filled offsets once this gap is full. It grows with each gap, so markers of an older gap
-are refused after the first marker of a newer one. A higher attempt does the same inside one gap.
-
-Warns of partitions near the limit of filled gap offsets, where they become FAILED (gap-limit).
-
-Where copying a partition resumes, and whether the destination still holds what we wrote.
+The first part is the count of filled offsets once this gap is full. It grows with each gap, so the first marker of a
+newer gap fences those of older ones; a higher attempt does the same inside one gap. Partitions near the limit of that
+count are warned of; at the limit they become FAILED (gap-limit).
 
 Every offset of a mirror partition was taken by a record of ours, which counts in the sequence, or by a marker of ours,
-which counts in the number it carries. So a healthy log ends at
-
-    next sequence + offsets filled
-
-A log that ends before that has a half filled gap. One that ends behind it holds a foreign write. Without gaps sequences
-equal offsets, and the broker itself refuses a batch that would not land at its offset.
+which counts in the number it carries. So a healthy log ends at next sequence + offsets filled. One that ends before
+that has a half filled gap, one that ends behind it a foreign write. Without gaps sequences equal offsets, and the
+broker itself refuses a batch that would not land at its offset.
 
 A broker that forgets producers (producer.id.expiration.ms, counted from record times) forgets both numbers at once,
 even under a running copier, and then learns only the one that comes first. The sum is then less than the log, as if
 others had written: the logs themselves must be compared.
 
-Counts offsets that the source deleted (retention, DeleteRecords) before they were copied, each once.
-
-A copy whose position fell behind the source's log start continues from that start. Both sides are then equal and no
-comparison finds the loss, so it is counted when it happens and stored with the partition's status. It cannot be found
-later: on the destination such offsets look like any other gap. The driver records them before a task goes on, so after
-a crash the same offsets are found again. Each counts once because log starts only grow: offsets below the end of the
-last recorded deletion are already counted.
-
-Heartbeats do not count: their topic is kept small on purpose.
+A copy whose position fell behind the source's log start (retention, DeleteRecords) continues from that start. Both
+sides are then equal, and such offsets look like any other gap: no later comparison finds the loss. So it is counted
+when it happens and stored with the partition's status, before a task goes on: after a crash the same offsets are found
+again. Each counts once because log starts only grow: offsets below the end of the last recorded deletion are already
+counted. Heartbeats do not count: their topic is kept small on purpose.
 """
 
 from __future__ import annotations
@@ -73,15 +63,14 @@ def decode_filled(coordinator_epoch: int) -> int:
 
 
 def to_first_marker_epoch(count: int) -> int:
-    """Coordinator epoch of a gap's first attempt that makes `count` filled offsets."""
     return count << _ATTEMPT_BITS
 
 
 def choose_marker_epoch(count: int, newest_epoch: int, *, is_owned: bool) -> int | None:
     """Coordinator epoch for the gap that makes `count` filled offsets; None: none is left.
 
-    `newest_epoch`: the highest one known to be sent, by any task. `is_owned`: it is the caller's own and
-    all its requests are answered; then no other task's markers can be in flight to this gap, and none must be fenced.
+    `newest_epoch`: the highest known to be sent, by any task. `is_owned`: it is the caller's own and all its requests
+    are answered: no other task's markers can be in flight to this gap, so none must be fenced.
     """
     first_epoch = to_first_marker_epoch(count)
     if newest_epoch < first_epoch:
@@ -94,20 +83,17 @@ def choose_marker_epoch(count: int, newest_epoch: int, *, is_owned: bool) -> int
 
 
 def limit_markers_in_flight(missing: int) -> int:
-    """All but one of the missing offsets.
-
-    After a crash there is then always room for one marker of a higher attempt, which fences those in flight.
-    """
+    """After a crash there is always room for one marker of a higher attempt, which fences those in flight."""
     return max(1, missing - 1)
 
 
 def find_turn(epoch: int, wall_ms: int) -> int | None:
     """The number of the current turn if the task of this epoch may fence another in it; else None.
 
-    Two tasks that wait for the same gap would otherwise find it due at once and both fill it: nothing in the log tells
-    their markers apart. Turns go by the clock, since neither knows of the other; tasks of neighbouring epochs, which
-    meet at each epoch change, never share one. The time between two turns covers clock differences and requests in
-    flight. A task that read the log in one turn must not act on it in another: the others' turns lie between.
+    Two tasks that wait for the same gap would otherwise both fill it: nothing in the log tells their markers apart.
+    Turns go by the clock, since neither knows of the other; tasks of neighbouring epochs, which meet at each epoch
+    change, never share one. The time between two turns covers clock differences and requests in flight. A task that
+    read the log in one turn must not act on it in another: the others' turns lie between.
 
     Each round has a short turn for every task, and one long turn that leaves time for a distant broker's response.
     """
@@ -129,7 +115,7 @@ def find_turn(epoch: int, wall_ms: int) -> int | None:
 
 
 FILLED_STEP_OFFSETS: Final = 1 << 24
-"""Offsets. The count is recorded in these steps: sixteen times in a partition's life."""
+"""The count is recorded in these steps: sixteen times in a partition's life."""
 NEAR_LIMIT_OFFSETS: Final = 12 * FILLED_STEP_OFFSETS
 
 
@@ -185,9 +171,7 @@ class BothLogBounds:
     ends_as_sent: bool = False
     """The destination's last batch was checked: it has the time that it was sent with."""
     verified_end: int | None = None
-    """Both sides were compared equal up to here (next offset), and the destination's leader has not
-    changed since; None otherwise.
-    """
+    """Both sides were compared equal up to this next offset, and the destination's leader has not changed since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,17 +179,15 @@ class ResumePoint:
     offset: int
     sequence: int
     gap_end: int
-    """[offset, gap_end) is filled first: a half filled gap, or up to the source's log start. Equal to
-    `offset`: none.
-    """
+    """[offset, gap_end) is filled first: a half filled gap, or up to the source's log start."""
     seed_end: int
-    """[offset, seed_end) is seeded first, and deleted. Equal to `offset`: none."""
+    """[offset, seed_end) is seeded first, and deleted."""
     must_check_tail: bool
-    """The destination's tail is unverified: compare it with the source's first."""
+    """Compare the destination's unverified tail with the source's first."""
     newest_ms: int = -1
     deleted_from: int | None = None
-    """The source deleted [this, its log start) before it was copied; None: nothing. For a partition never
-    copied it is where the copy begins.
+    """The source deleted [this, its log start) before it was copied. For a partition never copied: where the copy
+    begins.
     """
 
 
@@ -231,7 +213,7 @@ def decide_resume_point(
 ) -> ResumePoint | ForeignWrite | SourceLostRecords:
     """The position is the destination's log end, if our own records and markers end there.
 
-    `holds_deletions`: the destination's log is kept. Seeding would delete it.
+    `holds_deletions`: the destination's log is kept; seeding would delete it.
     """
     position = logs.log_end
     missing = 0 if logs.producer is None else _count_missing(logs.producer, position)
@@ -272,7 +254,7 @@ def to_own_producer_state(log_end: int, next_sequence: int) -> OwnProducerState:
 
 
 def _can_be_forgotten(producer: OwnProducerState) -> bool:
-    """The leader has seen only data or only markers: that is all, or all since it forgot the rest."""
+    """The leader has seen only data or only markers, or forgot the rest."""
     return producer.coordinator_epoch == NO_MARKER or producer.next_sequence == 0
 
 

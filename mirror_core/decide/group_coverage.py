@@ -10,10 +10,8 @@ Rules, the weightiest first:
 4. Progress made on the destination is never undone. A mirror knows its own commits (`model.sync_state.OwnGroupOffsets`)
    whatever their leader epoch: commits by librdkafka, kafkajs and administrators carry none. Any other offset ahead of
    the source's is somebody's progress: it stays, and people are told. Once the source reaches it, the commit counts as
-   the mirror's own.
-
-On a reverse mirror, everything committed before the failover, when its destination was the primary, counts as its own,
-so rule 4 needs no exception.
+   the mirror's own. On a reverse mirror, so does everything committed before the failover, when its destination was
+   the primary.
 """
 
 from __future__ import annotations
@@ -37,12 +35,11 @@ from mirror_core.model.sync_state import GroupCoverage, OwnGroupOffsets, Uncommi
 class CommitOffset:
     offset: Offset
     is_clamped: bool
-    """Differs from the source's own offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeepOffset:
-    """Commit nothing. `is_equal`: the destination has this offset already."""
+    """`is_equal`: the destination has this offset already."""
 
     reason: str
     is_equal: bool = False
@@ -98,7 +95,7 @@ def list_group_coverage(
     last_sync: GroupSyncTime | None,
     now_ms: int,
 ) -> list[GroupCoverageRow]:
-    """By what is recorded: the same without the source. `partitions`: those that the mirror has."""
+    """By what is recorded: the same without the source."""
     wanted, synced_s = build_group_filter(mirror), compute_age_s(now_ms, last_sync.synced_ms) if last_sync else None
     left = [u for u in groups_left.uncommitted if u.group in wanted] if groups_left else []
     left_subjects = {(u.group, u.partition) for u in left}
@@ -162,7 +159,7 @@ def has_listed_share_groups(mirror: Mirror, groups_left: UnsyncedGroups) -> bool
 
 
 def list_uncommitted(snapshot: MirrorSnapshot) -> list[UncommittedGroupOffset]:
-    """Without those that the destination shows an offset of by now, and with those that it has lost."""
+    """Without those that the destination has an offset of by now, and with those that it has lost."""
     destination = snapshot.destination
     committed = destination.committed if isinstance(destination, DestinationSnapshot) else {}
     committed_partitions = {group: {str(partition) for partition in offsets} for group, offsets in committed.items()}
@@ -205,7 +202,6 @@ def find_uncounted_groups(snapshot: MirrorSnapshot) -> dict[str, UncountedReread
 
 
 def cannot_sync_again(snapshot: MirrorSnapshot) -> bool:
-    """Whether no sync can commit offsets before the promotion."""
     return isinstance(snapshot.source, UnseenCluster) or snapshot.mode is RunMode.UNPLANNED
 
 
@@ -215,9 +211,8 @@ def list_lost_offsets(
     own_offsets: Iterable[OwnGroupOffsets],
     committed: Mapping[str, Collection[Partition]],
 ) -> list[UncommittedGroupOffset]:
-    """Offsets that the mirror has committed, and the destination has not any more: deleted, or expired.
-
-    `committed`: what it has, by group.
+    """Offsets that the mirror committed and the destination lost: deleted, or expired. `committed`: what it has, by
+    group.
     """
     wanted = build_group_filter(mirror)
     return [
@@ -235,7 +230,7 @@ _LOST_TEXT: Final = "the destination has lost the offset, by deletion or offsets
 def _exclude_known(
     lost: Iterable[UncommittedGroupOffset], uncommitted: Iterable[UncommittedGroupOffset]
 ) -> list[UncommittedGroupOffset]:
-    """Those of which `uncommitted` has no row, neither of the partition nor of the whole group."""
+    """Drops those that `uncommitted` has a row of, for the partition or the whole group."""
     subjects = {(item.group, item.partition) for item in uncommitted}
     return [item for item in lost if not {(item.group, item.partition), (item.group, "")} & subjects]
 
@@ -260,13 +255,12 @@ def count_coverage(snapshot: MirrorSnapshot) -> dict[str, Counter[GroupCoverage]
 def date_uncommitted(
     uncommitted: Iterable[UncommittedGroupOffset], before: Iterable[UncommittedGroupOffset], now_ms: int
 ) -> tuple[UncommittedGroupOffset, ...]:
-    """Each keeps the time since when it is so."""
     since = {(u.group, u.partition, u.coverage): u.since_ms for u in before}
     return tuple(replace(u, since_ms=since.get((u.group, u.partition, u.coverage)) or now_ms) for u in uncommitted)
 
 
 def find_not_brought_over(uncommitted: Iterable[UncommittedGroupOffset], topics: Collection[str]) -> dict[str, str]:
-    """Why the destination has not all of a group's offsets of `topics`; by group, the first reason."""
+    """By group, the first reason why the destination lacks some of its offsets of `topics`."""
     reasons = dict[str, str]()
     for item in uncommitted:
         is_in_scope = not item.partition or item.partition.rpartition("-")[0] in topics
@@ -301,7 +295,6 @@ def format_waiting_offsets(uncommitted: Iterable[UncommittedGroupOffset], limit:
 
 
 def format_all_deleted(uncommitted: Iterable[UncommittedGroupOffset], limit: int = 10) -> str:
-    """Offsets that the source deleted, and the destination keeps."""
     deleted = [item for item in uncommitted if item.coverage is GroupCoverage.DELETED]
     return _join_first([f"{item.group} {item.partition} at {item.destination_offset}" for item in deleted], limit)
 

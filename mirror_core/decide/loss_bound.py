@@ -1,10 +1,8 @@
-"""What an unplanned failover would lose, from the last observation of the source.
+"""What an unplanned failover would lose, from the last observation of the source; and that as text.
 
 Three measures, each a lower bound: offsets (the source's last observed ends minus the positions), the age of that
 observation, and the age of the newest heartbeat that arrived. So the bound is: at least so many offsets, plus what was
 acknowledged since the observation. It grows while the source is silent.
-
-The loss bound as text, for plans and `describe`.
 """
 
 from __future__ import annotations
@@ -84,7 +82,7 @@ class LossBound:
 
     @property
     def missing_in_all(self) -> int | None:
-        """Unknown where it is unknown of one partition, and where the mirror has none yet."""
+        """None where one partition's is unknown, and where the mirror has no partition yet."""
         return self.known_missing if self.partitions and not self.unknown_partitions else None
 
     @property
@@ -173,7 +171,7 @@ def compute_loss(
 
 
 def find_refused_s(snapshot: MirrorSnapshot) -> float | None:
-    """Seconds since the source first refused connections. None: not seen, or not by the data plane that runs."""
+    """Since the source first refused connections. None: not seen, or not by the data plane that runs."""
     observation, lease = snapshot.source_observation, snapshot.lease
     if observation is None or observation.refused_ms is None or not isinstance(snapshot.source, UnseenCluster):
         return None
@@ -187,7 +185,7 @@ def count_missing(
     observation: SourceObservation,
     positions: Mapping[Partition, Offset],
 ) -> int | None:
-    """`LossBound.missing_in_all`, without the other figures: each scrape of metrics asks for it."""
+    """`LossBound.missing_in_all` without the other figures: each scrape of metrics asks for it."""
     uncopied_reasons = find_uncopied(statuses, observation)
     ends, starts, total = dict(observation.get_ends()), _collect_starts(statuses, observation), 0
     for partition in statuses.keys() | uncopied_reasons.keys():
@@ -232,7 +230,6 @@ def _find_copied_end(reason: UncopiedReason | None, start: Offset | None, positi
 def _collect_starts(
     statuses: Mapping[Partition, PartitionStatus], observation: SourceObservation | None
 ) -> dict[Partition, Offset]:
-    """Where what the destination lacks begins."""
     starts = dict(observation.get_starts()) if observation else {}
     return starts | {p: offset for p, status in statuses.items() if (offset := _find_divergence(status)) is not None}
 
@@ -298,9 +295,7 @@ def _decide_arrival(shares: Set[_CopiedShare | None]) -> TransactionArrival:
 
 
 def _find_copied_share(part: PartitionTransaction, position: Offset | None) -> _CopiedShare | None:
-    """An open transaction holds the readable end back: a position beyond its first offset was copied after
-    it ended.
-    """
+    """An open transaction holds the readable end back: a position beyond its first offset was copied after it ended."""
     if position is None:
         return None
     if part.end is not None and position >= part.end:
@@ -350,7 +345,7 @@ def list_loss_figures(snapshot: MirrorSnapshot) -> FigureItems:
 
 
 def _sum_missing(losses: Collection[PartitionLoss]) -> int | None:
-    """At least so many. None: unknown of all, or of none is known that it exists."""
+    """None also where no partition is known to exist."""
     known = [partition_loss.missing for partition_loss in losses if partition_loss.missing is not None]
     return sum(known) if known else None
 

@@ -1,7 +1,7 @@
 """What another choice of topics and groups means for a mirror: what starts, stops, and goes on.
 
-A topic that leaves is dropped by the data plane first, which records where mirroring ended (LMO). Then it is released,
-or kept closed, and its partitions are the mirror's no longer. It may return if it still ends at that LMO.
+The data plane first drops a topic that leaves, and records where mirroring ended (LMO). Then it is released, or kept
+closed, and its partitions are the mirror's no longer. It may return if it still ends at that LMO.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class FilterChange:
     principals: tuple[str, ...] | None = None
     exclude_principals: tuple[str, ...] | None = None
     access: TopicAccess | None = None
-    """What becomes of topics that leave. Without another filter: of those that were kept closed."""
+    """What becomes of topics that leave; without another filter, of those that were kept closed."""
     with_rights: bool = True
 
     @property
@@ -66,9 +66,7 @@ class ChangeInputs:
     departures: Mapping[str, TopicDeparture]
     source_topics: Collection[str] = ()
     source_groups: Collection[str] | None = None
-    """None if unknown."""
     destination_ids: Mapping[str, str]
-    """Ids of the topics that are there now."""
     destination_ends: Mapping[Partition, Offset]
     """Log ends of departed topics."""
     has_failed_over: bool = False
@@ -109,7 +107,7 @@ class ChangePlan(JsonDocument, frozen=True, kw_only=True):
 
 
 def list_leaving_topics(mirror: Mirror, statuses: Mapping[Partition, PartitionStatus]) -> frozenset[str]:
-    """Recorded topics that the mirror does not carry any more. A way home keeps what it was made for."""
+    """Recorded topics that the mirror no longer carries. A way home keeps what it was made for."""
     if mirror.failback_run:
         return frozenset()
     carried = build_topic_filter(mirror)
@@ -117,7 +115,7 @@ def list_leaving_topics(mirror: Mirror, statuses: Mapping[Partition, PartitionSt
 
 
 def explain_leaving_refusal(mirror: Mirror, statuses: Mapping[Partition, PartitionStatus]) -> Iterator[Finding]:
-    """Why no planned failover may begin while topics leave. An unplanned one moves what stays."""
+    """An unplanned failover may begin: it moves what stays."""
     if leaving := sorted(list_leaving_topics(mirror, statuses)):
         yield Finding("topics_leaving", mirror.name, topics=leaving, source=mirror.source)
 
@@ -125,7 +123,7 @@ def explain_leaving_refusal(mirror: Mirror, statuses: Mapping[Partition, Partiti
 def select_staying(
     mirror: Mirror, statuses: Mapping[Partition, PartitionStatus]
 ) -> Mapping[Partition, PartitionStatus]:
-    """What an unplanned failover is about. Topics that leave stay closed on the destination."""
+    """For an unplanned failover. Topics that leave stay closed on the destination."""
     leaving = list_leaving_topics(mirror, statuses)
     return {p: status for p, status in statuses.items() if p.topic not in leaving} if leaving else statuses
 
@@ -133,8 +131,7 @@ def select_staying(
 def apply_current_filters(
     mirror: Mirror, statuses: Mapping[Partition, PartitionStatus], observation: SourceObservation | None
 ) -> SourceObservation | None:
-    """By the filters that hold now, which may have changed since: what left is not missing, and what is new was not
-    listed."""
+    """The filters may have changed since: what left is not missing, and what is new was not listed."""
     if observation is None or mirror.failback_run:
         return observation
     if not has_listed_all(mirror.topic_filters, observation.listed_by):
@@ -217,7 +214,7 @@ def _compare_groups(
 
 
 def _hash_plan(plan: ChangePlan, inputs: ChangeInputs) -> str:
-    """Not over offsets, which always move, nor over what is kept."""
+    """Excludes offsets, which always move, and what is kept."""
     mirror = inputs.mirror
     content = [
         [mirror.name, mirror.source_id, mirror.destination_id],
@@ -262,7 +259,6 @@ def _list_refusals(change: FilterChange, changed: Mirror, inputs: ChangeInputs, 
 
 
 def _has_other_access(change: FilterChange, inputs: ChangeInputs, plan: ChangePlan) -> bool:
-    """Whether it asks for something else than the change that is not finished."""
     if change.access is None:
         return False
     recorded = {inputs.departures[topic] for topic in plan.unfinished if topic in inputs.departures}
@@ -271,7 +267,7 @@ def _has_other_access(change: FilterChange, inputs: ChangeInputs, plan: ChangePl
 
 
 def explain_other_choice(change: FilterChange, departures: Collection[TopicDeparture]) -> Iterator[str]:
-    """Filters that are recorded already may be somebody else's, who chose otherwise for the topics that left."""
+    """Recorded filters may be somebody else's, who chose otherwise for the topics that left."""
     newest_ms = max((departure.since_ms for departure in departures), default=0)
     chosen = {d for d in departures if d.since_ms == newest_ms}
     asked = change.access, change.with_rights or change.access is TopicAccess.CLOSED
@@ -295,7 +291,6 @@ def _get_choice(departure: TopicDeparture) -> tuple[TopicAccess, bool]:
 def explain_changed_copy(
     departure: TopicDeparture, topic_id: str | None, ends: Mapping[Partition, Offset], destination: ClusterName
 ) -> Iterator[str]:
-    """Why a departed topic is not exactly what was mirrored."""
     location = f"cluster {destination}, topic {departure.topic}"
     if topic_id not in {status.destination_topic_id for status in departure.statuses}:
         yield (
@@ -354,7 +349,6 @@ def format_plan(plan: ChangePlan, mirror: Mirror) -> Iterator[str]:
 
 
 def build_departures(change: FilterChange, plan: ChangePlan, inputs: ChangeInputs, now_ms: int) -> list[TopicDeparture]:
-    """For topics that stop, and for closed ones that are released."""
     access = change.access or TopicAccess.CLOSED
     departures = [
         TopicDeparture(

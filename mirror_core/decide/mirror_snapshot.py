@@ -1,4 +1,4 @@
-"""A snapshot of both clusters and the mirror's state, from which plans are made. Values only."""
+"""Snapshots of both clusters and the mirror's state, from which plans are made. Values only."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class MinIsrShortfall(NamedTuple):
 
 
 class HiddenTopics(NamedTuple):
-    """Those that `user` may not DESCRIBE, so that brokers do not say whether they exist."""
+    """`user` may not DESCRIBE them, so brokers do not say whether they exist."""
 
     topics: frozenset[str] = frozenset()
     user: str = ""
@@ -58,10 +58,9 @@ class SourceSnapshot:
     transactions: tuple[str, ...]
     groups: tuple[str, ...] = ()
     committed: Mapping[str, Mapping[Partition, Offset]] = field(default_factory=dict)
-    """Share groups have the start offset here, and as many more as are acknowledged behind it."""
+    """Share groups have the start offset here, plus the number of records acknowledged behind it."""
     share_groups: Mapping[str, int | None] = field(default_factory=dict)
-    """Records that are acknowledged, and will be delivered again by a cluster that begins at the start offset. None:
-    not known."""
+    """Acknowledged records that a cluster delivers again if it begins at the start offset. None: unknown."""
     grants: tuple[Acl, ...] = ()
     groups_unread: int = 0
     groups_partly_listed: bool = False
@@ -88,7 +87,6 @@ class DestinationSnapshot:
     groups_unknown: bool = False
     groups_unread: int = 0
     groups_partly_listed: bool = False
-    """Without those whose coordinator is away."""
     heartbeats: tuple[Heartbeat, ...] = ()
     offline_partitions: tuple[Partition, ...] = ()
     min_isr_shortfalls: tuple[MinIsrShortfall, ...] = ()
@@ -98,8 +96,6 @@ class DestinationSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class UnseenCluster:
-    """A cluster that did not answer in time, and why."""
-
     reason: str
 
 
@@ -119,8 +115,8 @@ class MirrorSnapshot:
     lease: Lease | None
     active_run: str | None
     grants: tuple[str, ...]
-    """What an approval of rights is bound to: for a planned failover what applications hold on the source
-    and the final sync stages, otherwise what is staged.
+    """What an approval of rights is bound to: for a planned failover what applications hold on the source and the final
+    sync stages, otherwise what is staged.
     """
     forecast: StandstillForecast | None
     now_ms: int
@@ -135,12 +131,12 @@ class MirrorSnapshot:
     observer_ahead_ms: int = 0
     """How far the observation's times are ahead of the brokers' clock."""
     owner_ahead_ms: int = 0
-    """How far the clock of the lease's owner is ahead of the brokers' clock. 0 if unknown."""
+    """By how much the lease owner's clock is ahead of the brokers'. 0 if unknown."""
     leader_ahead_ms: int | None = None
-    """How far, at least, the state topic's leader is ahead of its controller; None: not seen to be."""
+    """By how much, at least, the state topic's leader is ahead of its controller; None: not seen to be."""
     verification: MirrorVerification | None = None
     unknown_scram_users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Users with the SCRAM mechanisms that the destination lacks."""
+    """By user, the mechanisms that the destination lacks."""
     quotas: QuotaComparison = NO_QUOTAS
     groups: GroupSyncTime | None = None
     groups_left: UnsyncedGroups | None = None
@@ -186,7 +182,6 @@ def select_healthy(statuses: Mapping[Partition, PartitionStatus]) -> dict[Partit
 
 
 def is_healthy(status: PartitionStatus) -> bool:
-    """Neither FAILED nor stopped with a reason."""
     return status.state is not PartitionState.FAILED and status.reason is None
 
 

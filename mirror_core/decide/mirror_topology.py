@@ -1,10 +1,8 @@
-"""Circles of mirrors: a topic must not come back to its source through other mirrors.
+"""Circles of mirrors (a topic must not come back to its source), and what a failback does to sibling mirrors.
 
 A topic has the same name on every cluster, so mirrors form a circle only where one topic passes all their filters.
 Opposite mirrors are fine as long as no topic does. The search goes upstream from the mirror's source: only clusters
-that such a topic could come from are asked.
-
-Sibling mirrors, from the old source to third clusters: what a failback does to their topics.
+that such a topic could come from are queried. Siblings mirror the old source to third clusters.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from mirror_core.model.names import ClusterName, MirrorName, Partition, format_r
 class InboundMirror:
     mirror: Mirror
     not_copied: frozenset[str] = frozenset()
-    """Topics that pass the filters but are not copied: promoted, or refused."""
+    """They pass the filters: promoted, or refused."""
 
     def select(self, topics: Iterable[str]) -> frozenset[str]:
         try:

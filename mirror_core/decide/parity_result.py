@@ -1,9 +1,7 @@
 """Compared chunks in, parity result out. Lack of evidence never passes.
 
-Bounds the memory of a long comparison: equal neighbouring chunks are joined, differing ones stay.
-
-A log may have 10^11 offsets and a chunk has 50,000. Each row that differs or could not be compared stays, with the
-findings that are reported and its first one, which says how far the row is equal.
+A log may have 10^11 offsets and a chunk has 50,000, so equal neighbouring chunks are joined. Each row that differs or
+could not be compared stays, with the findings that are reported and its first one, which says how far it is equal.
 """
 
 from __future__ import annotations
@@ -85,8 +83,8 @@ def compare_log_bounds(
 ) -> tuple[tuple[ParityRow, ...], ParityRange]:
     """What is known of a range without reading records, and the part that both logs hold.
 
-    The destination must be read before the source: the source only grows at its end and loses at its start, so a
-    correct mirror seen earlier never reaches beyond it.
+    Read the destination before the source: the source only grows at its end and loses at its start, so a correct mirror
+    seen earlier never reaches beyond it.
     """
     partition = parity_range.partition
     start = Offset(min(max(parity_range.start, source.start), parity_range.end))
@@ -148,7 +146,7 @@ def _build_missing_row(
 
 
 def build_trimmed_row(parity_range: ParityRange, log_start: Offset) -> ParityRow:
-    """Stands for [range start, log_start), which the source has deleted."""
+    """For [range start, log_start), which the source has deleted."""
     return ParityRow(
         partition=parity_range.partition,
         chunk=0,
@@ -194,8 +192,8 @@ def share_ranges(ranges: Iterable[ParityRange], tasks: int, size: int) -> list[t
 def plan_rounds(ranges: Sequence[ParityRange], tasks: int, size: int) -> Iterator[list[tuple[ParityRange, ...]]]:
     """Like `share_ranges`, in rounds of shares of at most one chunk: a killed process loses one round.
 
-    Each partition's chunks come in order, so a finished round proves a beginning. Compacted partitions come last and at
-    once: for each piece that differs the log is read to its end, so fewer pieces are better.
+    Each partition's chunks come in order, so a finished round proves a beginning. Compacted partitions come last and
+    whole: for each piece that differs the log is read to its end.
     """
     # One after the other: of a long past there are millions.
     pieces = heapq.merge(
@@ -221,7 +219,7 @@ def plan_rounds(ranges: Sequence[ParityRange], tasks: int, size: int) -> Iterato
 
 
 def fill_missing_rows(ranges: Sequence[ParityRange], rows: Sequence[ParityRow], level: int) -> tuple[ParityRow, ...]:
-    """Adds an error row wherever the rows say nothing: a lost task is no equality."""
+    """A lost task is no equality."""
     by_partition: dict[Partition, list[ParityRow]] = {}
     for row in rows:
         by_partition.setdefault(row.partition, []).append(row)
@@ -244,7 +242,7 @@ def fill_missing_rows(ranges: Sequence[ParityRange], rows: Sequence[ParityRow], 
 
 
 def choose_worst_rows(rows: Iterable[ParityRow]) -> list[ParityRow]:
-    """The worst of rows that overlap because a span was read twice: a difference before what was not read."""
+    """For rows that overlap because a span was read twice. A difference is worse than what was not read."""
     chosen: list[ParityRow] = []
     for row in sorted(rows, key=_rank_row, reverse=True):
         if all(row.end <= other.start or other.end <= row.start for other in chosen):
@@ -257,7 +255,7 @@ def _rank_row(row: ParityRow) -> tuple[int, bool, bool, bool]:
 
 
 def judge_rows(ranges: Sequence[ParityRange], rows: Sequence[ParityRow], level: int) -> ParityResult:
-    """The result of rows without gaps: failed beats indeterminate beats passed.
+    """Failed beats indeterminate beats passed. Expects rows without gaps.
 
     Level 1 knows only bounds: nothing is proven, and the sample counts offsets.
     """
@@ -331,7 +329,7 @@ def _build_uncompared_row(parity_range: ParityRange, chunk: int, start: Offset, 
 
 
 def _find_last_equal(row: ParityRow) -> Offset:
-    """How far an unequal row is equal: up to its first difference, if records were compared."""
+    """Up to the first difference, if records were compared."""
     offsets = [f.offset for f in row.findings if f.offset is not None]
     return min(offsets) if row.level == LEVEL_RECORDS and offsets and not row.error else row.start
 

@@ -32,7 +32,7 @@ class ParitySpan:
 def cut_spans(
     ranges: Iterable[ParityRange], bytes_per_offset: Mapping[Partition, float], chunk: int, target: int = SPAN_BYTES
 ) -> tuple[ParitySpan, ...]:
-    """Spans of about `target` bytes. Cut between chunks where a chunk is not larger.
+    """Cut between chunks where a chunk is not larger than `target` bytes.
 
     A compacted partition stays whole: for each span that differs its logs are read to their ends.
     """

@@ -1,8 +1,8 @@
-"""Whether a process conducts a run, by the newest heartbeat in the state topic.
+"""Whether a process conducts a run, or watches the old source of a failover, by its newest heartbeat in the state
+topic.
 
-Whether a process watches the old source of a failover, by the newest watcher's heartbeat.
-
-Needed while the fence is pending or applied: watchers apply it when the cluster answers again, and check that it holds.
+Watchers are needed while the fence is pending or applied: they apply it when the cluster answers again, and check that
+it holds.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ UNKNOWN_CONDUCTOR: Final = ConductorStatus(state=ConductorState.UNKNOWN, unknown
 def find_conductor_heartbeat(
     run_id: str, checkpoints: Mapping[tuple[str, str, str], Checkpoint]
 ) -> RunHeartbeat | None:
-    """The last heartbeat of the newest conductor; None: none that this version can read."""
+    """None where this version can read none."""
     heartbeat = _decode_heartbeat(checkpoints.get((run_id, CONDUCTOR_STEP, RunHeartbeat.__name__)))
     if heartbeat is None or heartbeat.released:
         return heartbeat
@@ -160,7 +160,6 @@ def _format_seconds(seconds: float | None) -> str:
 
 
 WATCHER_STEP: Final = "watch"
-"""Pseudo step under which watchers store their heartbeats."""
 MAX_MISSED_PROBES: Final = 3
 WATCHER_GRACE_S: Final = 180.0
 _MAX_TIME_MS: Final = 253_402_300_800_000

@@ -1,10 +1,7 @@
-"""Partitions below `min.insync.replicas`, and the remedy.
+"""Partitions below `min.insync.replicas`; whether the destination of an unplanned failover is quiescent.
 
-Kafka 4.0 and newer do not advance their high watermark (KIP-966): no write with acks=all succeeds, and consumers do not
-see what only the leader has.
-
-Whether the destination of an unplanned failover is quiescent, and which partitions may be left
-behind.
+Kafka 4.0 and newer do not advance their high watermark below it (KIP-966): no write with acks=all succeeds, and
+consumers do not see what only the leader has.
 
 A log that still moves is being written: always refused. One that stands still and lacks only in-sync replicas may be
 promoted up to its high watermark, if a person who was told confirms it.
@@ -86,7 +83,7 @@ class LogEndSample:
     first_end: Offset | None
     end: Offset | None
     high_watermark: Offset | None
-    """High watermark. A new leader does not know it while too few replicas are in sync (KIP-207)."""
+    """A new leader does not know it while too few replicas are in sync (KIP-207)."""
     last_stable_offset: Offset | None
 
     @property

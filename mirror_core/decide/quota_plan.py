@@ -34,7 +34,7 @@ EVERY_USER: Final[Container[str]] = _EveryUser()
 def find_application_users(
     acls: Iterable[Acl], topics: Collection[str], groups: Collection[str], carried_principals: Container[str]
 ) -> Container[str]:
-    """Users with a right to one of these topics or groups. Rights of everybody make all users applications."""
+    """By a right to one of these topics or groups. Rights of everybody make all users applications."""
     names = {Resource.TOPIC: SortedNames(topics), Resource.GROUP: SortedNames(groups)}
     holders = {
         acl.principal
@@ -83,7 +83,6 @@ def plan_quotas(mirror: MirrorName, carried: Quotas, ledger: Iterable[QuotaEntry
 @dataclass(frozen=True, slots=True)
 class QuotaPromotion:
     set: tuple[QuotaEntry, ...]
-    """As they are to be recorded."""
     standing: tuple[QuotaEntry, ...]
     """Set already, to this value. Recorded as ours only if a mirror has set them."""
     kept: Mapping[ClientQuota, float]
@@ -114,7 +113,7 @@ def plan_promotion_quotas(
 def select_removed_quotas(
     ledger: Iterable[QuotaEntry], current: Quotas, other_ledgers: Iterable[QuotaEntry]
 ) -> tuple[ClientQuota, ...]:
-    """Promoted ones that have their value still, and that no other mirror's applications need."""
+    """Promoted ones that still have their value, and that no other mirror's applications need."""
     of_mirrors = {e.quota for e in other_ledgers if e.purpose is QuotaPurpose.PROMOTED}
     return tuple(
         entry.quota

@@ -89,7 +89,6 @@ class RunResult:
 
 
 def measure_outage(run: Run, steps: Iterable[StepRecord]) -> WriteOutage | None:
-    """None if the run did not promote."""
     records = {step.step: step for step in steps}
     promotion_s = measure_standstill_s(run, records.values())
     if promotion_s is None:
@@ -120,7 +119,6 @@ def measure_outage(run: Run, steps: Iterable[StepRecord]) -> WriteOutage | None:
 
 
 def read_health(evidence: StepEvidence) -> HealthResult | None:
-    """By the evidence of step canary."""
     command, seconds = evidence.get(FigureKey.HEALTH_COMMAND), evidence.get(FigureKey.HEALTH_S)
     if command is None or not isinstance(seconds, int | float):
         return None
@@ -133,7 +131,6 @@ def read_health(evidence: StepEvidence) -> HealthResult | None:
 
 
 def _measure_unobserved_s(run: Run, promoted_ms: int | None) -> float | None:
-    """From the last observation of the source to the promotion."""
     unseen_s = run.plan.forecast.unseen_s if isinstance(run.plan.forecast, PlanForecast) else None
     conducted_s = measure_duration_s(run.started_ms, promoted_ms)
     if unseen_s is None or conducted_s is None or run.continues is not None:
@@ -154,9 +151,8 @@ def decide_run_result(
     reverse: tuple[Run, Iterable[StepRecord]] | None = None,
     failback_steps: Iterable[StepRecord] = (),
 ) -> RunResult | None:
-    """None unless it is done.
-
-    `reverse`: the failover that led a failback's applications home. `failback_steps`: of the failback after a failover.
+    """`reverse`: the failover that led a failback's applications home. `failback_steps`: of the failback after a
+    failover.
     """
     records = tuple(steps)
     if run.state is not RunState.DONE:
@@ -197,13 +193,11 @@ def find_saved(steps: Iterable[StepRecord]) -> tuple[int | None, str]:
 
 
 def _find_discarded_to(steps: Collection[StepRecord]) -> str:
-    """Folder of what a failback has saved and discarded. Empty: it has not yet."""
     is_discarded = any(step.step == "align" and step.state is StepState.DONE for step in steps)
     return find_saved(steps)[1] if is_discarded else ""
 
 
 def decide_loss(run: Run) -> RunLoss:
-    """By what was counted, or else by the plan."""
     outcome, forecast = run.forecast_outcome, run.plan.forecast
     if outcome is not None and outcome.lost_offsets is not None:
         return RunLoss(offsets=outcome.lost_offsets, taken_since=outcome.taken_since_offsets)
@@ -232,7 +226,7 @@ def format_outage(outage: WriteOutage | None, mode: RunMode, source: str) -> str
 
 
 def format_rto(outage: WriteOutage) -> str:
-    """With what it was judged by. Empty: there was no limit."""
+    """Empty: there was no limit."""
     if outage.rto is None or outage.rto_s is None:
         return ""
     health, recovered_s = outage.health, outage.recovered_s
@@ -256,7 +250,6 @@ def format_health(health: HealthResult) -> str:
 
 
 def format_outage_briefly(outage: WriteOutage | None, mode: RunMode) -> str:
-    """For a cell of a table."""
     if outage is None:
         return "unknown"
     judged = "" if outage.rto is None else f" (RTO {outage.rto_s:,.0f} s: {outage.rto})"

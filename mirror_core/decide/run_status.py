@@ -1,10 +1,7 @@
-"""Where a run is, and where applications may write meanwhile, by its journal.
+"""The status of a run: where applications may write, what is pending, and the next command.
 
-The status of a run: who can write where, what is pending, and the next command.
-
-Made from the state topic only, never from what a conductor remembers: that process may have been paused.
-
-Detects a run that stands still where no application can write, and that no process conducts.
+Made from the state topic only, never from what a conductor remembers: that process may have been paused. Detects a run
+that stands still where no application can write, and that no process conducts.
 """
 
 from __future__ import annotations
@@ -35,18 +32,16 @@ from mirror_core.model.timing import CONDUCTOR_TIMEOUT_S
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """Where a run under way is."""
-
     step: str
     """Begun last; empty: none was."""
     writes: WriteLocation
     """Where applications may write as long as nothing more happens."""
     since_ms: int
-    """For the newest word in its journal."""
+    """For the newest record in its journal."""
 
 
 def find_run_progress(run: Run, steps: Iterable[StepRecord]) -> RunProgress:
-    """Indeterminate if another version wrote a step that this one does not know."""
+    """Raises Indeterminate if another version wrote a step that this one does not know."""
     rows = RUN_STEPS[run.plan.kind, run.plan.mode]
     newest = _find_newest_step(run, steps)
     if newest is None:
@@ -341,7 +336,7 @@ def _format_run_writers(situation: RunSituation, writes: WriteLocation) -> str:
 
 
 def find_open_run_fence(situation: RunSituation) -> OpenRunFence:
-    """For a run that is before its point of no return, where it lets applications write nowhere."""
+    """For a run before its point of no return that lets applications write nowhere."""
     if situation.source_returned:
         return OpenRunFence.SOURCE_RETURNED
     if situation.run.plan.mode is RunMode.UNPLANNED:
@@ -381,9 +376,7 @@ STALLED_AFTER_MS: Final = 60_000
 
 
 def is_conducted(conductor: ConductorStatus) -> bool | None:
-    """None if unknown. A run that was just released counts as conducted: Airflow takes time between two
-    tasks.
-    """
+    """None if unknown. A run that was just released counts as conducted: Airflow takes time between two tasks."""
     if conductor.state is ConductorState.UNKNOWN:
         return None
     patience_s = CONDUCTOR_TIMEOUT_S + (_BETWEEN_TASKS_S if conductor.state is ConductorState.RELEASED else 0.0)

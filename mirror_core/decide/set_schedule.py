@@ -1,11 +1,11 @@
 """Several mirrors in one failover or failback: what is due for each, whatever became of the others.
 
 Until one is past its point of no return, all move or all stay: one that fails takes the others back. After that nothing
-is taken back: one that fails is left for `resume`, and in parallel order the others do not wait for it. Nor do they in
-an unplanned failover: there is nothing to go back to.
+is taken back: a failed one is left for `resume`. In parallel order the others do not wait for it; nor do they in an
+unplanned failover, which has nothing to go back to.
 
-A failback moves nobody before its way home. That is a failover of the reverse mirrors, by the same rule, and it is due
-when all old sources are close behind.
+A failback moves nobody before its way home: a failover of the reverse mirrors, by the same rule, due when all old
+sources are close behind.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _decide_in_order(members: Sequence[SetMember], is_past_no_return: bool) -> t
 
 
 def is_undisturbed(kind: RunKind, phase: RunPhase) -> bool:
-    """A failback disturbs nobody before it is past its point of no return."""
+    """A failback disturbs nobody before its point of no return."""
     return phase in UNDISTURBED_PHASES or (kind is RunKind.FAILBACK and phase is RunPhase.READY)
 
 
@@ -199,10 +199,9 @@ def select_mirrors_from(
     runs: Iterable[Run],
     kind: RunKind = RunKind.FAILOVER,
 ) -> tuple[MirrorName, ...]:
-    """Select of one cluster's mirrors those whose applications are not where this leads, and those of the set's run
-    that goes on.
+    """Mirrors of one cluster whose applications are not where this leads, and those of the set's open run.
 
-    When there are none: those of its last run, which may be asked what became of it.
+    If there are none: those of its last run, to show what became of it.
     """
     goal = WriteLocation.SOURCE if kind is RunKind.FAILBACK else WriteLocation.DESTINATION
     to_move = {mirror for mirror, access in accesses.items() if access is None or access.writes is not goal}
@@ -245,7 +244,7 @@ def measure_set_standstill_s(runs: Iterable[tuple[Run, Iterable[StepRecord]]]) -
 
 
 def _find_clock_spread_ms(plans: Iterable[Plan]) -> float:
-    """How far apart the clocks of the clusters were. One that no plan warns of was that of the planning machine."""
+    """A clock that no plan warns of was that of the planning machine."""
     aheads_s = list[float]()
     for plan in plans:
         warned = [finding.values["ahead_s"] for finding in plan.warnings if finding.code == "clock_differs"]

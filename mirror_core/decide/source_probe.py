@@ -1,8 +1,7 @@
 """What the last probe of the source forbids before a planned promotion.
 
-A source that answers again during an unplanned run: when a person must confirm, and the ways on.
-
-The confirmation is `failover resume NAME --leave-behind`: what was not copied stays on the source.
+If the source answers again during an unplanned run: whether a person must confirm (`failover resume NAME
+--leave-behind`: what was not copied stays on the source), and the ways on.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ class SourceReply:
 
     silent_because: str = ""
     other_cluster_id: str = ""
-    """Id of another cluster that answers at the source's address."""
+    """It answers at the source's address."""
     unfenced_brokers: tuple[str, ...] = ()
     unknowns: tuple[str, ...] = ()
     fenced_broker_count: int = 0
@@ -74,8 +73,7 @@ def needs_confirmation(*, has_answered: bool, fence_held: bool, was_silent: bool
     """Whether leaving records on a source that answers (`has_answered`) needs a person's confirmation.
 
     Yes if it was silent when the plan was approved (`was_silent`): nobody agreed to give up a source that answers. Yes
-    if the run stood still while the source may have taken writes (`was_stalled`), unless its fence held all the time
-    (`fence_held`).
+    if the run stood still while the source may have taken writes (`was_stalled`), unless its fence held all the time.
     """
     return has_answered and (was_silent or (was_stalled and not fence_held))
 
@@ -99,7 +97,7 @@ def format_ways_on_unfenced(mirror: MirrorName, source: ClusterName, reason: str
 
 
 def format_waiting_run(mirror: MirrorName, source: ClusterName) -> str:
-    """Why a waiting run is kept while its source is silent again: a new run would not ask."""
+    """It is kept while its source is silent again: a new run would not ask."""
     return (
         f"kept: {source} answered when the run was about to promote, and it is silent now. `mirrorbook failover resume "
         f"{mirror} --leave-behind` goes on, and so does action leave_behind of DAG mirror_control: what was not copied "

@@ -264,9 +264,7 @@ def find_no_return_step(kind: RunKind, mode: RunMode = RunMode.PLANNED) -> str:
 
 
 def is_past_no_return(run: Run, begun_steps: Container[tuple[str, str]]) -> bool:
-    """Whether its point of no return has begun; it may not have given anything yet. `begun_steps`: (run id,
-    step) pairs.
-    """
+    """It may not have given anything yet. `begun_steps`: (run id, step) pairs."""
     return (run.id, find_no_return_step(run.plan.kind, run.plan.mode)) in begun_steps
 
 
@@ -275,7 +273,7 @@ def list_standstill_steps(kind: RunKind, mode: RunMode = RunMode.PLANNED) -> tup
 
 
 def measure_standstill_s(run: Run, steps: Iterable[StepRecord]) -> float | None:
-    """Seconds from the first attempt of the first such step to the end of the last, waits included.
+    """From the first attempt of the first such step to the end of the last, waits included.
 
     None: it did not get so far, or a clock was set back meanwhile.
     """
@@ -291,7 +289,7 @@ def measure_step_s(step: StepRecord) -> float | None:
 
 
 def measure_duration_s(started_ms: int, ended_ms: int | None) -> float | None:
-    """Unknown before its end, and where the end's clock is behind that of the beginning."""
+    """None also where the end's clock is behind that of the beginning."""
     return None if ended_ms is None or ended_ms < started_ms else (ended_ms - started_ms) / 1000
 
 
@@ -300,7 +298,7 @@ def list_steps_before_no_return(kind: RunKind, mode: RunMode = RunMode.PLANNED) 
 
 
 def list_undisturbed_steps(kind: RunKind, mode: RunMode = RunMode.PLANNED) -> tuple[str, ...]:
-    """Those that an abort undoes, and that applications do not notice."""
+    """Applications do not notice them, and an abort undoes them."""
     standstill_steps = list_standstill_steps(kind, mode)
     return tuple(
         itertools.takewhile(lambda step: step not in standstill_steps, list_steps_before_no_return(kind, mode))

@@ -1,12 +1,8 @@
-"""Assigns partitions to tasks.
-
-How fast a task may read: a mirror's throttle as people write it, shared among its tasks. The caller passes the clock.
-
-How long an epoch of the data plane lasts.
+"""Assigns partitions to tasks, shares a mirror's throttle among them, and decides how long an epoch lasts.
 
 A comparison of logs that an epoch's end cuts short starts over in the next epoch, so the next one is twice as long.
-Long epochs have a price, so there is a limit: tasks that lost their driver may write until their epoch ends, and
-configuration changes wait for the next one.
+There is a limit, since tasks that lost their driver may write until their epoch ends, and configuration changes wait
+for the next one. Callers pass the clock.
 """
 
 from __future__ import annotations
@@ -67,7 +63,7 @@ _RATE_PATTERN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)(?:/s)?")
 
 
 def parse_bytes_per_s(text: str) -> int:
-    """Accepts 50MB/s, never a number without a unit: 50 was meant as MB. BadRequest lists the forms."""
+    """Never a number without a unit: 50 was meant as MB. BadRequest lists the forms."""
     match = _RATE_PATTERN.fullmatch(text)
     factor = BYTE_UNITS.get(match[2]) if match else None
     if match is None or factor is None:
@@ -107,9 +103,7 @@ class RateLimiter:
 def share_rate(
     rate: int | None, groups: Sequence[Sequence[Partition]], lags: Mapping[Partition, int]
 ) -> list[int | None]:
-    """Bytes per second for each task by its lag, together the mirror's rate. A partition without lag
-    counts a little.
-    """
+    """Bytes per second for each task by its lag, as for `assign_partitions`; together the mirror's rate."""
     if rate is None:
         return [None] * len(groups)
     loads = [sum(max(lags[p], 0) + 100 for p in group) for group in groups]
@@ -123,8 +117,8 @@ _MIN_COMPARISON_S: Final = 1.0
 
 
 def compute_epoch_s(usual_s: float, now_s: float, lasted_s: float, *, was_cut_short: bool, is_unknown: bool) -> float:
-    """`now_s`: the length otherwise; epochs overlap, and an older one may have made it longer. `is_unknown`: a
-    task could not report, so a comparison may still be open.
+    """`now_s`: the length otherwise; epochs overlap, and an older one may have made it longer. `is_unknown`: a task
+    could not report, so a comparison may still be open.
     """
     if not was_cut_short:
         return now_s if is_unknown else usual_s

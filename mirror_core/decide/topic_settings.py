@@ -1,7 +1,7 @@
 """A mirror topic's configuration while it is mirrored, and what it becomes at promotion.
 
-While it is mirrored, the destination must not drop, rewrite or refuse a record that the source still has. So some
-configs are the mirror's for that time; the source's values are applied at promotion.
+Until then the destination must not drop, rewrite or refuse a record that the source still has. So some configs are the
+mirror's for that time; the source's values are applied at promotion.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ MIRROR_CONFIGS: Final[Mapping[str, str]] = MappingProxyType(
 """Fixed while a topic is mirrored, whatever the source has."""
 
 COMPACTED_POLICY: Final = "compact,delete"
-"""For a compacted mirror topic. With `compact` alone DeleteRecords, which follows the source's log
-start, fails (POLICY_VIOLATION); without retention limits `delete` adds nothing.
+"""With `compact` alone DeleteRecords, which follows the source's log start, fails (POLICY_VIOLATION); without retention
+limits `delete` adds nothing.
 """
 
 RETENTION_PROMISE_KEYS: Final = ("delete.retention.ms", "min.compaction.lag.ms")
-"""How long the source keeps tombstones, and anything, for readers. Set to the source's effective
-values, broker defaults included: the destination's may be shorter.
+"""How long the source keeps tombstones, and anything, for readers. Set to the source's effective values, broker
+defaults included: the destination's may be shorter.
 """
 
 MIRROR_HELD_KEYS: Final = frozenset({*MIRROR_CONFIGS, "min.insync.replicas", "max.message.bytes"})
-"""The mirror's while it mirrors; the source's values apply at promotion."""
 
 ACCEPTANCE_KEYS: Final = frozenset(
     {
@@ -54,8 +53,8 @@ ACCEPTANCE_KEYS: Final = frozenset(
         "min.insync.replicas",  # fewer could acknowledge what the topic promises to have on more
     }
 )
-"""They decide which records a topic accepts and how it changes them; written records stay so.
-Applications may write only after these are final.
+"""They decide which records a topic accepts and how it changes them, for good. Applications may write only after these
+are final.
 """
 
 RECORD_KEEPING_KEYS: Final = frozenset(
@@ -68,8 +67,8 @@ RECORD_KEEPING_KEYS: Final = frozenset(
         "unclean.leader.election.enable",
     }
 )
-"""Those fixed configs whose other values would drop or rewrite records without an error. Other
-values of the rest make a broker refuse a record, which is noticed.
+"""Other values of these would drop or rewrite records without an error. Other values of the rest of `MIRROR_CONFIGS`
+make a broker refuse a record, which is noticed.
 """
 
 NEVER_COPIED_KEYS: Final = frozenset(
@@ -105,7 +104,7 @@ def is_tiered(effective: Mapping[str, str]) -> bool:
 def build_mirroring_configs(
     source_effective: Mapping[str, str], replication_factor: int, *, is_cleaned: bool = False
 ) -> dict[str, str]:
-    """Configs that the mirror sets, for this replication factor on the destination.
+    """`replication_factor`: on the destination.
 
     `is_cleaned`: it may be compacted already. Not before it has caught up with a compacted source: older records, and
     seeds, may have no key, and a compacted topic refuses those.
@@ -132,7 +131,7 @@ def build_wanted_configs(
 
 
 def keep_raised_limit(wanted: Mapping[str, str], effective: Mapping[str, str]) -> dict[str, str]:
-    """Keeps a raised limit: the source may hold batches older than its present limit."""
+    """The source may hold batches older than its present limit."""
     limit = max(int(wanted["max.message.bytes"]), int(effective.get("max.message.bytes") or 0))
     return {**wanted, "max.message.bytes": str(limit)}
 
@@ -153,8 +152,8 @@ def add_source_defaults(
 ) -> dict[str, str]:
     """Overrides that give a promoted topic the source's effective settings.
 
-    Two clusters may have different defaults: one keeps records for 30 days, the other for 7. A default that is not
-    known (None) counts as different. A default that promises less than the destination's is none to keep.
+    The clusters' defaults may differ, such as retention of 30 days and 7. An unknown default (None) counts as
+    different. One that promises less than the destination's is not kept.
     """
     keys = MIRROR_HELD_KEYS.union(RETENTION_PROMISE_KEYS if is_compacted(source_effective) else ())
     differing = {
@@ -243,12 +242,9 @@ def _is_harmful(key: str, wanted: str | None, effective: str | None) -> bool:
 
 
 def choose_min_insync_replicas(replication_factor: int) -> int:
-    """Before a record counts as copied. With two replicas one: else nothing is copied while either is
-    down.
-    """
+    """With two replicas one: else nothing is copied while either is down."""
     return 2 if replication_factor >= 3 else 1
 
 
 def choose_replication_factor(source: int, max_replicas: int) -> int:
-    """`max_replicas`: that the destination can have."""
     return max(1, min(source, max_replicas))

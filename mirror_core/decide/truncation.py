@@ -1,10 +1,9 @@
 """What of the old source must be discarded, how to do that for each topic, and what each way costs.
 
-Where the tail of a log can be cut off: at a batch end with no open transaction.
-
-A log that ends inside a transaction never gets its marker: its last stable offset stands still while the coordinator
-believes the transaction complete (a hanging transaction, KIP-890). Going back to the first record of every open
-transaction is not enough: others may be open there. So the walk remembers the last batch end where none was open.
+A log can be cut at a batch end with no open transaction. One that ends inside a transaction never gets its marker: its
+last stable offset stands still while the coordinator believes the transaction complete (a hanging transaction,
+KIP-890). Going back to the first record of every open transaction is not enough: others may be open there. So the walk
+remembers the last batch end where none was open.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ TRUNCATING_STRATEGIES: Final = frozenset({FailbackStrategy.OFFLINE, *REPLICA_STR
 MAX_COSTED_TOPICS: Final = 20
 COSTED_STRATEGIES: Final = (FailbackStrategy.RECREATE, *REPLICA_STRATEGIES, FailbackStrategy.OFFLINE)
 UNATTENDED_STRATEGIES: Final = (FailbackStrategy.HANDOVER, FailbackStrategy.RECREATE)
-"""Those that need nobody at a broker. By bytes over the link, fewest first."""
+"""Need nobody at a broker. By bytes over the link, fewest first."""
 MIN_KEPT_BYTES: Final = MappingProxyType({FailbackStrategy.HANDOVER: 14 << 20, FailbackStrategy.REPLICA: 33 << 20})
 """Bytes a log must have below its truncation point: a replica is parked about so far below it."""
 _NO_TOPICS: Final[Mapping[str, ClusterTopic]] = MappingProxyType({})
@@ -39,7 +38,7 @@ _NO_TOPICS: Final[Mapping[str, ClusterTopic]] = MappingProxyType({})
 @dataclass(frozen=True, slots=True)
 class AllowedStrategies:
     everywhere: FailbackStrategy | None = None
-    """None stands for the cheapest that needs nobody at a broker."""
+    """None stands for the cheapest of `UNATTENDED_STRATEGIES`."""
     topics: Mapping[str, FailbackStrategy] = field(default_factory=lambda: MappingProxyType({}))
 
     def for_topic(self, topic: str) -> FailbackStrategy | None:
@@ -78,8 +77,6 @@ class LogExtent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyFacts:
-    """What decides whether a strategy is possible, besides the logs."""
-
     old_source: str
     compacted: Set[str] = frozenset()
     tiered: Set[str] = frozenset()
@@ -116,7 +113,7 @@ def find_divergent_tails(
     topics: Mapping[str, ClusterTopic],
     log_ends: Mapping[Partition, Offset],
 ) -> dict[Partition, tuple[Offset, Offset]]:
-    """What the old source has beyond the truncation point: nonempty [from, end) by partition.
+    """Nonempty [from, end) that the old source has beyond the truncation point.
 
     In a recreated topic, and in a partition that the mirror never recorded, everything is tail.
     """
@@ -155,7 +152,7 @@ def choose_strategies(
     new_topics: Mapping[str, ClusterTopic] = _NO_TOPICS,
     obstacles: StrategyObstacles | None = None,
 ) -> dict[str, FailbackStrategy]:
-    """`obstacles` None: not known, so no strategy that has any is chosen by itself."""
+    """`obstacles` None: unknown, so no strategy that can have any is chosen by itself."""
     divergent = {p.topic for p in find_divergent_tails(statuses, topics, log_ends)} | find_wider_topics(
         topics, new_topics
     ).keys()
@@ -184,7 +181,7 @@ def find_obstacles(
     logs: Mapping[Partition, LogExtent],
     facts: StrategyFacts,
 ) -> StrategyObstacles:
-    """For topics that need a strategy. Of several obstacles the first. `recreate` has none."""
+    """For topics that need a strategy; of several obstacles the first. `recreate` has none."""
     tail_ranges = find_divergent_tails(statuses, topics, {p: log.end for p, log in logs.items()})
     topics_to_change = {p.topic for p in tail_ranges} | find_wider_topics(topics, facts.new_topics).keys()
     statuses_by_topic: dict[str, dict[Partition, PartitionStatus]] = {topic: {} for topic in topics_to_change}
@@ -280,7 +277,6 @@ def _explain_broker_objection(topics: Collection[str], old_source: str, broker_c
 
 
 def list_possible_strategies(broker_count: int | None) -> tuple[FailbackStrategy, ...]:
-    """`broker_count` None: not known."""
     return tuple(s for s in COSTED_STRATEGIES if broker_count != 1 or s not in REPLICA_STRATEGIES)
 
 
@@ -345,7 +341,6 @@ def estimate_costs(
 def list_choice_figures(
     strategies: Mapping[str, FailbackStrategy], allowed: AllowedStrategies, obstacles: StrategyObstacles
 ) -> FigureItems:
-    """Why each topic with a tail gets its strategy, and what stands against the others."""
     divergent = [t for t, s in sorted(strategies.items()) if s is not FailbackStrategy.NONE][:MAX_COSTED_TOPICS]
     if not divergent:
         return
@@ -392,11 +387,10 @@ NO_OPEN_TRANSACTIONS: Final[Mapping[int, Offset]] = MappingProxyType({})
 class CutPoint:
     boundary: Offset
     offset: Offset | None
-    """Here or below, where no transaction is open. None: one that began before the walk is open
-    everywhere: start lower.
+    """Here or below, where no transaction is open. None: start lower, one that began before the walk is open
+    everywhere.
     """
     open_transactions: Mapping[int, Offset]
-    """Open transactions at the boundary."""
 
 
 def find_cut_point(

@@ -34,15 +34,13 @@ class VerificationBasis:
     source_epochs: Mapping[Partition, int] = field(default_factory=dict)
     differences: tuple[KnownDifference, ...] = ()
     unconfirmed: Mapping[Partition, VerifiedEnd] = field(default_factory=dict)
-    """Recorded, but no broker confirms it now. Compared anew, yet kept until then: with a broker away it
-    may never be compared again.
+    """Recorded, but no broker confirms it now. Compared anew, yet kept until then: with a broker away it may never be.
     """
 
     def list_remaining(self, ranges: Sequence[ParityRange], recheck: int = 0) -> tuple[ParityRange, ...]:
-        """What was not compared yet. Where nothing is new, the end of the last comparison, so that records are
-        read.
+        """What was not compared yet, and `recheck` offsets of the last comparison.
 
-        `recheck`: and so many offsets of the last comparison.
+        Where nothing is new, its end is compared again, so that records are read.
         """
         remaining = [replace(r, start=self._find_start(r)) for r in ranges]
         if not recheck and not any(r.start < r.end for r in remaining):
@@ -74,8 +72,8 @@ def build_basis(
     epochs: Mapping[Partition, int],
     topic_ids: Mapping[str, str],
 ) -> VerificationBasis:
-    """`ends`: where the verified leader epochs end on the destination now. A shorter end voids the record;
-    partitions without one stay recorded, unconfirmed.
+    """`ends`: where the verified leader epochs end on the destination now. A shorter end voids the record; partitions
+    without one stay recorded, unconfirmed.
     """
     verified_rows = read_verified(verification, topic_ids)
     valid = {p: entry for p, entry in verified_rows.items() if ends.get(p, -1) >= entry.end}
@@ -140,15 +138,13 @@ def turn_verification(
 
 @dataclass(frozen=True, slots=True)
 class LaterBounds:
-    """What both sides say now that may contradict an earlier comparison."""
-
     destination_starts: Mapping[Partition, Offset]
     source_starts: Mapping[Partition, Offset]
     epoch_ends: Mapping[Partition, Offset]
     """Where the verified leader epochs end on the source."""
     compacted: frozenset[Partition]
-    """Compacted partitions in doubt: for a copy that lagged, the source may have removed tombstones, and
-    what they deleted, below the verified end.
+    """In doubt: for a copy that lagged, the source may have removed tombstones, and what they deleted, below the
+    verified end.
     """
 
     def is_still_valid(self, partition: Partition, verified: VerifiedEnd) -> bool | None:
@@ -165,8 +161,8 @@ class LaterBounds:
 
 
 def confirm_basis(basis: VerificationBasis, later: LaterBounds) -> VerificationBasis:
-    """What still holds by the source too: the destination deleted nothing that the source has, and the
-    source lost nothing (KIP-101).
+    """What holds by the source too: the destination deleted nothing that the source has, and the source lost nothing
+    (KIP-101).
     """
 
     validity = {p: later.is_still_valid(p, verified) for p, verified in basis.valid.items()}
@@ -209,10 +205,10 @@ def summarize_compared(basis: VerificationBasis, ends: Mapping[Partition, Offset
 def update_verification(
     mirror: MirrorName, basis: VerificationBasis, compared: Sequence[ParityRange], result: ParityResult, now_ms: int
 ) -> MirrorVerification:
-    """The verification after these ranges were compared.
+    """A range that begins anew replaces its partition's record.
 
-    A range that begins anew replaces its partition's record. An empty range renews the time, if the source was asked
-    and nothing contradicts. Where the comparison could not read as far as before, the old record stays.
+    An empty range renews the time, if the source was queried and nothing contradicts. Where the comparison could not
+    read as far as before, the old record stays.
     """
     verified, is_doubted = {**basis.unconfirmed, **basis.valid}, _make_doubt_check(result)
     differences = tuple(_list_differences(basis, compared, result, now_ms))
