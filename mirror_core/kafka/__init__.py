@@ -2,7 +2,7 @@
 
 Order, bottom up:
 
-- `config`, `tls`, `scram`, `sockets`, `codec` -> `connection`: one blocking connection with a timeout on every wait.
+- `config`, `tls`, `sockets`, `codec` -> `connection`: one blocking connection with a timeout on every wait.
 - `connection_pool`, `broker_health` -> `client.ClusterClient`: metadata and control requests to any broker.
 - `error_mapping`: error codes to exceptions, retries. `fan_out`: one request to every broker.
 - Admin calls by subject: `topics`, `acl_requests`, `consumer_groups`, `log_offsets`, `reassignment`, `transactions`

@@ -1,9 +1,7 @@
-"""Kafka ACLs: described, created and deleted exactly, awaited on every broker.
+"""Kafka ACLs: described, created, deleted.
 
 CreateAcls returns when the controller has the change; brokers enforce it later. Only DescribeAcls on each broker,
 answered by its own authorizer, shows that it holds there.
-
-ACLs of each broker, requested in parallel.
 """
 
 from __future__ import annotations
@@ -62,7 +60,7 @@ _NO_AUTHORIZER: Final = (ErrorCode.security_disabled,)
 
 @dataclass(frozen=True, slots=True)
 class AuthorizerOff:
-    """Kafka's ACLs do not govern the cluster: nothing can be granted, denied or fenced by them."""
+    """Kafka's ACLs do not govern the cluster: they grant, deny and fence nothing."""
 
     cluster: str
     configured: AuthorizerKind = AuthorizerKind.KAFKA
@@ -86,7 +84,7 @@ class BrokerAcls:
 
 
 def describe_acls(client: ClusterClient, broker: int | None = None) -> BrokerAcls | AuthorizerOff:
-    """Entries as this broker sees them (any when None). Needs DESCRIBE on the cluster.
+    """As this broker sees them (any when None). Needs DESCRIBE on the cluster.
 
     Sends no request where mirrorbook.yaml says that Kafka's ACLs do not govern the cluster.
     """
@@ -96,7 +94,6 @@ def describe_acls(client: ClusterClient, broker: int | None = None) -> BrokerAcl
 
 
 def find_disabled_authorizer(client: ClusterClient) -> AuthorizerOff | None:
-    """None if the brokers must be asked."""
     configured = client.config.ruling.authorizer
     return None if configured is AuthorizerKind.KAFKA else AuthorizerOff(client.name, configured)
 
@@ -132,8 +129,7 @@ def parse_acls(client: ClusterClient, response: DescribeAclsResponse) -> BrokerA
 
 
 def create_acls(client: ClusterClient, acls: Iterable[Acl]) -> None:
-    """Existing entries stay. Call `wait_until_acls_present` before relying on them. Needs ALTER on the
-    cluster."""
+    """Call `wait_until_acls_present` before relying on them. Needs ALTER on the cluster."""
 
     def attempt(acls_to_create: list[Acl]) -> dict[Acl, tuple[ErrorCode, str | None]]:
         requests = [
@@ -150,7 +146,7 @@ def create_acls(client: ClusterClient, acls: Iterable[Acl]) -> None:
 
 
 def delete_acls(client: ClusterClient, acls: Iterable[Acl]) -> None:
-    """Only these; missing ones count as deleted. Needs ALTER on the cluster."""
+    """Missing ones count as deleted. Needs ALTER on the cluster."""
 
     def attempt(acls_to_delete: list[Acl]) -> dict[Acl, tuple[ErrorCode, str | None]]:
         requests = [
@@ -170,12 +166,12 @@ def delete_acls(client: ClusterClient, acls: Iterable[Acl]) -> None:
 
 
 def wait_until_acls_present(client: ClusterClient, acls: Collection[Acl], timeout_s: float = ACL_BARRIER_S) -> None:
-    """Unreachable names the broker that does not show all entries in time."""
+    """Unreachable names the broker that does not show all in time."""
     _wait_on_every_broker(client, lambda entries: set(acls) <= entries, len(acls), "it shows all of", timeout_s)
 
 
 def wait_until_acls_absent(client: ClusterClient, acls: Collection[Acl]) -> None:
-    """Unreachable names the broker that still shows one of the entries."""
+    """Unreachable names the broker that still shows one."""
     _wait_on_every_broker(
         client, lambda entries: not entries & set(acls), len(acls), "it has dropped all of", ACL_BARRIER_S
     )

@@ -1,7 +1,4 @@
-"""What a principal may do according to the brokers, without doing it.
-
-Which resources each broker lets a principal describe, and its own settings.
-"""
+"""What a principal may do according to the brokers, without doing it; and brokers' own settings."""
 
 from __future__ import annotations
 
@@ -104,7 +101,7 @@ def probe_topic_rights(client: ClusterClient, topics: Iterable[str]) -> tuple[Op
 def can_write_markers(client: ClusterClient) -> bool:
     """Also False if the brokers support none.
 
-    CLUSTER_ACTION does not imply DESCRIBE, so brokers need not list it. Hence a real request for a partition that no
+    Brokers need not list CLUSTER_ACTION, which does not imply DESCRIBE. Hence a real request for a partition that no
     broker has: rights are checked first.
     """
     if txn_markers.API_KEY not in fetch_api_versions(client):
@@ -189,7 +186,7 @@ NamedResource = tuple[Resource, str]
 @dataclass(frozen=True, slots=True)
 class BrokerAuthorization:
     settings: Mapping[str, str | None] | None
-    """By name; a value that the broker hides is None. None instead of the mapping: not readable."""
+    """A value that the broker hides is None. None instead of the mapping: not readable."""
     can_describe: Mapping[NamedResource, bool]
     """Without resources that failed with another error."""
 

@@ -1,4 +1,4 @@
-"""Brokers with wrong metadata about leaders, perhaps cut off from the controllers. No I/O.
+"""Brokers whose metadata about leaders is stale, perhaps cut off from the controllers. No I/O.
 
 Skips brokers after repeated timeouts, so that later partitions do not wait for them.
 """
@@ -19,7 +19,7 @@ AnyConnection = TypeVar("AnyConnection")
 _MAX_ALTERNATIVES: Final = 3
 _CONNECT_PAUSE_S: Final = 10.0
 _MAX_STALE_BROKERS: Final = 8
-"""If so many agree, their metadata is no fault of theirs."""
+"""If so many agree, the fault is not theirs."""
 
 
 class StaleMetadata:
@@ -75,11 +75,9 @@ NO_LEADER: Final[LeaderAddress] = ("", -1)
 
 
 class BrokerBackoff:
-    """A hanging broker does not affect what others lead."""
-
     def __init__(self) -> None:
         self._timeouts = Counter[LeaderAddress | None]()
-        """None stands for the metadata itself."""
+        """Under None: the metadata itself."""
         self._last_s = -math.inf
 
     def record_timeouts(self, leaders: Collection[LeaderAddress | None]) -> None:

@@ -1,8 +1,6 @@
 """A cluster through control requests: metadata, leaders, any request to any broker.
 
 Every wait has a limit. A request whose connection breaks is sent once more, so all requests here must be idempotent.
-
-Exclusive use of one of a client's connections.
 """
 
 from __future__ import annotations
@@ -28,8 +26,9 @@ from mirror_core.model.errors import BadRequest, RemoteFault, Unreachable
 from mirror_core.model.names import Partition
 
 _FORWARDED_TIMEOUT_S: Final = 45.0
-"""A broker that forwards to a hanging controller tries the next after controller.socket.timeout.ms, 30
-s; measured: 30.1 s, once per broker."""
+"""A broker that forwards to a hanging controller tries the next after controller.socket.timeout.ms, 30 s; measured:
+30.1 s, once per broker.
+"""
 _POOLED_TIMEOUT_S: Final = 0.5
 _POOLED_ROUND_TRIPS: Final = 4
 """With `_POOLED_TIMEOUT_S`, a pooled connection's timeout before all brokers are tried."""
@@ -67,7 +66,7 @@ class ClusterMetadata:
     brokers: Mapping[int, tuple[str, int]]
     topics: Mapping[str, TopicMetadata]
     denied: frozenset[str]
-    """Requested, but not visible to this principal."""
+    """Not visible to this principal."""
 
 
 def group_by_leader(partitions: Iterable[Partition], topics: Mapping[str, TopicMetadata]) -> dict[int, list[Partition]]:
@@ -98,7 +97,6 @@ class ClusterClient:
         self.fail_fast = False
 
     def set_fail_fast(self, fail_fast: bool) -> None:
-        """Give up a slow broker early where others can answer."""
         self.fail_fast = fail_fast
 
     def clone(self) -> ClusterClient:
@@ -108,13 +106,13 @@ class ClusterClient:
     # -- sending -------------------------------------------------------------------------------------------------
 
     def call(self, request: Request, response_type: type[Response], broker: int | None = None) -> Response:
-        """To this broker, or any. Reopens once a connection that died while idle."""
+        """Reopens once a connection that died while idle."""
         return self._send_with_retry(broker, lambda connection: connection.call(request, response_type))
 
     def call_each(
         self, requests: Sequence[Request], response_type: type[Response], broker: int | None = None
     ) -> list[Response]:
-        """Pipelined. Responses received before a connection died are not requested again."""
+        """Pipelined. Received responses are not requested again."""
         responses: list[Response] = []
 
         def send_rest(connection: Connection) -> None:
@@ -143,7 +141,7 @@ class ClusterClient:
             raise
 
     def call_controller(self, request: Request, response_type: type[Response], broker: int | None = None) -> Response:
-        """Through this broker, or any (KRaft brokers forward; others must be the controller).
+        """KRaft brokers forward; others must be the controller.
 
         Skips a hanging broker unless it is named. Waits longer than other calls, because the answering broker may wait
         for a hanging controller.
@@ -168,7 +166,7 @@ class ClusterClient:
         return responses
 
     def _find_responsive_broker(self, broker: int | None) -> tuple[str, int]:
-        """A broker that has just answered: this one, else the controller, else any."""
+        """One that has just answered: this one, else the controller, else any."""
         if broker is None and self._controller < 0:
             self.metadata(())
         broker_id = self._controller if broker is None else broker
@@ -188,7 +186,7 @@ class ClusterClient:
     # -- metadata ------------------------------------------------------------------------------------------------
 
     def metadata(self, topics: Iterable[str] | None = None) -> ClusterMetadata:
-        """None stands for all visible topics. Without topics that do not exist.
+        """Topics that exist. None stands for all visible topics.
 
         Raises RemoteFault for another cluster than the pinned one.
         """
@@ -240,13 +238,12 @@ class ClusterClient:
     # -- connections ---------------------------------------------------------------------------------------------
 
     def mark_metadata_stale(self) -> None:
-        """Its broker may be cut off from the controllers: prefer another for the next request to any."""
+        """Its broker may be cut off from the controllers: the next request to any broker prefers another."""
         self._stale_metadata.mark_stale()
 
     def _call_any(self, request: Request, response_type: type[Response]) -> Response:
-        """First good response: existing connections, then all known brokers in parallel.
-
-        One by one, each dead broker would cost a time limit.
+        """First good response: existing connections, then all known brokers in parallel, since one by one each dead
+        broker would cost a time limit.
         """
         addresses = list(dict.fromkeys([*self._brokers.values(), *self.config.bootstrap]))
         own_addresses = tuple(self._connections)
@@ -284,7 +281,6 @@ class ClusterClient:
                 self._connections |= next(attempt.iter_connected(limit_s), {})
 
     def address(self, broker: int | None) -> tuple[str, int]:
-        """From any broker that answers, when None."""
         if broker is None:
             if not self._connections:
                 self.metadata(())
@@ -317,7 +313,7 @@ class ClusterClient:
         self._connections[address] = connection
 
     def open(self, address: tuple[str, int]) -> Connection:
-        """Owned by the caller. Thread-safe."""
+        """Thread-safe. The caller closes it."""
         return Connection(self.config, self.principal, *address, timeout_s=self.timeout_s)
 
     def _connect(self, address: tuple[str, int]) -> Connection:

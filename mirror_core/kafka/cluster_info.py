@@ -1,8 +1,6 @@
 """API versions that brokers support.
 
-The KRaft controller quorum (KIP-595) and its clock.
-
-SCRAM users stored in the cluster (KIP-554), and client quotas (KIP-546).
+The KRaft controller quorum (KIP-595) and its clock. SCRAM users (KIP-554), and client quotas (KIP-546).
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from mirror_core.model.timing import now_ms
 
 
 def fetch_api_versions(client: ClusterClient, broker: int | None = None) -> dict[int, tuple[int, int]]:
-    """Oldest and newest version by API key, of this broker (any, when None)."""
+    """Oldest and newest version by API key."""
     response = client.call(ApiVersionsRequest(), ApiVersionsResponse, broker)
     if response.error_code is not ErrorCode.none:
         raise make_fault(client, "brokers", "ApiVersions", response.error_code)
@@ -63,7 +61,6 @@ class Quorum:
     alive: frozenset[int]
 
     def has_majority_without(self, node: int) -> bool:
-        """A majority remains without this node."""
         return len(self.alive - {node}) * 2 > len(self.voters)
 
 

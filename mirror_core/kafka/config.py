@@ -1,8 +1,7 @@
-"""Names of client properties: a mistyped one would show late or never.
+"""mirrorbook.yaml: clusters as librdkafka properties, hooks, sets, evidence.
 
-mirrorbook.yaml: clusters as librdkafka properties, hooks, sets, evidence.
-
-`${env:NAME}` is an environment variable, `${file:PATH:KEY}` the value of KEY in a properties file.
+`${env:NAME}` is an environment variable, `${file:PATH:KEY}` the value of KEY in a properties file. Names of client
+properties are checked: a mistyped one would show late or never.
 """
 
 from __future__ import annotations
@@ -69,7 +68,6 @@ _COMMON_NAMES: Final = (
     "security.protocol",
     "socket.timeout.ms",
 )
-"""Candidates for suggestions."""
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _SECURITY_PREFIXES: Final = ("ssl.", "sasl.", "https.", "enable.ssl.", "enable.sasl.")
@@ -78,8 +76,7 @@ _INVALID_PROPERTY: Final = "mirrorbook.stops.here"
 
 
 def check_property_names(where: str, names: Iterable[str]) -> None:
-    """BadRequest for unknown names, with a suggestion, and for security properties not honoured
-    everywhere."""
+    """BadRequest for unknown names, and for security properties not honoured everywhere."""
     for name in names:
         if _is_unknown_property(name):
             raise BadRequest(
@@ -145,7 +142,7 @@ class ClusterConfig:
         return parse_addresses(self.control["bootstrap.servers"], f"cluster {self.name}: bootstrap.servers")
 
     def user(self, principal: Principal = Principal.CONTROL) -> str | None:
-        """Kafka principal without `User:`; None if only an unreadable certificate has it."""
+        """Without `User:`; None if only an unreadable certificate has it."""
         if principal in self.users:
             return self.users[principal]
         properties = self.properties(principal)
@@ -194,11 +191,11 @@ class Config:
         return replace(self.cluster(identity.name), pinned_id=identity.id)
 
     def hooks(self, mirror: MirrorName) -> tuple[Hook, ...]:
-        """A reverse mirror uses its forward mirror's hooks."""
+        """A reverse mirror has its forward mirror's."""
         return get_for_mirror(self.mirrors.switch_hooks, mirror, ())
 
     def consistency_groups(self, mirror: MirrorName) -> tuple[tuple[str, ...], ...]:
-        """Consistency groups of topics; a reverse mirror has its forward mirror's."""
+        """Topics by group. A reverse mirror has its forward mirror's."""
         return get_for_mirror(self.mirrors.consistency_groups, mirror, ())
 
     def owner(self, mirror: MirrorName) -> str:
@@ -206,20 +203,20 @@ class Config:
         return self.mirrors.get_owner(mirror)
 
     def rto_s(self, mirror: MirrorName) -> float | None:
-        """How long applications may be without writes in a failover, the one that leads home included."""
+        """How long a failover, or the one that leads home, may leave applications without writes."""
         rto_ms = get_for_mirror(self.mirrors.rtos_ms, mirror, None)
         return None if rto_ms is None else rto_ms / 1_000
 
     def health_command(self, mirror: MirrorName) -> Hook | None:
-        """Exit code 0: the application is well on the cluster that is active now. A reverse mirror has it, too."""
+        """Exit code 0: the application is well on the active cluster. A reverse mirror has its forward mirror's."""
         return get_for_mirror(self.mirrors.health_commands, mirror, None)
 
     def deletion_hold_ms(self, mirror: MirrorName) -> int:
-        """How long what the source deletes stays on the destination, at least; 0: deletions are followed at once."""
+        """How long the destination keeps what the source deletes, at least; 0: deletions are followed at once."""
         return get_for_mirror(self.mirrors.deletion_holds_ms, mirror, 0)
 
     def resolve_references(self, where: str, text: str) -> str:
-        """References may yield secrets. BadRequest for a dangling one."""
+        """Values may be secrets. BadRequest for a dangling reference."""
         return _REFERENCE.sub(lambda match: _resolve_reference(self.path, where, match), text)
 
 
@@ -319,7 +316,7 @@ class _DuplicateKey(yaml.MarkedYAMLError):
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML would let the second of two equal keys win, such as a cluster's name."""
+    """YAML would let the second of two equal keys win."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = set[str]()
@@ -332,7 +329,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 def load_config(path: Path, *, only_principal: Principal | None = None) -> Config:
-    """`only_principal`: the other principal's secrets are not followed and need not exist.
+    """`only_principal`: the other's secrets are not followed and need not exist.
 
     DATA is for executors; CONTROL for read-only commands.
     """
@@ -437,7 +434,7 @@ def _parse_cluster(path: Path, name: str, section: object, only_principal: Princ
 
 
 def _check_connection_properties(where: str, properties: Mapping[str, str]) -> None:
-    """Here, so that a mistake is one of the file, and not of a cluster that does not answer."""
+    """So that a mistake is one of the file, and not of a cluster that does not answer."""
     parse_addresses(properties["bootstrap.servers"], f"{where}.bootstrap.servers")
     check_login_properties(where, properties)
 
@@ -469,7 +466,6 @@ _LOGIN_PROPERTIES: Final = frozenset({"security.protocol", "sasl.username", "ssl
 
 
 def _parse_user(path: Path, where: str, section: dict[object, object]) -> str | None:
-    """Mirrorbook's own entry `principal`."""
     if "principal" not in section:
         return None
     principal = _parse_properties(path, where, {"principal": section.pop("principal")})["principal"]

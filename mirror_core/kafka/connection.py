@@ -64,7 +64,6 @@ def _salt_password(digest: str, password: str, salt: bytes, iterations: int) -> 
 
 
 def exchange_plain(user: str, password: str) -> Generator[bytes, bytes, None]:
-    """No response to check."""
     yield b"\0" + user.encode() + b"\0" + password.encode()
 
 
@@ -105,7 +104,7 @@ MAX_FRAME_BYTES = 128 << 20
 _MAX_IN_FLIGHT_BYTES: Final = 128 << 10
 """Fits into socket buffers: a broker that waits for us to read must not block our writes."""
 _ROUND_TRIP_SAMPLES: Final = 3
-"""Samples before the shortest counts as the distance; SASL takes as many."""
+"""Before the shortest counts as the distance; SASL takes as many."""
 _REVOCATION_CODES = frozenset({3, 11, 12, 23})
 """OpenSSL: certificate revoked, or CRL missing or not in force."""
 _HOST_MISMATCH_CODES = frozenset({62, 64})
@@ -115,7 +114,7 @@ _BROKERS_ONLY_REQUEST = MetadataRequest(
     topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False
 )
 _SESSION_SHARE: Final = (0.7, 0.85)
-"""Share of a SASL session's lifetime; random, so connections do not renew together."""
+"""SASL: part of the session's lifetime; random, so connections do not renew together."""
 _TIMEVAL = struct.Struct("@ll")
 
 
@@ -211,7 +210,7 @@ class Connection:
         return time.monotonic() >= self._renew_at
 
     def renew_session(self) -> None:
-        """Sign in again when due: brokers close connections beyond connections.max.reauth.ms (KIP-368).
+        """Signs in again when due: brokers close connections beyond connections.max.reauth.ms (KIP-368).
 
         Only with nothing in flight.
         """
@@ -247,7 +246,6 @@ class Connection:
         return (self._decode(response_type, frame, correlation) for correlation, frame in self._exchange(requests))
 
     def call_mixed(self, requests: Sequence[tuple[Request, type[AnyResponse]]]) -> list[AnyResponse]:
-        """Pipelined requests of several kinds."""
         frames = self._exchange([request for request, _ in requests])
         return [
             self._decode(response_type, frame, correlation)
@@ -284,7 +282,7 @@ class Connection:
         self._round_trips += 1
 
     def measure_round_trip(self) -> None:
-        """Several samples: a proxy's own connect or a busy broker distorts single ones."""
+        """Several: a proxy's own connect or a busy broker distorts single ones."""
         while self._round_trips < _ROUND_TRIP_SAMPLES:
             self.call(_BROKERS_ONLY_REQUEST, MetadataResponse)
 
@@ -341,7 +339,7 @@ class Connection:
     def receive_chunk(self, view: memoryview, *, whole: bool = True, brief: bool = False) -> int:
         """`whole`: let the kernel fill the view if it can. `brief`: return 0 when nothing comes in time.
 
-        Not `whole` and `brief`: never wait.
+        `brief` without `whole`: never wait.
         """
         try:
             count = receive(self.sock, view, whole=whole, wait=whole or not brief)
@@ -395,7 +393,7 @@ class Connection:
 
 
 def wait_until_responsive(connection: Connection, *, measure: bool = False) -> Connection:
-    """After a response; closes the connection otherwise.
+    """Closes the connection on an error.
 
     Brokers sign clients in with other threads than those that handle requests, which may hang.
     """

@@ -1,8 +1,6 @@
-"""Pool of idle connections, on while a run is active.
+"""Pool of idle connections, on while a run is active; parallel connects, so that a hanging broker delays no other.
 
 Connecting and signing in takes five round trips; at 200 ms that was more than half of a run's downtime.
-
-Parallel connects: a hanging broker delays no other.
 """
 
 from __future__ import annotations
@@ -79,8 +77,7 @@ CONNECTION_POOL: Final = ConnectionPool()
 Address = tuple[str, int]
 _INITIAL_CONNECTIONS: Final = 16
 _DOUBLE_AFTER_S: Final = 0.5
-"""Then twice as many start. When a cluster comes back, all tasks connect at once, perhaps to hundreds
-of brokers."""
+"""Then twice as many start. When a cluster comes back, all tasks connect at once, perhaps to hundreds of brokers."""
 _GRACE_S: Final = 0.5
 
 
@@ -89,7 +86,7 @@ class ParallelConnect:
 
     def __init__(self, cluster: str, open_one: Callable[[Address], Connection], addresses: Sequence[Address]) -> None:
         self.problems: list[MirrorError] = []
-        """At the end also timeouts."""
+        """In the end also timeouts."""
         self._cluster = cluster
         self._open_one = open_one
         self._not_started = list(addresses)
@@ -99,7 +96,7 @@ class ParallelConnect:
         self._pool = ThreadPoolExecutor(len(addresses), thread_name_prefix="open")
 
     def iter_connected(self, limit_s: float) -> Iterator[dict[Address, Connection]]:
-        """As they come, until all are done or the time limit ends."""
+        """As they come, until the time limit."""
         deadline, max_connecting = time.monotonic() + limit_s + _GRACE_S, _INITIAL_CONNECTIONS
         while self._not_started or self._connecting:
             self._start(max_connecting)

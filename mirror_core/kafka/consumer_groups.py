@@ -1,7 +1,7 @@
 """Groups of every kind: states, members, committed offsets; commits for empty groups.
 
-OffsetFetch covers many groups; OffsetCommit takes one, so commits are pipelined. Share groups (KIP-932) have
-start offsets instead, and their own requests. Groups with moving coordinators are left out: the caller retries.
+OffsetFetch covers many groups; OffsetCommit takes one, so commits are pipelined. Share groups (KIP-932) have start
+offsets and requests of their own. Groups with moving coordinators are left out: the caller retries.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from mirror_core.wire.group_records import CONSUMER_OFFSETS_TOPIC as OFFSETS
 
 _LIST_GROUPS_API_KEY: Final = 16
 _GROUP_TYPES_VERSION: Final = 5
-"""From here on ListGroups returns types (KIP-848)."""
+"""From here on with types (KIP-848)."""
 _CLASSIC_KIND: Final = "classic"
 _MAX_COORDINATOR_KEYS: Final = 500
 SHARE_KIND: Final = "share"
-"""Share groups have start offsets (KIP-932). Groups of other kinds commit offsets."""
+"""Share groups have start offsets (KIP-932), others commit offsets."""
 IDLE_STATES: Final = frozenset({"Empty", "Dead"})
 """Only then can an administrator commit."""
 
@@ -64,7 +64,7 @@ class ConsumerGroup:
     kind: str
     """classic, consumer, share or streams."""
     state: str
-    """Kafka's name: Empty, Stable..."""
+    """Kafka's name: Empty, Stable…"""
     coordinator: int
 
     @property
@@ -81,14 +81,14 @@ class CommittedOffset:
     metadata: str
     """The application's; Kafka Streams stores its stream time there."""
     acknowledged_ahead: int | None = 0
-    """Share groups: number of acknowledged records at or after `offset`. Brokers store the start offset later than the
-    acknowledgements. None: brokers do not say."""
+    """Share groups: acknowledged records at or after `offset`. Brokers store the start offset later than the
+    acknowledgements. None: brokers do not say.
+    """
     acknowledged_until: Offset | None = None
     """Share groups: all records before this offset are acknowledged."""
 
     @property
     def progress(self) -> Offset:
-        """`offset` plus the number of records after it that are acknowledged."""
         return Offset(self.offset + (self.acknowledged_ahead or 0))
 
     @property
@@ -98,7 +98,7 @@ class CommittedOffset:
 
 
 def count_redelivered(committed: Iterable[CommittedOffset]) -> int | None:
-    """Number of acknowledged records that another cluster delivers again, from `resume_offset` on. None: not known."""
+    """Acknowledged records that another cluster delivers again, from `resume_offset` on. None: unknown."""
     rows = list(committed)
     known = [c.progress - c.resume_offset for c in rows if c.acknowledged_ahead is not None]
     return sum(known) if len(known) == len(rows) else None
@@ -139,7 +139,7 @@ def list_groups(client: ClusterClient) -> dict[str, ConsumerGroup]:
 
 
 def has_offline_coordinators(client: ClusterClient) -> bool:
-    """Whether nobody leads a partition that groups' offsets are in: listings leave these groups out."""
+    """Listings leave out groups whose offsets are in an offline partition."""
     topic = client.metadata([OFFSETS]).topics.get(OFFSETS)
     return topic is not None and any(leader.broker < 0 for leader in topic.partitions.values())
 
@@ -171,7 +171,7 @@ def find_coordinator(client: ClusterClient, group: str) -> int:
 
 
 def delete_group(client: ClusterClient, group: str) -> None:
-    """A missing group counts as deleted. Needs DELETE on the group."""
+    """A missing one counts as deleted. Needs DELETE on the group."""
 
     def attempt(groups: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
         request = DeleteGroupsRequest(groups_names=tuple(GroupId(name) for name in groups))
@@ -182,7 +182,7 @@ def delete_group(client: ClusterClient, group: str) -> None:
 
 
 def build_offset_fetch(partitions_by_group: Mapping[str, Iterable[Partition] | None]) -> OffsetFetchRequest:
-    """One coordinator's groups; None: all partitions. Marks offsets of open transactions."""
+    """One coordinator's groups; None: all partitions."""
     groups = tuple(
         OffsetFetchRequestGroup(group_id=GroupId(group), topics=_to_fetch_topics(partitions))
         for group, partitions in partitions_by_group.items()
@@ -253,8 +253,9 @@ ACTIVE_GROUP_ERRORS: Final = frozenset(
 )
 """The group has members."""
 _TOO_LARGE_TOGETHER: Final = frozenset({ErrorCode.invalid_commit_offset_size, ErrorCode.unknown_server_error})
-"""A coordinator writes the offsets of a request as one batch, which has to fit into max.message.bytes of its topic: by
-default 300 offsets with the longest note. Brokers of 4.x say nothing better than `unknown_server_error` then."""
+"""A coordinator writes a request's offsets as one batch, which has to fit into max.message.bytes of its topic: by
+default 300 offsets with the longest metadata. Brokers of 4.x then say only `unknown_server_error`.
+"""
 _METADATA_TOO_LARGE: Final = frozenset(
     {ErrorCode.offset_metadata_too_large.name, *(code.name for code in _TOO_LARGE_TOGETHER)}
 )
@@ -291,7 +292,7 @@ class GroupOffsetsClient:
         coordinators: Mapping[str, int] = MappingProxyType({}),
         share_groups: Collection[str] = (),
     ) -> None:
-        """`coordinators`: already known, by group. `share_groups`: group ids."""
+        """`coordinators`: already known, by group."""
         self._client = client
         self._share_groups = frozenset(share_groups)
         self._coordinators = dict(coordinators)
@@ -404,8 +405,7 @@ class GroupOffsetsClient:
         """For groups without members; `COMMITTED`, `COMMITTED_WITHOUT_METADATA` or an error name each.
 
         Needs READ on groups and topics. Oversized metadata is dropped: without its offset a group would skip or reread
-        everything. For `share_groups` the offsets are start offsets; brokers forget
-        acknowledgements after them.
+        everything. For `share_groups` the offsets are start offsets; brokers forget acknowledgements after them.
         """
         by_coordinator, denied = self._group_by_coordinator(offsets_by_group)
         results = {group: dict.fromkeys(offsets_by_group[group], result) for group, result in denied.items()}

@@ -1,7 +1,7 @@
 """Follows `__consumer_offsets` from its end, each partition in order.
 
-Reads below the last stable offset, without aborted transactions. Anything unusual (new leader, truncation) raises:
-start again and fetch the groups' offsets first.
+Reads below the last stable offset, without aborted transactions. A new leader or truncation raises: start again and
+fetch the groups' offsets first.
 """
 
 from __future__ import annotations

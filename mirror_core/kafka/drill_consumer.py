@@ -37,7 +37,7 @@ def consume_and_commit(
 def consume_from_committed(
     config: ClusterConfig, group: str, ends: Mapping[Partition, Offset]
 ) -> dict[Partition, list[Offset]]:
-    """Returns the offsets read up to `ends`. Commits nothing."""
+    """Offsets read up to `ends`. Commits nothing."""
     consumer = _make_consumer(config, group)
     try:
         committed = consumer.committed([TopicPartition(p.topic, p.index) for p in ends], timeout=CONSUME_TIMEOUT_S)

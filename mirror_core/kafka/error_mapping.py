@@ -1,7 +1,4 @@
-"""Retriable error codes.
-
-Kafka error codes as exceptions, and retries of retriable ones.
-"""
+"""Kafka error codes as exceptions, and retries of retriable ones."""
 
 from __future__ import annotations
 
@@ -57,11 +54,10 @@ _RETRIED_CODES: Final = RETRIABLE_CODES | {
 _SETTING_CODES: Final = frozenset({ErrorCode.invalid_config, ErrorCode.policy_violation})
 _PAUSE_S: Final = 0.05
 _DUMPED_REQUEST_PREFIX: Final = "Request Request("
-"""Then the message is a printed broker object, useless to people."""
+"""Such a message is a printed broker object, useless to people."""
 Key = TypeVar("Key")
 _NO_REFUSALS: Final[Mapping[Any, RemoteFault]] = MappingProxyType({})
 KeyCodes = Mapping[Key, tuple[ErrorCode, str | None]]
-"""Code and message for each key."""
 
 
 def to_error_code(number: int) -> ErrorCode:

@@ -2,9 +2,8 @@
 
 Waits until all brokers know of a change: the controller answers before any of them does.
 
-A request to every broker about what it coordinates; complete, or an error.
-
-An entry that moves from a broker not yet asked to one already asked would be in no response.
+A request to every broker about what it coordinates is complete, or an error: an entry that moves from a broker not yet
+asked to one already asked would be in no response.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ Address = tuple[str, int]
 _GRACE_S: Final = 0.5
 _FAIL_FAST_S: Final = 0.5
 _FAIL_FAST_ROUND_TRIPS: Final = 8
-"""With `_FAIL_FAST_S`, the wait in fail-fast mode: enough for TLS, SCRAM and a request."""
+"""With `_FAIL_FAST_S`, enough for TLS, SCRAM and a request."""
 _TIMED_OUT_PAUSE_S: Final = 10.0
-"""A broker that timed out is skipped for this long: an epoch's plan makes five fan-outs."""
+"""An epoch's plan makes five fan-outs: a broker that timed out is skipped for this long."""
 
 
 class BrokerTimeout(Unreachable):
@@ -133,8 +132,8 @@ def wait_for_propagation(
 ) -> Mapping[int, RemoteFault | None]:
     """Late brokers, each with its error if it answered with one.
 
-    Each answers from its own metadata, which follows the controller's order. `shows_change` runs in several threads.
-    Only timeouts are retried, with `retry_timeouts` at once.
+    Brokers answer from their own metadata, which follows the controller's order. `shows_change` runs in several
+    threads. Only timeouts are retried, with `retry_timeouts` at once.
     """
     deadline = time.monotonic() + within_s
     waiting = dict[int, RemoteFault | None].fromkeys(client.brokers())
@@ -173,7 +172,7 @@ class CoordinatorMoving(Unreachable):
 def call_coordinators(
     client: ClusterClient, topic: str, call: Callable[[int], CoordinatorResult]
 ) -> dict[int, CoordinatorResult]:
-    """No coordinator's leader changed meanwhile. Retries until the client's limit, then CoordinatorMoving."""
+    """While no coordinator's leader changed. Retries until the client's limit, then CoordinatorMoving."""
     deadline = time.monotonic() + client.timeout_s
     while True:
         metadata_before = client.metadata([topic])

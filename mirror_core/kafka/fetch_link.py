@@ -1,14 +1,11 @@
 """Fetches from one source broker: one request in flight, one reused buffer, and how many bytes at a time.
 
-Tiered logs (KIP-405): what the leader holds locally.
+What a Fetch response without a complete batch proves: compaction may remove the last readable batches. But brokers also
+return nothing when other partitions used up the size, a quota throttles, or remote storage is slow.
 
-Beyond `remote.fetch.max.wait.ms` or `remote.log.manager.fetch.max.bytes.per.second` a Fetch returns no records, error
-or throttle time. So empty responses prove no gap there.
-
-What a Fetch response without a complete batch proves:
-
-Compaction may remove the last readable batches. But brokers also return nothing when other partitions used up the size,
-a quota throttles, or remote storage is slow.
+Tiered logs (KIP-405): beyond `remote.fetch.max.wait.ms` or `remote.log.manager.fetch.max.bytes.per.second` a Fetch
+returns no records, error or throttle time. So empty responses prove no gap there, and the leader is asked what it holds
+locally.
 """
 
 from __future__ import annotations
@@ -43,9 +40,9 @@ _IDLE_SHARE_BYTES: Final = 1 << 20
 
 
 def split_budget(budget: int, active_brokers: int, idle_brokers: int, *, is_active: bool) -> int:
-    """One broker's part of the budget. Active ones share equally what idle ones leave.
+    """Active brokers share equally what idle ones leave; if none is active, the idle ones share everything.
 
-    Active: more data than the last response held. If none is, the idle ones share everything.
+    Active: more data than the last response held.
     """
     if not active_brokers:
         return budget // idle_brokers
@@ -93,7 +90,7 @@ _LENGTH_BYTES: Final = 4
 
 
 class FetchLink:
-    """Send a Fetch, then read its response. Views are valid until the next one."""
+    """Views are valid until the next Fetch."""
 
     def __init__(
         self,
@@ -104,7 +101,7 @@ class FetchLink:
         full_size: bool = False,
         receive_timeout_s: float | None = None,
     ) -> None:
-        """Limits; requests mostly ask for less, or for all with `full_size`.
+        """Requests mostly ask for less than the limits, or for all with `full_size`.
 
         `receive_timeout_s`: for the rest of a response; None: the usual timeout.
         """
@@ -120,7 +117,7 @@ class FetchLink:
         """A response of at most this size had room for more of every partition."""
         self.response_bytes = 0
         self.has_more = False
-        """The newest response was so full that more data must exist."""
+        """The newest response was so full that more must exist."""
         self._sizer = FetchSizer(max_bytes, sys.maxsize if full_size else INITIAL_FETCH_BYTES)
         self._partition_max_bytes = partition_max_bytes
         self._partition_share_bytes = 0
@@ -223,7 +220,7 @@ class FetchLink:
             self._buffer = bytearray(self._expected_bytes + _BUFFER_SPARE_BYTES)
 
     def read_response(self) -> Iterator[fetch.FetchedPartition]:
-        """Waits; yields the partitions."""
+        """Waits."""
         while not self.receive_response():
             if not wait_readable([self.connection.sock], self.connection.timeout_s):
                 raise Unreachable(f"{self.connection.where}: no answer within {self.connection.timeout_s} s")
@@ -292,7 +289,6 @@ REQUIRED_EMPTY_FETCHES: Final = 2
 
 class EmptyFetch(Enum):
     END = "end"
-    """Everything readable was read."""
     INCONCLUSIVE = "nothing"
     """Size used up or throttled."""
     MALFORMED = "torn"

@@ -1,4 +1,4 @@
-"""Heartbeats: small numbered records with a time, in a mirrored topic on the source.
+"""Numbered records with a time, in a mirrored topic on the source.
 
 No retries: a late one is worthless, the next follows within a second.
 """

@@ -25,7 +25,7 @@ from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
 
 _MAX_OLDER_EPOCHS: Final = 8
-"""Limit of older epochs tried for one offset."""
+"""Tried for one offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def list_epoch_ends(
 
 
 class LogPosition(NamedTuple):
-    """An offset (next to be read) in a partition's log."""
+    """Offset next to be read."""
 
     partition: Partition
     offset: Offset

@@ -1,8 +1,7 @@
 """Log offsets (start, high watermark, stable end, log end) and producer states.
 
-Offline partitions, confirmed by two brokers.
-
-One may be cut off from the controllers; trusting it would abandon partitions that have a leader.
+Two brokers confirm offline partitions: one may be cut off from the controllers, and trusting it would abandon
+partitions that have a leader.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ class OffsetPoint(Enum):
     STABLE_END = (-1, -1, 1)
     """Last stable offset: the first that a read_committed consumer cannot read yet."""
     LOG_END = (-1, 0, 0)
-    """Log end on the leader. Only replicas are told it, hence replica id 0."""
+    """On the leader. Only replicas are told it, hence replica id 0."""
     REPLICA_END = (-1, -2, 0)
-    """Log end on the broker asked, leader or not (the debugging replica id)."""
+    """On the broker asked, leader or not (the debugging replica id)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ def list_offsets(client: ClusterClient, partitions: Iterable[Partition], point: 
 def list_offset_points(
     client: ClusterClient, partitions: Iterable[Partition], points: Sequence[OffsetPoint]
 ) -> dict[OffsetPoint, dict[Partition, Offset]]:
-    """In this order, in one round trip to each leader.
+    """One round trip to each leader.
 
     The limit restarts with each offset learned: a broker given a thousand partitions takes them up one by one and
     answers NOT_LEADER_OR_FOLLOWER for the rest.
@@ -126,7 +125,7 @@ class OffsetsResult:
     offsets: Mapping[Partition, Offset]
     offline: frozenset[Partition]
     leader_epochs: Mapping[Partition, int] = field(default_factory=dict)
-    """Those under which leaders told ends. Given metadata may be older, or newer; -1: unknown."""
+    """Under which leaders told ends. Given metadata may be older, or newer; -1: unknown."""
 
 
 def list_available_offsets(
@@ -200,7 +199,7 @@ def explain_missing_offset(cluster: ClusterName, partition: Partition, result: O
 def list_points_with_retry(
     client: ClusterClient, partitions: Collection[Partition], points: Sequence[OffsetPoint]
 ) -> list[OffsetsResult]:
-    """One result per point; offline partitions are retried within the client's limit."""
+    """Offline partitions are retried within the client's limit."""
     deadline, results = time.monotonic() + client.timeout_s, list[OffsetsResult]()
     for point in points:
         while True:
@@ -376,10 +375,7 @@ def _epoch_and_broker(topics: Mapping[str, TopicMetadata], partition: Partition)
 def list_offsets_confirmed(
     client: ClusterClient, partitions: Collection[Partition], point: OffsetPoint, *, within_s: float
 ) -> OffsetsResult:
-    """A second broker confirms missing leaders.
-
-    Partitions with a silent leader are in neither part.
-    """
+    """Partitions with a silent leader are in neither part."""
     result = list_available_offsets(client, partitions, point, within_s=within_s)
     if not result.offline:
         return result

@@ -1,6 +1,4 @@
-"""Errors of unreadable logs.
-
-A partition's committed batches as stored, one response in memory at a time.
+"""A partition's committed batches as stored, one response in memory at a time.
 
 Verifies every CRC. Skips control, aborted and empty batches, and hidden records.
 """
@@ -97,7 +95,7 @@ class LogReader:
         self._prefetch_failed, self._backoff = False, BrokerBackoff()
 
     def prefetch(self, start_offsets: Mapping[Partition, Offset]) -> None:
-        """The beginnings of these logs, one request per leader.
+        """One request per leader for the beginnings of these logs.
 
         Thousands of small ranges one by one take minutes at a distance. What is missing, and errors, come in their
         turn.
@@ -153,7 +151,6 @@ class LogReader:
                 position = fetched.last_stable_offset
 
     def records(self, partition: Partition, start: Offset, end: Offset) -> Iterator[tuple[BatchHeader, Record]]:
-        """Records of [start, end) with their batch's header."""
         for header, batch in self.batches(partition, start, end):
             try:
                 for record in decode_placed_records(header, batch):
@@ -178,7 +175,7 @@ class LogReader:
             distance *= 4
 
     def measure_bytes(self, partition: Partition, start: Offset, end: Offset, enough_bytes: int) -> int:
-        """Size of committed batches. Stops above `enough_bytes`."""
+        """Committed batches only. Stops above `enough_bytes`."""
         size = 0
         for _, batch in self.batches(partition, start, end):
             size += len(batch)
@@ -190,11 +187,10 @@ class LogReader:
         return list_offsets(self._client, [partition], OffsetPoint.START)[partition]
 
     def stable_end(self, partition: Partition) -> Offset:
-        """Last stable offset."""
         return list_offsets(self._client, [partition], OffsetPoint.STABLE_END)[partition]
 
     def leader_connection(self, partition: Partition) -> Connection:
-        """To the leader, nothing in flight; not the caller's."""
+        """Nothing in flight; not the caller's."""
         return self._connection(partition)[0]
 
     def _verified_batches(
@@ -315,7 +311,6 @@ class LogReader:
         max_bytes: int,
         partition_max_bytes: int,
     ) -> int:
-        """Returns the correlation id."""
         if self._pace:
             time.sleep(self._pace.wait_s(time.monotonic()))
         connection.renew_session()
@@ -405,7 +400,7 @@ class LogReader:
 
 
 def _to_mirrored_batches(header: BatchHeader, message: memoryview, position: int) -> Iterator[LogBatch]:
-    """As the magic 2 batches that a mirror makes of it, verified."""
+    """As the verified magic 2 batches that a mirror makes of it."""
     for run in message_v0_v1.split_message_into_runs(header, message, position):
         mirrored = BatchHeader._make(HEADER.unpack_from(run.batch))
         yield mirrored._replace(base_offset=run.base_offset), memoryview(run.batch)

@@ -52,8 +52,6 @@ class LogSnapshots:
 
 @dataclass(frozen=True, slots=True)
 class OffsetPairs:
-    """The second was requested after the first."""
-
     pairs: Mapping[Partition, tuple[Offset, Offset]]
     unknown: Mapping[Partition, RemoteFault]
 
@@ -137,7 +135,7 @@ def _assemble_snapshots(
 
 
 def fetch_log_sizes(client: ClusterClient, partitions: Iterable[Partition]) -> dict[Partition, int]:
-    """For the largest replica. Needs DESCRIBE on the cluster; unknown ones are left out."""
+    """Largest replica. Needs DESCRIBE on the cluster; unknown ones are left out."""
     topics: dict[str, list[i32]] = {}
     for partition in partitions:
         topics.setdefault(partition.topic, []).append(i32(partition.index))

@@ -1,7 +1,4 @@
-"""Non-blocking reception of one response frame.
-
-WriteTxnMarkers to one destination broker, and the log ends that show their effect.
-"""
+"""WriteTxnMarkers to one destination broker, and the log ends that show their effect. Never blocks for a response."""
 
 from __future__ import annotations
 
@@ -97,19 +94,19 @@ class MarkerLink:
         self._sent_at = self._empty_at = 0.0
         """Monotonic: sent; response not yet there."""
         self._taken_late = False
-        """It may have waited here too long."""
+        """The response may have waited here too long."""
         self._round_trips = deque[_RoundTrip](maxlen=_ROUND_TRIP_SAMPLES)
 
     def request_log_ends(self, partitions: Iterable[Partition]) -> None:
-        """Log end: next offset to be written."""
         correlation = self.connection.next_id()
         self._send(
             encode(build_list_offsets(list(partitions), OffsetPoint.LOG_END), correlation, CLIENT_ID), correlation
         )
 
     def receive_log_ends(self) -> Mapping[Partition, tuple[ErrorCode, int]] | None:
-        """None if not there yet. After a late read it waits a little: else who is always late never learns fresh
-        ends."""
+        """None if not there yet. After a late read it waits a little, or a process that is always late would never
+        learn fresh ends.
+        """
         frame = self._receive_frame()
         until = self._send_began_at + _LATE_WAIT_S if self._taken_late else 0.0
         while frame is None and (rest_s := until - time.monotonic()) > 0.0:
@@ -150,10 +147,7 @@ class MarkerLink:
         return min((trip.most_s for trip in self._round_trips), default=self.connection.round_trip_s)
 
     def is_stale(self, age_s: float) -> bool:
-        """Whether log ends of this age say too little about now.
-
-        Only distance excuses age, not waiting here.
-        """
+        """Log ends of this age say too little about now. Only distance excuses age, not waiting here."""
         return age_s > _MAX_AGE_S + 2 * min((trip.least_s for trip in self._round_trips), default=0.0)
 
     def _send(self, request: bytes, correlation: int) -> None:

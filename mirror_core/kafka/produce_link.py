@@ -1,4 +1,4 @@
-"""Produces to one destination broker: pipelined requests, responses in order, a limit of bytes in flight; and what the
+"""Produces to one destination broker: pipelined requests, responses in order, limited bytes in flight; and what the
 error codes of Produce and WriteTxnMarkers mean.
 """
 
@@ -85,11 +85,11 @@ class ProduceLink(Generic[Tag]):
     """A broker handles a connection's requests in order, at any pipeline depth."""
 
     def __init__(self, connection: Connection, *, max_bytes: int = MIN_WINDOW_BYTES) -> None:
-        """In flight; the window is mostly smaller."""
+        """`max_bytes` in flight; the window is mostly smaller."""
         self.connection = connection
         self.in_flight: deque[_InFlightProduce[Tag]] = deque()
         self.latency_s = 0.0
-        """For the newest answered request."""
+        """Newest answered request."""
         self.throttle_s = 0.0
         """Quota: the broker reads nothing this long after its newest response."""
         self.total_throttle_s = 0.0
@@ -101,7 +101,7 @@ class ProduceLink(Generic[Tag]):
         self._start = self._end = 0
 
     def send(self, rows: Sequence[ProduceBatch[Tag]], timeout_s: float = 0.0) -> None:
-        """Unless `is_full`. Batches may be overwritten afterwards: unsent bytes are copied."""
+        """Only if not `is_full`. Batches may be overwritten afterwards: unsent bytes are copied."""
         if not self.in_flight:
             self.connection.renew_session()
         correlation = self.connection.next_id()
@@ -151,7 +151,6 @@ class ProduceLink(Generic[Tag]):
 
     @property
     def throttled_for_s(self) -> float:
-        """Remaining throttle time."""
         return max(0.0, self._response_at + self.throttle_s - time.monotonic())
 
     @property

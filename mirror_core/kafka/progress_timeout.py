@@ -51,7 +51,6 @@ class ProgressMonitor:
 
 
 def report_progress() -> None:
-    """Called by connections when bytes arrive."""
     if (monitor := _CURRENT_MONITOR.get()) is not None:
         monitor.note_progress()
 

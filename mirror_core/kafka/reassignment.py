@@ -1,7 +1,4 @@
-"""Replica placement: describe, reassign, elect.
-
-Replication quotas of topics and of one broker (KIP-73).
-"""
+"""Replica placement: describe, reassign, elect. Replication quotas of topics and of one broker (KIP-73)."""
 
 from __future__ import annotations
 
@@ -96,7 +93,6 @@ class TopicIds:
     """They may know any of the topics."""
 
     def format_undecided(self, topic: str) -> str:
-        """For a topic that only a silent broker may still know."""
         return (
             f"topic {topic}: by the brokers that answer it was deleted or made anew, and broker(s)"
             f" {', '.join(map(str, self.unreachable_brokers))} do not answer: nothing of it is copied until they do."
@@ -106,8 +102,7 @@ class TopicIds:
 
 
 def fetch_topic_ids(client: ClusterClient, topics: Iterable[str]) -> TopicIds:
-    """From every broker: one cut off from the controllers has old metadata. Slow ones count as
-    unreachable."""
+    """From every broker: one cut off from the controllers has old metadata. Slow ones count as unreachable."""
     topic_names, unreachable = sorted(topics), set[int]()
     ids_by_topic: dict[str, set[str]] = {name: set() for name in topic_names}
     for start in range(0, len(topic_names), _MAX_TOPICS_PER_REQUEST):
@@ -130,7 +125,7 @@ def fetch_topic_ids(client: ClusterClient, topics: Iterable[str]) -> TopicIds:
 
 
 def _fetch_ids(request: MetadataRequest, connection: Connection) -> list[tuple[str, str]]:
-    """Ids only: a hundred responses are in memory at once."""
+    """A hundred responses are in memory at once."""
     return [
         (str(row.name), row.topic_id.hex)
         for row in connection.call(request, MetadataResponse).topics
@@ -144,7 +139,7 @@ def reassign(client: ClusterClient, replicas: Mapping[Partition, tuple[int, ...]
 
 
 def cancel_reassignments(client: ClusterClient, partitions: Iterable[Partition]) -> None:
-    """A replica being added can be removed before it is in sync only this way."""
+    """The only way to remove a replica that is being added before it is in sync."""
     _alter_reassignments(client, dict.fromkeys(partitions), expected=(ErrorCode.no_reassignment_in_progress,))
 
 
@@ -303,7 +298,7 @@ def list_throttled_topics(client: ClusterClient, topics: Iterable[str]) -> list[
 
 
 def throttle_partitions(client: ClusterClient, partitions: Iterable[Partition], leader: int, follower: int) -> None:
-    """For what `follower` fetches from `leader`, by its rate."""
+    """What `follower` fetches from `leader`, by the follower's rate."""
     indexes_by_topic: dict[str, list[int]] = {}
     for partition in partitions:
         indexes_by_topic.setdefault(partition.topic, []).append(partition.index)
@@ -334,7 +329,6 @@ def fetch_throttle_rate(client: ClusterClient, broker: int) -> str | None:
 
 
 def format_unthrottle_command(bootstrap: str, broker: int) -> str:
-    """For a broker that is away now."""
     options = (*format_option("--bootstrap-server", bootstrap), "--command-config", "ADMIN.properties")
     entity = ("--entity-type", "brokers", "--entity-name", str(broker))
     return format_shell_command(

@@ -1,7 +1,7 @@
 """Writes saved records in transactions, each of which also commits the progress.
 
-Progress is a group's committed offset, as in a consume-transform-produce loop (KIP-98). A writer that takes over the
-transactional id fences the previous one, reads the progress that it committed, and continues from there.
+Progress is a group's committed offset (KIP-98). A writer that takes over the transactional id fences the previous one
+and continues from its committed progress.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _RETRIED_CODES: Final = frozenset(
         KafkaError.UNSTABLE_OFFSET_COMMIT,
     }
 )
-"""librdkafka does not retry these itself when it reads a group's offsets."""
+"""librdkafka does not retry these when it reads a group's offsets."""
 _RETRY_BACKOFF_S: Final = 0.2
 Result = TypeVar("Result")
 
@@ -62,15 +62,13 @@ class ReplayRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayProgress:
-    """Committed progress of one saved partition."""
-
     next: Offset
     """In the saved log. Chosen records before it are written."""
     records: int
     digest: int
     """Sum of the written records' digests."""
     first_written: Offset | None
-    """Offset in the target topic. Null: nothing is written yet."""
+    """In the target topic. Null: nothing is written yet."""
     last_written: Offset | None
 
 
@@ -78,7 +76,7 @@ NO_PROGRESS: Final = ReplayProgress(next=Offset(0), records=0, digest=0, first_w
 
 
 class _ProgressMetadata(msgspec.Struct, frozen=True, array_like=True):
-    """Metadata of the committed offset."""
+    """Committed with the offset."""
 
     records: int
     digest: str
@@ -90,7 +88,7 @@ class ReplayProducer:
     """Not thread-safe. Replay id and target partition make up the transactional id."""
 
     def __init__(self, cluster: ClusterConfig, replay_id: str, target: Partition) -> None:
-        """`cluster` must be pinned to an id. Raises RemoteFault if a cluster with another id answers."""
+        """`cluster` must be pinned to an id. RemoteFault if another cluster answers."""
         self._target, self._where = target, f"cluster {cluster.name}, {target}"
         with ClusterClient(cluster) as client:
             client.metadata((target.topic,))
@@ -122,13 +120,13 @@ class ReplayProducer:
         self._consumer.close()
 
     def _check_cluster(self, cluster: ClusterConfig) -> None:
-        """librdkafka opens its own connections, which the check of `ClusterClient` does not cover."""
+        """librdkafka opens its own connections, which `ClusterClient` does not check."""
         answered = self._call("connect", lambda: self._producer.list_topics(self._target.topic, _CALL_TIMEOUT_S))
         if answered.cluster_id != cluster.pinned_id:
             raise RemoteFault(f"{self._where}: cluster {answered.cluster_id} answers, not {cluster.pinned_id}")
 
     def take_over(self) -> ReplayProgress:
-        """Fences the previous writer and aborts its open transaction. Returns the committed progress."""
+        """Fences the previous writer and aborts its open transaction."""
         self._call("take over", lambda: self._producer.init_transactions(_CALL_TIMEOUT_S))
         wanted = TopicPartition(self._target.topic, self._target.index)
         committed = self._call("read its progress", lambda: self._read_committed(wanted))

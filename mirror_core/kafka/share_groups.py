@@ -1,4 +1,4 @@
-"""Start offsets of share groups (KIP-932), and the records at and after them that are acknowledged already.
+"""Start offsets of share groups (KIP-932), and the records at and after them that are acknowledged.
 
 A broker stores a new start offset only with the next acknowledgement, so the one that it returns may be too old. The
 lag tells how many records after it are acknowledged; `__share_group_state` tells which.
@@ -49,7 +49,7 @@ from mirror_core.wire.group_records import (
 _log = get_logger(__name__)
 _DESCRIBE_API_KEY: Final = 90
 _LAG_VERSION: Final = 1
-"""From here on DescribeShareGroupOffsets returns the lag (Kafka 4.2)."""
+"""From here on with the lag (Kafka 4.2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,9 @@ class ShareStart:
     offset: Offset
     """As the broker returns it. All records before it are acknowledged."""
     acknowledged_ahead: int | None
-    """Number of acknowledged records at or after `offset`. None: not known."""
+    """Acknowledged records at or after `offset`. None: unknown."""
     acknowledged_until: Offset | None
-    """All records before this offset are known to be acknowledged. None: not known."""
+    """All records before this offset are known to be acknowledged. None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +72,17 @@ class ShareStarts:
 class _DescribedStart:
     offset: Offset
     lag: int
-    """Records from `offset` to the log end that are not acknowledged. -1: unknown."""
+    """Unacknowledged records from `offset` to the log end. -1: unknown."""
     share_partition: SharePartition
 
 
 def can_sync_share_groups(client: ClusterClient) -> bool:
-    """Whether brokers know the requests. With feature `share.version` 0 they still refuse them."""
+    """With feature `share.version` 0 brokers know the requests and refuse them."""
     return fetch_api_versions(client).get(_DESCRIBE_API_KEY, (0, 0))[1] >= _LAG_VERSION
 
 
 def describe_start_offsets(client: ClusterClient, broker: int, groups: Collection[str]) -> ShareStarts:
-    """For groups of one coordinator. Leaves out groups that have moved. Needs DESCRIBE on groups and topics."""
+    """One coordinator's groups. Leaves out groups that have moved. Needs DESCRIBE on groups and topics."""
     if not can_sync_share_groups(client):
         error = RemoteFault(f"cluster {client.name}: share groups are synced with Kafka 4.2 or newer")
         return ShareStarts({}, dict.fromkeys(groups, error))
@@ -167,7 +167,7 @@ def _list_starts(
 def _find_acknowledged_ends(
     client: ClusterClient, starts: Mapping[SharePartition, Offset]
 ) -> dict[SharePartition, Offset]:
-    """End of the acknowledged records that follow each start without a gap. Empty if the state topic cannot be read."""
+    """Where the acknowledged records after each start end, up to a gap. Empty if the state topic cannot be read."""
     try:
         states = _read_share_states(client, starts)
     except (RemoteFault, MalformedResponse) as error:
@@ -219,7 +219,7 @@ def _read_share_states(
 def alter_start_offsets(
     client: ClusterClient, broker: int, group: str, starts: Mapping[Partition, Offset]
 ) -> dict[Partition, str]:
-    """Returns an error name (`none` on success) by partition, without partitions to retry.
+    """Error names (`none` on success), without partitions to retry.
 
     For groups without members; creates a group that does not exist. The broker forgets acknowledgements after the new
     start offset. Needs READ on the group and its topics.

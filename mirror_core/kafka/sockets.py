@@ -35,7 +35,7 @@ def wait_readable(
 
 
 def connect(host: str, port: int, timeout_s: float) -> socket.socket:
-    """To the first address that accepts; each gets its share of the time.
+    """Each address gets its share of the time.
 
     Raises OSError; UnicodeError for an impossible host name.
     """
@@ -61,7 +61,6 @@ def connect(host: str, port: int, timeout_s: float) -> socket.socket:
 
 
 def to_frame(parts: Sequence[Buffer]) -> list[Buffer]:
-    """Prepends the length."""
     return [struct.pack(">i", sum(len(part) for part in parts)), *parts]
 
 

@@ -1,12 +1,10 @@
-"""A certificate's subject as Java formats it, and so as brokers name the client.
+"""A certificate's subject as Java formats it, and so as brokers name the client. TLS contexts from PEM properties.
 
 X500Principal.getName(): RFC 2253, last attribute first; attributes without a keyword as object identifier and
 hexadecimal DER. RFC 4514 (`cryptography`) differs: Java escapes each `=`, `#` and outer space. Nothing is verified
 here.
 
-TLS contexts from PEM properties, cached.
-
-Loading the system's CA file takes tens of milliseconds of CPU.
+Contexts are cached: loading the system's CA file takes tens of milliseconds of CPU.
 """
 
 from __future__ import annotations

@@ -52,12 +52,12 @@ def _find_unlisted(
 
 
 def find_hidden_topics(client: ClusterClient, unlisted: Collection[str]) -> frozenset[str]:
-    """Not describable; the other unlisted ones are deleted."""
+    """Not describable; the others are deleted."""
     return client.metadata(unlisted).denied if unlisted else frozenset()
 
 
 def get_describe_grant(client: ClusterClient, topic: str) -> tuple[str, str]:
-    """The user that may not DESCRIBE it, and the command that grants it."""
+    """User and command."""
     user = client.config.user(client.principal) or "<its principal>"
     acl = Acl(resource=Resource.TOPIC, name=topic, principal=f"User:{user}", operation=Operation.DESCRIBE)
     return user, format_acl_command(acl)

@@ -1,10 +1,5 @@
-"""DescribeConfigs and IncrementalAlterConfigs requests for topics.
-
-Topics: configs, creation, partitions, DeleteRecords, deletion. All idempotent.
-
-Default values of topic settings.
-
-Waits until all brokers show changed topic configs.
+"""Topics: configs, creation, partitions, DeleteRecords, deletion. All idempotent. Waits until all brokers show a
+change.
 """
 
 from __future__ import annotations
@@ -98,11 +93,10 @@ _log = get_logger(__name__)
 NO_TOPIC_ID: Final = "0" * 32
 """Brokers before 2.8."""
 TOPIC_OVERRIDE_SOURCE: Final = 1
-"""Set on the topic itself. Not 3, a dynamic default of all brokers."""
+"""On the topic itself. Not 3, a dynamic default of all brokers."""
 _MAX_TOPICS_DESCRIBED: Final = 500
 _MAX_CHANGES_PER_REQUEST: Final = 2_000
-"""Topics, partitions and settings: a controller refuses more than 10,000, and does nothing else
-meanwhile."""
+"""Topics, partitions and settings: a controller refuses more than 10,000, and does nothing else meanwhile."""
 NEW_TOPIC_WAIT_S: Final = 0.1
 """Brokers announce new topics once all logs exist, 10 to 100 ms each."""
 BROKER_TIME_CONFIGS: Final[Mapping[str, str]] = MappingProxyType({"message.timestamp.type": "LogAppendTime"})
@@ -138,7 +132,6 @@ def describe_configs(client: ClusterClient, topics: Iterable[str]) -> dict[str, 
 def describe_available_configs(
     client: ClusterClient, topics: Iterable[str]
 ) -> tuple[dict[str, TopicConfigs], dict[str, RemoteFault]]:
-    """With the errors of the others."""
     configs, refused, names = dict[str, TopicConfigs](), dict[str, RemoteFault](), sorted(topics)
     requests = [
         build_describe_configs(names[start : start + _MAX_TOPICS_DESCRIBED])
@@ -167,7 +160,7 @@ def alter_configs(client: ClusterClient, changes: Mapping[str, Mapping[str, str 
 def try_alter_configs(
     client: ClusterClient, changes: Mapping[str, Mapping[str, str | None]], *, validate_only: bool = False
 ) -> dict[str, RemoteFault]:
-    """Returns refusals. MissingPermission when every topic of `changes` is denied."""
+    """MissingPermission when every topic of `changes` is denied."""
     refusals = dict[str, RemoteFault]()
     _alter_configs(client, changes, refusals, validate_only=validate_only)
     denied = [error for error in refusals.values() if isinstance(error, MissingPermission)]
@@ -177,7 +170,7 @@ def try_alter_configs(
 
 
 def find_wrong_configs(topic_configs: TopicConfigs | None, wanted: Mapping[str, str]) -> dict[str, str]:
-    """Settings to correct. Empty without the topic."""
+    """Empty without the topic."""
     return {} if topic_configs is None else dict(wanted.items() - topic_configs.effective.items())
 
 
@@ -238,7 +231,7 @@ def create_topics(client: ClusterClient, topics: Iterable[NewTopic]) -> frozense
 def validate_topics(
     client: ClusterClient, topics: Iterable[NewTopic]
 ) -> tuple[dict[str, dict[str, str]], dict[str, RemoteFault]]:
-    """Resulting configs by topic, and refusals. Existing topics pass, without configs."""
+    """Resulting configs by topic. Existing topics pass, without configs."""
     new_topics = {topic.name: topic for topic in topics}
     effective, refusals = dict[str, dict[str, str]](), dict[str, RemoteFault]()
 
@@ -267,7 +260,7 @@ def validate_topics(
 def find_max_replicas(client: ClusterClient, new_topics: Mapping[str, int]) -> int:
     """How many replicas a topic can have. `new_topics`: how many are wanted, of topics that do not exist yet.
 
-    Brokers that are down count where the controllers know them, as in KRaft: replicas are placed on them, too.
+    Brokers that are down count where the controllers know them, as in KRaft, which places replicas on them, too.
     """
     brokers = len(client.brokers())
     topic, wanted = max(new_topics.items(), key=lambda item: item[1], default=("", 0))
@@ -279,7 +272,7 @@ def find_max_replicas(client: ClusterClient, new_topics: Mapping[str, int]) -> i
 
 
 def wait_for_leaders(client: ClusterClient, topics: Collection[str], widths: Mapping[str, int] | None = None) -> None:
-    """For all partitions (at least `widths`).
+    """All partitions (at least `widths`).
 
     Unreachable when no further topic completes within the client's limit plus `NEW_TOPIC_WAIT_S` per topic.
     """
@@ -354,7 +347,7 @@ def delete_topics(client: ClusterClient, topics: Collection[str]) -> None:
 
 
 def delete_topic(client: ClusterClient, name: str, topic_id: str) -> None:
-    """By id: the name could belong to a topic created meanwhile."""
+    """By id: a topic created meanwhile could have the name."""
     if topic_id == NO_TOPIC_ID:
         delete_topics(client, [name])
         return
@@ -487,10 +480,9 @@ _TOPIC_RESOURCE_TYPE: Final = i8(2)
 
 
 def fetch_default_configs(client: ClusterClient, topics: Collection[str]) -> dict[str, str | None]:
-    """Value that each setting has on a topic without an override. Empty if none of these topics exists.
+    """Value of each setting on a topic without an override. Empty if none of these topics exists.
 
-    None: not known, for example where each of these topics overrides the setting. Needs DESCRIBE_CONFIGS on one of
-    these topics.
+    None: unknown, for example where each topic overrides the setting. Needs DESCRIBE_CONFIGS on one of them.
     """
     resources = [
         DescribeConfigsResource(resource_type=_TOPIC_RESOURCE_TYPE, resource_name=topic, configuration_keys=None)

@@ -1,6 +1,4 @@
-"""Requests to a transaction's coordinator and its partition's leader, with retries.
-
-Exclusive transactional writes to one partition: the owner of a transactional id (KIP-98).
+"""Exclusive transactional writes to one partition: the owner of a transactional id (KIP-98).
 
 Taking an id fences its owner. One call begins, fills and ends a transaction; an unanswered one is finished before the
 next.
@@ -90,11 +88,10 @@ T = TypeVar("T")
 
 
 class WrittenLog(NamedTuple):
-    """Identifies the log to which an owner last appended."""
+    """The log to which an owner last appended."""
 
     topic_id: str
     leader_epoch: int
-    """Under which the last batch was appended."""
     end: int
     """Offset after the last batch."""
 
@@ -124,7 +121,7 @@ class TransactionBrokers:
         self._topic_id, self._leader_epoch = "", -1
         """As the leader reports them."""
         self._may_arrive_late = False
-        """A request was repeated: its first copy may still reach a broker."""
+        """A repeated request's first copy may still reach a broker."""
 
     def _call_coordinator(
         self,
@@ -250,7 +247,6 @@ class _TransactionPhase(Enum):
     OPEN = auto()
     """Perhaps begun."""
     ENDING = auto()
-    """Commit requested."""
 
 
 class TransactionalProducer(TransactionBrokers):
@@ -274,10 +270,9 @@ class TransactionalProducer(TransactionBrokers):
         self.is_exhausted = False
         self._transaction_ms = transaction_ms
         self._producer_id_epoch = (-1, -1)
-        """Id and epoch."""
         self.written_log = written_log
         self._replaced_log = ""
-        """Error message, if it is not the log that this owner has written."""
+        """Error message, if the log is not the one that this owner has written."""
         self._sequence = 0
         self._phase = _TransactionPhase.IDLE
 
@@ -299,7 +294,7 @@ class TransactionalProducer(TransactionBrokers):
     def _end_hanging_transactions(self, deadline: float) -> None:
         """Called before a takeover, after which the coordinator no longer knows how they ended.
 
-        Does nothing without the rights or without a leader.
+        Does nothing without the rights or a leader.
         """
 
         def attempt(_: float) -> tuple[None, ErrorCode]:
@@ -351,7 +346,7 @@ class TransactionalProducer(TransactionBrokers):
         self.written_log = WrittenLog(self._topic_id, self._leader_epoch, appended[-1].stop)
 
     def _check_same_log(self) -> None:
-        """Asks a new leader where the old epoch ended. Offsets alone do not show a loss after others have written."""
+        """Asks a new leader where the old epoch ended: once others have written, offsets alone do not show a loss."""
         log = self.written_log
         if not log.end or (self._topic_id, self._leader_epoch) == (log.topic_id, log.leader_epoch):
             return
@@ -375,7 +370,7 @@ class TransactionalProducer(TransactionBrokers):
     def finish_transaction(self, timeout_s: float) -> bool:
         """After a failed write. True: nothing of it is in the log.
 
-        False: commit was requested, or nothing was open; read the log for the outcome.
+        False: commit was requested, or nothing was open; the log tells the outcome.
         """
         deadline = time.monotonic() + timeout_s
         if self._phase is _TransactionPhase.IDLE:
@@ -452,7 +447,7 @@ class TransactionalProducer(TransactionBrokers):
         self._call_coordinator("write", request, EndTxnResponse, extract_code, deadline)
 
     def _make_stuck_check(self) -> Callable[[ErrorCode], None]:
-        """Checks each response code of one request: _TransactionStuck if the previous one hangs."""
+        """Raises _TransactionStuck if the previous transaction hangs."""
         began_at = time.monotonic()
 
         def check(code: ErrorCode) -> None:
@@ -528,7 +523,7 @@ class TransactionalProducer(TransactionBrokers):
             raise TransactionalIdExhausted from None
 
     def _append(self, built_batches: Sequence[tuple[bytearray, int]], deadline: float) -> list[range]:
-        """To all in-sync replicas. Returns each batch's offsets."""
+        """To all in-sync replicas. Each batch's offsets."""
         producer_id, epoch = self._producer_id_epoch
         appended = list[range]()
         batches = [(memoryview(batch), count) for batch, count in built_batches]

@@ -1,12 +1,10 @@
 """Open transactions according to their coordinators (KIP-664).
 
-Ends decided transactions whose markers a partition refuses.
+Ends decided transactions whose markers a partition refuses or has lost, as their coordinators decided.
 
-It refuses a coordinator's marker after seeing a later coordinator or producer epoch, which holders of CLUSTER_ACTION
-can send. Then the coordinator retries for ever, and nothing behind is readable. A marker with the highest epochs ends
-the transaction as decided, and bars the producer from the partition: its id is exhausted.
-
-Ends hanging transactions, whose markers the partition has lost, in the way that their coordinators decided.
+A partition refuses a coordinator's marker after seeing a later coordinator or producer epoch, which holders of
+CLUSTER_ACTION can send. Then the coordinator retries for ever, and nothing behind is readable. A marker with the
+highest epochs ends the transaction, and bars the producer from the partition: its id is exhausted.
 """
 
 from __future__ import annotations
@@ -67,7 +65,7 @@ class OpenTransaction:
 
 
 def list_open_transactions(client: ClusterClient, topics: Collection[str]) -> tuple[OpenTransaction, ...]:
-    """Those that touch these topics, whatever their ids are called. Ours write no topic of a mirror.
+    """Those that touch these topics. Ours write no topic of a mirror.
 
     One that joined a partition without writing still appends a marker, at an offset that nothing announces. Needs
     DESCRIBE on the ids; others are hidden. Waits for moving coordinators.
@@ -153,7 +151,7 @@ _IS_COMMIT_BY_STATE: Final[Mapping[str, bool]] = {
 }
 """Decided, not finished."""
 _IS_COMMIT_BY_END_STATE: Final[Mapping[str, bool]] = {"CompleteCommit": True, "CompleteAbort": False}
-"""States in which the coordinator has written all markers."""
+"""The coordinator has written all markers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +189,7 @@ def list_decided_transactions(client: ClusterClient, partition: Partition) -> di
 
 
 def end_hanging_transactions(client: ClusterClient, partition: Partition) -> None:
-    """Writes the commit or abort markers that the partition lost, in an unclean leader election for example.
+    """Writes the markers that the partition lost, in an unclean leader election for example.
 
     Ends a transaction only if the log has it open before and after its coordinator says that it ended. Raises
     CoordinatorMoving for one that no coordinator knows: a coordinator may be loading. Needs READ on the topic, DESCRIBE
