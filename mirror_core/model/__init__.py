@@ -1,7 +1,7 @@
 """Values, names and errors that all rooms share.
 
-Everything here is frozen and has no I/O, except for `logs`, `files` and `gc_tuning`. Other rooms
-import it; it imports none of them.
+Everything here is frozen and has no I/O, except for `logs`, `files` and `gc_tuning`. Other rooms import it; it imports
+none of them.
 
 What travels between rooms
 --------------------------

@@ -68,11 +68,11 @@ class AclPurpose(StrEnum):
     """Created at promotion."""
     PROMOTED = "PROMOTED"
     FENCE = "FENCE"
-    """DENY on the source that stops writers during and after a failover."""
+    """DENY on the source; stops writers during and after a failover."""
     DEMOTED = "DEMOTED"
     """DENY for one principal on a former primary."""
     WITHDRAWN = "WITHDRAWN"
-    """Was DEMOTED. The source withdrew the right since, so the DENY stays at promotion."""
+    """Was DEMOTED; the source withdrew the right since, so the DENY stays at promotion."""
 
 
 LIFTABLE_PURPOSES: Final = frozenset({AclPurpose.FENCE, AclPurpose.DEMOTED})
@@ -80,7 +80,7 @@ LIFTABLE_PURPOSES: Final = frozenset({AclPurpose.FENCE, AclPurpose.DEMOTED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
-    """Mirrorbook changes or deletes only ACLs that are in this ledger."""
+    """Mirrorbook changes or deletes only ACLs of this ledger."""
 
     mirror: MirrorName
     cluster: ClusterName
@@ -94,7 +94,7 @@ class LiftedDenial:
 
     entry: LedgerEntry
     run: str = ""
-    """The run that held the mirror or the fence. Empty: unknown."""
+    """It held the mirror or the fence. Empty: unknown."""
 
     def __post_init__(self) -> None:
         if self.entry.purpose not in LIFTABLE_PURPOSES:

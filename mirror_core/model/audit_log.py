@@ -1,7 +1,7 @@
 """Hash-chained audit log of a run.
 
-Each line holds the previous line's hash, so none can be changed or removed without rewriting all later ones. The
-bundle's signature detects that.
+Each line holds the previous line's hash: whoever changes or removes one must rewrite all later ones, which the bundle's
+signature detects.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class AuditEntryKind(StrEnum):
     """The run, its plan hashes, and who approved it."""
     CONDUCTOR_CHANGED = "conductor_changed"
     STOP_CONFIRMED = "stop_confirmed"
-    """A person confirmed that applications may be stopped."""
+    """By a person: applications may be stopped."""
     STEP = "step"
     ABORTING = "aborting"
     ENDED = "ended"
     FILE = "file"
-    """Size and hash of a file in the bundle."""
+    """Size and hash of a bundle's file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ def get_head_hash(lines: Sequence[str]) -> str:
 
 
 def to_canonical_json(value: object) -> str:
-    """JSON as it is hashed: sorted keys, no blanks."""
+    """Sorted keys, no blanks."""
     return msgspec.json.encode(msgspec.to_builtins(value), order="sorted").decode()
 
 
@@ -77,6 +77,5 @@ _ENTRY_DECODER: Final = msgspec.json.Decoder(AuditEntry)  # at import: see `stat
 
 
 def renumber_line(audit_line: AuditLine, lines: Sequence[str]) -> AuditLine:
-    """Rebuilds a line so that it follows these lines."""
     entry = _ENTRY_DECODER.decode(audit_line.line)
     return build_next_line(lines, run=entry.run, at_ms=entry.at_ms, by=entry.by, kind=entry.kind, body=entry.body)

@@ -14,7 +14,7 @@ from mirror_core.model.names import ClusterName, MirrorName, compile_name_patter
 from mirror_core.model.text import format_suggestion, parse_duration_ms
 
 OWNER_KEY: Final = "owner"
-"""Key of a plan figure: whom to call."""
+"""A plan figure's key: whom to call."""
 _MAX_OWNER_LENGTH: Final = 200
 _HOLD_KEY: Final = "hold_deletions"
 _RTO_KEY: Final = "rto"
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorSections:
-    """Settings by mirror. Mirrors without a setting are absent."""
+    """Mirrors without a setting are absent."""
 
     switch_hooks: Mapping[MirrorName, tuple[Hook, ...]] = field(default_factory=dict)
     consistency_groups: Mapping[MirrorName, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
@@ -39,12 +39,12 @@ class MirrorSections:
 
 
 def get_for_mirror(values: Mapping[MirrorName, T], mirror: MirrorName, default: T) -> T:
-    """Looks a reverse mirror up by its base name, too."""
+    """A reverse mirror falls back to its base name."""
     return values.get(mirror, values.get(get_base_name(mirror), default))
 
 
 def parse_mirror_sections(path: str, mirrors: object) -> MirrorSections:
-    """Raises BadRequest with the location of a mistake."""
+    """BadRequest has the location of a mistake."""
     if not isinstance(mirrors, dict):
         raise BadRequest(f"{path}: `mirrors:` must be a mapping of a mirror's name to its section")
     for name, section in mirrors.items():
@@ -109,9 +109,9 @@ def _parse_topic_groups(location: str, raw: object) -> tuple[tuple[str, ...], ..
 
 class SetOrder(StrEnum):
     SIDE_BY_SIDE = "side_by_side"
-    """All are fenced together. None is promoted before all are ready."""
+    """All are fenced together; none is promoted before all are ready."""
     IN_ORDER = "in_order"
-    """In the listed order; each is done before the next is fenced."""
+    """As listed; each is done before the next is fenced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +122,11 @@ class MirrorSet:
     mirrors: tuple[MirrorName, ...]
     order: SetOrder = SetOrder.SIDE_BY_SIDE
     left_out: tuple[Finding, ...] = ()
-    """What is no part of a set of all mirrors, and why."""
+    """No part of a set of all mirrors, and why."""
 
 
 ALL_FROM_PREFIX: Final = "all-from-"
-"""Before a cluster's name: the set of all mirrors from it. Nobody writes that one down."""
+"""Before a cluster's name: the set of all mirrors from it, which no configuration lists."""
 
 
 def format_source_set(cluster: ClusterName) -> str:
@@ -134,7 +134,7 @@ def format_source_set(cluster: ClusterName) -> str:
 
 
 def parse_sets(location: str, section: object) -> dict[str, MirrorSet]:
-    """Raises BadRequest with the location of a mistake."""
+    """BadRequest has the location of a mistake."""
     if not isinstance(section, dict):
         raise BadRequest(f"{location}: must be a mapping of a set's name to its mirrors")
     return {str(name): _parse_set(f"{location}.{name}", str(name), raw) for name, raw in section.items()}

@@ -17,7 +17,7 @@ class MirrorError(Exception):
     """The text says what, where, why, and what to do."""
 
     code: ClassVar[str] = "failed"
-    """A stable word for scripts."""
+    """For scripts; stable."""
     exit_code: ClassVar[int] = 1
     retryable: ClassVar[bool] = False
 
@@ -28,8 +28,6 @@ class BadRequest(MirrorError):
 
 
 class CodedReason(Protocol):
-    """A finding."""
-
     @property
     def code(self) -> str: ...
     @property
@@ -49,7 +47,7 @@ class Refused(MirrorError):
     def __init__(self, summary: str, reasons: Iterable[object], reason_code: str = "") -> None:
         self.summary = summary
         self.reason_code = reason_code
-        """A stable word, of reasons that are words only."""
+        """For reasons that are words only."""
         self.findings = tuple(reasons)
         """Findings, where rules refused; else words."""
         self.reasons = tuple(map(str, self.findings))
@@ -57,7 +55,7 @@ class Refused(MirrorError):
 
 
 class HeldByRun(Refused):
-    """A failover or failback holds the mirror; others must not change it."""
+    """A failover or failback; others must not change the mirror."""
 
     code = "held_by_run"
 
@@ -85,9 +83,9 @@ class RemoteFault(MirrorError):
     def __init__(self, message: str, refused: Mapping[Any, RemoteFault] = _NO_REFUSALS, *, subject: str = "") -> None:
         super().__init__(message)
         self.subject = subject
-        """The cluster, topic or partition that it is about. Empty: only the message tells."""
+        """Cluster, topic or partition. Empty: only the message tells."""
         self.refused = refused
-        """Failed items of a request about several, with their errors."""
+        """Failed items of a request about several."""
 
 
 class Unreachable(RemoteFault):
@@ -96,7 +94,7 @@ class Unreachable(RemoteFault):
 
 
 class ConnectionRefused(Unreachable):
-    """Nothing listens at the address: no process of a broker, or none yet."""
+    """Nothing listens at the address, or not yet."""
 
 
 class ConnectionRejected(Unreachable):
@@ -106,8 +104,7 @@ class ConnectionRejected(Unreachable):
 
 
 class AuthenticationFailed(ConnectionRejected):
-    """Usually temporary: credentials are renewed broker by broker. If all brokers do so, it is a
-    BadRequest."""
+    """Usually temporary: credentials are renewed broker by broker. From all brokers it is a BadRequest."""
 
     code = "authentication_failed"
 
@@ -134,7 +131,6 @@ class PartitionFailed(RemoteFault):
 
 
 def format_error_location(error: Exception) -> str:
-    """Type and source line of an unexpected error."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} in {Path(last.filename).name} line {last.lineno}"
 

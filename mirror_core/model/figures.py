@@ -1,6 +1,6 @@
 """Figures of plans and steps: typed values under stable keys; labels, units and texts come from one table.
 
-A value says nothing in words: None is unknown, never zero. `unknown` and `none` are written here only.
+None is unknown, never zero. `unknown` and `none` are written here only.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class FigureKey(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> FigureKey:
-        """A key of a newer version: what was recorded stays readable."""
+        """Keys of newer versions stay readable."""
         member = str.__new__(cls, str(value))
         member._name_, member._value_ = str(value).upper(), str(value)
         return member
@@ -158,22 +158,22 @@ class FigureDefinition:
     label: str
     unit: Unit
     texts: Mapping[str, str] = field(default_factory=dict)
-    """Texts for values that are codes."""
+    """For values that are codes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A figure as JSON shows it."""
+    """As in JSON."""
 
     value: FigureValue
     """Null: unknown. A list: names; an object: by name."""
     unit: Unit
     text: str
-    """As people read it."""
+    """For people."""
 
 
 Figures = Mapping[FigureKey, FigureValue]
-"""In the order in which people read them."""
+"""In reading order."""
 FigureItems = Iterator[tuple[FigureKey, FigureValue]]
 
 _FENCE_TEXTS: Final = {
@@ -356,7 +356,7 @@ _FORMATS: Final[Mapping[Unit, Callable[[float], str]]] = MappingProxyType(
 
 
 def find_definition(key: str) -> FigureDefinition:
-    """Also of a key that only a newer version knows."""
+    """Keys of newer versions included."""
     return FIGURES.get(FigureKey(key)) or FigureDefinition(key.replace("_", " "), Unit.TEXT)
 
 
@@ -383,13 +383,13 @@ def format_value(key: str, value: FigureValue) -> str:
 
 
 def format_share(figures: Mapping[K, FigureValue], part: FigureKey, whole: FigureKey) -> str:
-    """As `45 of 65 offsets`."""
+    """`45 of 65 offsets`."""
     count, total = (figures.get(cast("K", key)) for key in (part, whole))
     return f"{count:,} of {format_value(whole, total)}" if isinstance(count, int) else format_value(part, count)
 
 
 def list_figure_rows(figures: Mapping[K, FigureValue]) -> Iterator[tuple[str, str]]:
-    """(label, text); a mapping has a row for each name."""
+    """(label, text); one row for each name of a mapping."""
     for key, value in figures.items():
         label = find_definition(key).label
         if isinstance(value, Mapping) and value:
@@ -402,7 +402,6 @@ def list_figure_rows(figures: Mapping[K, FigureValue]) -> Iterator[tuple[str, st
 
 
 def format_figures(figures: Mapping[K, FigureValue]) -> str:
-    """In one line."""
     return "; ".join(f"{label}: {text}" for label, text in list_figure_rows(figures)) or UNKNOWN_TEXT
 
 
@@ -411,13 +410,13 @@ def format_figure_documents(documents: Mapping[FigureKey, Figure]) -> str:
 
 
 def limit_names(names: Iterable[object], limit: int = MAX_RECORDED_NAMES) -> tuple[str, ...]:
-    """For a record: of many the first, and how many more there are."""
+    """The first ones, and how many more there are."""
     texts = [str(name) for name in names]
     return (*texts[:limit], *([f"and {len(texts) - limit:,} more"] if len(texts) > limit else []))
 
 
 def list_values(figures: Mapping[K, FigureValue], key: FigureKey) -> tuple[str, ...]:
-    """Names of a figure, none of one that is absent. Anything else but names is one name: never taken for none."""
+    """Names of a figure, none of an absent one. Anything else counts as one name, never as none."""
     value = figures.get(cast("K", key), ())
     return tuple(map(str, value)) if isinstance(value, tuple | list) else (format_value(key, value),)
 

@@ -11,8 +11,7 @@ from typing import Final
 from mirror_core.model.errors import MirrorError
 
 _URL_WITH_PASSWORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?!\[)[^/?#:]*:(?!\d+[/,?#]).*@")
-"""Keys of object stores may hold slashes. A number before the first slash is a port, a bracket begins
-a host."""
+"""Keys of object stores may hold slashes. A number before the first slash is a port, a bracket begins a host."""
 PASSWORD_ADVICE: Final = (
     "holds a password, which logs and reports would tell: give that to the file system itself, by "
     "spark-defaults.conf or a credential provider, or to Airflow's connection, and the URL without it"
@@ -31,7 +30,7 @@ class Unwritable(MirrorError):
 
 @contextmanager
 def report_write_errors(subject: str, path: Path, advice: str) -> Iterator[None]:
-    """Raises Unwritable for an OSError, with advice."""
+    """Turns an OSError into Unwritable."""
     try:
         yield
     except OSError as error:
@@ -50,7 +49,7 @@ def check_writable(subject: str, folder: Path, advice: str) -> None:
 
 
 def check_free_space(subject: str, folder: Path, advice: str) -> None:
-    """Raises Unwritable without MIN_FREE_BYTES of space. Leaves nothing."""
+    """Raises Unwritable. Leaves nothing."""
     with report_write_errors(subject, folder, advice), TemporaryFile(dir=folder) as probe:
         probe.write(bytes(MIN_FREE_BYTES))
         probe.flush()
@@ -58,7 +57,6 @@ def check_free_space(subject: str, folder: Path, advice: str) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Flushes a folder and its content to disk."""
     for path in (*folder.rglob("*"), folder):
         sync_path(path)
 

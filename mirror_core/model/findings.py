@@ -1,6 +1,6 @@
 """What a rule found, as data: a code, what it is about, and values. `findings.toml` has the sentences.
 
-Rules make a `Finding`; whoever shows one takes its text by `str`. No code reads meaning out of a text.
+No code reads meaning out of a text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CATALOGUE_FILE: Final = "findings.toml"
 ERROR_VALUE: Final = "reason"
 
 MAX_LISTED: Final = 100
-"""Items of a list: findings are recorded in plans, also of mirrors of tens of thousands of partitions."""
+"""Findings are recorded in plans, also of mirrors of tens of thousands of partitions."""
 _TOTAL_SUFFIX: Final = "_total"
 _REMEDIES: Final = "remedies"
 _PHRASES: Final = "phrases"
@@ -42,9 +42,9 @@ FindingValue = str | int | float | bool | tuple[str, ...] | None
 @dataclass(frozen=True, slots=True, init=False)
 class Finding:
     code: str
-    """A stable word. The catalogue has its sentence."""
+    """Stable."""
     subject: str
-    """Name of the mirror, cluster, topic, partition or group that it is about."""
+    """Mirror, cluster, topic, partition or group."""
     values: Mapping[str, FindingValue] = field(hash=False)
 
     def __init__(self, code: str, subject: object = "", /, **values: object) -> None:
@@ -67,7 +67,7 @@ class Finding:
 
 
 def identify_trouble(trouble: Finding | Exception) -> tuple[str, ...]:
-    """Equal for one trouble whose figures have changed: who has reported it does not report it again.
+    """Equal for one trouble whose figures have changed, so that it is reported once.
 
     An operator's mistake counts by its text, which holds no figure that moves: the next mistake is news.
     """
@@ -90,7 +90,7 @@ def _to_plain_value(value: object) -> FindingValue:
 
 
 def format_finding(finding: Finding) -> str:
-    """The catalogue's sentence. One that cannot be rendered still shows its code and values."""
+    """Code and values where the sentence cannot be rendered."""
     try:
         return render_finding(finding)
     except Exception:  # noqa: BLE001 - a sentence must not stop a failover
@@ -104,7 +104,7 @@ def render_finding(finding: Finding) -> str:
 
 
 def format_remedy(finding: Finding) -> str:
-    """What to do, where the sentence does not say it; else empty."""
+    """Empty where the sentence says it."""
     try:
         return _render(load_remedies().get(finding.code, ""), finding)
     except Exception:  # noqa: BLE001 - as above
@@ -134,14 +134,14 @@ def _restore_total(name: str, value: FindingValue, values: Mapping[str, FindingV
 
 @cache
 def load_catalogue() -> dict[str, str]:
-    """Template source by code, in one line each."""
+    """Template source by code."""
     groups = {name: sources for name, sources in _read_catalogue().items() if name not in (_REMEDIES, _PHRASES)}
     return {code: source for sources in groups.values() for code, source in sources.items()}
 
 
 @cache
 def load_remedies() -> dict[str, str]:
-    """Template source of what to do about it, by the code of a finding whose sentence does not say it."""
+    """Template source by finding code, where the sentence does not say what to do."""
     return _read_catalogue()[_REMEDIES]
 
 
@@ -190,7 +190,7 @@ _NO_ACL_REASONS: Final[Mapping[str, str]] = {
 
 
 def format_no_acl_reason(authorizer: str) -> str:
-    """`authorizer`: as mirrorbook.yaml says. The phrase follows the cluster's name."""
+    """Follows the cluster's name. `authorizer`: as mirrorbook.yaml says."""
     return _NO_ACL_REASONS[authorizer]
 
 

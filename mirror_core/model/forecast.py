@@ -1,4 +1,4 @@
-"""Forecast of a plan, and the measured outcome. None: unknown.
+"""What a plan predicts and a run measures. None: unknown.
 
 What an unplanned failover would lose, per partition and per transaction.
 """
@@ -13,12 +13,12 @@ from mirror_core.model.names import Offset, Partition
 
 
 class UncountedReread(StrEnum):
-    """Why it is not known how much a group would read again."""
+    """Why a group's reread is unknown."""
 
     ACTIVE = "active"
     """It has members on the destination, so the final sync commits nothing for it."""
     UNCOMMITTED = "uncommitted"
-    """The destination has not taken all of its offsets."""
+    """The destination lacks some of its offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,25 +26,24 @@ class PlanForecast:
     seconds: float | None
     steps: Mapping[str, float] = field(default_factory=dict)
     basis: str = ""
-    """The earlier run that the seconds come from."""
+    """Earlier run that the seconds come from."""
     lost_offsets: int | None
     lost_is_minimum: bool = False
     reread_offsets: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Minimum and maximum by group."""
     uncounted_groups: Mapping[str, UncountedReread] = field(default_factory=dict)
-    """Those of which it is not known."""
     gives_up_source: bool = False
-    """What the source took after it was last observed is lost, too."""
+    """What the source took after its last observation is lost, too."""
     unseen_s: float | None = None
-    """Seconds since then. None: unknown, or nothing is given up."""
+    """Since then. None: unknown, or nothing is given up."""
     offsets_per_s: float | None = None
     """What the source took in the minute before that. None: unknown."""
     refused_s: float | None = None
-    """Seconds since the source refused its first connection. None: it was not seen to."""
+    """Since the source refused its first connection. None: it was not seen to."""
 
     @property
     def taking_s(self) -> float | None:
-        """How long the source probably took records that nobody observed: until it refused connections from here."""
+        """How long the source probably took records unobserved: until it refused connections from here."""
         return None if self.unseen_s is None else max(0.0, round(self.unseen_s - (self.refused_s or 0), 3))
 
     @property
@@ -55,7 +54,7 @@ class PlanForecast:
 
     @property
     def max_reread_offsets(self) -> int:
-        """All groups together, without those of which it is not known."""
+        """Groups of unknown reread left out."""
         return sum(most for _, most in self.reread_offsets.values())
 
 
@@ -65,10 +64,10 @@ class ForecastOutcome:
     """Without `taken_since_offsets`."""
     lost_basis: str
     reread_offsets: Mapping[str, int | None] = field(default_factory=dict)
-    """Offsets read on the source and again on the destination."""
+    """Read on the source and again on the destination."""
     reread_basis: str
     taken_since_offsets: int = 0
-    """What the source took after it was given up, as far as the records' own times tell."""
+    """Taken by the source after it was given up, by the records' own times."""
 
 
 class TransactionArrival(StrEnum):
@@ -90,24 +89,23 @@ class UncopiedReason(StrEnum):
     NO_COPY = "no copy"
     """Recorded, but missing on the destination."""
     DIVERGED = "other records at the same offsets"
-    """From an offset on: below it both sides hold the same."""
+    """From an offset on; below it both sides are equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLoss:
     position: Offset | None
     observed_end: Offset | None
-    """End of the source when last observed."""
+    """When last observed."""
     age_s: float | None
     """Unknown also if clocks differ."""
     missing: int | None
-    """Observed end minus position, or minus where what has no copy begins. None: unknown."""
+    """Observed end minus position, or minus where uncopied records begin. None: unknown."""
     recovery_point_age_s: float | None = None
-    """Seconds since nothing was missing. None: never, or clocks differ."""
+    """Since nothing was missing. None: never, or clocks differ."""
     is_offline: bool
     is_failed: bool
     uncopied_reason: UncopiedReason | None = None
-    """Why that has no copy."""
 
     @property
     def is_outside_bound(self) -> bool:
@@ -116,7 +114,7 @@ class PartitionLoss:
 
     @property
     def behind_s(self) -> float | None:
-        """Seconds since the copy was complete."""
+        """Since the copy was complete."""
         if self.missing is None:
             return None
         return self.recovery_point_age_s if self.missing else self.age_s

@@ -1,4 +1,4 @@
-"""Hooks of mirrorbook.yaml, what a hook's result means, and when it is called again.
+"""Hooks of mirrorbook.yaml, what their results mean, and when they are called again.
 
 References (`${env:NAME}`) stay unresolved: displayed hooks must hold no secret.
 """
@@ -27,7 +27,7 @@ _MAX_RETRIES: Final = 20
 class HookCommand:
     argv: tuple[str, ...] = field(repr=False)
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What it gets beside Mirrorbook's own variables and those that every command inherits."""
+    """Beside Mirrorbook's own variables and those that every command inherits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Hook:
 
     @property
     def description(self) -> str:
-        """Shows only the program's name or the host."""
+        """Only the program's name or the host."""
         match self.call:
             case HookCommand():
                 call_text = f"command {self.call.argv[0]}"
@@ -58,7 +58,7 @@ class Hook:
 
 
 def parse_hooks(location: str, raw: object) -> tuple[Hook, ...]:
-    """BadRequest names the mistake and shows no value."""
+    """BadRequest shows no value."""
     if not isinstance(raw, list):
         raise BadRequest(f"{location}: must be a list of hooks")
     hooks = tuple(_parse_hook(f"{location}[{number}]", entry) for number, entry in enumerate(raw))
@@ -70,7 +70,7 @@ def parse_hooks(location: str, raw: object) -> tuple[Hook, ...]:
 
 
 def parse_command_hook(location: str, name: str, raw: object) -> Hook:
-    """Parses a single command, such as `fence_command`."""
+    """Such as `fence_command`."""
     fields = _check_mapping(location, raw, {"timeout_s", "retries", "command", "environment"})
     if "command" not in fields:
         raise BadRequest(f"{location}: needs a command: the program, then each argument")
@@ -78,7 +78,7 @@ def parse_command_hook(location: str, name: str, raw: object) -> Hook:
 
 
 def parse_health_command(location: str, raw: object) -> Hook:
-    """`timeout_s` is for all of its calls: there are no retries to count."""
+    """`timeout_s` covers all calls: there are no retries."""
     if isinstance(raw, dict) and "retries" in raw:
         raise BadRequest(f"{location}.retries: there is none: the command is called again until timeout_s is over")
     return parse_command_hook(location, "health", raw)

@@ -16,27 +16,26 @@ _DOCUMENTS_ATTRIBUTE: Final = "__documents__"
 
 
 class JsonDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """No field has a default, so every key is always present."""
+    """Without defaults, so every key is always present."""
 
 
 class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A reason, a warning, or what is not known. Decide by `code` and `values`; `text` is for people."""
+    """A reason, a warning, or an unknown. Decide by `code` and `values`; `text` is for people."""
 
     code: str
     subject: str
-    """Name of the mirror, cluster, topic, partition or group that it is about."""
+    """Mirror, cluster, topic, partition or group."""
     values: Mapping[str, FindingValue]
     text: str
 
 
 class ErrorDocument(JsonDocument, frozen=True, kw_only=True):
-    """The last line on standard error of a command that failed with --json."""
+    """Last line on standard error of a command that failed with --json."""
 
     code: str
     """Decide by this, or by the exit code."""
     message: str
     reasons: tuple[FindingDocument, ...]
-    """All of a refusal."""
     notes: tuple[str, ...]
     """Where applications can write now, and what to do."""
     exit_code: int
@@ -60,7 +59,7 @@ def to_reason_documents(reasons: Iterable[object], code: str) -> tuple[FindingDo
 
 
 def prints_json(*documents: type[JsonDocument]) -> Callable[[Command], Command]:
-    """Declares which documents (one of several) a command prints with --json."""
+    """Declares the documents (one of several) that a command prints with --json."""
 
     def declare(command: Command) -> Command:
         setattr(command, _DOCUMENTS_ATTRIBUTE, documents)

@@ -1,7 +1,7 @@
 """Structured log on standard error.
 
-`log_context` sets fields for the current thread; others are keyword arguments. Unknown fields are rejected, even
-below the log level. Lines never hold secrets: errors are checked where they are made.
+`log_context` sets fields for the current thread; others are keyword arguments. Unknown fields are rejected, even below
+the log level. Lines never hold secrets: errors are checked where they are made.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LogSettings:
     format: LogFormat = LogFormat.TEXT
 
     def to_options(self) -> tuple[str, ...]:
-        """Command line options for a child process."""
+        """For a child process's command line."""
         return ("--log-level", self.level, "--log-format", self.format)
 
 
@@ -120,7 +120,7 @@ class _StderrHandler(logging.StreamHandler[Any]):
 
 
 def configure_logging(settings: LogSettings) -> None:
-    """Logs to standard error from now on, only warnings for libraries.
+    """To standard error; of libraries only warnings.
 
     Not for processes with their own logging, such as Airflow's.
     """

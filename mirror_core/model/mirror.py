@@ -23,7 +23,7 @@ class PartitionState(StrEnum):
 
 
 class FailureKind(StrEnum):
-    """`decide.failure_remedies` lists the remedies."""
+    """Remedies: `decide.failure_remedies`."""
 
     DENIED = "denied"
     GONE = "gone"
@@ -33,21 +33,20 @@ class FailureKind(StrEnum):
     OCCUPIED = "occupied"
     """A foreign topic has this name on the destination."""
     CIRCLE = "circle"
-    """Another mirror would bring the topic back to the source."""
+    """Another mirror would bring the topic back."""
     FOREIGN = "foreign"
     """Another writer wrote to the mirror topic."""
     DIVERGED = "diverged"
     """The records differ at equal offsets: the source lost copied data."""
     ALTERED = "altered"
-    """The destination changes the records' timestamps."""
+    """The destination changes records' timestamps."""
     DELETED = "deleted"
     """The destination deleted records that the source still has."""
     CORRUPT = "corrupt"
     GAP_LIMIT = "gap-limit"
-    """The limit of filled gaps is reached."""
     REFUSED = "refused"
     UNKEYED = "unkeyed"
-    """The mirror topic is compacted and rejects records without keys."""
+    """A compacted mirror topic rejects records without keys."""
     RECOPYING = "recopying"
     """A recopy started: the mirror topic is being deleted, or is gone."""
     OTHER = "other"
@@ -70,11 +69,11 @@ class DesiredState(StrEnum):
 
 
 NameFilters = tuple[tuple[str, ...], tuple[str, ...]]
-"""Regular expressions of names, and of excluded ones."""
+"""Regular expressions: included, excluded."""
 
 
 def has_listed_all(wanted: NameFilters, listed_by: NameFilters | None) -> bool:
-    """Whether a listing by other filters contains all that these want. True where an older version recorded none."""
+    """A listing by other filters contains all that these want. True where none were recorded."""
     if listed_by is None:
         return True
     (patterns, excluded), (listed, unlisted) = wanted, listed_by
@@ -83,7 +82,7 @@ def has_listed_all(wanted: NameFilters, listed_by: NameFilters | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirror:
-    """A named one-way link. Never holds a secret."""
+    """One-way. Never holds a secret."""
 
     name: MirrorName
     source: ClusterName
@@ -94,7 +93,7 @@ class Mirror:
     topics: tuple[str, ...]
     """Regular expressions for whole names."""
     exclude_topics: tuple[str, ...] = ()
-    """Regular expressions that win. Names with two leading underscores are never mirrored."""
+    """These win. Names with two leading underscores are never mirrored."""
     groups: tuple[str, ...] = (".*",)
     exclude_groups: tuple[str, ...] = ()
     principals: tuple[str, ...] = (".*",)
@@ -109,14 +108,14 @@ class Mirror:
     gaps: GapFilling = GapFilling.MARKERS
     """Fixed at creation."""
     failback_run: str = ""
-    """Id of the failback run that made this reverse mirror."""
+    """That made this reverse mirror."""
     is_preparing: bool = False
-    """The failback has not yet read all that it needs."""
+    """The failback has yet to read all that it needs."""
     state_topic_id: str = ""
     """Where it was recorded. A topic with another id was restored, and may lack records. Empty: unknown."""
 
     def is_recorded_in(self, topic_id: str) -> bool:
-        """By the id of the state topic that holds it now. True where one of both is unknown."""
+        """`topic_id`: of the state topic that holds it now. True where one of both is unknown."""
         return not (topic_id and self.state_topic_id) or topic_id == self.state_topic_id
 
     @property
@@ -137,7 +136,6 @@ class Mirror:
 
 
 FILTER_NAMES: Final = ("topics", "exclude_topics", "groups", "exclude_groups", "principals", "exclude_principals")
-"""Fields of `Mirror`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +157,7 @@ class HeldDeletion:
     first: Offset
     next: Offset
     since_ms: int
-    """When it was first noticed, by the clock of the destination's brokers."""
+    """First noticed, by the clock of the destination's brokers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +165,7 @@ class PartitionStatus:
     partition: Partition
     state: PartitionState
     source_topic_id: str
-    """KIP-516, 32 hexadecimal digits. Changes when the topic is recreated."""
+    """KIP-516, 32 hexadecimal digits."""
     destination_topic_id: str
     reason: str | None = None
     """Includes the remedy."""
@@ -179,15 +177,17 @@ class PartitionStatus:
     lmo: Offset | None = None
     """Destination's log end (next offset) when mirroring stopped."""
     differs_at: Offset | None = None
-    """First difference below the LMO that a failback found on the old source."""
+    """First difference below the LMO on the old source, found by a failback."""
     source_epoch: int | None = None
     """KIP-101. The copy last agreed with the source under it."""
     initial_log_start: Offset | None = None
-    """Destination's log start before any copying, in either direction. An earlier primary may have expired
-    records itself; others missing later were deleted."""
+    """Destination's log start before any copying, in either direction. An earlier primary may have expired records
+    itself; others missing later were deleted.
+    """
     source_start: Offset | None = None
-    """Source's log start when the copy first reached it. Later deletions before copying count as never
-    copied."""
+    """Source's log start when the copy first reached it. What is deleted later, before it is copied, counts as never
+    copied.
+    """
     never_copied: NeverCopied | None = None
     held_deletion: HeldDeletion | None = None
     filled_gap_offsets: int = 0
@@ -195,17 +195,17 @@ class PartitionStatus:
 
 
 def list_copy_ids(statuses: Iterable[PartitionStatus]) -> dict[str, str]:
-    """Topic -> id of its copy. Partitions that the destination has not added have none."""
+    """Partitions that the destination has not added have none."""
     return {s.partition.topic: s.destination_topic_id for s in statuses if s.destination_topic_id}
 
 
 class TopicAccess(StrEnum):
-    """What becomes of a copy whose topic the mirror does not carry any more."""
+    """What becomes of a topic's copy once the mirror no longer carries it."""
 
     CLOSED = "closed"
-    """It keeps a mirror topic's settings, and applications get no right to write."""
+    """Keeps a mirror topic's settings; applications get no right to write."""
     RELEASED = "released"
-    """As after a failover: it has the source's settings, and applications may write from the LMO on."""
+    """As after a failover: the source's settings, and applications may write from the LMO on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +216,7 @@ class TopicDeparture:
     topic: str
     access: TopicAccess
     with_rights: bool = True
-    """Whether a release gives applications the rights that were staged for a promotion."""
+    """A release grants the rights staged for a promotion."""
     since_ms: int
     is_done: bool = False
     statuses: tuple[PartitionStatus, ...] = ()
@@ -236,8 +236,9 @@ class Lease:
     generation: int
     heartbeat_ms: int
     writers_until_ms: int
-    """By the clock of the heartbeat: the difference counts. No task of this owner, or of an earlier one, writes later,
-    even without its driver."""
+    """By the clock of the heartbeat: the difference counts. No task of this owner, or of an earlier one, writes
+    later, even without its driver.
+    """
     released: bool = False
     wait_reasons: tuple[str, ...] | None = None
     """In the last ended epoch, without FAILED partitions. None: unknown."""
@@ -251,16 +252,15 @@ class GroupSyncTime:
     followed: bool
     """Continuously, not only at a sync."""
     listed_by: NameFilters | None = None
-    """Filters by which the source's groups were listed. None: an older version did not record them."""
+    """Filters of the listing of the source's groups. None: not recorded."""
 
 
 def is_lease_fresh(lease: Lease | None, now_ms: int) -> bool:
-    """False at an unknown time."""
     if lease is None or lease.released or now_ms == UNKNOWN_NOW_MS:
         return False
     return now_ms - lease.heartbeat_ms < MAX_FRESH_AGE_S * 1000
 
 
 def is_lease_age_unknown(lease: Lease | None, now_ms: int) -> bool:
-    """A lease that was not released, where clocks contradict each other."""
+    """Not released, while clocks contradict each other."""
     return lease is not None and not lease.released and now_ms == UNKNOWN_NOW_MS

@@ -1,6 +1,6 @@
 """Names and offsets. Partitions sort by topic, then by number.
 
-Regular expressions of users match whole names of topics and groups, in linear time.
+Users' regular expressions match whole names, in linear time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Offset = NewType("Offset", int)
 
 @dataclass(frozen=True, slots=True)
 class ClusterIdentity:
-    """What a name of a configuration must lead to: another machine's file, or a later one, may name another cluster."""
+    """What a configured name must lead to: another machine's file, or a later one, may name another cluster."""
 
     name: ClusterName
     id: str
@@ -40,11 +40,10 @@ class Partition:
 
 _REVERSE_SUFFIX: Final = "-back"
 ACTIVE_TOPIC: Final = "__mirrorbook_active"
-"""Each cluster has its own; it is never mirrored."""
+"""Each cluster's own; never mirrored."""
 
 
 def format_reverse_name(name: MirrorName) -> MirrorName:
-    """The mirror that a failback makes."""
     return MirrorName(f"{name}{_REVERSE_SUFFIX}")
 
 
@@ -53,12 +52,11 @@ def is_reverse_mirror(name: str) -> bool:
 
 
 def get_base_name(name: MirrorName) -> MirrorName:
-    """Without the suffix of a reverse mirror."""
     return MirrorName(name.removesuffix(_REVERSE_SUFFIX) or name)
 
 
 def get_both_directions(name: MirrorName) -> frozenset[MirrorName]:
-    """Each of the two may lift the other's denials."""
+    """Either may lift the other's denials."""
     base = get_base_name(name)
     return frozenset({base, format_reverse_name(base)})
 
@@ -67,7 +65,7 @@ HEARTBEAT_TOPIC_PREFIX: Final = "mirrorbook.heartbeats."
 
 
 def get_heartbeat_topic(name: MirrorName) -> str:
-    """Same topic for both directions."""
+    """Both directions share it."""
     return HEARTBEAT_TOPIC_PREFIX + get_base_name(name)
 
 
@@ -98,12 +96,12 @@ NO_OFFSETS: Final = PartitionOffsets()
 
 
 _NO_LOWER_BOUND: Final = re.compile(r"\{,\d*\}")
-"""Python repeats, RE2 takes it literally, and no topic would match."""
+"""Python repeats; RE2 takes it literally, and no topic would match."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamePattern:
-    """An expression in RE2's syntax: what could backtrack (lookaround, back references) is not in it."""
+    """RE2's syntax: nothing that could backtrack (lookaround, back references)."""
 
     expression: str
     _compiled: Any = field(repr=False, compare=False)
@@ -114,7 +112,7 @@ class NamePattern:
 
 @lru_cache(maxsize=128)
 def compile_name_pattern(where: str, expression: str) -> NamePattern:
-    """BadRequest begins with `where`: the option or place that gave the expression."""
+    """BadRequest begins with `where`."""
     options = re2.Options()
     options.log_errors = False
     options.dot_nl = True  # group names may hold line breaks

@@ -12,7 +12,7 @@ from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParityRange:
-    """Offsets [start, end) to compare."""
+    """[start, end)."""
 
     partition: Partition
     start: Offset
@@ -20,11 +20,11 @@ class ParityRange:
     stopped_at: Offset | None = None
     """LMO. From here on each log is its own."""
     compacted: bool = False
-    """A record may be on one side only if it is a tombstone or a newer one has its key."""
+    """One side may lack a record only if it is a tombstone or a newer one has its key."""
     removes_unkeyed: bool = False
-    """Compaction on both clusters removes old records without keys."""
+    """Compaction on both clusters removes old ones."""
     unreadable_reason: str = ""
-    """Why the range is unknown, which makes the verdict indeterminate."""
+    """Makes the verdict indeterminate."""
 
 
 class ParityVerdict(StrEnum):
@@ -62,7 +62,7 @@ class ParityResult:
     records: int
     chunks: int
     verified_ends: Mapping[Partition, Offset] = field(default_factory=dict)
-    """By partition: next offset after the last equal one."""
+    """Next offset after the last equal one."""
     compared_records: Mapping[Partition, int] = field(default_factory=dict)
     first_held_offsets: Mapping[Partition, Offset] = field(default_factory=dict)
     """Lower offsets were removed by retention on both sides."""
@@ -75,7 +75,7 @@ class ParityResult:
     differing_partitions: frozenset[Partition] = frozenset()
     """Differ, may differ, or are damaged."""
     unmet_expectations: tuple[str, ...] = ()
-    """User expectations that failed or are unknown."""
+    """Failed or unknown."""
     report: str = ""
     seconds: float = 0.0
 
@@ -86,7 +86,7 @@ class SalvageMatch(StrEnum):
     MISSING = "missing"
     """No record of its key since the divergence."""
     SAME_VALUE = "same value"
-    """A record with its key and value."""
+    """A record of equal key and value."""
     CONFLICTING = "conflicting"
     """Records of its key since the divergence, with other values."""
     UNKEYED = "no key"
@@ -108,10 +108,11 @@ class VerifiedEnd(NamedTuple):
     end: int
     """Next offset after the last equal one."""
     destination_epoch: int
-    """Destination's, before the read (KIP-101). If it now ends below `end`, the log was truncated and
-    newer records are unverified."""
+    """Destination's, before the read (KIP-101). If it now ends below `end`, the log was truncated and newer records
+    are unverified.
+    """
     at_ms: int
-    """Wall clock of the newest comparison, or of a check that found nothing new."""
+    """Wall clock of the newest comparison, or of a check without news."""
     records: int
     source_epoch: int = -1
     """The source may lose compared records, too. -1: unknown."""
@@ -162,12 +163,11 @@ class MirrorVerification:
         return cls(mirror=mirror, topics=tuple(topics), differences=differences)
 
     def forget_partitions(self, partitions: Collection[Partition]) -> MirrorVerification:
-        """Forgets everything about these partitions."""
         remaining = tuple(difference for difference in self.differences if difference.partition not in partitions)
         return replace(self.reset_partitions(partitions), differences=remaining)
 
     def reset_partitions(self, partitions: Collection[Partition]) -> MirrorVerification:
-        """Forgets verified ends, but keeps known differences."""
+        """Keeps known differences."""
         remaining_topics = (
             replace(t, partitions=tuple(row for row in t.partitions if Partition(t.topic, row[0]) not in partitions))
             for t in self.topics

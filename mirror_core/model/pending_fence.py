@@ -14,18 +14,18 @@ from mirror_core.model.names import NO_OFFSETS, ClusterName, MirrorName, Offset,
 
 class FenceAction(StrEnum):
     APPLY = "apply"
-    """Deny writes to the mirror's topics once the cluster answers."""
+    """Once the cluster answers: deny writes to the mirror's topics."""
     LIFT = "lift"
-    """Remove the denials of an abandoned run once the cluster answers."""
+    """Once the cluster answers: remove the denials of an abandoned run."""
 
 
 LateRanges = Mapping[Partition, tuple[Offset, Offset]]
-"""What a cluster has beyond the last mirrored offsets. By partition: [first, next) offsets."""
+"""[first, next) beyond the last mirrored offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateSplit:
-    """Late ranges by when they were written, by the records' own times."""
+    """By the records' own times."""
 
     before: LateRanges
     """Before the cluster was given up: lost with it."""
@@ -39,7 +39,7 @@ NO_LATE_RANGES: Final = LateSplit(before={}, since={}, unknown={})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingFence:
-    """At most one per mirror; a later one replaces it. An applied fence stays and is watched."""
+    """At most one per mirror; a later one replaces it. Once applied it stays and is watched."""
 
     mirror: MirrorName
     cluster: ClusterName
@@ -49,10 +49,11 @@ class PendingFence:
     applied_at_ms: int | None = None
     """When every broker showed it."""
     log_ends: PartitionOffsets = NO_OFFSETS
-    """Log ends when the applied fence was verified. Records from the LMO up to them are late writes."""
+    """When the applied fence was verified. Records from the LMO up to them are late writes."""
     since_offsets: PartitionOffsets = NO_OFFSETS
-    """Each log's first offset that is, by its record's own time, not older than `since_ms` and that no earlier
-    observation had seen; its end if there is none. Other partitions: unknown."""
+    """First offset that is, by its record's own time, not older than `since_ms` and that no earlier observation had
+    seen; the log's end if there is none. Other partitions: unknown.
+    """
     unreported: tuple[str, ...] = ()
     """They cannot be detected again."""
     by_command: bool = False
@@ -66,12 +67,12 @@ class PendingFence:
         return replace(self, trouble=Finding("fence_attempt_failed", self.cluster, reason=error))
 
     def find_trouble(self, *, is_answering: bool) -> Finding | None:
-        """Not that the cluster did not answer the last attempt, if it answers now."""
+        """Without "did not answer" of the last attempt, if the cluster answers now."""
         is_outdated = is_answering and self.trouble is not None and self.trouble.code == "fence_unanswered"
         return None if is_outdated else self.trouble
 
     def add_since_offsets(self, offsets: Mapping[Partition, Offset]) -> PendingFence:
-        """Those that were recorded before stay."""
+        """Recorded ones stay."""
         since_offsets = {**offsets, **self.since_offsets.to_mapping()}
         return replace(self, since_offsets=PartitionOffsets.from_mapping(since_offsets))
 

@@ -24,8 +24,9 @@ class ReceiptsHead:
 
     mirror: MirrorName
     part: str
-    """`2026-11-24T07`: epochs begun in this hour (UTC). `2026-11-24-rebuilt`: rebuilt. `2026-11-24`: the
-    compacted day."""
+    """`2026-11-24T07`: epochs begun in this hour (UTC). `2026-11-24-rebuilt`: rebuilt. `2026-11-24`: the compacted
+    day.
+    """
     files: tuple[ReceiptFileEntry, ...]
     abandoned_files: tuple[str, ...] = ()
     """Lost, changed or foreign files, whose offsets were verified again."""

@@ -18,9 +18,9 @@ from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName
 
 StepEvidence = Mapping[str, FigureValue]
-"""Without secrets. Later steps use checkpoints."""
+"""Without secrets. Later steps read checkpoints instead."""
 AIRFLOW_CONDUCTOR_PREFIX: Final = "airflow "
-"""Prefix of a conductor that is a DAG run; others are commands."""
+"""Before a DAG run; other conductors are commands."""
 SHOWN_HASH_DIGITS: Final = 12
 
 
@@ -40,7 +40,7 @@ class FailbackStrategy(StrEnum):
     RECREATE = "recreate"
     """Salvage the divergent tail, recreate the topic, copy from offset 0."""
     HANDOVER = "handover"
-    """Salvage, let a new replica that ends earlier join the in-sync replicas and lead, copy from there."""
+    """Salvage; a new replica that ends earlier joins the in-sync replicas and leads; copy from there."""
     OFFLINE = "offline"
     """Salvage, truncate the log of a stopped broker, copy from there."""
     REPLICA = "replica"
@@ -105,11 +105,11 @@ class Plan:
     groups: Mapping[str, Figures] = field(default_factory=dict)
     strategies: Mapping[str, FailbackStrategy] = field(default_factory=dict)
     discarded: int | None = None
-    """Offsets only on the old source, salvaged and then given up."""
+    """Only on the old source; salvaged, then given up."""
     forecast: PlanForecast | UnsetType = UNSET
     """Not hashed. Unset: a failback, or a failover of a mirror that was failed over before."""
     rights: tuple[str, ...] | UnsetType = UNSET
-    """First rights that promotion grants. Not hashed."""
+    """The first that promotion grants. Not hashed."""
 
     @property
     def predicted_s(self) -> float | None:
@@ -117,7 +117,7 @@ class Plan:
         return self.forecast.seconds if isinstance(self.forecast, PlanForecast) else None
 
     def predict_read_again(self, group: str) -> int | None:
-        """Offsets at most. None: unknown."""
+        """At most. None: unknown."""
         forecast = self.forecast.reread_offsets if isinstance(self.forecast, PlanForecast) else {}
         return forecast[group][1] if group in forecast else None
 
@@ -142,34 +142,33 @@ def shorten_hash(plan_hash: str) -> str:
 
 
 def is_hash_of(recorded: str, plan_hash: str) -> bool:
-    """Also accepts a recorded short hash."""
+    """`recorded` may be a short hash."""
     return recorded == plan_hash or (len(recorded) == SHOWN_HASH_DIGITS and plan_hash.startswith(recorded))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
     id: str
-    """Identifies the person."""
     name: str
     at_ms: int | None
     approval_id: str | UnsetType = UNSET
-    """Differs for each approval."""
+    """New for each approval."""
     until_ms: int | UnsetType = UNSET
-    """Last time to begin by it."""
+    """Last time to begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     id: str
     number: int
-    """Orders the runs of one state topic, whatever clocks say. See `State.next_run_number`."""
+    """Orders one state topic's runs, whatever clocks say. See `State.next_run_number`."""
     plan: Plan
     plan_hash: str
     state: RunState
     started_by: str
     started_ms: int
     desired: DesiredState
-    """At the start; an abort restores it."""
+    """At the start, restored by an abort."""
     conducted_by: str
     failback_run: str = ""
     ended_ms: int | None = None
@@ -178,21 +177,21 @@ class Run:
     approvals: tuple[Approval, ...] = ()
     set_run: str = ""
     set_mirrors: tuple[str, ...] = ()
-    """All that `set_run` moves. Empty: an older version did not record them."""
+    """Moved by `set_run`. Empty: not recorded."""
     continues: str | None = None
-    """The planned run that this one took over, with its fence and drained data."""
+    """Planned run that this one took over, with its fence and drained data."""
     source_silent: bool = False
-    """No source broker answered at approval. Giving up one that answers later needs its own confirmation."""
+    """No source broker answered at approval. Giving up one that answers later needs a confirmation of its own."""
     forecast_outcome: ForecastOutcome | None = None
 
     @property
     def leading_kind(self) -> RunKind:
-        """The command that goes on with it: a failback conducts the failover home."""
+        """A failback conducts the failover home."""
         return RunKind.FAILBACK if self.failback_run else self.plan.kind
 
 
 def list_newest_first(runs: Iterable[Run]) -> list[Run]:
-    """By number: times are those of whichever machine began a run."""
+    """Not by times, which come from whichever machine began a run."""
     return sorted(runs, key=lambda run: -run.number)
 
 
@@ -211,7 +210,7 @@ class StepRecord:
     evidence: StepEvidence = field(default_factory=dict)
     error: str = ""
     first_started_ms: int | None = None
-    """Start of the first attempt, when this is a later one."""
+    """First attempt, when this is a later one."""
 
     @property
     def first_attempt_ms(self) -> int:

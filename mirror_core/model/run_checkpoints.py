@@ -1,4 +1,4 @@
-"""Typed values that a step stores for later steps, or for itself after a crash."""
+"""Values that a step stores for later steps, or for itself after a crash."""
 
 from __future__ import annotations
 
@@ -30,11 +30,9 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHeartbeat:
-    """Heartbeat of the conductor of a run."""
-
     VERSION: ClassVar[int] = 1
     token: str
-    """New each time that a process begins to conduct."""
+    """New for each conducting process."""
     by: str
     host: str
     boot_id: str
@@ -59,7 +57,7 @@ class WatcherHeartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunNote:
-    """An observation that a person added after the run had ended. The run's own evidence does not change."""
+    """An observation that a person adds after the run; the run's own evidence stays unchanged."""
 
     VERSION: ClassVar[int] = 1
     run: str
@@ -79,7 +77,7 @@ class RunNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownPlan:
-    """A plan that Airflow shows for approval, recorded by the task that made it."""
+    """Shown by Airflow for approval, recorded by the task that made it."""
 
     VERSION: ClassVar[int] = 1
     question: str
@@ -88,9 +86,9 @@ class ShownPlan:
     at_ms: int
     silent_sources: tuple[MirrorName, ...] = ()
     asks_again: bool = True
-    """Before applications are stopped. The text says so where not."""
+    """Before applications are stopped; the text says so where not."""
     set_mirrors: tuple[MirrorName, ...] = ()
-    """Members of the set that was planned; empty: it is one mirror's plan."""
+    """Members of the planned set; empty: one mirror's plan."""
     set_order: SetOrder = SetOrder.SIDE_BY_SIDE
 
 
@@ -100,5 +98,5 @@ class RecordedApproval:
     question: str
     task: str
     approves: str
-    """Hash of the shown plan; for `go_ahead`, id of the run or of the set's run."""
+    """Hash of the shown plan; for `go_ahead`, the id of the mirror's or set's run."""
     approval: Approval

@@ -27,14 +27,15 @@ class ObservedTopic:
     """Age at the observation. Empty: all are new."""
     offline: tuple[int, ...] = ()
     rewritten: tuple[tuple[int, int, int], ...] = ()
-    """Leader epoch under which the copy last agreed, and the offset from which on the source has other records."""
+    """Leader epoch under which the copy last agreed, and the first offset at which the source has other records."""
     end_epochs: tuple[tuple[int, int], ...] = ()
-    """Leader epoch under which an end was told, where the copy has not last agreed under the same."""
+    """Leader epoch that told an end, where the copy last agreed under another."""
     recovery_point_ages_ms: tuple[tuple[int, int], ...] = ()
     """Age of the last end that was completely copied, for lagging partitions. Not listed: never complete."""
     reported: tuple[tuple[int, int | None], ...] | None = None
     """Next offset up to which tasks reported without a hole what they copied, where it is not the end. None of a
-    partition, or at all: unknown."""
+    partition, or at all: unknown.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +43,12 @@ class PartitionTransaction:
     partition: Partition
     first: Offset | None
     end: Offset | None = None
-    """The source's end when it was first seen over. None: still open."""
+    """When first seen over. None: still open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedTransaction:
-    """Open, or over and perhaps not completely copied."""
+    """Open, or over and perhaps partly copied."""
 
     id: str
     producer_id: int
@@ -64,20 +65,20 @@ class SourceObservation:
     mirror: MirrorName
     at_ms: int
     topics: tuple[ObservedTopic, ...] = ()
-    """Recorded topics, and others that match the filters."""
+    """Recorded ones, and others that match the filters."""
     listed_ms: int | None = None
-    """Wall clock before the last topic listing. Known topics show new partitions at once."""
+    """Before the last topic listing. Known topics show new partitions at once."""
     listed_by: NameFilters | None = None
-    """Filters of that listing. None: an older version did not record them."""
+    """Filters of that listing. None: not recorded."""
     transactions: tuple[ObservedTransaction, ...] = ()
     transactions_ms: int | None = None
     unlisted_transactions: int = 0
     offsets_per_s: float | None = None
-    """What applications wrote to all partitions together, over the last minute. None: observed once only."""
+    """From applications, to all partitions, over the last minute. None: observed only once."""
     refused_ms: int | None = None
     """Since when each broker has refused connections, whenever the data plane looked. None: not seen."""
     refused_generation: int | None = None
-    """The lease's, whose owner saw it: a later owner does not know what happened in between."""
+    """Generation of the lease whose owner saw it: a later owner does not know what happened in between."""
 
     def get_ends(self) -> Iterator[tuple[Partition, ObservedEnd]]:
         for topic in self.topics:
@@ -91,7 +92,7 @@ class SourceObservation:
             yield from (Partition(topic.topic, index) for index in range(len(topic.ends)))
 
     def get_starts(self) -> Iterator[tuple[Partition, Offset]]:
-        """Where what has no copy begins."""
+        """Where uncopied records begin."""
         rewritten = {p: offset for p, _, offset in self.get_rewritten()}
         for topic in self.topics:
             for index, start in topic.starts:
@@ -100,7 +101,7 @@ class SourceObservation:
         yield from rewritten.items()
 
     def get_rewritten(self) -> Iterator[tuple[Partition, int, Offset]]:
-        """With the leader epoch under which the copy last agreed."""
+        """Epoch under which the copy last agreed, and first offset of other records."""
         for topic in self.topics:
             for index, agreed_epoch, offset in topic.rewritten:
                 yield Partition(topic.topic, index), agreed_epoch, Offset(offset)
@@ -150,7 +151,7 @@ class SourceObservation:
 def observe_ends(
     mirror: MirrorName, ends: Mapping[Partition, Offset], *, age_ms: int, now_ms: int
 ) -> SourceObservation:
-    """Ends that are known of `age_ms` ago; nothing else is."""
+    """Ends known of `age_ms` ago."""
     by_topic = dict[str, dict[int, Offset]]()
     for partition, end in sorted(ends.items()):
         by_topic.setdefault(partition.topic, {})[partition.index] = end

@@ -37,7 +37,7 @@ class SyncAction(StrEnum):
     KEEP = "keep"
     """Made by others: never changed."""
     EQUAL = "equal"
-    """Listed so that everything in scope is accounted for."""
+    """Listed to account for everything in scope."""
     SKIP = "skip"
     REFUSE = "refuse"
     """Dangerous: a person must decide."""
@@ -68,9 +68,8 @@ class DriftRow(msgspec.Struct, frozen=True, kw_only=True):
     done: bool = False
     """In a dry run: staged by an earlier sync."""
     offset: int | UnsetType = UNSET
-    """Committed by the action, or left in place."""
+    """Committed, or left in place."""
     acl_topic: str | UnsetType = UNSET
-    """The topic, of an ACL on one."""
 
     @property
     def topic(self) -> str:
@@ -93,7 +92,7 @@ class TopicSettings:
     mirror: MirrorName
     topic: str
     overrides: Mapping[str, str]
-    """The source's, and what its defaults say otherwise than the destination's."""
+    """The source's, and its defaults where they differ from the destination's."""
     compacted_since_ms: int | None = None
     """When the source was first seen to clean it by key. None: it does not."""
 
@@ -103,8 +102,8 @@ DEFAULT_ENTITY: Final = "<default>"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientQuota:
-    """A limit of clients, without its value. A name that is None tells no clients apart; an empty one is the default,
-    for those that have no quota of their own.
+    """A limit of clients, without its value. A name that is None tells no clients apart; an empty one is the
+    default, for those without a quota of their own.
     """
 
     user: str | None = None
@@ -119,7 +118,7 @@ class ClientQuota:
 
     @property
     def has_named_user(self) -> bool:
-        """Else it also limits clients that have nothing to do with the mirror."""
+        """Else it also limits clients foreign to the mirror."""
         return bool(self.user)
 
 
@@ -131,7 +130,7 @@ class QuotaPurpose(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaEntry:
-    """A quota on the mirror's destination. Mirrorbook sets and removes only client quotas that are in this ledger."""
+    """On the destination. Mirrorbook sets and removes only client quotas of this ledger."""
 
     mirror: MirrorName
     quota: ClientQuota
@@ -150,9 +149,9 @@ class OwnGroupOffsets:
     mirror: MirrorName
     group: str
     offsets: PartitionOffsets
-    """Next offsets to read. Includes source offsets that were already there."""
+    """Next to read. Includes source offsets that were already there."""
     clamped_from: PartitionOffsets = NO_OFFSETS
-    """The source's offsets, of partitions whose log on the destination does not reach there."""
+    """The source's offsets that the destination's log does not reach."""
 
     @property
     def digest(self) -> str:
@@ -160,19 +159,17 @@ class OwnGroupOffsets:
 
 
 class GroupCoverage(StrEnum):
-    """What a sync has done for a group's partition."""
-
     SYNCED = "synced"
     CLAMPED = "clamped"
-    """The destination's log does not contain the source's offset: the nearest one in it was committed."""
+    """The nearest offset in the destination's log was committed, since the source's is not in it."""
     REFUSED = "refused"
     """Nothing could be committed."""
     SKIPPED = "skipped"
     """Left alone, as the rules say."""
     WAITING = "waiting"
-    """The destination has not answered yet: it is tried again."""
+    """The destination has yet to answer; retried."""
     DELETED = "deleted"
-    """The source has no such offset any more; the destination's stays."""
+    """The source's offset is gone; the destination's stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +182,7 @@ class UncommittedGroupOffset:
     """Without one `auto.offset.reset` applies."""
     coverage: GroupCoverage = GroupCoverage.REFUSED
     since_ms: int | None = None
-    """When it was first seen to be so."""
+    """When it was first seen so."""
 
     @property
     def has_reset_start(self) -> bool:
@@ -200,11 +197,11 @@ class UnsyncedGroups:
     mirror: MirrorName
     uncommitted: tuple[UncommittedGroupOffset, ...] = ()
     share_groups: tuple[str, ...] = ()
-    """Those in scope: nobody follows them between two syncs."""
+    """In scope: nobody follows them between two syncs."""
     share_groups_synced_ms: int | None = None
-    """When the last sync of share groups began, by the clock of the process that mirrors. None: there are none."""
+    """Start of the last sync, by the clock of the mirroring process. None: there are none."""
     share_groups_listed_by: NameFilters | None = None
-    """Filters by which they were listed. None: an older version did not record them."""
+    """Filters of their listing. None: not recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,4 +210,4 @@ class ConfigSync:
     new_settings: tuple[TopicSettings, ...]
     """To record for promotion."""
     refused: Mapping[str, Mapping[str, RemoteFault]]
-    """Topic -> setting that the mirror needs -> why the destination does not take it."""
+    """Topic -> setting that the mirror needs -> the destination's refusal."""

@@ -1,4 +1,4 @@
-"""JSON messages between the driver and its copying tasks."""
+"""JSON between the driver and its copying tasks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class PartitionAssignment:
     source_topic_id: str
     destination_topic_id: str
     stop_offset: Offset | None = None
-    """Position (next offset to copy) to stop at. None: copy until `stop_ms`."""
+    """Next offset to copy at which to stop. None: copy until `stop_ms`."""
     source_epoch: int | None = None
-    """Source leader epoch under which the copy last agreed with the source. None: unknown."""
+    """Under which the copy last agreed with the source. None: unknown."""
     all_answered: bool = False
-    """All batches sent so far were acknowledged; else the task checks the log's end first."""
+    """For all batches sent so far; else the task checks the log's end first."""
     verified_end: Offset | None = None
     """Both sides were equal below it under this destination leader epoch."""
     verified_epoch: int = -1
@@ -33,7 +33,7 @@ class PartitionAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenAddress:
-    """Where a driver listens for datagrams (UDP) of its tasks."""
+    """For tasks' datagrams (UDP)."""
 
     bind: str = "127.0.0.1"
     host: str = "127.0.0.1"
@@ -42,7 +42,7 @@ class ListenAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverAddress:
-    """Where a task sends its datagrams (UDP)."""
+    """For datagrams (UDP)."""
 
     host: str
     port: int
@@ -66,20 +66,20 @@ class Assignment:
     stop_ms: int
     """Wall clock. The task sends nothing later."""
     submitted_ms: int = 0
-    """Wall clock of the driver. A task that begins is not earlier, whatever its machine's clock says."""
+    """Wall clock of the driver. A task begins no earlier, whatever its machine's clock says."""
     max_bytes_in_flight: int = 64 << 20
     throttle: int | None = None
-    """Bytes per second read from the source. None: unlimited."""
+    """Bytes per second from the source. None: unlimited."""
     driver_address: DriverAddress | None = None
     """Receives progress, and passes gap claims to the next epoch's task."""
     comparison_grace_s: float = 0.0
-    """Extra time for log comparisons, which the next task would restart."""
+    """For log comparisons, which the next task would restart."""
     cluster_ids: tuple[str, str] | None = None
-    """Source's and destination's: a task reads its configuration anew, where addresses may have changed. None: any."""
+    """Source's and destination's: a task reads its configuration anew, and addresses may have changed. None: any."""
 
 
 PIECE_OFFSETS: Final = 50_000
-"""The next multiple ends a piece. Pieces between the same multiples are stored as one."""
+"""Where pieces end. Those between two multiples are stored as one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class Receipt:
     epoch: int
     task: int
     first: Offset
-    """Position (next offset to copy) at the start."""
+    """Next offset to copy at the start."""
     next: Offset
     """Position at the end. In-sync replicas acknowledged [first, next)."""
     records: int
@@ -133,22 +133,22 @@ class PartitionFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlignedPartition:
-    """A partition whose copy agreed with the source's log under this leader epoch."""
+    """Under this leader epoch the copy agreed with the source's log."""
 
     partition: Partition
     source_epoch: int
     known_from: Offset | None = None
     """From here to its receipt's end the task appended everything itself, or compared it. None: it did nothing."""
     all_answered: bool = False
-    """Every batch that the task sent was answered."""
+    """Every batch sent was answered."""
     source_start: Offset | None = None
-    """Log start of the source, once the copy has reached it."""
+    """Source's log start, once the copy has reached it."""
     filled_gap_offsets: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrimmedRange:
-    """The source deleted [first, next) before it was copied; `next` was its log start."""
+    """[first, next), deleted by the source before it was copied; `next` was its log start."""
 
     partition: Partition
     first: Offset
@@ -166,6 +166,6 @@ class TaskReport:
     retry_reason: str = ""
     """Why the task ended early with healthy partitions."""
     interrupted_comparisons: int = 0
-    """Partitions whose log comparison was cut off and starts again."""
+    """Cut off, to start again."""
     comparisons_unknown: bool = False
-    """The task started too late or failed, so the number is unknown."""
+    """The task started too late or failed."""

@@ -27,12 +27,12 @@ def escape_invisible_lines(text: str) -> str:
 
 
 def format_items(items: Iterable[object]) -> str:
-    """A list below a sentence. Further lines of an item, as of an error with a list of its own, are indented more."""
+    """Below a sentence. An item's further lines, as of an error with a list of its own, are indented more."""
     return "".join("\n  - " + escape_invisible_lines(str(item)).replace("\n", "\n    ") for item in items)
 
 
 def indent_further_lines(text: str) -> str:
-    """Where they are not indented: no name with a line break looks like a line of ours."""
+    """So that no name with a line break looks like a line of ours."""
     first, *further = text.split("\n")
     return "\n".join([first, *(line if line[:1] in ("", " ") else f"  {line}" for line in further)])
 
@@ -52,7 +52,7 @@ def format_address(host: str, port: int) -> str:
 
 
 def format_shell_command(program: str, *arguments: str) -> str:
-    """The only place that builds command lines to paste, so that no name in them is executed. Always one line."""
+    """All command lines to paste come from here, on one line, so that no name in them is executed."""
     return " ".join(_quote_argument(argument) for argument in (program, *arguments))
 
 
@@ -115,7 +115,7 @@ def format_time(at_ms: int) -> str:
 
 
 def join_limited(items: Iterable[object], limit: int = 10, total: int | None = None) -> str:
-    """`total`: of how many `items` are the first ones. In one line, whatever names are among them."""
+    """On one line. `total`: how many there are, if `items` are only the first."""
     texts = [escape_invisible(str(item)) for item in items]
     more = (len(texts) if total is None else total) - limit
     more_text = f" and {more} more" if more > 0 else ""
@@ -123,7 +123,6 @@ def join_limited(items: Iterable[object], limit: int = 10, total: int | None = N
 
 
 def format_bytes(value: float) -> str:
-    """Decimal units, such as 1.5 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:
             return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"

@@ -1,9 +1,7 @@
-"""Clocks and liveness limits. Measure intervals with `time.monotonic`, or `read_steady_s` where a process may sleep:
-people and NTP set the wall clock, `now_ms`. A run's times are those of `StateWriter.now_ms`.
+"""Clocks, and limits of liveness and silence. Other durations stand where they are used.
 
-Timeouts after which a cluster, broker or leader counts as silent.
-
-Other durations stand where they are used.
+Measure intervals with `time.monotonic`, or `read_steady_s` where a process may sleep: people and NTP set the wall
+clock, `now_ms`. A run's times are those of `StateWriter.now_ms`.
 """
 
 from __future__ import annotations
@@ -17,12 +15,12 @@ from typing import Final
 MAX_FRESH_AGE_S: Final = 10.0
 """Older heartbeats mean a lost owner; older observations are unknown now."""
 CONDUCTOR_TIMEOUT_S: Final = 30.0
-"""A conductor beats every 10 s; after this its run may be taken over."""
+"""Conductors beat every 10 s; then another may take over."""
 CLOCK_TIMEOUT_S: Final = 2.0
 """For a cluster's response with its clock."""
 
 UNKNOWN_NOW_MS: Final = 0
-"""In place of now, where clocks contradict each other: all that is recorded is in its future, of unknown age."""
+"""Where clocks contradict each other: all that is recorded is in its future, of unknown age."""
 
 
 def now_ms() -> int:
@@ -30,7 +28,7 @@ def now_ms() -> int:
 
 
 class SteadyClock:
-    """A wall clock as it was at creation. Setting it changes nothing here; sleep counts."""
+    """A wall clock as of its creation. Setting it changes nothing; sleep counts."""
 
     def __init__(self, start_ms: int | None = None) -> None:
         self._start_minus_boot_s = (now_ms() if start_ms is None else start_ms) / 1000 - read_steady_s()
@@ -42,7 +40,6 @@ class SteadyClock:
         return round(self() * 1000)
 
     def advance_to(self, at_ms: int) -> None:
-        """It is not earlier than that."""
         self._start_minus_boot_s = max(self._start_minus_boot_s, at_ms / 1000 - read_steady_s())
 
 
@@ -51,7 +48,7 @@ _BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def read_steady_s() -> float:
-    """Since a moment that only this machine knows, until it is started anew. Sleep counts."""
+    """Since a moment that only this machine knows, until it restarts. Sleep counts."""
     return time.clock_gettime(_BOOT_CLOCK)
 
 
@@ -108,7 +105,7 @@ class Timeouts:
     estimate_response_s: float = 5.0
     recovery_response_s: float = 5.0
     cached_state_s: float = 2.0
-    """One response to a cached reader: the topic is read again in full."""
+    """One response to a cached reader; then the topic is read again in full."""
     monitor_response_s: float = 3.0
     """One response to the source monitor or heartbeat writer."""
     copy_leader_s: float = 2.0
@@ -123,7 +120,7 @@ class Timeouts:
 
 
 def parse_scale_factor(value: str) -> float:
-    """Raises ValueError unless the value is a positive number."""
+    """ValueError unless positive."""
     try:
         factor = float(value)
     except ValueError:
