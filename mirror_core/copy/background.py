@@ -1,8 +1,6 @@
-"""Opens connections to brokers in background threads: a distant broker takes a second, a hung one
-never answers.
+"""A task's background threads: log comparisons, metadata requests, connections. Finished work wakes the loop.
 
-Background threads of one task: comparisons of logs, metadata requests, connections. Finished work
-wakes the loop.
+A distant broker takes a second to connect to; a hung one never answers.
 """
 
 from __future__ import annotations
@@ -27,8 +25,7 @@ _GRACE_S: Final = 0.1
 
 
 class ConnectionOpener:
-    """One cluster's connections for one task. A broker that hangs delays only the partitions that it
-    leads."""
+    """One cluster's. A broker that hangs delays only the partitions that it leads."""
 
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
@@ -103,7 +100,7 @@ class ConnectionOpener:
 def wait_for_connections(alternatives: Collection[Set[Future[Connection]]], limit_s: float) -> None:
     """Waits until one of these sets is fully connected, then as long again plus a moment for the others.
 
-    The others usually follow closely, and one of them may hang.
+    These usually follow closely, but one may hang.
     """
     started_at = time.monotonic()
     deadline = started_at + limit_s
@@ -130,7 +127,7 @@ _MAX_THREADS: Final = 64
 
 
 class BackgroundThreads:
-    """A hung broker blocks only the thread that waits for it."""
+    """A hung broker blocks only its own thread."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="background")

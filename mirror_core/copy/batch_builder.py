@@ -1,10 +1,9 @@
-"""Batches to send, as bytes: of a Fetch response (verified, dense, committed records only), of hidden records
-that use up gaps, and of seeds.
+"""Batches to send, as bytes: of a Fetch response (verified, dense, committed records only), of hidden records that use
+up gaps, and of seeds.
 
 Hidden records (`wire.hidden_records`) carry sequences like data, so the task need not be the only writer, wait, or
 check log ends. Seeds are placeholder records that fill an empty log up to the source's log start, and are deleted at
-once; a seed batch is built once and sent many times. They carry sequences, too: seeding may be interrupted, repeated
-or done twice.
+once; one seed batch is sent many times. They carry sequences, too: seeding may be interrupted, repeated or done twice.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ MAX_MERGED_BYTES: Final = 16 << 10
 
 
 class RewrittenBatch(NamedTuple):
-    """Dense, and all of it committed; still without producer id and sequence of ours."""
+    """Dense, and all committed; still without producer id and sequence of ours."""
 
     base_offset: int
     records: int
@@ -63,7 +62,7 @@ CopyItem = RewrittenBatch | Gap | CorruptBatch
 def rewrite_fetched_batches(
     source: ClusterName, fetched: FetchedPartition, position: int
 ) -> Iterator[Sequence[CopyItem]]:
-    """What to copy from `position` on: one sequence for each batch of the source.
+    """From `position` on: one sequence for each batch of the source.
 
     A `Gap` stands for offsets without a visible record. A batch that may not be copied is the last item.
     """
@@ -111,7 +110,7 @@ def _fill_gaps_between_runs(runs: Iterable[RecordRun], position: int, end: int) 
 
 
 def merge_tiny_batches(ready: list[ReadyBatch], producer_id: int) -> list[ReadyBatch]:
-    """Neighbours of a few records become one batch: each costs brokers as much as kilobytes of records."""
+    """Each batch costs brokers as much as kilobytes of records, so tiny neighbours become one."""
     if len(ready) < MIN_MERGED_BATCHES:
         return ready
     merged: list[ReadyBatch] = []
@@ -131,7 +130,7 @@ def merge_tiny_batches(ready: list[ReadyBatch], producer_id: int) -> list[ReadyB
 
 
 def _read_tiny_header(item: ReadyBatch) -> BatchHeader | None:
-    """None where the batch is not tiny, or cannot be merged."""
+    """Returns None if it is not tiny, or cannot be merged."""
     sent, batch = item
     if sent.records > TINY_BATCH_RECORDS:
         return None
@@ -168,8 +167,8 @@ def pop_hidden_batch(queue: SendQueue, gap: HiddenGap, producer_id: int, produce
 MAX_SEED_OFFSETS: Final = 200_000
 MAX_SEEDS_IN_FLIGHT: Final = 4
 _NO_TIMESTAMP: Final = -1
-"""Any other time would be the newest of the segment, and lookups by time would find it instead of
-later records. The price: a broker that compacts just then forgets the producer; the log end shows how far seeding is.
+"""Any other time would be the newest of the segment, and lookups by time would find it instead of later records. The
+price: a broker that compacts just then forgets the producer; the log end shows how far seeding is.
 """
 
 

@@ -31,14 +31,14 @@ _PARTITION_BYTES: Final = 1 << 20
 _MAX_LINK_BYTES: Final = 8 << 20
 _SOCKET_BYTES: Final = 4 << 20
 _MAX_WAIT_MS: Final = 500
-"""Brokers of 3.6 and 3.7 wait this long for remote storage, and no longer; newer ones have a setting."""
+"""Brokers of 3.6 and 3.7 wait so long for remote storage, and no longer; newer ones have a setting."""
 _SHORT_WAIT_MS: Final = 20
 _IDLE_WAIT_MS: Final = 2_000
 _IDLE_BYTES: Final = 1 << 20
 _IDLE_BUDGET_DIVISOR: Final = 8
 _MIN_FETCHES: Final = 4
 _RESPONSE_TIMEOUT_S: Final = 10.0
-"""For a response later than requested: a half-open connection shows no error."""
+"""For a late response: a half-open connection shows no error."""
 _RECEIVE_SLICE_S: Final = 0.2
 _END_UNVERIFIED: Final = (
     "there is something to copy, and the destination's leader has forgotten who wrote the end of its log"
@@ -127,8 +127,7 @@ class BatchFetcher:
                     break
 
     def receive(self, link: FetchLink) -> list[tuple[PartitionReplicator, list[ReadyBatch]]]:
-        """Processes one response; returns what is to be sent at once. The next one waits in the socket
-        meanwhile."""
+        """Processes one response; returns what is to be sent at once. The next one waits in the socket meanwhile."""
         for broker, links in self.links.items():
             if link not in links.all_links:
                 continue
@@ -244,8 +243,7 @@ class BatchFetcher:
         self._send_fetch(link, selected, max_wait_ms, now)
 
     def _fetch_idle(self, broker: int, links: FetchLinks, now: float) -> None:
-        """Fetches idle partitions. Free active links fetch the active ones first, which would otherwise have
-        to wait with the idle ones."""
+        """Free active links fetch the active ones first, which would otherwise have to wait with the idle ones."""
         partitions, monotonic_now = self._partitions_by_broker[broker], time.monotonic()
         active, idle = partitions.split_by_activity(monotonic_now)
         for link in links.get_free_links():
@@ -284,8 +282,7 @@ class BatchFetcher:
         link.send_fetch(positions, max_wait_ms=wait_ms, isolation=fetch.IsolationLevel.READ_COMMITTED)
 
     def _can_fetch_more(self, replicator: PartitionReplicator) -> bool:
-        """A destination broker that accepts nothing leaves half of the queue budget to others, whatever it
-        leads."""
+        """A destination broker that accepts nothing leaves half of the queue budget to others."""
         return replicator.can_fetch and not (
             replicator.queue.budget.is_half_full and not self._can_accept(replicator.destination_broker)
         )
@@ -314,7 +311,7 @@ class BatchFetcher:
     def _handle_empty(
         self, replicator: PartitionReplicator, fetched: fetch.FetchedPartition, *, is_conclusive: bool
     ) -> None:
-        """Applies an empty response: a gap up to the last stable offset, if that is certain."""
+        """An empty response is a gap up to the last stable offset, if that is certain."""
         partition, position, end = replicator.partition, replicator.progress.position, fetched.last_stable_offset
         outcome = replicator.source.judge_empty_fetch(position, fetched, is_conclusive=is_conclusive)
         if outcome is EmptyFetch.MALFORMED:
@@ -345,8 +342,9 @@ class BatchFetcher:
         )
 
     def _set_limits(self, links: FetchLinks) -> None:
-        """Sets how much a broker's free links may request, within a budget for all responses. Socket buffers
-        are not part of it."""
+        """How much a broker's free links may request, within a budget for all responses. Socket buffers are not part
+        of it.
+        """
         quiet_count = sum(self.links[broker].is_quiet for broker in self.links.keys() & self._fetched_brokers)
         room = split_budget(
             self._budget, len(self._fetched_brokers) - quiet_count, quiet_count, is_active=not links.is_quiet

@@ -1,4 +1,4 @@
-"""Produces to the destination: batches of many partitions in few requests, and their responses."""
+"""Produces to the destination: batches of many partitions in few requests."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ from mirror_core.model.names import Offset
 
 _REQUEST_BYTES: Final = 4 << 20
 _MAX_THROTTLE_S: Final = 3.0
-"""A broker that a quota keeps from reading longer gets nothing: it would fill the buffers on the way."""
+"""A broker that a quota keeps from reading for longer gets nothing: it would fill the buffers on the way."""
 _FULL_LINK_WAIT_S: Final = 0.2
-"""For a broker with a full link; then batches wait in the queue. A slower broker is not waited for at
-all."""
+"""For a broker with a full link; then batches wait in the queue. Slower brokers are not waited for."""
 _SINGLE_LINK_WAIT_S: Final = 1.0
 _RESPONSE_TIMEOUT_S: Final = 15.0
-"""Without a response another broker may lead by now. A leader that waits this long for replicas is
-found when its log is checked."""
+"""Then another broker may lead. A leader that waits so long for replicas is found when its log is checked."""
 
 InFlightBatch = tuple[PartitionReplicator, SentBatch]
 OutgoingBatch = tuple[PartitionReplicator, SentBatch, memoryview]
@@ -48,8 +46,7 @@ class BatchProducer:
     ) -> None:
         self.links: dict[int, ProduceLink[InFlightBatch]] = {}
         self._unresponsive = set[int]()
-        """Brokers that were waited for in vain since their last response, so that not each partition waits
-        again."""
+        """Waited for in vain since their last response; not again for each partition."""
         self._destination = destination
         self._replicators = replicators
         self._side = ClusterSide.from_client(destination)

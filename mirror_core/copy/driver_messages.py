@@ -1,12 +1,9 @@
-"""Sends a task's progress to the driver.
+"""Sends a task's progress to the driver, and trimmed ranges until the driver confirms that they are recorded.
 
-Hands the right to fill gaps from one epoch's task to the next one's, through the driver.
-
-Otherwise a new task must wait until a log end has not moved for a while (`copy.gap_filler`). The old task releases its
-claims after all its requests were answered. A claim is granted once: of two attempts of a task only one gets it. Lost
-datagrams cost that wait and nothing else; replayed ones are ignored.
-
-Tasks report trimmed ranges the same way, until the driver confirms that they are recorded.
+Hands the right to fill gaps from one epoch's task to the next one's, through the driver. Otherwise a new task must wait
+until a log end has not moved for a while (`copy.gap_filler`). The old task releases its claims once all its requests
+were answered. A claim is granted once: of two attempts of a task only one gets it. Lost datagrams cost that wait and
+nothing else; replayed ones are ignored.
 """
 
 from __future__ import annotations
@@ -29,10 +26,9 @@ _MAX_DATAGRAMS_PER_TURN: Final = 50
 
 
 class ProgressSender:
-    """Reports every partition each second, and itself while it has none to report. A lost datagram does no harm."""
+    """Reports every partition each second, and itself while it has none. A lost datagram does no harm."""
 
     def __init__(self, task: int, channel: DriverChannel, now_s: Callable[[], float]) -> None:
-        """`now_s`: the task's clock."""
         self._task = task
         self._channel = channel
         self._now_s = now_s
@@ -73,8 +69,7 @@ class ProgressSender:
 
 _REQUEST_INTERVAL_S: Final = 0.05
 _NUMBER_DIGITS: Final = 12
-"""A granted claim is longer than its request by the number: so the response to one datagram fits into
-one."""
+"""A granted claim is its request plus the number: so the response to one datagram fits into one."""
 ReleasedClaim = tuple[Partition, int]
 
 
@@ -95,7 +90,7 @@ _RESPONSE_DECODER: Final = msgspec.json.Decoder(_ClaimResponse)
 
 
 class ClaimBoard:
-    """The driver's side. `handle` is for the receiving thread, the rest for the driver's thread."""
+    """The driver's side: `handle` in the receiving thread, the rest in the driver's."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -175,7 +170,7 @@ class ClaimClient:
             self._channel.send(DatagramKind.CLAIMS, b'{"deleted":%b}' % rows)
 
     def release(self, replicators: Iterable[PartitionReplicator]) -> None:
-        """Releases claims with nothing in flight to the next task. Each once: later it may have changed hands."""
+        """To the next task, with nothing in flight. Each once: later it may have changed hands."""
         released = [
             replicator
             for replicator in replicators

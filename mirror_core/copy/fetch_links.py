@@ -1,12 +1,9 @@
-"""Fetch links to one source broker: one where it is near, several where it is far.
+"""Fetch links to one source broker: one where it is near, several where it is far. No partition is in two requests in
+flight.
 
-Partitions are spread over several requests in flight, none of them in two.
-
-Active and idle partitions of one source broker.
-
-A Fetch and its response name each partition. Beside one partition that delivers a hundred times a second, a thousand
-idle ones would cost more than it, on both sides. So idle ones have a link of their own, where the request waits at the
-broker for data.
+A Fetch and its response name each partition. Beside one that delivers a hundred times a second, a thousand idle ones
+would cost more than it, on both sides. So idle ones have a link of their own, where the request waits at the broker for
+data.
 """
 
 from __future__ import annotations
@@ -28,8 +25,7 @@ _log = get_logger(__name__)
 MAX_FETCH_LINKS: Final = 4
 _FAR_ROUND_TRIP_S: Final = 0.01
 _GOLDEN_RATIO: Final = (5**0.5 - 1) / 2
-"""Step from one request's first partition to the next one's: starts spread evenly, so no partition is
-always late."""
+"""From one request's first partition to the next one's: starts spread evenly, so no partition is always late."""
 
 
 class FetchLinks:
@@ -142,15 +138,16 @@ _DESTINATION_WAIT_S: Final = 1.0
 
 
 class BrokerPartitions:
-    """Each partition that may be fetched is in a request in flight, or in the next one of a free link."""
+    """Each fetchable partition is in a request in flight, or in the next one of a free link."""
 
     def __init__(self) -> None:
         self._all: dict[PartitionReplicator, None] = {}
         self._active: dict[PartitionReplicator, None] = {}
         self._activating: list[PartitionReplicator] = []
         self.must_hurry = False
-        """A partition in neither request waits for its first batch's response, which comes soon, and then for
-        a link."""
+        """A partition in neither request waits for its first batch's response, which comes soon, and then for a
+        link.
+        """
         self._next_idle_fetch_at = 0.0
 
     def add(self, replicator: PartitionReplicator) -> None:
@@ -188,8 +185,9 @@ class BrokerPartitions:
         now: float,
         can_fetch: Callable[[PartitionReplicator], bool],
     ) -> list[PartitionReplicator]:
-        """Partitions for the idle link's next Fetch: idle ones, and active ones that the request in flight
-        (`requested`) left out. The active links fetch the others from now on."""
+        """For the idle link's next Fetch: idle ones, and active ones that the request in flight (`requested`) left
+        out. The active links fetch the others from now on.
+        """
         selected = [replicator for replicator in idle if can_fetch(replicator)]
         self._active = {replicator: None for replicator in idle if not can_fetch(replicator)}
         self._activating = []

@@ -1,17 +1,13 @@
-"""One round of filling gaps at one broker, without I/O: a generator that yields requests and receives
-responses.
+"""Runs gap rounds, one per broker at a time, inside the task's loop. A round is a generator without I/O that yields
+requests and receives responses. Only connecting uses a thread.
 
 Others may write between any two requests. A round sends markers once, and ends when their outcome is known; the next
 round fills what is left.
-
-Runs gap rounds, one per broker at a time, inside the task's loop.
 
 Markers have no sequence, so a task never relies on being the only writer. The owner of the newest marker goes on
 filling. Any other writer (the next epoch's task, a second process, this task after an unanswered request) waits until
 the log end has not moved for a while although a gap is due: then the owner is gone. Its first marker has a higher
 number, so the broker refuses markers of the old owner still on the way (`decide.gaps_and_resume`).
-
-Only connecting uses a thread.
 """
 
 from __future__ import annotations
@@ -49,7 +45,7 @@ from mirror_core.wire.txn_markers import MarkerEntry
 
 PROBE_INTERVAL_S: Final = 0.05
 MAX_MARKERS_PER_REQUEST: Final = 5_000
-"""A request blocks one of the broker's threads until all its markers are written."""
+"""A request blocks one of the broker's threads until all are written."""
 
 
 class LogEndQuery(NamedTuple):
@@ -133,15 +129,14 @@ class GapRound:
             states = [candidate for candidate in sent if candidate.is_open]
 
     def _is_end_certain(self, state: GapFillState, now: float) -> bool:
-        """True when the log end need not be requested: a response to the owner has just shown it."""
+        """A response to the owner has just shown the log end."""
         return state.gap_claim.is_certain(now) and not self.is_stale(now - state.end_confirmed_at)
 
     def _get_turn(self, ahead_s: float = 0.0) -> int | None:
         return find_turn(self.epoch, int((self.wall() + ahead_s) * 1000))
 
     def _is_turn_near(self) -> bool:
-        """Whether a turn begins while a probe from now is on its way: only a newcomer's probe after that
-        counts."""
+        """A turn begins while a probe from now is on its way: only a newcomer's probe after that counts."""
         if self._is_too_far():
             return False
         near = self._get_turn(self.round_trip_s() + PROBE_INTERVAL_S)
@@ -186,7 +181,7 @@ class GapRound:
         return sent
 
     def _entries(self, sent: Mapping[GapFillState, _SentMarkers]) -> Iterator[MarkerEntry]:
-        """No entry names a partition twice: a broker never responds to those."""
+        """Brokers never respond to requests in which an entry names a partition twice."""
         by_epoch: dict[int, list[tuple[int, Partition]]] = {}
         for state, (count, epoch, _) in sent.items():
             by_epoch.setdefault(epoch, []).append((count, state.partition))
@@ -244,8 +239,9 @@ class GapFiller:
         threads: BackgroundThreads,
         now_s: Callable[[], float],
     ) -> None:
-        """`epoch`: the data plane's. `connect` returns a function that connects to a broker, for a thread.
-        `on_lost` is told which broker did not respond, and why."""
+        """`epoch`: the data plane's. `connect` returns a function that connects to a broker, for a thread. `on_lost`
+        is told which broker did not respond, and why.
+        """
         self._destination = ClusterSide.from_client(destination)
         self._producer_id = producer_id
         self._producer_epoch = producer_epoch
@@ -267,8 +263,7 @@ class GapFiller:
         return [active.link.connection.sock for active in self._rounds.values()]
 
     def fill(self, replicators: Iterable[PartitionReplicator], until: float) -> bool:
-        """Applies responses and starts rounds; sends nothing after `until` (by `now_s`). True when a gap
-        advanced.
+        """Sends nothing after `until` (by `now_s`). True when a gap advanced.
 
         A broker that does not respond may still append what it was sent, at any later time.
         """

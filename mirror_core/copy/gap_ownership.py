@@ -1,9 +1,7 @@
-"""The right to fill a partition's gaps. The writer of the newest marker owns it while all its markers
-are acknowledged.
+"""The right to fill a partition's gaps, and the state of its gap during a gap round.
 
-Any other task waits until the log has been quiet for a while, and then fences the last owner.
-
-State of one partition's gap during a gap round.
+The writer of the newest marker owns it while all its markers are acknowledged. Any other task waits until the log has
+been quiet for a while, and then fences the last owner.
 
 A round takes several turns of the task's loop. It works on copies, so the loop cannot change what the round relies on;
 the loop applies the result at the end (`PartitionReplicator.finish_gap_round`).
@@ -23,11 +21,13 @@ from mirror_core.model.names import Partition
 
 QUIET_S: Final = 1.0
 QUIET_ROUND_TRIPS: Final = 4
-"""How long the log end must not move (both together) before another owner's gap is filled in one's
-turn. An owner at this distance needs two and a half round trips from its probe to its marker."""
+"""How long the log end must not move (both together) before another owner's gap is filled in one's turn. An owner at
+this distance needs two and a half round trips from its probe to its marker.
+"""
 CERTAIN_S: Final = 0.8
-"""How long an owner may go without checking the log end. Acknowledged data does not count: a duplicate
-of another copier's batch is acknowledged, too, and the gap after it is not visible."""
+"""How long an owner may go without checking the log end. Acknowledged data does not count: a duplicate of another
+copier's batch is acknowledged, too, and hides the gap after it.
+"""
 
 
 class GapClaim:
@@ -53,8 +53,7 @@ class GapClaim:
         self.newest_epoch = max(self.newest_epoch, coordinator_epoch)
 
     def forget(self, newest_epoch: int = NO_MARKER) -> None:
-        """The leader has forgotten newer markers, and would accept any; also when its log lost its end. Nobody
-        owns them."""
+        """The leader has forgotten newer markers, and would accept any; also when its log lost its end."""
         self.newest_epoch, self._own_epoch, self._received_epoch = newest_epoch, NO_MARKER, NO_MARKER
         self._quiet_at = -1  # that was another log
 
@@ -94,7 +93,7 @@ class GapClaim:
         return self.is_owned and now - self._confirmed_at < CERTAIN_S
 
     def is_quiet(self, log_end: int, requested_at: float, now: float, round_trip_s: float) -> bool:
-        """Whether the log has ended at `log_end` for long enough, by a probe sent at `requested_at`."""
+        """The log has ended at `log_end` for long enough, by a probe sent at `requested_at`."""
         if self._quiet_at != log_end:
             self._quiet_at, self._quiet_until = log_end, now + QUIET_S + QUIET_ROUND_TRIPS * round_trip_s
             return False
@@ -161,7 +160,7 @@ class GapFillState:
         )
 
     def next_markers(self, max_markers: int) -> tuple[int, int] | None:
-        """Number and coordinator epoch of the next markers; None: the numbers are used up."""
+        """Number and coordinator epoch. None: the numbers are used up."""
         owned = self.gap_claim.is_owned
         epoch = choose_marker_epoch(count_filled(self.end, self.sequence), self.gap_claim.newest_epoch, is_owned=owned)
         if epoch is None:

@@ -1,4 +1,4 @@
-"""Runs comparisons of both logs in background threads. A long one does not hold up the others."""
+"""Compares both logs in background threads. A long comparison does not hold up the others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName
 
 MAX_SHORT_COMPARISONS: Final = 8
-"""Comparisons that are not long yet. Each has its own connections; this many are kept."""
+"""Not long yet. Each has its own connections; this many are kept."""
 MAX_COMPARISONS: Final = 2 * MAX_SHORT_COMPARISONS
 """With long ones: all threads of a task share one core with copying."""
 _LONG_COMPARISON_S: Final = 2.0
@@ -219,7 +219,7 @@ class _ClosedInspector:
 def handle_unreadable(
     replicator: PartitionReplicator, error: RemoteFault, misleading_cluster: ClusterName | None = None
 ) -> None:
-    """A log that cannot be read affects this partition only: retried, or left to operators.
+    """Affects this partition only: retried, or left to operators.
 
     `misleading_cluster`: see `PartitionReplicator.mark_lost`.
     """

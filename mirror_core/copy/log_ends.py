@@ -2,10 +2,8 @@
 
 Runs in a background thread on its own connections: a hung broker does not delay copying. Shares no state with the task.
 
-Checks in few requests whether the last batches of many logs are as they were sent.
-
-When a data plane starts it is unknown whether everything sent before was acknowledged, and one check per partition
-would take as long as copying.
+Checks in few requests whether the last batches of many logs are as they were sent: when a data plane starts nobody
+knows whether everything sent before was acknowledged, and one check per partition would take as long as copying.
 """
 
 from __future__ import annotations
@@ -35,11 +33,10 @@ _FETCH_BYTES: Final = 8 << 20
 
 
 def find_ends_as_sent(client: ClusterClient, ends_by_leader: Mapping[int, Mapping[Partition, int]]) -> set[Partition]:
-    """Partitions whose last batch ends at this offset (next to be written) and has its own time, not the
-    broker's.
+    """Partitions whose last batch ends at this offset (next to be written) and has its own time, not the broker's.
 
-    `ends_by_leader`: the leaders responded a moment ago, and get time for responses of many megabytes. Partitions
-    left out are unknown: each must be checked alone.
+    `ends_by_leader`: the leaders responded a moment ago, and get time for responses of many megabytes. Partitions left
+    out are unknown: each must be checked alone.
     """
     results = call_brokers(
         client, {broker: _make_end_check(ends) for broker, ends in ends_by_leader.items()}, wait_full_timeout=True
@@ -92,7 +89,7 @@ class ExpectedTopicIds(NamedTuple):
 class VerifiedMetadata:
     cluster: ClusterMetadata
     topic_ids: TopicIds
-    """All brokers' topic ids for topics that this broker reports as deleted or replaced."""
+    """From all brokers, for topics that this broker reports as deleted or replaced."""
 
     def is_undecided(self, topic: str) -> bool:
         return bool(self.topic_ids.unreachable_brokers) and topic in self.topic_ids.ids
@@ -110,13 +107,13 @@ class LogEndRequest(NamedTuple):
     agreed_epoch: int | None
     destination_broker: int
     end_unverified: bool
-    """Nothing confirms the end of the destination's log, and this is the first check of it."""
+    """Nothing confirms the end of the destination's log, and this is its first check."""
     verified_end: int | None
 
 
 class UnknownLogEnd(NamedTuple):
     reason: RemoteFault | str
-    """`BrokerResponsePending`: this partition moves to a slow round."""
+    """`BrokerResponsePending`: the partition moves to a slow round."""
     misleading_cluster: ClusterName | None
 
 
@@ -124,13 +121,13 @@ class UnknownLogEnd(NamedTuple):
 class LogEndsResponse:
     requested_at: float
     agreed_ends: Mapping[Partition, int]
-    """Offset up to which both sides agreed, where the source's leader changed since (KIP-101)."""
+    """Where the source's leader changed since both sides agreed (KIP-101)."""
     bounds: Mapping[Partition, BothLogBounds]
     unknown: Mapping[Partition, UnknownLogEnd]
 
 
 def _require_recorded_clusters(cluster_ids: tuple[str, str], *sides: tuple[ClusterName, ClusterMetadata]) -> None:
-    """Else each of the other cluster's topics would seem to be a recreated one, and be FAILED."""
+    """Else another cluster's topics would seem recreated, and be FAILED."""
     for (name, metadata), recorded_id in zip(sides, cluster_ids, strict=True):
         if metadata.cluster_id != recorded_id:
             raise RemoteFault(
@@ -203,8 +200,8 @@ class LogEndRequests:
     ) -> dict[Partition, BothLogBounds]:
         """Both logs at a moment when nobody appends (`explain_unstable_end`).
 
-        A predecessor's last requests may still arrive; they cannot do harm (`decide.gaps_and_resume`). A log that
-        keeps moving becomes unknown, and does not hold up the others.
+        A predecessor's last requests may still arrive; they cannot do harm (`decide.gaps_and_resume`). A log that keeps
+        moving becomes unknown, and does not hold up the others.
         """
         stable: dict[Partition, LogSnapshot] = {}
         waiting, reasons, growing = list(requests), dict[Partition, RemoteFault | str](), set[Partition]()
@@ -279,8 +276,7 @@ class LogEndRequests:
 def _verify_metadata(
     client: ClusterClient, cluster: ClusterMetadata, expected: Mapping[Partition, str | None]
 ) -> VerifiedMetadata:
-    """Requests topic ids from all brokers where one broker's metadata is unexpected: that broker may be
-    stale."""
+    """Asks all brokers for topic ids where one broker's metadata is unexpected: it may be stale."""
     doubtful = {
         p.topic
         for p, topic_id in expected.items()

@@ -4,7 +4,7 @@ An unclean leader election, or a restored backup, makes a source lose its newest
 beyond our position. Leader epochs show that this may have happened (KIP-101, KIP-320). Only records show whether
 anything differs: a producer that retries may write the same records again.
 
-Reads backwards from a log's end: does it hold what it must, and where does that stop?
+Also reads backwards from a log's end: does it hold what it must, and where does that stop?
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _RangeComparison:
     source_only_keys: dict[bytes, int] = field(default_factory=dict)
 
     def add_equal(self, record: Record) -> None:
-        """History is the same up to here: what only the destination has before it was compacted on the source."""
+        """Up to here history is the same: what only the destination has before it was compacted on the source."""
         self.has_equal, self.destination_only = True, []
         self.forget_key(record.key)
 
@@ -124,8 +124,7 @@ class DivergenceFinder:
         return None
 
     def _find_last_equal(self, partition: Partition, low: int, end: int) -> int:
-        """An offset near the last equal record; `low` when none is found. Reads few records: steps grow, then
-        halve."""
+        """Near it; `low` when none is found. Reads few records: steps grow, then halve."""
         step, high = _FIRST_BACKWARD_STEP, end
         try:
             while (start := end - step) > low and not self._is_equal_at(partition, start, end):
@@ -139,8 +138,7 @@ class DivergenceFinder:
         return low
 
     def _is_equal_at(self, partition: Partition, start: int, end: int) -> bool:
-        """Whether the first record from `start` on is equal. After compaction it may differ although nothing
-        is wrong."""
+        """By the first record from `start` on. After compaction it may differ although nothing is wrong."""
         try:
             source_record, destination_record = (
                 next(self._read_records(reader, partition, start, end), None)
@@ -278,8 +276,8 @@ def find_first_foreign(
     """First batch near the log end that this producer id did not write at its offset.
 
     `filled`: how many offsets its markers should have taken. Goes back in growing steps to a batch of ours at the right
-    offset (its offset is its sequence plus the markers before it): later batches of others are foreign. None when all
-    are ours: then there are too many markers, and nothing shows which. Reads headers only.
+    offset (its sequence plus the markers before it): later batches of others are foreign. None when all are ours: then
+    there are too many markers, and nothing shows which. Reads headers only.
     """
     for start, headers in _read_headers_backwards(client, link, partition, bounds):
         last_in_place = _find_last_in_place(headers, producer_id, filled)
@@ -306,8 +304,7 @@ def _find_last_in_place(headers: list[BatchHeader], producer_id: int, filled: in
 def find_last_after_hole(
     client: ClusterClient, link: FetchLink, partition: Partition, producer_id: int, bounds: BothLogBounds
 ) -> BatchHeader | None:
-    """Header of the log's last batch, if only data of this producer id follows the nearest hole in the
-    offsets.
+    """Header of the log's last batch, if only data of this producer id follows the nearest hole in the offsets.
 
     Only compaction leaves such holes, and never in the last segment. So a marker that a leader does not know may have
     been there; a foreign record, or a marker too many, would stand directly before what it has shifted.
@@ -398,7 +395,7 @@ class InspectionHalted(Unreachable): ...
 
 
 class RemoteLogInspector:
-    """Reads both clusters' logs for `copy.resume_decision`. Connects on use; reconnects after an error."""
+    """Connects on use; reconnects after an error."""
 
     def __init__(self, source: ClusterClient, destination: ClusterClient, producer_id: int) -> None:
         self._source, self._destination = source.clone(), destination.clone()

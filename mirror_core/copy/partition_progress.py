@@ -1,7 +1,4 @@
-"""A partition's progress: the next offset to enqueue, and the next one to be acknowledged.
-
-Counts for a partition's receipt, from its first position on.
-"""
+"""The next offset to enqueue, and the next one to be acknowledged; counts for the partition's receipt."""
 
 from __future__ import annotations
 
@@ -16,12 +13,13 @@ from mirror_core.model.task_messages import PIECE_OFFSETS, ReceiptPiece
 from mirror_core.wire.batch import DIGEST_MODULUS, SEQUENCE_MASK
 
 SEQUENCE_VALID_S: Final = 1.0
-"""After this time without a batch or marker the leader's producer state is unknown. Its expiry
-(producer.id.expiration.ms) goes by the records' times: for old ones it may come at any moment."""
+"""Without a batch or marker for so long, the leader's producer state is unknown. Its expiry
+(producer.id.expiration.ms) goes by the records' times: for old ones it may come at any moment.
+"""
 
 
 class PartitionProgress:
-    """Offsets are next offsets; each has the sequence of the next batch to start there."""
+    """Next offsets; each has the sequence of the next batch to start there."""
 
     __slots__ = (
         "acknowledged",
@@ -44,16 +42,17 @@ class PartitionProgress:
         self.acknowledged_sequence = 0
         self.in_flight = 0
         self.end_confirmed_at = -math.inf
-        """Monotonic time of a request whose response showed the log end at `acknowledged`; valid while nothing
-        is in flight."""
+        """Monotonic time of a request whose response showed the log end at `acknowledged`; valid while nothing is in
+        flight.
+        """
         self.producer_known_at = -math.inf
         """Monotonic time of a request whose response showed that the leader has our producer state."""
         self.is_producer_unknown = False
-        """The leader has no producer state of ours: it accepts any sequence from a batch, and after a marker
-        only 0."""
+        """The leader has none of ours: it accepts any sequence from a batch, and after a marker only 0."""
         self.is_sequence_known = False
-        """The leader knows the sequence before the next one. Until then the first batch goes alone: a batch
-        after a refused one would be accepted in its place."""
+        """The leader knows the sequence before the next one. Until then the first batch goes alone: a batch after a
+        refused one would be accepted in its place.
+        """
         self.seed_end = 0
         """Nothing below is fetched: the source's log starts here, and the destination is seeded up to it."""
         self.seeded = 0
@@ -150,8 +149,9 @@ class ReceiptCounts:
         self._next_offset = _NO_OFFSET
         self._piece_start = _NO_OFFSET
         self._gap_end = _NO_OFFSET
-        """End of the gap at the resume offset. The source's log usually starts there, and so will the
-        destination's: a piece that began before it could never be verified."""
+        """At the resume offset. The source's log usually starts at the gap's end, and so will the destination's: a
+        piece that began before it could never be verified.
+        """
         self._records = 0
         self._digest_sum = 0
 
@@ -185,7 +185,7 @@ class ReceiptCounts:
         is_seeding: bool,
         hidden_in_flight: Iterable[tuple[int, int]],
     ) -> None:
-        """Resumes here; what is below `acknowledged` was acknowledged. `records`: the distance in sequences.
+        """`records`: the distance from `acknowledged` in sequences.
 
         Batches in flight that turn out to be appended were never acknowledged, so no piece may certify them.
         """

@@ -1,10 +1,9 @@
-"""One partition's replicator. Events happen to it; each part writes only itself. No I/O; the clock is
-given.
+"""One partition's replicator. Events happen to it; each part writes only itself. No I/O; the clock is given.
 
     progress   next offset to enqueue, and to be acknowledged    partition_progress.py
     queue      batches and gaps to send                          send_queue.py
     gap_claim  the right to fill gaps                            gap_ownership.py
-    source     what the source reported                         source_log.py
+    source     what the source reported                          source_log.py
     counts     counts for the receipt                            partition_progress.py
     trims      ranges trimmed before they were copied            source_log.py
 
@@ -47,8 +46,9 @@ class PartitionReplicator:
         clock: Callable[[], float] = time.monotonic,
         has_driver: bool = False,
     ) -> None:
-        """`uses_hidden_records`: gaps are used up by hidden records instead of markers. `budget`, `active`: shared by a
-        task's partitions (`CopyTask`). `has_driver`: a driver responds."""
+        """`uses_hidden_records`: for gaps, instead of markers. `budget`, `active`: shared by a task's partitions
+        (`CopyTask`). `has_driver`: a driver responds.
+        """
         self.assigned = assigned
         self.uses_hidden_records = uses_hidden_records
         self.partition: Final[Partition] = assigned.partition
@@ -63,7 +63,7 @@ class PartitionReplicator:
         self.in_background = False
         self.lost_reason = ""
         self.misleading_cluster: ClusterName | None = None
-        """The cluster whose metadata named a broker that turned out not to lead it."""
+        """Its metadata named a broker that turned out not to lead the partition."""
         self.loss_count = 0
         self.next_attempt_at = 0.0
         self.source_broker = -1
@@ -71,10 +71,11 @@ class PartitionReplicator:
         self.destination_broker = -1
         self.aligned: AlignedPartition | None = None
         self.end_unverified = False
-        """The end of the destination's log is not confirmed; it is checked once there is something to copy."""
+        """Destination's log end; checked once there is something to copy."""
         self.doubted_from: int | None = None
-        """From here on the destination may hold an older history of the source: an old request may have waited
-        in a socket. NO_KNOWN_OFFSET: start unknown."""
+        """From here on the destination may hold an older history of the source: an old request may have waited in a
+        socket. NO_KNOWN_OFFSET: start unknown.
+        """
         self.failure: PartitionFailure | None = None
         self._clock, self._active = clock, set() if active is None else active
         self._active.add(self)
@@ -130,7 +131,7 @@ class PartitionReplicator:
 
     @property
     def is_gap_end_known(self) -> bool:
-        """Whether nobody can have filled further than the first gap's end."""
+        """No writer can have filled further than the first gap's end."""
         readable = self.source.readable_end
         return len(self.queue.items) > 1 or (readable is not None and self.progress.position >= readable)
 
@@ -159,7 +160,7 @@ class PartitionReplicator:
     # -- state -----------------------------------------------------------------------------------------------
 
     def mark_lost(self, reason: str, misleading_cluster: ClusterName | None = None) -> None:
-        """It must be aligned again; at once first, then with backoff while nothing is acknowledged."""
+        """To be aligned again; at once first, then with backoff while nothing is acknowledged."""
         self._apply_event(CopyEvent.LOST)
         _log.info("its place is looked for anew: %s", reason, partition=self.partition)
         self.lost_reason, self.misleading_cluster = reason, misleading_cluster
@@ -243,10 +244,10 @@ class PartitionReplicator:
         end_unverified: bool = False,
         requested_at: float | None = None,
     ) -> None:
-        """Resumes at the destination's log end.
+        """At the destination's log end.
 
-        `is_producer_unknown`: its leader has no producer state of ours. `requested_at`: monotonic time before it
-        was requested; None: now.
+        `is_producer_unknown`: its leader has no producer state of ours. `requested_at`: monotonic time before it was
+        requested; None: now.
         """
         progress, self.end_unverified = self.progress, end_unverified
         records = (resume.sequence - progress.acknowledged_sequence) & SEQUENCE_MASK
@@ -272,7 +273,7 @@ class PartitionReplicator:
     # -- from the source -----------------------------------------------------------------------------------------
 
     def enqueue_fetched(self, copied: Iterable[Sequence[CopyItem]], producer_id: int) -> list[ReadyBatch]:
-        """Enqueues what was fetched with our sequences; returns the batches that are to be sent now, in place.
+        """With our sequences; returns the batches that are to be sent now, in place.
 
         From the first gap on all wait in the queue, batches as copies. A corrupt batch ends the partition, after
         everything before it. What follows a first batch that must go alone is fetched again later: in the queue it
@@ -298,8 +299,7 @@ class PartitionReplicator:
         return ready
 
     def enqueue(self, sent: SentBatch, batch: memoryview) -> bool:
-        """Enqueues a batch with our sequence. True when it is to be sent now, in place; otherwise it is
-        copied."""
+        """With our sequence. True when it is to be sent now, in place; otherwise it is copied."""
         progress, queue = self.progress, self.queue
         self._note_enqueue()
         send_now = not queue.items and (progress.is_sequence_known or progress.is_all_acknowledged)
@@ -331,8 +331,9 @@ class PartitionReplicator:
         self.queue.put_back(sent, batch)
 
     def acknowledge(self, sent: SentBatch) -> bool:
-        """The batch is in the log at its offset. True when all seeds in flight have arrived and are to be
-        deleted; the caller then calls `finish_if_acknowledged`."""
+        """The batch is in the log at its offset. True when all seeds in flight have arrived and are to be deleted;
+        the caller then calls `finish_if_acknowledged`.
+        """
         self.loss_count = 0
         self.progress.acknowledge(sent.records)
         if sent.digest is not None:

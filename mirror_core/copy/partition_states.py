@@ -1,4 +1,4 @@
-"""States of a partition in a copying task, as one table. Anything else is a bug; the docs print it."""
+"""A partition's states in a copying task. Anything else is a bug; the docs print the table."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CopyEvent(StrEnum):
 
 
 class IllegalCopyTransition(RuntimeError):
-    """A bug: this event cannot happen in this state."""
+    """This event cannot happen in this state."""
 
 
 COPY_TRANSITIONS: Final[Mapping[tuple[CopyState, CopyEvent], CopyState]] = MappingProxyType(

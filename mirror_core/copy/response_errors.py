@@ -1,4 +1,4 @@
-"""Applies the error codes of Fetch and Produce responses to a partition."""
+"""What error codes of Fetch and Produce responses do to a partition."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ def handle_fetch_error(replicator: PartitionReplicator, code: int, source: Clust
 def handle_produce_response(
     replicator: PartitionReplicator, sent: SentBatch, produced: ProducedPartition, destination: ClusterSide
 ) -> bool:
-    """Applies one Produce response. True when seeded records must be deleted
-    (`PartitionReplicator.acknowledge`)."""
+    """True when seeded records must be deleted (`PartitionReplicator.acknowledge`)."""
     replicator.progress.remove_in_flight()
     is_appended = produced.error == 0
     if is_appended and produced.base_offset == sent.base_offset == replicator.progress.acknowledged:
@@ -59,8 +58,9 @@ def handle_produce_response(
 
 
 def _handle_duplicate(replicator: PartitionReplicator, sent: SentBatch, destination: ClusterSide) -> None:
-    """A time in the response: the broker took the batch for a duplicate, perhaps of another batch, or it
-    sets its own record times. Comparing both logs tells which."""
+    """A time in the response: the broker took the batch for a duplicate, perhaps of another batch, or it sets its
+    own record times. Comparing both logs tells which.
+    """
     replicator.mark_doubtful(sent.base_offset)
     if replicator.can_send:
         text = "the broker says that it has this batch already"
@@ -70,7 +70,7 @@ def _handle_duplicate(replicator: PartitionReplicator, sent: SentBatch, destinat
 def _handle_wrong_offset(
     replicator: PartitionReplicator, sent: SentBatch, appended_at: int, destination: ClusterSide
 ) -> None:
-    """Appended at a wrong offset: this outweighs every other failure of the partition."""
+    """This outweighs every other failure of the partition."""
     partition, cluster = replicator.partition, destination.name
     if replicator.gap_claim.has_markers and appended_at > sent.base_offset and replicator.state is not CopyState.FAILED:
         # A foreign record, or a marker too many.

@@ -43,7 +43,7 @@ class ResumeDecision(NamedTuple):
     bounds: BothLogBounds
     resume: ResumePoint
     end_unverified: bool
-    """The log's end is not checked before there is something to copy."""
+    """The log's end is checked once there is something to copy."""
     requested_at: float | None = None
 
 
@@ -80,13 +80,12 @@ class LogInspector(Protocol):
     def find_first_divergence(
         self, partition: Partition, position: int, agreed_end: int | None, doubted_from: int | None
     ) -> Offset | None:
-        """Both: the first difference below `position`. Raises ComparisonUndecided."""
+        """First difference below `position`. Raises ComparisonUndecided."""
 
     def has_broker_time(self, partition: Partition, offset: int) -> bool: ...
 
     def find_first_retimed(self, partition: Partition, start: int, bounds: BothLogBounds) -> int | None:
-        """Destination: our first batch from `start` on with the broker's time, or the first of a row before
-        it."""
+        """Destination: our first batch from `start` on with the broker's time, or the first of a row before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +133,7 @@ class ResumeDecider:
                 return problem or ResumeDecision(bounds, resume, end_unverified)
 
     def _check_retimed(self, replicator: PartitionReplicator, bounds: BothLogBounds) -> FailDecision | None:
-        """Whether the broker replaced the times of an unacknowledged batch.
+        """Fails if the broker replaced the times of an unacknowledged batch.
 
         Only the response would have shown it: offsets, sequences and leader epochs are right, and without later batches
         there is no other response.
@@ -188,8 +187,7 @@ class ResumeDecider:
         )
 
     def _check_tail(self, replicator: PartitionReplicator, bounds: BothLogBounds) -> FailDecision | None:
-        """Whether the source's last record below the position is missing here, or a foreign one follows it in
-        a gap.
+        """Fails if the source's last record below the position is missing here, or a foreign one follows it in a gap.
 
         Equal tails also show that there are not too many markers: the source has nothing after that record either.
         """
@@ -212,8 +210,7 @@ class ResumeDecider:
         return FailDecision(text, offset, FailureKind.DIVERGED)
 
     def _compare_tail(self, partition: Partition, bounds: BothLogBounds) -> tuple[Record | None, bool]:
-        """The source's last record below the position, and whether the destination has it (True without a
-        record)."""
+        """The source's last record below the position; the destination has it (True without a record)."""
         source_record = self.inspector.read_last_record(partition, bounds.source_start, bounds.log_end)
         return source_record, source_record is None or self.inspector.read_record(
             partition, source_record.offset
@@ -228,11 +225,11 @@ class ResumeDecider:
     def _check_extra_markers(
         self, replicator: PartitionReplicator, bounds: BothLogBounds, missing_offset: int | None
     ) -> FailDecision | None:
-        """Whether our own markers made the log too long, where counting cannot show it.
+        """Fails if our own markers made the log too long, where counting cannot show it.
 
         A leader that knows only markers of ours may have forgotten the data before them. But a source with the same
-        leader since both sides agreed has lost nothing (KIP-101), and nobody else has written here.
-        `missing_offset`: one whose record only the source has; None: the source ends earlier.
+        leader since both sides agreed has lost nothing (KIP-101), and nobody else has written here. `missing_offset`:
+        one whose record only the source has; None: the source ends earlier.
         """
         if (
             bounds.producer is None
@@ -322,8 +319,8 @@ def _find_unanswered_start(replicator: PartitionReplicator, bounds: BothLogBound
 def find_comparison_start(replicator: PartitionReplicator, bounds: BothLogBounds, agreed_end: int | None) -> int | None:
     """Offset from which both sides must be compared; None: no doubt.
 
-    `agreed_end`: where the last agreed leader epoch ended on the source, or NO_KNOWN_OFFSET; None: it has not ended.
-    A source that ends before what this task saw has lost records, under whatever epoch. What no response and no report
+    `agreed_end`: where the last agreed leader epoch ended on the source, or NO_KNOWN_OFFSET; None: it has not ended. A
+    source that ends before what this task saw has lost records, under whatever epoch. What no response and no report
     has acknowledged may be an old leader's, or somebody's who imitates this mirror's producer.
     """
     known_end = replicator.source.end

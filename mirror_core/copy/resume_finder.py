@@ -1,5 +1,4 @@
-"""Finds where each lost partition resumes: requests both logs' ends, then `copy.resume_decision`
-decides.
+"""Finds where each lost partition resumes: requests both logs' ends, then `copy.resume_decision` decides.
 
 Resolves leaders from metadata, and handles partitions that no longer exist.
 """
@@ -87,7 +86,9 @@ def _check_topic(
     gone: FailureKind,
     recreated: FailureKind,
 ) -> bool:
-    """Whether the cluster has it, in the topic with the `expected` id. Otherwise tells the replicator why."""
+    """Whether the cluster has the partition, in the topic with the `expected` id. Otherwise tells the replicator
+    why.
+    """
     partition = replicator.partition
     cluster, topic = client.name, side.cluster.topics.get(partition.topic)
     if partition.topic in side.cluster.denied:
@@ -115,7 +116,7 @@ def _check_topic(
 def _distrust_stale_broker(
     replicator: PartitionReplicator, requests: LogEndRequests, source: Leader, destination: Leader
 ) -> None:
-    """Marks a broker's metadata as stale: it names a leader that was none before, or an older epoch.
+    """A stale broker names a leader that was none before, or an older epoch.
 
     A partition without a leader is reported truthfully.
     """
@@ -195,11 +196,8 @@ class _AlignmentRound:
 
 
 class ResumeFinder:
-    """Finds the resume offset of partitions that lost it. Control requests only; nothing of theirs is in
-    flight.
-
-    All requests run in background threads. A round that takes long, because a broker hangs, does not hold up the next
-    one.
+    """Control requests only, in background threads; the lost partitions have nothing in flight. A round that takes
+    long, because a broker hangs, does not hold up the next one.
     """
 
     def __init__(
@@ -213,8 +211,9 @@ class ResumeFinder:
         epoch: int = 0,
         cluster_ids: tuple[str, str] | None = None,
     ) -> None:
-        """`set_brokers` receives the brokers' addresses. `filter_connected` returns those whose leaders are
-        connected on both sides and records why the others wait. `epoch` decides which comparisons start first."""
+        """`filter_connected` returns partitions whose leaders are connected on both sides and records why the others
+        wait. `epoch` decides which comparisons start first.
+        """
         self.source = source
         self.destination = destination
         self.producer_id = producer_id
@@ -239,8 +238,8 @@ class ResumeFinder:
         return all(now - round_.started_at >= _SLOW_ROUND_S for round_ in self._rounds)
 
     def start(self, replicators: Iterable[PartitionReplicator], *, hurry: bool = True) -> None:
-        """Starts a round. Each partition ends READY, DONE or FAILED, or stays LOST while its leader is away or
-        its logs are compared.
+        """Starts a round. Each partition ends READY, DONE or FAILED, or stays LOST while its leader is away or its logs
+        are compared.
 
         `hurry`: partitions of brokers that respond late move to a slow round of their own.
         """
@@ -261,8 +260,7 @@ class ResumeFinder:
         self._rounds.append(round_)
 
     def find_leaders(self, partitions: Collection[Partition]) -> tuple[set[int], set[int]]:
-        """Brokers that lead any of these partitions, on both sides. Blocks. Raises RemoteFault when a cluster
-        does not respond."""
+        """On both sides. Blocks. Raises RemoteFault when a cluster does not respond."""
         requests = self._new_requests()
         self._idle_requests.append(requests)
         metadata = requests.fetch_metadata([ExpectedTopicIds(partition, None, None) for partition in partitions])
@@ -390,8 +388,9 @@ class ResumeFinder:
             replicator.postpone(replicator.lost_reason, in_background=True)
 
     def finish(self, limit_s: float, cancelled: Callable[[], bool]) -> int:
-        """Waits for running comparisons, at most `limit_s`; their decisions count although nothing is sent.
-        Returns how many the limit interrupted."""
+        """Running comparisons get at most `limit_s`; their decisions count although nothing is sent. Returns how
+        many the limit interrupted.
+        """
         end = time.monotonic() + limit_s
         self._apply_decisions(
             (replicator, pending.decision)

@@ -1,4 +1,4 @@
-"""A partition's send queue: batches, and the gaps between them."""
+"""A partition's batches to send, and the gaps between them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ MAX_QUEUED_BYTES: Final = 1 << 20
 
 
 class Gap(NamedTuple):
-    """Offsets up to `end` (exclusive) without a record on the source. It starts where the item before it
-    ends."""
+    """Without a record on the source: from the end of the item before it up to `end` (exclusive)."""
 
     end: int
 
 
 class HiddenGap(NamedTuple):
-    """Offsets [base, end) without a record on the source, to be used up by hidden records."""
+    """[base, end) without a record on the source, to be used up by hidden records."""
 
     base_offset: int
     end: int
@@ -31,7 +30,7 @@ class SentBatch(NamedTuple):
     records: int
     size: int
     digest: int | None
-    """Its digest (`wire.batch`); None for hidden records and seeds."""
+    """See `wire.batch`; None for hidden records and seeds."""
     newest_ms: int = -1
     """Newest record time. A broker that already has the batch responds with this time instead of its own."""
 
@@ -40,7 +39,7 @@ ReadyBatch = tuple[SentBatch, memoryview]
 
 
 class QueueBudget:
-    """Bytes queued by all partitions of a task."""
+    """All partitions of a task share it."""
 
     __slots__ = ("bytes", "max_bytes")
 
@@ -65,13 +64,15 @@ class SendQueue:
         self.bytes = 0
         self.hidden_in_flight: deque[tuple[int, int]] = deque()
         self.newest_ms = -1
-        """Time of the newest batch. Hidden records take it over: lookups by time find the same segment as
-        without them, and brokers remember the producer as long as for its data (they go by its last batch)."""
+        """Time of the newest batch. Hidden records take it over: lookups by time find the same segment as without
+        them, and brokers remember the producer as long as for its data (they go by its last batch).
+        """
 
     @property
     def is_full(self) -> bool:
-        """Its own limit, or the task's. Partitions with something queued stop first: that is sent soon, while
-        those with nothing hold nothing up."""
+        """Its own limit, or the task's. Partitions with something queued stop first: that is sent soon, while those
+        with nothing hold nothing up.
+        """
         if self.bytes >= MAX_QUEUED_BYTES:
             return True
         return self.budget.is_half_full if self.bytes else self.budget.bytes >= self.budget.max_bytes

@@ -1,12 +1,11 @@
-"""What the source reported of a partition: its readable end, and whether it stays silent before that.
+"""What the source reported of a partition: its readable end, whether it stays silent before that, and ranges that it
+trimmed before they were copied.
 
-Tracks ranges that the source trimmed before they were copied. They are recorded before copying
-passes them.
-
-The gap that replaces such a range does not show that records were lost, and only the driver writes the state topic. So
-a task waits until the driver confirms. Without datagrams it goes on after a while, because it may be overtaken again;
-its final report names the range. If another leader still has the range, it is copied and not reported. A task without a
-driver (a run's drain) leaves the partition alone: the run records the report, and starts another task.
+Such ranges are recorded before copying passes them: the gap that replaces one does not show that records were lost, and
+only the driver writes the state topic. So a task waits until the driver confirms. Without datagrams it goes on after a
+while, because it may be overtaken again; its final report names the range. If another leader still has the range, it is
+copied and not reported. A task without a driver (a run's drain) leaves the partition alone: the run records the report,
+and starts another task.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class SourceLogState:
 
     def __init__(self) -> None:
         self.fetch_position = -1
-        """Position of the newest Fetch; its response counts only at this position. -1: none since resuming."""
+        """Newest Fetch; its response counts only at this position. -1: none since resuming."""
         self.fetch_link: object = None
         self.fetch_sent_at = math.inf
         self.last_data_at = -math.inf
@@ -48,9 +47,9 @@ class SourceLogState:
         self.must_fetch_alone = False
         """It was part of a malformed response: it is fetched alone until a valid one arrives."""
         self.empty_fetches = 0
-        """Consecutive conclusive empty responses. Those from remote storage prove nothing, and do not count."""
+        """Consecutive and conclusive. Those from remote storage prove nothing, and do not count."""
         self.local_start = 0
-        """Below it the source's leader holds nothing locally (`kafka.empty_fetch`), as far as was requested."""
+        """Below it the source's leader holds nothing locally (`kafka.fetch_link`), as far as was requested."""
         self.end: int | None = None
         self.readable_end: int | None = None
 
@@ -177,7 +176,7 @@ class TrimTracker:
 
     @property
     def is_blocked(self) -> bool:
-        """True when it waits for a confirmation that this task cannot receive."""
+        """It waits for a confirmation that this task cannot receive."""
         return self.is_waiting and not self._has_driver
 
     @property

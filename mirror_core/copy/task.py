@@ -1,6 +1,5 @@
-"""The copying task of one epoch: a plain function of its assignment, independent of Spark.
-
-Builds the task's report: receipts of what was acknowledged, failures, and why partitions wait.
+"""The copying task of one epoch, independent of Spark, and its report: receipts of what was acknowledged, failures,
+and why partitions wait.
 """
 
 from __future__ import annotations
@@ -147,8 +146,9 @@ _DRAIN_S: Final = 10.0
 _MAX_BATCHES_PER_TURN: Final = 64
 """For one partition before responses are processed: a wide gap must not delay the others."""
 _FILL_MARGIN_S: Final = 0.1
-"""No markers in the last moments of an epoch: two tasks' clocks may differ, and only sequences of data
-tolerate that."""
+"""No markers in the last moments of an epoch: two tasks' clocks may differ, and only sequences of data tolerate
+that.
+"""
 
 
 def never_cancelled() -> bool:
@@ -197,8 +197,9 @@ class CopyTask:
         budget = QueueBudget(assignment.max_bytes_in_flight)
         has_driver = assignment.driver_address is not None
         self._active = set[PartitionReplicator]()
-        """Partitions that a turn may have work for: after a change of state or new data, until they are idle.
-        Scanning thousands of idle ones would take most of a turn."""
+        """Those that a turn may have work for: after a change of state or new data, until they are idle. Scanning
+        thousands of idle ones would take most of a turn.
+        """
         self.replicators = [
             PartitionReplicator(
                 item, uses_hidden_records=uses_hidden_records, budget=budget, active=self._active, has_driver=has_driver
@@ -353,7 +354,7 @@ class CopyTask:
     # -- gaps and seeds ------------------------------------------------------------------------------------------
 
     def _fill_and_send(self) -> bool:
-        """Fills gaps, sends what was queued after them, and seeds. True when something advanced."""
+        """Gaps, what was queued after them, and seeds. True when something advanced."""
         waiting = self._sort_by_partition(candidate for candidate in self._active if candidate.queue.items)
         self._claim_client.exchange(self.replicators_by_partition)
         has_progress = self._gap_filler.fill(waiting, self.stop_s - _FILL_MARGIN_S)

@@ -61,7 +61,7 @@ def seal_datagram(token: str, datagram: Datagram) -> bytes:
 
 
 def open_datagram(packet: bytes, find_token: Callable[[int], str | None]) -> Datagram | None:
-    """None when the packet is not authentic, whatever bytes it holds."""
+    """Returns None unless it is authentic, whatever bytes it holds."""
     if len(packet) < _HEADER.size + _MAC_BYTES or len(packet) > MAX_DATAGRAM_BYTES or not packet.startswith(_MAGIC):
         return None
     _, kind, epoch, sender, number = _HEADER.unpack_from(packet)
@@ -85,7 +85,7 @@ def encode_bodies(rows: Iterable[Any], spare: int = 0) -> Iterator[bytes]:
 
 
 class DriverChannel:
-    """A task's socket to its driver. Never blocks and never raises: nothing sent here is essential."""
+    """Never blocks and never raises: nothing sent here is essential."""
 
     def __init__(self, epoch: int, driver: DriverAddress | None) -> None:
         self._epoch = epoch
@@ -96,7 +96,7 @@ class DriverChannel:
         self._responses = deque[bytes]()
         self._must_stop = False
         self.driver_ms = 0
-        """The driver's clock, as it was when it sent its newest answer; 0: unknown."""
+        """The driver's clock when it sent its newest answer; 0: unknown."""
         self._sockets = _connect_sockets(driver) if driver else []
         """One for each address of the driver, until it responds on one of them."""
 
@@ -113,7 +113,6 @@ class DriverChannel:
                 sock.send(packet)
 
     def must_stop(self) -> bool:
-        """Whether the driver has asked this task to end."""
         self._receive()
         return self._must_stop
 
