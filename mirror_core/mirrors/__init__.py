@@ -21,8 +21,8 @@ it ends its holder at the holder's next write. A run holds it for hours; everyth
 - *Nothing is deleted that was not shown* (`recovery_plan`, `partition_recovery`): an approval is bound to a hash, and a
   recopy is recorded before the topic is deleted.
 
-`creation` records a mirror; `mirror_commands` start, pause, stop and delete it; `describe`, `readiness_metrics` and
-`fence_metrics` show it; `preflight` and `broker_checks` test clusters; `background_work` syncs and compares while
+`mirror_creation` records a mirror; `mirror_commands` start, pause, stop and delete it; `describe`, `readiness_metrics`
+and `fence_metrics` show it; `preflight` and `broker_checks` test clusters; `background_work` syncs and compares while
 copying; `receipt_maintenance` keeps receipts; `fence_manual_commands` serves sites without access; `mirror_fleet` runs
 several mirrors.
 

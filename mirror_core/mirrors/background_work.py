@@ -37,9 +37,9 @@ _log = get_logger(__name__)
 SYNC_INTERVAL_S: Final = 30.0
 COMPARE_INTERVAL_S: Final = 300.0
 SAVE_INTERVAL_S: Final = 60.0
-"""How often progress is saved. A save waits while a sync is at work."""
+"""Between saves of progress. A save waits while a sync is at work."""
 IDLE_INTERVAL_S: Final = 3600.0
-"""Between comparisons of compacted topics, and of ranges that have not changed."""
+"""Between comparisons of compacted topics, and of unchanged ranges."""
 MAX_LISTED_FINDINGS: Final = 10
 UNREADABLE_ADVICE: Final = (
     "applications cannot read it there either; the usual cause is a broker's disk. Elect a sound replica as leader, "
@@ -49,11 +49,11 @@ _JOIN_TIMEOUT_S: Final = 0.5
 
 
 class _ComparisonStopped(Exception):
-    """Because the process ends, or a run holds the mirror."""
+    """The process ends, or a run holds the mirror."""
 
 
 class _BackgroundWork(ABC):
-    """Repeats `work_once` in its own thread until the `with` block ends. An error does not stop copying."""
+    """An error in `work_once` does not stop copying."""
 
     name: ClassVar[str]
     retried: ClassVar[RetriedWork]
@@ -101,7 +101,7 @@ class _BackgroundWork(ABC):
 
 
 class BackgroundSync(_BackgroundWork):
-    """Syncs topics, settings, access rights and group offsets. The first sync is one interval after the start."""
+    """Topics, settings, access rights, group offsets. Begins one interval after the start."""
 
     name = "sync"
     retried = RetriedWork.SYNC
@@ -131,7 +131,7 @@ class BackgroundSync(_BackgroundWork):
         self._report_new(troubles, f"sync: a person must decide about {subject}:{listed}")
 
     def _report_new(self, troubles: Set[tuple[str, ...]], text: str) -> None:
-        """Once, not at each sync. `mirrorbook sync` shows it in full."""
+        """Not at each sync. `mirrorbook sync` shows it in full."""
         if any(trouble not in self._reported for trouble in troubles):
             self._report(escape_invisible_lines(text))
         self._reported = troubles
@@ -150,13 +150,13 @@ class BackgroundVerification(_BackgroundWork):
         *,
         interval_s: float = COMPARE_INTERVAL_S,
     ) -> None:
-        """`bytes_per_s`: maximum rate at which each cluster is read."""
+        """`bytes_per_s`: maximum read of each cluster."""
         super().__init__(link, counters, report, interval_s=interval_s)
         self._bytes_per_s = bytes_per_s
         self._reported: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
         self._verified_ranges: tuple[ParityRange, ...] = ()
         self._in_doubt: frozenset[Partition] = frozenset()
-        """Partitions that the last round did not compare completely."""
+        """Not completely compared by the last round."""
         self._recheck_at = self._compacted_recheck_at = 0.0
 
     def work_once(self) -> None:
@@ -226,7 +226,7 @@ class BackgroundVerification(_BackgroundWork):
             raise _ComparisonStopped from error
 
     def _report_result(self, result: ParityResult) -> None:
-        """Report a finding once, and again when it changes."""
+        """A finding once, and again when it changes."""
         self._counters.set_findings(len(result.findings) + len(result.damage_findings))
         if result.verdict is ParityVerdict.INDETERMINATE:
             self._counters.count_retry(RetriedWork.VERIFICATION)

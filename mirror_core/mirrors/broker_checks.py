@@ -66,7 +66,7 @@ def check_auto_creation(client: ClusterClient, brokers: Sequence[int]) -> tuple[
 
 
 def _advise_if_true(client: ClusterClient, brokers: Sequence[int], setting: str, meaning: str) -> tuple[str, ...]:
-    """Brokers that do not answer are left out: `cluster check` reports them."""
+    """Leaves out brokers that do not answer: `cluster check` reports them."""
     enabled_on = list[int]()
     for broker in brokers:
         try:
@@ -154,7 +154,7 @@ def list_refused_answers(mirror: MirrorName) -> tuple[FirstAclEffect, ...]:
 def explain_fence_shut_out(
     control: ClusterClient, acls: BrokerAcls | AuthorizerOff, topics: Iterable[str], mirror: MirrorName
 ) -> str:
-    """For plans whose fence would be the first ACL on a topic."""
+    """For a fence that would be the first ACL on a topic."""
     if isinstance(acls, AuthorizerOff) or not (topics_without_acl := find_topics_without_acl(topics, acls.entries)):
         return ""
     with ClusterClient(control.config, Principal.DATA, timeout_s=control.timeout_s) as data:
@@ -179,7 +179,6 @@ def _probe_as_data(data: ClusterClient, entries: frozenset[Acl]) -> Mapping[int,
 
 
 def _list_outcomes(probes: Collection[DescribeTrial], answer: BrokerAuthorization) -> dict[DescribeTrial, bool]:
-    """Without undecided ones."""
     return {t: answer.can_describe[t.resource, t.name] for t in probes if (t.resource, t.name) in answer.can_describe}
 
 

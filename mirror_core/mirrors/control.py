@@ -111,7 +111,7 @@ def _wait_for_turn(link: MirrorLink, verb: MirrorCommand, extra_checks: ExtraChe
 
 
 def retry_until_owned(verb: Callable[P, T]) -> Callable[P, T]:
-    """Another command may take the mirror in between. Each try looks again, so a run refuses it."""
+    """Another command may take the mirror meanwhile. Each try looks again, so a run refuses it."""
 
     @wraps(verb)
     def retrying(*args: P.args, **kwargs: P.kwargs) -> T:

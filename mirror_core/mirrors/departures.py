@@ -60,7 +60,7 @@ def finish_departures(link: MirrorLink, writer: StateWriter) -> list[str]:
 
 
 def explain_unenforced(destination: ClusterClient) -> str:
-    """Why nothing keeps applications from writing topics that are kept closed; empty: ACLs do."""
+    """Why applications may write topics that are kept closed; empty: ACLs prevent it."""
     acls = describe_acls(destination)
     return acls.configured.no_acl_reason if isinstance(acls, AuthorizerOff) else ""
 
@@ -71,7 +71,7 @@ def drop_leaving_topics(
     """For an unplanned failover: these topics are the mirror's no longer, and nobody is given them. May be repeated.
 
     The caller owns the mirror's state, and no task can append to them. `ends`: log ends, where known. What is to be
-    released stays to be released.
+    released stays so.
     """
     state, name = writer.state, link.mirror.name
     statuses = state.partitions.get(name, {})
@@ -91,14 +91,14 @@ def drop_leaving_topics(
 
 
 def _make_closed_departure(mirror: MirrorName, topic: str, now_ms: int) -> TopicDeparture:
-    """For a topic that was created by a plan from before its filter changed."""
+    """A plan from before its filter changed has created the topic."""
     return TopicDeparture(mirror=mirror, topic=topic, access=TopicAccess.CLOSED, since_ms=now_ms)
 
 
 def _list_ended(
     statuses: Mapping[Partition, PartitionStatus], departure: TopicDeparture
 ) -> tuple[PartitionStatus, ...]:
-    """Empty: nothing of it was ever copied."""
+    """Empty: nothing was ever copied."""
     recorded = (s for p, s in sorted(statuses.items()) if p.topic == departure.topic and s.destination_topic_id)
     return tuple(recorded) or departure.statuses
 
@@ -119,7 +119,7 @@ def _list_departed_records(
 
 @dataclass(frozen=True, slots=True)
 class ListedCopies:
-    """One listing of the destination, for all that is decided by it."""
+    """All decisions go by one listing of the destination."""
 
     listed: Mapping[str, TopicMetadata]
     disputed: frozenset[str]
@@ -141,7 +141,7 @@ def _release_topics(
     ended: Mapping[str, tuple[PartitionStatus, ...]],
     listed: Mapping[str, TopicMetadata],
 ) -> tuple[list[str], frozenset[str]]:
-    """Only topics that are still the mirror's copies. Also returns topics that a later listing has left out."""
+    """Only topics that are still the mirror's copies. Also returns those that a later listing has left out."""
     released = [
         d
         for d in departures

@@ -1,4 +1,4 @@
-"""One mirror: what is recorded, and what both clusters show now. Unknown values are None."""
+"""What is recorded of a mirror, and what both clusters show now. Unknown values are None."""
 
 from __future__ import annotations
 
@@ -112,25 +112,25 @@ class ClockState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDescription:
-    """Offsets are next offsets. `lag` is source end minus position, None when the source end is unknown."""
+    """Next offsets. `lag`: source end minus position."""
 
     partition: str
     state: PartitionState
     position: int | None
     source_start: int | None
-    """First offset that the source still has."""
+    """First offset still in the source."""
     source_end: int | None
     lag: int | None
     lmo: int | None
     verified_end: int | None
     """Next offset after the last one found equal to the source."""
     kind: str | None
-    """Kind of failure; None when it is not FAILED."""
+    """Kind of failure, of a FAILED one."""
     reason: str | None
     never_copied: NeverCopied | None = None
     """Deleted on the source before it was copied."""
     source_topic_id: str | None = None
-    """KIP-516, 32 hexadecimal digits. None: not known, as in the field below."""
+    """KIP-516, 32 hexadecimal digits. None: unknown, as in the field below."""
     destination_topic_id: str | None = None
 
     @property
@@ -145,28 +145,25 @@ class _Fact:
     key: FactKey
     value: FactValue
     text: str | None = None
-    """As any value of its type, if it is None."""
     is_normal: bool = True
     """As on a quiet day, or said by another fact."""
 
 
 class MirrorDescription(JsonDocument, frozen=True, kw_only=True):
-    """What is recorded of a mirror, and what both clusters show."""
-
     facts: Mapping[FactKey, MirrorFact]
     not_normal: tuple[FactKey, ...]
-    """Keys of the facts that are not as on a quiet day."""
+    """Facts that are not as on a quiet day."""
     figures: Mapping[FigureKey, Figure]
     """How much is proved equal."""
     silent: tuple[str, ...]
-    """Clusters whose offsets could not be read."""
+    """Clusters without readable offsets."""
     copying: bool | None
-    """A data plane has a fresh lease. Null: unknown, since clocks contradict each other."""
+    """A data plane has a fresh lease. Null: clocks contradict each other."""
     rows: tuple[PartitionDescription, ...]
 
 
 def list_partitions_not_normal(description: MirrorDescription) -> tuple[PartitionDescription, ...]:
-    """Normal: it is copied, or it was stopped with its mirror. A lag is a fact of the mirror."""
+    """Normal: copied, or stopped with its mirror. A lag is a fact of the mirror."""
     is_stopped = description.facts[FactKey.DESIRED].value == DesiredState.STOPPED
     normal_states = (PartitionState.STOPPED, PartitionState.MIRRORING) if is_stopped else (PartitionState.MIRRORING,)
     return tuple(row for row in description.rows if row.state not in normal_states or row.reason or row.missing_offsets)
@@ -177,7 +174,6 @@ def describe_mirror(link: MirrorLink, state: State, now_ms: int) -> MirrorDescri
 
 
 def describe_with_loss(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescription, LossBound]:
-    """Returns also what an unplanned failover would lose."""
     return _describe(link, state, now_ms)[:2]
 
 
@@ -190,7 +186,7 @@ def describe_with_groups(
 
 @CONNECTION_POOL.keep_connections()
 def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescription, LossBound, int]:
-    """Returns also the time by the clock of the process that mirrors."""
+    """The last value is the time by the clock of the process that mirrors."""
     mirror, began_s = link.mirror, time.monotonic()
     statuses = state.partitions.get(mirror.name, {})
     # Ends after positions: else a copying mirror would seem to be ahead of its source.
@@ -462,7 +458,7 @@ def _find_groups_left(state: State, mirror: Mirror) -> UnsyncedGroups | None:
 
 
 def _sum_lag(rows: Collection[PartitionDescription]) -> int | None:
-    """Sums partitions that are copied. None: unknown, or none is."""
+    """Copied partitions only. None: unknown, or none is copied."""
     lags = [row.lag for row in rows if row.state is PartitionState.MIRRORING]
     return None if not lags or None in lags else sum(lag or 0 for lag in lags)
 
@@ -495,7 +491,7 @@ def _make_waits_fact(lease: Lease | None, *, has_driver: bool, silent_source: st
 
 
 def _explain_unenforced(link: MirrorLink) -> str:
-    """Only where topics are kept closed: a request more."""
+    """Only where topics are kept closed: it costs a request."""
     try:
         with ClusterClient(link.destination, timeout_s=TIMEOUTS.describe_response_s) as client:
             return explain_unenforced(client)
@@ -504,7 +500,7 @@ def _explain_unenforced(link: MirrorLink) -> str:
 
 
 def _make_hidden_fact(observation: SourceObservation | None, ends: Mapping[Partition, Offset]) -> _Fact:
-    """Beyond the last stable offset: not in any lag, and it blocks what lies behind."""
+    """Beyond the last stable offset: in no lag, and blocks what lies behind."""
     if observation is None or not ends:
         return _Fact(FactKey.HIDDEN_OFFSETS, None)
     hidden = {

@@ -42,7 +42,7 @@ from mirror_core.sync.fence_command_runner import find_held_topics_in, format_he
 
 
 def check_start(config: Config, name: str, cluster: str) -> BrokerStartDecision:
-    """Asks all other clusters: this one's brokers are down. BadRequest when there is none."""
+    """Asks all other clusters, since this one's brokers are down. BadRequest when there is none."""
     starting = config.cluster(cluster)
     others = {other: other_config for other, other_config in config.clusters.items() if other != starting.name}
     if not others:
@@ -125,7 +125,7 @@ class LiftPreview:
     destination: State | None
     """Its state, if it answers."""
     promotion: Finding | None
-    """What says that applications write elsewhere. None: nothing that is known here."""
+    """What says that applications write elsewhere. None: nothing known here."""
     warnings: tuple[str, ...]
 
 
@@ -172,7 +172,7 @@ def preview_lift(config: Config, cluster: ClusterConfig, fence: FenceFile) -> Li
 
 
 def lift_by_file(config: Config, cluster: ClusterConfig, fence: FenceFile, path: Path) -> tuple[str, ...]:
-    """Delete the file's denials only; return when no broker shows one. Returns problems. May be repeated.
+    """Deletes only the file's denials; returns when no broker shows one. Returns problems. May be repeated.
 
     If the destination answers now, the mirror is taken over, so that a conductor notices before it promotes.
     """
@@ -395,7 +395,7 @@ def _may_stand(config: Config, fence: FenceFile) -> bool:
 
 
 def _find_way_home(config: Config, name: MirrorName) -> Iterator[Finding]:
-    """The reverse mirror of an open failback, if its destination answers."""
+    """Reverse mirror of an open failback, if its destination answers."""
     reverse_name = format_reverse_name(name)
     for cluster, state in read_states(config):
         mirror = state.mirrors.get(reverse_name) if isinstance(state, State) else None

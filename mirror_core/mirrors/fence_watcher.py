@@ -85,7 +85,7 @@ ANSWER_WAIT_S: Final = 60.0
 
 
 def check_fence(link: MirrorLink) -> FenceDecision:
-    """Observe once; the mirror is taken over only to act. May be repeated and interrupted anywhere.
+    """Observes once; takes the mirror over only to act. May be repeated and interrupted anywhere.
 
     Errors of the state topic raise; errors of the old source are part of the decision.
     """
@@ -126,7 +126,7 @@ def record_reported(link: MirrorLink, alarms: Collection[str]) -> None:
 
 
 def _observe_run_holder(link: MirrorLink, state: State) -> FenceDecision | None:
-    """Observe while a run holds the mirror; raises an alarm if it has no conductor and nobody can write."""
+    """Raises an alarm if the run that holds the mirror has no conductor and nobody can write."""
     run = state.active_run(link.mirror.name)
     if run is None:
         return None
@@ -160,7 +160,7 @@ def watch_fence(
     once: bool = False,
     watcher: str = WATCH_COMMAND,
 ) -> None:
-    """Watch until no fence is left. `once`: until the cluster has answered."""
+    """Until no fence is left. `once`: until the cluster has answered."""
     with WatcherHeartbeats(link.destination, watcher, every_s=ANSWER_WAIT_S + extra_interval_s(link)) as signs:
         while not stop.is_set():
             try:
@@ -201,7 +201,7 @@ def _report_decision(
 
 
 def _wait_in_control(link: MirrorLink, stop: threading.Event) -> FenceDecision | None:
-    """Wait in control of the mirror, with its state read, so that the first answer is fenced.
+    """With the state read, so that the first answer is fenced.
 
     Reading a large state takes seconds in which applications there could write.
     """
@@ -229,7 +229,7 @@ def wait_for_answer(link: MirrorLink, stop: threading.Event, within_s: float = A
 
 
 def _apply_decision(link: MirrorLink, writer: StateWriter) -> FenceDecision:
-    """Decide as owner, by what the cluster shows now."""
+    """Decides as owner, by what the cluster shows now."""
     pending_fence = writer.state.pending_fences.get(link.mirror.name)
     try:
         if (
@@ -393,7 +393,7 @@ ProbeOutcome = FenceDecision | MirrorError
 
 
 def probe_each(links: Collection[MirrorLink]) -> dict[MirrorName, ProbeOutcome]:
-    """Observe each old source once; a silent cluster delays nobody longer than one probe."""
+    """Observes each old source once; a silent cluster delays nobody longer than one probe."""
     with STATE_CACHE.enable(), ThreadPoolExecutor(MAX_PARALLEL_PROBES) as pool:
         outcomes = pool.map(_probe_safely, links)
         return dict(zip((link.mirror.name for link in links), outcomes, strict=True))
@@ -424,7 +424,7 @@ def list_silent_sources(
 
 
 def probe_on_first_answer(links: Collection[MirrorLink], seconds: float) -> dict[MirrorName, ProbeOutcome]:
-    """Observe mirrors of one source at its first answer; empty if that takes too long."""
+    """Mirrors of one source; empty if its first answer takes too long."""
     first, stop = next(iter(links)), threading.Event()
     with STATE_CACHE.enable():
         for destination in {link.destination.name: link.destination for link in links}.values():

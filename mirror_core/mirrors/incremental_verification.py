@@ -1,4 +1,4 @@
-"""Incremental verification: how far a mirror is verified, kept in the state topic.
+"""How far a mirror is verified, kept in the state topic.
 
 Comparisons may run at the same time, for hours. A difference found by another one stays until a later comparison finds
 its place equal.
@@ -57,7 +57,7 @@ _ProofRows: TypeAlias = dict[Partition, tuple[str, VerifiedEnd]]
 
 @dataclass(frozen=True, slots=True)
 class ConcurrentChanges:
-    """Changes by others since a comparison began; each save repeats its own findings."""
+    """By others since a comparison began; each save repeats its own findings."""
 
     proved: frozenset[Partition] = frozenset()
     removed: frozenset[Partition] = frozenset()
@@ -129,7 +129,7 @@ def read_basis(link: MirrorLink, state: State, client: ClusterClient) -> Verific
 
 
 def _read_basis_of_both(link: MirrorLink, state: State, *, recent: Collection[Partition]) -> VerificationBasis:
-    """Checks the source's leaders, too: what either side has lost since is compared again.
+    """By the source's leaders, too: what either side has lost since is compared again.
 
     Compacted topics are always in doubt, except `recent` partitions.
     """
@@ -248,7 +248,7 @@ def record_differences(
     report: Callable[[str], None],
     certified_ranges: Sequence[ParityRange] = (),
 ) -> None:
-    """Record differences if nobody holds the mirror. `state`: read before the comparison."""
+    """Only if nobody holds the mirror. `state`: read before the comparison."""
     name = link.mirror.name
 
     def list_recorded(now_state: State) -> tuple[KnownDifference, ...]:
@@ -343,7 +343,7 @@ def judge_plan(
     demands: TableExpectations | None,
     report: Callable[[str], None],
 ) -> ParityResult:
-    """`rows`: what tasks have compared. Recorded as compared when the plan was made, if nobody holds the mirror."""
+    """`rows`: from the tasks. Recorded as compared when the plan was made, if nobody holds the mirror."""
     if plan.mirror != link.mirror.name or plan.producer_id != link.mirror.producer_id:
         raise Refused(
             f"verdict on mirror {link.mirror.name}",
@@ -382,7 +382,7 @@ def limit_rate(
 
 @dataclass(slots=True)
 class ProofStore:
-    """What others removed meanwhile is not restored, and their differences stay."""
+    """Restores nothing that others removed meanwhile, and keeps their differences."""
 
     link: MirrorLink
     last_proof: MirrorVerification | None
@@ -390,7 +390,7 @@ class ProofStore:
 
     @retry_until_owned
     def save_proof(self, proof: MirrorVerification) -> None:
-        """Read as owner: nobody else can write now."""
+        """Reads as owner: nobody else can write now."""
         with take_control(self.link, MirrorCommand.PROVE, partial(_check_same_copy, self.link)) as writer:
             stored_proof = writer.state.verifications.get(self.link.mirror.name)
             changes = self.changes.add_changes(self.last_proof, stored_proof)

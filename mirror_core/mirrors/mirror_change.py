@@ -1,8 +1,8 @@
 """Changes which topics and groups a mirror carries, while it runs.
 
-The new filters and what becomes of topics that leave are one transaction. Whatever comes after it is found again by its
-record: the data plane drops the topics at its next plan, then they are released. A process that dies between two acts
-leaves the rest to the next `mirror change`, or the next sync.
+The new filters and what becomes of topics that leave are one transaction, whose record leads to the rest: the data
+plane drops the topics at its next plan, then they are released. A process that dies between two acts leaves the rest to
+the next `mirror change`, or the next sync.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class PreparedChange:
 
 
 def prepare_change(link: MirrorLink, state: State, change: FilterChange) -> PreparedChange:
-    """Reads both sides; changes nothing. The source is not needed to finish an earlier change, or to release."""
+    """Changes nothing. The source is not needed to finish an earlier change, or to release."""
     mirror = state.mirrors[link.mirror.name]
     changed = change.apply(mirror)
     build_group_filter(changed)  # report a bad expression now
@@ -129,7 +129,7 @@ def _look_at_source(
 
 @retry_until_owned
 def change_mirror(link: MirrorLink, change: FilterChange, plan_hash: str) -> ChangePlan:
-    """Records the change that was planned; `finish_change` goes on with it."""
+    """Only records the planned change; `finish_change` goes on with it."""
     with take_control(link, MirrorCommand.CHANGE) as writer:
         prepared = prepare_change(link, writer.state, change)
         inputs, plan = prepared.inputs, prepared.plan
@@ -261,7 +261,7 @@ def _finish_owned(link: MirrorLink) -> list[str]:
 
 @retry_until_owned
 def _stop_leaving(link: MirrorLink, report: Callable[[str], None], *, take_over: bool) -> None:
-    """Where no data plane runs: its lease is taken, so that none begins meanwhile. `take_over`: from a live one."""
+    """Where no data plane runs: takes its lease, so that none begins meanwhile. `take_over`: from a live one."""
     name = link.mirror.name
     with take_control(link, MirrorCommand.CHANGE) as writer:
         ahead_ms = measure_clock_ahead_ms(link.destination, timeout_s=CLOCK_TIMEOUT_S)

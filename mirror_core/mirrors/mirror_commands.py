@@ -61,7 +61,7 @@ DEFAULT_DELETION: Final = DeletionChoice()
 class DeletionPlan:
     copied: tuple[LedgerEntry, ...]
     promoted: bool
-    """Applications are there: they need the rights."""
+    """Applications are there and need the rights."""
     synced: frozenset[str]
     unsynced: frozenset[str]
     choice: DeletionChoice
@@ -249,7 +249,7 @@ def delete_mirror(
 
 
 def _list_standing_denials(link: MirrorLink, state: State, lost_cluster: ClusterName | None) -> Iterator[str]:
-    """Denials of this mirror that a cluster has or may have, and a pending fence."""
+    """Denials that a cluster has or may have, and a pending fence."""
     name, pending_fence = link.mirror.name, state.pending_fences.get(link.mirror.name)
     purposes = (AclPurpose.FENCE, AclPurpose.DEMOTED, AclPurpose.WITHDRAWN)
     entries = [e for e in state.ledger_entries(name) if e.purpose in purposes]
@@ -316,7 +316,7 @@ def _list_standing_denials(link: MirrorLink, state: State, lost_cluster: Cluster
 def _format_denials(
     name: MirrorName, cluster: ClusterConfig, denied: Collection[Acl], pending_fence: PendingFence | None
 ) -> Iterator[str]:
-    """What keeps applications away from the cluster of a failover is not offered for removal by hand."""
+    """Does not offer to remove by hand what keeps applications away from the cluster of a failover."""
     if denied and pending_fence and has_failed_over(pending_fence) and pending_fence.cluster == cluster.name:
         yield (
             f"cluster {cluster.name} keeps {format_count(len(denied), 'denial')} since failover {pending_fence.run}:"
@@ -330,7 +330,7 @@ def _format_denials(
 
 
 def list_closed_clusters(state: State, mirror: MirrorName, lost_cluster: ClusterName | None = None) -> Iterator[str]:
-    """A cluster still closed by its command: after the deletion nobody would know."""
+    """Closed by their own command: after the deletion nobody would know."""
     pending_fence = state.pending_fences.get(mirror)
     if (
         pending_fence is not None

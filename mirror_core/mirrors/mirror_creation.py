@@ -99,7 +99,7 @@ def format_gap_limit(destination: ClusterConfig, gaps: GapFilling) -> str:
 class CopyPreview:
     lines: tuple[str, ...]
     topics: int | None
-    """Topics of the source that the mirror's patterns match now. None: unknown."""
+    """Topics that match the mirror's patterns now. None: unknown."""
 
 
 def preview_copy(link: MirrorLink) -> CopyPreview:
@@ -168,7 +168,7 @@ def create_mirror(
     dry_run: bool = False,
     warn: Callable[[str], None] = lambda line: None,
 ) -> Mirror:
-    """Record a mirror as STOPPED if it is possible; nothing is left behind when refused.
+    """Records a mirror as STOPPED if it is possible; nothing is left behind when refused.
 
     `gaps` None: markers where the data principal may write them.
     """
@@ -252,7 +252,7 @@ def ensure_state_topic(client: ClusterClient) -> None:
 
 
 def _check_first_acls(mirror: str, *clusters: ClusterConfig) -> list[str]:
-    """No client may lose access by the first ACL."""
+    """No client may lose access."""
     answers = {cluster.name: check_shut_out(cluster) for cluster in clusters}
     refused_answers = list_refused_answers(MirrorName(mirror))
     if reasons := [
@@ -287,12 +287,12 @@ def _check_topics(
 
 
 def find_missing_literals(mirror: Mirror, matching: Collection[str]) -> list[str]:
-    """Expressions that are plain names, and match no topic."""
+    """Expressions that are plain names and match no topic."""
     return [t for t in mirror.topics if _LITERAL_TOPIC.fullmatch(t) and t not in matching]
 
 
 def _check_name_is_free(config: Config, mirror: Mirror) -> State:
-    """The name must be free on every cluster that answers. Returns the destination's state."""
+    """Free on every cluster that answers. Returns the destination's state."""
     destination_state = State()
     for cluster, state_or_error in read_states(config):
         if isinstance(state_or_error, MirrorError):

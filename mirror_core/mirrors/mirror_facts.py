@@ -1,4 +1,4 @@
-"""What is known of a mirror, as data: stable keys and typed values; labels and texts for people come from one table."""
+"""What is known of a mirror, as data: stable keys and typed values; labels and texts come from one table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mirror_core.model.names import Partition
 from mirror_core.model.text import format_count
 
 FactValue = bool | int | float | str | tuple[str, ...] | None
-"""A tuple: names, or what is wrong, one an item. None: unknown."""
+"""A tuple: names, or troubles. None: unknown."""
 
 
 class FactKey(StrEnum):
@@ -114,7 +114,7 @@ FACT_LABELS: Final[Mapping[FactKey, str]] = MappingProxyType(
 
 
 class MirrorFact(msgspec.Struct, frozen=True, kw_only=True):
-    """`text` says it for people; no program reads it."""
+    """`text` is for people; no program reads it."""
 
     value: FactValue
     text: str

@@ -1,4 +1,4 @@
-"""Several mirrors in one process, each independent of the others' failures.
+"""Several mirrors in one process, independent of each other's failures.
 
 Each is copied whenever it may be; else its fence is watched; when it ends, it is tried again.
 """
@@ -66,7 +66,7 @@ class FleetMember:
         self._last_decision: FenceDecision | None = None
 
     def run(self) -> None:
-        """Runs until stopped. Raises RunnerGone only."""
+        """Until stopped. Raises RunnerGone only."""
         delay_s = 0.0
         with log_context(mirror=self.name):
             while not self._stop.is_set():
@@ -76,7 +76,7 @@ class FleetMember:
                 self._stop.wait(delay_s)
 
     def _run_once(self) -> int:
-        """Returns the exit code of an equivalent process."""
+        """Exit code of an equivalent process."""
         try:
             # Read each time: a fix in the configuration takes effect without disturbing other mirrors.
             link, state = find_mirror_link(load_config(self._config_path), self.name)
@@ -144,7 +144,7 @@ class FleetMember:
         fence_watcher.watch_fence(link, self._stop, on_decision, watcher="mirrorbook replicate")
 
     def _report_stopped(self, error: Exception, text: str) -> None:
-        """Once, not at each attempt."""
+        """Not at each attempt."""
         trouble = identify_trouble(error)
         if trouble not in self._reported_troubles:
             self._report(f"not copied now, tried again: {text}")

@@ -1,9 +1,8 @@
 """The old source's fence: observation, late writes, and denials while a run holds the mirror.
 
-Keeps the old source fenced while its failover is still open.
-
-Its run may stand for hours after the point of no return. Taking the control id would end a conductor at work, so
-nothing is written to the state here: a later step or watcher records what is seen.
+Keeps the old source fenced while its failover is still open. Its run may stand for hours after the point of no return.
+Taking the control id would end a conductor at work, so nothing is written to the state here: a later step or watcher
+records what is seen.
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ def _find_barrier(link: MirrorLink, source_acls: BrokerAcls | AuthorizerOff) -> 
 def _find_late_records(
     link: MirrorLink, source: ClusterClient, pending_fence: PendingFence, ends: dict[Partition, Offset]
 ) -> dict[Partition, tuple[Offset, Offset]]:
-    """Records behind the recorded ends. Transactions that end there append markers only."""
+    """Behind the recorded ends. Transactions that end there append markers only."""
     recorded = pending_fence.log_ends.to_mapping()
     grown = {p: recorded[p] for p, end in ends.items() if end > recorded.get(p, end)}
     if not grown:
@@ -149,7 +148,7 @@ def _find_late_records(
 
 
 def list_fence_denials(link: MirrorLink, state: State, pending_fence: PendingFence) -> set[Acl]:
-    """The ledger's denials, and those that others had made before."""
+    """The ledger's, and those that others had made before."""
     return list_recorded_denials(link, state) | set(
         build_denials({p.topic for p in pending_fence.log_ends.to_mapping()})
     )
@@ -176,7 +175,7 @@ def deny_all_writers(
     *,
     before_deny: Callable[[Collection[Acl]], None] = lambda acls: None,
 ) -> frozenset[Acl] | AuthorizerOff:
-    """Deny all writers of these topics, and transactions that are open on them."""
+    """Also transactions that are open on these topics."""
     denied = deny_writes(link, log, source, topics, ids, before_deny=before_deny)
     if isinstance(denied, AuthorizerOff):
         return denied
@@ -230,7 +229,7 @@ _log = get_logger(__name__)
 
 
 def observe_during_run(link: MirrorLink, state: State, run: Run, pending_fence: PendingFence) -> FenceDecision:
-    """Observe the cluster once, and create missing denials."""
+    """Observes the cluster once, and creates missing denials."""
     reapplied = source_answered = False
     try:
         with ClusterClient(link.source, timeout_s=TIMEOUTS.old_source_response_s) as source:
@@ -329,7 +328,7 @@ def find_returned_source(link: MirrorLink, state: State) -> Finding | None:
 
 
 def reapply_fence(link: MirrorLink, state: State, source: ClusterClient, pending_fence: PendingFence) -> bool:
-    """Returns False when there is no way to fence, or the fence is not wanted any more."""
+    """False: there is no way to fence, or the fence is not wanted any more."""
     source_acls = describe_acls(source)
     if isinstance(source_acls, AuthorizerOff):
         topics = {p.topic for p in state.partitions.get(link.mirror.name, {})}
@@ -352,7 +351,7 @@ def reapply_fence(link: MirrorLink, state: State, source: ClusterClient, pending
 
 
 def _confirm_wanted(link: MirrorLink, source: ClusterClient, created: frozenset[Acl]) -> bool:
-    """Delete those of our denials that are not wanted any more.
+    """Deletes those of our denials that are not wanted any more.
 
     Whoever lifts a fence forgets the pending fence first. If that is there after we have created, the deletion is yet
     to come and takes ours along.
@@ -367,7 +366,7 @@ def _confirm_wanted(link: MirrorLink, source: ClusterClient, created: frozenset[
 
 
 def _list_wanted(link: MirrorLink, state: State) -> set[Acl]:
-    """ACLs that ledgers want on the source, without a fence being lifted."""
+    """By ledgers, for the source, without a fence being lifted."""
     name, run = link.mirror.name, state.active_run(link.mirror.name)
     is_applying = run is not None and run.plan.kind is RunKind.FAILOVER and run.state is RunState.RUNNING
     is_fence_wanted = is_applying or has_failed_over(state.pending_fences.get(name))

@@ -165,7 +165,7 @@ def record_recopy(link: MirrorLink, writer: StateWriter, cost: RecopyCost) -> No
 
 
 def _delete_shown_topic(destination: ClusterClient, cost: RecopyCost) -> None:
-    """Deletes by topic id, so another topic of the same name stays."""
+    """By topic id, so another topic of this name stays."""
     current_topic = find_existing_topics(destination, [cost.topic]).get(cost.topic)
     if current_topic is None:
         return

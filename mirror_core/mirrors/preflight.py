@@ -73,7 +73,7 @@ NOT_KAFKA_ACLS: Final = "access rights there are not Kafka's ACLs"
 class RightStatus(StrEnum):
     OK = "ok"
     PARTLY = "partly"
-    """Right on some topics only: enough if those are the mirror's."""
+    """On some topics only: enough if those are the mirror's."""
     MISSING = "missing"
     SPARED = "optional, and missing"
     UNKNOWN = "could not be tested"
@@ -81,8 +81,6 @@ class RightStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RightCheck:
-    """One right that a principal needs."""
-
     role: ClusterRole
     principal: str
     """control or data."""
@@ -100,8 +98,6 @@ class RightCheck:
 
 
 class ClusterCheck(JsonDocument, frozen=True, kw_only=True):
-    """What a check found."""
-
     cluster: str
     cluster_id: str
     brokers: tuple[str, ...]
@@ -109,7 +105,7 @@ class ClusterCheck(JsonDocument, frozen=True, kw_only=True):
     authorizer: str
     """on, off, foreign, or why it is unknown."""
     first_acl: FirstAclAssessment
-    """Whether a first ACL shuts out other users of the resource."""
+    """Whether it shuts out other users of the resource."""
     rights: tuple[RightCheck, ...]
     problems: tuple[str, ...]
     """To be fixed for any role."""
@@ -118,7 +114,7 @@ class ClusterCheck(JsonDocument, frozen=True, kw_only=True):
     expiring_producers: tuple[FindingDocument, ...]
     """Part of the advice: brokers whose producer ids expire."""
     roles: tuple[ClusterRole, ...]
-    """Roles for which no right is missing."""
+    """Roles that lack no right."""
 
 
 def check_cluster(config: ClusterConfig) -> ClusterCheck:
@@ -198,7 +194,7 @@ def lacks_heartbeats(source: ClusterConfig) -> bool:
 
 
 def list_lacking_rights(config: ClusterConfig, role: ClusterRole, topics: Collection[str]) -> tuple[LackingRight, ...]:
-    """Rights that the principals do not have on all of these topics, without optional ones and what cannot be told.
+    """Rights that the principals lack on some of these topics, without optional ones and what cannot be told.
 
     Denials that runs lift do not count: a fence's, and that of the data principal, which a promotion leaves.
     """
@@ -259,7 +255,7 @@ def format_unknown_shut_out(answers: Mapping[ClusterName, FirstAclAssessment]) -
 
 
 def probe_connection(name: str, properties: Mapping[str, str]) -> str:
-    """Raises when none does."""
+    """Raises when no broker answers."""
     config = ClusterConfig(ClusterName(name), properties, properties)
     with ClusterClient(config, timeout_s=TIMEOUTS.liveness_probe_s) as client:
         metadata = client.metadata(())

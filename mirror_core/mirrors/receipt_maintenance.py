@@ -61,7 +61,7 @@ from mirror_core.state.state_records import State, Tombstone
 @dataclass(frozen=True, slots=True)
 class ReceiptCompaction:
     files: Mapping[str, tuple[int, int]]
-    """Files before and now, by day."""
+    """Before and now, by day."""
     pieces_left_out: int
     troubled: Mapping[str, str]
 
@@ -198,7 +198,7 @@ def rebuild_receipts(
     compare: CompareRanges,
     report: Callable[[str], None],
 ) -> RebuildResult:
-    """Certify offsets without receipts that equal the source's.
+    """Certifies offsets without receipts that equal the source's.
 
     Digests are taken before comparing: the next verification finds alterations in between. A round is stored before the
     next. Indeterminate when a cluster does not answer.
@@ -388,7 +388,7 @@ def _list_source_starts(link: MirrorLink, partitions: Collection[Partition]) -> 
 def _store_receipts(
     link: MirrorLink, folder: Folder, state: State, accepted: Mapping[Partition, Sequence[ReceiptPiece]]
 ) -> None:
-    """Announce the file, write it, confirm it."""
+    """Announces the file, writes it, confirms it."""
     lease, statuses = state.leases.get(link.mirror.name), state.partitions[link.mirror.name]
     new_receipts = [_to_receipt(link, statuses[p], p, partition_pieces) for p, partition_pieces in accepted.items()]
     # Older than this generation's epochs, so that later receipts win.

@@ -65,11 +65,11 @@ class RecopyCost:
     partitions: int
     deleted: int
     deleted_bytes: int | None
-    """Bytes of one replica; None when unknown."""
+    """Bytes of one replica. None: unknown."""
     copied: int
     copied_bytes: int | None
     groups: tuple[str, ...] | None
-    """Groups that lose committed offsets; None when unknown."""
+    """They lose committed offsets. None: unknown."""
     active_groups: tuple[str, ...]
 
 
@@ -249,7 +249,7 @@ def _sum_sizes(sizes: Mapping[Partition, int], partitions: list[Partition]) -> i
 
 
 def _list_groups(client: ClusterClient, topics: list[str]) -> dict[str, dict[str, bool]] | None:
-    """Whether each group is idle, by topic; None when unknown."""
+    """Whether each is idle, by topic; None: unknown."""
     groups_by_topic: dict[str, dict[str, bool]] = {}
     try:
         groups = list_groups(client)

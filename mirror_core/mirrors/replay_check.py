@@ -1,4 +1,4 @@
-"""Checks whether a replay may write saved records to its topics now: before the dry run, and before it writes."""
+"""May a replay write saved records to its topics now? Checked before the dry run, and before it writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REFUSAL: Final = "salvaged records not written"
 
 
 def check_replay_login(config: Config) -> None:
-    """Raises BadRequest for a mirror's configuration, which has separate control and data logins."""
+    """BadRequest for a mirror's configuration, which has separate control and data logins."""
     if split_login_clusters := sorted(c.name for c in config.clusters.values() if dict(c.control) != dict(c.data)):
         raise BadRequest(
             f"{config.path}: cluster {split_login_clusters[0]}: this is a mirror's configuration, whose"
@@ -31,7 +31,7 @@ def check_replay_login(config: Config) -> None:
 def find_replay_target(
     config: Config, name: str, cluster_id: str | None, partitions: Mapping[str, int]
 ) -> tuple[ClusterIdentity, dict[str, str]]:
-    """Returns the cluster's identity and the ids of these topics. `partitions`: minimum partition count by topic.
+    """The cluster's identity and the topics' ids. `partitions`: minimum partition count by topic.
 
     Raises Refused with all reasons, or Indeterminate if a cluster's state cannot be read.
     """
