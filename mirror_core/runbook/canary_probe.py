@@ -1,9 +1,7 @@
 """The canary: tries each broker as applications do, on a topic made and deleted for it.
 
-Writes and reads one partition as applications do.
-
-Acknowledgement alone is no proof: brokers have acknowledged and dropped records of a producer whose state they
-believed to know.
+Acknowledgement alone is no proof: brokers have acknowledged and dropped records of a producer whose state they believed
+to know.
 """
 
 from __future__ import annotations
@@ -94,7 +92,7 @@ class CanaryProbe:
         self._consume(partition, offset, [value])
 
     def _probe_transactional(self, broker: int, partition: int) -> None:
-        """Abort one record, commit another. A read_committed reader must get only the second."""
+        """One record is aborted, one committed. A read_committed reader must get only the second."""
         aborted, committed = f"{self.payload} aborted".encode(), f"{self.payload} committed".encode()
         # The state topic's id prefix: no further grant is needed.
         transactional_settings = {"transactional.id": f"mirrorbook.canary.{self.mirror}.{broker}"}
@@ -198,7 +196,7 @@ class CanaryProbe:
         target_offsets: Mapping[int, int],
         commit: Mapping[int, int] | None = None,
     ) -> dict[int, int]:
-        """Join, read up to `target_offsets`, commit, leave. Returns first offsets. `starts` overrides commits."""
+        """Returns first offsets. `starts` overrides commits."""
         first_offsets: dict[int, int] = {}
         last_offsets: dict[int, int] = {}
 
@@ -259,10 +257,7 @@ _PARALLEL_BROKERS: Final = 8
 
 
 def run_canary(config: ClusterConfig, mirror: MirrorName, payload: str, topics: Collection[str]) -> StepEvidence:
-    """Try each broker. Raises if one fails.
-
-    `topics`: the mirror's topics, which all need leaders.
-    """
+    """Raises if one broker fails. `topics`: the mirror's, which all need leaders."""
     availability = _wait_for_brokers(config, topics)
     topic = f"{CANARY_TOPIC}.{mirror}"
     probe = CanaryProbe(config, topic, mirror, payload)

@@ -48,7 +48,7 @@ MAX_CERTIFICATES: Final = 200_000
 CERTIFICATION_TASKS: Final = 4
 CERTIFICATES_FOLDER: Final = "certificates"
 CERTIFICATE_LIST_FILE: Final = "read.json"
-"""Lists the receipt files that were read, with their hashes."""
+"""The receipt files that were read, with their hashes."""
 
 
 def certify_destination(
@@ -61,10 +61,8 @@ def certify_destination(
     record_differences: Callable[[ParityResult], None],
     waiting_mirror: MirrorName | None = None,
 ) -> StepEvidence:
-    """Compare the destination below its LMOs with certificates.
-
-    `output`: the run's folder. `record_differences` receives a result with differences. `waiting_mirror`: a mirror of
-    the set that waits for this run; then nothing is compared. Raises Unwritable on a full disk.
+    """`output`: the run's folder. `record_differences` receives a result with differences. `waiting_mirror`: a mirror
+    of the set that waits for this run; then nothing is compared. Raises Unwritable on a full disk.
     """
     deadline, name = time.monotonic() + CERTIFICATION_LIMIT_S, link.mirror.name
     heads = state.receipts.get(name, {})
@@ -132,7 +130,7 @@ def certify_destination(
 
 
 class DeadlineRunner:
-    """Runs tasks in threads until a deadline. Pieces not read by then become rows that say so."""
+    """Pieces not read by the deadline become rows that say so."""
 
     def __init__(
         self, deadline: float, read_rows: Callable[[CertificateTask], Iterator[ParityRow]] = iterate_verified
@@ -176,7 +174,7 @@ def _join_pieces(pieces: Sequence[tuple[Partition, ReceiptPiece]]) -> tuple[tupl
 
 
 def _drop_partitions_without_lmo(state: State, link: MirrorLink) -> State:
-    """Drop partitions without an LMO: one offline partition must not stop the comparison of others."""
+    """One offline partition must not stop the comparison of others."""
     name = link.mirror.name
     with_lmo = {p: status for p, status in state.partitions.get(name, {}).items() if status.lmo is not None}
     return replace(state, partitions={**state.partitions, name: with_lmo})

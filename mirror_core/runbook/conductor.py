@@ -1,10 +1,8 @@
-"""Conducts runs: what failover and failback share.
+"""What failover and failback share: open a run, take its steps, abort it.
 
-What failover and failback share: open a run, take its steps, abort it.
-
-A process that acts takes the mirror's control transactional id first. Kafka fences the previous holder (KIP-98), so
-two conductors never act at once: the earlier one fails at its next journal write. A process that only reads, or would
-be refused, takes nothing over: that would cost a healthy run its conductor.
+A process that acts takes the mirror's control transactional id first. Kafka fences the previous holder (KIP-98), so two
+conductors never act at once: the earlier one fails at its next journal write. A process that only reads, or would be
+refused, takes nothing over: that would cost a healthy run its conductor.
 """
 
 from __future__ import annotations
@@ -74,18 +72,14 @@ from mirror_core.state.writer import StateWriter, make_control_id
 
 @contextmanager
 def process_caches() -> Iterator[None]:
-    """Pools connections and caches state topic reads while entered."""
     with CONNECTION_POOL.keep_connections(), STATE_CACHE.enable(), reduced_gc_frequency():
         yield
 
 
 @dataclass(frozen=True, slots=True)
 class SetMembership:
-    """The failover of a set that a run belongs to."""
-
     attempt: str
     plan_hash: str
-    """What was approved."""
     least_number: int
     """Above every run's that the set's destinations knew, so that numbers order attempts across clusters, too."""
     mirrors: tuple[MirrorName, ...]
@@ -136,7 +130,7 @@ class Conductor(ABC, Generic[PlanChoice]):
         part_of: SetMembership | None = None,
         silent: bool = False,
     ) -> Run:
-        """Open a run of the plan with this hash. Refused if it changed or may not run.
+        """Refused if the plan of this hash changed or may not run.
 
         Retried if an earlier sync takes the mirror's state over. `approved_by`: a person asked here, or the approvals
         that the state topic must hold. `silent`: the given-up source did not answer.
@@ -161,10 +155,7 @@ class Conductor(ABC, Generic[PlanChoice]):
 
     @process_caches()
     def run_steps(self, run_id: str, step_names: Sequence[str], *, agreed_by: str = "") -> tuple[StepRecord, ...]:
-        """Take consecutive steps. Done ones are skipped.
-
-        `agreed_by`: who confirmed them just now, if anybody was asked.
-        """
+        """Consecutive ones; done ones are skipped. `agreed_by`: who confirmed them just now, if anybody was asked."""
         state = read_complete_state(self.link.destination)
         run, steps = self._find_own_run(state, run_id), list_run_steps(self._find_own_run(state, run_id))
         done_records = [state.steps[run_id, name] for name in step_names if is_step_done(state, run_id, name)]
@@ -203,10 +194,7 @@ class Conductor(ABC, Generic[PlanChoice]):
 
     @process_caches()
     def abort(self, run_id: str, *, only_mine: bool = False) -> Run:
-        """Give up and undo. Refused from the point of no return on.
-
-        `only_mine`: raise LostOwnership if another conductor has the run by now.
-        """
+        """Refused from the point of no return on. `only_mine`: LostOwnership if another conductor has the run."""
         run = self._check_abort(read_complete_state(self.link.destination), run_id, only_mine)
         if run.state is RunState.ABORTED:
             return run
@@ -221,7 +209,7 @@ class Conductor(ABC, Generic[PlanChoice]):
         return self._check_abort(read_complete_state(self.link.destination), run_id, only_mine=False)
 
     def find_run_to_resume(self, plan_hash: str, mode: RunMode = RunMode.PLANNED) -> Run | None:
-        """A planned run is not resumed by an unplanned runbook of the same DAG run: that one begins its own."""
+        """An unplanned runbook of the same DAG run resumes no planned run: it begins its own."""
         state = read_complete_state(self.link.destination)
         begun_runs = list_runs_begun_by(state.runs.values(), self.link.mirror.name, self.KIND, self.started_by)
         own_runs = [run for run in begun_runs if run.plan.mode is mode]
@@ -241,10 +229,7 @@ class Conductor(ABC, Generic[PlanChoice]):
 
     @process_caches()
     def refuse_conducted(self, run_id: str, title: str, *, take_over: bool = False, quietly: bool = False) -> None:
-        """Refused while another process conducts the run.
-
-        Watches heartbeats for 30 s, unless the run was released or its process certainly ended.
-        """
+        """Watches heartbeats for 30 s, unless the run was released or its process certainly ended."""
         monitor = self.heartbeat_monitors.setdefault(run_id, HeartbeatMonitor(run_id))
         print_line: Callable[[str], None] = (lambda line: None) if quietly else self._print_line
         conductor_status = monitor.wait_for_status(
@@ -254,7 +239,7 @@ class Conductor(ABC, Generic[PlanChoice]):
             raise Refused(title, [reason], reason_code="run_conducted")
 
     def refuse_expired(self, run_id: str, agreed: Sequence[Approval]) -> None:
-        """Refused if approvals are too old and nothing irreversible was done yet."""
+        """Unless something irreversible was done."""
         run, steps = self.read_status(run_id)
         reason = explain_expired_run(run, agreed, steps, read_broker_time_ms(self.link.destination))
         if reason and run.state is RunState.RUNNING and not self.has_disturbed(run):
@@ -270,7 +255,7 @@ class Conductor(ABC, Generic[PlanChoice]):
             )
 
     def refuse_unfinished(self, run_id: str) -> None:
-        """Refused unless the run is done, and what its mirror is in."""
+        """Refused also if the run is no longer what its mirror is in."""
         state = read_complete_state(self.link.destination)
         run = self._find_own_run(state, run_id)
         if run.state is not RunState.DONE:
@@ -367,7 +352,7 @@ class Conductor(ABC, Generic[PlanChoice]):
         plan_hash: str,
         part_of: SetMembership | None,
     ) -> str | tuple[Approval, ...]:
-        """Refused if approvals are too few or already used. A set checks reuse itself."""
+        """Refused if they are too few or already used. A set checks reuse itself."""
         mirror = self.link.mirror.name
         if not isinstance(approved_by, ApprovalPolicy):
             if self.started_by.startswith(AIRFLOW_CONDUCTOR_PREFIX) and not is_drill_mirror(self.link.mirror):
@@ -387,7 +372,7 @@ class Conductor(ABC, Generic[PlanChoice]):
         return people
 
     def _refuse_superseded(self, state: State, run: Run) -> None:
-        """Refused if the run is no longer in effect, such as when old Airflow tasks are cleared."""
+        """Such as when old Airflow tasks are cleared."""
         if run.ended_ms is not None and not self.is_in_effect(state, run):
             reason = f"it has ended, and is not what {run.plan.mirror} is in any more: nothing is done by it"
             raise Refused(f"run {run.id}", [reason], reason_code="run_superseded")
@@ -434,7 +419,7 @@ class Conductor(ABC, Generic[PlanChoice]):
         return f"{self.link.mirror.name}-{self.KIND}-{timestamp}-{secrets.token_hex(2)}"
 
     def _find_own_run(self, state: State, run_id: str) -> Run:
-        """Raises BadRequest if it belongs to another mirror or kind."""
+        """BadRequest if it belongs to another mirror or kind."""
         run = find_run(state, run_id)
         if run.plan.mirror != self.link.mirror.name or run.plan.kind is not self.KIND:
             raise BadRequest(f"run {run_id} is a {run.plan.kind} of mirror {run.plan.mirror}")
@@ -501,7 +486,7 @@ RETRY_PAUSE_S: Final = 2.0
 def run_parallel(
     actions: Mapping[MirrorName, Callable[[], None]], print_line: Callable[[str], None]
 ) -> dict[MirrorName, MirrorError]:
-    """Run all; returns the errors. LostOwnership of one ends all."""
+    """Runs all; returns the errors. LostOwnership of one ends all."""
     errors: dict[MirrorName, BaseException] = {}
 
     def run_action(name: MirrorName) -> None:

@@ -67,7 +67,6 @@ class TailSteps(StepContext):
     __slots__ = ()
 
     def salvage(self) -> StepEvidence:
-        """Save divergent tails. Only saved records may be discarded."""
         with ClusterClient(self.link.source) as old:
             topics, partitions = self._list_old_source(old)
             fence = self._raise_fence(old, self._topic_names(), partitions, "salvage")
@@ -86,7 +85,7 @@ class TailSteps(StepContext):
         }
 
     def check_approval(self) -> None:
-        """Before any change: logs that shall stay have not grown. An abort is still possible."""
+        """Logs that shall stay have not grown. Before any change: an abort is still possible."""
         salvaged = read_output(self.journal, "salvage", SalvageResult).ends.to_mapping()
         unchanged_topics = {t for t, s in self.journal.run.plan.strategies.items() if s is FailbackStrategy.NONE}
         with ClusterClient(self.link.source) as old:
@@ -210,7 +209,7 @@ class TailSteps(StepContext):
     def _compare_below_lmo(
         self, topics: Mapping[str, ClusterTopic], ends: Mapping[Partition, Offset]
     ) -> ParityResult | None:
-        """Also below the LMO: an unclean election may have changed history. None: nothing to compare."""
+        """An unclean election may have changed history. None: nothing to compare."""
         statuses = self.statuses()
         partitions = [p for p in ends if p in statuses and not is_recreated(statuses[p], topics)]
         with ClusterClient(self.link.source) as old, ClusterClient(self.link.destination) as new:
@@ -296,7 +295,7 @@ class TailSteps(StepContext):
         }
 
     def _save_growth(self, old: ClusterClient, recreated_topics: tuple[RecreatedTopic, ...]) -> dict[str, str | int]:
-        """Save what was written despite the fence since the salvage."""
+        """Written despite the fence since the salvage."""
         ids = {topic.name: topic.id for topic in recreated_topics}
         views = find_existing_topics(old, self._list_changed_topics())
         partitions = [
@@ -439,7 +438,7 @@ class TailSteps(StepContext):
 
 
 def _refuse_without_majority(context: StepContext, old: ClusterClient, points: Mapping[Partition, Offset]) -> None:
-    """Refused without a controller quorum: nobody would elect the short replica."""
+    """Without a controller quorum nobody would elect the short replica."""
     current, controllers = describe_placements(old, {p.topic for p in points}), describe_quorum(old)
     for leader in sorted(set(choose_remaining_brokers({p: current[p] for p in points}).values())):
         if controllers is None or controllers.has_majority_without(leader):

@@ -1,6 +1,6 @@
 """The drain: what is behind the fence is on the destination, by the brokers' word, not the copier's.
 
-Offline source partitions that a planned failover leaves behind.
+Also offline source partitions that a planned failover leaves behind.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def report_drain_progress(
     print_line: Callable[[str], None],
     record_deadline: Callable[[float], None],
 ) -> Callable[[float], None]:
-    """Wrap `record_deadline` to report progress from the second copy round on."""
+    """Wraps `record_deadline`; reports from the second copy round on."""
     first_ends: dict[Partition, Offset] | None = None
     rounds, began = 0, 0.0
 
@@ -123,10 +123,7 @@ MAX_TASK_S: Final = MAX_EPOCH_S + EPOCH_S / 2 + 1
 
 
 def readmit_led_partitions(context: StepContext, scope: FailoverScope) -> bool:
-    """Whether one has a leader again: then it is drained and compared.
-
-    A leader that does not answer yet counts.
-    """
+    """Whether one has a leader again, even one that does not answer yet: then it is drained and compared."""
     if not scope.left_behind:
         return False
     name = context.link.source.name
@@ -155,9 +152,8 @@ def make_uncompared_refusal(context: StepContext) -> Refused:
 def wait_for_tasks_to_stop(
     context: StepContext, old_writers_end_s: float, left_partitions: Collection[Partition]
 ) -> Collection[Partition]:
-    """Wait until no earlier task can write these partitions.
+    """A task that lost its driver copies a partition that gets a leader, until its own clock stops it.
 
-    A task that lost its driver copies a partition that gets a leader, until its own clock stops it.
     `old_writers_end_s`: by the steady clock.
     """
     wait_s = min(old_writers_end_s + ZOMBIE_WRITER_MARGIN_MS / 1000 - read_steady_s(), MAX_TASK_S)

@@ -1,11 +1,7 @@
-"""A drill: a failover rehearsal with its own topic, group and mirror.
+"""A drill: a real failover of a mirror made for it.
 
-Removes what a drill left, by its names and records, even if its base mirror is gone.
-
-A drill: a real failover of a mirror made for it.
-
-Its topic and group belong to no other mirror or application. Everything it creates carries its name, so the next
-drill, or `clean`, finds what a killed one left.
+Its topic and group belong to no other mirror or application. Everything it creates carries its name, so the next drill,
+or `clean`, finds what a killed one left, even if the base mirror is gone.
 """
 
 from __future__ import annotations
@@ -88,7 +84,7 @@ class DrillGroup:
         return replace(self, committed=target_offsets)
 
     def resume_on_destination(self, run_id: str) -> GroupReadResult:
-        """Resume on the destination. Raises if records were skipped."""
+        """Raises if records were skipped."""
         link = self.link
         run = read_cluster_state(link.config, link.destination.name).runs[run_id]
         predicted = run.plan.predict_read_again(self.name)
@@ -271,14 +267,13 @@ class SetDrillOutcome(JsonDocument, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class PreparedDrill:
-    """A copied drill mirror whose source has a tail."""
+    """Copied, and its source has a tail."""
 
     link: MirrorLink
     group: DrillGroup
     written: dict[Partition, Offset]
 
     def conclude(self, services: Services, run_id: str) -> DrillOutcome:
-        """Verify what the run has promoted, and record it."""
         group = self.group.resume_on_destination(run_id)
         outcome = _verify_promotion(self.link, services, run_id, self.written, group)
         _record_outcome(self.link, outcome)
@@ -288,10 +283,7 @@ class PreparedDrill:
 def run_drill(
     config: Config, mirror: str, mode: RunMode, services: Services, *, started_by: str, print_line: PrintLine
 ) -> DrillOutcome:
-    """Create, fail over, verify, remove.
-
-    An unplanned drill's source is alive, so the loss is known exactly.
-    """
+    """Create, fail over, verify, remove. An unplanned drill's source is alive, so the loss is known exactly."""
     with _prepare_drill(config, mirror, services, started_by, print_line) as prepared:
         failover = Failover(prepared.link, services, started_by=started_by, print_line=print_line)
         decision = failover.decide(mode)
@@ -304,7 +296,7 @@ def run_drill(
 def run_set_drill(
     config: Config, mirror_set: MirrorSet, mode: RunMode, services: Services, *, started_by: str, print_line: PrintLine
 ) -> SetDrillOutcome:
-    """A drill of each mirror of the set, failed over as the set would be."""
+    """A drill of each mirror, failed over as the set would be."""
     with ExitStack() as stack:
         prepared = [
             stack.enter_context(_prepare_drill(config, mirror, services, started_by, print_line))

@@ -41,7 +41,7 @@ def write_run_bundle(services: Services, config: Config, run: Run, state: State)
 
 
 def copy_run_bundle(services: Services, config: Config, head: BundleHead) -> str | None:
-    """Copy the bundle just written. Returns where; None if no copy is configured."""
+    """Returns where; None if no copy is configured."""
     if config.evidence_copy is None:
         return None
     target_folder = services.open_copy_folder(config.evidence_copy)
@@ -100,7 +100,7 @@ def copy_page_or_report(services: Services, config: Config, page: Path, print_li
 def write_bundle_or_report(
     services: Services, config: Config, run: Run, state: State, print_line: Callable[[str], None]
 ) -> None:
-    """Write and copy the bundle of an ended run. Reports failures instead of raising."""
+    """Reports failures instead of raising."""
     retry_advice = f"When that is mended: `mirrorbook evidence write {run.plan.mirror} --run {run.id}`"
     try:
         head = write_run_bundle(services, config, run, state)
@@ -120,7 +120,7 @@ def write_bundle_or_report(
 
 
 def load_signer(config: Config) -> Signer | None:
-    """None if no signing key is configured. Raises BadRequest if the key is unusable."""
+    """None if no signing key is configured. BadRequest if the key is unusable."""
     return None if config.signing_key is None else Signer(config.signing_key)
 
 

@@ -1,4 +1,4 @@
-"""Failback: return from the new primary to the old source, protected again. Of one mirror, or of several.
+"""Failback of one mirror or several: return from the new primary to the old source, protected again.
 
 Two approvals: for what is discarded on the old source, and for the reverse failover, which moves applications. Until
 then they write on the new primary.
@@ -86,7 +86,7 @@ class Failback(Conductor[AllowedStrategies]):
     DISTURBANCE = "takes logs of the old source back"
 
     def make_reverse_failover(self) -> Failover:
-        """The failover that moves applications back, driven before the last step."""
+        """Moves applications back; driven before the last step."""
         failover = Failover(
             load_reverse_link(self.link),
             self.services,

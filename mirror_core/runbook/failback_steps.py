@@ -1,6 +1,4 @@
-"""The steps of a failback, and what the old source's state says of its reverse mirror.
-
-The steps of a failback. Each may be repeated after a crash at any point.
+"""The steps of a failback. Each may be repeated after a crash at any point.
 
 M is the failed-over mirror; its state is on the new primary. M-back, its reverse, is recorded on the old source.
 """
@@ -137,9 +135,9 @@ class CatchUpObservation:
     lag: int | None
     """In offsets. None: the destination lacks topics or partitions."""
     source_end: int
-    """Sum of the last stable offsets of all partitions."""
+    """Sum of the last stable offsets."""
     is_copied: bool
-    """Whether a data plane holds the reverse mirror's lease."""
+    """A data plane holds the reverse mirror's lease."""
 
 
 def observe_catch_up(link: MirrorLink, state: State, run_id: str) -> CatchUpObservation | None:
@@ -329,7 +327,6 @@ class FailbackSteps(TailSteps):
     def _list_knowledge(
         self, reverse_writer: StateWriter, home: Run, equal_partitions: Collection[Partition]
     ) -> Iterator[StateRecord | Tombstone]:
-        """What the way home has shown of both sides."""
         name, reverse_state = self.link.mirror.name, reverse_writer.state
         proof, observation = (
             self.writer.state.verifications.get(name),
@@ -394,7 +391,7 @@ class FailbackSteps(TailSteps):
             return sorted(find_existing_topics(client, topics))
 
     def _wait_for_old_tasks(self) -> None:
-        """Wait until no task of an earlier data plane, in either direction, can still write."""
+        """In either direction, no task of an earlier data plane can still write."""
         end_s = 0.0
         for cluster, name in (
             (self.link.destination, self.link.mirror.name),

@@ -129,7 +129,7 @@ class Failover(Conductor[RunMode]):
         return new_decision
 
     def refuse_conducted_planned_run(self) -> None:
-        """Refused while another process conducts the planned run that an unplanned one would end."""
+        """An unplanned run would end it."""
         run = self.find_active_run()
         if run is not None and self._can_continue(run, RunMode.UNPLANNED):
             self.refuse_conducted(run.id, f"run {run.id}: unplanned failover", take_over=True)
@@ -140,7 +140,7 @@ class Failover(Conductor[RunMode]):
     def _decide_with_source_probe(
         self, decide: Callable[[], decision.PlanDecision]
     ) -> tuple[decision.PlanDecision, bool]:
-        """Decide while the source is probed: a dead one costs seconds."""
+        """Probes at the same time: a dead source costs seconds."""
         with ThreadPoolExecutor(1) as pool:
             source_probe = pool.submit(self.is_source_reachable)
             new_decision = decide()
@@ -148,7 +148,7 @@ class Failover(Conductor[RunMode]):
 
     @process_caches()
     def confirm_leave_behind(self, run_id: str, shown_losses: tuple[str, ...] | None = None) -> None:
-        """A person confirms to leave records behind. Refused unless the run has stopped for it.
+        """Refused unless the run has stopped for it.
 
         `shown_losses`: what `list_refused_losses` gave when the person was asked; refused if it has changed since.
         """
@@ -297,8 +297,8 @@ class Failover(Conductor[RunMode]):
 
 
 def list_refused_losses(state: State, run: Run) -> tuple[str, ...]:
-    """Steps that have stopped the run for records that only a person can leave behind, each with the log ends that it
-    has reported. To be compared, not shown. Confirmed ones stay.
+    """Steps that stopped the run for records that only a person can leave behind, with the log ends that each reported.
+    To be compared, not shown. Confirmed ones stay.
     """
     logs = load_checkpoint(state, run.id, "settle", UnderReplicatedLogs)
     returned = load_checkpoint(state, run.id, "promote", SourceReturned)

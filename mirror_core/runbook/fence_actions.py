@@ -1,8 +1,6 @@
-"""The fence of a run's source: the command that closes it, the file that lifts it, the lift at abort.
+"""The fence of a run's source: `fence_command`, the lift at abort, and the file that lifts it if the destination dies.
 
-The file that lifts a run's fence if the destination dies. Written before any denial.
-
-Closes a run's source by `fence_command`.
+The file is written before any denial.
 """
 
 from __future__ import annotations
@@ -80,7 +78,7 @@ LIFT_COMMAND_KEY: Final = "if_the_destination_dies"
 
 
 class LiftFile:
-    """Writes what is about to be denied, whenever it grows."""
+    """Written whenever what is about to be denied grows."""
 
     def __init__(self, context: StepContext, *, needed: bool = True, prints_command: bool = True) -> None:
         """`needed`: deny nobody unless it is written. Else the fence matters more.
@@ -131,7 +129,7 @@ class LiftFile:
 
 
 def read_lift_file(services: Services, run_id: str) -> FenceFile | None:
-    """Returns None if the run was conducted elsewhere or had no disk space. Then only the cluster can tell."""
+    """None if the run was conducted elsewhere or had no disk space. Then only the cluster can tell."""
     try:
         return read_fence_file(_lift_file_path(services, run_id))
     except BadRequest:

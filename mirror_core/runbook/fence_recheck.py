@@ -1,6 +1,5 @@
-"""Probes the source before promotion: all brokers, at the same time; and the fence's state.
-
-Rechecks the fence: nothing is promoted without it; after promotion a lifted one is reapplied.
+"""Probes all source brokers before promotion, in parallel; nothing is promoted without the fence, and after promotion a
+lifted one is reapplied.
 """
 
 from __future__ import annotations
@@ -205,10 +204,7 @@ def apply_fence(
 def reapply_fence(
     context: StepContext, topic_names: Collection[str], partitions: Collection[Partition]
 ) -> StepEvidence:
-    """From promotion on: apply the pending fence, reapply a lifted one.
-
-    Recorded first: after a crash the next conductor looks for what the source accepted meanwhile.
-    """
+    """From promotion on. Recorded first: after a crash the next conductor looks for what the source accepted."""
     pending_fence, cluster = context.writer.state.pending_fences[context.link.mirror.name], context.link.source.name
     ends, was_lifted = pending_fence.log_ends, context.journal.run.plan.mode is RunMode.PLANNED
     if pending_fence.applied_at_ms is not None:
@@ -232,9 +228,8 @@ def reapply_fence(
 
 
 def _is_command_fence_standing(context: StepContext, pending_fence: PendingFence, topic_names: Collection[str]) -> bool:
-    """Whether a command's fence stands, as far as known.
-
-    Until promotion is done the command is called again, and log ends must not have moved. Later watchers do that.
+    """As far as known: until promotion is done the command is called again, and log ends must not have moved. Later
+    watchers do that.
     """
     run = context.journal.run
     if context.journal.is_done("promote") or (
@@ -319,7 +314,7 @@ def _complete_log_ends(context: StepContext, pending_fence: PendingFence, probe:
 
 
 def _was_reported(returned: SourceReturned, pending_fence: PendingFence) -> bool:
-    """Whether people were told of these log ends, which a confirmation is about."""
+    """A confirmation is about these log ends."""
     reported_ends, current_ends = returned.log_ends.to_mapping(), pending_fence.log_ends.to_mapping()
     is_covered = (
         bool(reported_ends)

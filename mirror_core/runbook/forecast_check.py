@@ -58,7 +58,7 @@ def count_outcome_later(
     tails: Mapping[Partition, tuple[Offset, Offset]],
     checked_partitions: Collection[Partition],
 ) -> StepEvidence:
-    """At failback, count what an unplanned failover could not. Idempotent."""
+    """At failback, counts what an unplanned failover could not. Idempotent."""
     name, state = link.mirror.name, writer.state
     run = next(
         (run for run in forecast_accuracy.list_past_failovers(state.runs.values(), name) if run.plan.mirror == name),

@@ -27,7 +27,6 @@ from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.sync.subprocess_hook import SubprocessAttempt, resolve_environment, run_program
 
 HEALTH_INTERVAL_S: Final = 1.0
-"""Between two calls of a health command."""
 _MIN_CALL_S: Final = 0.1
 
 
@@ -74,7 +73,7 @@ def _find_unresolved(config: Config, call: HookCommand) -> str:
 def await_health(
     config: Config, hook: Hook, variables: Mapping[str, str], *, pause: Callable[[float], None] = time.sleep
 ) -> StepEvidence:
-    """Calls the health command, a second apart, until it exits 0 or its time is over. Raises nothing."""
+    """A second apart, until it exits 0 or its time is over. Raises nothing."""
     assert isinstance(hook.call, HookCommand)
     began, calls = time.monotonic(), 1
     deadline = began + hook.timeout_s

@@ -1,6 +1,5 @@
-"""The parity gate: what a run's comparisons found, and what is left to compare behind the fence.
-
-Estimates what the gate would still have to read, before anybody is stopped.
+"""The parity gate: what a run's comparisons found, and, before anybody is stopped, what is left to compare behind the
+fence.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ class RemainingCompare:
 
     offsets: int
     size_bytes: int | None
-    """Bytes, by each log's mean. None: unknown."""
+    """By each log's mean. None: unknown."""
     seconds: float
 
     @property

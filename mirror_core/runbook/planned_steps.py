@@ -117,9 +117,9 @@ class PlannedSteps(PromotionSteps):
         }
 
     def compare_before_fence(self, limit_s: float | None) -> RemainingCompare | None:
-        """Compare the records written since `prove`, while applications still write.
+        """Compare what was written since `prove`, while applications still write.
 
-        A few of them are left to the gate, unless `prove` ended more than `COMPARISON_MAX_AGE_S` ago. Refused if the
+        A few records are left to the gate, unless `prove` ended more than `COMPARISON_MAX_AGE_S` ago. Refused if the
         gate would still exceed `limit_s`. None if a fence may already stand: then nothing is waited for.
         """
         if self._may_be_fenced():

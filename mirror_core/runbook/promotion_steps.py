@@ -82,16 +82,15 @@ class PromotionSteps(StepContext):
 
     @abstractmethod
     def check_before_promotion(self) -> PromotionProbe:
-        """Probe the source. Refused if it contradicts, while an abort is possible."""
+        """Refused if the source contradicts, while an abort is possible."""
 
     @abstractmethod
     def ensure_fenced(self) -> StepEvidence:
         """Apply a pending fence, or reapply a lifted one."""
 
     def get_action(self, name: str) -> Callable[[], StepEvidence]:
-        """From promotion on, each step checks the fence first.
-
-        A source that answers must not accept writes beside the destination.
+        """From promotion on, each step checks the fence first: a source that answers must not accept writes beside the
+        destination.
         """
         action, steps, run = super().get_action(name), self.journal.steps, self.journal.run
         no_return_step = find_no_return_step(RunKind.FAILOVER, run.plan.mode)
@@ -112,7 +111,7 @@ class PromotionSteps(StepContext):
         return probe
 
     def _promote_first_time(self, probe: PromotionProbe) -> StepEvidence:
-        """Repeats a probe older than `TIMEOUTS.promotion_probe_max_age_s`: it proves nothing any more."""
+        """A probe older than `TIMEOUTS.promotion_probe_max_age_s` proves nothing any more: it is repeated."""
         fence_evidence = self._fence_answering_source(probe)
 
         def before_grant() -> None:

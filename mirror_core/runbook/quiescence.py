@@ -28,14 +28,14 @@ from mirror_core.model.names import Offset, Partition
 STILL_INTERVAL_S: Final = 0.2
 QUIESCENCE_LIMIT_S: Final = 60.0
 STABLE_AFTER_S: Final = 10.0
-"""Unchanged this long is stable. Tells a slow writer from no writer."""
+"""Tells a slow writer from no writer."""
 _MIN_ISR_CONFIG: Final = "min.insync.replicas"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuiescenceResult:
     ends: Mapping[Partition, Offset]
-    """Log ends (next offset), stable and on all in-sync replicas."""
+    """Next offsets, stable and on all in-sync replicas."""
     moving: Mapping[Partition, LogEndSample]
     held_up: Mapping[Partition, UnreplicatedPartition]
 
@@ -113,7 +113,7 @@ def _read_replicas(client: ClusterClient, unstable: Mapping[Partition, LogEndSam
 def _read_replica_ends(
     client: ClusterClient, replicas: Mapping[Partition, IsrStatus]
 ) -> dict[Partition, dict[int, Offset]]:
-    """In-sync replicas' own log ends by broker. Silent brokers are left out."""
+    """In-sync replicas only. Silent brokers are left out."""
     by_broker: dict[int, list[Partition]] = {}
     for partition, replica_set in replicas.items():
         for broker in () if replica_set.is_under_min_isr else replica_set.in_sync:

@@ -48,7 +48,7 @@ from mirror_core.state.watcher_heartbeat import observe_watcher
 
 
 def read_run_outcome(link: MirrorLink, run: Run) -> tuple[str, ...]:
-    """Read the status from the destination. Never fails: unknown is reported."""
+    """Never fails: unknown is reported."""
     try:
         state = read_state(link.destination, timeout_s=TIMEOUTS.plan_state_s)
     except MirrorError:
@@ -83,7 +83,7 @@ def read_write_access(link: MirrorLink, state: State, *, is_source_silent: bool,
 
 
 def find_recorded_access(mirror: Mirror, states: Mapping[ClusterName, State]) -> WriteAccess | None:
-    """By the records of clusters that were read: asks none whether a fence stands. None: not readable."""
+    """By the records of clusters that were read: asks none whether a fence stands."""
     state = states.get(mirror.destination)
     if state is None:
         return None
@@ -143,7 +143,7 @@ def _find_recorded_situation(mirror: Mirror, state: State, run: Run) -> RunSitua
 
 
 def _read_home_access(link: MirrorLink, state: State, run: Run) -> WriteAccess | None:
-    """What the reverse mirror's failover says, by the state topic of the old source."""
+    """By the state topic of the old source."""
     if not can_have_reverse_failover(run, state.steps_of(run)):
         return None
     try:
@@ -250,7 +250,7 @@ def explain_abandoned(link: MirrorLink, state: State, run: Run) -> str:
 
 
 def is_awaiting_confirmation(state: State, run: Run) -> bool:
-    """Whether the run waits for confirmation. Not if everything on the source was copied."""
+    """Not if everything on the source was copied."""
     name = run.plan.mirror
     pending_fence = state.pending_fences.get(name)
     if not awaits_confirmation(state, run):

@@ -1,5 +1,5 @@
-"""What failover and failback need, with or without Spark; what every step of a run is given, and how one keeps the data
-plane's lease.
+"""What failover and failback need, with or without Spark; what each step is given; how one keeps the data plane's
+lease.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Services:
         check_writable("evidence", self.evidence_dir, EVIDENCE_ADVICE)
 
     def prepare_gate(self, run_id: str) -> None:
-        """Before applications are stopped: check disk space for the gate, and warm up."""
+        """Before applications are stopped: a full disk and a cold start would extend the write block."""
         self.check_evidence()
         check_free_space("evidence", self.run_dir(run_id), EVIDENCE_ADVICE)
         warm_up()
@@ -151,10 +151,10 @@ _LEASE_ATTEMPTS: Final = 3
 
 
 def retry_on_lease_loss(context: StepContext, step: str, action: Callable[[], StepEvidence]) -> StepEvidence:
-    """Run `action`, which takes the data plane's lease, and may be repeated.
+    """`action` takes the data plane's lease, and may be repeated.
 
-    A data plane that read the state before this step began may take the lease after us. It then reads that the step
-    has begun, and ends.
+    A data plane that read the state before this step began may take the lease after us. It then reads that the step has
+    begun, and ends.
     """
     for _ in range(_LEASE_ATTEMPTS):
         try:

@@ -81,7 +81,7 @@ class SetPlan:
     hash: str
     reasons: tuple[str, ...]
     silent: tuple[MirrorName, ...] = ()
-    """Mirrors whose sources do not answer and are given up."""
+    """Their sources do not answer and are given up."""
 
     def find_hash_mismatch(self, plan_hash: str | None) -> tuple[str, ...]:
         if plan_hash in (None, self.hash):
@@ -148,7 +148,6 @@ class SetConductor(ABC, Generic[AnyConductor]):
 
     KIND: ClassVar[RunKind]
     NO_RETURN_REASON: ClassVar[str]
-    """Why nothing is taken back any more."""
 
     def __init__(
         self,
@@ -185,7 +184,7 @@ class SetConductor(ABC, Generic[AnyConductor]):
         )
 
     def find_active_attempt(self, started_by: str | None = None, plan_hash: str = "") -> str | None:
-        """The set's failover that has not ended. Refused if its mirrors differ from the set's."""
+        """Refused if its mirrors differ from the set's."""
         for attempt, member_runs in self._group_by_attempt(started_by).items():
             open_runs = {name: member for name, member in member_runs.items() if member.run.ended_ms is None}
             if open_runs and self.mode is RunMode.PLANNED:
@@ -215,7 +214,7 @@ class SetConductor(ABC, Generic[AnyConductor]):
             raise Refused(self.title, [finding, *self.mirror_set.left_out])
 
     def find_unbegun_attempt(self, started_by: str | None = None) -> str | None:
-        """An attempt whose conductor died before all runs were begun: nothing was done."""
+        """Its conductor died before all runs were begun: nothing was done."""
         for attempt, member_runs in self._group_by_attempt(started_by).items():
             open_runs = [member for member in member_runs.values() if member.run.ended_ms is None]
             if open_runs and member_runs.keys() < set(self.mirror_set.mirrors) and self._are_undisturbed(open_runs):
@@ -324,7 +323,7 @@ class SetConductor(ABC, Generic[AnyConductor]):
             self._conductors[name].refuse_expired(member.run.id, agreed)
 
     def finish(self, attempt: str, *, agreed_by: str = "") -> dict[MirrorName, MemberRun]:
-        """Everything left. Raises SetFailed if not all succeed. Writes the set's page."""
+        """Raises SetFailed if not all succeed. Writes the set's page."""
         return self._finish(attempt, agreed_by, {RunPhase.DONE})
 
     def refuse_conducted(self, attempt: str, *, take_over: bool = False, quietly: bool = False) -> None:
@@ -344,7 +343,7 @@ class SetConductor(ABC, Generic[AnyConductor]):
             raise Refused(self.title, sorted(reasons), reason_code="run_conducted")
 
     def refuse_taken_over(self, attempt: str) -> None:
-        """Raises LostOwnership while another conductor may still act on one of the runs."""
+        """LostOwnership while another conductor may still act on one of the runs."""
         own_starters = {name: conductor.started_by for name, conductor in self._conductors.items()}
         foreign_runs = {
             name: run for name, run in self._list_open_runs(attempt).items() if run.conducted_by != own_starters[name]
@@ -407,7 +406,7 @@ class SetConductor(ABC, Generic[AnyConductor]):
         return ()
 
     def _explain_kept(self, name: MirrorName, member: MemberRun) -> str:
-        """Why its run is not aborted with the others. Empty: it is."""
+        """Empty: it is aborted with the others."""
         return ""
 
     def _to_member_run(self, name: MirrorName, state: State, run: Run) -> MemberRun:

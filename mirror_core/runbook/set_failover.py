@@ -26,7 +26,7 @@ from mirror_core.state.record_encoding import parse_mirror_name
 
 
 def find_set(config: Config, name: str, kind: RunKind = RunKind.FAILOVER) -> MirrorSet:
-    """One that the configuration lists, or that of all mirrors from a cluster, by what the other clusters record."""
+    """One that the configuration lists, or all mirrors from a cluster, by what the other clusters record."""
     sources = {format_source_set(cluster): cluster for cluster in config.clusters}
     if name in sources:
         return _find_source_set(config, name, sources[name], kind)
@@ -109,7 +109,7 @@ class SetFailover(SetConductor[Failover]):
         ]
 
     def _explain_kept(self, name: MirrorName, member: MemberRun) -> str:
-        """A run with a silent source is kept if it is fenced or awaits confirmation.
+        """Kept with a silent source if it is fenced or awaits confirmation.
 
         A new run would not know what was drained, and would not ask for confirmation.
         """

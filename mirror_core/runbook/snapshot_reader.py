@@ -1,10 +1,7 @@
-"""Reads both clusters of a mirror for a plan, and its sibling mirrors to third clusters.
+"""Snapshots both clusters of a mirror for a plan, in parallel, within seconds, even if one is dead or hangs.
 
-A cluster's consumer groups, as far as a plan has time to read them.
-
-Snapshots both clusters in parallel, within seconds, even if one is dead or hangs.
-
-Derives the unplanned snapshot from a planned one, without another request.
+Consumer groups are read as far as there is time. The unplanned snapshot is derived from a planned one, without another
+request. Also reads sibling mirrors to third clusters.
 """
 
 from __future__ import annotations
@@ -95,7 +92,7 @@ from mirror_core.sync.promotion_configs import list_topics_below_min_isr
 def find_sibling_mirrors(
     link: MirrorLink, topics: Collection[str], siblings: list[tuple[Mirror, frozenset[str]]]
 ) -> list[ClusterName]:
-    """Append mirrors that are not stopped, with shared topics; returns clusters that do not answer."""
+    """Appends mirrors that are not stopped, with shared topics; returns clusters that do not answer."""
     silent_clusters = list[ClusterName]()
     for cluster, reply in read_other_states(link):
         if isinstance(reply, MirrorError):
@@ -116,9 +113,9 @@ _GROUPS_PER_REQUEST: Final = 32
 class ObservedGroups:
     ids: tuple[str, ...] = ()
     committed: Mapping[str, Mapping[Partition, Offset]] = field(default_factory=dict)
-    """Next offsets to read, on the mirror's topics; of share groups with what is acknowledged behind them."""
+    """Next offsets to read, on the mirror's topics; of share groups plus what is acknowledged behind them."""
     share_groups: Mapping[str, int | None] = field(default_factory=dict)
-    """Records to be delivered again where somebody else begins at the start offset."""
+    """Records to be delivered again where another cluster begins at the start offset."""
     joined: tuple[str, ...] = ()
     """With members, also those that have committed nothing on the mirror's topics."""
     unread: int = 0
@@ -165,7 +162,7 @@ def observe_cluster_groups(cluster: ClusterConfig, mirror: Mirror, topics: Colle
 
 _POLL_S: Final = 0.5
 _MAX_POLL_DELAY_S: Final = 1.0
-"""If we wake this late, our process was suspended: replies may be unread."""
+"""If we wake this late, our process was suspended: responses may be unread."""
 _log = get_logger(__name__)
 T = TypeVar("T")
 
@@ -179,7 +176,7 @@ def take_snapshot(
     fences: bool = False,
     conductor: str | None = None,
 ) -> MirrorSnapshot:
-    """The snapshot for a failover plan. A failed or late cluster becomes `UnseenCluster`; never raises.
+    """Never raises: a failed or late cluster becomes `UnseenCluster`.
 
     `offsets`: with committed group offsets, for figures only. `fences`: check whether a planned fence would shut
     readers out. `conductor`: for the forecast. Destination groups need every broker, so they are read apart: one that
@@ -304,7 +301,6 @@ def collect_lacking_rights(
 
 
 def _drop_leaving_topics(state: State, mirror: Mirror) -> State:
-    """A copy without the partitions of topics that leave."""
     staying = dict(select_staying(mirror, state.partitions.get(mirror.name, {})))
     return replace(state, partitions={**state.partitions, mirror.name: staying})
 
@@ -370,7 +366,7 @@ class Query(Generic[T]):
         return self.await_result(deadline)
 
     def await_event(self, event: threading.Event, patience_s: float) -> None:
-        """Wait for `event`, at most `patience_s` after the last response."""
+        """At most `patience_s` after the last response."""
         polled_at = awake_at = time.monotonic()
         wait_s = 0.0
         while not event.wait(wait_s):

@@ -45,7 +45,7 @@ class FenceResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftBehindPartition:
-    """Left behind by a person's choice: too few in-sync destination replicas, or offline source."""
+    """By a person's choice: too few in-sync destination replicas, or offline source."""
 
     topic: str
     index: int
@@ -78,7 +78,6 @@ class UnderReplicatedLogs:
     ends: PartitionOffsets
     high_watermarks: PartitionOffsets = NO_OFFSETS
     left_behind: bool = False
-    """Confirmed."""
 
     @classmethod
     def from_held_up(cls, held_up: Mapping[Partition, UnreplicatedPartition]) -> UnderReplicatedLogs:
@@ -178,7 +177,7 @@ class OriginalReplicas:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaThrottle:
-    """Replication throttles of this run. They must be removed in any case."""
+    """This run's. They must be removed in any case."""
 
     VERSION: ClassVar[int] = 1
     topics: tuple[str, ...]
@@ -216,7 +215,7 @@ StepOutput = TypeVar("StepOutput", bound=StepValue)
 
 
 def read_output(journal: Journal, step: str, output_type: type[StepOutput]) -> StepOutput:
-    """Output of an earlier step. Raises Indeterminate if it is gone: nothing is assumed."""
+    """Raises Indeterminate if it is gone: nothing is assumed."""
     output = journal.load_checkpoint(step, output_type)
     if output is None:
         raise Indeterminate(

@@ -62,10 +62,7 @@ def switch(link: MirrorLink, journal: Journal) -> StepEvidence:
 
 
 def check_health(link: MirrorLink, journal: Journal) -> StepEvidence:
-    """What the application's health command says of the cluster that is active now; empty: none is configured.
-
-    Neither a failure nor a hanging command ends the run.
-    """
+    """Empty: none is configured. Neither a failure nor a hanging command ends the run."""
     hook = link.config.health_command(link.mirror.name)
     if hook is None:
         return {}

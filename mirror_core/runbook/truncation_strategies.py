@@ -3,8 +3,8 @@
 `offline`: people cut log files of stopped brokers. A returning broker follows the others, so a cut replica would be
 filled again. Each partition is reduced to one replica first, cut there, and then given back its other replicas.
 
-Strategies `replica` and `handover`: a new replica is parked below the point and leads; others truncate. `replica` has
-people stop the leader, then elects uncleanly. `handover` makes the leader add the short replica to the in-sync ones.
+`replica` and `handover`: a new replica is parked below the point and leads; others truncate. `replica` has people stop
+the leader, then elects uncleanly. `handover` makes the leader add the short replica to the in-sync ones.
 
 A replica outside the ISR can be throttled (KIP-73), not stopped: after ten seconds the quota window forgets, and it
 fetches once more. So it is parked below the point, with time left to stop the leader. What it lacks is copied again.
@@ -101,7 +101,7 @@ def truncate_offline(
 
 
 def choose_remaining_brokers(current: Mapping[Partition, ReplicaPlacement]) -> dict[Partition, int]:
-    """The broker that keeps each partition: in sync, as few as possible in all."""
+    """In sync, as few brokers as possible in all."""
     replica_counts = Counter(node for placement in current.values() for node in placement.in_sync)
     return {
         p: max(replicas.in_sync, key=lambda node: (replica_counts[node], -node))
@@ -155,7 +155,6 @@ MIN_OPERATOR_S = 60.0
 """At least this, if a place without an open transaction had to be found."""
 HANDOVER_WAIT_S = 60.0
 MIN_HANDOVER_S = 20.0
-"""For a handover, where requests do what people do otherwise."""
 FETCH_BYTES: Final = 1 << 20
 QUOTA_WINDOW_S: Final = 10.0
 MAX_BYTES_PER_S: Final = 50_000_000
@@ -303,7 +302,7 @@ def _truncate_leader(
 def _claim_in_sync(
     old: ClusterClient, leader: int, follower: int, leader_epochs: Mapping[Partition, int], limit_s: float
 ) -> None:
-    """`leader_epochs` of when we had the run for certain: a conductor that lost it must claim nothing later."""
+    """`leader_epochs`: from when we had the run for certain. A conductor that lost it must claim nothing later."""
 
     def is_claimed() -> bool:
         current = list_placements(old, leader_epochs)
@@ -420,7 +419,7 @@ def _throttle_replicas(
 
 
 def _remove_throttles(context: StepContext, old: ClusterClient) -> list[int]:
-    """Returns brokers that are away: nobody else can change their settings. They keep a rate that slows nothing."""
+    """Returns brokers that are away: only they can change their settings. They keep a rate that slows nothing."""
     throttle_record = context.journal.load_checkpoint("align", ReplicaThrottle)
     if throttle_record is None:
         return []
@@ -466,7 +465,7 @@ def _park_replicas(
     marks: Mapping[Partition, _ParkingMarks],
     strategy: FailbackStrategy,
 ) -> float:
-    """Advance fetch by fetch until no replica ends in a transaction. Returns the seconds left.
+    """Returns the seconds left. Advances fetch by fetch until no replica ends in a transaction.
 
     A fetch every ten seconds: at a higher rate a slow machine would step over the places between transactions.
     """
@@ -570,7 +569,7 @@ def _are_replicas_short(old: ClusterClient, points: Mapping[Partition, Offset]) 
 
 
 def _drop_away_replicas(old: ClusterClient, points: Mapping[Partition, Offset]) -> None:
-    """Takes replicas off brokers that have left: a long one could still be eligible to lead (KIP-966)."""
+    """Brokers have left: a long replica of theirs could still be eligible to lead (KIP-966)."""
     current, brokers = list_placements(old, points), set(old.brokers())
     kept_replicas = {p: current[p].in_sync for p in points if not set(current[p].replicas) <= brokers}
     if kept_replicas:

@@ -74,9 +74,9 @@ from mirror_core.sync.promotion_acls import fence_old_tasks
 
 MAX_LISTED_BROKERS: Final = 20
 UNDELAYED_PROMOTION_S: Final = 60.0
-"""Fence to promotion of an undisturbed run."""
+"""From the fence on, of an undisturbed run."""
 CONFIRMATION_VALID_S: Final = 300.0
-"""Validity of a confirmation for a source that cannot be fenced."""
+"""For a source that cannot be fenced."""
 
 
 class UnplannedSteps(PromotionSteps):
@@ -162,7 +162,7 @@ class UnplannedSteps(PromotionSteps):
         return evidence
 
     def ensure_fenced(self) -> StepEvidence:
-        """A fence applied only now, before any grant, asks for the same confirmation."""
+        """A fence applied only now, before any grant, needs the same confirmation."""
         can_abort = not is_past_no_return(self.writer.state, self.journal.run)
         is_new = (
             self._pending_fence.applied_at_ms is None
@@ -271,12 +271,11 @@ class UnplannedSteps(PromotionSteps):
         return count_offsets(self._pending_fence.split_late_ranges(late_ranges).since)
 
     def check_before_promotion(self) -> PromotionProbe:
-        """Refused if the approval no longer holds, or somebody lifted an applied fence.
+        """Refused if the approval no longer holds, or an applied fence was lifted.
 
         A silent source, or one that cannot be fenced, delays nobody, unless the promotion had begun before: that one
-        may be resumed days later. A source that answers after it was given up, or had time to accept writes, is
-        fenced first. Its uncopied records are left behind only after confirmation; so is such a source that cannot be
-        fenced.
+        may be resumed days later. A source that answers after it was given up, or had time to accept writes, is fenced
+        first. Its uncopied records are left behind only after confirmation; so is such a source that cannot be fenced.
         """
         self.check_approval("promotion", source_needed=False)
         topic_names, source_name, run_id = self.scope.topic_names, self.link.source.name, self.journal.run_id
@@ -335,7 +334,7 @@ class UnplannedSteps(PromotionSteps):
                 )
 
     def _is_confirmation_expired(self, returned: SourceReturned) -> bool:
-        """A confirmation about a writable source expires: nobody agreed to later writes."""
+        """For a writable source: nobody agreed to later writes."""
         return returned.loss_confirmed and (self.writer.now_ms() - returned.confirmed_ms) / 1000 > CONFIRMATION_VALID_S
 
     def _forget_unreported_return(self) -> None:
@@ -371,7 +370,7 @@ class UnplannedSteps(PromotionSteps):
         return self.writer.state.pending_fences[self.link.mirror.name]
 
     def _wait_for_stable_logs(self, client: ClusterClient) -> SettleResult:
-        """Stable, replicated log ends of healthy partitions with leaders.
+        """Log ends of healthy partitions with leaders.
 
         FAILED partitions are promoted as they are. Under-replicated ones are left behind only after confirmation.
         """
