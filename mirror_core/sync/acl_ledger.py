@@ -49,7 +49,7 @@ def forget_pending_fence(log: JournalLog, mirror: MirrorName) -> None:
 def list_demotions(
     state: State, mirror: MirrorName, cluster: ClusterName, topics: Collection[str]
 ) -> list[LedgerEntry]:
-    """Demotions by this mirror or its reverse; those of other topics protect another mirror's copy."""
+    """By this mirror or its reverse; those of other topics protect another mirror's copy."""
     wanted_topics, mirror_names = frozenset(topics), get_both_directions(mirror)
     entries = (e for e in state.ledger.values() if e.cluster == cluster and e.mirror in mirror_names)
     return [e for e in entries if e.purpose is AclPurpose.DEMOTED and _is_on_topics(e.acl, wanted_topics)]
@@ -62,7 +62,7 @@ def _is_on_topics(acl: Acl, topics: Set[str]) -> bool:
 def copy_demotions(
     log: JournalLog, mirror: MirrorName, state: State, cluster: ClusterName, topics: Collection[str]
 ) -> None:
-    """Copy the reverse mirror's demotions here: its ledger's cluster may die before promotion.
+    """From the reverse mirror, whose ledger's cluster may die before promotion.
 
     Withdrawn entries stay withdrawn. Copied ones become demotions; the next sync decides about them.
     """
@@ -98,7 +98,7 @@ def _to_staged(entry: LedgerEntry) -> StateRecord:
 
 
 def to_lifted_records(state: State, entries: Iterable[LedgerEntry]) -> Iterator[LiftedDenial]:
-    """Keep these: a process that slept may create the denials again, and die before it learns better."""
+    """Kept, since a process that slept may create the denials again, and die before it learns better."""
     for entry in entries:
         if entry.purpose in LIFTABLE_PURPOSES and not find_flaw(entry):
             yield LiftedDenial(entry=entry, run=_find_run_id(state, entry.mirror))
@@ -110,7 +110,7 @@ def _find_run_id(state: State, mirror: MirrorName) -> str:
 
 
 def _list_outlived_records(state: State, client: ClusterClient, entries: Iterable[LedgerEntry]) -> list[Tombstone]:
-    """Lifted records of earlier fences that are gone: memory does not grow with each run."""
+    """Their fences are gone: memory does not grow with each run."""
     fence = {entry for entry in entries if entry.purpose is AclPurpose.FENCE}
     runs = {entry.mirror: _find_run_id(state, entry.mirror) for entry in fence}
     lifted_records = (
@@ -133,7 +133,7 @@ def delete_entries(
     entries: Collection[LedgerEntry],
     to_record: Callable[[LedgerEntry], StateRecord | Tombstone] = Tombstone,
 ) -> None:
-    """Delete entries, and forget them when no broker shows them any more.
+    """Forgotten when no broker shows them any more.
 
     A forged entry is only forgotten: deleting it would remove whatever its author likes.
     """
@@ -162,7 +162,7 @@ def delete_unshared_entries(
     own_entries: Iterable[LedgerEntry],
     to_record: Callable[[LedgerEntry], StateRecord | Tombstone] = Tombstone,
 ) -> None:
-    """Keep entries that another mirror has recorded, even during the deletion."""
+    """Keeps entries that another mirror has recorded, even during the deletion."""
     entries = tuple(own_entries)
     if not entries:
         return
@@ -176,7 +176,7 @@ def delete_unshared_entries(
 
 
 def list_wanted_acls(state: State, cluster: ClusterName, without: Collection[LedgerEntry] = ()) -> set[Acl]:
-    """ACLs that the ledger wants on this cluster now; staged ones must not exist yet."""
+    """Staged ones must not exist yet."""
     entries = (e for e in state.ledger.values() if e.cluster == cluster and e.purpose is not AclPurpose.STAGED)
     excluded = frozenset(without)
     return {e.acl for e in entries if e not in excluded}

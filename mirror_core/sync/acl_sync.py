@@ -80,7 +80,7 @@ class SiblingDenials:
 
 
 def find_sibling_denials(link: MirrorLink, new: Set[Acl]) -> SiblingDenials:
-    """Asks third clusters about denials to be copied for the first time."""
+    """Queries third clusters about denials to be copied for the first time."""
     new_denials = frozenset(a for a in new if a.permission is Permission.DENY and a.resource in _FENCED)
     if not new_denials:
         return SiblingDenials()
@@ -153,7 +153,7 @@ def apply_promotion(
     before_change: Callable[[], None] = lambda: None,
     open_cluster: Callable[[Collection[str]], bool] = lambda topics: False,
 ) -> tuple[DriftRow, ...]:
-    """Grant applications these mirror topics, whose partitions must have stopped. May be repeated.
+    """Grants applications these mirror topics, whose partitions must have stopped. May be repeated.
 
     Order: settings for the first record; grants (PROMOTED) and FENCE denials for old tasks; removal of demotions, seen
     on every broker; other settings, which keep more until then. A broker that shows a grant knows earlier settings.
@@ -194,7 +194,7 @@ def demote_topics(
     cluster: ClusterName,
     close_cluster: Callable[[Collection[str]], bool] = lambda topics: False,
 ) -> tuple[DriftRow, ...]:
-    """Deny applications these topics on a cluster that is to become a destination. May be repeated.
+    """Denies applications these topics on a cluster that is to become a destination. May be repeated.
 
     Denials (DEMOTED) are seen on every broker first. Then the pending fence is forgotten, so that no watcher applies it
     again, and FENCE entries go, which would stop the mirror. Refused for grants to everybody. Promotion removes the
@@ -232,7 +232,7 @@ def demote_topics(
 
 
 def close_released_topics(link: MirrorLink, log: JournalLog, topics: Collection[str]) -> tuple[str, ...]:
-    """Make released topics mirror topics again: applications denied, seen on every broker. May be repeated.
+    """Makes them mirror topics again: applications denied, seen on every broker. May be repeated.
 
     Returns what nothing keeps out. Refused for grants to everybody.
     """
@@ -258,7 +258,7 @@ def close_released_topics(link: MirrorLink, log: JournalLog, topics: Collection[
 def list_undemotable_rights(
     link: MirrorLink, config: ClusterConfig, cluster_acls: BrokerAcls | AuthorizerOff, topics: Collection[str]
 ) -> tuple[Finding, ...]:
-    """Why `demote_topics` would refuse, from ACLs already read."""
+    """From ACLs already read."""
     if isinstance(cluster_acls, AuthorizerOff):
         return ()
     reasons = (
@@ -287,7 +287,7 @@ def list_promotion_warnings(
 
 
 def _warn_unlifted_denials(link: MirrorLink, state: State, no_authorizer: AuthorizerOff) -> Iterator[Finding]:
-    """Denials from when ACLs ruled the cluster, which promotion does not reach."""
+    """From when ACLs ruled the cluster; promotion does not reach them."""
     mirror_names, purposes = get_both_directions(link.mirror.name), {*LIFTABLE_PURPOSES, AclPurpose.WITHDRAWN}
     entries = (e for e in state.ledger.values() if e.cluster == no_authorizer.cluster and e.mirror in mirror_names)
     denials = [e.acl for e in entries if e.purpose in purposes]
@@ -396,7 +396,7 @@ def _apply_plan(link: MirrorLink, log: JournalLog, client: ClusterClient, plan: 
 
 
 def _needs_newer_brokers(acl: Acl) -> bool:
-    """True where older brokers refuse the whole request: such entries must not hold up others."""
+    """Older brokers refuse the whole request: such entries must not hold up others."""
     return acl.resource is Resource.USER or acl.operation is Operation.TWO_PHASE_COMMIT
 
 
@@ -412,7 +412,7 @@ def _create_newer_acls(client: ClusterClient, acls: Collection[Acl]) -> dict[Acl
 
 
 def _list_own_denials(link: MirrorLink, state: State) -> tuple[frozenset[Acl], list[DriftRow]]:
-    """Our mirrors' denials on the source, which are not its own rules. Forged entries hide nothing."""
+    """They are not the source's own rules. Forged entries hide nothing."""
     name = link.source.name
     recorded_here, recorded_on_source = (
         [e for e in ledger_state.ledger.values() if e.purpose in LIFTABLE_PURPOSES and e.cluster == name]

@@ -1,4 +1,4 @@
-"""Asks clusters upstream which mirrors copy into them, to find circles."""
+"""Queries clusters upstream which mirrors copy into them, to find circles."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def search_circles(link: MirrorLink, recorded: Collection[str]) -> CircleFinding
 
 
 def refuse_topics_in_circles(link: MirrorLink, topics: Collection[str]) -> dict[str, str]:
-    """New topics that other mirrors would bring back, with the reason."""
+    """Other mirrors would bring them back. With the reason."""
     if not topics:
         return {}
     result = _search_upstream(link, set(topics), list_topics=False)

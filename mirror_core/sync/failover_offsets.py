@@ -38,7 +38,7 @@ def clamp_groups(
     safe_ends: Mapping[Partition, Offset | None] = MappingProxyType({}),
     own_offsets: Iterable[OwnGroupOffsets] = (),
 ) -> list[DriftRow]:
-    """Move offsets into the destination's logs, which may have lost ends with a broker.
+    """Moves offsets into the destination's logs, which may have lost ends with a broker.
 
     For an unplanned failover. `safe_ends`: what lies beyond may still be lost; None where unknown. `own_offsets`: the
     destination may have lost some, which have a row each.
@@ -139,11 +139,11 @@ def to_resume_offsets(rows: Iterable[DriftRow]) -> dict[str, dict[Partition, Off
 
 
 def reset_group_offsets(mirror: Mirror, client: ClusterClient, topics: Collection[str], log: JournalLog) -> int:
-    """Record offsets on a former primary as the mirror's own; returns the number of groups.
+    """Records offsets on a former primary as the mirror's own; returns the number of groups. May be repeated.
 
     They are from before the failover. A sync would protect them as progress, and a group set back on the new primary
     would skip records. Those in the divergent tail move to the log end. Share groups forget what was acknowledged
-    behind their start offset, where other records will be. Groups with members are left alone. May be repeated.
+    behind their start offset, where other records will be. Groups with members are left alone.
     """
     wanted = build_group_filter(mirror)
     groups = [g for n, g in list_groups(client).items() if n in wanted and g.is_idle]

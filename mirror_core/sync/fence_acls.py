@@ -1,9 +1,7 @@
 """The fence by ACLs: nobody can write the mirror's topics on a cluster, and that is verified.
 
 CreateAcls returns up to some hundred milliseconds before brokers enforce an entry, and a denial does not end
-transactions that have joined a partition.
-
-Also denials that were lifted and exist again.
+transactions that have joined a partition. Also finds lifted denials that exist again.
 """
 
 from __future__ import annotations
@@ -49,7 +47,6 @@ from mirror_core.sync.principals import list_own_principals
 _log = get_logger(__name__)
 
 STILLNESS_PAUSE_S: Final = 0.1
-"""Between two reads of log ends."""
 STILLNESS_PAUSE_WITHOUT_ACLS_S: Final = 2.0
 """Longer, since still log ends are the only evidence then."""
 ANY_TRANSACTIONAL_ID: Final = "*"
@@ -88,7 +85,7 @@ def apply_fence(
     close_cluster: Callable[[Collection[str]], bool] = lambda topics: False,
     report_wait: Callable[[str], None] = lambda line: None,
 ) -> VerifiedFence:
-    """Fence these topics of the source, and verify that these partitions stand still. May be repeated.
+    """Fences these topics of the source, and verifies that these partitions stand still. May be repeated.
 
     Also topics that the source has lost or nobody drains: what is promoted must not be written there. `close_cluster`,
     called where ACLs do not rule, returns whether it closed the topics.
@@ -136,9 +133,8 @@ def deny_writes(
     *,
     before_deny: Callable[[Collection[Acl]], None] = lambda acls: None,
 ) -> frozenset[Acl] | AuthorizerOff:
-    """Deny everybody these topics and transactions; seen on every broker.
-
-    `before_deny` gets all entries that will be ours; if it raises, nothing is denied.
+    """Denies everybody; seen on every broker. `before_deny` gets all entries that will be ours; if it raises, nothing
+    is denied.
     """
     current_acls = describe_acls(client)
     if isinstance(current_acls, AuthorizerOff):
@@ -208,10 +204,7 @@ def list_fence_entries(mirror: Mirror, log: JournalLog, client: ClusterClient) -
 
 
 def lift_fence(mirror: Mirror, log: JournalLog, client: ClusterClient) -> None:
-    """Delete this mirror's denials; returns when no broker shows one. May be repeated.
-
-    Denials that another mirror's fence needs, too, stay.
-    """
+    """Returns when no broker shows one. May be repeated. Denials that another mirror's fence needs, too, stay."""
     delete_unshared_entries(log, client, list_fence_entries(mirror, log, client))
 
 
@@ -221,9 +214,8 @@ def lift_all_denials(mirror: Mirror, log: JournalLog, client: ClusterClient) -> 
 
 
 def check_stillness(client: ClusterClient, partitions: Iterable[Partition]) -> dict[Partition, Offset]:
-    """Return log ends if none moves and no transaction is open, else raise NotFenced.
-
-    Nothing else can be verified of a fence by command.
+    """Log ends, if none moves and no transaction is open; else NotFenced. All that can be verified of a fence by
+    command.
     """
     before = list_known_offsets(client, partitions, OffsetPoint.LOG_END)
     time.sleep(STILLNESS_PAUSE_WITHOUT_ACLS_S)
@@ -278,7 +270,7 @@ def wait_for_stillness(
     transaction_wait_s: float,
     report_wait: Callable[[str], None] = lambda line: None,
 ) -> dict[Partition, Offset]:
-    """Wait until log ends do not move within `pause_s`, are replicated, and no transaction is open.
+    """Until log ends do not move within `pause_s`, are replicated, and no transaction is open.
 
     NotFenced after `transaction_wait_s`, naming what still moves. `report_wait`, called every 5 s, may end the wait by
     raising.

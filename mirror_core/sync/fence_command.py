@@ -37,7 +37,7 @@ class DestinationOpened:
 
 
 def has_closed_source(state: State, run: Run) -> bool:
-    """Whether the run has called the source's `fence_command`, or was about to."""
+    """Or was about to."""
     return any(run_id == run.id and kind == ClusterClosed.__name__ for run_id, _, kind in state.checkpoints)
 
 
@@ -75,10 +75,7 @@ def build_command_target(
 def run_fence_command(
     target: FenceCommandTarget, *, once: bool = False, before_try: Callable[[], None] = lambda: None
 ) -> bool:
-    """Close the cluster to applications; returns False when it has no fence_command.
-
-    `once`: no retries, for callers that must not wait or that try again anyway.
-    """
+    """False without a fence_command. `once`: no retries, for callers that must not wait or that try again anyway."""
     hook = target.cluster.ruling.fence_command
     if hook is not None:
         _run_with_retries(target, hook, "fence", 0 if once else hook.retries, before_try)
@@ -86,7 +83,7 @@ def run_fence_command(
 
 
 def run_unfence_command(target: FenceCommandTarget, *, before_try: Callable[[], None] = lambda: None) -> bool:
-    """Open the cluster to applications; returns False when it has no unfence_command."""
+    """False without an unfence_command."""
     hook = target.cluster.ruling.unfence_command
     if hook is not None:
         _run_with_retries(target, hook, "unfence", hook.retries, before_try)

@@ -51,7 +51,7 @@ def find_held_topics_in(
     own: tuple[ClusterName, MirrorName],
     topics: Collection[str] = (),
 ) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Held topics, and clusters that did not answer. `own`: destination and name of the asking mirror."""
+    """Held topics, and clusters that did not answer. `own`: destination and name of the mirror that wants to open."""
     held, unanswered = set[str](), list[str]()
     for cluster, state_or_error in states:
         try:
@@ -81,7 +81,7 @@ def format_held_topics(source: ClusterName, held: Collection[str]) -> Iterator[s
 def _list_holding_mirrors(
     state_or_error: State | MirrorError, source_id: str, cluster: ClusterName, own_mirror: MirrorName | None
 ) -> Iterator[tuple[MirrorName, bool]]:
-    """Mirrors that keep the cluster closed, as source or as unpromoted destination; is that certain?"""
+    """Mirrors that keep the cluster closed, as source or as unpromoted destination; and whether that is certain."""
     if isinstance(state_or_error, MirrorError):
         raise state_or_error
     for name in {parse_mirror_name(key) for key in state_or_error.unreadable} - {own_mirror, None}:
@@ -115,7 +115,7 @@ class CommandNotReconciled(LostOwnership):
 
 
 def write_or_reconcile(link: MirrorLink, target: FenceCommandTarget, write: Callable[[], None]) -> None:
-    """Confirm ownership after a command; if it is lost, reconcile the source with the owner's state."""
+    """Confirms ownership after a command; if it is lost, reconciles the source with the owner's state."""
     try:
         write()
     except LostOwnership:
@@ -129,9 +129,8 @@ def write_or_reconcile(link: MirrorLink, target: FenceCommandTarget, write: Call
 def close_cluster(
     link: MirrorLink, target: FenceCommandTarget, write: Callable[[], None], *, once: bool = False
 ) -> bool:
-    """Close the source by its command. `write` comes before each try and after the last one.
-
-    A try that failed or came too late may have closed it.
+    """`write` comes before each try and after the last one. A try that failed or came too late may have closed the
+    source.
     """
 
     def close(target: FenceCommandTarget, *, before_try: Callable[[], None]) -> bool:
@@ -149,7 +148,7 @@ def close_cluster(
 def open_cluster(
     link: MirrorLink, state: State, target: FenceCommandTarget, write: Callable[[], None]
 ) -> frozenset[str]:
-    """Open the source by its command; returns topics that stay closed for other mirrors."""
+    """Returns topics that stay closed for other mirrors."""
     if target.cluster.ruling.unfence_command is None:
         raise FenceCommandFailed(
             f"cluster {target.cluster.name} was closed by its fence_command, and mirrorbook.yaml has no unfence_command"
@@ -162,7 +161,7 @@ def open_cluster(
 
 
 def open_destination(link: MirrorLink, target: FenceCommandTarget, write: Callable[[], None]) -> bool:
-    """Open a run's destination; it is closed again if it is a mirror's by then."""
+    """A run's destination; it is closed again if it is a mirror's by then."""
 
     def after() -> None:
         _confirm_destination_owner(link, target, write)
@@ -232,7 +231,7 @@ def _confirm_destination_owner(link: MirrorLink, target: FenceCommandTarget, wri
 
 
 def reconcile_command(link: MirrorLink, target: FenceCommandTarget, is_closed: bool | None = None) -> bool:
-    """Close or open the source as the mirror's state wants it; returns whether it is closed.
+    """Closes or opens the source as the mirror's state wants it; returns whether it is closed.
 
     State is read again after each call, since calls take time.
     """

@@ -63,7 +63,6 @@ class SyncReport:
     parts: tuple[SyncCategory, ...]
     rows: tuple[DriftRow, ...]
     topics: frozenset[str] = frozenset()
-    """Topics that were compared."""
 
     @property
     def refused(self) -> tuple[DriftRow, ...]:
@@ -72,7 +71,7 @@ class SyncReport:
 
     @property
     def pending(self) -> tuple[DriftRow, ...]:
-        """Changes not carried out; in a dry run, all."""
+        """Not carried out; in a dry run, all."""
         return tuple(row for row in self.rows if row.action in WRITING_ACTIONS and not row.done)
 
     @property
@@ -173,7 +172,7 @@ def _run_sync(
 
 
 def _copy_announcement_to_destination(link: MirrorLink) -> None:
-    """An unplanned failover asks the destination only, and its announcement has to be the later one."""
+    """An unplanned failover queries the destination only, and its announcement has to be the later one."""
     try:
         copy_announcement(link.source, link.destination, get_base_name(link.mirror.name))
     except MirrorError as error:

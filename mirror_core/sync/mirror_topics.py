@@ -114,7 +114,7 @@ def create_missing_topics(
     dry_run: bool = False,
     total: int | None = None,
 ) -> TopicPlacement:
-    """Create these topics as wide as the source's. May be repeated after a crash anywhere.
+    """As wide as the source's. May be repeated after a crash anywhere.
 
     An unrecorded existing topic is adopted when empty, else refused by name. `total`: number of all topics, if these
     are a part; a right missing for all raises.
@@ -437,7 +437,7 @@ def sync_configs(
 def apply_config_changes(
     destination: ClusterClient, changes: Mapping[str, Mapping[str, str | None]], *, validate_only: bool = False
 ) -> dict[str, dict[str, RemoteFault]]:
-    """Where a topic's changes are refused as a whole, they are made one by one."""
+    """Made one by one where a topic's changes are refused as a whole."""
     refused, remaining = dict[str, dict[str, RemoteFault]](), dict[str, dict[str, str | None]]()
     for topic, error in try_alter_configs(destination, changes, validate_only=validate_only).items():
         denied = isinstance(error, MissingPermission)  # for each setting of this topic
@@ -519,7 +519,6 @@ def _to_waiting_rows(
     *,
     is_held: bool,
 ) -> list[DriftRow]:
-    """`is_held`: its compaction."""
     rows = []
     for key, value in sorted(source.overrides.items()):
         destination_value = destination.overrides.get(key, "")
@@ -552,7 +551,7 @@ def _to_waiting_rows(
 def _describe_listed(
     source: ClusterClient, topics: Collection[str], *, total: int
 ) -> tuple[dict[str, TopicConfigs], dict[str, RemoteFault]]:
-    """A broker that does not know a topic yet is asked again."""
+    """A broker that does not know a topic yet is queried again."""
     deadline = time.monotonic() + source.timeout_s
     while True:
         configs, hidden = describe_visible_configs(source, topics, total)
@@ -563,7 +562,6 @@ def _describe_listed(
 
 
 def _list_recorded(state: State, link: MirrorLink) -> frozenset[tuple[str, str]]:
-    """Name, destination id."""
     statuses = state.partitions.get(link.mirror.name, {}).values()
     return frozenset((s.partition.topic, s.destination_topic_id) for s in statuses)
 

@@ -67,7 +67,7 @@ class OffsetCommitter:
     def commit_offsets(
         self, wanted: Mapping[str, OffsetsToCommit], share_groups: Collection[str] = ()
     ) -> dict[str, dict[Partition, str]]:
-        """Returns codes. Leader epochs go along: a consumer notices if the log has lost its end."""
+        """Returns error codes. Leader epochs go along: a consumer notices if the log has lost its end."""
         positions = {
             LogPosition(p, offset)
             for group, offsets in wanted.items()
@@ -107,7 +107,6 @@ class OffsetCommitter:
 
 
 UNANSWERED: Final = "unanswered"
-"""In place of an error name."""
 
 
 def format_refusal(code: str) -> str:
@@ -162,7 +161,6 @@ class OwnCommittedOffsets:
             return frozenset(offset for offset in candidates if offset is not None)
 
     def list_partitions(self) -> dict[str, frozenset[Partition]]:
-        """By group."""
         with self._lock:
             return {group: frozenset(offsets) for group, offsets in self._known.items()}
 
@@ -182,7 +180,7 @@ class OwnCommittedOffsets:
             self._changed[group] = None
 
     def forget_offsets(self, group: str, partitions: Collection[Partition]) -> None:
-        """The group has none of these any more, on neither side."""
+        """Neither side has any of these now."""
         with self._lock:
             for offsets_by_group in (self._known, self._clamped_from, self._other_process):
                 for partition in partitions & offsets_by_group.get(group, {}).keys():
@@ -200,7 +198,7 @@ class OwnCommittedOffsets:
             return forgotten
 
     def pop_unwritten(self, max_offsets: int | None = None) -> list[OwnGroupOffsets]:
-        """Records to write: whole groups, oldest first, one at least. `requeue` them if that fails."""
+        """Whole groups, oldest first, one at least. `requeue` them if writing fails."""
         records, count = list[OwnGroupOffsets](), 0
         with self._lock:
             for group in list(self._changed):
@@ -256,7 +254,7 @@ def commit_until_answered(
 
 
 def deny_offset_commits(mirror: Mirror, log: JournalLog, client: ClusterClient) -> str:
-    """Stop commits of old syncs and followers; seen on every broker. May be repeated.
+    """Stops commits of old syncs and followers; seen on every broker. May be repeated.
 
     Returns what was done, or why nothing is denied. `lift_all_denials` undoes it.
     """
@@ -284,7 +282,7 @@ def build_commit_denial(user: str) -> Acl:
 
 
 def _find_data_user(config: ClusterConfig) -> str | None:
-    """The data principal, unless it is unknown or the control principal."""
+    """None also if it is the control principal."""
     user = config.user(Principal.DATA)
     return None if user in (None, ANONYMOUS, config.user(Principal.CONTROL)) else f"User:{user}"
 
@@ -302,7 +300,7 @@ class FollowedTopic(NamedTuple):
 
 @dataclass(slots=True)
 class PendingOffsetCommits:
-    """Commits of the source that the destination lacks; the newest of each partition."""
+    """The newest of each partition that the destination lacks."""
 
     committed: dict[str, dict[Partition, CommittedOffset]] = field(default_factory=dict)
     refusals: Mapping[tuple[str, str], UncommittedGroupOffset] = field(default_factory=dict)
@@ -322,7 +320,7 @@ class PendingOffsetCommits:
             self._retry_at.pop((group, partition), None)
 
     def set_topics(self, topic_ids: Mapping[str, FollowedTopic]) -> frozenset[str]:
-        """Returns those that are new, or others of the same name: commits on the ones before are dropped."""
+        """Returns new ones, and others of the same name, of which earlier commits are dropped."""
         before, self.topic_ids = self.topic_ids, topic_ids
         gone = {topic for topic, ids in before.items() if topic_ids.get(topic) != ids}
         for group, offsets in list(self.committed.items()):
@@ -417,7 +415,7 @@ class OffsetCommitRounds:
         self._pause_s = AHEAD_RETRY_S
 
     def commit_due(self, pending: PendingOffsetCommits) -> None:
-        """Commit what is due, by the same rules as a sync."""
+        """By the same rules as a sync."""
         if not pending.committed:
             pending.set_waiting({}, time.monotonic())
             return
@@ -518,7 +516,7 @@ def _find_unanswered(
     to_commit: Mapping[str, Collection[Partition]],
     results: Mapping[str, Collection[Partition]],
 ) -> Iterator[tuple[tuple[str, Partition], str]]:
-    """Yields ((group, partition), reason) of each due commit whose result is unknown."""
+    """((group, partition), reason) of each due commit whose result is unknown."""
     for group, partitions in due.items():
         offsets = fetched.offsets.get(group)
         unfinished = set(to_commit.get(group, ())) - set(results.get(group, ()))

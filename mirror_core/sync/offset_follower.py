@@ -78,7 +78,7 @@ class OffsetFollower:
     # -- on the driver's thread ----------------------------------------------------------------------------------
 
     def exchange_state(self, lease: HeldLease) -> None:
-        """Called on the driver's thread: takes its state, and writes for the follower."""
+        """On the driver's thread: takes its state, and writes for the follower."""
         now = time.monotonic()
         if now < self._exchanged_at + _EXCHANGE_INTERVAL_S and not self._ownership_requested.is_set():
             return
@@ -198,7 +198,7 @@ class OffsetFollower:
                 self._stop.wait(began + _ROUND_INTERVAL_S - time.monotonic())
 
     def _take_up_topics(self) -> frozenset[str]:
-        """Returns those that are new: what groups have committed there was not read."""
+        """Returns new ones: what groups have committed there was not read."""
         recorded = self._recorded_topics
         if recorded is self.pending_commits.topic_ids:
             return frozenset()
@@ -225,7 +225,7 @@ class OffsetFollower:
                 self._stop.wait(_ROUND_INTERVAL_S)
 
     def _commit_without_source(self, pause_s: float) -> None:
-        """Commit what was read, as far as the copy advances."""
+        """As far as the copy advances."""
         deadline = time.monotonic() + pause_s
         try:
             with self._open_rounds() as rounds:

@@ -70,7 +70,6 @@ def list_groups_in_scope(link: MirrorLink, source: ClusterClient) -> dict[str, C
 class OffsetSyncResult:
     rows: list[DriftRow]
     records: list[StateRecord | Tombstone]
-    """To be written to the state topic."""
     has_read_all: bool
     """The source told of all groups."""
 
@@ -87,7 +86,7 @@ def sync_groups(
     is_followed: bool = False,
     at_ms: int = 0,
 ) -> OffsetSyncResult:
-    """Commit offsets, clamped to the destination's logs; without `commits`, only compare.
+    """Commits offsets, clamped to the destination's logs; without `commits`, only compares.
 
     `uncopied`: the mirror's other topics, which have no copy that offsets could be committed to. `at_ms`: when the sync
     began, by the clock of the process that mirrors.
@@ -178,7 +177,7 @@ def _fetch_before(
     groups: Collection[str],
     perhaps_unlisted: Collection[str],
 ) -> FetchedGroupOffsets:
-    """Offsets of idle groups. `perhaps_unlisted`: somebody may have gone on in those that are not listed."""
+    """For idle groups. `perhaps_unlisted`: somebody may have gone on in those that are not listed."""
     fetched = fetch_group_offsets(
         destination, [listed_groups[n] for n in sorted(groups) if n in listed_groups and listed_groups[n].is_idle]
     )
@@ -198,7 +197,7 @@ def _drop_moved(
     decisions: _GroupDecisions,
     share_groups: frozenset[str],
 ) -> dict[str, dict[Partition, tuple[Offset, str]]]:
-    """Drops commits that would undo newer ones of the offset follower, which does not follow share groups."""
+    """They would undo newer ones of the offset follower, which does not follow share groups."""
     groups = {*to_commit, *decisions.groups_ahead} - share_groups
     refetched = GroupOffsetsClient(source).fetch_attempt(dict.fromkeys(groups)).offsets if groups else {}
     moved = {
@@ -215,7 +214,7 @@ def _list_orphaned_offsets(
     source: Mapping[str, CommittedOffsets],
     topics: Collection[str],
 ) -> dict[str, frozenset[Partition]]:
-    """By group: partitions that we committed, and the source has no offset of any more."""
+    """By group: partitions that we committed, and that the source has no offset of any more."""
     wanted, orphaned_offsets = build_group_filter(link.mirror), dict[str, frozenset[Partition]]()
     for group, partitions in own_offsets.list_partitions().items():
         if group not in wanted or (group in groups and group not in source):
@@ -234,7 +233,7 @@ def _is_unchanged(refetched: CommittedOffsets | None, before: CommittedOffset, p
 def _list_recreated_topics(
     link: MirrorLink, state: State, source: ClusterClient, topics: Collection[str]
 ) -> frozenset[str]:
-    """Must be listed after offsets were read, which may be of the new topics."""
+    """List them after offsets were read, which may be of the new topics."""
     copied_ids, topics_now = list_copied_source_ids(link, state), source.metadata(topics).topics if topics else {}
     return frozenset(
         t for t in topics if t in copied_ids and (t not in topics_now or topics_now[t].id not in copied_ids[t])
@@ -264,7 +263,7 @@ class _GroupDecisions:
         committed_offset: Offset | None = None,
         coverage: GroupCoverage = GroupCoverage.REFUSED,
     ) -> None:
-        """Nothing can be committed; a person has to know."""
+        """A person has to know."""
         subject = format_group_subject(group, partition)
         self.rows.append(to_group_row(subject, SyncAction.SKIP, source, committed_offset, reason, committed_offset))
         self._note_uncommitted(group, partition, reason, coverage, committed_offset)

@@ -52,7 +52,7 @@ class FencedTasks:
 
 
 def fence_old_tasks(link: MirrorLink, log: JournalLog, client: ClusterClient, topics: Collection[str]) -> FencedTasks:
-    """Stop tasks that no driver can reach; seen on every broker.
+    """Tasks that no driver can reach; seen on every broker.
 
     Does nothing where the data principal is unknown, anonymous or also the control principal.
     """
@@ -73,7 +73,7 @@ def fence_old_tasks(link: MirrorLink, log: JournalLog, client: ClusterClient, to
 def lift_demotions(
     link: MirrorLink, log: JournalLog, client: ClusterClient, topics: Collection[str], *, ask_source: bool
 ) -> tuple[frozenset[Acl], list[DriftRow]]:
-    """Remove earlier demotions; return them, and rows for what could not be read."""
+    """Returns them, and rows for what could not be read."""
     demoted = list_demotions(log.state, link.mirror.name, client.name, topics)
     source_demotions, rows = _read_source_demotions(link, topics) if ask_source else (set[Acl](), list[DriftRow]())
     source_demotions -= list_wanted_acls(log.state, client.name, demoted)
@@ -84,7 +84,7 @@ def lift_demotions(
 
 
 def sync_lifted_records(link: MirrorLink, log: JournalLog, reverse_state: State) -> None:
-    """Take over what the reverse mirror's promotion has lifted.
+    """Takes over what the reverse mirror's promotion has lifted.
 
     An ACL that equals a forgotten one is an administrator's, or of a withdrawn right, and is copied.
     """
@@ -122,7 +122,7 @@ def _blocks_this_mirror(link: MirrorLink, entry: LedgerEntry) -> bool:
 
 
 def record_withdrawn_rights(link: MirrorLink, forward: State, log: JournalLog, source: ClusterClient) -> None:
-    """Record rights withdrawn on the source since promotion granted them.
+    """Rights that the source lost since promotion granted them.
 
     For a mirror that begins where applications are: no sync has seen it. `forward`: the other direction's state.
     """

@@ -27,7 +27,7 @@ _RETENTION_KEYS: Final = frozenset({"retention.ms", "retention.bytes"})
 def list_topics_below_min_isr(
     client: ClusterClient, mirror: Mirror, state: State, topics: Mapping[str, TopicMetadata]
 ) -> tuple[MinIsrShortfall, ...]:
-    """Topics that could not be written with acks=all after a promotion now."""
+    """They could not be written with acks=all after a promotion now."""
     min_isr_by_topic = dict[str, str | None]()
     for name in sorted({p.topic for p in state.partitions.get(mirror.name, {})} & set(topics)):
         settings, replicas = state.topic_settings.get((mirror.name, name)), topics[name].replication_factor

@@ -151,7 +151,7 @@ def _promote(
 
 
 def restage_quotas(log: JournalLog, mirror: MirrorName, client: ClusterClient) -> None:
-    """When applications have gone home: takes away what promotion has set, unless somebody has changed it since."""
+    """When applications have gone home: removes what promotion has set, unless somebody has changed it since."""
     promoted = [e for e in _list_entries(log.state, mirror) if e.purpose is QuotaPurpose.PROMOTED]
     if not promoted:
         return
@@ -165,7 +165,7 @@ def restage_quotas(log: JournalLog, mirror: MirrorName, client: ClusterClient) -
 def _put_or_reconcile(
     log: JournalLog, client: ClusterClient, changed: Collection[QuotaEntry], records: Collection[QuotaEntry]
 ) -> None:
-    """If the mirror was lost meanwhile, makes the cluster hold what the owner's ledger says."""
+    """If the mirror was lost meanwhile, the cluster gets what the owner's ledger says."""
     if not records:
         return
     try:

@@ -36,7 +36,7 @@ def resolve_environment(config: Config, call: HookCommand) -> dict[str, str]:
 
 
 def run_program(config: Config, call: HookCommand, variables: Mapping[str, str], timeout_s: float) -> SubprocessAttempt:
-    """Run the program to its end; on timeout it is killed with its children."""
+    """On timeout it is killed with its children."""
     try:
         environment = resolve_environment(config, call)
     except BadRequest as error:

@@ -34,7 +34,7 @@ COMPACTION_HELD: Final = "cleaning would delete records: not before the hold of 
 @dataclass(frozen=True, slots=True)
 class CompactionChoice:
     since_ms: Mapping[str, int | None]
-    """By topic, since when the source is seen to compact it."""
+    """Since when the source is seen to compact the topic."""
     cleaned: Set[str]
     """Compacted on the destination, too."""
     held: Set[str]
@@ -69,7 +69,7 @@ def choose_compaction(
 def find_lagging_topics(
     source: ClusterClient, destination: ClusterClient, topics: Mapping[str, TopicMetadata], wait_s: float
 ) -> set[str]:
-    """Compacted topics whose copies have not reached the source's current log ends; waits at most `wait_s`."""
+    """Their copies have not reached the source's current log ends; waits at most `wait_s`."""
     partitions = [Partition(name, index) for name, view in topics.items() for index in view.partitions]
     lagging = set(topics)
     try:
@@ -89,13 +89,13 @@ def find_lagging_topics(
 
 @dataclass(slots=True)
 class TopicRelaxation:
-    """Changes settings so that mirror topics accept what they refused: no compaction, or a higher limit."""
+    """Makes mirror topics accept what they refused: no compaction, or a higher limit."""
 
     source: ClusterConfig
     destination: ClusterConfig
     report: Callable[[str], None]
     _relaxed_until_epoch: dict[str, int] = field(default_factory=dict)
-    """Newest epoch by topic whose tasks may not have noticed."""
+    """Newest epoch whose tasks may not have noticed."""
 
     def relax_topic(self, failure: PartitionFailure, epoch: int, newest: int) -> bool:
         """Whether the cause of the failure is removed. `newest`: last epoch submitted."""
@@ -153,7 +153,7 @@ def _get_max_message_bytes(cluster: ClusterConfig, topic: str) -> int | None:
 
 
 def _find_relaxing_changes(failure: PartitionFailure, effective: Mapping[str, str]) -> dict[str, str | None] | None:
-    """Returns None when the settings already allow it."""
+    """None when the settings already allow it."""
     if failure.needs_bytes is None:
         return {"cleanup.policy": MIRROR_CONFIGS["cleanup.policy"]} if is_compacted(effective) else None
     limit = int(effective.get(_MAX_MESSAGE_BYTES, 0))

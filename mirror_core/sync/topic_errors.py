@@ -20,7 +20,7 @@ EXCLUDE_ADVICE: Final = "exclude it (`--exclude-topics` of `mirror create` or `m
 def run_for_each_topic(
     action: Callable[[list[str]], object], names: Iterable[str], *, total: int = 0
 ) -> dict[str, RemoteFault]:
-    """Run the action for all topics; after a refusal for those not named, or for each half.
+    """After a refusal the action runs for those not named, or for each half.
 
     Returns the refused topics. Raises when the cluster is unreachable, or when all `total` topics are denied.
     """
@@ -57,7 +57,6 @@ def to_failure_kind(error: RemoteFault) -> FailureKind:
 def describe_visible_configs(
     client: ClusterClient, topics: Collection[str], total: int
 ) -> tuple[dict[str, TopicConfigs], dict[str, RemoteFault]]:
-    """Visible configurations, and the errors of the others."""
     configs, hidden = describe_available_configs(client, topics)
     raise_if_all_denied(hidden, total)
     return configs, hidden
