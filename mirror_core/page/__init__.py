@@ -1,11 +1,11 @@
-"""The pages about mirrors and runs, read only, whoever serves them: Airflow, or `mirrorbook page`.
+"""The pages about mirrors and runs, read only, served by Airflow or `mirrorbook page`.
 
-- `poller` looks at the clusters in background threads, and only while somebody asks; `snapshots` are what it has seen.
+- `poller` polls the clusters in background threads, and only while requests come; `snapshots` are its results.
 - `cards`, `runs`, `overview` and `mirror_page` choose what is shown of these. Each figure has an age: one that is too
   old is unknown, and unknown is a value, never zero.
 - `plots` draws the past, from Prometheus where there is one; `reports` finds evidence, and serves nothing else.
-- `routes` answers an address. Who looks is a `Viewer`: what they may see, and which buttons they get, is the server's
-  to say. No answer changes anything, and none waits for a cluster.
+- `routes` answers an address. The server decides what a `Viewer` may see, and which buttons it gets. No response
+  changes anything, and none waits for a cluster.
 
 Begin with `routes.Pages`.
 """

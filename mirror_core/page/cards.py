@@ -89,7 +89,7 @@ def make_readiness_card(
 
 
 def make_idle_cards(idle: IdleReverseMirror) -> tuple[AnswerCard, AnswerCard]:
-    """Instead of those of readiness and loss: nobody waits for a mirror that has nothing to copy."""
+    """Instead of readiness and loss: nobody waits for a mirror that has nothing to copy."""
     since = "" if idle.since_ms is None else f" since {format_time(idle.since_ms)}"
     lines = (f"reverse mirror of {idle.forward}, idle{since}: the next failback of {idle.forward} begins it again",)
     return (

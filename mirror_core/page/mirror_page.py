@@ -108,7 +108,7 @@ class CopyLateness:
 
 
 def compute_lateness(view: MirrorView | None, *, stopped: bool) -> CopyLateness:
-    """`view`: None: too old."""
+    """`view` None: too old."""
     partitions = view.loss.partitions if view and view.loss else {}
     return CopyLateness(
         {str(partition): partition_loss.behind_s for partition, partition_loss in partitions.items()}, stopped
@@ -148,8 +148,6 @@ def make_topic_table(
 def make_group_table(
     progress: Mapping[str, Figures], read_again: Mapping[str, GroupReadAgain]
 ) -> TablePage[GroupTableRow]:
-    """Unknown first, then the most."""
-
     def worst(group: str) -> tuple[bool, int, str]:
         most = read_again[group].most if group in read_again else None
         return most is not None, -(most or 0), group
@@ -292,7 +290,7 @@ def make_mirror_page(
 def select_valid(
     assessment: MirrorAssessment | None, cluster: ClusterSnapshot, mirror: Mirror, now_ms: int
 ) -> MirrorAssessment | None:
-    """The assessment, unless it is too old or the mirror changed since."""
+    """Unless it is too old or the mirror changed since."""
     current_assessment = select_current(assessment, now_ms)
     return (
         None

@@ -56,7 +56,7 @@ class MirrorOverview:
     known_loss: int | None
     """Offsets that a failover without the source would be known to lose."""
     loss_bound: str
-    """The bound of these, in words."""
+    """The bound of these, as text."""
     readiness: AnswerCard
     """Whether it could fail over now, and the first thing that speaks against it."""
     assessment_age: Age
@@ -65,7 +65,7 @@ class MirrorOverview:
     synced: str
     """When groups were."""
     last_drills: str
-    """How the last drills went, of each mode."""
+    """The last of each mode."""
     age: Age
 
 
@@ -75,7 +75,7 @@ def list_overviews(
     assessments: Mapping[MirrorName, MirrorAssessment | None],
     now_ms: int,
 ) -> list[MirrorOverview]:
-    """All mirrors that are known, by name, idle ones last."""
+    """By name, idle ones last."""
     rows = [
         _make_overview(mirror, cluster, views.get(mirror.name), assessments.get(mirror.name), now_ms)
         for mirror, cluster in clusters.mirrors
@@ -123,7 +123,7 @@ def _make_overview(
 
 
 def _format_data_plane(lease: Lease | None, now_ms: int) -> str:
-    """In a word; the mirror's own page says what it waits for."""
+    """The mirror's own page says what it waits for."""
     if lease is None or not is_lease_fresh(lease, now_ms):
         return "not running"
     return "running, some wait" if lease.wait_reasons else "running"
@@ -167,9 +167,9 @@ class SetView:
     order: str
     members: tuple[MemberView, ...]
     furthest: MirrorOverview | None
-    """The mirror with the greatest lag, or one whose lag is unknown. None: not even all mirrors are known."""
+    """The greatest lag, or an unknown one. None: not even all mirrors are known."""
     greatest_loss: MirrorOverview | None
-    """The mirror with the greatest known loss, or an unknown one."""
+    """The greatest known loss, or an unknown one."""
     run: SetRunView | None
     actions: tuple[ActionButton, ...]
 
@@ -209,7 +209,7 @@ def list_set_views(
 
 
 def _list_attempts(clusters: ClusterSnapshots, name: str) -> list[SetAttempt]:
-    """Without the failovers that lead a failback home, of reverse mirrors."""
+    """Without the reverse mirrors' failovers that lead a failback home."""
     attempts = dict[str, SetAttempt]()
     states = [cluster.state for cluster in clusters.clusters.values()]
     led_home = {run.failback_run for state in states for run in state.runs.values() if run.state is RunState.DONE}

@@ -61,7 +61,7 @@ class PrometheusHistory:
 
 
 def check_address(address: str) -> str:
-    """The address of a Prometheus without a slash at its end. BadRequest when it can be none."""
+    """Without a slash at its end. BadRequest when it can be none."""
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise BadRequest("setting [mirrorbook] prometheus: it is no address like http://prometheus.example:9090")
@@ -129,7 +129,7 @@ class Plot:
     """SVG path of PLOT_WIDTH x PLOT_HEIGHT; broken where unknown."""
     text: str
     top: str = ""
-    """Value at the upper edge; 0 is the lower one."""
+    """At the upper edge; 0 is the lower one."""
     since: str = ""
     until: str = ""
 
@@ -187,7 +187,7 @@ def _draw_path(points: Sequence[PlotPoint], top: float) -> str:
 
 
 def _thin_out(points: Sequence[PlotPoint]) -> Sequence[PlotPoint]:
-    """One of each part of the time; None where one of them is unknown."""
+    """One for each span of time; None where one of its samples is unknown."""
     if len(points) <= MAX_POINTS:
         return points
     first, span = points[0][0], 1 + points[-1][0] - points[0][0]

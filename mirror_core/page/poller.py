@@ -1,4 +1,4 @@
-"""Polls the clusters by the core's functions, once for all open pages, in background threads while somebody asks.
+"""Polls the clusters once for all open pages, in background threads while requests come.
 
 Pages use the latest result with the time when its poll began: an unreachable cluster delays no page.
 """
@@ -118,19 +118,19 @@ ASSESSMENT_INTERVAL_S: Final = 30.0
 MAX_PARALLEL_MIRRORS: Final = 4
 """Per pair of clusters: an unreachable one does not delay the others."""
 MAX_SAMPLES: Final = 1800
-"""For each mirror: one hour at two seconds."""
+"""One hour at two seconds."""
 MirrorRoute = tuple[ClusterName, ClusterName]
 """Source and destination."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollerSettings:
-    """What the process that serves the pages tells; asked anew for every poll."""
+    """From the process that serves the pages; read anew for every poll."""
 
     load_config: Callable[[], Config]
     """All clusters that it knows. Raises BadRequest."""
     list_unusable_clusters: Callable[[Path], Mapping[str, str]]
-    """Reasons by cluster, of those that the configuration lacks."""
+    """The configuration lacks them. Reasons by cluster."""
     make_services: Callable[[Path], Services]
     get_prometheus_address: Callable[[], str]
     """Empty: the past is unknown."""
@@ -163,7 +163,7 @@ class ClusterPoller:
         return poller.get_latest()
 
     def get_history(self, mirror: MirrorName) -> PrometheusHistory | None:
-        """The samples; None without Prometheus, or before its first response."""
+        """None without Prometheus, or before its first response."""
         address = self._settings.get_prometheus_address()
         if not address:
             return None
@@ -335,7 +335,7 @@ def _fetch_history(address: str, mirror: MirrorName) -> PrometheusHistory:
 
 
 def _list_mirrors_towards(cluster: ClusterName, state: State, clusters: Collection[str]) -> list[Mirror]:
-    """Mirrors with both clusters configured; records of other destinations are not trusted."""
+    """With both clusters configured; records of other destinations are not trusted."""
     return [m for m in state.mirrors.values() if m.destination == cluster and {cluster, m.source} <= {*clusters}]
 
 

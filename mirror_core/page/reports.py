@@ -1,5 +1,5 @@
-"""Reports in a folder of the evidence, as far as this machine has them, or `evidence.copy_to` has: only pages and their
-JSON, and only from that folder.
+"""Reports in a folder of the evidence, on this machine or below `evidence.copy_to`: only pages and their JSON, and only
+from that folder.
 
 Reports of a mirror's hourly comparisons and checks have a folder of their own in that of the mirror. A store may hang:
 a thread per read, and requests wait for seconds only.
@@ -38,7 +38,7 @@ def select_served(names: Iterable[str]) -> list[str]:
 
 
 def list_reports(evidence: Path, folder: str) -> list[str]:
-    """Names of its pages, relative to it; none when there is no such folder here."""
+    """Relative to the folder; none when it is not here."""
     path = _find_folder(evidence, folder)
     return [] if path is None else select_served(LocalFolder(path).names())
 
@@ -59,22 +59,17 @@ def _find_folder(evidence: Path, folder: str) -> Path | None:
 
 
 class ReportKind(StrEnum):
-    """What a report is about."""
-
     PARITY = "parity"
-    """Both sides were compared."""
     CHECK = "check"
-    """Readiness and drift were judged."""
 
 
 _FIRST_PAGES: Final = MappingProxyType({ReportKind.PARITY: "index.html", ReportKind.CHECK: "data-docs/index.html"})
-"""The page of a report that leads to all others."""
+"""It leads to all others of the report."""
 _FOLDER_NAME: Final = re.compile(r"(parity|check)-([0-9]{8}T[0-9]{6}Z)")
 _MIRROR_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]*")
-"""Names that a mirror is created with; a state topic may hold others, which somebody else wrote."""
+"""A mirror is created with such a name; a state topic may hold others, which somebody else wrote."""
 MAX_NEWEST_REPORTS: Final = 5
 LIST_INTERVAL_S: Final = 10.0
-"""Between two looks into a mirror's folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +83,6 @@ class MirrorReport:
 
 @dataclass(frozen=True, slots=True)
 class NewestReports:
-    """The newest reports of a mirror."""
-
     reports: Sequence[MirrorReport] = ()
     error: str = ""
     """Why they are not known; empty: they are."""
@@ -155,7 +148,7 @@ MAX_PARALLEL_READS: Final = 4
 """Threads that may wait for a store at a time, however many people ask; and as many for this machine's folder."""
 LOCAL_FOLDER_TEXT: Final = "this machine's folder mirrorbook/evidence"
 MAX_REPORT_BYTES: Final = 32 << 20
-"""Bytes of a report: it is held in memory."""
+"""It is held in memory."""
 _URL_CREDENTIALS: Final = re.compile(r"//[^/@:]*:.*@|(?<!abfs:)(?<!abfss:)//[^/@]*@")
 """A connection's id, or a key and its secret, which may hold slashes. In Azure's URLs it is a container."""
 
@@ -177,7 +170,7 @@ class ReportListing:
 
     local: Sequence[str]
     copied: Sequence[str] = ()
-    """Those that only the copy has."""
+    """Only the copy has them."""
     error: str = ""
     """Why it is not known what there is, here or in the copy; empty: it is known, or no copy is wanted."""
 
@@ -220,7 +213,7 @@ class RemoteReports:
         return ReportListing(local, [name for name in copied if name not in local])
 
     def read_report(self, evidence: Path, location: str | None, folder: str, name: str) -> Path | bytes | None:
-        """One of these; None for whatever else is asked for. NoAnswer, TooLarge."""
+        """None for anything but a report. Raises ReportsUnreachable, ReportTooLarge."""
         content = self._run_in_thread(LOCAL_FOLDER_TEXT, partial(find_report, evidence, folder, name))
         if content is not None or location is None:
             return content
@@ -276,7 +269,7 @@ def _to_path(location: str) -> Path:
 
 
 def _check_readable(folder: Path) -> None:
-    """Raises OSError where a folder is unreadable: hidden is not missing."""
+    """Raises OSError: hidden is not missing."""
 
     def refuse(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
@@ -287,7 +280,6 @@ def _check_readable(folder: Path) -> None:
 
 
 def _list_store_names(folder: str, store: ReportStore) -> list[str]:
-    """Files of this folder only: anybody may have written others."""
     if "/" in folder:
         return []
     inside = f"{folder}/"

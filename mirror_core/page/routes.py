@@ -1,4 +1,4 @@
-"""The pages, by address: who asks for what, and what is answered. Knows no web server.
+"""The pages, by address. Knows no web server.
 
 Everything is escaped; nothing that would hide, or turn a line round, stays as it is.
 """
@@ -67,7 +67,7 @@ REPORT_HEADERS: Final[Mapping[str, str]] = MappingProxyType(
         "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox",
     }
 )
-"""A report holds names that anybody chose: it is shown as a page that runs nothing and asks for nothing."""
+"""A report holds names that anybody chose: it is shown as a page that runs nothing and requests nothing."""
 HTML: Final = "text/html; charset=utf-8"
 MAX_PAGE_NUMBER: Final = 1_000_000
 _STATIC_FOLDER: Final = Path(__file__).parent / "static"
@@ -86,7 +86,7 @@ class PageError(Exception):
 
 
 class Viewer(Protocol):
-    """Decides what somebody may see, and offers what they may do."""
+    """Decides what a user may see, and offers what they may do."""
 
     name: str
     airflow: str | None
@@ -131,7 +131,7 @@ class PageResponse(NamedTuple):
 
 
 class Pages:
-    """All that is asked for is answered by `respond`; nothing is changed."""
+    """`respond` answers every request; nothing is changed."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Pages:
         return _make_body(self._render_mirror(request, mirror))
 
     def _show_runbook(self, request: PageRequest, mirror: str) -> PageResponse:
-        """What to do with one mirror, to be printed."""
+        """To be printed."""
         status = self._find_status(mirror)
         body, data = self._render_runbook(request, mirror), f"api/mirrors/{quote(mirror, safe='')}/runbook"
         return _make_page(request, f"Runbook of mirror {mirror}", body, data, status)
@@ -287,7 +287,7 @@ class Pages:
         return 404 if clusters.find_cluster(name) is None else 200
 
     def _require_known(self, noun: str, is_known: Callable[[ClusterSnapshots], bool]) -> ClusterSnapshots:
-        """Raises 404 unless a cluster knows it: requests cannot name other folders."""
+        """404 unless a cluster knows it: requests cannot name other folders."""
         clusters = self.poller.get_clusters()
         if clusters and is_known(clusters):
             return clusters
@@ -334,11 +334,11 @@ ROUTES: Final[Mapping[str, Callable[..., PageResponse]]] = MappingProxyType(
         "/static/(?P<name>[^/]+)": Pages._get_static_file,
     }
 )
-"""By a pattern of the whole path. Answers are for whoever may see the mirror; without one, for whoever may see any."""
+"""By a pattern of the whole path. With a mirror, for users who may see it; without one, for users who may see any."""
 
 
 def make_error_response(path: str, status: int, text: str) -> PageResponse:
-    """In words on a page; as JSON where a page's script asks."""
+    """A page, or JSON for a page's script."""
     if path.startswith("/api/"):
         content = json.dumps({"detail": text}).encode()
         return PageResponse(content=content, media_type="application/json", status=status)
@@ -376,7 +376,7 @@ def _list_errors(clusters: ClusterSnapshots) -> str:
 
 
 def _make_visible(value: object) -> object:
-    """What was rendered by a template of ours is markup, and stays it."""
+    """What a template of ours rendered is markup, and stays it."""
     return value if isinstance(value, Markup) else make_visible(value)
 
 
@@ -385,7 +385,7 @@ def _format_time(ms: int) -> str:
 
 
 def _format_code(text: str) -> Markup:
-    """With the parts between backticks as code."""
+    """Parts between backticks become code."""
     parts = (escape(make_visible(part)) for part in text.split("`"))
     return Markup("").join(Markup("<code>{}</code>").format(part) if n % 2 else part for n, part in enumerate(parts))
 
@@ -405,7 +405,6 @@ _ENVIRONMENT.globals.update(plot_width=PLOT_WIDTH, plot_height=PLOT_HEIGHT, card
 
 
 def render(template: str, **values: object) -> str:
-    """One of the templates of this package."""
     return _ENVIRONMENT.get_template(f"{template}.html.j2").render(**values)
 
 
@@ -420,8 +419,6 @@ _STEP_TABLES: Final = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class StepTable:
-    """What is known of each step."""
-
     rows: Sequence[tuple[str, str, str, str, str]]
     no_return_step: str
     """The step behind which there is no way back."""

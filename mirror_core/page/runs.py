@@ -19,7 +19,7 @@ from mirror_core.state.journal import list_notes
 from mirror_core.state.state_records import State
 
 MAX_SHOWN_RUNS: Final = 20
-"""Runs of a mirror, the newest."""
+"""The newest of a mirror."""
 _CONDUCTOR: Final = re.compile(r"airflow (?P<dag>\w[\w.-]*)/(?P<run>\S+?)(?: by .*)?", re.DOTALL)
 
 
@@ -92,7 +92,7 @@ def _make_view(
 
 
 def format_standstill(run: Run, steps: tuple[StepRecord, ...], now_ms: int) -> str:
-    """Seconds without writes: final where the run has ended, until now otherwise."""
+    """Final where the run has ended, until now otherwise."""
     if run.plan.kind is RunKind.FAILBACK:
         return f"see failover {format_reverse_name(run.plan.mirror)}"
     if (outage := measure_outage(run, steps)) is not None:
@@ -154,8 +154,6 @@ class ForecastRow:
 
 @dataclass(frozen=True, slots=True)
 class ForecastView:
-    """One run."""
-
     id: str
     mode: str
     begun_ms: int
@@ -165,7 +163,7 @@ class ForecastView:
 
 
 def list_forecast_views(state: State, mirror: MirrorName) -> Iterator[ForecastView]:
-    """Failovers that were finished and drills, the newest first; without those that foretold and counted nothing."""
+    """Failovers that were finished and drills, newest first; without those that forecast and counted nothing."""
     rows_by_run = (
         (run, forecast_accuracy.list_forecast_rows(run, state.steps_of(run)))
         for run in forecast_accuracy.list_past_failovers(state.runs.values(), mirror)
@@ -184,7 +182,6 @@ def list_forecast_views(state: State, mirror: MirrorName) -> Iterator[ForecastVi
 
 
 def _rank_by_error(row: forecast_accuracy.ForecastComparison) -> tuple[bool, float, str]:
-    """Unknown errors first."""
     return row.error is not None, -abs(row.error or 0), row.item
 
 

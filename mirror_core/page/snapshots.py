@@ -61,7 +61,7 @@ def format_number(value: str | int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
-    """A cluster's state topic as last read, and why it could not be read since."""
+    """As last read, and why it could not be read since."""
 
     state: State
     links: Mapping[MirrorName, MirrorLink]
@@ -69,7 +69,7 @@ class ClusterSnapshot:
     """Wall clock before it was read; what is shown of it is as old as that."""
     unreachable_reason: str = ""
     clock_ahead_ms: int | None = None
-    """This machine's clock, of the cluster's; None: unknown."""
+    """This machine's clock, relative to the cluster's; None: unknown."""
 
     def to_broker_time_ms(self, now_ms: int) -> int:
         """As the times of runs, comparisons and drills are."""
@@ -146,7 +146,7 @@ class ClusterSnapshots:
 
 @dataclass(frozen=True, slots=True)
 class MirrorSample:
-    """A sample for the plots. None: unknown then."""
+    """For the plots. None: unknown then."""
 
     at_ms: int
     lag: int | None
@@ -179,7 +179,7 @@ class MirrorAssessment:
     desired: DesiredState | None = None
     """What the mirror was to do then."""
     unplanned: UnplannedForecast | None = None
-    """What an unplanned failover would be if the source died now. None: unknown, as the decision is."""
+    """If the source died now. None: unknown, as the decision is."""
     points: tuple[ReadinessPoint, ...] = ()
     """What speaks against it beside its plan; of the list's judgements, what the state alone says."""
 
@@ -204,13 +204,11 @@ class ActionButton:
     disabled_reason: str
     """Empty: enabled."""
     dag_id: str
-    """The DAG itself: that of all mirrors, or the mirror's own."""
+    """That of all mirrors, or the mirror's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingApproval:
-    """A question that nobody has answered yet."""
-
     dag: str
     subject: str
     asked_ms: int
