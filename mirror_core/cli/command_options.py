@@ -1,5 +1,5 @@
-"""Options, configuration, confirmation and output that commands share; and what a shell completes: names from
-mirrorbook.yaml and from the clusters. A shell shows nothing but completions, so errors give none.
+"""Options, configuration, confirmation and output that commands share; names that a shell completes, from
+mirrorbook.yaml and the clusters. A shell shows nothing but completions, so errors give none.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ SparkConfOption = Annotated[
 
 
 def parse_spark_conf(given: list[str] | None) -> dict[str, str]:
-    """Raises BadRequest for a setting that may not be chosen."""
+    """BadRequest for a setting that may not be chosen."""
     from mirror_core.spark.session import check_conf  # late: `--runner local` must work where Spark is not installed
 
     settings = dict[str, str]()
@@ -129,7 +129,7 @@ ExcludePrincipalsOption = Annotated[
 
 
 def to_patterns(given: list[str] | None) -> tuple[str, ...] | None:
-    """Empty texts are dropped, so `--groups ""` is no group; without the option it is None."""
+    """Empty texts are dropped, so `--groups ""` is no group."""
     return None if given is None else tuple(pattern for pattern in given if pattern)
 
 

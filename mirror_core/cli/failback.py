@@ -289,7 +289,6 @@ def _list_old_sources(set_failback: SetFailback) -> str:
 
 
 def _confirm_saved_of_set(set_failback: SetFailback, attempt: str, *, as_json: bool) -> str:
-    """As `_confirm_saved`, of all mirrors at once."""
     if not set_failback.is_undisturbed(attempt):
         return ""
     rows, deleted = list[tuple[str, str]](), list[str]()
@@ -339,7 +338,7 @@ def _refuse_if_conducted(failback: Failback, run: Run) -> None:
 
 
 def _confirm_saved(failback: Failback, run: Run, *, agreed_by: str, take_over: bool, as_json: bool) -> str:
-    """Take the steps before the point of no return, and ask once somebody has seen what was saved."""
+    """Takes the steps before the point of no return; asks once somebody has seen what was saved."""
     name, source = failback.link.mirror.name, failback.link.source.name
     step_names = list_step_names(run.plan.kind)
     steps = failback.run_steps(
@@ -370,7 +369,7 @@ def _confirm_saved(failback: Failback, run: Run, *, agreed_by: str, take_over: b
 
 
 def _list_effects(plan: Plan, mirror: Mirror, folder: str) -> Iterator[tuple[str, str]]:
-    """What step align does to the old source."""
+    """By step align, on the old source."""
     yield from list_recreated(plan, mirror)
     if truncated := list_topics(plan, FailbackStrategy.HANDOVER, FailbackStrategy.OFFLINE, FailbackStrategy.REPLICA):
         yield f"truncated on {mirror.source}", join_limited(truncated)

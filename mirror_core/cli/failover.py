@@ -1,7 +1,4 @@
-"""`mirrorbook failover plan-set` and `run-set`: parse, call, print.
-
-`mirrorbook failover`: parse, call, print.
-"""
+"""`mirrorbook failover`: parse, call, print."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def parse_address(text: str, option: str = METRICS_OPTION) -> tuple[str, int]:
 def serve_metrics(
     address: tuple[str, int] | None, source: Collector, print_line: Callable[[str], None]
 ) -> Iterator[None]:
-    """Serve while entered. Raises BadRequest if the address cannot be bound."""
+    """BadRequest if the address cannot be bound."""
     if address is None:
         yield
         return
@@ -56,7 +56,7 @@ def serve_metrics(
 
 @contextmanager
 def serve_app(address: tuple[str, int], app: WSGIApplication, what: str, advice: str) -> Iterator[str]:
-    """Serve while entered; the URL without a path. Raises BadRequest if the address cannot be bound."""
+    """The URL without a path. BadRequest if the address cannot be bound."""
     host, port = address
     try:
         server = _listen_on(host, port)

@@ -72,7 +72,6 @@ NamedType = types.StructType | types.DataclassType | types.EnumType
 
 
 def build_schema(command: str, documents: tuple[type[JsonDocument], ...]) -> dict[str, Any]:
-    """Schema of a command's --json output."""
     schemas, definitions = schema_components(documents)
     for named_type in _find_named_types(types.multi_type_info(documents), set()):
         definition = definitions[named_type.cls.__name__]

@@ -174,8 +174,6 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
 
 
 class LazyGroup(TyperGroup):
-    """Lists all commands, and imports the one that is called."""
-
     lazy_commands: ClassVar[Mapping[str, LazyCommand]] = COMMANDS
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -228,7 +226,6 @@ def find_installed_commands() -> Mapping[str, LazyCommand]:
 
 
 def list_lazy_commands() -> Mapping[str, LazyCommand]:
-    """Ours, and those of installed packages."""
     return {**COMMANDS, **find_installed_commands()}
 
 
@@ -253,7 +250,6 @@ def load_command(name: str, lazy_command: LazyCommand) -> Any:
 
 
 def _hide_flag_types(command: Any) -> None:
-    """Help says of a flag only its name and meaning."""
     _hide_types_of_flags(command.get_params(typer.Context(command)))
     for subcommand in getattr(command, "commands", {}).values():
         _hide_flag_types(subcommand)

@@ -34,7 +34,7 @@ PACKAGE_EXTRAS: Final = MappingProxyType(
         "psutil": "sandbox",
     }
 )
-"""Packages outside the base installation, by extra."""
+"""By extra, what the base installation lacks."""
 
 app = typer.Typer(
     help="Disaster recovery for Apache Kafka: an exact second cluster, and a runbook to move to it and home again.",
@@ -167,7 +167,6 @@ def _print_json_error(error: Exception, text: str, notes: Sequence[str], code: s
 
 
 def _find_missing_extra(error: ModuleNotFoundError) -> BadRequest | None:
-    """What to install, or None."""
     package = (error.name or "").partition(".")[0]
     extra = PACKAGE_EXTRAS.get(package)
     if extra is None:

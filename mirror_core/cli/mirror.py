@@ -1,11 +1,4 @@
-"""`mirrorbook mirror`: parse, call, print.
-
-`mirrorbook mirror runbook`: parse, call, print.
-
-`mirrorbook mirror check`: parse, call, print.
-
-`mirrorbook mirror`: parse, call, print.
-"""
+"""`mirrorbook mirror`, with `runbook` and `check`: parse, call, print."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def _format_run(run: OpenRun) -> str:
 
 
 def _find_advice(access: WriteAccess, mirror: Mirror) -> tuple[str, tuple[str, ...]]:
-    """What to do in words, if they are needed, and commands: the first is the one to take."""
+    """Text, if needed, and commands: the first is the one to take."""
     name, source = mirror.name, mirror.source
     if access.run is not None:
         return _find_run_advice(access.run, access, mirror)

@@ -142,7 +142,7 @@ class MirrorsDocument(JsonDocument, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class DestinationView:
-    """What a destination shows outside its state topic."""
+    """Outside its state topic."""
 
     now_ms: int
     """This machine's clock."""
@@ -200,7 +200,7 @@ def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> No
 
 
 def _list_announced(clusters: Sequence[ClusterConfig], known: Collection[str]) -> list[Finding]:
-    """Mirrors whose applications were told where to write, and whose state is on a silent cluster."""
+    """Applications were told where to write, and the state is on a silent cluster."""
     newest = dict[MirrorName, ActiveCluster]()
     for cluster in clusters:
         with suppress(MirrorError):
@@ -246,7 +246,7 @@ def _to_cells(row: MirrorListRow) -> tuple[object, ...]:
 
 
 def _format_writes(row: MirrorListRow) -> str:
-    """Not of an idle reverse mirror: the mirror that it led home tells."""
+    """Empty for an idle reverse mirror: the mirror that it led home tells."""
     if row.activity is MirrorActivity.IDLE:
         return ""
     return row.writes_on or ("NOWHERE" if row.writes is WriteLocation.NOWHERE else "unknown")

@@ -181,8 +181,6 @@ def _print_decision(decision: FenceDecision) -> None:
 
 
 class ChangePrinter:
-    """Prints changes only."""
-
     def __init__(self) -> None:
         self._last: FenceDecision | None = None
 

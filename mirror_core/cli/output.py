@@ -61,7 +61,6 @@ def get_terminal_width() -> int:
 
 
 def get_line_width(stream: TextIO | None = None) -> int:
-    """`stream`: by default standard output."""
     stream = sys.stdout if stream is None else stream
     return min(MAX_LINE_WIDTH, shutil.get_terminal_size().columns) if stream.isatty() else UNLIMITED_WIDTH
 

@@ -127,8 +127,9 @@ class Anybody:
 
 
 class PageApp:
-    """The pages by WSGI. `hosts`: names, in lower case, that requests may be for: a page of somebody else, whose name
-    leads here (DNS rebinding), reads nothing."""
+    """By WSGI. `hosts`: names, in lower case, that requests may be for: a foreign page whose name leads here (DNS
+    rebinding) reads nothing.
+    """
 
     def __init__(self, pages: Pages, hosts: Collection[str]) -> None:
         self._pages = pages

@@ -207,7 +207,7 @@ def _assess_mirror(services: Services, mirror_state: tuple[MirrorLink, State, in
 
 
 def _list_mirrors(config: Config, cluster: ClusterName, state: State) -> Iterator[tuple[MirrorLink, State]]:
-    """Mirrors towards this cluster only: its word about others does not count. No drills."""
+    """Towards this cluster only: its word about others does not count. No drills."""
     for mirror in state.mirrors.values():
         if (
             mirror.destination == cluster

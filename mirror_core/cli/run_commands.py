@@ -176,7 +176,7 @@ def confirm_plan(
     yes: bool,
     as_json: bool,
 ) -> bool:
-    """Print the plan and ask. False after a dry run."""
+    """False after a dry run."""
     if not as_json or dry_run:
         print_plan(decision.plan, mirror, decision.reasons, as_json=as_json)
     reasons = (*decision.reasons, *explain_outdated_plan(decision.plan, plan_hash))
@@ -216,7 +216,7 @@ def make_own_approval(person: str, link: MirrorLink) -> Approval:
 
 
 def prove_and_confirm(conductor: Conductor[Any], run: Run, *, take_over: bool = False, as_json: bool) -> str:
-    """Take steps that applications do not notice, then ask to fence. Returns who agreed.
+    """Takes steps that applications do not notice, then asks to fence. Returns who agreed.
 
     Refused without a yes: the run waits, and mirroring continues.
     """
@@ -240,7 +240,7 @@ def prove_and_confirm(conductor: Conductor[Any], run: Run, *, take_over: bool = 
 
 
 def print_proof(record: StepRecord, prefix: str = "", *, err: bool = False) -> None:
-    """What was compared, and, for the question that follows, what is left to compare while nobody can write."""
+    """What was compared, and what is left to compare while nobody can write."""
     print_line_or_continue(f"{prefix}{record.step}: {format_figures(record.evidence)}", err=err)
     if remaining := record.evidence.get("left_for_the_gate"):
         print_line_or_continue(f"{prefix}left to compare while nobody can write: {remaining}", err=err)
@@ -253,7 +253,7 @@ def find_expired_approval(conductor: Conductor[Any], run: Run) -> str:
 
 
 def confirm_again(failover: Failover, run: Run, *, yes: bool, as_json: bool) -> str:
-    """Print the current plan and ask again. Returns who agreed, or nobody if not needed."""
+    """With the current plan. Returns who agreed, or nobody if not needed."""
     since = find_expired_approval(failover, run)
     if not since:
         return ""
@@ -271,7 +271,6 @@ def confirm_again(failover: Failover, run: Run, *, yes: bool, as_json: bool) -> 
 
 
 def refuse_if_conducted(conductor: Conductor[Any], run: Run, command_name: str = "resume") -> None:
-    """A run that has ended is conducted by nobody."""
     if run.ended_ms is None:
         conductor.refuse_conducted(run.id, f"run {run.id}: {command_name}", take_over=True)
 
@@ -290,7 +289,7 @@ def abort_run(conductor: Conductor[Any], run: Run, question: str, *, take_over: 
 
 
 def print_outcome(conductor: Conductor[Any], run: Run, *, as_json: bool) -> None:
-    """Raises NotAsCopied if the promoted copy contradicts its certificates."""
+    """Raises CopyMismatch if the promoted copy contradicts its certificates."""
     state = read_state(conductor.link.destination)
     print_newest_run(conductor.link, state, run.id, conductor.KIND, conductor.services.evidence_dir, as_json=as_json)
     check_as_copied((run.id, state.steps_of(run)))
@@ -298,10 +297,7 @@ def print_outcome(conductor: Conductor[Any], run: Run, *, as_json: bool) -> None
 
 @contextmanager
 def status_on_failure(conductor: Conductor[Any], run: Run) -> Iterator[None]:
-    """On failure, print who can write where and what to do.
-
-    Not after LostOwnership: the run continues elsewhere.
-    """
+    """Prints who can write where and what to do. Not after LostOwnership: the run continues elsewhere."""
     try:
         yield
     except LostOwnership:
@@ -404,7 +400,7 @@ def print_set_decision(conductor: SetConductor[Any], *, as_json: bool) -> None:
 
 
 def show_set(conductor: SetConductor[Any], plan_hash: str | None, *, as_json: bool) -> None:
-    """A dry run: how its runs stand that have not ended, or what new ones would do."""
+    """A dry run: how its open runs stand, or what new ones would do."""
     attempt = conductor.find_active_attempt()
     if attempt is None:
         _plan_set(conductor, plan_hash, is_shown=True, as_json=as_json)
@@ -421,7 +417,7 @@ def begin_or_continue_set(
     yes: bool,
     as_json: bool,
 ) -> str:
-    """The common id of runs that have not ended, or of new ones, if a person confirms their plans."""
+    """The common id of open runs, or of new ones, if a person confirms their plans."""
     attempt = conductor.find_active_attempt()
     if attempt is not None:
         if not as_json:
@@ -460,7 +456,7 @@ def _refuse_conducted_set(conductor: SetConductor[Any], attempt: str, *, take_ov
 
 
 def prove_and_confirm_set(failover: SetFailover, attempt: str, kind: RunKind = RunKind.FAILOVER) -> str:
-    """Prove all, then ask to fence, if nobody was stopped yet. Returns who agreed. After a no the runs wait."""
+    """If nobody was stopped yet. Returns who agreed. After a no the runs wait."""
     if failover.mode is RunMode.UNPLANNED or not failover.is_undisturbed(attempt):
         return ""
     for mirror, member in failover.prove(attempt).items():
@@ -492,7 +488,7 @@ def print_set_outcome(
     *,
     as_json: bool,
 ) -> None:
-    """Raises NotAsCopied if a promoted copy contradicts its certificates."""
+    """Raises CopyMismatch if a promoted copy contradicts its certificates."""
     links = {mirror: conductor.get_link(mirror) for mirror in members}
     results = {
         mirror: read_run_result(links[mirror], read_state(links[mirror].destination), member.run)
@@ -513,7 +509,7 @@ def print_set_outcome(
 
 @contextmanager
 def set_status_on_failure(conductor: SetConductor[Any], attempt: str) -> Iterator[None]:
-    """On failure, print for each mirror who can write where and what to do. Not after LostOwnership."""
+    """As `status_on_failure`, for each mirror."""
     try:
         yield
     except LostOwnership:

@@ -374,7 +374,7 @@ def forecast(name: NameArgument, config: ConfigOption = None, as_json: JsonOptio
 
 
 def find_newest_run(link: MirrorLink, state: State, run_id: str | None, kind: RunKind) -> Run:
-    """By id, or the one that holds the mirror, or the newest. Raises BadRequest if none."""
+    """By id, or the one that holds the mirror, or the newest. BadRequest if none."""
     name = link.mirror.name
     matching_runs = [run for run in state.runs.values() if run.plan.mirror == name and run.plan.kind is kind]
     if run_id is not None:
@@ -403,7 +403,6 @@ def choose_evidence_folder(config_path: Path, chosen: Path | None) -> Path:
 
 
 def find_report(config_path: Path, evidence: Path | None, run_id: str) -> Path | None:
-    """The page on this machine, or None."""
     page = choose_evidence_folder(config_path, evidence) / f"run-{run_id}" / "report.html"
     return page if page.is_file() else None
 
@@ -493,7 +492,7 @@ def format_time(ms: int) -> str:
 
 
 def _format_step_seconds(step: StepRecord) -> str:
-    """Whether a step still runs, its age does not tell: its conductor may be dead."""
+    """Its age does not tell whether a step still runs: its conductor may be dead."""
     if step.ended_ms is not None:
         seconds = measure_step_s(step)
         return "unknown (a clock was set back)" if seconds is None else f"{seconds:.1f}"

@@ -205,10 +205,8 @@ def replay_command(
 
 
 class _SavedRecords:
-    """A finished salvage, read by this process or by Spark."""
-
     def __init__(self, location: str, spark: Any) -> None:
-        """`spark`: a Spark session. None: this process reads the salvage."""
+        """`spark` None: this process reads the salvage."""
         self._location, self._spark = location, spark
         if spark is None or not is_url(location):
             self._folder: Folder = open_local_folder(location)
