@@ -46,7 +46,6 @@ class ActiveCluster:
 
     mirror: MirrorName
     active: ClusterName
-    """The cluster that accepts the applications' writes."""
     cluster_id: str
     bootstrap_servers: str
     """As Mirrorbook connects."""
@@ -68,7 +67,7 @@ def read_active_cluster(config: ClusterConfig, mirror: MirrorName, timeout_s: fl
 
 
 def read_active_clusters(config: ClusterConfig, timeout_s: float) -> dict[MirrorName, ActiveCluster]:
-    """Each mirror's newest entry."""
+    """The newest of each mirror."""
     began_at = time.monotonic()
     with ClusterClient(config, timeout_s=timeout_s) as client:
         metadata = client.metadata([ACTIVE_TOPIC])

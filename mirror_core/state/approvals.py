@@ -26,7 +26,6 @@ _NOUN: Final = "an approval"
 
 
 def find_shown_plan(state: State, mirror: MirrorName, question: str) -> ShownPlan | None:
-    """None if not recorded."""
     return next((plan for _, plan in iter_checkpoints(state, mirror, ShownPlan) if plan.question == question), None)
 
 
@@ -72,15 +71,14 @@ def record_approval(cluster: ClusterConfig, mirror: MirrorName, approval: Record
 
 
 def use_up_approvals(cluster: ClusterConfig, state: State, mirror: MirrorName, question: str) -> None:
-    """Deletes the approvals of what was done, so that it is not done again without asking.
-
-    A run needs no such deletion: it records the approvals that began it.
+    """So that what was done is not done again without asking. A run needs no such deletion: it records the approvals
+    that began it.
     """
     _delete_approvals(cluster, state, mirror, lambda approval: approval.question == question)
 
 
 def withdraw_approval(cluster: ClusterConfig, state: State, mirror: MirrorName, question: str, task: str) -> None:
-    """Deletes the task's answer: it asks again, and the next answer may be a no."""
+    """The task asks again, and the next answer may be a no."""
     _delete_approvals(cluster, state, mirror, lambda approval: (approval.question, approval.task) == (question, task))
 
 

@@ -59,7 +59,6 @@ class Journal:
         return self.record(step) is not None
 
     def next_step(self) -> str | None:
-        """None if all are done."""
         return next((step for step in self.steps if not self.is_done(step)), None)
 
     def perform(self, step: str, action: Callable[[], StepEvidence]) -> StepRecord:
@@ -152,7 +151,7 @@ def make_audit_entry(log: JournalLog, run: Run, kind: AuditEntryKind, body: obje
 
 
 def make_conductor_records(log: JournalLog, run: Run, conductor: str) -> tuple[StateRecord, ...]:
-    """None if it already conducts the run."""
+    """Empty if it already conducts the run."""
     if run.ended_ms is not None or run.conducted_by == conductor:
         return ()
     run = replace(run, conducted_by=conductor)
@@ -191,7 +190,7 @@ def make_checkpoint(run_id: str, step: str, value: StepValue) -> Checkpoint:
 def iter_checkpoints(
     state: State, run_id: str, kind: type[CheckpointValue]
 ) -> Iterator[tuple[Checkpoint, CheckpointValue]]:
-    """All of a kind, of whatever step. Unreadable ones are left out."""
+    """From any step. Unreadable ones are left out."""
     for record in state.checkpoints.values():
         if (record.run, record.kind, record.version) == (run_id, kind.__name__, kind.VERSION):
             try:
@@ -236,7 +235,6 @@ def check_step_turn(state: State, run_id: str, steps: tuple[str, ...], step: str
 
 
 def find_run(state: State, run_id: str) -> Run:
-    """BadRequest for an unknown run."""
     try:
         return state.runs[run_id]
     except KeyError:

@@ -1,10 +1,8 @@
-"""Recovers the writer of a lease that is still ours.
+"""The lease of a mirror's data plane, and recovery of its writer. Taking it fences its owner; a fresh one is respected.
 
-Brokers fence a producer whose transaction timed out, and a new writer fences whoever has the id. So it is made only
-when the state topic says that the lease is ours, and kept only if it says so again afterwards: a process that took the
-id in between is refused its next write; one that wrote its lease has the mirror.
-
-The lease of a mirror's data plane. Taking it fences its owner; a fresh one is respected.
+Brokers fence a producer whose transaction timed out, and a new writer fences the holder of the id. So a writer is
+recovered only when the state topic says that the lease is ours, and kept only if it says so again afterwards: a process
+that took the id in between is refused its next write; one that wrote its lease has the mirror.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from mirror_core.state.writer import StateWriter, make_data_id
 
 
 class LeaseRecovery:
-    """Own thread: hanging brokers block nothing."""
+    """Has its own thread: hanging brokers block nothing."""
 
     def __init__(
         self,
@@ -64,7 +62,7 @@ class LeaseRecovery:
         return self._result.done()
 
     def get_writer(self, timeout_s: float = 0.0) -> StateWriter:
-        """LostOwnership, a RemoteFault, or what `check_may_write` raises."""
+        """Raises LostOwnership, a RemoteFault, or what `check_may_write` raises."""
         return self._result.result(timeout_s)
 
     def cancel(self) -> None:
@@ -144,17 +142,17 @@ def observe_live_lease(cluster: ClusterConfig, state: State, mirror: MirrorName)
 
 
 def find_live_lease(state: State, mirror: MirrorName, clock_ahead_ms: int | None) -> Lease | None:
-    """None if no data plane runs. `clock_ahead_ms`: relative to the destination; None: unknown."""
+    """`clock_ahead_ms`: relative to the destination; None: unknown."""
     lease = state.leases.get(mirror)
     now = to_owner_clock_ms(now_ms(), clock_ahead_ms, lease, state.find_append_time_ms(lease))
     return lease if is_lease_fresh(lease, now) and lease is not None and not is_dead_local_owner(lease.owner) else None
 
 
 def read_hold_clock_ms(cluster: ClusterConfig, state: State, mirror: MirrorName) -> int | None:
-    """By which what the source has deleted is held: by the earlier of two brokers' clocks, so that a wrong one ends no
-    hold. They are that of the state topic's leader, at the lease's newest heartbeat, and the controller's, where known.
+    """For holding what the source deleted: the earlier of two brokers' clocks, so that a wrong one ends no hold.
 
-    None: the state topic does not store the brokers' time.
+    That of the state topic's leader, at the lease's newest heartbeat, and the controller's, where known. None: the
+    state topic does not store the brokers' time.
     """
     appended_ms = state.find_append_time_ms(state.leases.get(mirror))
     if appended_ms is None:
@@ -184,25 +182,25 @@ def find_writers_left_ms(state: State, mirror: MirrorName, clock_ahead_ms: int |
 
 
 def compute_writers_end_s(lease: Lease) -> float:
-    """Until when tasks may write, by the steady clock. The lease is dated now."""
+    """By the steady clock. The lease is dated now."""
     return read_steady_s() + (lease.writers_until_ms - lease.heartbeat_ms) / 1000
 
 
 def date_lease(lease: Lease, writers_end_s: float) -> Lease:
-    """The lease with a heartbeat of now. `writers_end_s`: until when tasks may write, by the steady clock."""
+    """With a heartbeat of now. `writers_end_s`: until when tasks may write, by the steady clock."""
     now, left_ms = now_ms(), math.ceil((writers_end_s - read_steady_s()) * 1000)
     return replace(lease, heartbeat_ms=now, writers_until_ms=now + max(0, left_ms))
 
 
 class ControlWriter(Protocol):
-    """LostOwnership when another process took the control id."""
+    """Raises LostOwnership when another process took the control id."""
 
     def put(self, *records: StateRecord | Tombstone) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class RunLease:
-    """A run's own, without a thread that renews it."""
+    """Without a thread that renews it."""
 
     lease: Lease
     writer: StateWriter
@@ -211,7 +209,7 @@ class RunLease:
     """Until when tasks of earlier owners may write, by the steady clock."""
 
     def renew(self, writers_end_s: float = 0.0) -> None:
-        """`writers_end_s`: until when the run's own copy may write. Raises LostOwnership if the lease was taken."""
+        """`writers_end_s`: until when the run's own copy may write. LostOwnership if the lease was taken."""
         self.writer.put(date_lease(self.lease, max(self.old_writers_end_s, writers_end_s)))
 
 
@@ -255,7 +253,7 @@ class HeldLease:
         """Until when tasks may write, by the steady clock: those of previous owners, and all, as last acknowledged."""
         self._renew_at = time.monotonic() + LEASE_HEARTBEAT_S
         self.clock_ahead_ms = 0
-        """This machine's clock, of the brokers', as the newest state that was read tells."""
+        """By how much this machine's clock is ahead of the brokers', by the newest state that was read."""
         self.waits: tuple[str, ...] | None = None
         """For others to see, with the next renewal."""
 
@@ -269,11 +267,10 @@ class HeldLease:
         return self._writer.state
 
     def read(self) -> State:
-        """Thread-safe."""
         return self._writer.read()
 
     def adopt_state(self, state: State) -> State:
-        """If only the lease was written meanwhile."""
+        """Only the lease may have been written meanwhile."""
         self._writer.state = state
         if (lease := state.leases.get(self.lease.mirror)) is not None:
             self.clock_ahead_ms = compute_writer_ahead_ms(lease.heartbeat_ms, state.find_append_time_ms(lease))
@@ -341,7 +338,7 @@ class HeldLease:
             time.sleep(_POLL_S)
 
     def expect_own_writers(self) -> None:
-        """Own tasks may outlive the lease: whoever takes it next waits for them, as long as was promised."""
+        """Own tasks may outlive the lease: its next owner waits for them, as long as was promised."""
         self.old_writers_end_s = self.writers_end_s
 
     def release(self) -> None:
@@ -361,7 +358,7 @@ class HeldLease:
 
 @contextmanager
 def release_at_end(lease: HeldLease) -> Iterator[HeldLease]:
-    """Releases at the end, unless another process took the lease."""
+    """Unless another process took the lease."""
     is_lost = False
     try:
         yield lease

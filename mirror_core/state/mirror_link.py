@@ -1,5 +1,5 @@
-"""A mirror with the configuration of both clusters, found by name; and whether the clusters that answer are those that
-it was created for.
+"""A mirror with the configuration of both clusters, found by name; and whether these are the clusters it was created
+for.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _format_known(mirrors: set[str]) -> str:
 
 
 def measure_clocks_ahead_ms(config: Config, clusters: Collection[ClusterName]) -> dict[ClusterName, int | None]:
-    """This machine's clock, of that of each cluster's brokers. Together, as a silent one takes seconds."""
+    """This machine's clock, of that of each cluster's brokers. In parallel, as a silent one takes seconds."""
     measure = partial(measure_clock_ahead_ms, timeout_s=TIMEOUTS.monitor_response_s)
     with ThreadPoolExecutor(max(1, len(clusters))) as pool:
         return dict(zip(clusters, pool.map(measure, [config.clusters[name] for name in clusters]), strict=True))
@@ -173,7 +173,6 @@ def read_states(
 
 
 def read_other_states(link: MirrorLink) -> Iterator[tuple[ClusterName, State | MirrorError]]:
-    """Neither side of this mirror."""
     own_clusters = (link.mirror.source, link.mirror.destination)
     others = {name: cluster for name, cluster in link.config.clusters.items() if name not in own_clusters}
     return read_states(replace(link.config, clusters=others))
@@ -185,7 +184,7 @@ def read_source_state(link: MirrorLink) -> Iterator[tuple[ClusterName, State | M
 
 
 def read_broker_time_ms(cluster: ClusterConfig) -> int:
-    """Now, by the clock of the cluster's controller; by this machine's where that one is unknown, or as near as NTP."""
+    """By the clock of the cluster's controller; by this machine's where that one is unknown, or as near as NTP."""
     return to_broker_clock_ms(now_ms(), measure_clock_ahead_ms(cluster, timeout_s=CLOCK_TIMEOUT_S))
 
 

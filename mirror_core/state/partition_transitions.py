@@ -12,8 +12,6 @@ from mirror_core.model.mirror import PartitionState as S
 
 
 class PartitionEvent(StrEnum):
-    """A command, or what the engine found or finished."""
-
     START = "start"
     ALIGNED = "aligned"
     """Both logs agree up to the position."""

@@ -19,8 +19,6 @@ from mirror_core.state.state_records import State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromotionCheck:
-    """Before promotion."""
-
     VERSION: ClassVar[int] = 1
     source_state: str
     rights_given: bool = False

@@ -1,9 +1,8 @@
-"""Keys of the state topic. Pure.
+"""Keys and values of the state topic. Pure.
 
-Record values as bytes: a versioned envelope, split when long. Pure.
-
-`{"v": 2, "data": ...}`. Above `PIECE_BYTES` the bytes go under `piece/<key>/0`, `piece/<key>/1`..., and the key holds
-their number and digest. One transaction, pieces first: who has read the head has the pieces.
+A value is a versioned envelope, `{"v": 2, "data": ...}`. Above `PIECE_BYTES` the bytes go under `piece/<key>/0`,
+`piece/<key>/1`..., and the key holds their number and digest. One transaction, pieces first: a reader of the head has
+the pieces.
 """
 
 from __future__ import annotations
@@ -57,7 +56,6 @@ SEGMENT_COUNTS: Final[Mapping[str, int]] = MappingProxyType(
 
 
 def is_well_formed(key: str) -> bool:
-    """For keys that are not pieces."""
     kind, *segments = key.split("/")
     return len(segments) == SEGMENT_COUNTS.get(kind) and all(
         _SEGMENT_PATTERN.fullmatch(segment) for segment in segments
@@ -126,7 +124,6 @@ def format_piece_key(key: str, number: int) -> str:
 
 
 def parse_piece_key(segments: str) -> tuple[str, int]:
-    """Without its kind."""
     key, _, number = segments.rpartition("/")
     if not key or not is_key_number(number):
         raise RecordUnreadable("it is no piece of a record")

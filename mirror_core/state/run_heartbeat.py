@@ -62,7 +62,6 @@ class HeartbeatSender:
         self._thread.start()
 
     def stop(self) -> None:
-        """No heartbeat follows."""
         if self._stopped.is_set():
             return
         self._stopped.set()
@@ -110,7 +109,7 @@ class HeartbeatSender:
 def send_heartbeats(
     writer: StateWriter, run_id: str, conductor: str, extra_records: Sequence[StateRecord] = ()
 ) -> Iterator[Callable[[], None]]:
-    """Sends heartbeats during the block, then releases the run.
+    """Then releases the run.
 
     `extra_records` go with the first. The yielded function stops them before the run is closed: a later one would stay
     for ever.
@@ -126,7 +125,7 @@ def send_heartbeats(
 
 @contextmanager
 def hold_turn(writer: StateWriter, command: str) -> Iterator[None]:
-    """During the block other commands that take turns on the writer's mirror wait; see `find_turn_holder`."""
+    """Other commands that take turns on the writer's mirror wait meanwhile; see `find_turn_holder`."""
     with _send_until_released(writer, writer.id.mirror, command, (), lambda: True):
         yield
 
@@ -204,7 +203,7 @@ def observe_conductor(cluster: ClusterConfig, state: State, run: Run) -> Conduct
 def find_conductor_status(
     state: State, run: Run, clock_ahead_ms: int | None, at_ms: int | None = None
 ) -> ConductorStatus:
-    """From one read and the clocks. `clock_ahead_ms`: this one's, of that of the state's cluster; None: unknown."""
+    """From one read and the clocks. `clock_ahead_ms`: this one's, of that of the state's cluster."""
     heartbeat = _find_dated_heartbeat(state, run.id, clock_ahead_ms)
     now = now_ms() if at_ms is None else at_ms
     return decide_conductor_status(
@@ -213,7 +212,7 @@ def find_conductor_status(
 
 
 def find_turn_holder(state: State, mirror: MirrorName, clock_ahead_ms: int | None) -> RunHeartbeat | None:
-    """Heartbeat of a command at work that takes turns; None if there is none, or it has fallen silent."""
+    """None if no command that takes turns is at work, or it has fallen silent."""
     heartbeat = _find_dated_heartbeat(state, mirror, clock_ahead_ms)
     if heartbeat is None or heartbeat.released or _has_process_ended(heartbeat):
         return None
@@ -232,10 +231,7 @@ def _find_dated_heartbeat(state: State, subject: str, clock_ahead_ms: int | None
 
 
 class HeartbeatMonitor:
-    """Waits for new heartbeats; does not compare clocks of two machines.
-
-    Later calls do not wait again.
-    """
+    """Does not compare clocks of two machines. Later calls do not wait again."""
 
     def __init__(self, run_id: str) -> None:
         self._run = run_id

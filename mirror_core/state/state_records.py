@@ -43,7 +43,7 @@ from mirror_core.state.record_encoding import (
 
 STATE_TOPIC: Final = "__mirrorbook_state"
 _DATED_KINDS: Final = frozenset(("checkpoint", "groups", "lease", "pending_fence", "source_observation"))
-"""Not of the many records of partitions and ACLs, whose age nobody asks for."""
+"""Excludes the many records of partitions and ACLs, whose age nobody needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,6 @@ class PartitionRecord:
 
 @dataclass(frozen=True, slots=True)
 class TransactionalIdNumber:
-    """See `writer.StateWriter`."""
-
     mirror: MirrorName
     role: str
     number: int
@@ -137,11 +135,10 @@ class State:
     log_start_offset: int = field(default=0, compare=False)
     """Above 0: records were deleted, since compaction never moves it, and which ones is unknown."""
     topic_id: str = field(default="", compare=False)
-    """The state topic's. Empty: unknown."""
+    """Empty: unknown."""
     _pieces: dict[str, dict[int, bytes]] = field(default_factory=dict)
     """For incomplete values."""
     _heads: dict[str, SplitValueHead] = field(default_factory=dict)
-    """Heads of split values."""
 
     def copy(self) -> State:
         fields: dict[str, Any] = {n: dict(getattr(self, n)) for n in self.__slots__ if n not in _LOG_FIELDS}
@@ -186,7 +183,7 @@ class State:
         return tuple(self.steps[run.id, step.name] for step in run.plan.steps if (run.id, step.name) in self.steps)
 
     def require_readable(self, mirror: MirrorName) -> None:
-        """Indeterminate if a record is unreadable: it might forbid what is intended."""
+        """Indeterminate if not: an unreadable record might forbid what is intended."""
         reasons = [
             f"key {key}: {reason}"
             for key, reason in sorted(self.unreadable.items())
@@ -200,11 +197,11 @@ class State:
             )
 
     def find_append_time_ms(self, record: StateRecord | None) -> int | None:
-        """By the brokers' clock. See `append_times`."""
+        """See `append_times`."""
         return None if record is None else self.append_times.get(format_key(record))
 
     def list_leader_times_ms(self, mirror: MirrorName) -> list[int]:
-        """Append times by which ages of this mirror go, and the last one. Others may be of a leader that is no more."""
+        """Append times by which ages of this mirror go, and the last one. Others may be of an earlier leader."""
         records = (self.leases.get(mirror), self.source_observations.get(mirror))
         times = (self.last_append_ms, *map(self.find_append_time_ms, records))
         return [time_ms for time_ms in times if time_ms is not None]
@@ -450,7 +447,6 @@ def format_key(record: StateRecord) -> str:
 
 
 def _intern_strings(status: PartitionStatus) -> PartitionStatus:
-    """Among a topic's many partitions."""
     return replace(
         status,
         partition=Partition(intern(status.partition.topic), status.partition.index),

@@ -16,8 +16,9 @@ from mirror_core.state.topic_reader import read_from_start
 STATE_TOPIC_CONFIGS: Final[Mapping[str, str]] = MappingProxyType(
     {"cleanup.policy": "compact", "retention.ms": "-1", "retention.bytes": "-1", **BROKER_TIME_CONFIGS}
 )
-"""With other settings brokers delete records of mirrors and of pending fences. Without limits of time and
-size, `delete` removes nothing, even if a policy for all topics of the cluster sets it."""
+"""With other settings brokers delete records of mirrors and of pending fences. Without limits of time and size,
+`delete` removes nothing, even if a policy for all topics of the cluster sets it.
+"""
 STATE_TRANSACTION_MS: Final = 10_000
 """Also for owners killed during a commit."""
 _ABORT_WAIT_S: Final = 35.0
@@ -69,5 +70,4 @@ def read_state(
 
 
 def read_complete_state(cluster: ClusterConfig) -> State:
-    """For deciding."""
     return read_state(cluster, timeout_s=_ABORT_WAIT_S, wait_for_open=True)

@@ -1,6 +1,5 @@
-"""Explains failed state writes by too few in-sync replicas.
-
-Reads the state topic from its leader, from the start or a known position.
+"""Reads the state topic from its leader, from the start or a known position; explains failed writes by too few
+replicas.
 
 Open transactions hide what follows. A commit is acknowledged before its marker is in the log (KIP-98), so the end is
 reached only at the leader's log end.
@@ -40,7 +39,6 @@ from mirror_core.wire.read_committed import filter_committed
 from mirror_core.wire.records import decode_records
 
 _WRITTEN_TOPICS: Final = (STATE_TOPIC, "__transaction_state")
-"""Transactions need the coordinator's topic."""
 _MIN_ISR_TIMEOUT_S: Final = 3.0
 
 
@@ -95,8 +93,6 @@ class LogIdentity:
 
 @dataclass(frozen=True, slots=True)
 class CachedState:
-    """Sum of a log's records up to a position."""
-
     log: LogIdentity
     log_start: int
     position: int
@@ -268,9 +264,9 @@ def _make_empty_state(log: LogIdentity, start: int) -> State:
 def read_newer(
     cluster: ClusterConfig, cached: CachedState, on_progress: Callable[[], None], timeout_s: float
 ) -> CachedState:
-    """Consumes `cached`. LogChanged or other errors: read from the start.
+    """Consumes `cached`. On LogChanged or another error, read from the start.
 
-    Only for provably the same log without gaps: see `state_topic`.
+    Only for provably the same log without gaps: see `state_cache`.
     """
     with ClusterClient(cluster, timeout_s=timeout_s) as client:
         leader = _find_leader(client, cached.log.topic)

@@ -98,7 +98,7 @@ def extra_interval_s(link: MirrorLink) -> float:
 
 
 def observe_watcher(cluster: ClusterConfig, state: State, mirror: MirrorName) -> WatcherStatus:
-    """Asks `cluster`, whose state it is, for its clock where somebody has to watch."""
+    """Asks `cluster`, whose state it is, for its clock where a watcher is needed."""
     is_needed = mirror in state.pending_fences
     ahead_ms = measure_clock_ahead_ms(cluster, timeout_s=CLOCK_TIMEOUT_S) if is_needed else None
     return find_watcher_status(state, mirror, ahead_ms)
@@ -107,7 +107,7 @@ def observe_watcher(cluster: ClusterConfig, state: State, mirror: MirrorName) ->
 def find_watcher_status(
     state: State, mirror: MirrorName, clock_ahead_ms: int | None, at_ms: int | None = None
 ) -> WatcherStatus:
-    """From one read and the clocks. `clock_ahead_ms`: this one's, of that of the state's cluster; None: unknown."""
+    """From one read and the clocks. `clock_ahead_ms`: this one's, of that of the state's cluster."""
     now, fence_key = now_ms() if at_ms is None else at_ms, f"pending_fence/{mirror}"
     if fence_key in state.unreadable and not mirror.startswith(DRILL_PREFIX):
         finding = Finding("watch_need_unknown", mirror, reason=state.unreadable[fence_key])

@@ -1,9 +1,7 @@
 """Exclusive writes to the state topic: one owner of a transactional id at a time.
 
-Taking the fixed id fences the previous owner, which learns it at its next write. So intent is written before every
-visible action, in a transaction.
-
-Taking an id ends a run's conductor or a data plane, so only callers that checked first do it.
+Taking the fixed id fences the previous owner (a run's conductor, or a data plane), which learns it at its next write.
+So intent is written before every visible action, in a transaction, and only callers that checked first take an id.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ from mirror_core.state.state_topic import STATE_TRANSACTION_MS, read_complete_st
 from mirror_core.state.topic_reader import explain_min_isr
 
 _MAX_FOREIGN_ABORTS: Final = 3
-"""When others abort."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +44,12 @@ class WriterId:
 
 
 def make_control_id(mirror: MirrorName) -> WriterId:
-    """Failover, failback, sync and the mirror's commands."""
+    """For failover, failback, sync and the mirror's commands."""
     return WriterId("control", mirror)
 
 
 def make_data_id(mirror: MirrorName) -> WriterId:
-    """The data plane's driver."""
+    """For the data plane's driver."""
     return WriterId("data", mirror)
 
 
@@ -172,8 +169,9 @@ class StateWriter:
         return record.number if record else 0
 
     def put_last(self, *records: StateRecord | Tombstone, timeout_s: float) -> None:
-        """With a short timeout. Indeterminate if an earlier write may be committed: it may have ended what
-        these records describe."""
+        """With a short timeout. Indeterminate if an earlier write may be committed: it may have ended what these
+        records describe.
+        """
         self.timeout_s = min(self.timeout_s, timeout_s)
         try:
             may_stand = self._open_since is not None and not self._producer.finish_transaction(self.timeout_s)
