@@ -46,8 +46,10 @@ class ForecastKey(StrEnum):
     WITHOUT_WRITES_S = "without_writes_s"
     FIRST_STEP_TO_PROMOTION_S = "first_step_to_promotion_s"
     STEP_S = "step_s"
+    """By step."""
     LOST_OFFSETS = "lost_offsets"
     READ_AGAIN_OFFSETS = "read_again_offsets"
+    """By group."""
 
 
 _LABELS: Final[Mapping[ForecastKey, str]] = MappingProxyType(
