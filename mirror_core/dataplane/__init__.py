@@ -16,12 +16,12 @@ Invariants:
   and observations have threads of their own; when these fail, copying goes on.
 - A receipt's head is in the state topic before its file is stored (`receipt_writer`).
 
-For an unplanned failover, `heartbeat_writer` writes to the source until a run begins to fence, `source_monitor`
-stores observations of it, and `observed_source` says up to when each partition is complete.
+For an unplanned failover, `heartbeat_writer` writes to the source until a run begins to fence, `source_monitor` stores
+observations of it, and `observed_source` says up to when each partition is complete.
 
 Tasks report by datagrams (`datagram_receiver`) to `progress` and to the claim board of `copy.driver_messages`. A driver
-that stops says so in the responses, and waits for their receipts.
-`counters` and `progress` are exported by `prometheus_collector`; what is unknown has no sample.
+that stops says so in the responses, and waits for their receipts. `prometheus_collector` exports `counters` and
+`progress`; what is unknown has no sample.
 
 Start reading at `driver`, then `epoch_planner` and `epoch_results`.
 """

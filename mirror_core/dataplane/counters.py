@@ -61,11 +61,11 @@ class CounterSnapshot:
     copying: frozenset[Partition]
     states: Mapping[tuple[str, PartitionState], int]
     throttle: int | None
-    """Bytes per second read from the source; None: no limit, or unknown."""
+    """Bytes per second from the source; None: no limit, or unknown."""
     known_ms: Mapping[FreshnessKind, int]
     never_copied: Mapping[str, NeverCopiedCount]
     filled: Mapping[str, int]
-    """Offsets filled by markers, of the topic's partition with the most."""
+    """Offsets filled by markers, in the topic's partition with the most."""
     copied: Mapping[str, CopiedCounts]
     retries: Mapping[RetriedWork, int]
     epochs: tuple[int, ...]

@@ -31,7 +31,7 @@ from mirror_core.model.text import format_address
 from mirror_core.model.timing import SteadyClock
 
 _ACCEPTED_EPOCHS: Final = 3
-"""Epochs accepted: two overlap, and datagrams of the one before may be late."""
+"""Two overlap, and datagrams of the one before may be late."""
 _SOCKET_BUFFER_BYTES: Final = 4 << 20
 _CLOSE_TIMEOUT_S: Final = 1.0
 _WAKE_S: Final = 0.1
@@ -73,7 +73,7 @@ class DatagramReceiver:
         self._key = secrets.token_bytes(32)
         self._newest_epoch = 0
         self._clocks: dict[int, SteadyClock] = {}
-        """By epoch: its times are by the wall clock as it was when it was submitted."""
+        """Each epoch's times are by the wall clock as it was when it was submitted."""
         self._last_numbers: dict[tuple[int, bytes], int] = {}
         self._is_stopping = self._is_closing = False
         self._thread = threading.Thread(target=self._listen, name="channel", daemon=True)
@@ -102,12 +102,12 @@ class DatagramReceiver:
         return DriverAddress(host=self._host, port=self._address[1], token=derive_token(self._key, epoch))
 
     def stop_tasks(self) -> bool:
-        """Asks each task that reports from now on to end. Tasks report every second. False: none ever reported."""
+        """Asks each task that reports from now on, as each does every second, to end. False: none ever reported."""
         self._is_stopping = True
         return bool(self._last_numbers)
 
     def handle(self, packet: bytes) -> bytes | None:
-        """The response, b"" without one; None when the datagram is not ours."""
+        """Returns b"" without a response, None when the datagram is not ours."""
         datagram = open_datagram(packet, self._find_token)
         if datagram is None:
             return None

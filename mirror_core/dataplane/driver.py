@@ -1,9 +1,8 @@
-"""The data plane's driver: holds the lease, plans epochs, runs tasks, processes reports.
+"""The data plane's driver: holds the lease, plans epochs, runs tasks, processes reports. Renews the lease during slow
+calls.
 
 Epochs overlap: the next tasks connect and wait before the boundary, and start when the old ones stop by their own
 clock. Where clocks are wrong, the sequences refuse.
-
-Renews the lease during slow calls.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class LeaseKeepalive:
     def run_renewing(
         self, lease: HeldLease, work: Callable[[], WorkResult], until_s: float | None = None
     ) -> WorkResult:
-        """Runs `work` in another thread and returns its result.
+        """Runs `work` in another thread.
 
         Raises Unreachable when it is not done by `until_s` (steady clock): a late result is outdated. Nothing else
         starts before it has ended. Raises LostOwnership like the lease.
@@ -94,7 +93,7 @@ class LeaseKeepalive:
 
     @contextmanager
     def close_after_work(self, *resources: Closeable) -> Iterator[None]:
-        """Closes the resources once the work has ended; does not wait: a hung call may open connections later."""
+        """Once the work has ended; does not wait: a hung call may open connections later."""
         try:
             yield
         finally:
@@ -115,7 +114,7 @@ _CLOSE_TIMEOUT_S, _FAILURE_PAUSE_S = 10.0, 1.0
 _STOP_MARGIN_S: Final = 1.0
 """Added to a task's stop in the promise of its last write."""
 _MAX_FAILED_EPOCHS: Final = 5
-"""Consecutive failed epochs, before the supervisor starts a new driver."""
+"""Consecutive ones, before the supervisor starts a new driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +157,7 @@ class Replication:
         self._running: list[_RunningEpoch] = []
         self._leaving: set[Partition] = set()
         self._written_until_s: dict[Partition, float] = {}
-        """Until when the tasks that were given it may append. Steady clock."""
+        """Steady clock: until when the tasks that were given a partition may append."""
         self._epoch_number = 0
         self._failures_in_row = 0
         self._has_copied = False
@@ -394,7 +393,7 @@ class Replication:
     def _submit(
         self, lease: HeldLease, work: CopyPlan, ends: dict[Partition, Offset] | None, start_s: float, stop_s: float
     ) -> None:
-        """Times by the steady clock: tasks, elsewhere, get them by the wall clock as it is now."""
+        """Steady clock; tasks, elsewhere, get times by the wall clock as it is now."""
         partitions = work.partitions if ends is None else {p: work.partitions[p] for p in ends}
         left = self.results.summary.failed.keys() | self._leaving
         lags = {p: work.lags.get(p, 0) for p in partitions if p not in left}
@@ -429,7 +428,7 @@ class Replication:
     # -- reports -------------------------------------------------------------------------------------------------
 
     def _collect_reports(self, lease: HeldLease, *, final: bool = False) -> None:
-        """On the way out (`final`) nothing is raised: the reason to leave is already on its way."""
+        """With `final` nothing is raised: the reason to leave is already on its way."""
         if not final:
             self.results.receipts.write_heads(lease)
         wait((running_epoch.tasks for running_epoch in self._running), timeout=_CLOSE_TIMEOUT_S if final else 0)

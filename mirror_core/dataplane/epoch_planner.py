@@ -1,11 +1,7 @@
-"""Plans the next epoch: which partitions, their lag, what is new, what has failed.
+"""Plans the next epoch: which partitions, their lag, what is new, what has failed; and its assignments.
 
-Retries FAILED partitions whose cause may pass by itself, such as a missing right.
-
-Both logs are checked again, as after `mirror recover`. Where the logs differ, or another topic took the place,
-operators decide.
-
-An epoch and its assignments.
+Retries FAILED partitions whose cause may pass by itself, such as a missing right. Both logs are checked again, as after
+`mirror recover`. Where they differ, or another topic took the place, operators decide.
 """
 
 from __future__ import annotations
@@ -57,7 +53,7 @@ RETRIED_KINDS: Final = frozenset({FailureKind.DENIED, FailureKind.REFUSED})
 
 
 def compute_retry_ms(kind: FailureKind, at_ms: int) -> int | None:
-    """When a partition that fails now is retried; None: operators see to it."""
+    """Returns None where operators see to it."""
     return at_ms + int(RETRY_INTERVAL_S * 1000) if kind in RETRIED_KINDS else None
 
 
@@ -93,20 +89,19 @@ def format_failure_reason(status: PartitionStatus) -> str | None:
 
 
 def _is_retry_due(status: PartitionStatus, at_ms: int) -> bool:
-    """Without a time: due now. So is a time further away than any was: the clock was set back."""
+    """Without a time: now. So is a time further away than any was: the clock was set back."""
     is_retried = status.kind in RETRIED_KINDS or _is_obstructed(status)
     is_due = status.retry_at_ms is None or not 0 < status.retry_at_ms - at_ms <= RETRY_INTERVAL_S * 1000
     return status.state is PartitionState.FAILED and is_retried and is_due
 
 
 def _is_obstructed(status: PartitionStatus) -> bool:
-    """Nothing of it was ever copied: the plan alone finds out whether the place is free."""
+    """Nothing was ever copied: the plan alone finds out whether the place is free."""
     return status.kind is FailureKind.OCCUPIED and not status.destination_topic_id
 
 
 def reset_failed(status: PartitionStatus) -> PartitionStatus | None:
-    """A FAILED status as it restarts; None: as if never seen. Topic ids stay, so that a replaced topic is
-    noticed."""
+    """As it restarts; None: as if never seen. Topic ids stay, so that a replaced topic is noticed."""
     if not status.destination_topic_id:
         return None
     state = apply_events(status.state, PartitionEvent.RECOVER)
@@ -121,12 +116,12 @@ _fetch_known_offsets = partial(list_known_offsets, within_s=TIMEOUTS.copy_leader
 class CopyPlan:
     partitions: Mapping[Partition, PartitionAssignment]
     lags: Mapping[Partition, int]
-    """The source's last stable offset minus position, where both are known."""
+    """Last stable offset of the source minus position, where both are known."""
     ends: Mapping[Partition, Offset]
     changes: tuple[PartitionRecord, ...]
     failed: Mapping[Partition, str]
     undecided_topics: tuple[str, ...] = ()
-    """Topics left out because it is unknown whether they exist: text for operators."""
+    """Left out because it is unknown whether they exist: text for operators."""
 
 
 @dataclass(slots=True)
@@ -141,19 +136,19 @@ class Planner:
     unmoved_starts: Mapping[Partition, str] = field(default_factory=dict)
     destination_leaders: Mapping[str, TopicMetadata] | None = None
     source_leaders: Mapping[str, TopicMetadata] | None = None
-    """Leaders by the last plan's metadata; None: request them."""
+    """By the last plan's metadata; None: request them."""
     trimmed_early: set[Partition] = field(default_factory=set)
     undecided_topics: list[str] = field(default_factory=list)
     hold_ms: int = 0
     read_broker_clock_ms: Callable[[], int | None] = lambda: None
-    """The clock of the destination's brokers: a host's clock that is set ahead would end a hold."""
+    """By the destination's brokers: a host's clock that is set ahead would end a hold."""
     held_deletions: dict[Partition, HeldDeletion] = field(default_factory=dict)
     changed_holds: Mapping[Partition, HeldDeletion | None] = field(default_factory=dict)
     """To be recorded. Deletions follow by what an earlier call left here."""
     leaving: set[Partition] = field(default_factory=set)
     """Never given to a task again, also where a plan was not recorded."""
     may_be_written: Callable[[Partition], bool] = lambda partition: True
-    """Whether a task may still append to it."""
+    """A task may still append to it."""
 
     def plan(self, state: State, *, all_ends: bool) -> CopyPlan:
         """Creates missing topics; returns what to copy.
@@ -269,7 +264,7 @@ class Planner:
         ]
 
     def _apply_hold(self, starts: Mapping[Partition, LogStarts]) -> Mapping[Partition, Offset]:
-        """The log starts to move now."""
+        """Log starts to move now."""
         clock_ms = self.read_broker_clock_ms() if self.hold_ms and starts else None
         decisions = decide_holds(self.held_deletions, starts, now_ms=clock_ms, hold_ms=self.hold_ms)
         self.changed_holds = decisions.changed
@@ -284,8 +279,7 @@ class Planner:
         return decisions.due
 
     def _note_initial_starts(self, planned: dict[Partition, PartitionStatus]) -> None:
-        """Records initial log starts in the state topic before the first record is copied, so that later
-        trimming is found."""
+        """In the state topic, before the first record is copied, so that later trimming is found."""
         copied = {p: status for p, status in planned.items() if status.state in COPIED_STATES}
         unknown = [p for p, status in copied.items() if status.initial_log_start is None]
         starts = _fetch_known_offsets(self.destination, unknown, OffsetPoint.START) if unknown else {}
@@ -300,8 +294,7 @@ class Planner:
         positions: Mapping[Partition, Offset],
         ends: Mapping[Partition, Offset],
     ) -> None:
-        """Where no task has reported it and the copy has reached it. What the source trims from now on is
-        counted."""
+        """Where no task has reported it and the copy has reached it. What it trims from now on is counted."""
         unknown = [p for p, status in planned.items() if status.source_start is None and p in positions and p in ends]
         starts = _fetch_known_offsets(self.source, unknown, OffsetPoint.START) if unknown else {}
         reached = {p: start for p, start in starts.items() if start <= positions[p]}
@@ -316,8 +309,7 @@ class Planner:
     def _skip_disputed(
         self, recorded: Mapping[Partition, PartitionStatus], planned: dict[Partition, PartitionStatus]
     ) -> None:
-        """Topics that one broker reports as replaced and another does not, or may not: the next plan checks
-        again."""
+        """Topics that one broker reports as replaced and another does not, or may not: the next plan checks again."""
         changed = [(status.partition, status.kind) for status in _find_changed(recorded, planned)]
         for client, kind in ((self.source, FailureKind.RECREATED), (self.destination, FailureKind.REPLACED)):
             disputed = [p for p, changed_kind in changed if changed_kind is kind]

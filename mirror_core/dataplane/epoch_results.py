@@ -1,4 +1,4 @@
-"""Processes task reports: sums, receipts, partition states, metrics, messages."""
+"""What task reports change: sums, receipts, partition states, metrics, messages."""
 
 from __future__ import annotations
 
@@ -63,17 +63,17 @@ class EpochResults:
         self._undecided: tuple[str, ...] = ()
         self._trimmed_ranges: dict[TrimmedRange, None] = {}
         self.answered_partitions: set[Partition] = set()
-        """Partitions whose requests were all answered, since this process started."""
+        """All their requests were answered, since this process started."""
         self._newest_ended = 0
         """Newest epoch that ended. Older tasks may still compare logs, and know less."""
         self._recovered_after: dict[Partition, int] = {}
-        """Recovered partitions: the newest epoch that did not know it."""
+        """For each recovered partition, the newest epoch that did not know it."""
         self._easing = TopicRelaxation(link.source, link.destination, report_line)
         self._unmoved_starts: dict[Partition, str] = {}
         self._reported: dict[Partition, str] = {}
 
     def record_alignment(self, lease: HeldLease) -> None:
-        """Records, before anything else, under which leader epochs partitions agree with the source."""
+        """Before anything else: the leader epochs under which partitions agree with the source."""
         statuses = lease.state.partitions.get(self.link.mirror.name, {})
         aligned_statuses = {
             p: mark_aligned(statuses[p], alignment)
@@ -146,7 +146,7 @@ class EpochResults:
             self.record_failures(lease, failures)
 
     def _is_current_copy(self, epoch: int, partition: Partition) -> bool:
-        """Whether a report is about the current copy: it may have been recovered since."""
+        """A report may be about the copy before a recovery."""
         return epoch > self._recovered_after.get(partition, 0)
 
     def handle_lost_epoch(self, lease: HeldLease, epoch: int, reason: str) -> None:
@@ -159,7 +159,7 @@ class EpochResults:
         lease.waits = format_wait_reasons(self._undecided)
 
     def record_trimmed(self, lease: HeldLease, *, final: bool) -> None:
-        """Records ranges trimmed on the source; tasks that wait for it go on."""
+        """Tasks that wait for it go on."""
         reported = self.claim_board.get_unrecorded_trims()
         self._trimmed_ranges.update((reported_range, None) for reported_range in reported)
         if not self._trimmed_ranges:
@@ -245,7 +245,7 @@ class EpochResults:
             self.report_failure(failure.partition, failure.reason)
 
     def record_holds(self, lease: HeldLease, changed: Mapping[Partition, HeldDeletion | None]) -> None:
-        """Records since when deletions are held, so that no restart begins a hold anew."""
+        """Since when deletions are held, so that no restart begins a hold anew."""
         name, statuses = self.link.mirror.name, lease.state.partitions.get(self.link.mirror.name, {})
         updated = {p: replace(statuses[p], held_deletion=held) for p, held in changed.items() if p in statuses}
         if not updated:

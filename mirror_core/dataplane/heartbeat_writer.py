@@ -37,7 +37,7 @@ HEARTBEAT_INTERVAL_S: Final = 1.0
 _POLL_S: Final = 0.02
 _STATE_PARTITION: Final = Partition(STATE_TOPIC, 0)
 UNFENCED_STEPS: Final = frozenset({"prove"})
-"""Steps during which applications still write on the source."""
+"""Applications still write on the source."""
 
 
 class HeartbeatOutcome(StrEnum):
@@ -52,7 +52,7 @@ class _StateTopicTail(NamedTuple):
     reader: LogReader
 
     def find_decided_end(self) -> Offset:
-        """The end before which everything is decided: waits for open transactions."""
+        """Waits for open transactions."""
         end = list_offsets(self.client, [_STATE_PARTITION], OffsetPoint.HIGH_WATERMARK)[_STATE_PARTITION]
         deadline = time.monotonic() + HEARTBEAT_INTERVAL_S
         while list_offsets(self.client, [_STATE_PARTITION], OffsetPoint.STABLE_END)[_STATE_PARTITION] < end:
@@ -165,7 +165,7 @@ class HeartbeatWriter:
         return HeartbeatOutcome.ACKNOWLEDGED
 
     def _is_held(self, state_topic: _StateTopicTail) -> bool:
-        """Whether a run has begun to fence, by the state topic now."""
+        """By the state topic now."""
         end = state_topic.find_decided_end()
         for key in state_topic.read_keys(end if self._read_offset is None else self._read_offset, end):
             run_id = find_fencing_run(key, self._link.mirror.name)

@@ -12,7 +12,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class MetricDescription:
-    """The name is as Prometheus stores it; OpenMetrics' family lacks `_total` and `_info`."""
+    """Named as Prometheus stores it; OpenMetrics' family lacks `_total` and `_info`."""
 
     name: str
     kind: str

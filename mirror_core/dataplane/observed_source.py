@@ -1,7 +1,7 @@
 """What was observed of the source so far, and what the destination has of it. No client, no clock.
 
-Recovery points: the newest observation of the source whose ends were copied, per partition. Positions only grow after
-it, so a later reader gets a lower estimate.
+Recovery points: the newest observation whose ends were copied, per partition. Positions only grow after it, so a later
+reader gets a lower estimate.
 """
 
 from __future__ import annotations
@@ -71,8 +71,7 @@ class RecoveryPoints:
         self._reached = {p: observation for p, observation in self._reached.items() if p in partitions}
 
     def get_incomplete_since(self) -> dict[Partition, int]:
-        """Lagging partitions: wall clock since when something observed is missing; at the latest, for older
-        lags."""
+        """Lagging partitions: wall clock since when something observed is missing; at the latest, for older lags."""
         return {
             p: self._reached[p].at_ms if p in self._reached else observations[0].at_ms
             for p, observations in self._unreached.items()
@@ -88,7 +87,7 @@ class RecoveryPoints:
 
 @dataclass(slots=True)
 class AppendRate:
-    """Offsets per second that all partitions took together, over the last minute."""
+    """All partitions together, over the last minute."""
 
     growths: deque[tuple[int, int, int]] = field(default_factory=deque)
     """(from, to, offsets) of consecutive observations."""
@@ -107,7 +106,7 @@ class AppendRate:
 
 @dataclass(slots=True)
 class ObservedSource:
-    """What was observed so far; what cannot be observed now stays. No client, no clock."""
+    """What cannot be observed now stays."""
 
     mirror: MirrorName
     observed_ends: dict[Partition, ObservedEnd]
@@ -123,7 +122,7 @@ class ObservedSource:
     end_epochs: dict[Partition, tuple[int, Offset]] = field(default_factory=dict)
     """Leader epoch, and the newest end that was observed under it; of copies."""
     rewritten: dict[Partition, tuple[int, Offset]] = field(default_factory=dict)
-    """Leader epoch under which the copy last agreed, and the offset from which on the source has other records."""
+    """Leader epoch under which the copy last agreed, and the first offset at which the source has other records."""
     listed_ms: int | None = None
     listed_by: NameFilters | None = None
     append_rate: AppendRate = field(default_factory=AppendRate)
@@ -159,11 +158,11 @@ class ObservedSource:
         return self.unrecorded | self.recorded.keys()
 
     def get_uncopied_partitions(self) -> frozenset[Partition]:
-        """Partitions that are not (or no longer) copied: their whole log may be lost."""
+        """Not, or no longer, copied: their whole log may be lost."""
         return self.unrecorded | {p for p, s in self.recorded.items() if not is_healthy(s) or not self._is_copy(p, s)}
 
     def _is_copy(self, partition: Partition, recorded_status: PartitionStatus) -> bool:
-        """Whether the destination may hold the source's current log."""
+        """The destination may hold the source's current log."""
         return (
             partition not in self.rewritten
             and bool(recorded_status.destination_topic_id)
@@ -192,10 +191,10 @@ class ObservedSource:
         }
 
     def list_epochs_set_back(self, leaders: Mapping[Partition, Leader]) -> dict[Partition, int]:
-        """The last leader epochs before those of leaders, where ends were observed under newer ones.
+        """The last epochs before those of leaders, where ends were observed under newer ones.
 
-        The source was restored from an older copy. Where the copy last agreed under the leader's, nothing is to be
-        compared.
+        The source was restored from an older copy. Where the copy last agreed under the leader's epoch, nothing is to
+        be compared.
         """
         return {
             p: leaders[p].epoch - 1
@@ -207,7 +206,7 @@ class ObservedSource:
         }
 
     def update_ended_epochs(self, epoch_ends: Mapping[Partition, Offset], set_back: Collection[Partition] = ()) -> None:
-        """Where they end now. Below an observed end, the source has lost what it had acknowledged by then.
+        """Below an observed end, the source has lost what it had acknowledged by then.
 
         `set_back`: of a restored source. What it says ends when a leader with the newer epoch is back.
         """
@@ -221,7 +220,7 @@ class ObservedSource:
                     self.end_epochs[partition] = epoch, observed_end
 
     def update_end_epochs(self, leader_epochs: Mapping[Partition, int], ends: Mapping[Partition, Offset]) -> None:
-        """`leader_epochs`: those under which leaders told the ends; -1: unknown."""
+        """`leader_epochs`: under which leaders told the ends; -1: unknown."""
         for partition, epoch in leader_epochs.items():
             status = self.recorded.get(partition)
             if partition in self.rewritten:
@@ -265,7 +264,7 @@ class ObservedSource:
         self.topic_ids = {topic: topic_id for topic, topic_id in self.topic_ids.items() if topic in topic_names}
 
     def update_open_transactions(self, at_ms: int, ongoing: Mapping[TransactionKey, ObservedTransaction]) -> None:
-        """Transactions open at this time; earlier ones that are missing have ended."""
+        """Earlier ones that are missing have ended."""
         before = self.transactions or {}
         ended = {
             key: transaction if transaction.state == TRANSACTION_OVER else replace(transaction, state=TRANSACTION_OVER)

@@ -1,6 +1,5 @@
-"""Tracks tasks' progress from their datagrams: positions, lags, rates, and the end of what they have reported.
-
-Only below that end is every record of a mirror partition known to be the mirror's own.
+"""Positions, lags and rates from tasks' datagrams, and the end of what tasks have reported: only below it is every
+record of a mirror partition known to be the mirror's own.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from mirror_core.model.timing import MAX_FRESH_AGE_S, read_steady_s
 RATE_WINDOW_S: Final = 5.0
 _MAX_OFFSET: Final = 2**63 - 1
 _MAX_SAMPLES: Final = 32
-"""Source ends that a position has yet to pass: 5 kB per partition that lags."""
+"""Source ends that a position has yet to pass: 5 kB per lagging partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +31,11 @@ class PartitionFigures:
     """Last stable offset; None: unknown."""
     lag: int | None
     time_lag_s: float | None
-    """Seconds since the source's end passed the position; None: unknown. At most a second too long, and in
-    a long backlog an eighth of the time for which it grew."""
+    """Since the source's end passed the position; None: unknown. At most a second too long, and in a long backlog an
+    eighth of the time for which it grew.
+    """
     source_age_s: float | None
-    """Seconds since the source's end was seen; None: never."""
+    """Since the source's end was seen; None: never."""
     to_seed: int | None
 
 
@@ -43,7 +43,7 @@ class PartitionFigures:
 class ProgressTotals:
     partitions: int
     unknown: int
-    """Partitions without a known lag; `lag` leaves them out."""
+    """Without a known lag; `lag` leaves them out."""
     lag: int
     seeding: int
     to_seed: int
@@ -90,8 +90,9 @@ class TaskProgress(msgspec.Struct, frozen=True, kw_only=True):
     t: float
     """Seconds, by a clock that is steady within one task of one epoch."""
     rows: list[tuple[str, int, int, int | None, int, int, int, int]]
-    """[topic, partition, next, source_end, records, bytes, offsets to seed, known from]; records and bytes count from
-    the epoch's start."""
+    """[topic, partition, next, source_end, records, bytes, offsets to seed, known from]; records and bytes count
+    from the epoch's start.
+    """
 
 
 TASK_PROGRESS_DECODER: Final = msgspec.json.Decoder(TaskProgress)
@@ -216,7 +217,7 @@ class ProgressTracker:
 
 
 class ReportedEnds:
-    """The next offset up to which tasks' reports are contiguous. Thread-safe.
+    """Up to where tasks' reports are contiguous (next offset). Thread-safe.
 
     Records that another producer appends under the mirror's producer id leave a hole between two reports: no task says
     that it appended these offsets, or compared them with the source.
@@ -235,7 +236,7 @@ class ReportedEnds:
             self.add(Partition(topic, index), datagram.epoch, known_from, end)
 
     def add(self, partition: Partition, epoch: int, known_from: int, end: int) -> None:
-        """A task of this epoch knows [known_from, end). What is no range of offsets says nothing."""
+        """[known_from, end). What is no range of offsets says nothing."""
         if not 0 <= known_from <= end <= _MAX_OFFSET:
             return
         with self._lock:
@@ -278,7 +279,7 @@ class ReportedEnds:
 
 
 def _merge_if_adjacent(earlier: tuple[int, int], later: tuple[int, int]) -> tuple[int, int]:
-    """One range of both, or the earlier one if there is a hole between them."""
+    """The earlier one if there is a hole between them."""
     first, second = sorted((earlier, later))
     return (first[0], max(first[1], second[1])) if second[0] <= first[1] else first
 

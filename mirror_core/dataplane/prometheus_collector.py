@@ -1,4 +1,4 @@
-"""Exports the metrics of `metric_names` to Prometheus. An unknown value has no sample."""
+"""Exports the metrics of `metric_names`. An unknown value has no sample."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from mirror_core.model.task_messages import Receipt
 from mirror_core.state.state_records import State
 
 MAX_WAITING_EPOCHS: Final = 500
-"""Four hours of epochs; then the oldest are dropped, and are holes."""
+"""Four hours; then the oldest are dropped, and are holes."""
 MAX_WAITING_BYTES: Final = 256 << 20
 """Likewise. 50,000 partitions take 4 MB as a file, 75 MB unpacked."""
 _RECEIPT_BYTES: Final = 1_500
@@ -100,7 +100,7 @@ class ReceiptWriter:
         ).start()
 
     def _pack_waiting(self) -> None:
-        """Packs waiting epochs: a hung store or head may take hours."""
+        """A hung store or head may take hours."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_closing or self._find_unpacked() is not None)
@@ -129,7 +129,7 @@ class ReceiptWriter:
         )
 
     def write_heads(self, lease: HeadWriter, *, is_last: bool = False) -> None:
-        """Writes a head once per file, which also says that earlier files are stored."""
+        """Once per file; a head also says that earlier files are stored."""
         with self._changed:
             part, file = self._head_request or ("", None)
             stored = set(self._stored_files)
@@ -151,8 +151,9 @@ class ReceiptWriter:
             self._changed.notify_all()
 
     def close(self, lease: HeadWriter | None, limit_s: float) -> None:
-        """Stores what waits, at most `limit_s`, and reports the rest. Without a lease no head can be written,
-        so no file."""
+        """Stores what waits, at most `limit_s`, and reports the rest. Without a lease no head can be written, so no
+        file.
+        """
         if self._folder is None:
             return
         deadline = time.monotonic() + limit_s

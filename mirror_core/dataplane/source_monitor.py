@@ -1,8 +1,6 @@
 """Observes the source each second, in its own thread, for the day on which it does not respond.
 
-Observations are stored in the state topic, at a bounded rate.
-
-The driver's heartbeats and observations of its source, for an unplanned failover.
+Observations are stored in the state topic, at a bounded rate. The driver's heartbeats are here, too.
 """
 
 from __future__ import annotations
@@ -44,11 +42,13 @@ OBSERVE_INTERVAL_S: Final = 1.0
 MAX_OBSERVATION_BYTES_PER_S: Final = 32 << 10
 """A mirror of 50,000 partitions is stored every quarter of a minute."""
 _TRANSACTIONS_PAUSE_FACTOR: Final = 10
-"""Pause after a slow request for transactions, times its duration: each broker lists all producers of
-each partition."""
+"""Pause after a slow request for transactions, times its duration: each broker lists all producers of each
+partition.
+"""
 _LISTING_PAUSE_FACTOR: Final = 10
-"""Times the duration of a listing: at most a tenth of a processor. Measured: 50,000 partitions take 2
-to 4 MB, and 0.1 to 0.25 s to parse."""
+"""Pause after a listing, times its duration: at most a tenth of a processor. Measured: 50,000 partitions take 2 to 4
+MB, and 0.1 to 0.25 s to parse.
+"""
 _MAX_LISTING_PAUSE_S: Final = 30.0
 _MAX_TRANSACTIONS_PAUSE_S: Final = 300.0
 
@@ -77,7 +77,7 @@ class SourceMonitor:
         self._generation = generation
         self._refused_ms: int | None = None
         self.has_observed = False
-        """Whether the newest observation is this process's."""
+        """The newest observation is this process's."""
         self.incomplete_since: Mapping[Partition, int] = {}
 
     def set_mirror(self, mirror: Mirror) -> None:

@@ -1,7 +1,4 @@
-"""Where copying tasks run: executors of Spark, or threads. Both run `copy.task.run`.
-
-Runs copying tasks in threads of this process.
-"""
+"""Where copying tasks run: executors of Spark, or threads of this process. Both run `copy.task.run`."""
 
 from __future__ import annotations
 
@@ -45,8 +42,9 @@ class Runner(Protocol):
         """Raises BadRequest when the runner does not reach it."""
 
     def close(self, *, are_asked: bool = False) -> bool:
-        """Waits until tasks have ended, or are cancelled. A second call does nothing. `are_asked`: they hear that they
-        should end. True: some were cancelled, and may still write until they are dead."""
+        """Waits until tasks have ended, or are cancelled. A second call does nothing. `are_asked`: they hear that
+        they should end. True: some were cancelled, and may still write until they are dead.
+        """
 
 
 _ROUND_S: Final = 10.0
@@ -144,7 +142,7 @@ class LocalCopy:
                 )
 
     def _assignment(self, ends: dict[Partition, Offset], end_s: float, deadline_s: float) -> Assignment:
-        """Both by the steady clock."""
+        """Steady clock."""
         mirror, start_ms, left_s = self.link.mirror, now_ms(), end_s - read_steady_s()
         stop_ms = start_ms + math.ceil(left_s * 1000)
         # As recorded: a source truncated or recreated since must not pass for the copied one.
