@@ -72,16 +72,13 @@ class CertificateScope:
     uncertified: Mapping[Partition, tuple[UncoveredRange, ...]] = field(default_factory=dict)
     """While there is any, the mirror as a whole is not certified."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """Topic ids on the destination."""
+    """On the destination."""
     live_lease: Lease | None = None
     """The running data plane's."""
 
 
 def read_certificate_scope(link: MirrorLink, state: State, folder: Folder) -> CertificateScope:
-    """Read what unaltered receipts in this folder cover.
-
-    Indeterminate when the destination or the receipts cannot be read.
-    """
+    """By unaltered receipts in this folder. Indeterminate when the destination or the receipts cannot be read."""
     mirror, statuses = link.mirror.name, state.partitions.get(link.mirror.name, {})
     try:
         stored = found_receipts(folder, mirror, lambda: heads_of(link))
@@ -183,7 +180,7 @@ def _to_piece(row: Mapping[str, str]) -> ReceiptPiece:
 
 
 def to_certified_ranges(scope: CertificateScope) -> list[ParityRange]:
-    """Certified ranges, and the gaps before them."""
+    """Includes the gaps before them."""
     ranges = list[ParityRange]()
     for partition, coverage in scope.certified.items():
         assert coverage.start is not None
@@ -222,7 +219,7 @@ def check_certificates(
     tasks: int,
     demands: TableExpectations | None = None,
 ) -> tuple[ParityResult, Sequence[ParityRow]]:
-    """Compare the destination with receipts, in at most `tasks` tasks; also returns a row for each piece.
+    """Compares the destination with receipts, in at most `tasks` tasks; also returns a row for each piece.
 
     The report is that of a comparison at level 2 with the receipts as source. Unreadable data and gaps in receipts are
     reasons.
@@ -308,7 +305,7 @@ def verify_task(task: CertificateTask) -> tuple[ParityRow, ...]:
 
 
 def iterate_verified(task: CertificateTask) -> Iterator[ParityRow]:
-    """In the order of the task's pieces, as they are known."""
+    """As they are known, in the order of the task's pieces."""
     try:
         cluster = load_config(Path(task.config_path), only_principal=Principal.DATA).pinned_cluster(task.destination)
     except MirrorError as error:

@@ -1,4 +1,4 @@
-"""Parity check: runs tasks anywhere, reports progress, writes the evidence."""
+"""Runs a parity check's tasks anywhere, reports progress, writes the evidence."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from mirror_core.parity.compare import CompareTask, compare_task, list_compacted
 
 OnParityProgress = Callable[[ParityResult], None]
 PROGRESS_INTERVAL_S: Final = 5.0
-"""Minimum time between reports of progress."""
+"""Minimum time between reports."""
 PROGRESS_COST_FACTOR: Final = 20
 """Pause this many times as long as the last report took."""
 PARTITIONS_PER_S: Final = 500
@@ -42,7 +42,7 @@ PARTITIONS_PER_S: Final = 500
 
 
 class ParityProgress:
-    """Partial results. Reporting costs as much as is new."""
+    """Reporting costs as much as is new."""
 
     def __init__(
         self, on_progress: OnParityProgress, ranges: Sequence[ParityRange], level: int, ends: Sequence[ParityRow]
@@ -52,7 +52,7 @@ class ParityProgress:
         self._due_at = time.monotonic() + self._pause_s(0.0)
 
     def add(self, rows: Sequence[ParityRow]) -> None:
-        """Report what is new when it is due."""
+        """Reports what is new when it is due."""
         self._new += rows
         began = time.monotonic()
         if not self._new or began < self._due_at:
@@ -75,7 +75,7 @@ PROGRESS_TICK_S: Final = 1.0
 
 
 class LocalParity:
-    """Compares in threads of this process."""
+    """In threads of this process."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ def check_parity(
     values: bool = False,
     opened_by_tasks: Path | None = None,
 ) -> ParityResult:
-    """Compare both ends, then chunks in at most `tasks` tasks at a time; write the report to `output`.
+    """Compares both ends, then chunks in at most `tasks` tasks at a time; writes the report to `output`.
 
     What cannot be reached makes the result indeterminate; only a wrong request raises. `opened_by_tasks`: configuration
     for tasks. `throttle`: bytes per second for each task and cluster. With `demands` Great Expectations judges the

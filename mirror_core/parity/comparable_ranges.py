@@ -31,11 +31,11 @@ COMPARABLE_STATES: Final = frozenset(
 class ParityScope:
     ranges: tuple[ParityRange, ...]
     left_out: Mapping[Partition, PartitionState]
-    """Partitions in a state without a claim of equality."""
+    """In a state without a claim of equality."""
 
 
 def read_parity_scope(link: MirrorLink, state: State) -> ParityScope:
-    """Ranges from the source's log start to its last stable offset or the position; to the LMO if stopped.
+    """From the source's log start to its last stable offset or the position; to the LMO if stopped.
 
     A partition without an answering leader is an empty range. One that the destination lacks is compared, and found
     missing. Indeterminate when a cluster does not answer at all.

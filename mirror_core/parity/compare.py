@@ -56,7 +56,7 @@ class CompareTask:
     destination: ClusterIdentity
     level: int
     chunk: int
-    """Offsets of a chunk."""
+    """Offsets."""
     pieces: tuple[ParityRange, ...]
     throttle: int | None = None
     """Bytes per second of each cluster."""
@@ -75,7 +75,7 @@ class _Side:
     digest: KeyedDigest
     count: int = 0
     is_exact: bool = True
-    """Whether the count excludes records of sparse batches beyond the chunk's boundary."""
+    """The count excludes records of sparse batches beyond the chunk's boundary."""
 
 
 def compare_task(task: CompareTask) -> tuple[ParityRow, ...]:
@@ -120,7 +120,7 @@ class BothLogEnds:
 def read_ends(
     config: Config, source: ClusterIdentity, destination: ClusterIdentity, partitions: Sequence[Partition]
 ) -> BothLogEnds:
-    """The destination is read first: see `decide.parity_result.compare_log_bounds`."""
+    """Destination first: see `decide.parity_result.compare_log_bounds`."""
     with ClusterClient(config.pinned_cluster(destination), Principal.CONTROL) as client:
         destination_ends, destination_unknown = _list_ends(client, partitions)
     with ClusterClient(config.pinned_cluster(source), Principal.CONTROL) as client:
@@ -161,7 +161,7 @@ def _list_ends(
 
 
 def _compare_piece(source: LogReader, destination: LogReader, piece: ParityRange, task: CompareTask) -> list[ParityRow]:
-    """When retention on the source overtakes the reading, begin again behind what it removed."""
+    """When retention on the source overtakes the reading, begins again behind what it removed."""
     trimmed_rows: list[ParityRow] = []
     while True:
         try:
@@ -264,7 +264,7 @@ def _digest_side(
 
 
 def _add_count(side: _Side, header: BatchHeader, low: int, high: int) -> None:
-    """Add the batch's records in [low, high)."""
+    """Only records in [low, high)."""
     if is_dense(header):
         side.count += high - low
     else:

@@ -93,7 +93,7 @@ class ParityPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What was known of both logs when the plan was made."""
     spans: tuple[ParitySpan, ...]
     left_out: tuple[tuple[Partition, str], ...]
-    """Partitions out of scope, and why."""
+    """Out of scope, and why."""
     basis: StoredBasis
 
     @property
@@ -151,7 +151,7 @@ def make_parity_plan(
 def _measure_bytes_per_offset(
     config: Config, source: ClusterName, partitions: Collection[Partition]
 ) -> dict[Partition, float]:
-    """By each log's mean; without those that are unknown."""
+    """By each log's mean; unknown ones are left out."""
     if not partitions:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""The rows of a planned comparison as a table: tasks write it, and it is read to find the verdict.
+"""A planned comparison's rows as a table, which tasks write and the verdict reads.
 
 An error is a row, too. Of several readings of a span the worst one counts; rows outside the plan's spans are ignored.
 """
@@ -38,7 +38,7 @@ _ROWS_PER_BATCH: Final = 5_000
 _TABLE_NAME: Final = re.compile(r"\w+(\.\w+){1,3}")
 _ROW_COLUMNS: Final = [column.name for column in PARITY_ROWS.columns if column.name != "compared_at"]
 ReadRows = Callable[[Sequence[str]], Iterator[Mapping[str, Any]]]
-"""Gives these columns of each row. It is called more than once."""
+"""These columns of each row. Called more than once."""
 TABLE_ADVICE: Final = "make room and rights there, or give another folder (--table)"
 
 
@@ -127,12 +127,12 @@ def format_wave_folder(plan: ParityPlan, wave: str) -> str:
 
 
 def is_table_name(table: str) -> bool:
-    """Not a folder: `catalog.database.table`, or without the catalog."""
+    """`catalog.database.table`, or without the catalog; else a folder."""
     return _TABLE_NAME.fullmatch(table) is not None
 
 
 def open_table_folder(table: str, open_folder: Callable[[str], Folder]) -> Folder:
-    """Raises BadRequest for the name of a table."""
+    """BadRequest for the name of a table."""
     if is_table_name(table):
         raise BadRequest(
             f"{table} is the name of a table, which only a Spark session with its catalog reaches: use --runner spark;"
@@ -142,7 +142,7 @@ def open_table_folder(table: str, open_folder: Callable[[str], Folder]) -> Folde
 
 
 def list_missing_spans(plan: ParityPlan, folder: Folder) -> list[ParitySpan]:
-    """Those of which the table has no row."""
+    """Without a row in the table."""
     present = {row["span"] for row in _read_files(folder, _list_files(plan, folder), ["span"])}
     return [span for span in plan.spans if span.id not in present]
 
@@ -166,7 +166,7 @@ def write_rows_locally(plan: ParityPlan, folder: Folder, threads: int = DEFAULT_
 
 
 def read_parity_rows(plan: ParityPlan, folder: Folder) -> list[ParityRow]:
-    """Raises Indeterminate for a file that cannot be read. Reads one file at a time."""
+    """Indeterminate for a file that cannot be read. Reads one file at a time."""
     return collect_parity_rows(plan, partial(_read_files, folder, _list_files(plan, folder)))
 
 
@@ -225,7 +225,7 @@ def _parse_findings(partition: Partition, values: Iterable[Mapping[str, Any]]) -
 
 
 def _list_files(plan: ParityPlan, folder: Folder) -> list[str]:
-    """Without what a job that was killed has left in `_temporary`."""
+    """Without what a killed job has left in `_temporary`."""
     names = folder.names(format_table_folder(plan))
     return sorted(
         name

@@ -18,7 +18,7 @@ from mirror_core.wire.records import Record
 
 MAX_FINDINGS_PER_CHUNK: Final = 100
 MAX_SHOWN_BYTES: Final = 200
-"""Limit for each key, value and header."""
+"""For each key, value and header."""
 _INT64: Final = struct.Struct(">q")
 _SIZE: Final = struct.Struct(">i")
 
@@ -59,7 +59,6 @@ class _RecordStream:
     head: Record | None = None
 
     def advance(self, record: Record, content: bytes) -> None:
-        """Count the current record and go on."""
         self.count += 1
         self.digest.update(_INT64.pack(record.offset))
         self.digest.update(content)
@@ -78,7 +77,7 @@ def compare_records(
     unkeyed_explained: bool = False,
     values: bool = False,
 ) -> RecordDifferences:
-    """Merge both sides by offset.
+    """Merges both sides by offset.
 
     Memory grows only with the lone keys of a `compacted` topic; these are not counted here. `unkeyed_explained`: a lone
     record without a key is no difference. `values`: findings show values.
@@ -224,7 +223,7 @@ class _FindingFormat:
 
 
 def _mark_reordered(findings: list[ParityFinding], pairs: dict[int, tuple[bytes, bytes]]) -> list[ParityFinding]:
-    """Name differences `reordered` whose record is at another offset of the other side."""
+    """Differences whose record is at another offset of the other side become `reordered`."""
     offset_by_digest = {dst_digest: offset for offset, (_, dst_digest) in pairs.items()}
     named: list[ParityFinding] = []
     for finding in findings:
@@ -254,7 +253,7 @@ def add_unexplained(
     lone_by_row: dict[int, LoneRecords],
     stopped_at: Offset | None,
 ) -> list[ParityRow]:
-    """Add findings for lone records of a compacted topic that compaction does not explain.
+    """Adds findings for lone records of a compacted topic that compaction does not explain.
 
     The cleaner removes a record when its key has a newer one, and a tombstone (after delete.retention.ms) when nothing
     older of its key is left. So logs are read to their ends, and for tombstones from the start. Source records beyond
@@ -299,7 +298,7 @@ def read_records(reader: LogReader, partition: Partition, start: Offset, end: Of
 def _drop_replaced(
     reader: LogReader, partition: Partition, newest_lone: LoneRecords, copied_end: Offset | None = None
 ) -> None:
-    """Drop keys with a newer record in this log; for missing ones below `copied_end`."""
+    """Keys with a newer record in this log; for missing ones below `copied_end`."""
     if not newest_lone:
         return
     first = Offset(min(lone_record.offset for lone_record in newest_lone.values()))
@@ -316,7 +315,7 @@ def _drop_replaced(
 
 
 def _drop_retired(reader: LogReader, partition: Partition, newest_lone: LoneRecords, kind: str) -> None:
-    """Drop tombstones that this log lacks together with all that they deleted."""
+    """Tombstones that this log lacks together with all that they deleted."""
     retired = {digest: lone for digest, lone in newest_lone.items() if lone.is_tombstone and lone.finding.kind == kind}
     if not retired:
         return

@@ -93,7 +93,7 @@ COLUMNS: Final[Mapping[str, RecordColumn]] = {one.column.name: one for one in (*
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRange:
-    """Offsets [start, end)."""
+    """[start, end)."""
 
     partition: Partition
     start: Offset
@@ -123,21 +123,21 @@ class RecordScanOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     """Text as users give it."""
 
     config: str
-    """Path of mirrorbook.yaml where the table is planned."""
+    """mirrorbook.yaml where the table is planned."""
     cluster: str
     subscribe: str = ""
     """Topics, comma-separated."""
     assign: str = ""
     """JSON: partitions by topic, instead of `subscribe`."""
     startingOffsets: str = EARLIEST
-    """`earliest`, or JSON: first offsets by topic and partition. Partitions that it leaves out: earliest."""
+    """`earliest`, or JSON: first offsets by topic and partition, others earliest."""
     endingOffsets: str = LATEST
     """`latest` (the last stable offset), or JSON: next offsets after the last ones."""
     minPartitions: str = "1"
     """At least so many ranges, where there are as many offsets."""
     columns: str = ",".join(column.name for column in RECORD_COLUMNS)
     executorsConfig: str = ""
-    """Path of mirrorbook.yaml where tasks run; empty: the same."""
+    """mirrorbook.yaml where tasks run; empty: the same."""
 
 
 def parse_options(options: Mapping[str, str]) -> RecordScanOptions:
@@ -206,7 +206,7 @@ def plan_record_scan(options: RecordScanOptions) -> RecordScan:
 
 
 def split_ranges(ranges: Sequence[LogRange], min_partitions: int) -> Iterator[LogRange]:
-    """In pieces of about as many offsets each."""
+    """About as many offsets each."""
     total = sum(log_range.end - log_range.start for log_range in ranges)
     size = max(1, total // min_partitions)
     for log_range in ranges:
@@ -220,7 +220,7 @@ def split_ranges(ranges: Sequence[LogRange], min_partitions: int) -> Iterator[Lo
 def read_record_scan(table: RecordScan) -> Iterator[pa.RecordBatch]:
     """Committed records, without the hidden ones that fill gaps.
 
-    Raises LogTrimmed when the log's start passed a range while it was read.
+    LogTrimmed when the log's start passed a range while it was read.
     """
     config = load_config(Path(table.config_path), only_principal=Principal.DATA)
     with LogReader(config.pinned_cluster(table.cluster)) as reader:
@@ -260,7 +260,7 @@ def _to_batch(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.RecordB
 
 
 def estimate_row_bytes(record: Record) -> int:
-    """In memory. Many headers take far more than their bytes."""
+    """In memory, where many headers take far more than their bytes."""
     headers = sum(HEADER_BYTES + len(name) + len(value or b"") for name, value in record.headers)
     return len(record.key or b"") + len(record.value or b"") + headers
 

@@ -41,10 +41,10 @@ _TOMBSTONE: Final = b"\0"
 
 @dataclass(frozen=True, slots=True)
 class TailMatches:
-    """Which keys of a tail the other cluster has."""
+    """Keys of a tail that the other cluster has."""
 
     other_has: Mapping[bytes, bool]
-    """Whether the other log has it: by digest of a key, and by digests of key and value."""
+    """By digest of a key, and by digests of key and value."""
 
     def find_match(self, record: Record) -> SalvageMatch:
         if record.key is None:
@@ -83,14 +83,14 @@ MANIFEST: Final = "_salvage.json"
 NOT_WRITABLE_ADVICE: Final = "nothing was deleted: make room and rights there, or give another folder"
 MAX_LISTED_OFFSETS: Final = 5
 MAX_MATCHED_OFFSETS: Final = 2_000_000
-"""Limit for one tail in one process. A key takes 230 bytes: 450 MB."""
+"""For one tail in one process. A key takes 230 bytes: 450 MB."""
 _MAX_SCANNED_OFFSETS: Final = 1_000_000
 _NAME_CHARACTERS: Final = 200
 WriteRecords = Callable[[Sequence["SalvageTask"], Path], None]
 
 
 class SalvageIncomplete(MirrorError):
-    """The number of saved records is not the log's: nothing may be deleted."""
+    """The saved records are not as many as the log's: nothing may be deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ def salvage_records(
     write: WriteRecords,
     opened_by_tasks: Path | None = None,
 ) -> dict[Partition, SalvagedPartition]:
-    """Save these ranges; returns counts, and what cluster `against` has of them.
+    """Returns counts, and what cluster `against` has of the ranges.
 
     A finished salvage of the same ranges is returned as it is. Refused when something else is at `output`;
     SalvageIncomplete when the count is wrong, and nothing appears there.
@@ -181,7 +181,7 @@ def salvage_records(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailDigestScan:
-    """Offsets [start, end) of a tail, or of its counterpart. Holds no secret."""
+    """[start, end) of a tail, or of its counterpart. Holds no secret."""
 
     task: SalvageTask
     number: int
@@ -277,7 +277,7 @@ def _make_changed_log_error(task: SalvageTask, offset: int) -> SalvageIncomplete
 def read_record_batches(
     task: SalvageTask, find_match: Callable[[Record], SalvageMatch] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of a few thousand rows or some megabytes. `find_match`: None looks in the other cluster's log."""
+    """A few thousand rows or some megabytes each. `find_match`: None looks in the other cluster's log."""
     config = load_config(Path(task.config_path), only_principal=Principal.DATA)
     wanted = task.range
     if find_match is None and task.counterpart is not None:
@@ -321,7 +321,7 @@ def _list_counterparts(
 
 
 def count_records(task: SalvageTask) -> int:
-    """Records by batch headers, without decoding: a second opinion."""
+    """By batch headers, without decoding: a second opinion."""
     config = load_config(Path(task.config_path), only_principal=Principal.DATA)
     wanted = task.range
     records = 0
@@ -336,7 +336,7 @@ def count_records(task: SalvageTask) -> int:
 
 
 def write_locally(tasks: Sequence[SalvageTask], folder: Path) -> None:
-    """Raises Refused for a tail whose keys would take too much memory."""
+    """Refused for a tail whose keys would take too much memory."""
     if too_large := [
         f"{task.range.partition}: {size:,} offsets to compare with cluster {task.counterpart.cluster.name}"
         for task in tasks

@@ -36,7 +36,7 @@ MAX_ROWS_PER_BATCH: Final = 2_000
 
 
 class ReplaySelection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which saved records to write. An empty field does not limit them."""
+    """An empty field does not limit the saved records."""
 
     topics: tuple[str, ...]
     partitions: tuple[int, ...] = ()
@@ -88,7 +88,7 @@ class ReplayCount(msgspec.Struct, frozen=True, kw_only=True):
     last: Offset
     largest_bytes: int
     unwritable: Offset | None
-    """Offset of the first record with a header that a client cannot write unchanged. None: no such record."""
+    """First record with a header that a client cannot write unchanged. None: no such record."""
 
 
 class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hash(self) -> str:
-        """Identifies records, topics and cluster. Does not depend on the host or the time of planning."""
+        """Identifies records, topics and cluster, whatever the host or time of planning."""
         return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(self, config_path=""))).hexdigest()
 
     @property
@@ -131,7 +131,7 @@ class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limit_batch_rows(largest_bytes: int) -> int:
-    """Rows that fit into `MAX_BYTES_PER_BATCH` if each has `largest_bytes`."""
+    """That fit into `MAX_BYTES_PER_BATCH` if each has `largest_bytes`."""
     return max(1, min(MAX_ROWS_PER_BATCH, MAX_BYTES_PER_BATCH // max(1, largest_bytes)))
 
 
@@ -161,13 +161,13 @@ class ReplayOutcome(StrEnum):
     INCOMPLETE = "incomplete"
     """A repeat writes the rest."""
     UNKNOWN = "unknown"
-    """No task reported the partition. A repeat reads the committed progress."""
+    """No task reported it. A repeat reads the committed progress."""
     DIFFERS = "differs"
-    """The replay wrote other records than the dry run counted."""
+    """Other records than the dry run counted."""
 
 
 class ReplayedPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """A task's report of one partition."""
+    """A task's report."""
 
     topic: str
     partition: int
@@ -180,7 +180,7 @@ class ReplayedPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_selected(folder: Path, selection: ReplaySelection) -> Iterator[pa.RecordBatch]:
-    """Yields records in the order in which they were saved."""
+    """In the order in which they were saved."""
     files = [str(path) for path in sorted(folder.rglob("*.parquet"))]
     dataset = cast("Any", ds.dataset(files, schema=SALVAGE.schema, format="parquet"))
     yield from dataset.to_batches(
@@ -209,7 +209,7 @@ def count_selected(batches: Iterable[pa.RecordBatch]) -> list[ReplayCount]:
 
 
 def merge_counts(counts: Iterable[ReplayCount]) -> tuple[ReplayCount, ...]:
-    """Adds up the counts of several tasks. Sorted by partition and match class."""
+    """Adds up several tasks. Sorted by partition and match class."""
     merged: dict[tuple[str, int, str], ReplayCount] = {}
     for count in counts:
         key = count.topic, count.partition, count.match or ""
@@ -231,7 +231,7 @@ def _add_counts(one: ReplayCount, other: ReplayCount) -> ReplayCount:
 
 
 def replay_batches(task: ReplayTask, batches: Iterable[pa.RecordBatch]) -> Iterator[ReplayedPartition]:
-    """Yields one report per partition. Rows of a partition must be consecutive, in offset order."""
+    """One report per partition, whose rows must be consecutive, in offset order."""
     config = load_config(Path(task.config_path))
     writer: _PartitionWriter | None = None
     for row in _iterate_rows(batches):
@@ -316,7 +316,7 @@ class _PartitionWriter:
 
 
 def judge_replay(plan: ReplayPlan, reports: Iterable[ReplayedPartition], ended_ms: int) -> list[dict[str, Any]]:
-    """Rows of table `salvage_replays`, one per partition of the plan. A partition without a report is unknown."""
+    """Rows of table `salvage_replays`, one per partition of the plan. Unreported ones are unknown."""
     by_partition = {Partition(report.topic, report.partition): report for report in reports}
     return [
         _judge_partition(plan, partition, records, digest, by_partition.get(partition), ended_ms)
@@ -359,7 +359,7 @@ def _judge_partition(
 
 
 def check_writable_records(counts: Sequence[ReplayCount]) -> list[str]:
-    """Reasons why records cannot be written."""
+    """Why records cannot be written."""
     unwritable = [f"{c.topic}-{c.partition} offset {c.unwritable:,}" for c in counts if c.unwritable is not None]
     if not unwritable:
         return []
