@@ -17,14 +17,13 @@ Invariants, and why they hold:
   and the signed head holds the last hash. The head is written last, so a half-written bundle does not fit it. A
   verifier brings its own public key, and derives the verdict from the entries again.
 - **Unknown is never a pass.** A suite's preconditions fail where a value is null, and the verdict becomes INDETERMINATE
-  (`suites`, `expectations`).
+  (`expectation_suites`, `expectations`).
 - **Pages show no record contents**, load nothing from elsewhere, and escape names that others chose. Folders that may
   hold contents are private to this user, and copies of bundles leave them out.
 
-The order of things: tasks report receipts; `receipt_files` stores them, and merges a day into one file. A comparison
-writes `parity_report`. A run writes `run_report` with its `timeline`, then its bundle.
+Tasks report receipts; `receipt_files` stores them, and merges a day into one file. A comparison writes `parity_report`.
+A run writes `run_report` with its `timeline`, then its bundle.
 
-Where to start reading: `receipt_index.check_receipts` and `certificates.compute_coverage`, then
-`signed_bundle.write_bundle` and `signed_bundle.verify_bundle`. `fence_file` stands alone: it lifts a fence when the
-cluster that remembers it is dead.
+Start with `receipt_index.check_receipts` and `certificates.compute_coverage`, then `signed_bundle.write_bundle` and
+`signed_bundle.verify_bundle`. `fence_file` stands alone: it lifts a fence when the cluster that remembers it is dead.
 """

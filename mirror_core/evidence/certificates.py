@@ -52,7 +52,7 @@ def find_uncovered(coverage: Coverage, start: Offset, end: Offset) -> tuple[tupl
 
 
 class UncoveredRange(NamedTuple):
-    """Unprovable offsets [start, end) of a log."""
+    """[start, end) of a log that nothing proves."""
 
     start: Offset
     end: Offset
@@ -69,8 +69,8 @@ def find_gaps(
 ) -> tuple[tuple[UncoveredRange, ...], tuple[UncoveredRange, ...]]:
     """(uncovered ranges, ranges that the verdict ignores) of the log [start, end).
 
-    `copying`: offsets from here on are being copied now. A piece cut by the log start is unprovable, and retention
-    does that all the time.
+    `copying`: from here on offsets are being copied now. A piece cut by the log start is unprovable, and retention does
+    that all the time.
     """
     provable_start, provable_end, ignored = start, end, list[UncoveredRange]()
     if coverage.cut_piece and coverage.pieces and (provable_start := min(coverage.cut_piece[1], end)) > start:

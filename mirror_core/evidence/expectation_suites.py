@@ -1,4 +1,4 @@
-"""The three suites: each table's columns, and what is expected of it.
+"""Each table's columns, and what is expected of it.
 
 Mirrorbook's expectations always apply. User tiers and expectations are added.
 """
@@ -42,7 +42,7 @@ class Expectation:
     kwargs: Mapping[str, object]
     by: str = ""
     is_precondition: bool = False
-    """A precondition: if it fails, nothing was judged."""
+    """If it fails, nothing was judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +51,10 @@ class Suite:
     columns: tuple[Column, ...]
     index: tuple[str, ...]
     place_format: str
-    """Format of a failure's place, from the index and `value`."""
+    """For a failure's place, from the index and `value`."""
     expectations: tuple[Expectation, ...]
     fills: Mapping[str, int | str] = field(default_factory=dict)
-    """Fillers for nulls in compared columns, which would be skipped."""
+    """For nulls in compared columns, which would be skipped."""
 
     @property
     def schema(self) -> pa.Schema:

@@ -1,8 +1,6 @@
-"""Judges tables by Great Expectations, and publishes its Data Docs.
+"""Great Expectations: judges tables by suites, including user expectations from a file, and publishes its Data Docs.
 
 Nothing leaves the machine: no analytics, and pages load nothing external. Names chosen by others are escaped.
-
-Great Expectations: judges tables by suites, including user expectations from a file.
 """
 
 from __future__ import annotations
@@ -128,7 +126,7 @@ _SPECIMEN_VALUES: Final[Mapping[str, Sequence[object]]] = {
 
 @contextmanager
 def quiet_great_expectations() -> Iterator[None]:
-    """Imported without output and analytics. Raises BadRequest if missing."""
+    """Without output and analytics. BadRequest if it is not installed."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"  # before the import, which already reports
     logging.getLogger("great_expectations").setLevel(logging.WARNING)  # 300 lines otherwise
     with warnings.catch_warnings():
@@ -264,7 +262,7 @@ _DOCS_INDEX: Final = "index.html"
 
 
 def _finish_docs(docs: Path, table_kinds: Sequence[str]) -> dict[str, str]:
-    """Pages of the newest validations. Replaces their index, which shows nothing without scripts from elsewhere."""
+    """Newest validations. Replaces their index, which shows nothing without scripts from elsewhere."""
     _remove_external_links(docs)
     found = {kind: sorted((docs / "validations" / kind).rglob("*.html")) for kind in table_kinds}
     pages = {kind: paths[-1].relative_to(docs).as_posix() for kind, paths in found.items() if paths}
@@ -284,7 +282,7 @@ _RESERVED_ARGUMENTS: Final = frozenset(
 
 
 def load_expectations(config: Config, *suites: Suite) -> UserExpectations:
-    """Raises BadRequest with the file, the place in it, the error and what is valid."""
+    """BadRequest has the file, the place in it, the error and what is valid."""
     if not isinstance(config.expectations, Path):
         user_expectations = parse_expectations(f"{config.path}: expectations", config.expectations)
     else:
@@ -307,7 +305,7 @@ def load_expectations(config: Config, *suites: Suite) -> UserExpectations:
 
 
 def _check_evaluation(suite: Suite, own_expectation: UserExpectation) -> None:
-    """Evaluate on a specimen table: finds bad conditions before any cluster is read."""
+    """On a specimen table: finds bad conditions before any cluster is read."""
     try:
         errors = [
             result.error

@@ -40,7 +40,7 @@ class FenceFile:
     topics: tuple[str, ...] = ()
     transactional_ids: tuple[str, ...] = ()
     kind: RunKind = RunKind.FAILOVER
-    """The kind of the run. In a failback applications write on `destination`."""
+    """In a failback applications write on `destination`."""
     command: bool = False
     """Fenced by `fence_command`, without denials."""
     lifted_ms: int | None = None
@@ -103,7 +103,7 @@ def mark_lifted(path: Path, fence: FenceFile, advice: str) -> None:
 
 
 def find_overlapping_files(path: Path, fence: FenceFile) -> Iterator[tuple[Path, FenceFile]]:
-    """Fence files of other open runs that share denials: lifting this one lifts those, too."""
+    """From other open runs that share denials: lifting this one lifts those, too."""
     if path.parent.name != f"run-{fence.run}":  # a copied file: its neighbours are not ours
         return
     for other in sorted(path.parent.parent.glob("run-*/unfence-*.json")):
@@ -122,7 +122,7 @@ def find_overlapping_files(path: Path, fence: FenceFile) -> Iterator[tuple[Path,
 
 
 def find_open_fences(folder: Path, mirror: str) -> Iterator[tuple[Path, FenceFile]]:
-    """Fences of the mirror's runs that have not ended and were not lifted, by their files in the evidence folder."""
+    """By the files of runs that have not ended, in the evidence folder; without lifted ones."""
     for path in sorted(folder.glob("run-*/unfence-*.json")):
         if (path.parent / HEAD_FILE).exists():
             continue
@@ -136,7 +136,7 @@ def find_open_fences(folder: Path, mirror: str) -> Iterator[tuple[Path, FenceFil
 
 @dataclass(frozen=True, slots=True)
 class PromotedFence:
-    """The file of a failover that has promoted its destination, by its evidence."""
+    """A failover has promoted its destination, by its evidence."""
 
     file: Path
     fence: FenceFile
@@ -178,7 +178,7 @@ def read_fence_file(path: Path) -> FenceFile:
 
 
 def decode_fence_file(content: bytes, location: str) -> FenceFile:
-    """Raises BadRequest if no fence can have written this."""
+    """BadRequest if no fence can have written this."""
     if len(content) > MAX_FILE_BYTES:
         raise BadRequest(f"{location}: larger than any fence's file")
     try:

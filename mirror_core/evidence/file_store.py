@@ -51,7 +51,7 @@ def open_local_folder(location: str, *, private: bool = False) -> LocalFolder:
 
 
 def check_inside(name: str) -> str:
-    """Raises BadRequest for a path that leads out: some come from the state topic."""
+    """BadRequest for a path that leads out: some come from the state topic."""
     parts = PurePosixPath(name).parts
     if name.startswith("/") or ".." in parts:
         raise BadRequest(f"{name!r} is no file of this folder: it leads out of it")

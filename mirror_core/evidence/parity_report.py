@@ -1,9 +1,4 @@
-"""The evidence of a parity check: JSON, Parquet and one HTML page.
-
-Pages have sizes and digests, never record contents.
-
-Writes a parity check's evidence.
-"""
+"""The evidence of a parity check: JSON, Parquet and one HTML page with sizes and digests, never record contents."""
 
 from __future__ import annotations
 
@@ -30,8 +25,6 @@ from mirror_core.model.parity_verdict import ParityResult, ParityVerdict
 
 
 class ProvenOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """Compared equal up to here."""
-
     topic: str
     partition: int
     offset: int
@@ -39,13 +32,11 @@ class ProvenOffset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParityFindingDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """One difference."""
-
     topic: str
     partition: int
     offset: int | None
     kind: str
-    """missing, extra, reordered, key, value, headers, timestamp, log start, log end."""
+    """As in `model.parity_verdict.ParityFinding`."""
     detail: str
 
 
@@ -62,7 +53,7 @@ class ParityResultDocument(JsonDocument, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
     """Why it is indeterminate."""
     unmet: tuple[str, ...]
-    """User expectations that failed or are unknown."""
+    """Failed or unknown."""
     report: str
     """Empty: none requested."""
 
@@ -102,7 +93,7 @@ PARITY_SCHEMA: Final = PARITY.schema
 
 
 class JudgesDisagree(MirrorError):
-    """Our rule and Great Expectations disagree on the same table: one of them is wrong."""
+    """Our rule and Great Expectations disagree on one table: one of them is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +117,6 @@ def warm_up() -> None:
 
 
 def to_columns(row: ParityRow) -> dict[str, Any]:
-    """The columns that each table of chunks has."""
     return {
         "topic": row.partition.topic,
         "partition": row.partition.index,
@@ -163,8 +153,8 @@ def write_parity_report(
 ) -> ParityResult:
     """Raises JudgesDisagree after writing the evidence.
 
-    `started`: seconds since the epoch. `table_verdict`: our verdict on the table alone. Failed user expectations
-    (`demands`) end a pass.
+    `started`: seconds since the epoch. `table_verdict`: ours on the table alone. Failed user expectations (`demands`)
+    end a pass.
     """
     with report_write_errors(REPORT_NAME, folder, REPORT_ADVICE):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # may hold record contents

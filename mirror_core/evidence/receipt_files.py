@@ -6,9 +6,8 @@ Files hold only what tasks reported. A killed task attempt takes its receipt wit
 destination and the next attempt starts behind them. Such holes are found when receipts are read (`certificates`),
 because epochs overlap and may end in any order.
 
-Reads receipts by their heads. Lost, altered and foreign files are known and not read.
-
-Merges a day's receipts into one file, without pieces that no longer cover a log.
+Lost, altered and foreign files are known by the heads, and not read. A day's receipts merge into one file, without
+pieces that no longer cover a log.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.task_messages import Receipt, ReceiptPiece
 
 RECEIPTS_SCHEMA: Final = RECEIPTS.schema
-"""Columns as in `Receipt`. The mirror and the day are in the path."""
+"""As in `Receipt`. The mirror and the day are in the path."""
 RECEIPTS_ADVICE: Final = "make room and rights there, or give another folder (--receipts)"
 
 
@@ -126,7 +125,7 @@ class StoredReceipts:
 
 
 def read_receipts(folder: Folder, mirror: MirrorName, read_heads: Callable[[], ReceiptHeads]) -> StoredReceipts:
-    """Raises Indeterminate if an existing file is unreadable. Read again after a compaction."""
+    """Indeterminate if an existing file is unreadable. Reads again after a compaction."""
     for reads_left in reversed(range(_MAX_READS)):
         # List before reading heads: an existing file has a head already. Files of later heads are read by name.
         paths = set(_list_paths(folder, mirror))
@@ -152,7 +151,7 @@ def read_receipts(folder: Folder, mirror: MirrorName, read_heads: Callable[[], R
 
 
 def check_by_names(folder: Folder, mirror: MirrorName, heads: ReceiptHeads) -> CheckedReceipts:
-    """Checked without reading files, so alterations stay undetected."""
+    """Reads no files, so alterations stay undetected."""
     expected_files = list_receipt_files(heads)
     return check_receipts(
         heads,

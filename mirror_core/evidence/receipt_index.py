@@ -25,7 +25,7 @@ class CheckedReceipts:
     unwritten: tuple[str, ...] = ()
     """Announced, perhaps never written."""
     left_over: tuple[str, ...] = ()
-    """Left by an interrupted compaction. Nobody reads them."""
+    """By an interrupted compaction. Nobody reads them."""
     headless: bool = False
 
     @property
@@ -100,7 +100,7 @@ def check_receipts(heads: ReceiptHeads, found_hashes: Mapping[str, str]) -> Chec
 
 
 def apply_receipt_faults(result: ParityResult, checked_receipts: CheckedReceipts) -> ParityResult:
-    """Lower the verdict for faulty receipts: somebody altered one to be believed."""
+    """An altered receipt makes any verdict FAILED: its author wanted it to be believed."""
     verdict = ParityVerdict.FAILED if checked_receipts.altered else result.verdict
     if verdict is ParityVerdict.PASSED and not checked_receipts.is_sound:
         verdict = ParityVerdict.INDETERMINATE

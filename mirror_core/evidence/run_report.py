@@ -1,5 +1,5 @@
-"""The pages of a run: its first screen, `run.json`, the self-contained HTML page, and that of a set's failover, a line
-per mirror with a link to its run; and a salvage's page, which has counts and offsets, no contents.
+"""A run's pages: first screen, `run.json`, self-contained HTML page; that of a set's failover, a line per mirror
+with a link to its run; and a salvage's page, which has counts and offsets, no contents.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ _CUT_KEYS: Final = (
 
 
 class ReportQuestion(StrEnum):
-    """A question of the first page."""
+    """On the first page."""
 
     WHAT = "What"
     WHEN = "When"
@@ -284,8 +284,7 @@ def write_run_report(
 ) -> Path:
     """Returns the page. Both files are replaced atomically.
 
-    `step_outputs`: step outputs. `sides`: source and destination. `chronicle`: the audit log. `proof`: certificate
-    coverage.
+    `sides`: source and destination. `chronicle`: the audit log. `proof`: certificate coverage.
     """
     _replace_report(folder / "run.json", _write_document(run, steps, statuses, step_outputs))
     page = folder / "report.html"
@@ -324,9 +323,9 @@ def _write_document(
 def compute_clocks(run: Run, steps: Sequence[StepRecord]) -> dict[str, float | None]:
     """Seconds by the conductor's clock. None if a step is missing.
 
-    `conductor`: run begun to promoted. `first_step_to_promotion`: of the steps without writes. `write_block_upper`: an
-    upper bound of the write block, see WriteOutage. `working`, `waiting`: inside and between its steps.
-    A failback has none: applications are stopped in the reverse failover.
+    `conductor`: run begun to promoted. `first_step_to_promotion`: of the steps without writes. `write_block_upper`: at
+    most so long, see WriteOutage. `working`, `waiting`: inside and between its steps. A failback has none: applications
+    are stopped in the reverse failover.
     """
     timed_steps = list_standstill_steps(run.plan.kind, run.plan.mode)
     inside = [s for s in steps if s.step in timed_steps]

@@ -83,7 +83,7 @@ _PLACEHOLDER: Final = re.compile(r"\b(?:[Ee]ast|[Ww]est|NAME)\b")
 
 
 def render_emergency(mirror: Mirror) -> str:
-    """The emergency page without its title, with this mirror's names, and names of pages in place of links."""
+    """Without its title; with this mirror's names, and names of pages in place of links."""
     names = {"east": mirror.source, "west": mirror.destination, "name": mirror.name}
     page = _LINK.sub(lambda link: f"{link[1]} ({link[2]})" if link[2] else link[1], read_emergency_page())
     return _PLACEHOLDER.sub(lambda word: escape_invisible(names[word[0].lower()]), page.partition("\n")[2].strip())
@@ -103,5 +103,4 @@ def _format_cell(names: Collection[str]) -> str:
 
 
 def _make_visible(value: object) -> object:
-    """Escapes control characters in foreign names."""
     return escape_invisible_lines(value) if isinstance(value, str) else value

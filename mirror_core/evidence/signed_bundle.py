@@ -1,16 +1,12 @@
-"""Run bundles: Ed25519 signatures (RFC 8032, PEM keys), writing, and offline verification.
+"""A run's evidence as a tamper-evident folder, and its offline verification with only a public key.
+
+`plan.json`: the approved plan. `entries.jsonl`: the audit log and a line per file, each with the hash of the line
+before. `head.json`: number of lines, last hash, verdict, and a signature over these (Ed25519, RFC 8032, PEM keys).
+Other files lie beside and are hashed.
 
 openssl genpkey -algorithm ed25519 -out signing-key.pem
 
 openssl pkey -in signing-key.pem -pubout -out public-key.pem
-
-A run's evidence as a tamper-evident folder.
-
-`plan.json`: the approved plan. `entries.jsonl`: the audit log and a line per file, each with the hash of the line
-before. `head.json`: number of lines, last hash, verdict, and a signature over these. Other files lie beside and are
-hashed.
-
-Verifies a bundle offline, with the folder and a public key only.
 """
 
 from __future__ import annotations
@@ -57,7 +53,7 @@ _FOREIGN_RIGHTS: Final = 0o077
 
 class Signer:
     def __init__(self, path: Path) -> None:
-        """Raises BadRequest if it is no key, or others may read it."""
+        """BadRequest if it is no key, or others may read it."""
         # Late: only needed to sign or verify.
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -124,7 +120,7 @@ BUNDLE_SCHEMA: Final = "mirrorbook/evidence/1"
 PLAN_FILE, ENTRIES_FILE, HEAD_FILE = "plan.json", "entries.jsonl", "head.json"
 _BUNDLE_FILES: Final = frozenset({PLAN_FILE, ENTRIES_FILE, HEAD_FILE})
 NOTES_FILE, NOTES_PAGE = "notes.jsonl", "notes.html"
-"""Observations that were added later: each has its own signature, and the bundle says nothing of them."""
+"""Added later: each observation has its own signature, and the bundle says nothing of them."""
 _NOT_PLAIN_FILE: Final = "it is not a plain file"
 BUNDLE_ADVICE: Final = "make room and rights there, then `mirrorbook evidence write`"
 
@@ -142,7 +138,7 @@ class BundleHead:
     signature: str | None = None
     """Over all other fields."""
     copy: bool | UnsetType = UNSET
-    """Set in copies, which leave out topic contents. Absent in the run's own folder."""
+    """In copies, which leave out topic contents. Absent in the run's own folder."""
 
     @property
     def content(self) -> str:
@@ -258,7 +254,7 @@ def write_notes(folder: Path, run: Run, notes: Sequence[RunNote]) -> None:
 
 
 def _verify_notes(folder: Path, run: str, key: PublicKey | None) -> Iterator[VerifiedNote]:
-    """Unreadable lines are left out: they prove nothing."""
+    """Leaves out unreadable lines: they prove nothing."""
     path = folder / NOTES_FILE
     lines = path.read_bytes().splitlines() if _is_plain_file(path) else ()
     for line in lines:
@@ -285,7 +281,7 @@ class BundleVerification:
     flaws: tuple[AuditFlaw, ...]
     left_out: tuple[str, ...] = ()
     forgotten: bool = False
-    """An old drill, which the state topic has forgotten."""
+    """An old drill, gone from the state topic."""
     notes: tuple[VerifiedNote, ...] = ()
 
 
@@ -299,7 +295,7 @@ def verify_bundle(
     known_entries: KnownEntries | None = None,
     runs: Iterable[Run] = (),
 ) -> BundleVerification:
-    """Raises BadRequest if it is no bundle.
+    """BadRequest if it is no bundle.
 
     `run`: it must be this one. `known_entries`: entries must match these, unless `runs` show that the run was
     forgotten.

@@ -35,12 +35,12 @@ class Table:
 
     @property
     def schema(self) -> pa.Schema:
-        """Without the columns in the path."""
+        """Without those in the path."""
         return build_schema(self.columns)
 
     @property
     def ddl(self) -> str:
-        """All columns, in Spark's words."""
+        """All columns, as Spark wants them."""
         return build_ddl(self.columns + self.folders)
 
 
@@ -78,7 +78,7 @@ def format_ddl_type(arrow_type: Any) -> str:
 
 
 def format_table(table: Table) -> Iterator[str]:
-    """Lines of the table in the documentation."""
+    """For the documentation."""
     yield "| column | type | what it holds |"
     yield "|---|---|---|"
     for column in table.columns + table.folders:

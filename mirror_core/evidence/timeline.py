@@ -1,7 +1,7 @@
 """A run as a picture: bars for attempts, numbered marks for events, and the write block.
 
-Pure, from the audit log. Marks are also listed as text. Much longer stretches, such as a night of waiting, are cut
-and labelled with their length.
+Pure, from the audit log. Marks are also listed as text. Much longer stretches, such as a night of waiting, are cut and
+labelled with their length.
 """
 
 from __future__ import annotations
