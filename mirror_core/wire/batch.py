@@ -4,10 +4,9 @@ Positions: base offset 0, length 8 (of what follows), leader epoch 12, magic 16,
 attributes 21, last offset delta 23, base timestamp 27, max timestamp 35, producer id 43, producer epoch 51, base
 sequence 53, record count 57, records 61.
 
-Digest of a batch's content, equal as sent and as read back.
-
-Digests add up modulo 2**128 to those of ranges; each includes its offset. XXH3 detects accidents, not an attacker
-who chooses both records; log comparisons use `parity.keyed_digest` (ADR 0014).
+Digests of content are equal as sent and as read back, and add up modulo 2**128 to those of ranges; each includes its
+offset. XXH3 detects accidents, not an attacker who chooses both records; log comparisons use `parity.keyed_digest` (ADR
+0014).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from fastcrc import crc32
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE: Final = HEADER.size
 LENGTH_PREFIX: Final = 12
-"""Base offset and length; the length does not count them."""
+"""Base offset and length, which does not count them."""
 LEGACY_HEADER: Final = struct.Struct(">qiIBB")
 MIN_LEGACY_SIZES: Final = (26, 34)
 CURRENT_MAGIC: Final = 2
@@ -63,7 +62,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """Stays the same when compaction removes the last record."""
+        """Stays when compaction removes the last record."""
         return self.base_offset + self.last_offset_delta + 1
 
 
@@ -72,10 +71,10 @@ class MalformedBatch(Exception):
 
 
 def split_batches(records: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Complete batches with their bytes; a batch cut off at the end is left out.
+    """A batch cut off at the end is left out.
 
-    Messages of magic 0 and 1 come one by one with record count -1; the offsets are the message's own (of a
-    compressed set: its last record's).
+    Messages of magic 0 and 1 come one by one with record count -1; the offsets are the message's own (of a compressed
+    set: its last record's).
     """
     start, size = 0, len(records)
     unpack = HEADER.unpack_from
@@ -111,7 +110,7 @@ def _parse_legacy_header(records: memoryview, start: int) -> BatchHeader:
 
 
 def crc_matches(header: BatchHeader, batch: memoryview) -> bool:
-    """Check it before any change: a recomputed CRC would make corruption valid."""
+    """Check before any change: a recomputed CRC would make corruption valid."""
     return bool(crc32.iscsi(batch[21:]) == header.crc)
 
 
@@ -140,7 +139,7 @@ def read_max_timestamp(batch: memoryview) -> int:
 
 
 def readdress(batch: memoryview, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-    """Gives a verified batch to another producer, in place.
+    """To another producer, in place; verify the batch before.
 
     Brokers demand base offset 0 and ignore the leader epoch.
     """
@@ -152,7 +151,7 @@ def readdress(batch: memoryview, producer_id: int, producer_epoch: int, base_seq
 _DIGEST_HEAD: Final = struct.Struct(">qB")
 _ATTRIBUTES_LOW_BYTE: Final = 22
 _DIGESTED_BITS: Final = 0x0F
-"""Codec and timestamp type. All other attributes differ between logs."""
+"""Codec and timestamp type: all others differ between logs."""
 DIGEST_MODULUS: Final = 1 << 128
 
 

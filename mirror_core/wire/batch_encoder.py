@@ -16,7 +16,7 @@ _NO_PRODUCER: Final = -1
 _SNAPPY_BLOCK: Final = 32 << 10
 _LZ4_BLOCK: Final = 64 << 10
 _LZ4_STORED: Final = 1 << 31
-"""Bit of a block's length: stored without compression."""
+"""In a block's length: stored without compression."""
 _LZ4_DESCRIPTOR: Final = b"\x60\x40"
 """Version 1, independent blocks (brokers reject linked ones), no checksums."""
 _UINT32_LE: Final = struct.Struct("<I")

@@ -74,8 +74,7 @@ def encode_request(
 
 
 def decode_response(frame: memoryview, partitions: Mapping[tuple[str, int], Partition]) -> Iterator[FetchedPartition]:
-    """Partitions of a response (after its correlation id). An error of the whole response is repeated for
-    each."""
+    """After the correlation id. An error of the whole response is repeated for each partition."""
     reader = ResponseReader(frame)
     _, error, _ = reader.unpack(_RESPONSE_HEAD)
     topics = reader.read_count(6)

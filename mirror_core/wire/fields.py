@@ -82,7 +82,7 @@ class ResponseReader:
             raise MalformedResponse(f"string at {self.position - size} is not UTF-8") from None
 
     def read_count(self, min_item_bytes: int) -> int:
-        """Array length, checked against the bytes left. 0 for null."""
+        """Checked against the bytes left. 0 for null."""
         (size,) = self.unpack(_INT32)
         return self._check_count(size, min_item_bytes)
 

@@ -82,7 +82,7 @@ SHARE_STATE_TOPIC: Final = "__share_group_state"
 _SNAPSHOT_KEY: Final = 0
 _UPDATE_KEY: Final = 1
 _ACKNOWLEDGED_STATES: Final = frozenset({2, 4})
-"""Acknowledged, and archived: brokers do not deliver these records again."""
+"""Acknowledged, and archived: brokers do not deliver them again."""
 
 _UUID: Final = struct.Struct(">QQ")
 _SNAPSHOT_HEAD: Final = struct.Struct(">iiiqqq")
@@ -104,13 +104,13 @@ class SharePartition:
 class ShareStateRecord:
     share_partition: SharePartition
     is_snapshot: bool
-    """A snapshot replaces all earlier records of the share partition."""
+    """It replaces all earlier records of the share partition."""
     acknowledged: tuple[tuple[Offset, Offset], ...]
-    """Ranges [first, next)."""
+    """[first, next)."""
 
 
 def decode_share_state(key: bytes | None, value: bytes | None) -> ShareStateRecord | None:
-    """Returns None for records of other types. A tombstone gives an empty snapshot.
+    """Returns None for another record. A tombstone gives an empty snapshot.
 
     Raises MalformedResponse, also for unknown versions.
     """
@@ -145,7 +145,7 @@ def decode_share_state(key: bytes | None, value: bytes | None) -> ShareStateReco
 
 
 def find_state_partition(share_partition: SharePartition, partition_count: int) -> int:
-    """Partition of `__share_group_state`, as the share coordinator chooses it: Java's hash code of its key."""
+    """In `__share_group_state`, as the share coordinator chooses it: Java's hash code of its key."""
     topic_id = base64.urlsafe_b64encode(share_partition.topic_id.bytes).rstrip(b"=").decode()
     text = f"{share_partition.group}:{topic_id}:{share_partition.index}"
     hash_code = 0

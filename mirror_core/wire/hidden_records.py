@@ -24,7 +24,7 @@ def build_hidden_batch(count: int, time_ms: int) -> bytearray:
 
 
 def is_hidden(header: BatchHeader, batch: memoryview) -> bool:
-    """Compares byte for byte. A mirror writes no other batches with such deltas."""
+    """Byte for byte. A mirror writes no other batches with such deltas."""
     if (
         header.length != HEADER_SIZE - LENGTH_PREFIX + len(HIDDEN_RECORD) * header.record_count
         or header.magic != CURRENT_MAGIC

@@ -46,7 +46,7 @@ class _Message(NamedTuple):
 def decode_message(header: BatchHeader, message: memoryview, limit: int = MAX_PLAIN_BYTES) -> Iterator[Record]:
     """As a consumer sees them.
 
-    Raises MalformedBatch for wrong checksums or structure, and above `limit` decompressed bytes.
+    MalformedBatch for wrong checksums or structure, and above `limit` decompressed bytes.
     """
     location = f"message at offset {header.base_offset}"
     outer, end = _parse_message(message.tobytes(), 0, location)
@@ -122,10 +122,7 @@ def _decompress_set(outer: _Message, limit: int, location: str) -> PlainBytes:
 
 
 def _fix_lz4_checksum(frame: bytes) -> bytes:
-    """Corrects an lz4 header checksum that writers of magic 0 computed wrongly (KAFKA-3160).
-
-    Safe: the message's CRC-32 covers the frame.
-    """
+    """Writers of magic 0 computed it wrongly (KAFKA-3160). Safe: the message's CRC-32 covers the frame."""
     if len(frame) < 7:
         return frame
     end = 14 if frame[4] & 0x08 else 6  # a content size lies between
@@ -146,7 +143,7 @@ def _find_last_offset(data: PlainBytes, location: str) -> int:
 
 
 def _parse_message(data: PlainBytes, start: int, location: str) -> tuple[_Message, int]:
-    """A verified message, and the position after it."""
+    """Verified, and the position after it."""
     if start + LEGACY_HEADER.size > len(data):
         raise MalformedBatch(f"{location}: cut off")
     offset, size, crc, magic, attributes = LEGACY_HEADER.unpack_from(data, start)

@@ -25,7 +25,7 @@ class ProducedPartition(NamedTuple):
     partition: int
     error: int
     base_offset: int
-    """Offset of the batch's first record; for a duplicate, that of the original."""
+    """First record's; for a duplicate, the original's."""
     message: str
     append_time: int = -1
     """Milliseconds that the broker set as the records' time. -1: unchanged."""
@@ -58,7 +58,7 @@ def encode_request(
 
 
 def decode_response(frame: memoryview) -> Iterator[ProducedPartition]:
-    """Rows of a response (after its correlation id), in the broker's order."""
+    """After the correlation id, in the broker's order."""
     reader = ResponseReader(frame)
     for _ in range(reader.read_count(6)):
         topic = reader.read_string()

@@ -18,8 +18,7 @@ from mirror_core.wire.hidden_records import is_hidden
 from mirror_core.wire.records import is_abort_marker
 
 VisibleBatch = tuple[BatchHeader, memoryview, bool]
-"""Header, bytes, and whether a consumer sees records: not of control, aborted, hidden or empty
-batches."""
+"""Header, bytes, and whether a consumer sees records: not of control, aborted, hidden or empty batches."""
 
 
 class DamagedBatch(MalformedBatch):

@@ -1,7 +1,6 @@
 """Decodes records of a batch (magic 2), with every codec that brokers store.
 
-Names of headers stay bytes: some are not UTF-8 and must be compared and saved. Damaged bytes raise MalformedBatch
-only.
+Header names stay bytes: some are not UTF-8 and must be compared and saved. Damaged bytes raise MalformedBatch only.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def _format_misplaced(header: BatchHeader, offset: int, lowest: int) -> str:
 
 
 class RecordSpan(NamedTuple):
-    """Position of a record in the decompressed bytes."""
+    """In the decompressed bytes."""
 
     start: int
     timestamp_delta: int
@@ -91,7 +90,7 @@ class RecordSpan(NamedTuple):
 
 
 def find_record_spans(header: BatchHeader, data: PlainBytes) -> Iterator[RecordSpan]:
-    """Finds records without decoding them.
+    """Without decoding.
 
     Also raises MalformedBatch for offsets out of order or range: a rewrite would move such records.
     """
@@ -144,16 +143,17 @@ def is_abort_marker(header: BatchHeader, batch: Buffer) -> bool:
 
 
 MAX_HEADERS: Final = 1 << 16
-"""Per record. Each takes two bytes at least, and some hundred once decoded."""
+"""Each takes two bytes at least, and some hundred once decoded."""
 UNDECODED_HEADERS: Final = b"mirrorbook.undecoded-headers"
-"""Name of the one header that a record with more has: its value is their count and bytes, as stored."""
+"""The only header of a record with more: its value is their count and bytes, as stored."""
 MAX_PLAIN_BYTES: Final = 128 << 20
-"""Per batch, as many as an uncompressed one may have. Producers batch before compression, so valid
-batches are far smaller."""
+"""Per batch, as many as an uncompressed one may have. Producers batch before compression, so valid batches are far
+smaller.
+"""
 _UNBUDGETED_BYTES: Final = 16 << 20
 """For any batch, outside of the budget."""
 _MAX_RATIO: Final = 1_032
-"""Per compressed byte above that, the most that gzip reaches. 10 KB of zstd may expand to gigabytes."""
+"""Per compressed byte above that: gzip's highest. 10 KB of zstd may expand to gigabytes."""
 
 
 class DecompressionBudget:
@@ -173,8 +173,7 @@ class DecompressionBudget:
         return self._budget - self._free
 
     def allocate(self, max_bytes: int, write: Callable[[mmap.mmap], int]) -> mmap.mmap:
-        """`write` returns how many bytes it wrote. Counted until garbage collection; untouched pages take no
-        memory."""
+        """`write` returns how many bytes it wrote. Counted until garbage collection; untouched pages take no memory."""
         holder = threading.get_ident()
         with self._changed:
             self._changed.wait_for(
@@ -210,7 +209,7 @@ DECOMPRESSION_BUDGET: Final = DecompressionBudget(2 * MAX_PLAIN_BYTES)
 
 
 def decompress(codec: int, body: Buffer, limit: int = MAX_PLAIN_BYTES) -> PlainBytes:
-    """Raises MalformedBatch above `limit`, or above what a batch of this size may hold."""
+    """MalformedBatch above `limit`, or above what a batch of this size may hold."""
     try:
         decompressor = _DECOMPRESS[codec]
     except KeyError:
@@ -303,7 +302,7 @@ XERIAL_MAGIC: Final = b"\x82SNAPPY\0"
 
 
 def _decompress_bounded(decompressor: Callable[[bytes, bytearray | mmap.mmap], int], body: bytes, limit: int) -> bytes:
-    """Tries a small buffer first: the codecs only respect the buffer's size."""
+    """A small buffer first: the codecs only respect the buffer's size."""
     small = bytearray(min(limit, _GUESSED_RATIO * len(body)))
     with suppress(cramjam.DecompressionError):
         size = decompressor(body, small)

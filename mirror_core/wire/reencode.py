@@ -1,12 +1,11 @@
 """Rewrites batches that cannot be copied as they are.
 
-Brokers append dense batches only (KIP-98: record count = last offset delta + 1), so compacted ones are split at
-missing offsets. Keys, values, headers stay as bytes, timestamps as consumers see them: with LogAppendTime the
-batch's maximum, since the destination recomputes the header.
+Brokers append dense batches only (KIP-98: record count = last offset delta + 1), so compacted ones are split at missing
+offsets. Keys, values, headers stay as bytes, timestamps as consumers see them: with LogAppendTime the batch's maximum,
+since the destination recomputes the header.
 
-Merges tiny batches of a partition: each costs brokers as much as kilobytes of records.
-
-Only uncompressed ones, whose deltas change without touching keys and values.
+Merges a partition's tiny uncompressed batches, whose deltas change without touching keys and values: each batch costs
+brokers as much as kilobytes of records.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ _ALWAYS_ADMITTED_BYTES: Final = 16 << 10
 """No topic has a lower max.message.bytes. Larger batches must not grow."""
 _UNLIMITED_RECORDS: Final = 1 << 31
 MAX_RUN_BYTES: Final = 8 << 20
-"""Decompressed bytes per run, so that no second copy of a batch is made."""
+"""Decompressed, so that no second copy of a batch is made."""
 _RUN_OVERHEAD_BYTES: Final = 200
 
 
 class RecordRun(NamedTuple):
-    """Records of consecutive offsets as one batch; finish it with `readdress`."""
+    """Consecutive offsets as one batch; finish it with `readdress`."""
 
     base_offset: int
     records: int
@@ -69,7 +68,7 @@ def can_copy_whole(header: BatchHeader, start: int) -> bool:
 def split_into_runs(
     header: BatchHeader, batch: memoryview, start: int, limit: int = MAX_PLAIN_BYTES
 ) -> list[RecordRun]:
-    """Records from `start` on. The caller verified the CRC.
+    """From `start` on. The caller verified the CRC.
 
     Control and empty batches give none. Batches that need only header changes are not decompressed. Raises
     MalformedBatch, also above `limit` decompressed bytes.
@@ -91,8 +90,8 @@ def split_into_runs(
 def limit_run_sizes(size: int, limit: int, build: Callable[[int], Iterable[RecordRun]]) -> list[RecordRun]:
     """No run is larger than the original batch, so the destination's max.message.bytes accepts it.
 
-    `build` gets the most records per run. Raises MalformedBatch above `limit` bytes in total: a few megabytes could
-    ask for millions of runs.
+    `build` gets the most records per run. MalformedBatch above `limit` bytes in total: a few megabytes could ask for
+    millions of runs.
     """
     max_batch_bytes = max(size, _ALWAYS_ADMITTED_BYTES)
     max_records = _UNLIMITED_RECORDS
@@ -111,7 +110,7 @@ def limit_run_sizes(size: int, limit: int, build: Callable[[int], Iterable[Recor
 
 
 def _split_records(header: BatchHeader, plain: PlainBytes, start: int, max_records: int) -> Iterator[RecordRun]:
-    """Splits at missing offsets, and by size. Streams: a few megabytes may hold millions of records."""
+    """At missing offsets, and by size. Streams: a few megabytes may hold millions of records."""
     has_append_time = header.attributes & LOG_APPEND_TIME
     base = header.max_timestamp if has_append_time else header.base_timestamp
     codec = header.attributes & CODEC_MASK
@@ -142,11 +141,11 @@ def is_mergeable(header: BatchHeader) -> bool:
 
 
 def merge_batches(batches: Sequence[tuple[BatchHeader, memoryview]]) -> bytearray:
-    """Merges adjacent batches; finish with `readdress`.
+    """Adjacent ones; finish with `readdress`.
 
-    MalformedBatch for records that contradict their header: merging would change their offsets. ValueError for
-    batches that cannot be merged. Costs 2 to 5 µs a record and saves about 130 µs a batch, so it pays below some 25
-    records or 8 KiB a batch.
+    MalformedBatch for records that contradict their header: merging would change their offsets. ValueError for batches
+    that cannot be merged. Costs 2 to 5 µs a record and saves about 130 µs a batch, so it pays below some 25 records or
+    8 KiB a batch.
     """
     first = batches[0][0]
     records = bytearray()

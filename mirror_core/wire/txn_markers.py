@@ -73,10 +73,10 @@ def _encode_entry(entry: MarkerEntry) -> bytes:
 
 
 def decode_response(frame: memoryview) -> Iterator[MarkerResult]:
-    """Rows of a response (after its correlation id).
+    """After the correlation id.
 
-    Brokers merge repeated entries of a producer into one row per partition, which may hide an error: only the log
-    end tells how many markers were appended.
+    Brokers merge repeated entries of a producer into one row per partition, which may hide an error: only the log end
+    tells how many markers were appended.
     """
     reader = ResponseReader(frame)
     reader.skip_tags()
