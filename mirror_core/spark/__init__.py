@@ -1,10 +1,9 @@
 """Runs the same functions as the local runner on Spark's executors. No logic of its own.
 
-`session` starts the one Spark of a process. `runner.SparkRunner` copies, `parity_job` compares,
-`salvage_job` saves divergent tails and writes saved records back, `record_source` gives users a DataFrame of
-records,
-`hadoop_store` keeps small files. Workers, forked by `daemon`, import the `*_executor` modules: they
-must not import Spark, and must be fast to import.
+`session` starts the one Spark of a process. `runner.SparkRunner` copies, `parity_job` compares, `salvage_job` saves
+divergent tails and writes saved records back, `record_source` gives users a DataFrame of records, `hadoop_store` keeps
+small files. Workers, forked by `daemon`, import `copy_executor` and `executor_tasks`, which must not import Spark, and
+must be fast to import.
 
 Invariants
 ----------

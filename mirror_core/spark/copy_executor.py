@@ -36,7 +36,7 @@ _ERRORS_BY_NAME: Final = {
 
 
 class TaskCrashed(MirrorError):
-    """Unexpected error in a copying task: a defect."""
+    """Unexpected error: a defect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ def preload_copy_task(payload: bytes) -> bytes:
 
 
 def encode_task_death(task: int, reason: str) -> bytes:
-    """A `TaskOutcome` for a task whose worker died each time."""
+    """Its worker died each time."""
     error = (
         f"task {task} left no report and no receipts: {reason}; the next epoch goes on from the destination's log ends"
     )

@@ -1,7 +1,4 @@
-"""Files on a Hadoop file system (`s3a://`, HDFS), through the driver, so small ones only.
-
-Credentials are Spark's.
-"""
+"""Small files on a Hadoop file system (`s3a://`, HDFS), through the driver, with Spark's credentials."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ def open_private_folder(master: str, conf: Mapping[str, str], location: str) -> 
 
 
 class HadoopFolder:
-    """An `evidence.file_store.Folder`. BadRequest when Spark has no such file system.
+    """BadRequest when Spark has no such file system.
 
     `private`: readable by this user only. Object stores ignore it.
     """

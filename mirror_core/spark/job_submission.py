@@ -1,4 +1,4 @@
-"""An RDD job, since planning a query takes Spark seconds."""
+"""RDD jobs, since planning a query takes Spark seconds."""
 
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ _GROUP_PROPERTIES: Final = ("spark.jobGroup.id", "spark.job.description", "spark
 
 
 class NoTaskSlot(RemoteFault):
-    """No free task slot now."""
-
     retryable: ClassVar[bool] = True
 
 
@@ -116,10 +114,10 @@ def _has_begun(tracker: StatusTracker, job_id: int) -> bool:
 
 
 def wait_for_task_slots(context: SparkContext) -> int:
-    """Tasks that run at once when all executors have registered; `defaultParallelism` is 2 until then.
+    """How many tasks run at once when all executors have registered; `defaultParallelism` is 2 until then.
 
-    Waits until the configured number is there, or until no more come for `SETTLE_S`. Raises NoTaskSlot when none
-    comes. Executors that Spark starts on demand count as if they were there.
+    Waits until the configured number is there, or until no more come for `SETTLE_S`. NoTaskSlot when none comes.
+    Executors that Spark starts on demand count as if they were there.
     """
     expected = count_expected_slots(dict(context.getConf().getAll()))
     java: Any = context._jsc

@@ -3,7 +3,7 @@
 Every span gets a row, also one that kills its worker. The last attempt of a task compares nothing: with one span it
 writes an error row, with several it writes none, and `write_rows` compares each of them in a task of its own.
 
-`write_rows` works in waves. Each is a committed part of the table. Two are in flight, so no slot waits for a straggler.
+`write_rows` works in waves, each a committed part of the table. Two are in flight, so no slot waits for a straggler.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ def run(spark: SparkSession, plan: ParityPlan, *, alone: Sequence[ParitySpan] | 
 def write_rows(
     spark: SparkSession, plan: ParityPlan, table: str, report_line: Callable[[str], None] = lambda line: None
 ) -> list[ParitySpan]:
-    """Append rows of the spans that have none. Returns these spans.
+    """Appends rows of the spans that have none. Returns these spans.
 
-    `table`: location of a Parquet table, or the name of one in a catalog. Raises RemoteFault when Spark gives up; what
-    was written stays, and is not compared again.
+    `table`: location of a Parquet table, or the name of one in a catalog. RemoteFault when Spark gives up; what was
+    written stays, and is not compared again.
     """
     if is_table_name(table):
         _create_table(spark, table)
@@ -102,7 +102,7 @@ def _compare(spark: SparkSession, plan: ParityPlan, packed: Sequence[_Task], at_
 def cut_waves(packed: Sequence[_Task], slots: int, *, is_throttled: bool) -> tuple[list[Sequence[_Task]], int]:
     """Waves, and how many tasks may run at once. With a throttle no more than there are slots now, also if others come.
 
-    Tasks are the largest first, so those of a wave take about as long.
+    Largest tasks first, so those of a wave take about as long.
     """
     size = max(1, slots // WAVES_IN_FLIGHT) if is_throttled else slots * WAVE_TASKS_PER_SLOT
     waves = [packed[first : first + size] for first in range(0, len(packed), size)]
@@ -187,7 +187,7 @@ def _read_table(spark: SparkSession, plan: ParityPlan, name: str) -> DataFrame:
 
 
 def read_rows(spark: SparkSession, plan: ParityPlan, name: str) -> list[ParityRow]:
-    """For a table in a catalog; `parity_table.read_parity_rows` is for folders."""
+    """From a catalog; `parity_table.read_parity_rows` is for folders."""
 
     def read(columns: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         for row in rows.select(*columns).toLocalIterator():
@@ -201,7 +201,7 @@ def read_rows(spark: SparkSession, plan: ParityPlan, name: str) -> list[ParityRo
 
 
 def list_missing_spans(spark: SparkSession, plan: ParityPlan, table: str) -> list[ParitySpan]:
-    """Those of which the table has no row."""
+    """Without a row in the table."""
     try:
         if is_table_name(table):
             rows = _read_table(spark, plan, table)

@@ -98,7 +98,7 @@ def create_receipts_view(spark: SparkSession, location: str) -> DataFrame:
 
 
 def create_ends_view(spark: SparkSession, config: Path, destination: ClusterName, topics: list[str]) -> DataFrame:
-    """View `ends`: where the logs of the copy start and end now, as the data principal sees them."""
+    """View `ends`: where the copy's logs start and end now, as the data principal sees them."""
     cluster = load_config(config, only_principal=Principal.DATA).cluster(destination)
     with ClusterClient(cluster, Principal.DATA) as client:
         found = find_existing_topics(client, topics)
@@ -111,7 +111,7 @@ def create_ends_view(spark: SparkSession, config: Path, destination: ClusterName
 
 
 def find_holes_and_overlaps(spark: SparkSession, mirror: str) -> DataFrame:
-    """Offsets of the copy that no receipt covers, or more than one does. Needs view `ends`."""
+    """Offsets that no receipt covers, or more than one does. Needs view `ends`."""
     return spark.sql(HOLES_AND_OVERLAPS, args={"mirror": mirror})
 
 
@@ -126,7 +126,7 @@ def measure_throughput(spark: SparkSession, mirror: str) -> DataFrame:
 
 
 def count_lost_at(spark: SparkSession, mirror: str, at: datetime) -> DataFrame:
-    """Offsets that the source had and the copy had not; null: the source's end was not known.
+    """Offsets that only the source had; null: its end was not known.
 
     A lower bound: the source may have grown since it was `seen`, and partitions without receipts have no row.
     """

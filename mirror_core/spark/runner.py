@@ -1,7 +1,7 @@
 """Copies on Spark: a job for each assignment, one group of jobs for each epoch. Two epochs may overlap.
 
-Spark restarts killed tasks. One that dies each time costs the epoch its own receipts, and no others. The fence, not
-Spark, decides which task may write.
+Spark restarts killed tasks. One that dies each time costs the epoch only its own receipts. The fence, not Spark,
+decides which task may write.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SparkGone(SparkFailed, RunnerGone):
 
 
 class SparkRunner:
-    """A `dataplane.task_runner.Runner`. Construction takes seconds.
+    """Construction takes seconds.
 
     Raises SparkFailed without two task slots per slot, since epochs overlap. `number`: among runners that share one
     Spark.
@@ -91,8 +91,9 @@ class SparkRunner:
             ) from None
 
     def submit(self, assignments: Sequence[Assignment]) -> Future[tuple[TaskReport, ...]]:
-        """Reports are in order. Fails with SparkFailed or SparkGone when no task ended by itself, or with an error of a
-        task that may not be retried."""
+        """Reports are in order. Fails with SparkFailed or SparkGone when no task ended by itself, or with an error
+        of a task that may not be retried.
+        """
         payloads = [msgspec.json.encode(assignment) for assignment in assignments]
         return self._start_job(
             partial(copy_executor.run_copy_task, logs.get_log_settings()), payloads, copy_executor.parse_task_report
@@ -103,7 +104,8 @@ class SparkRunner:
 
     def close(self, *, are_asked: bool = False) -> bool:
         """Tasks that were asked to end finish batches in flight and report. Others are cancelled, and their futures
-        fail."""
+        fail.
+        """
         with self._lock:
             self._closed = True
             jobs = dict(self._jobs)
@@ -169,7 +171,7 @@ class SparkRunner:
 
 
 def get_listen_address(settings: Mapping[str, str], number: int = 0) -> ListenAddress:
-    """Address of Spark's driver. `number` is added to a configured port."""
+    """Spark's driver. `number` is added to a configured port."""
     host = settings["spark.driver.host"].strip("[]")  # IPv6
     bind = settings.get("spark.driver.bindAddress", host).strip("[]")
     port = int(settings.get(PORT_SETTING, "0"))
@@ -187,10 +189,7 @@ def _new_job_group() -> str:
 
 
 class SparkFleet:
-    """Starts one Spark for several mirrors, each with its own task slots.
-
-    A mirror has no more tasks than slots, so none takes another's.
-    """
+    """One Spark for several mirrors. A mirror has no more tasks than slots, so none takes another's."""
 
     def __init__(self, master: str, slots: int, mirrors: int, conf: Mapping[str, str] = NO_CONF) -> None:
         """`slots`: tasks of one mirror's epoch. BadRequest when the ports from `conf`'s on are too few."""

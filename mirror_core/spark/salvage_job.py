@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 SALVAGE_APP: Final = "mirrorbook-salvage"
 MAX_LOCAL_OFFSETS: Final = 10_000
-"""Fewer offsets are read faster without starting Spark."""
+"""Fewer are read faster without starting Spark."""
 _MAX_WRITE_TASKS: Final = 200
 _ROWS_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _RECORD_BYTES: Final = "max(coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0))"
@@ -124,7 +124,7 @@ def read_tails(spark: SparkSession, tasks: Sequence[SalvageTask]) -> DataFrame:
 
 
 def match_tails(digests: DataFrame) -> DataFrame:
-    """The tails' rows of `TAIL_DIGEST_COLUMNS`, with column `match`. Spills where memory does not suffice."""
+    """The tails' rows, with column `match`. Spills where memory does not suffice."""
     is_there = F.max(~F.col("is_tail"))
     match = (
         F.when(is_there.over(Window.partitionBy("task", "key", "value")), SalvageMatch.SAME_VALUE.value)
@@ -136,7 +136,7 @@ def match_tails(digests: DataFrame) -> DataFrame:
 
 
 def count_saved_records(spark: SparkSession, location: str, selection: ReplaySelection) -> tuple[ReplayCount, ...]:
-    """Raises BadRequest for a condition that Spark does not understand."""
+    """BadRequest for a condition that Spark does not understand."""
     try:
         selected = _select(spark, location, selection)
         with require_task_slot(spark.sparkContext, "salvage: count the chosen records"):
@@ -151,7 +151,7 @@ def count_saved_records(spark: SparkSession, location: str, selection: ReplaySel
 
 
 def replay_saved_records(spark: SparkSession, location: str, plan: ReplayPlan) -> list[ReplayedPartition]:
-    """Each partition in one task, in the order of its offsets. Raises RemoteFault when Spark gives up.
+    """Each partition in one task, in the order of its offsets. RemoteFault when Spark gives up.
 
     A repeat of a killed task goes on where the first attempt's last transaction ended.
     """

@@ -115,7 +115,7 @@ _FIXED_SETTINGS: Final = {
     "spark.master": ("", "say it with --master"),
     SPECULATION_SETTING: ("false", "a second copy of a task would be a second writer"),
 }
-"""Fixed settings, with the reason."""
+"""With the reason."""
 _SECRET_NAME: Final = re.compile(
     r"secret(?!bitlength)|passw(?:or)?d|passphrase|(?<!delegation\.)token|(?:private|access|account)[._]?key|\.sas\.",
     re.IGNORECASE,
@@ -140,9 +140,9 @@ def get_spark_context(
 ) -> SparkContext:
     """Starts Spark, or returns the one of this process.
 
-    `cores`: task slots, on a cluster the maximum. `conf` and spark-submit's settings win. Executors need this
-    package and Python version. Raises BadRequest without Java, for an invalid master or for a running Spark with
-    speculation, RemoteFault when Spark does not start.
+    `cores`: task slots, on a cluster the maximum. `conf` and spark-submit's settings win. Executors need this package
+    and Python version. BadRequest without Java, for an invalid master or for a running Spark with speculation,
+    RemoteFault when Spark does not start.
     """
     with _START_LOCK:
         existing = get_existing_context()
@@ -284,8 +284,7 @@ def _build_settings(master: str, cores: int | None, conf: Mapping[str, str]) -> 
 
 
 def _build_environment(master: str) -> Mapping[str, str]:
-    """Settings that Spark reads only from the environment. Without PYSPARK_PYTHON workers use python3 of
-    PATH."""
+    """Spark reads these only from the environment. Without PYSPARK_PYTHON workers use python3 of PATH."""
     chosen = {"JAVA_HOME": str(find_spark_java_home())}
     if master.startswith("local"):
         root = str(Path(mirror_core.__file__).parents[1])
