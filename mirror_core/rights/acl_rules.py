@@ -34,7 +34,7 @@ def covers(acl: Acl, name: str) -> bool:
 
 
 class SortedNames:
-    """Index for many `covers` look-ups."""
+    """For many `covers` look-ups."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._sorted = sorted(set(names))
@@ -63,7 +63,7 @@ def overlaps_prefix(acl: Acl, prefix: str) -> bool:
 
 
 def is_wildcard_grant(acl: Acl) -> bool:
-    """A grant by `*` or prefix covers other names on another cluster."""
+    """It covers other names on another cluster."""
     named = acl.resource in (Resource.TOPIC, Resource.GROUP, Resource.TRANSACTIONAL_ID)
     return named and acl.permission is Permission.ALLOW and (acl.pattern is Pattern.PREFIXED or acl.name == "*")
 
@@ -77,7 +77,7 @@ def can_change_topic(acl: Acl) -> bool:
 def build_demotions(destination: Set[Acl], topics: Collection[str], own_principals: Set[str]) -> set[Acl]:
     """Literal denials per topic and principal that can change it.
 
-    Grants of `find_undemotable_grants` are left out: no denial can offset them.
+    Leaves out grants of `find_undemotable_grants`: no denial can offset them.
     """
     names, deny = SortedNames(topics), set[Acl]()
     for acl in find_changing_grants(destination, topics, own_principals):

@@ -25,14 +25,14 @@ _HARMLESS_ACL: Final = Acl(
     resource=Resource.GROUP, name=SUPER_USER_CHECK_GROUP, principal="User:nobody", operation=Operation.DESCRIBE
 )
 UNKNOWN_USER: Final = "User:SUBJECT-OF-THE-CERTIFICATE"
-"""Unknown user name: seemingly foreign ACLs may be its own."""
+"""Seemingly foreign ACLs may be its own."""
 KAFKA_AUTHORIZER_CLASSES: Final = frozenset(
     {
         "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "kafka.security.authorizer.AclAuthorizer",
     }
 )
-"""In these classes the setting's default is false."""
+"""The setting's default is false there."""
 _RESOURCE_TEXTS: Final = {
     Resource.TOPIC: "topics",
     Resource.GROUP: "groups",
@@ -65,8 +65,6 @@ class AllowEveryoneValue(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DescribeTrial:
-    """A DESCRIBE attempt."""
-
     user: str
     resource: Resource
     name: str
@@ -238,7 +236,7 @@ def _join_words(words: Sequence[str]) -> str:
 
 
 def _find_foreign_name(type_acls: Sequence[Acl], user: str, unused: str) -> str | None:
-    """First name that only ACLs of others cover."""
+    """Only ACLs of others cover it."""
     applying_acls = [acl for acl in type_acls if acl.principal in (user, EVERYBODY)]
     names = {unused if _covers_all(acl) else acl.name for acl in type_acls} - {""}
     if user == UNKNOWN_USER and SUPER_USER_CHECK_GROUP in names:

@@ -1,11 +1,8 @@
-"""Checks ledger entries: others may write the state topic.
+"""Checks ledger entries: others may write the state topic, and a forged entry would grant, or remove, what its author
+likes.
 
-A forged entry would grant, or remove, what its author likes.
-
-Denials of a demotion that must outlive the next promotion.
-
-A demotion denies what grants allow, and leaves the grants. Promotion lifts the denials, which would revive grants
-that the source has withdrawn meanwhile.
+Finds denials of a demotion that must outlive the next promotion. A demotion denies what grants allow, and leaves the
+grants. Promotion lifts the denials, which would revive grants that the source has withdrawn meanwhile.
 """
 
 from __future__ import annotations
@@ -52,7 +49,7 @@ class AclFlaw(StrEnum):
 
 
 def find_flaw(entry: LedgerEntry, own_principals: Set[str] = frozenset()) -> AclFlaw | None:
-    """Why Mirrorbook cannot have made the entry. None: it can."""
+    """Returns None if Mirrorbook can have made the entry."""
     acl = entry.acl
     match entry.purpose:
         case AclPurpose.STAGED | AclPurpose.PROMOTED:
@@ -66,7 +63,7 @@ def find_flaw(entry: LedgerEntry, own_principals: Set[str] = frozenset()) -> Acl
 
 
 def split_forged_entries(entries: Iterable[LedgerEntry]) -> tuple[frozenset[Acl], dict[Acl, AclFlaw]]:
-    """ACLs of genuine entries, and flaws by forged ACL."""
+    """Genuine ACLs, and flaws by forged ACL."""
     genuine, flaws = set[Acl](), dict[Acl, AclFlaw]()
     for entry in entries:
         if flaw := find_flaw(entry):
@@ -180,7 +177,7 @@ def update_demotions(
 
 
 def find_locked_out_denials(denials: Set[Acl], promoted: Collection[Acl], topics: Collection[str]) -> Iterator[Acl]:
-    """Denials that would block what promotion grants on these topics."""
+    """They would block what promotion grants on these topics."""
     names, grants = SortedNames(topics), _group_by_principal(promoted)
     for acl in sorted(denials):
         if acl.resource is not Resource.TOPIC or acl.permission is not Permission.DENY:

@@ -18,7 +18,7 @@ from mirror_core.rights.acl_rules import EVERYBODY, OWN_TOPIC_PREFIX, build_deni
 CLUSTER_NAME: Final = "kafka-cluster"
 JOURNAL_PREFIX: Final = "mirrorbook."
 REPLAY_PREFIX: Final = "mirrorbook.replay."
-"""Begins a replay's transactional ids and groups."""
+"""For a replay's transactional ids and groups."""
 _O = Operation
 
 
@@ -219,13 +219,13 @@ REQUESTS: Final[Mapping[tuple[ClusterRole, str, Resource, Operation], tuple[str,
         ),
     }
 )
-"""Which requests need each right. READ, WRITE, DELETE and ALTER imply DESCRIBE, ALTER_CONFIGS DESCRIBE_CONFIGS."""
+"""Each right's requests. READ, WRITE, DELETE and ALTER imply DESCRIBE, ALTER_CONFIGS DESCRIBE_CONFIGS."""
 FREE_REQUESTS: Final = frozenset({"ApiVersions", "SaslHandshake", "SaslAuthenticate"})
 _COMPONENTS: Final = MappingProxyType({"data": "data plane", "control": "control plane"})
 
 
 def format_requests_table() -> Iterator[str]:
-    """As Markdown: by component and cluster, each right with its requests."""
+    """Markdown: by component and cluster, each right with its requests."""
     yield "| component | cluster | right | requests | for |"
     yield "|---|---|---|---|---|"
     for acl in REQUIRED_ACLS:
@@ -300,7 +300,7 @@ def find_lacking_strategy_rights(
     cluster: Collection[Operation] | None,
     topics: Mapping[str, Collection[Operation]],
 ) -> Iterator[str]:
-    """As text. `cluster`: None if unknown."""
+    """`cluster`: None if unknown."""
     for strategy in sorted(set(strategies.values())):
         missing = STRATEGY_RIGHTS.get(strategy, frozenset()).difference(cluster or ())
         if missing and cluster is not None:
@@ -368,7 +368,7 @@ def is_allowed(acls: Iterable[Acl], principal: str, resource: Resource, name: st
 
 
 def find_other_writers(acls: Iterable[Acl], topic: str, own_principals: Collection[str]) -> tuple[str, ...]:
-    """Other principals that can write this topic or delete it or its records."""
+    """They can write this topic or delete it or its records."""
     entries = tuple(acls)
     candidates = {a.principal for a in entries if can_change_topic(a) and covers(a, topic)} - set(own_principals)
     operations = (Operation.WRITE, Operation.DELETE)
