@@ -44,7 +44,7 @@ class SupervisorStatus:
     """-N: killed by signal N."""
     last_ended_ms: int | None = None
     next_start_ms: int | None = None
-    """Unset (None) while a child runs."""
+    """None while a child runs."""
     log: str
     alive: bool = True
     """False: the supervisor was killed; this is its last status."""
@@ -71,8 +71,6 @@ def make_own_status(mirror: MirrorName, since_ms: int, log: Path) -> SupervisorS
 
 
 class SupervisorDirectory:
-    """Files of one mirror's supervisor."""
-
     def __init__(self, root: Path, mirror: MirrorName) -> None:
         self.mirror = mirror
         self.folder = root / quote(mirror, safe="")
@@ -86,7 +84,7 @@ class SupervisorDirectory:
 
     @contextmanager
     def hold_lock(self) -> Iterator[None]:
-        """Raises Refused when a supervisor holds the lock. The kernel releases it however the process ends."""
+        """Refused when a supervisor holds it. The kernel releases it however the process ends."""
         with self._lock.open("a") as lock:
             deadline = time.monotonic() + _LOCK_WAIT_S  # `is_locked` takes it briefly
             while True:
@@ -112,7 +110,7 @@ class SupervisorDirectory:
             return False
 
     def read_status(self) -> SupervisorStatus | None:
-        """Last status of a living or killed supervisor. None: it stopped cleanly."""
+        """Last one of a living or killed supervisor. None: it stopped cleanly."""
         deadline = time.monotonic() + _LOCK_WAIT_S
         while True:
             is_held = self.is_locked()
@@ -140,7 +138,7 @@ class SupervisorDirectory:
         self._status.unlink(missing_ok=True)
 
     def rotate_log(self) -> None:
-        """Moves a long log aside, so that the disk does not fill up."""
+        """So that the disk does not fill up."""
         # The child appends, so its next line starts the emptied file. A line may be lost.
         if self.log.exists() and self.log.stat().st_size > MAX_LOG_BYTES:
             rotated = self.log.with_name(self.log.name + ".1")

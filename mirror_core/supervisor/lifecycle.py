@@ -24,7 +24,7 @@ def build_replicate_command(
 ) -> tuple[str, ...]:
     """Copies the mirror there and, when a failback has made its reverse mirror, home again.
 
-    Raises BadRequest for options that make the child end.
+    BadRequest for options that make the child end.
     """
     if "--until-caught-up" in args:
         raise BadRequest(
@@ -82,10 +82,10 @@ def read_supervisor_status(home: Path, mirror: MirrorName) -> SupervisorStatus |
 
 
 def stop_supervisor(home: Path, mirror: MirrorName, *, timeout_s: float = STOP_TIMEOUT_S + 30.0) -> None:
-    """Stops the supervisor and its child, and waits.
+    """Stops its child, too; waits.
 
-    The mirror stays started. Raises Indeterminate when it still runs, Refused when its process cannot be proved to
-    be here.
+    The mirror stays started. Raises Indeterminate when it still runs, Refused when its process cannot be proved to be
+    here.
     """
     supervisor_status = read_supervisor_status(home, mirror)
     if supervisor_status is None or not supervisor_status.alive:

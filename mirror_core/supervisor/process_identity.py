@@ -15,7 +15,7 @@ from typing import Final
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _PID_NAMESPACE: Final = Path("/proc/self/ns/pid")
 _START_TICKS_FIELD: Final = 22
-"""Field of /proc/PID/stat. The second one is a name, which may hold anything."""
+"""In /proc/PID/stat. The second field is a name, which may hold anything."""
 
 
 @dataclass(frozen=True, slots=True)

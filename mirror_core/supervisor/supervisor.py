@@ -53,7 +53,7 @@ def start_tethered(command: Sequence[str], output: BinaryIO) -> subprocess.Popen
 FIRST_DELAY_S: Final = 0.5
 MAX_DELAY_S: Final = 30.0
 HEALTHY_S: Final = 10.0
-"""After this time an exit is a new incident."""
+"""Then an exit is a new incident."""
 REFUSED_DELAY_S: Final = 5.0
 SLOW_RETRY_EXIT_CODES: Final = frozenset({BadRequest.exit_code, Refused.exit_code, LostOwnership.exit_code})
 """Only a person, or another owner's end, changes these."""
@@ -64,7 +64,7 @@ WATCH: Final = "watch"
 
 
 def compute_next_delay_s(exit_code: int, ran_s: float, last_delay_s: float) -> float:
-    """`last_delay_s`: delay before the child's start."""
+    """`last_delay_s`: before the child's start."""
     if exit_code in SLOW_RETRY_EXIT_CODES:
         return REFUSED_DELAY_S
     if ran_s >= HEALTHY_S:
