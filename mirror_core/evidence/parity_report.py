@@ -25,6 +25,8 @@ from mirror_core.model.parity_verdict import ParityResult, ParityVerdict
 
 
 class ProvenOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """Compared equal up to here."""
+
     topic: str
     partition: int
     offset: int
@@ -32,11 +34,13 @@ class ProvenOffset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParityFindingDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """One difference."""
+
     topic: str
     partition: int
     offset: int | None
     kind: str
-    """As in `model.parity_verdict.ParityFinding`."""
+    """missing, extra, reordered, key, value, headers, timestamp, log start, log end."""
     detail: str
 
 
@@ -53,7 +57,7 @@ class ParityResultDocument(JsonDocument, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
     """Why it is indeterminate."""
     unmet: tuple[str, ...]
-    """Failed or unknown."""
+    """User expectations that failed or are unknown."""
     report: str
     """Empty: none requested."""
 

@@ -112,25 +112,25 @@ class ClockState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDescription:
-    """Next offsets. `lag`: source end minus position."""
+    """Offsets are next offsets. `lag` is source end minus position, None when the source end is unknown."""
 
     partition: str
     state: PartitionState
     position: int | None
     source_start: int | None
-    """First offset still in the source."""
+    """First offset that the source still has."""
     source_end: int | None
     lag: int | None
     lmo: int | None
     verified_end: int | None
     """Next offset after the last one found equal to the source."""
     kind: str | None
-    """Kind of failure, of a FAILED one."""
+    """Kind of failure; None when it is not FAILED."""
     reason: str | None
     never_copied: NeverCopied | None = None
     """Deleted on the source before it was copied."""
     source_topic_id: str | None = None
-    """KIP-516, 32 hexadecimal digits. None: unknown, as in the field below."""
+    """KIP-516, 32 hexadecimal digits. None: not known, as in the field below."""
     destination_topic_id: str | None = None
 
     @property
@@ -150,15 +150,17 @@ class _Fact:
 
 
 class MirrorDescription(JsonDocument, frozen=True, kw_only=True):
+    """What is recorded of a mirror, and what both clusters show."""
+
     facts: Mapping[FactKey, MirrorFact]
     not_normal: tuple[FactKey, ...]
-    """Facts that are not as on a quiet day."""
+    """Keys of the facts that are not as on a quiet day."""
     figures: Mapping[FigureKey, Figure]
     """How much is proved equal."""
     silent: tuple[str, ...]
-    """Clusters without readable offsets."""
+    """Clusters whose offsets could not be read."""
     copying: bool | None
-    """A data plane has a fresh lease. Null: clocks contradict each other."""
+    """A data plane has a fresh lease. Null: unknown, since clocks contradict each other."""
     rows: tuple[PartitionDescription, ...]
 
 

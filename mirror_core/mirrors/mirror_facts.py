@@ -114,7 +114,7 @@ FACT_LABELS: Final[Mapping[FactKey, str]] = MappingProxyType(
 
 
 class MirrorFact(msgspec.Struct, frozen=True, kw_only=True):
-    """`text` is for people; no program reads it."""
+    """`text` says it for people; no program reads it."""
 
     value: FactValue
     text: str

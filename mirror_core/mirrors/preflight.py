@@ -73,7 +73,7 @@ NOT_KAFKA_ACLS: Final = "access rights there are not Kafka's ACLs"
 class RightStatus(StrEnum):
     OK = "ok"
     PARTLY = "partly"
-    """On some topics only: enough if those are the mirror's."""
+    """Right on some topics only: enough if those are the mirror's."""
     MISSING = "missing"
     SPARED = "optional, and missing"
     UNKNOWN = "could not be tested"
@@ -81,6 +81,8 @@ class RightStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RightCheck:
+    """One right that a principal needs."""
+
     role: ClusterRole
     principal: str
     """control or data."""
@@ -98,6 +100,8 @@ class RightCheck:
 
 
 class ClusterCheck(JsonDocument, frozen=True, kw_only=True):
+    """What a check found."""
+
     cluster: str
     cluster_id: str
     brokers: tuple[str, ...]
@@ -105,7 +109,7 @@ class ClusterCheck(JsonDocument, frozen=True, kw_only=True):
     authorizer: str
     """on, off, foreign, or why it is unknown."""
     first_acl: FirstAclAssessment
-    """Whether it shuts out other users of the resource."""
+    """Whether a first ACL shuts out other users of the resource."""
     rights: tuple[RightCheck, ...]
     problems: tuple[str, ...]
     """To be fixed for any role."""
@@ -114,7 +118,7 @@ class ClusterCheck(JsonDocument, frozen=True, kw_only=True):
     expiring_producers: tuple[FindingDocument, ...]
     """Part of the advice: brokers whose producer ids expire."""
     roles: tuple[ClusterRole, ...]
-    """Roles that lack no right."""
+    """Roles for which no right is missing."""
 
 
 def check_cluster(config: ClusterConfig) -> ClusterCheck:

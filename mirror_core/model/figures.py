@@ -163,13 +163,13 @@ class FigureDefinition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """As in JSON."""
+    """A figure as JSON shows it."""
 
     value: FigureValue
     """Null: unknown. A list: names; an object: by name."""
     unit: Unit
     text: str
-    """For people."""
+    """As people read it."""
 
 
 Figures = Mapping[FigureKey, FigureValue]

@@ -13,12 +13,12 @@ from mirror_core.model.names import Offset, Partition
 
 
 class UncountedReread(StrEnum):
-    """Why a group's reread is unknown."""
+    """Why it is not known how much a group would read again."""
 
     ACTIVE = "active"
     """It has members on the destination, so the final sync commits nothing for it."""
     UNCOMMITTED = "uncommitted"
-    """The destination lacks some of its offsets."""
+    """The destination has not taken all of its offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,24 +26,25 @@ class PlanForecast:
     seconds: float | None
     steps: Mapping[str, float] = field(default_factory=dict)
     basis: str = ""
-    """Earlier run that the seconds come from."""
+    """The earlier run that the seconds come from."""
     lost_offsets: int | None
     lost_is_minimum: bool = False
     reread_offsets: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Minimum and maximum by group."""
     uncounted_groups: Mapping[str, UncountedReread] = field(default_factory=dict)
+    """Those of which it is not known."""
     gives_up_source: bool = False
-    """What the source took after its last observation is lost, too."""
+    """What the source took after it was last observed is lost, too."""
     unseen_s: float | None = None
-    """Since then. None: unknown, or nothing is given up."""
+    """Seconds since then. None: unknown, or nothing is given up."""
     offsets_per_s: float | None = None
     """What the source took in the minute before that. None: unknown."""
     refused_s: float | None = None
-    """Since the source refused its first connection. None: it was not seen to."""
+    """Seconds since the source refused its first connection. None: it was not seen to."""
 
     @property
     def taking_s(self) -> float | None:
-        """How long the source probably took records unobserved: until it refused connections from here."""
+        """How long the source probably took records that nobody observed: until it refused connections from here."""
         return None if self.unseen_s is None else max(0.0, round(self.unseen_s - (self.refused_s or 0), 3))
 
     @property
@@ -54,7 +55,7 @@ class PlanForecast:
 
     @property
     def max_reread_offsets(self) -> int:
-        """Groups of unknown reread left out."""
+        """All groups together, without those of which it is not known."""
         return sum(most for _, most in self.reread_offsets.values())
 
 

@@ -20,11 +20,11 @@ class JsonDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A reason, a warning, or an unknown. Decide by `code` and `values`; `text` is for people."""
+    """A reason, a warning, or what is not known. Decide by `code` and `values`; `text` is for people."""
 
     code: str
     subject: str
-    """Mirror, cluster, topic, partition or group."""
+    """Name of the mirror, cluster, topic, partition or group that it is about."""
     values: Mapping[str, FindingValue]
     text: str
 

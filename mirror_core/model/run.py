@@ -40,7 +40,7 @@ class FailbackStrategy(StrEnum):
     RECREATE = "recreate"
     """Salvage the divergent tail, recreate the topic, copy from offset 0."""
     HANDOVER = "handover"
-    """Salvage; a new replica that ends earlier joins the in-sync replicas and leads; copy from there."""
+    """Salvage, let a new replica that ends earlier join the in-sync replicas and lead, copy from there."""
     OFFLINE = "offline"
     """Salvage, truncate the log of a stopped broker, copy from there."""
     REPLICA = "replica"

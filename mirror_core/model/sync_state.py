@@ -37,7 +37,7 @@ class SyncAction(StrEnum):
     KEEP = "keep"
     """Made by others: never changed."""
     EQUAL = "equal"
-    """Listed to account for everything in scope."""
+    """Listed so that everything in scope is accounted for."""
     SKIP = "skip"
     REFUSE = "refuse"
     """Dangerous: a person must decide."""
@@ -68,8 +68,9 @@ class DriftRow(msgspec.Struct, frozen=True, kw_only=True):
     done: bool = False
     """In a dry run: staged by an earlier sync."""
     offset: int | UnsetType = UNSET
-    """Committed, or left in place."""
+    """Committed by the action, or left in place."""
     acl_topic: str | UnsetType = UNSET
+    """The topic, of an ACL on one."""
 
     @property
     def topic(self) -> str:
@@ -159,17 +160,19 @@ class OwnGroupOffsets:
 
 
 class GroupCoverage(StrEnum):
+    """What a sync has done for a group's partition."""
+
     SYNCED = "synced"
     CLAMPED = "clamped"
-    """The nearest offset in the destination's log was committed, since the source's is not in it."""
+    """The destination's log does not contain the source's offset: the nearest one in it was committed."""
     REFUSED = "refused"
     """Nothing could be committed."""
     SKIPPED = "skipped"
     """Left alone, as the rules say."""
     WAITING = "waiting"
-    """The destination has yet to answer; retried."""
+    """The destination has not answered yet: it is tried again."""
     DELETED = "deleted"
-    """The source's offset is gone; the destination's stays."""
+    """The source has no such offset any more; the destination's stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

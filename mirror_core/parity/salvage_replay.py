@@ -161,9 +161,9 @@ class ReplayOutcome(StrEnum):
     INCOMPLETE = "incomplete"
     """A repeat writes the rest."""
     UNKNOWN = "unknown"
-    """No task reported it. A repeat reads the committed progress."""
+    """No task reported the partition. A repeat reads the committed progress."""
     DIFFERS = "differs"
-    """Other records than the dry run counted."""
+    """The replay wrote other records than the dry run counted."""
 
 
 class ReplayedPartition(msgspec.Struct, frozen=True, kw_only=True):
