@@ -67,7 +67,7 @@ class AclPlan:
     stage: tuple[Acl, ...]
     remove: tuple[LedgerEntry, ...]
     forget: tuple[LedgerEntry, ...]
-    """In our ledger, gone from the source, and missing on the cluster or shared: only the ledger forgets them."""
+    """Gone from the source, and missing on the cluster or shared: only the ledger forgets them."""
     equal: tuple[Acl, ...]
     waiting: tuple[Acl, ...]
     foreign: tuple[Acl, ...]
@@ -111,7 +111,7 @@ _WRITE_OPERATIONS: Final = frozenset({Operation.WRITE, Operation.ALL})
 
 
 def select_carried_acls(source: Set[Acl], scope: AclScope) -> tuple[set[Acl], dict[Acl, str]]:
-    """Source entries that belong to the mirror; and those of its applications that are left out, with the reason.
+    """Source entries that belong to the mirror; and others of its applications, with the reason why not.
 
     Topics and groups belong by name; transactional ids and IDEMPOTENT_WRITE with principals that may write one of its
     topics.
@@ -397,7 +397,7 @@ def predict_synced_ledger(
 ) -> tuple[LedgerEntry, ...]:
     """The ledger as the final sync of a planned failover leaves it, for rights to change topics.
 
-    `held_acls`: what applications hold on the source. It gets staged; other staged entries are forgotten, promoted ones
+    `held_acls`, which applications hold on the source, get staged; other staged entries are forgotten, promoted ones
     stay.
     """
     kept = (e for e in ledger if not (e.purpose is AclPurpose.STAGED and can_change_topic(e.acl)))

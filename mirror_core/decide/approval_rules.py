@@ -88,7 +88,7 @@ def make_approval(approval_id: str, person: str, name: str, at_ms: int | None) -
 def to_broker_clock(approval: Approval, now_ms: int, ahead_ms: int | None) -> Approval:
     """Dated by the brokers' clock, and not later than now: it would be valid for too long.
 
-    `now_ms`: this machine's clock, which Airflow's API server has as well; ahead of the brokers' by `ahead_ms`.
+    `now_ms`: this machine's clock, and Airflow's API server's; ahead of the brokers' by `ahead_ms`.
     """
     if approval.at_ms is None:
         return approval
@@ -116,7 +116,7 @@ def explain_stale_approvals(approvals: Sequence[Approval], now_ms: int) -> tuple
 
 
 def _find_validity(approval: Approval) -> tuple[int, int] | None:
-    """From when until when: as recorded, but at most `APPROVAL_VALIDITY_S` long."""
+    """At most `APPROVAL_VALIDITY_S`, whatever was recorded."""
     if approval.at_ms is None:
         return None
     limit_ms = approval.at_ms + round(APPROVAL_VALIDITY_S * 1000)
@@ -124,7 +124,7 @@ def _find_validity(approval: Approval) -> tuple[int, int] | None:
 
 
 def explain_stale_run_approval(run: Run, now_ms: int) -> str:
-    """Why people must look at the plan again before the fence; empty: they need not.
+    """Empty: people need not look at the plan again before the fence.
 
     A run without a known approval counts as approved when it began.
     """
@@ -145,7 +145,7 @@ def must_confirm_before_fence(run: Run, *, is_noticed: bool) -> bool:
 
 
 def explain_expired_run(run: Run, later_approvals: Sequence[Approval], steps: Iterable[StepRecord], now_ms: int) -> str:
-    """Why a task may not stop applications with these approvals; empty: it may.
+    """Empty: a task may stop applications with these approvals.
 
     `later_approvals`: to go on. A run whose last step ended within the validity time has not stood still, however long
     its comparison took.
@@ -170,7 +170,7 @@ def explain_expired_run(run: Run, later_approvals: Sequence[Approval], steps: It
 
 
 def find_run_to_resume(own_runs: Iterable[Run], plan_hash: str, in_effect_ids: Collection[str]) -> Run | None:
-    """The run that a repeated task continues instead of beginning a new one.
+    """A repeated task continues it instead of beginning a new one.
 
     `own_runs`: begun by the same conductor. A run qualifies if it has not ended, or is done with this plan hash and
     listed in `in_effect_ids`.

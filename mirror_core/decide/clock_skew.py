@@ -48,9 +48,9 @@ def to_owner_clock_ms(now_ms: int, ahead_ms: int | None, lease: Lease | None, ap
 def find_leader_ahead_ms(now_ms: int, ahead_ms: int | None, appended_ms: Iterable[int]) -> int | None:
     """How far, at least, the clock of the state topic's leader is ahead of the controller's; None: not seen to be.
 
-    Ages are unknown then: they would look younger by as much. `appended_ms`: when records were appended, by the
-    leader's clock. `now_ms`, `ahead_ms`: as for `to_owner_clock_ms`; a slow response of the controller makes its clock
-    look seconds behind.
+    Ages are unknown then: they would look younger by as much. `appended_ms`: of records, by the leader's clock.
+    `now_ms`, `ahead_ms`: as for `to_owner_clock_ms`; a slow response of the controller makes its clock look seconds
+    behind.
     """
     newest_ms = max(appended_ms, default=None)
     if ahead_ms is None or newest_ms is None:
@@ -95,7 +95,7 @@ def compute_writer_ahead_ms(written_ms: int | None, appended_ms: int | None) -> 
 def compute_observer_ahead_ms(observed_ms: int | None, appended_ms: int | None) -> int:
     """As `compute_writer_ahead_ms`, and never too little, however long the record was in flight.
 
-    An observed time less this is not later than it was by the brokers' clock.
+    An observed time less this is never later than it was by the brokers' clock.
     """
     ahead_ms = compute_writer_ahead_ms(observed_ms, appended_ms)
     return ahead_ms + _MAX_IN_FLIGHT_MS if ahead_ms else 0
@@ -104,9 +104,9 @@ def compute_observer_ahead_ms(observed_ms: int | None, appended_ms: int | None) 
 def compute_writers_left_ms(now_ms: int, ahead_ms: int | None, lease: Lease, appended_ms: int | None) -> int:
     """How long the owner's tasks may still write. Negative: the time since they had to stop.
 
-    As long as at the owner's newest heartbeat, less the time since then: by the brokers' clock where it is known. The
-    broker that stored the heartbeat may be behind the one that tells the time: a smaller age by the owner's clock
-    counts, unless that one is ahead. `ahead_ms`, `appended_ms`: as for `to_owner_clock_ms`.
+    As at the owner's newest heartbeat, less the time since then: by the brokers' clock where it is known. The broker
+    that stored the heartbeat may be behind the one that tells the time: a smaller age by the owner's clock counts,
+    unless that one is ahead. `ahead_ms`, `appended_ms`: as for `to_owner_clock_ms`.
     """
     age_ms = to_broker_clock_ms(now_ms, ahead_ms) - lease.heartbeat_ms
     if ahead_ms is not None and appended_ms is not None:

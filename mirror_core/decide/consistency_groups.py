@@ -108,9 +108,8 @@ def _list_complete_times(
     uncopied_reasons: Collection[Partition],
     deleted: Collection[Partition],
 ) -> Iterator[tuple[Partition, int]]:
-    """A position beyond an observed end contains what was there at that time. An empty log lacks nothing.
-
-    Nothing is written to a deleted topic: its copy stays complete.
+    """A position beyond an observed end contains what was there at that time. An empty log lacks nothing. Nothing is
+    written to a deleted topic: its copy stays complete.
     """
     earlier_times, starts = dict(observation.get_recovery_points()), dict(observation.get_starts())
     for partition, observed in observation.get_ends():

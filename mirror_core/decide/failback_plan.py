@@ -389,7 +389,7 @@ def _warn_transactions(mirror: Mirror, transactions: Sequence[UnendedTransaction
 def _warn_missing_beginnings(
     snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackStrategy]
 ) -> Iterator[Finding]:
-    """Records that were held, or that the old source's retention has deleted since."""
+    """They were held, or the old source's retention has deleted them since."""
     old_source, new_primary, mirror = snapshot.old_source, snapshot.new_primary, snapshot.mirror
     if isinstance(old_source, UnseenCluster) or isinstance(new_primary, UnseenCluster):
         return

@@ -1,7 +1,6 @@
 """Could a mirror be failed over now, and if not, why? What would it cost if its source died now?
 
-Also how old the things are that a failover relies on (group sync, comparison, last drill), and readiness as a table:
-one row for each partition, from a plan and its figures.
+Also how old the things are that a failover relies on (group sync, comparison, last drill), and readiness as a table.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def find_stray_denials(
     ledger_entries: Collection[LedgerEntry],
     own_principals: Set[str],
 ) -> tuple[LiftedDenial, ...]:
-    """Lifted entries that one of the mirror's clusters has again and no known ledger needs.
+    """One of the mirror's clusters has them again, and no known ledger needs them.
 
     `ledger_entries`: see `list_entries_on_cluster`. What this mirror or its reverse promoted may be the DENY itself: a
     sync took it for a rule of the source.

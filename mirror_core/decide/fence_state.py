@@ -37,7 +37,7 @@ from mirror_core.model.text import format_time
 
 
 def find_late_ranges(pending_fence: PendingFence, statuses: Mapping[Partition, PartitionStatus]) -> LateRanges:
-    """What the cluster has beyond the last mirrored offsets, up to where the fence was seen to hold.
+    """Beyond the last mirrored offsets, up to where the fence was seen to hold.
 
     Written before the cluster fell silent and never copied, or after it returned and before it was fenced: see
     `LateSplit`.
@@ -53,9 +53,7 @@ def find_late_ranges(pending_fence: PendingFence, statuses: Mapping[Partition, P
 def find_unknown_ends(
     pending_fence: PendingFence, statuses: Mapping[Partition, PartitionStatus]
 ) -> tuple[Partition, ...]:
-    """Their log end behind an applied fence is not known yet: offline, no answer of their broker, or their topic is
-    gone.
-    """
+    """Behind an applied fence the end is not known yet: offline, no answer of their broker, or their topic is gone."""
     return (
         ()
         if pending_fence.applied_at_ms is None
@@ -157,7 +155,7 @@ class FenceDecision:
     standing_alarms: tuple[Finding, ...] = ()
     """Found by each check until their cause is gone."""
     one_time_alarms: tuple[str, ...] = ()
-    """Alarms that no later check would find: recorded as reported by `mark_reported`."""
+    """No later check would find them: recorded as reported by `mark_reported`."""
     late_split: LateSplit = NO_LATE_RANGES
     written_ranges: LateRanges = field(default_factory=dict)
     is_silent: bool = False
@@ -192,10 +190,8 @@ def find_fence_state(pending_fence: PendingFence | None) -> FenceState:
 
 
 def must_fence_during_run(pending_fence: PendingFence | None, run: Run, *, is_past_no_return: bool) -> bool:
-    """Whether the fence is kept while this run holds the mirror.
-
-    A failover keeps it past its point of no return; a failback until the mirror may write there, when it first removes
-    the pending fence.
+    """While this run holds the mirror. A failover keeps the fence past its point of no return; a failback until the
+    mirror may write there, when it first removes the pending fence.
     """
     return has_failed_over(pending_fence) and (run.plan.kind is RunKind.FAILBACK or is_past_no_return)
 
@@ -217,7 +213,7 @@ def is_promoting(
 
 
 def is_waiting_for_failback(mirror: MirrorName, pending_fence: PendingFence | None) -> bool:
-    """Whether a watcher skips a mirror during the failback that it belongs to.
+    """Whether a watcher skips a reverse mirror during its failback.
 
     Not where a fence is pending (the new primary was given up, and its failback never fences it) or must be lifted
     (applications are still there).
@@ -242,7 +238,7 @@ def decide_fence(
     """Nothing while a run holds the mirror: the run does it, or will undo it.
 
     `during_run`: the fence is kept during this run; its conductor may be active, so nothing is recorded. A run of the
-    reverse mirror is part of this mirror's failback, which holds it all the time.
+    reverse mirror belongs to this mirror's failback, which holds it all the time.
     """
     state = find_fence_state(pending_fence)
     if pending_fence is None:
@@ -285,7 +281,7 @@ def decide_source_returned(
 ) -> FenceDecision:
     """The source answers before an unplanned failover promotes. `late_ranges`: beyond the last mirrored offsets.
 
-    Nothing is done: the run may be aborted, and then the source accepts writes as before.
+    Nothing is done: an abort is possible, and then the source accepts writes as before.
     """
     state = find_fence_state(pending_fence)
     alarm = Finding(

@@ -69,8 +69,8 @@ def to_first_marker_epoch(count: int) -> int:
 def choose_marker_epoch(count: int, newest_epoch: int, *, is_owned: bool) -> int | None:
     """Coordinator epoch for the gap that makes `count` filled offsets; None: none is left.
 
-    `newest_epoch`: the highest known to be sent, by any task. `is_owned`: it is the caller's own and all its requests
-    are answered: no other task's markers can be in flight to this gap, so none must be fenced.
+    `newest_epoch`: the highest known to be sent, by any task. `is_owned`: the caller sent it and all its requests are
+    answered: no other task's markers can be in flight to this gap, so none must be fenced.
     """
     first_epoch = to_first_marker_epoch(count)
     if newest_epoch < first_epoch:
@@ -91,9 +91,9 @@ def find_turn(epoch: int, wall_ms: int) -> int | None:
     """The number of the current turn if the task of this epoch may fence another in it; else None.
 
     Two tasks that wait for the same gap would otherwise both fill it: nothing in the log tells their markers apart.
-    Turns go by the clock, since neither knows of the other; tasks of neighbouring epochs, which meet at each epoch
-    change, never share one. The time between two turns covers clock differences and requests in flight. A task that
-    read the log in one turn must not act on it in another: the others' turns lie between.
+    Neither knows of the other, so turns go by the clock; tasks of neighbouring epochs, which meet at each epoch change,
+    never share one. The time between two turns covers clock differences and requests in flight. A task that read the
+    log in one turn must not act on it in another: the others' turns lie between.
 
     Each round has a short turn for every task, and one long turn that leaves time for a distant broker's response.
     """
@@ -259,7 +259,7 @@ def _can_be_forgotten(producer: OwnProducerState) -> bool:
 
 
 def _count_missing(producer: OwnProducerState, log_end: int) -> int:
-    """Offsets that our newest gap lacks; negative: offsets of a foreign write."""
+    """In our newest gap; negative: offsets of a foreign write."""
     if producer.coordinator_epoch == NO_MARKER:
         return -((log_end - producer.next_sequence) & SEQUENCE_MASK)
     missing = (producer.next_sequence + decode_filled(producer.coordinator_epoch) - log_end) & FILLED_MASK

@@ -230,7 +230,6 @@ _LOST_TEXT: Final = "the destination has lost the offset, by deletion or offsets
 def _exclude_known(
     lost: Iterable[UncommittedGroupOffset], uncommitted: Iterable[UncommittedGroupOffset]
 ) -> list[UncommittedGroupOffset]:
-    """Drops those that `uncommitted` has a row of, for the partition or the whole group."""
     subjects = {(item.group, item.partition) for item in uncommitted}
     return [item for item in lost if not {(item.group, item.partition), (item.group, "")} & subjects]
 

@@ -56,8 +56,8 @@ class LossBound:
     differ.
     """
     observed_s: float | None
-    """Age of the oldest observed end, of partitions that had a leader and are not FAILED. None: one was
-    never seen, or clocks differ.
+    """Age of the oldest observed end, of partitions that had a leader and are not FAILED. None: one was never seen, or
+    clocks differ.
     """
     heartbeats: tuple[Heartbeat, ...]
     heartbeat_age_s: float | None

@@ -115,7 +115,7 @@ class MirrorSnapshot:
     lease: Lease | None
     active_run: str | None
     grants: tuple[str, ...]
-    """What an approval of rights is bound to: for a planned failover what applications hold on the source and the final
+    """An approval of rights is bound to them: for a planned failover what applications hold on the source and the final
     sync stages, otherwise what is staged.
     """
     forecast: StandstillForecast | None
@@ -188,7 +188,7 @@ def is_healthy(status: PartitionStatus) -> bool:
 def list_lags(snapshot: MirrorSnapshot) -> Iterator[tuple[Partition, int | None]]:
     """Source's last stable offset minus position, negative where the destination is ahead.
 
-    None where either is unknown, and of other topics under the names of the copied one or of its copy.
+    None where one is unknown, and of other topics under the names of the copied one or of its copy.
     """
     ends = snapshot.source.stable_ends if isinstance(snapshot.source, SourceSnapshot) else {}
     source_topics = snapshot.source.topics if isinstance(snapshot.source, SourceSnapshot) else {}

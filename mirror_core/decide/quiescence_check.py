@@ -129,7 +129,7 @@ def find_unquiescent(samples: Mapping[Partition, LogEndSample]) -> dict[Partitio
 
 
 def is_fully_replicated(sample: LogEndSample, isr: IsrStatus, replica_ends: Mapping[int, Offset]) -> bool:
-    """Whether enough replicas are in sync and each reports the whole log (`replica_ends`).
+    """Enough replicas are in sync and each reports the whole log (`replica_ends`).
 
     A leader updates its high watermark on appends and ISR changes, not when min.insync.replicas is lowered.
     """

@@ -129,7 +129,7 @@ class QuotaComparison:
     missing: tuple[str, ...] = ()
     """The source's that the destination will lack behind a promotion, or has with other values."""
     wide: tuple[str, ...] = ()
-    """Those that promotion sets, and that limit clients which have nothing to do with the mirror, too."""
+    """Promotion sets them, and they limit clients which have nothing to do with the mirror, too."""
 
 
 NO_QUOTAS: Final = QuotaComparison()

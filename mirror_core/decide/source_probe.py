@@ -54,7 +54,7 @@ def find_contradictions(reply: SourceReply, source: ClusterName, drained: Mappin
 def explain_doubt(
     reply: SourceReply, source: ClusterName, mirror: MirrorName, *, fence_held: bool, has_fence_file: bool
 ) -> str:
-    """Why it is unknown what the source accepted; empty: it is known.
+    """Empty: what the source accepted is known.
 
     An unseen source accepted nothing since the drain only if its fence held all the time: it held at the drain
     (`fence_held`), and its file, which is here (`has_fence_file`), was never used to lift it.
@@ -70,7 +70,7 @@ def explain_doubt(
 
 
 def needs_confirmation(*, has_answered: bool, fence_held: bool, was_silent: bool, was_stalled: bool) -> bool:
-    """Whether leaving records on a source that answers (`has_answered`) needs a person's confirmation.
+    """Whether a person must confirm to leave records on a source that answers (`has_answered`).
 
     Yes if it was silent when the plan was approved (`was_silent`): nobody agreed to give up a source that answers. Yes
     if the run stood still while the source may have taken writes (`was_stalled`), unless its fence held all the time.

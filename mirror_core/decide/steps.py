@@ -273,7 +273,7 @@ def list_standstill_steps(kind: RunKind, mode: RunMode = RunMode.PLANNED) -> tup
 
 
 def measure_standstill_s(run: Run, steps: Iterable[StepRecord]) -> float | None:
-    """From the first attempt of the first such step to the end of the last, waits included.
+    """First attempt of the first such step to the end of the last, waits included.
 
     None: it did not get so far, or a clock was set back meanwhile.
     """

@@ -152,8 +152,8 @@ def add_source_defaults(
 ) -> dict[str, str]:
     """Overrides that give a promoted topic the source's effective settings.
 
-    The clusters' defaults may differ, such as retention of 30 days and 7. An unknown default (None) counts as
-    different. One that promises less than the destination's is not kept.
+    The clusters' defaults may differ. An unknown one (None) counts as different. One that promises less than the
+    destination's is not kept.
     """
     keys = MIRROR_HELD_KEYS.union(RETENTION_PROMISE_KEYS if is_compacted(source_effective) else ())
     differing = {
@@ -166,7 +166,6 @@ def add_source_defaults(
 
 
 def _is_weaker(key: str, source_default: str, destination_default: str | None) -> bool:
-    """Whether acknowledged records would be less safe with the source's value."""
     if key == "unclean.leader.election.enable":
         return source_default == "true"
     if key == "min.insync.replicas" and destination_default is not None:
@@ -197,8 +196,8 @@ class AcceptedSettings:
 def search_accepted(wanted: Mapping[str, str]) -> Generator[dict[str, str], str | None, AcceptedSettings | None]:
     """Yields configs to validate; receives why they were refused as a whole, or None if accepted.
 
-    Returns None if configs are not the reason. Adds one config at a time to the mirror's own, or to none: at most one
-    trial per config, and three more.
+    Returns None if configs are not the reason. Adds one config at a time to the mirror's own, or to none: at most three
+    trials more than configs.
     """
     accepted = {key: value for key, value in wanted.items() if key in MIRROR_HELD_KEYS}
     if (yield accepted) is not None:

@@ -132,7 +132,7 @@ def find_divergent_tails(
 def find_wider_topics(
     topics: Mapping[str, ClusterTopic], new_topics: Mapping[str, ClusterTopic]
 ) -> dict[str, tuple[int, int]]:
-    """Topics with more partitions on the old source than on the new primary, and both counts.
+    """More partitions on the old source than on the new primary, and both counts.
 
     Kafka never removes partitions, so only a recreated topic can match; otherwise keys would map to other partitions
     after failback.

@@ -124,7 +124,7 @@ def turn_verification(
 ) -> MirrorVerification:
     """What was compared equal on the way home holds for the way out, too.
 
-    `statuses`: of the reverse mirror, of the partitions that both sides still hold as they were compared.
+    `statuses`: the reverse mirror's, of partitions that both sides still hold as they were compared.
     """
     verified_rows = read_verified(reverse, {p.topic: status.destination_topic_id for p, status in statuses.items()})
     turned = {
@@ -205,10 +205,10 @@ def summarize_compared(basis: VerificationBasis, ends: Mapping[Partition, Offset
 def update_verification(
     mirror: MirrorName, basis: VerificationBasis, compared: Sequence[ParityRange], result: ParityResult, now_ms: int
 ) -> MirrorVerification:
-    """A range that begins anew replaces its partition's record.
+    """A range that begins anew replaces its partition's record; an empty one renews its time, if the source was queried
+    and nothing contradicts.
 
-    An empty range renews the time, if the source was queried and nothing contradicts. Where the comparison could not
-    read as far as before, the old record stays.
+    Where the comparison could not read as far as before, the old record stays.
     """
     verified, is_doubted = {**basis.unconfirmed, **basis.valid}, _make_doubt_check(result)
     differences = tuple(_list_differences(basis, compared, result, now_ms))
@@ -320,7 +320,7 @@ def _limit_to_offset(limit: Offset | None, verified: VerifiedEnd) -> VerifiedEnd
 def _list_differences(
     basis: VerificationBasis, compared: Sequence[ParityRange], result: ParityResult, now_ms: int
 ) -> Iterator[KnownDifference]:
-    """The first place of each partition, different or unreadable: found now, or earlier and still there."""
+    """The first of each partition: found now, or earlier and still there."""
     first_findings = dict[Partition, ParityFinding]()
     for finding in sorted(
         (*result.findings, *result.damage_findings), key=lambda entry: (entry.partition, entry.offset or 0)
