@@ -10,7 +10,7 @@ it: nothing is kept in memory between two steps.
 Invariants, and why they hold:
 
 - **One conductor acts.** A process that acts takes the mirror's control transactional id, and Kafka fences the previous
-  holder (KIP-98). It fails at its next journal write. A process that only reads takes nothing over.
+  holder (KIP-98), which fails at its next journal write. A process that only reads takes nothing over.
 - **Every step may be repeated**, after a crash anywhere in it. An intent is recorded before the action, an output after
   it (`step_records`). A missing output is never assumed: `step_records.read_output` raises Indeterminate.
 - **Nothing is promoted unfenced and unread.** Planned: fence, drain, final sync and the parity gate come first, and the
@@ -26,17 +26,16 @@ Invariants, and why they hold:
   abandons it.
 
 The order of a planned failover: prove (compare while applications write), fence, drain, final_sync, parity, record_lmo,
-promote, switch, canary, report. An unplanned one: settle, stand, final_offsets, record_lmo, promote, switch, canary,
-report. A failback: salvage, align, demote, create_reverse, catch_up, then the planned failover of the reverse mirror,
-then reprotect. `decide.steps` has the tables.
+promote, switch, canary, report. An unplanned one: settle, stand, final_offsets, then as a planned one from record_lmo.
+A failback: salvage, align, demote, create_reverse, catch_up, then the planned failover of the reverse mirror, then
+reprotect. `decide.steps` has the tables.
 
 Where to start reading:
 
 - `conductor.Conductor`: open a run, take its steps, abort. `failover_conductor.Failover` and
   `failback_conductor.Failback` add the plans; `set_conductor.SetConductor` conducts several mirrors.
-- `planned_steps.PlannedSteps`, `unplanned_steps.UnplannedSteps`, `promotion_steps.PromotionSteps`,
-  `failback_steps.FailbackSteps`, `divergent_tail_steps.TailSteps`: one method for each step, found by its name. All
-  have what `run_services.StepContext` holds.
+- `planned_steps`, `unplanned_steps`, `promotion_steps`, `failback_steps`, `divergent_tail_steps`: one method for each
+  step, found by its name. All have what `run_services.StepContext` holds.
 - `fence_actions`, `fence_recheck`: apply, verify and lift the source's fence.
 - `snapshot_reader.take_snapshot`: what a plan is made from. `run_services.Services`: work that may run on Spark.
 """

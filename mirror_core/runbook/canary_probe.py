@@ -172,7 +172,7 @@ class CanaryProbe:
         return [result for result in results if isinstance(result, int)]
 
     def _consume(self, partition: int, offset: int, values: list[bytes]) -> None:
-        """Raises unless a read_committed reader gets exactly these values from `offset` on."""
+        """A read_committed reader must get exactly these values from `offset` on."""
         consumer = self._create_consumer({"enable.auto.commit": False, "auto.offset.reset": "error"})
         expected_values, deadline = list(values), time.monotonic() + TIMEOUTS.canary_trial_s
         try:
@@ -329,7 +329,7 @@ def _is_answering(client: ClusterClient, broker: int) -> bool:
 
 
 def _delete_canary_topic(client: ClusterClient, topic: str) -> str:
-    """Also deletes its records and its group's offsets. Returns the error text on failure."""
+    """Also deletes its records and its group's offsets. Returns the error text."""
     try:
         if topic in find_existing_topics(client, [topic]):
             delete_topics(client, [topic])

@@ -1,8 +1,7 @@
 """What failover and failback share: open a run, take its steps, abort it.
 
-A process that acts takes the mirror's control transactional id first. Kafka fences the previous holder (KIP-98), so two
-conductors never act at once: the earlier one fails at its next journal write. A process that only reads, or would be
-refused, takes nothing over: that would cost a healthy run its conductor.
+A process that only reads, or would be refused, takes no control of the mirror: that would cost a healthy run its
+conductor.
 """
 
 from __future__ import annotations
@@ -132,8 +131,8 @@ class Conductor(ABC, Generic[PlanChoice]):
     ) -> Run:
         """Refused if the plan of this hash changed or may not run.
 
-        Retried if an earlier sync takes the mirror's state over. `approved_by`: a person asked here, or the approvals
-        that the state topic must hold. `silent`: the given-up source did not answer.
+        Retried if an earlier sync takes the mirror's state over. `approved_by`: a person asked here, or approvals that
+        the state topic must hold. `silent`: the given-up source did not answer.
         """
         state = read_complete_state(self.link.destination)
         active_run = state.active_run(self.link.mirror.name)
@@ -352,7 +351,7 @@ class Conductor(ABC, Generic[PlanChoice]):
         plan_hash: str,
         part_of: SetMembership | None,
     ) -> str | tuple[Approval, ...]:
-        """Refused if they are too few or already used. A set checks reuse itself."""
+        """A set checks by itself whether approvals were already used."""
         mirror = self.link.mirror.name
         if not isinstance(approved_by, ApprovalPolicy):
             if self.started_by.startswith(AIRFLOW_CONDUCTOR_PREFIX) and not is_drill_mirror(self.link.mirror):
@@ -419,14 +418,12 @@ class Conductor(ABC, Generic[PlanChoice]):
         return f"{self.link.mirror.name}-{self.KIND}-{timestamp}-{secrets.token_hex(2)}"
 
     def _find_own_run(self, state: State, run_id: str) -> Run:
-        """BadRequest if it belongs to another mirror or kind."""
         run = find_run(state, run_id)
         if run.plan.mirror != self.link.mirror.name or run.plan.kind is not self.KIND:
             raise BadRequest(f"run {run_id} is a {run.plan.kind} of mirror {run.plan.mirror}")
         return run
 
     def _run_step(self, writer: StateWriter, journal: Journal, name: str) -> StepRecord:
-        """The last step also closes the run."""
         journal.check_turn(name)
         if journal.is_done(name):
             record = journal.perform(name, dict)

@@ -333,16 +333,16 @@ class TailSteps(StepContext):
         }
 
     def _exclude_cut(self, old: ClusterClient, partitions: Collection[Partition]) -> list[Partition]:
-        """Without logs that this run has cut: nothing of them is left to be saved.
+        """Nothing is left to be saved of logs that this run has cut.
 
-        Such a log need not stand still. It may end within a transaction that nobody ends, as it lacks the marker.
+        They need not stand still, and may end within a transaction that nobody ends, as they lack the marker.
         """
         points = {p: o for s in TRUNCATING_STRATEGIES for p, o in self._find_truncation_points(old, s).items()}
         ends = list_offsets(old, points, OffsetPoint.LOG_END)
         return [p for p in partitions if p not in points or ends[p] > points[p]]
 
     def _find_missing_salvage(self, salvage_result: SalvageResult) -> str:
-        """A salvage folder that is not on this host. Empty: all are."""
+        """Its folder is not on this host."""
         folder_names = [_salvage_folder_name(1)] if self.journal.run.plan.discarded else []
         folder_names += [_salvage_folder_name(salvage_result.parts)] if salvage_result.parts > 1 else []
         return next(

@@ -296,7 +296,6 @@ def run_drill(
 def run_set_drill(
     config: Config, mirror_set: MirrorSet, mode: RunMode, services: Services, *, started_by: str, print_line: PrintLine
 ) -> SetDrillOutcome:
-    """A drill of each mirror, failed over as the set would be."""
     with ExitStack() as stack:
         prepared = [
             stack.enter_context(_prepare_drill(config, mirror, services, started_by, print_line))
@@ -329,7 +328,7 @@ def run_set_drill(
 def _prepare_drill(
     config: Config, mirror: str, services: Services, started_by: str, print_line: PrintLine
 ) -> Iterator[PreparedDrill]:
-    """What earlier ones have left is removed before, and all of this one in the end."""
+    """Removes what earlier ones have left before, and all of this one in the end."""
     base_link, _ = find_mirror_link(config, mirror)
     if is_drill_mirror(base_link.mirror):
         advice = (

@@ -35,7 +35,6 @@ _log = get_logger(__name__)
 
 
 def write_run_bundle(services: Services, config: Config, run: Run, state: State) -> BundleHead:
-    """With the notes that were added since."""
     write_notes(services.run_dir(run.id), run, list_notes(state, run.id))
     return write_bundle(services.run_dir(run.id), run, state.audit_lines(run.id), load_signer(config))
 

@@ -111,7 +111,6 @@ class Failback(Conductor[AllowedStrategies]):
         return find_reverse_failover(read_state(self.link.source), run.id) is not None
 
     def find_home_run(self, run: Run) -> tuple[Run, tuple[StepRecord, ...]] | None:
-        """The newest reverse failover of this failback."""
         reverse_state = read_state(self.link.source)
         home = find_last_begun(r for r in reverse_state.runs.values() if r.failback_run == run.id)
         return None if home is None else (home, reverse_state.steps_of(home))
@@ -252,7 +251,7 @@ class SetFailback(SetConductor[Failback]):
         return self._finish_others(attempt, agreed_by, {RunPhase.DONE})
 
     def _finish_others(self, attempt: str, agreed_by: str, goal: Collection[RunPhase]) -> dict[MirrorName, MemberRun]:
-        """Those that nobody has given up. Raises SetFailed if all are."""
+        """Raises SetFailed if all were given up."""
         members = self._finish(attempt, agreed_by, {*goal, RunPhase.GIVEN_UP})
         given_up = {name: member for name, member in members.items() if member.phase is RunPhase.GIVEN_UP}
         if given_up.keys() == members.keys():
@@ -346,7 +345,6 @@ def _read_reverse_state(link: MirrorLink) -> State:
 
 
 def _find_circles(link: MirrorLink, statuses: Mapping[Partition, PartitionStatus]) -> CircleFindings:
-    """Other mirrors that would overwrite what is brought back."""
     reverse = make_mirror_link(link.config, build_reverse_mirror(link.mirror))
     findings = search_circles(reverse, {p.topic for p in statuses})
     return replace(

@@ -1,4 +1,4 @@
-"""The steps of a failback. Each may be repeated after a crash at any point.
+"""The steps of a failback.
 
 M is the failed-over mirror; its state is on the new primary. M-back, its reverse, is recorded on the old source.
 """
@@ -277,7 +277,6 @@ class FailbackSteps(TailSteps):
             time.sleep(0.5)
 
     def reprotect(self) -> StepEvidence:
-        """Make the new primary the mirror's destination again."""
         link = self._load_reverse_link()
         # Before taking over its conductor.
         require_reverse_failover(link, read_complete_state(self.link.source), self.journal.run_id)
@@ -391,7 +390,6 @@ class FailbackSteps(TailSteps):
             return sorted(find_existing_topics(client, topics))
 
     def _wait_for_old_tasks(self) -> None:
-        """In either direction, no task of an earlier data plane can still write."""
         end_s = 0.0
         for cluster, name in (
             (self.link.destination, self.link.mirror.name),
@@ -445,7 +443,7 @@ class FailbackSteps(TailSteps):
     def _find_own_records(
         self, client: ClusterClient, statuses: Mapping[Partition, PartitionStatus], *, is_quiescent: bool
     ) -> Mapping[Partition, str]:
-        """`is_quiescent`: fenced before, so one look suffices. Otherwise wait until logs stop moving."""
+        """`is_quiescent`: fenced before, so one look suffices."""
         partitions = _filter_existing(client, statuses)
         if is_quiescent:
             return find_written_since(statuses, list_offsets(client, partitions, OffsetPoint.LOG_END))

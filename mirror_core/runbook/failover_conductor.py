@@ -112,7 +112,6 @@ class Failover(Conductor[RunMode]):
     def _decide_at_begin(
         self, state: State, choice: RunMode | None, holding_run: Run | None, *, silent: bool
     ) -> decision.PlanDecision:
-        """Refused if a source that was given up as silent answers by now, even in part."""
         if not silent:
             return self._decide(state, choice)
         new_decision, source_answers = self._decide_with_source_probe(lambda: self._decide(state, choice))

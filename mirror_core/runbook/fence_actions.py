@@ -83,8 +83,8 @@ class LiftFile:
     def __init__(self, context: StepContext, *, needed: bool = True, prints_command: bool = True) -> None:
         """`needed`: deny nobody unless it is written. Else the fence matters more.
 
-        `prints_command`: say how to open the source should the destination die. In a failback that would be wrong:
-        applications write on the destination, and the source's copy may be half made.
+        `prints_command`: say how to open the source should the destination die. Wrong in a failback: applications write
+        on the destination, and the source's copy may be half made.
         """
         self._context = context
         self._needed = needed

@@ -1,6 +1,4 @@
-"""Probes all source brokers before promotion, in parallel; nothing is promoted without the fence, and after promotion a
-lifted one is reapplied.
-"""
+"""Probes all source brokers before promotion, in parallel, and rechecks the fence until the run ends."""
 
 from __future__ import annotations
 
@@ -129,7 +127,7 @@ def refuse_if_unfenced(context: StepContext) -> None:
 def probe_uncontradicted(
     context: StepContext, denials: Collection[Acl], drained: Mapping[Partition, Offset]
 ) -> tuple[PromotionProbe, bool]:
-    """Refused if the fence was lifted by its file, or the source was written after the drain."""
+    """As `refuse_if_lifted`. Refused, too, if the source was written after the drain."""
     name = context.link.source.name
     probe, has_file = probe_source(context.link, denials, drained), refuse_if_lifted(context)
     if reasons := tuple(find_contradictions(probe, name, drained)):

@@ -1,4 +1,4 @@
-"""The steps of a planned failover. Each may be repeated after a crash at any point."""
+"""The steps of a planned failover."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class PlannedSteps(PromotionSteps):
         """Compare what was written since `prove`, while applications still write.
 
         A few records are left to the gate, unless `prove` ended more than `COMPARISON_MAX_AGE_S` ago. Refused if the
-        gate would still exceed `limit_s`. None if a fence may already stand: then nothing is waited for.
+        gate would still exceed `limit_s`. None if a fence may already stand.
         """
         if self._may_be_fenced():
             return None

@@ -1,7 +1,4 @@
-"""What every failover ends with: record the LMO, promote, switch, canary, report.
-
-Nothing here needs the source. Each step may be repeated after a crash at any point.
-"""
+"""What every failover ends with: record the LMO, promote, switch, canary, report. Nothing here needs the source."""
 
 from __future__ import annotations
 

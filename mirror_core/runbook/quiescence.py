@@ -113,7 +113,7 @@ def _read_replicas(client: ClusterClient, unstable: Mapping[Partition, LogEndSam
 def _read_replica_ends(
     client: ClusterClient, replicas: Mapping[Partition, IsrStatus]
 ) -> dict[Partition, dict[int, Offset]]:
-    """In-sync replicas only. Silent brokers are left out."""
+    """Silent brokers are left out."""
     by_broker: dict[int, list[Partition]] = {}
     for partition, replica_set in replicas.items():
         for broker in () if replica_set.is_under_min_isr else replica_set.in_sync:

@@ -143,7 +143,6 @@ def _find_recorded_situation(mirror: Mirror, state: State, run: Run) -> RunSitua
 
 
 def _read_home_access(link: MirrorLink, state: State, run: Run) -> WriteAccess | None:
-    """By the state topic of the old source."""
     if not can_have_reverse_failover(run, state.steps_of(run)):
         return None
     try:

@@ -56,7 +56,7 @@ class TailSalvage(Protocol):
 
 
 class InProcessCopy(Protocol):
-    """Copies a mirror up to the given ends while no data plane runs."""
+    """While no data plane runs."""
 
     def __call__(
         self,

@@ -109,9 +109,8 @@ class SetFailover(SetConductor[Failover]):
         ]
 
     def _explain_kept(self, name: MirrorName, member: MemberRun) -> str:
-        """Kept with a silent source if it is fenced or awaits confirmation.
-
-        A new run would not know what was drained, and would not ask for confirmation.
+        """Kept with a silent source if it is fenced or awaits confirmation: a new run would not know what was drained,
+        and would not ask for confirmation.
         """
         conductor = self._conductors[name]
         is_stopped = self.mode is RunMode.PLANNED and member.phase in (RunPhase.APPLICATIONS_STOPPED, RunPhase.READY)

@@ -92,7 +92,7 @@ from mirror_core.sync.promotion_configs import list_topics_below_min_isr
 def find_sibling_mirrors(
     link: MirrorLink, topics: Collection[str], siblings: list[tuple[Mirror, frozenset[str]]]
 ) -> list[ClusterName]:
-    """Appends mirrors that are not stopped, with shared topics; returns clusters that do not answer."""
+    """Appends mirrors that are not stopped; returns clusters that do not answer."""
     silent_clusters = list[ClusterName]()
     for cluster, reply in read_other_states(link):
         if isinstance(reply, MirrorError):
@@ -113,9 +113,9 @@ _GROUPS_PER_REQUEST: Final = 32
 class ObservedGroups:
     ids: tuple[str, ...] = ()
     committed: Mapping[str, Mapping[Partition, Offset]] = field(default_factory=dict)
-    """Next offsets to read, on the mirror's topics; of share groups plus what is acknowledged behind them."""
+    """Next offsets to read, on the mirror's topics; else as in `SourceSnapshot`."""
     share_groups: Mapping[str, int | None] = field(default_factory=dict)
-    """Records to be delivered again where another cluster begins at the start offset."""
+    """As in `SourceSnapshot`."""
     joined: tuple[str, ...] = ()
     """With members, also those that have committed nothing on the mirror's topics."""
     unread: int = 0
@@ -178,9 +178,9 @@ def take_snapshot(
 ) -> MirrorSnapshot:
     """Never raises: a failed or late cluster becomes `UnseenCluster`.
 
-    `offsets`: with committed group offsets, for figures only. `fences`: check whether a planned fence would shut
-    readers out. `conductor`: for the forecast. Destination groups need every broker, so they are read apart: one that
-    hangs must not hide the rest.
+    `offsets`: committed group offsets, for figures only. `fences`: check whether a planned fence would shut readers
+    out. `conductor`: for the forecast. Destination groups need every broker, so they are read apart: one that hangs
+    must not hide the rest.
     """
     mirror = state.mirrors.get(link.mirror.name, link.mirror)
     link = replace(link, mirror=mirror)  # its filters may have changed since it was found
@@ -295,7 +295,6 @@ def take_snapshot(
 def collect_lacking_rights(
     queries: Iterable[Query[tuple[LackingRight, ...]]], deadline: float
 ) -> tuple[LackingRight, ...]:
-    """Without those of clusters that did not answer."""
     results = [query.await_result(deadline) for query in queries]
     return tuple(right for rights in results if not isinstance(rights, UnseenCluster) for right in rights)
 
@@ -390,7 +389,6 @@ def _list_client_quotas(side: ClusterConfig) -> Quotas | None:
 
 
 def _compare_quotas(state: State, mirror: Mirror, *sides: Quotas | UnseenCluster | None) -> QuotaComparison:
-    """Empty where one side's are unknown."""
     known = [quotas for quotas in sides if quotas is not None and not isinstance(quotas, UnseenCluster)]
     if len(known) < 2:
         return NO_QUOTAS

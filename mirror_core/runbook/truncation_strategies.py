@@ -236,7 +236,7 @@ def truncate_by_replica(
 def _find_too_long(old: ClusterClient, points: Mapping[Partition, Offset]) -> dict[Partition, Offset]:
     """Points of logs that exceed them, or that a replica leads which went on too far before it was elected.
 
-    It may end within a transaction that nobody ends, as it lacks the marker: its log must end before that one.
+    Its log may end within a transaction that nobody ends, as it lacks the marker: it must be cut before that one.
     """
     ends = list_offsets(old, points, OffsetPoint.LOG_END)
     too_long = {p: truncation_point for p, truncation_point in points.items() if ends[p] > truncation_point}
@@ -552,7 +552,7 @@ def _are_logs_readable(old: ClusterClient, points: Mapping[Partition, Offset]) -
 
 
 def _are_replicas_short(old: ClusterClient, points: Mapping[Partition, Offset]) -> bool:
-    """Without those of brokers that have left the cluster."""
+    """Brokers that have left the cluster do not count."""
     current, brokers = list_placements(old, points), old.brokers()
     if any(node not in brokers for p in points for node in current[p].in_sync):
         return False

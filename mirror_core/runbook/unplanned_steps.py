@@ -1,7 +1,4 @@
-"""The steps of an unplanned failover: the source is presumed dead, and never waited for.
-
-Each may be repeated after a crash. The common last steps are in `promotion_steps`.
-"""
+"""The steps of an unplanned failover: the source is presumed dead, and never waited for."""
 
 from __future__ import annotations
 
