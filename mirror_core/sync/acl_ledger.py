@@ -1,7 +1,7 @@
 """The ledger of ACL entries: recorded before they exist, forgotten after they are gone.
 
-ACLs know no owner. A process that slept learns after its action that it lost the mirror; it then makes the cluster hold
-what the ledger says.
+A process that slept learns after its action that it lost the mirror; it then makes the cluster hold what the ledger
+says.
 """
 
 from __future__ import annotations

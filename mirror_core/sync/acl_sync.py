@@ -197,8 +197,7 @@ def demote_topics(
     """Denies applications these topics on a cluster that is to become a destination. May be repeated.
 
     Denials (DEMOTED) are seen on every broker first. Then the pending fence is forgotten, so that no watcher applies it
-    again, and FENCE entries go, which would stop the mirror. Refused for grants to everybody. Promotion removes the
-    denials.
+    again, and FENCE entries go, which would stop the mirror. Refused for grants to everybody.
     """
     config = link.source if cluster == link.source.name else link.destination
     with ClusterClient(config) as client:

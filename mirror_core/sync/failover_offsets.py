@@ -38,10 +38,10 @@ def clamp_groups(
     safe_ends: Mapping[Partition, Offset | None] = MappingProxyType({}),
     own_offsets: Iterable[OwnGroupOffsets] = (),
 ) -> list[DriftRow]:
-    """Moves offsets into the destination's logs, which may have lost ends with a broker.
+    """Moves offsets into the destination's logs, which may have lost ends with a broker, in an unplanned failover.
 
-    For an unplanned failover. `safe_ends`: what lies beyond may still be lost; None where unknown. `own_offsets`: the
-    destination may have lost some, which have a row each.
+    `safe_ends`: what lies beyond may still be lost; None where unknown. `own_offsets`: the destination may have lost
+    some, which have a row each.
     """
     with ClusterClient(link.destination) as destination:
         chosen = build_group_filter(link.mirror)

@@ -1,7 +1,7 @@
 """The fence by ACLs: nobody can write the mirror's topics on a cluster, and that is verified.
 
-CreateAcls returns up to some hundred milliseconds before brokers enforce an entry, and a denial does not end
-transactions that have joined a partition. Also finds lifted denials that exist again.
+CreateAcls returns up to some hundred milliseconds before brokers enforce an entry. Also finds lifted denials that exist
+again.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def deny_writes(
 
 
 def list_deniable_ids(transactions: Iterable[OpenTransaction]) -> list[str]:
-    """Without `*`, which would deny all ids, and without ids like those of our journal, which anybody may have chosen.
+    """Without `*`, which would deny all ids, and ids like those of our journal, which anybody may have chosen.
 
     These are waited for, and cannot begin on denied topics.
     """
@@ -236,7 +236,7 @@ def can_block_quiescence(
     """Whether these partitions or group offsets may change when the transaction ends.
 
     `offline`: partitions of `__consumer_offsets` without a leader, which nobody can read. A decided transaction may
-    wait for days for markers on partitions without a leader; an undecided one may still change all its group offsets.
+    wait days for markers on partitions without a leader; an undecided one may still change all its group offsets.
     """
     has_online = not (transaction.partitions | transaction.offsets_partitions) <= set(offline)
     return not transaction.is_decided or has_online or not transaction.partitions.isdisjoint(partitions)

@@ -1,8 +1,7 @@
 """Calls fence commands under the mirror's ownership, and repairs calls that came too late.
 
-A command knows no owner, and its caller may have slept. So the caller writes to the state before and after, which only
-the owner can. A caller that lost the mirror makes the cluster as the new owner's state wants it. A topic stays closed
-while another mirror's failover needs that.
+The caller writes to the state before and after the call. A topic stays closed while another mirror's failover needs
+that.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ def format_held_topics(source: ClusterName, held: Collection[str]) -> Iterator[s
 def _list_holding_mirrors(
     state_or_error: State | MirrorError, source_id: str, cluster: ClusterName, own_mirror: MirrorName | None
 ) -> Iterator[tuple[MirrorName, bool]]:
-    """Mirrors that keep the cluster closed, as source or as unpromoted destination; and whether that is certain."""
+    """As source or as unpromoted destination; and whether that is certain."""
     if isinstance(state_or_error, MirrorError):
         raise state_or_error
     for name in {parse_mirror_name(key) for key in state_or_error.unreadable} - {own_mirror, None}:

@@ -197,7 +197,6 @@ def _make_held_error(link: MirrorLink, state: State, run: Run) -> HeldByRun:
 
 
 def _check_still_owned(link: MirrorLink, topics: frozenset[str]) -> None:
-    """Raises when a run has begun, or a topic was stopped, meanwhile."""
     state, name = read_complete_state(link.destination), link.mirror.name
     active = state.active_run(name)
     if active is not None:

@@ -117,7 +117,7 @@ def create_missing_topics(
     """As wide as the source's. May be repeated after a crash anywhere.
 
     An unrecorded existing topic is adopted when empty, else refused by name. `total`: number of all topics, if these
-    are a part; a right missing for all raises.
+    are a part: a right missing for all raises.
     """
     stopped, recorded = list_stopped_topics(link, state), _list_recorded(state, link)
     source_ids = list_copied_source_ids(link, state)
@@ -500,7 +500,6 @@ def list_known_settings(client: ClusterClient, topics: Iterable[str]) -> frozens
 def _list_staged_settings(
     source: Mapping[str, str], destination: Mapping[str, str], factor: int, known_keys: frozenset[str]
 ) -> dict[str, str]:
-    """Those that the mirror holds, as promotion will set them."""
     final = _keep_known(known_keys, build_promotion_configs(source, factor))
     return {
         key: final[key]

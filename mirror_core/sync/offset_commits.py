@@ -1,8 +1,7 @@
 """Commits group offsets on the destination, safely against processes that act too late.
 
-A sync or follower may sleep before its commit while a promotion happens. Both commit as the data principal, which a
-failover denies before its final sync, so that late commits are refused. Where the data principal may not commit,
-ownership is checked again before the control principal commits.
+A sync or follower may sleep before its commit while a promotion happens. Where the data principal has no right to
+commit, ownership is checked again before the control principal commits.
 """
 
 from __future__ import annotations
@@ -282,7 +281,6 @@ def build_commit_denial(user: str) -> Acl:
 
 
 def _find_data_user(config: ClusterConfig) -> str | None:
-    """None also if it is the control principal."""
     user = config.user(Principal.DATA)
     return None if user in (None, ANONYMOUS, config.user(Principal.CONTROL)) else f"User:{user}"
 
@@ -516,7 +514,7 @@ def _find_unanswered(
     to_commit: Mapping[str, Collection[Partition]],
     results: Mapping[str, Collection[Partition]],
 ) -> Iterator[tuple[tuple[str, Partition], str]]:
-    """((group, partition), reason) of each due commit whose result is unknown."""
+    """Due commits whose result is unknown, with the reason."""
     for group, partitions in due.items():
         offsets = fetched.offsets.get(group)
         unfinished = set(to_commit.get(group, ())) - set(results.get(group, ()))

@@ -88,8 +88,8 @@ def sync_groups(
 ) -> OffsetSyncResult:
     """Commits offsets, clamped to the destination's logs; without `commits`, only compares.
 
-    `uncopied`: the mirror's other topics, which have no copy that offsets could be committed to. `at_ms`: when the sync
-    began, by the clock of the process that mirrors.
+    `uncopied`: the mirror's topics without a copy. `at_ms`: when the sync began, by the clock of the process that
+    mirrors.
 
     Each group in scope has a row. A fault of one group is its row's reason; an unreachable cluster raises.
     """
@@ -214,7 +214,7 @@ def _list_orphaned_offsets(
     source: Mapping[str, CommittedOffsets],
     topics: Collection[str],
 ) -> dict[str, frozenset[Partition]]:
-    """By group: partitions that we committed, and that the source has no offset of any more."""
+    """We committed them, and the source has no offset of any more."""
     wanted, orphaned_offsets = build_group_filter(link.mirror), dict[str, frozenset[Partition]]()
     for group, partitions in own_offsets.list_partitions().items():
         if group not in wanted or (group in groups and group not in source):
@@ -481,7 +481,6 @@ def format_group_subject(group: str, partition: Partition | None) -> str:
 
 
 def _format_move(decision: CommitOffset, source_offset: Offset, log: LogBounds) -> str:
-    """Why it is not the source's offset; empty when it is."""
     if decision.offset < source_offset:
         reread_count = source_offset - decision.offset
         return f"{decision.offset}: the destination ends at {log.end}; {reread_count} offsets would be read again"

@@ -153,7 +153,6 @@ def _get_max_message_bytes(cluster: ClusterConfig, topic: str) -> int | None:
 
 
 def _find_relaxing_changes(failure: PartitionFailure, effective: Mapping[str, str]) -> dict[str, str | None] | None:
-    """None when the settings already allow it."""
     if failure.needs_bytes is None:
         return {"cleanup.policy": MIRROR_CONFIGS["cleanup.policy"]} if is_compacted(effective) else None
     limit = int(effective.get(_MAX_MESSAGE_BYTES, 0))

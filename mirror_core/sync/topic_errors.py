@@ -20,9 +20,9 @@ EXCLUDE_ADVICE: Final = "exclude it (`--exclude-topics` of `mirror create` or `m
 def run_for_each_topic(
     action: Callable[[list[str]], object], names: Iterable[str], *, total: int = 0
 ) -> dict[str, RemoteFault]:
-    """After a refusal the action runs for those not named, or for each half.
+    """Returns the refused topics. After a refusal the action runs for those not named, or for each half.
 
-    Returns the refused topics. Raises when the cluster is unreachable, or when all `total` topics are denied.
+    Raises when the cluster is unreachable, or when all `total` topics are denied.
     """
     todo = list(names)
     try:
