@@ -204,7 +204,6 @@ def _format_verified_end(row: PartitionDescription, *, has_offsets: bool) -> str
 
 
 def _format_verified(rows: Sequence[PartitionDescription]) -> str:
-    """Verified offsets below the positions."""
     known = [(row.verified_end or 0, row.position) for row in rows if row.position is not None]
     if len(known) < len(rows):
         return UNKNOWN

@@ -54,7 +54,7 @@ class MirrorOverview:
     behind: str
     """Seconds, of the partition that is furthest behind; or that they are unknown."""
     known_loss: int | None
-    """Offsets that a failover without the source would be known to lose."""
+    """As `MirrorSample.missing`."""
     loss_bound: str
     """The bound of these, as text."""
     readiness: AnswerCard
@@ -276,5 +276,4 @@ def _list_active_runs(clusters: ClusterSnapshots, mirror_set: MirrorSet) -> list
 
 
 def _rank_unknown_last(value: int | None) -> tuple[bool, int]:
-    """Unknown is worse than any number."""
     return value is None, value or 0

@@ -335,7 +335,7 @@ def _fetch_history(address: str, mirror: MirrorName) -> PrometheusHistory:
 
 
 def _list_mirrors_towards(cluster: ClusterName, state: State, clusters: Collection[str]) -> list[Mirror]:
-    """With both clusters configured; records of other destinations are not trusted."""
+    """Records of other destinations are not trusted."""
     return [m for m in state.mirrors.values() if m.destination == cluster and {cluster, m.source} <= {*clusters}]
 
 

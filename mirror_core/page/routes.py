@@ -174,7 +174,6 @@ class Pages:
         return _make_body(self._render_mirror(request, mirror))
 
     def _show_runbook(self, request: PageRequest, mirror: str) -> PageResponse:
-        """To be printed."""
         status = self._find_status(mirror)
         body, data = self._render_runbook(request, mirror), f"api/mirrors/{quote(mirror, safe='')}/runbook"
         return _make_page(request, f"Runbook of mirror {mirror}", body, data, status)
@@ -280,7 +279,7 @@ class Pages:
     # -- what is known --------------------------------------------------------------------------------------------
 
     def _find_status(self, name: str) -> int:
-        """404 when all clusters responded and none knows this mirror. The page goes on polling."""
+        """404 when all clusters responded and none knows this mirror."""
         clusters = self.poller.get_clusters()
         if clusters is None or clusters.error or clusters.unreachable or compute_age(clusters.at_ms, now_ms()).stale:
             return 200
@@ -385,7 +384,6 @@ def _format_time(ms: int) -> str:
 
 
 def _format_code(text: str) -> Markup:
-    """Parts between backticks become code."""
     parts = (escape(make_visible(part)) for part in text.split("`"))
     return Markup("").join(Markup("<code>{}</code>").format(part) if n % 2 else part for n, part in enumerate(parts))
 

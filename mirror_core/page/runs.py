@@ -125,7 +125,6 @@ def _list_step_views(run: Run, steps: tuple[StepRecord, ...], now_ms: int) -> It
 
 
 def _measure_seconds(step: StepRecord, run: Run, now_ms: int) -> float:
-    """Until now, or the end of its run, where the step has not ended."""
     return max(0, (step.ended_ms or run.ended_ms or now_ms) - step.started_ms) / 1000
 
 
