@@ -1,6 +1,7 @@
 """The command line: parse, call, print.
 
-Theory of operation -------------------
+Theory of operation
+-------------------
 
 A command parses its options, calls one function of a lower room, and prints the result for people, or as one JSON
 document with `--json`. It decides nothing itself.

@@ -338,7 +338,7 @@ def _refuse_if_conducted(failback: Failback, run: Run) -> None:
 
 
 def _confirm_saved(failback: Failback, run: Run, *, agreed_by: str, take_over: bool, as_json: bool) -> str:
-    """Takes the steps before the point of no return; asks once somebody has seen what was saved."""
+    """Asks once somebody has seen what was saved."""
     name, source = failback.link.mirror.name, failback.link.source.name
     step_names = list_step_names(run.plan.kind)
     steps = failback.run_steps(
@@ -402,7 +402,6 @@ def _run_to_end(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """The failback's steps, the reverse failover with its own approval, the last step."""
     must_ask = not (no_pause or yes) and sys.stdin.isatty()
     with status_on_failure(failback, started):
         if must_ask and started.state is RunState.RUNNING and not failback.has_disturbed(started):

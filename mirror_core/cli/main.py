@@ -117,7 +117,6 @@ def _list_own_arguments(arguments: list[str]) -> list[str]:
 
 
 def _extract_debug(arguments: list[str]) -> tuple[list[str], bool]:
-    """Moves `--debug` to the front."""
     own_arguments = _list_own_arguments(arguments)
     if DEBUG_OPTION not in own_arguments:
         return arguments, False

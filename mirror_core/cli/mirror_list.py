@@ -270,7 +270,6 @@ def _format_proof(row: MirrorListRow) -> str:
 
 
 def _format_troubles(row: MirrorListRow) -> str:
-    """The worst one, and how many more there are."""
     if not row.troubles:
         return ""
     others = len(row.troubles) - 1

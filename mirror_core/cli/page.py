@@ -162,7 +162,6 @@ class PageApp:
 
 
 def _parse_host_name(header: str) -> str:
-    """Lower case, without a port; empty: it is none."""
     try:
         return urlsplit(f"//{header}").hostname or ""
     except ValueError:

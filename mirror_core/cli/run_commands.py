@@ -374,7 +374,7 @@ def make_set_conductors(
 
 
 def _find_set_links(config: Config, mirror_set: MirrorSet, kind: RunKind) -> dict[MirrorName, MirrorLink]:
-    """Refused if a mirror's destination does not answer: a set moves as a whole."""
+    """A set moves as a whole: refused if one destination does not answer."""
     links, errors = dict[MirrorName, MirrorLink](), dict[MirrorName, Indeterminate]()
     for mirror in mirror_set.mirrors:
         try:

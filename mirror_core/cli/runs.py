@@ -500,7 +500,6 @@ def _format_step_seconds(step: StepRecord) -> str:
 
 
 def _read_all_states(config: Path | None) -> tuple[list[tuple[ClusterConfig, State]], dict[str, str]]:
-    """(states of clusters that answered, errors of the others)"""
     answered: list[tuple[ClusterConfig, State]] = []
     silent: dict[str, str] = {}
     loaded = load_configuration(config)
