@@ -158,7 +158,6 @@ def _read_until_deadline(config: ClusterConfig, deadline: float) -> dict[MirrorN
 
 
 def _read_from_leader(client: ClusterClient) -> dict[MirrorName, ActiveCluster]:
-    """Unreachable for retriable errors."""
     metadata = client.metadata([ACTIVE_TOPIC])
     if ACTIVE_TOPIC in metadata.denied:
         raise _missing_read(client.config)

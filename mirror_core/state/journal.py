@@ -88,7 +88,6 @@ class Journal:
         return finished
 
     def _write(self, step: StepRecord, *checkpoints: Checkpoint) -> None:
-        """With its audit entry."""
         self.log.put(*checkpoints, step, make_audit_entry(self.log, self.run, AuditEntryKind.STEP, step))
 
     def _act(self, started: StepRecord, action: Callable[[], StepEvidence]) -> StepEvidence:

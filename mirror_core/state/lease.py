@@ -219,8 +219,8 @@ def take_lease_for_run(
 ) -> Iterator[RunLease]:
     """For a run that ends the data plane.
 
-    First rewrites `begin_record` under the control id: a conductor that slept and lost the run fails there, before it
-    fences the data writer or takes the lease.
+    First rewrites `begin_record` under the control id: a conductor that lost the run while it slept fails there, before
+    it fences the data writer or takes the lease.
     """
     control.put(begin_record)
     with StateWriter(cluster, make_data_id(mirror)) as data_writer:

@@ -77,7 +77,6 @@ class HeartbeatSender:
             self._flush(self._writer)
 
     def _send_until_stopped(self) -> None:
-        """Without a client the run continues, and others soon consider this process dead."""
         while not self._stopped.wait(RUN_HEARTBEAT_S):
             try:
                 self._writer = self._writer or NonFencingWriter(self._cluster)

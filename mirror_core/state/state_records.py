@@ -173,9 +173,8 @@ class State:
         return next((run for run in self.runs.values() if run.plan.mirror == mirror and run.ended_ms is None), None)
 
     def next_run_number(self) -> int:
-        """Higher than any run's of this topic: for the transaction that records a run's beginning.
-
-        A mirror's runs never share one, as its state has a single writer.
+        """Higher than any run's of this topic: for the transaction that records a run's beginning. A mirror's runs
+        never share one, as its state has a single writer.
         """
         return 1 + max((run.number for run in self.runs.values()), default=0)
 

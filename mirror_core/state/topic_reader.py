@@ -279,7 +279,7 @@ def read_newer(
 
 
 def _apply_newer(connection: Connection, cached: CachedState) -> int:
-    """Returns the next offset to be read."""
+    """Returns the next offset."""
     link = FetchLink(connection, max_bytes=_MAX_FETCH_BYTES, partition_max_bytes=_MAX_FETCH_BYTES, full_size=True)
     position, is_waiting, settle_deadline = cached.position, False, time.monotonic() + OPEN_TRANSACTION_WAIT_S
     while True:
@@ -332,7 +332,7 @@ def _raise_for_code(client: ClusterClient, code: ErrorCode, action: str) -> None
 
 
 def _fetch_records(link: FetchLink, wanted: FetchPosition, *, is_waiting: bool) -> FetchedPartition | None:
-    """None while throttled. `is_waiting`: the leader may hold the response."""
+    """None while throttled."""
     link.send_fetch([wanted], max_wait_ms=_MAX_WAIT_MS if is_waiting else 0, isolation=IsolationLevel.READ_COMMITTED)
     for fetched in link.read_response():
         return fetched

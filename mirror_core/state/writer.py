@@ -1,7 +1,7 @@
 """Exclusive writes to the state topic: one owner of a transactional id at a time.
 
-Taking the fixed id fences the previous owner (a run's conductor, or a data plane), which learns it at its next write.
-So intent is written before every visible action, in a transaction, and only callers that checked first take an id.
+Taking the fixed id fences the previous owner (a run's conductor, or a data plane), so only callers that checked first
+take one.
 """
 
 from __future__ import annotations
@@ -157,7 +157,6 @@ class StateWriter:
         self.refresh()
 
     def _take_over_next_id(self) -> None:
-        """Unless another owner already did."""
         old_number = self._producer.number
         self._take_over(old_number + 1)
         if self._recorded_number() > old_number:
