@@ -217,7 +217,10 @@ def check_master(master: str) -> None:
 
 def _read_submitted_conf() -> dict[str, str]:
     """Empty unless spark-submit started this process."""
-    return dict(SparkConf().getAll()) if "PYSPARK_GATEWAY_PORT" in os.environ else {}
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    SparkContext._ensure_initialized()  # without its JVM a SparkConf is empty
+    return dict(SparkConf().getAll())
 
 
 def check_conf(conf: Mapping[str, str]) -> None:

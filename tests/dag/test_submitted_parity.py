@@ -147,9 +147,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
         yield made
 
 
-def list_applications(cluster: Standalone) -> list[dict[str, Any]]:
+def list_applications(cluster: Standalone, *states: str) -> list[dict[str, Any]]:
     told = httpx.get(f"{cluster.page}/json/", trust_env=False, timeout=30).json()
-    return [*told["activeapps"], *told["activedrivers"]]
+    return [each for state in states for each in told[state]]
 
 
 def list_java(airflow: Airflow) -> list[str]:
@@ -182,7 +182,7 @@ def test_a_submitted_comparison_proves_and_leaves_no_job_when_it_is_cancelled(
         pytest.importorskip("airflow.providers.apache.spark")
     mirror, slow = copied(pair, tmp_path), copied(pair, tmp_path / "slow", 20_000)
     (tmp_path / "dags").mkdir()
-    for one, throttle in ((mirror, ""), (slow, ', throttle="1KB/s"')):
+    for one, throttle in ((mirror, ""), (slow, ', throttle="1kB/s"')):
         example = read_example(one, tmp_path).replace("folder=PLANS", f"folder=PLANS{throttle}")
         example = example.replace('schedule="@daily"', "schedule=None")
         if submits == "rest":
@@ -201,6 +201,7 @@ def test_a_submitted_comparison_proves_and_leaves_no_job_when_it_is_cancelled(
         connection = {"connection_id": "spark_dr", "conn_type": "spark", "host": cluster.master, "extra": "{}"}
         airflow.call("POST", "/connections", connection)
         java = prove(airflow, mirror)
+        assert list_applications(cluster, "completedapps"), "executors of the cluster compared"
         assert list_proved(mirror) == {p: RECORDS for p in mirror.statuses}
         assert submits == "spark-submit" or java == set(), "no JVM beside Airflow's processes"
         cancel(airflow, slow, cluster)
@@ -237,7 +238,11 @@ def cancel(airflow: Airflow, mirror: Mirrored, cluster: Standalone) -> None:
     began = time.monotonic()
     airflow.call("PATCH", f"/dags/{dag}/dagRuns/{run}/taskInstances/compare", {"new_state": "failed"})
     wait_until(
-        lambda: not list_applications(cluster) and not is_comparing() and not list_java(airflow),
+        lambda: (
+            not list_applications(cluster, "activeapps", "activedrivers")
+            and not is_comparing()
+            and not list_java(airflow)
+        ),
         timeout_s=RUN_S,
         why="no job is left",
     )

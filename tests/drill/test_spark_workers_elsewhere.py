@@ -176,6 +176,8 @@ def test_spark_submit_brings_the_package_and_the_settings(far: Pair, cluster: St
     )
     assert "caught up: yes" in said
     assert_same(far, [topic])
+    seen = httpx.get(f"{cluster.page}/json/", trust_env=False, timeout=30).json()["completedapps"]
+    assert "submit.py" in [application["name"] for application in seen], "on the cluster's executors"
 
 
 COMPARED: Final = """

@@ -389,7 +389,7 @@ def test_the_function_gives_the_documented_table(spark: SparkSession, pair: Pair
     assert run(spark, planned(pair, [])).collect() == []
 
 
-def test_spark_submit_runs_it_without_a_secret_of_the_control_principal(
+def test_spark_submit_runs_it_by_its_own_settings_without_a_secret_of_the_control_principal(
     spark: SparkSession, pair: Pair, tmp_path: Path
 ) -> None:
     """As a scheduler's operator does, with its own Spark."""
@@ -403,8 +403,11 @@ def test_spark_submit_runs_it_without_a_secret_of_the_control_principal(
     arguments = ["parity-job", "run", str(file), "--table", str(tmp_path / "table"), "--json"]
     java = {"JAVA_HOME": str(find_spark_java_home())}
     environment = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, **java}
+    (events := tmp_path / "events").mkdir()
+    chosen = {"eventLog.enabled": "true", "eventLog.dir": events.as_uri(), "eventLog.compress": "false"}
+    settings = [word for key, value in chosen.items() for word in ("--conf", f"spark.{key}={value}")]
     ran = subprocess.run(
-        [submit, "--master", "local[2,4]", main, *arguments],
+        [submit, "--master", "local[2,4]", *settings, "--conf", "spark.scheduler.mode=FIFO", main, *arguments],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -414,6 +417,9 @@ def test_spark_submit_runs_it_without_a_secret_of_the_control_principal(
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert json.loads(ran.stdout)["compared"] == len(plan.spans)
     assert judged(plan, tmp_path / "table").verdict is ParityVerdict.PASSED
+    logged = "".join(file.read_text(encoding="utf-8") for file in events.rglob("*") if file.is_file())
+    assert '"spark.master":"local[2,4]"' in logged
+    assert '"spark.scheduler.mode":"FIFO"' in logged
 
 
 @pytest.mark.skipif(not pyspark.__version__.startswith("4.1."), reason="the locked Iceberg is for Spark 4.1")
