@@ -22,5 +22,6 @@ Invariants:
 - *A commit counts when its marker is in the log*, not when the coordinator says so.
 - Offsets are next offsets (to be read or written) unless named otherwise. Times ending in `_s` are monotonic.
 
-Only this room imports kio. Start with `connection`, `client`, `error_mapping`.
+`rights.required_acls` says which right each request needs. Only this room imports kio. Start with `connection`,
+`client`, `error_mapping`.
 """

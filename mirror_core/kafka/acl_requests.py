@@ -1,7 +1,7 @@
 """Kafka ACLs: described, created, deleted.
 
-CreateAcls returns when the controller has the change; brokers enforce it later. Only DescribeAcls on each broker,
-answered by its own authorizer, shows that it holds there.
+Brokers enforce a change after CreateAcls has returned. Only DescribeAcls on each broker, answered by its own
+authorizer, shows that it holds there.
 """
 
 from __future__ import annotations
@@ -84,9 +84,8 @@ class BrokerAcls:
 
 
 def describe_acls(client: ClusterClient, broker: int | None = None) -> BrokerAcls | AuthorizerOff:
-    """As this broker sees them (any when None). Needs DESCRIBE on the cluster.
-
-    Sends no request where mirrorbook.yaml says that Kafka's ACLs do not govern the cluster.
+    """As this broker sees them (any when None). No request where mirrorbook.yaml says that Kafka's ACLs do not
+    govern the cluster.
     """
     if disabled := find_disabled_authorizer(client):
         return disabled
@@ -129,7 +128,7 @@ def parse_acls(client: ClusterClient, response: DescribeAclsResponse) -> BrokerA
 
 
 def create_acls(client: ClusterClient, acls: Iterable[Acl]) -> None:
-    """Call `wait_until_acls_present` before relying on them. Needs ALTER on the cluster."""
+    """Call `wait_until_acls_present` before relying on them."""
 
     def attempt(acls_to_create: list[Acl]) -> dict[Acl, tuple[ErrorCode, str | None]]:
         requests = [
@@ -146,7 +145,7 @@ def create_acls(client: ClusterClient, acls: Iterable[Acl]) -> None:
 
 
 def delete_acls(client: ClusterClient, acls: Iterable[Acl]) -> None:
-    """Missing ones count as deleted. Needs ALTER on the cluster."""
+    """Missing ones count as deleted."""
 
     def attempt(acls_to_delete: list[Acl]) -> dict[Acl, tuple[ErrorCode, str | None]]:
         requests = [
@@ -166,12 +165,12 @@ def delete_acls(client: ClusterClient, acls: Iterable[Acl]) -> None:
 
 
 def wait_until_acls_present(client: ClusterClient, acls: Collection[Acl], timeout_s: float = ACL_BARRIER_S) -> None:
-    """Unreachable names the broker that does not show all in time."""
+    """Raises Unreachable, which names a late broker."""
     _wait_on_every_broker(client, lambda entries: set(acls) <= entries, len(acls), "it shows all of", timeout_s)
 
 
 def wait_until_acls_absent(client: ClusterClient, acls: Collection[Acl]) -> None:
-    """Unreachable names the broker that still shows one."""
+    """Raises Unreachable, which names a late broker."""
     _wait_on_every_broker(
         client, lambda entries: not entries & set(acls), len(acls), "it has dropped all of", ACL_BARRIER_S
     )

@@ -79,7 +79,6 @@ def probe_rights(client: ClusterClient, topics: Iterable[str] | None = None) -> 
 
 
 def probe_cluster_rights(client: ClusterClient) -> Operations | None:
-    """None without DESCRIBE."""
     return probe_topic_rights(client, ())[0]
 
 
@@ -147,10 +146,7 @@ def fetch_features(client: ClusterClient) -> dict[str, int]:
 
 
 def fetch_broker_setting(client: ClusterClient, broker: int, name: str) -> tuple[str, bool] | None:
-    """Effective value, and whether it is in server.properties; None: unknown.
-
-    Only the broker knows its static values. Needs DESCRIBE_CONFIGS on the cluster.
-    """
+    """Effective value, and whether it is in server.properties, which only the broker knows; None: unknown."""
     resource = DescribeConfigsResource(
         resource_type=_BROKER_RESOURCE, resource_name=str(broker), configuration_keys=(name,)
     )
@@ -179,7 +175,7 @@ _DESCRIBE_ALLOWED_CODES: Final = RETRIABLE_CODES | {
     ErrorCode.group_id_not_found,
     ErrorCode.transactional_id_not_found,
 }
-"""Codes that only principals with DESCRIBE receive: brokers check rights before anything else."""
+"""Only principals with DESCRIBE receive these: brokers check rights before anything else."""
 NamedResource = tuple[Resource, str]
 
 
@@ -213,7 +209,6 @@ def _probe_broker(
 def _fetch_settings(
     client: ClusterClient, broker: int, names: Collection[str], connection: Connection
 ) -> Mapping[str, str | None] | None:
-    """Needs DESCRIBE_CONFIGS on the cluster."""
     resource = DescribeConfigsResource(
         resource_type=_BROKER, resource_name=str(broker), configuration_keys=tuple(names)
     )

@@ -1,6 +1,5 @@
-"""Brokers whose metadata about leaders is stale, perhaps cut off from the controllers. No I/O.
-
-Skips brokers after repeated timeouts, so that later partitions do not wait for them.
+"""Brokers with stale metadata about leaders, perhaps cut off from the controllers; and brokers to skip after
+repeated timeouts, so that later partitions do not wait for them. No I/O.
 """
 
 from __future__ import annotations
@@ -49,10 +48,7 @@ class StaleMetadata:
     def choose_alternatives(
         self, known: Sequence[Address], connected: Collection[Address], now: float
     ) -> list[Address]:
-        """Where to connect when all connected brokers are stale.
-
-        When all, or many, are stale, only the last stays marked, so they take turns.
-        """
+        """When all, or many, connected brokers are stale, only the last stays marked, so they take turns."""
         if not self._newly_stale:
             return []
         self._newly_stale = False

@@ -1,6 +1,5 @@
-"""A cluster through control requests: metadata, leaders, any request to any broker.
-
-Every wait has a limit. A request whose connection breaks is sent once more, so all requests here must be idempotent.
+"""A cluster through control requests, each of which is sent once more when its connection breaks: all must be
+idempotent.
 """
 
 from __future__ import annotations
@@ -133,7 +132,6 @@ class ClusterClient:
         return self._send_or_drop(self.address(broker), send)  # for any broker: another one if the first is gone
 
     def _send_or_drop(self, address: tuple[str, int], send: Callable[[Connection], CallResult]) -> CallResult:
-        """Closes a connection with unread bytes: they would answer the next request."""
         try:
             return send(self._connect(address))
         except BaseException:
@@ -141,17 +139,15 @@ class ClusterClient:
             raise
 
     def call_controller(self, request: Request, response_type: type[Response], broker: int | None = None) -> Response:
-        """KRaft brokers forward; others must be the controller.
-
-        Skips a hanging broker unless it is named. Waits longer than other calls, because the answering broker may wait
-        for a hanging controller.
+        """KRaft brokers forward; others must be the controller. Skips a hanging broker unless it is named. Waits
+        longer than other calls, because the answering broker may wait for a hanging controller.
         """
         return self.call_controller_each([request], response_type, broker)[0]
 
     def call_controller_each(
         self, requests: Sequence[Request], response_type: type[Response], broker: int | None = None
     ) -> list[Response]:
-        """Pipelined, executed in order. Received responses are not requested again."""
+        """Pipelined, executed in order."""
         responses: list[Response] = []
 
         def send_rest(connection: Connection) -> None:
@@ -166,7 +162,6 @@ class ClusterClient:
         return responses
 
     def _find_responsive_broker(self, broker: int | None) -> tuple[str, int]:
-        """One that has just answered: this one, else the controller, else any."""
         if broker is None and self._controller < 0:
             self.metadata(())
         broker_id = self._controller if broker is None else broker
@@ -186,7 +181,7 @@ class ClusterClient:
     # -- metadata ------------------------------------------------------------------------------------------------
 
     def metadata(self, topics: Iterable[str] | None = None) -> ClusterMetadata:
-        """Topics that exist. None stands for all visible topics.
+        """Topics that exist. None: all visible ones.
 
         Raises RemoteFault for another cluster than the pinned one.
         """
@@ -227,7 +222,6 @@ class ClusterClient:
             )
 
     def leaders(self, partitions: Iterable[Partition]) -> dict[int, list[Partition]]:
-        """Offline and unknown partitions are under -1."""
         partition_list = list(partitions)
         return group_by_leader(partition_list, self.metadata({p.topic for p in partition_list}).topics)
 
@@ -238,12 +232,12 @@ class ClusterClient:
     # -- connections ---------------------------------------------------------------------------------------------
 
     def mark_metadata_stale(self) -> None:
-        """Its broker may be cut off from the controllers: the next request to any broker prefers another."""
+        """The next request to any broker prefers another than the one that told it."""
         self._stale_metadata.mark_stale()
 
     def _call_any(self, request: Request, response_type: type[Response]) -> Response:
-        """First good response: existing connections, then all known brokers in parallel, since one by one each dead
-        broker would cost a time limit.
+        """Existing connections first, then all brokers in parallel: one by one, each dead broker would cost a time
+        limit.
         """
         addresses = list(dict.fromkeys([*self._brokers.values(), *self.config.bootstrap]))
         own_addresses = tuple(self._connections)

@@ -65,7 +65,7 @@ class Quorum:
 
 
 def describe_quorum(client: ClusterClient) -> Quorum | None:
-    """None with ZooKeeper. Needs DESCRIBE on the cluster."""
+    """None with ZooKeeper."""
     if not _supports_describe_quorum(client):
         return None
     return _parse_quorum(client, client.call_controller(_QUORUM_REQUEST, DescribeQuorumResponse))
@@ -155,7 +155,7 @@ def fetch_client_quotas(client: ClusterClient) -> dict[ClientQuota, float] | Non
 
 
 def alter_client_quotas(client: ClusterClient, values: Mapping[ClientQuota, float | None]) -> None:
-    """None removes one. Needs ALTER_CONFIGS on the cluster."""
+    """None removes one."""
     if not values:
         return
     operations: dict[tuple[EntityData, ...], list[OpData]] = {}

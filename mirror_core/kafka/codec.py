@@ -1,4 +1,4 @@
-"""Encoding and decoding with kio of all messages but record batches."""
+"""All messages but record batches, with kio."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """mirrorbook.yaml: clusters as librdkafka properties, hooks, sets, evidence.
 
-`${env:NAME}` is an environment variable, `${file:PATH:KEY}` the value of KEY in a properties file. Names of client
-properties are checked: a mistyped one would show late or never.
+`${env:NAME}` is an environment variable, `${file:PATH:KEY}` the value of KEY in a properties file. Names of properties
+are checked: a mistyped one would show late or never.
 """
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ SUPPORTED_SECURITY: Final = frozenset(
 )
 
 
-"""Honoured by our connections and by librdkafka: one known to only one of them would seem to protect
-both."""
+"""Honoured by our connections and by librdkafka: one known to only one of them would only seem to protect."""
 _COMMON_NAMES: Final = (
     *AUTHORIZER_KEYS,
     *sorted(SUPPORTED_SECURITY),
@@ -91,7 +90,6 @@ def check_property_names(where: str, names: Iterable[str]) -> None:
 
 @lru_cache(maxsize=256)
 def _is_unknown_property(name: str) -> bool:
-    """Java-only properties count as unknown."""
     try:
         Producer({name: "", _INVALID_PROPERTY: ""})
     except KafkaException as error:
@@ -111,7 +109,6 @@ _BARE_REFERENCE = re.compile(r"\$\{[\w.-]*\}")
 _FILE = re.compile(r"\$\{file:([^}]*)\}")
 _KNOWN_SECTIONS: Final = ("clusters", "mirrors", "evidence", "sets", "expectations")
 _IN_MEMORY_CONFIGS: Final[dict[Path, str]] = {}
-"""By path; only in this process's memory."""
 
 
 class Principal(StrEnum):
@@ -176,7 +173,6 @@ class Config:
     evidence_copy: str | None = None
     """Folder or Spark URL for a copy of each bundle."""
     sets: Mapping[str, MirrorSet] = field(default_factory=dict)
-    """Mirrors that fail over together."""
     expectations: object = field(default_factory=dict)
     """Section or path; unchecked, because a mistake here must stop neither copying nor a failover."""
 
@@ -191,11 +187,10 @@ class Config:
         return replace(self.cluster(identity.name), pinned_id=identity.id)
 
     def hooks(self, mirror: MirrorName) -> tuple[Hook, ...]:
-        """A reverse mirror has its forward mirror's."""
         return get_for_mirror(self.mirrors.switch_hooks, mirror, ())
 
     def consistency_groups(self, mirror: MirrorName) -> tuple[tuple[str, ...], ...]:
-        """Topics by group. A reverse mirror has its forward mirror's."""
+        """Topics by group."""
         return get_for_mirror(self.mirrors.consistency_groups, mirror, ())
 
     def owner(self, mirror: MirrorName) -> str:
@@ -203,16 +198,16 @@ class Config:
         return self.mirrors.get_owner(mirror)
 
     def rto_s(self, mirror: MirrorName) -> float | None:
-        """How long a failover, or the one that leads home, may leave applications without writes."""
+        """How long a failover, in either direction, may leave applications without writes."""
         rto_ms = get_for_mirror(self.mirrors.rtos_ms, mirror, None)
         return None if rto_ms is None else rto_ms / 1_000
 
     def health_command(self, mirror: MirrorName) -> Hook | None:
-        """Exit code 0: the application is well on the active cluster. A reverse mirror has its forward mirror's."""
+        """Exit code 0: the application is well on the active cluster."""
         return get_for_mirror(self.mirrors.health_commands, mirror, None)
 
     def deletion_hold_ms(self, mirror: MirrorName) -> int:
-        """How long the destination keeps what the source deletes, at least; 0: deletions are followed at once."""
+        """For at least so long the destination keeps what the source deletes; 0: deletions are followed at once."""
         return get_for_mirror(self.mirrors.deletion_holds_ms, mirror, 0)
 
     def resolve_references(self, where: str, text: str) -> str:
@@ -266,7 +261,6 @@ class _FollowedProperties(Mapping[str, str]):
 
 
 def _file_version(file: Path) -> tuple[int, int, int] | None:
-    """Changes with the file; None: unreadable."""
     try:
         status = file.stat()
     except OSError:
@@ -302,9 +296,8 @@ def find_config(explicit: Path | None) -> Path:
 
 
 def register_config_text(path: Path, text: str) -> None:
-    """For a path that is on no disk: the text may hold secrets. Other processes cannot see it.
-
-    Relative paths start at the path's folder.
+    """For a path that is on no disk: the text may hold secrets, and other processes cannot see it. Relative paths
+    start at the path's folder.
     """
     _IN_MEMORY_CONFIGS[path] = text
 
@@ -377,7 +370,6 @@ def _resolve_expectations(path: Path, section: object) -> object:
 
 
 def _parse_evidence(path: Path, section: object) -> dict[str, Any]:
-    """Relative paths start at the file's folder."""
     known = {"signing_key", "copy_to"}
     if not isinstance(section, dict) or section.keys() - known:
         raise BadRequest(f"{path}: `evidence:` must be a mapping with the keys {', '.join(sorted(known))}")
@@ -434,7 +426,7 @@ def _parse_cluster(path: Path, name: str, section: object, only_principal: Princ
 
 
 def _check_connection_properties(where: str, properties: Mapping[str, str]) -> None:
-    """So that a mistake is one of the file, and not of a cluster that does not answer."""
+    """Finds mistakes of the file before they look like a cluster that does not answer."""
     parse_addresses(properties["bootstrap.servers"], f"{where}.bootstrap.servers")
     check_login_properties(where, properties)
 

@@ -1,6 +1,4 @@
-"""One blocking connection to one broker: TCP, TLS, SASL by PLAIN (RFC 4616) or SCRAM (RFC 5802), frames. Every wait
-has a time limit.
-"""
+"""One blocking connection to one broker: TCP, TLS, SASL by PLAIN (RFC 4616) or SCRAM (RFC 5802), frames."""
 
 from __future__ import annotations
 
@@ -99,7 +97,6 @@ def exchange_scram(mechanism: str, user: str, password: str) -> Generator[bytes,
 
 CLIENT_ID = "mirrorbook"
 MAX_FRAME_BYTES = 128 << 20
-"""No request asks for as much."""
 
 _MAX_IN_FLIGHT_BYTES: Final = 128 << 10
 """Fits into socket buffers: a broker that waits for us to read must not block our writes."""
@@ -242,7 +239,7 @@ class Connection:
         return list(self.iter_responses(requests, response_type))
 
     def iter_responses(self, requests: Sequence[Request], response_type: type[Response]) -> Iterator[Response]:
-        """Pipelined; yields responses as they arrive."""
+        """Pipelined."""
         return (self._decode(response_type, frame, correlation) for correlation, frame in self._exchange(requests))
 
     def call_mixed(self, requests: Sequence[tuple[Request, type[AnyResponse]]]) -> list[AnyResponse]:
@@ -257,7 +254,7 @@ class Connection:
             return decode(response_type, frame, correlation, self.where)
 
     def _exchange(self, requests: Sequence[Request]) -> Iterator[tuple[int, bytearray]]:
-        """Keeps the pipeline filled; ends `response_pending` after the last good response."""
+        """Ends `response_pending` after the last good response."""
         self.response_pending = True
         in_flight, in_flight_bytes = deque[tuple[int, int]](), 0
         for request in requests:
@@ -317,7 +314,7 @@ class Connection:
             unsent_bytes, rest = len(rest), self.push([rest], self.timeout_s)
 
     def push(self, parts: Sequence[Buffer], timeout_s: float) -> memoryview:
-        """See `sockets.push`: push unsent bytes before sending anything else."""
+        """See `sockets.push`: push unsent bytes first."""
         try:
             return push(self.sock, parts, timeout_s)
         except OSError as error:

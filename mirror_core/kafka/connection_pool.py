@@ -1,6 +1,6 @@
 """Pool of idle connections, on while a run is active; parallel connects, so that a hanging broker delays no other.
 
-Connecting and signing in takes five round trips; at 200 ms that was more than half of a run's downtime.
+Connecting and signing in takes five round trips: at 200 ms more than half of a run's downtime.
 """
 
 from __future__ import annotations
@@ -96,7 +96,6 @@ class ParallelConnect:
         self._pool = ThreadPoolExecutor(len(addresses), thread_name_prefix="open")
 
     def iter_connected(self, limit_s: float) -> Iterator[dict[Address, Connection]]:
-        """As they come, until the time limit."""
         deadline, max_connecting = time.monotonic() + limit_s + _GRACE_S, _INITIAL_CONNECTIONS
         while self._not_started or self._connecting:
             self._start(max_connecting)
@@ -119,7 +118,6 @@ class ParallelConnect:
             self._connecting[self._pool.submit(copy_context().run, self._open, address)] = address
 
     def _open(self, address: Address) -> Connection:
-        """Waits for a response: a kernel accepts connections for hanging brokers, too."""
         connection = self._open_one(address)
         if connection.has_responded:
             return connection
@@ -160,7 +158,6 @@ def _close_late(future: Future[Connection]) -> None:
 
 
 def no_broker_answered(cluster: str, bootstrap: str, problems: Sequence[MirrorError]) -> MirrorError:
-    """With each broker's reason."""
     refused = [problem for problem in problems if isinstance(problem, AuthenticationFailed)]
     if refused and len(refused) == len(problems):
         return BadRequest(str(refused[0]))  # wrong everywhere, not unreachable

@@ -1,7 +1,7 @@
 """Groups of every kind: states, members, committed offsets; commits for empty groups.
 
-OffsetFetch covers many groups; OffsetCommit takes one, so commits are pipelined. Share groups (KIP-932) have start
-offsets and requests of their own. Groups with moving coordinators are left out: the caller retries.
+OffsetCommit takes one group, so commits are pipelined. Share groups (KIP-932) have start offsets and requests of their
+own. Leaves out groups with moving coordinators: the caller retries.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ _GROUP_TYPES_VERSION: Final = 5
 _CLASSIC_KIND: Final = "classic"
 _MAX_COORDINATOR_KEYS: Final = 500
 SHARE_KIND: Final = "share"
-"""Share groups have start offsets (KIP-932), others commit offsets."""
 IDLE_STATES: Final = frozenset({"Empty", "Dead"})
 """Only then can an administrator commit."""
 
@@ -145,7 +144,7 @@ def has_offline_coordinators(client: ClusterClient) -> bool:
 
 
 def find_coordinators(client: ClusterClient, groups: Sequence[str]) -> dict[str, Coordinator]:
-    """Also of groups that do not exist. Needs DESCRIBE on the groups."""
+    """Also of groups that do not exist."""
     requests = [
         FindCoordinatorRequest(key_type=i8(0), coordinator_keys=tuple(groups[start : start + _MAX_COORDINATOR_KEYS]))
         for start in range(0, len(groups), _MAX_COORDINATOR_KEYS)
@@ -171,7 +170,7 @@ def find_coordinator(client: ClusterClient, group: str) -> int:
 
 
 def delete_group(client: ClusterClient, group: str) -> None:
-    """A missing one counts as deleted. Needs DELETE on the group."""
+    """A missing one counts as deleted."""
 
     def attempt(groups: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
         request = DeleteGroupsRequest(groups_names=tuple(GroupId(name) for name in groups))
@@ -243,7 +242,7 @@ def build_offset_commit(
 
 
 OffsetsToCommit = Mapping[Partition, tuple[Offset, str]]
-"""Offset (next to be read) and metadata."""
+"""Next to be read; and metadata."""
 COMMITTED: Final = ErrorCode.none.name
 COMMITTED_WITHOUT_METADATA: Final = "committed without its metadata"
 """Metadata exceeds the brokers' offset.metadata.max.bytes."""
@@ -251,7 +250,6 @@ COMMITTED_RESULTS: Final = frozenset({COMMITTED, COMMITTED_WITHOUT_METADATA})
 ACTIVE_GROUP_ERRORS: Final = frozenset(
     {"unknown_member_id", "illegal_generation", "rebalance_in_progress", "stale_member_epoch", "non_empty_group"}
 )
-"""The group has members."""
 _TOO_LARGE_TOGETHER: Final = frozenset({ErrorCode.invalid_commit_offset_size, ErrorCode.unknown_server_error})
 """A coordinator writes a request's offsets as one batch, which has to fit into max.message.bytes of its topic: by
 default 300 offsets with the longest metadata. Brokers of 4.x then say only `unknown_server_error`.
@@ -292,7 +290,6 @@ class GroupOffsetsClient:
         coordinators: Mapping[str, int] = MappingProxyType({}),
         share_groups: Collection[str] = (),
     ) -> None:
-        """`coordinators`: already known, by group."""
         self._client = client
         self._share_groups = frozenset(share_groups)
         self._coordinators = dict(coordinators)
@@ -404,8 +401,8 @@ class GroupOffsetsClient:
     ) -> dict[str, dict[Partition, str]]:
         """For groups without members; `COMMITTED`, `COMMITTED_WITHOUT_METADATA` or an error name each.
 
-        Needs READ on groups and topics. Oversized metadata is dropped: without its offset a group would skip or reread
-        everything. For `share_groups` the offsets are start offsets; brokers forget acknowledgements after them.
+        Oversized metadata is dropped: without its offset a group would skip or reread everything. For `share_groups`
+        the offsets are start offsets; brokers forget acknowledgements after them.
         """
         by_coordinator, denied = self._group_by_coordinator(offsets_by_group)
         results = {group: dict.fromkeys(offsets_by_group[group], result) for group, result in denied.items()}

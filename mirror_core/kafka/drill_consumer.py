@@ -23,7 +23,7 @@ _DENIED: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GR
 def consume_and_commit(
     config: ClusterConfig, group: str, start: Mapping[Partition, Offset], until: Mapping[Partition, Offset]
 ) -> None:
-    """[start, until) of each partition. Needs READ on the group."""
+    """[start, until) of each partition."""
     consumer = _make_consumer(config, group)
     try:
         _consume(config, consumer, start, until)

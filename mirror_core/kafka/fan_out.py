@@ -1,7 +1,5 @@
 """Parallel requests to several brokers: a broker that hangs costs one time limit and hides no other.
 
-Waits until all brokers know of a change: the controller answers before any of them does.
-
 A request to every broker about what it coordinates is complete, or an error: an entry that moves from a broker not yet
 asked to one already asked would be in no response.
 """

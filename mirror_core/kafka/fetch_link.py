@@ -1,11 +1,11 @@
 """Fetches from one source broker: one request in flight, one reused buffer, and how many bytes at a time.
 
-What a Fetch response without a complete batch proves: compaction may remove the last readable batches. But brokers also
-return nothing when other partitions used up the size, a quota throttles, or remote storage is slow.
+A response without a complete batch may mean that compaction removed the last readable batches. But brokers also return
+nothing when other partitions used up the size, a quota throttles, or remote storage is slow.
 
 Tiered logs (KIP-405): beyond `remote.fetch.max.wait.ms` or `remote.log.manager.fetch.max.bytes.per.second` a Fetch
-returns no records, error or throttle time. So empty responses prove no gap there, and the leader is asked what it holds
-locally.
+returns no records, error or throttle time. So empty responses prove nothing there, and the leader is asked what it
+holds locally.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ _IDLE_SHARE_BYTES: Final = 1 << 20
 
 
 def split_budget(budget: int, active_brokers: int, idle_brokers: int, *, is_active: bool) -> int:
-    """Active brokers share equally what idle ones leave; if none is active, the idle ones share everything.
-
-    Active: more data than the last response held.
+    """Active brokers (more data than the last response held) share equally what idle ones leave; if none is active,
+    the idle ones share everything.
     """
     if not active_brokers:
         return budget // idle_brokers
@@ -220,7 +219,6 @@ class FetchLink:
             self._buffer = bytearray(self._expected_bytes + _BUFFER_SPARE_BYTES)
 
     def read_response(self) -> Iterator[fetch.FetchedPartition]:
-        """Waits."""
         while not self.receive_response():
             if not wait_readable([self.connection.sock], self.connection.timeout_s):
                 raise Unreachable(f"{self.connection.where}: no answer within {self.connection.timeout_s} s")
@@ -292,7 +290,6 @@ class EmptyFetch(Enum):
     INCONCLUSIVE = "nothing"
     """Size used up or throttled."""
     MALFORMED = "torn"
-    """Bytes that are no batch."""
     RETRY = "once more"
     CHECK_LOCAL_START = "ask leader"
     """The leader's local log start decides (what is local now was local then)."""
@@ -307,7 +304,7 @@ def classify_empty_fetch(
 ) -> EmptyFetch:
     """`size` bytes and no complete batch came for [position, end).
 
-    `conclusive`: only this partition, unthrottled. `previous_empty`: earlier ones. `local_start`: None: unknown yet.
+    `conclusive`: only this partition, unthrottled. `local_start`: None: unknown yet.
     """
     if position >= end:
         return EmptyFetch.END

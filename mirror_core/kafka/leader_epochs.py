@@ -41,8 +41,8 @@ def list_epoch_ends(
 ) -> EpochEnds:
     """Offset after the epoch's last record, or that of the newest older epoch known to the leader.
 
-    Records read under this epoch from there on are no longer in the log. The current epoch yields the log end, a
-    forgotten one the log start. Needs DESCRIBE.
+    What was read under this epoch from there on is no longer in the log. The current epoch yields the log end, a
+    forgotten one the log start.
     """
     offsets, unknown = dict[Partition, Offset](), dict[Partition, RemoteFault]()
     calls = {broker: _build_call({p: epochs[p] for p in partitions}) for broker, partitions in by_leader.items()}

@@ -1,7 +1,6 @@
 """Log offsets (start, high watermark, stable end, log end) and producer states.
 
-Two brokers confirm offline partitions: one may be cut off from the controllers, and trusting it would abandon
-partitions that have a leader.
+Two brokers confirm offline partitions: trusting one that is cut off would abandon partitions that have a leader.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ class OffsetPoint(Enum):
     """Timestamp, replica id and isolation level of ListOffsets."""
 
     START = (-2, -1, 0)
-    """First offset still in the log."""
     HIGH_WATERMARK = (-1, -1, 0)
     """Next offset after what all in-sync replicas have."""
     STABLE_END = (-1, -1, 1)
@@ -242,7 +240,7 @@ def build_list_offsets(partitions: list[Partition], point: OffsetPoint | TimePoi
 
 
 def fetch_log_start(connection: Connection, partition: Partition) -> tuple[ErrorCode, int]:
-    """First offset in the log, from its leader: one round trip, no retry.
+    """From the leader: one round trip, no retry.
 
     The high watermark is requested, too: a new leader that does not know it refuses (KIP-207), while a Fetch would
     report too early an end.
@@ -276,7 +274,7 @@ class ProducersResult:
 def describe_producers(
     client: ClusterClient, partitions: Iterable[Partition], broker: int | None = None
 ) -> Mapping[Partition, tuple[PartitionProducer, ...]]:
-    """From each leader, or one broker's replicas, which may lag. Needs READ. Raises if any is unknown."""
+    """From each leader, or one broker's replicas, which may lag. Raises if any is unknown."""
     result = describe_known_producers(client, partitions, broker)
     for error in result.unknown.values():
         raise error

@@ -95,10 +95,8 @@ class LogReader:
         self._prefetch_failed, self._backoff = False, BrokerBackoff()
 
     def prefetch(self, start_offsets: Mapping[Partition, Offset]) -> None:
-        """One request per leader for the beginnings of these logs.
-
-        Thousands of small ranges one by one take minutes at a distance. What is missing, and errors, come in their
-        turn.
+        """One request per leader: thousands of small ranges one by one take minutes at a distance. What is missing,
+        and errors, come in their turn.
         """
         self._prefetched.clear()
         if self._prefetch_failed or len(start_offsets) < 2:
@@ -277,7 +275,6 @@ class LogReader:
         conclusive: bool,
         previous_empty: int,
     ) -> EmptyFetch:
-        """May request the local log start."""
         stable_end, size = fetched.last_stable_offset, len(fetched.records)
         meaning = classify_empty_fetch(
             position, stable_end, size, conclusive=conclusive, previous_empty=previous_empty, local_start=None
@@ -400,7 +397,7 @@ class LogReader:
 
 
 def _to_mirrored_batches(header: BatchHeader, message: memoryview, position: int) -> Iterator[LogBatch]:
-    """As the verified magic 2 batches that a mirror makes of it."""
+    """As a mirror's verified magic 2 batches."""
     for run in message_v0_v1.split_message_into_runs(header, message, position):
         mirrored = BatchHeader._make(HEADER.unpack_from(run.batch))
         yield mirrored._replace(base_offset=run.base_offset), memoryview(run.batch)

@@ -135,7 +135,7 @@ def _assemble_snapshots(
 
 
 def fetch_log_sizes(client: ClusterClient, partitions: Iterable[Partition]) -> dict[Partition, int]:
-    """Largest replica. Needs DESCRIBE on the cluster; unknown ones are left out."""
+    """Largest replica's. Unknown ones are left out."""
     topics: dict[str, list[i32]] = {}
     for partition in partitions:
         topics.setdefault(partition.topic, []).append(i32(partition.index))

@@ -31,7 +31,7 @@ class FrameBuffer:
         self._buffer, self._received = bytearray(_LENGTH_BYTES), 0
         self._size_known = False
         self.last_received_at = 0.0
-        """Monotonic time."""
+        """Monotonic."""
 
     def receive_frame(self) -> bytearray | None:
         """Without the length prefix; None while bytes are missing."""
@@ -72,12 +72,11 @@ _MAX_AGE_S: Final = 0.1
 _ROUND_TRIP_SAMPLES: Final = 4
 """Newest ones only: a route may become longer."""
 _LATE_WAIT_S: Final = 0.6
-"""After a late read."""
 _POLL_S: Final = 0.05
 
 
 class _RoundTrip(NamedTuple):
-    """It arrived between two polls: bounds of one round trip."""
+    """Bounds: it arrived between two polls."""
 
     least_s: float
     most_s: float
@@ -157,7 +156,6 @@ class MarkerLink:
         self._sent_at = self._empty_at = time.monotonic()
 
     def _receive_frame(self) -> bytearray | None:
-        """Unreachable when nothing arrives in time."""
         now, limit_s = time.monotonic(), self.connection.timeout_s
         frame = self._frames.receive_frame()
         if frame is None:

@@ -134,7 +134,7 @@ def _fetch_ids(request: MetadataRequest, connection: Connection) -> list[tuple[s
 
 
 def reassign(client: ClusterClient, replicas: Mapping[Partition, tuple[int, ...]]) -> None:
-    """Returns when the controller accepted. Needs ALTER on the cluster."""
+    """Returns when the controller accepted."""
     _alter_reassignments(client, replicas)
 
 
@@ -175,12 +175,12 @@ _REASSIGN_ACTION: Final = "AlterPartitionReassignments (needs ALTER on the clust
 
 
 def elect_unclean_leaders(client: ClusterClient, partitions: Iterable[Partition]) -> None:
-    """For offline partitions; loses what the replica lacks. Needs ALTER on the cluster."""
+    """For offline partitions; loses what the replica lacks."""
     _elect_leaders(client, partitions, _UNCLEAN_ELECTION)
 
 
 def elect_preferred_leaders(client: ClusterClient, partitions: Iterable[Partition]) -> None:
-    """The first replica of each, which must be in sync. Needs ALTER on the cluster."""
+    """The first replica of each, which must be in sync."""
     _elect_leaders(client, partitions, _PREFERRED_ELECTION)
 
 
@@ -220,8 +220,7 @@ def claim_in_sync(
 ) -> None:
     """Fetches at these log ends in the name of `follower`: the leader then adds it to the in-sync replicas.
 
-    Refused under other leader epochs than these. Without a broker epoch, as followers before KIP-903 did. Needs
-    CLUSTER_ACTION on the cluster.
+    Refused under other leader epochs than these. Without a broker epoch, as followers before KIP-903 did.
     """
 
     def attempt(partitions: list[Partition]) -> dict[Partition, tuple[ErrorCode, str | None]]:
@@ -318,7 +317,7 @@ def unthrottle_topics(client: ClusterClient, topics: Iterable[str]) -> None:
 
 
 def fetch_throttle_rate(client: ClusterClient, broker: int) -> str | None:
-    """None if not set. Needs DESCRIBE_CONFIGS on the cluster."""
+    """None if not set."""
     resource = DescribeConfigsResource(
         resource_type=_BROKER, resource_name=str(broker), configuration_keys=(FOLLOWER_THROTTLE_RATE,)
     )

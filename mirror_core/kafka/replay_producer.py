@@ -1,7 +1,6 @@
-"""Writes saved records in transactions, each of which also commits the progress.
+"""Writes saved records in transactions, each of which also commits the progress (KIP-98) as a group's offset.
 
-Progress is a group's committed offset (KIP-98). A writer that takes over the transactional id fences the previous one
-and continues from its committed progress.
+A writer that takes over the transactional id fences the previous one and continues from its committed progress.
 """
 
 from __future__ import annotations
@@ -66,7 +65,6 @@ class ReplayProgress:
     """In the saved log. Chosen records before it are written."""
     records: int
     digest: int
-    """Sum of the written records' digests."""
     first_written: Offset | None
     """In the target topic. Null: nothing is written yet."""
     last_written: Offset | None
@@ -76,8 +74,6 @@ NO_PROGRESS: Final = ReplayProgress(next=Offset(0), records=0, digest=0, first_w
 
 
 class _ProgressMetadata(msgspec.Struct, frozen=True, array_like=True):
-    """Committed with the offset."""
-
     records: int
     digest: str
     first_written: int | None

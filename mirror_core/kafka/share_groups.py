@@ -55,7 +55,7 @@ _LAG_VERSION: Final = 1
 @dataclass(frozen=True, slots=True)
 class ShareStart:
     offset: Offset
-    """As the broker returns it. All records before it are acknowledged."""
+    """As the broker returns it."""
     acknowledged_ahead: int | None
     """Acknowledged records at or after `offset`. None: unknown."""
     acknowledged_until: Offset | None
@@ -82,7 +82,7 @@ def can_sync_share_groups(client: ClusterClient) -> bool:
 
 
 def describe_start_offsets(client: ClusterClient, broker: int, groups: Collection[str]) -> ShareStarts:
-    """One coordinator's groups. Leaves out groups that have moved. Needs DESCRIBE on groups and topics."""
+    """One coordinator's groups. Leaves out groups that have moved."""
     if not can_sync_share_groups(client):
         error = RemoteFault(f"cluster {client.name}: share groups are synced with Kafka 4.2 or newer")
         return ShareStarts({}, dict.fromkeys(groups, error))
@@ -222,7 +222,7 @@ def alter_start_offsets(
     """Error names (`none` on success), without partitions to retry.
 
     For groups without members; creates a group that does not exist. The broker forgets acknowledgements after the new
-    start offset. Needs READ on the group and its topics.
+    start offset.
     """
     by_topic = defaultdict[str, list[AlterShareGroupOffsetsRequestPartition]](list)
     for partition, offset in sorted(starts.items()):

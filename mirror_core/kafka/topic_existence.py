@@ -33,7 +33,6 @@ class PartitionPresence:
 
 
 def check_presence(client: ClusterClient, partitions: Collection[Partition]) -> PartitionPresence:
-    """A second broker confirms absence: the first may be cut off from the controllers."""
     absent, denied = _find_unlisted(client, partitions)
     if absent:
         client.mark_metadata_stale()
@@ -57,14 +56,12 @@ def find_hidden_topics(client: ClusterClient, unlisted: Collection[str]) -> froz
 
 
 def get_describe_grant(client: ClusterClient, topic: str) -> tuple[str, str]:
-    """User and command."""
     user = client.config.user(client.principal) or "<its principal>"
     acl = Acl(resource=Resource.TOPIC, name=topic, principal=f"User:{user}", operation=Operation.DESCRIBE)
     return user, format_acl_command(acl)
 
 
 def describe_denied_error(client: ClusterClient, topics: Collection[str]) -> MissingPermission:
-    """Names the missing grant."""
     names = sorted(topics)
     user, grant_command = get_describe_grant(client, names[0])
     suffix = f" and {len(names) - _MAX_LISTED_TOPICS} more" if len(names) > _MAX_LISTED_TOPICS else ""

@@ -122,7 +122,7 @@ class NewTopic:
 
 
 def describe_configs(client: ClusterClient, topics: Iterable[str]) -> dict[str, TopicConfigs]:
-    """Without topics that do not exist. Needs DESCRIBE_CONFIGS."""
+    """Without topics that do not exist."""
     configs, refused = describe_available_configs(client, topics)
     for error in refused.values():
         raise error
@@ -258,7 +258,7 @@ def validate_topics(
 
 
 def find_max_replicas(client: ClusterClient, new_topics: Mapping[str, int]) -> int:
-    """How many replicas a topic can have. `new_topics`: how many are wanted, of topics that do not exist yet.
+    """`new_topics`: wanted replicas of topics that do not exist yet.
 
     Brokers that are down count where the controllers know them, as in KRaft, which places replicas on them, too.
     """
@@ -365,7 +365,7 @@ def delete_topic(client: ClusterClient, name: str, topic_id: str) -> None:
 def delete_records(client: ClusterClient, start_offsets: Mapping[Partition, Offset]) -> dict[Partition, Offset]:
     """To these offsets (first to be kept); returns the new log starts.
 
-    Offsets before the log start are done; beyond the high watermark an error. Needs DELETE.
+    Offsets before the log start are done; beyond the high watermark an error.
     """
     starts: dict[Partition, Offset] = {}
 
@@ -482,7 +482,7 @@ _TOPIC_RESOURCE_TYPE: Final = i8(2)
 def fetch_default_configs(client: ClusterClient, topics: Collection[str]) -> dict[str, str | None]:
     """Value of each setting on a topic without an override. Empty if none of these topics exists.
 
-    None: unknown, for example where each topic overrides the setting. Needs DESCRIBE_CONFIGS on one of them.
+    None: unknown, for example where each topic overrides the setting.
     """
     resources = [
         DescribeConfigsResource(resource_type=_TOPIC_RESOURCE_TYPE, resource_name=topic, configuration_keys=None)

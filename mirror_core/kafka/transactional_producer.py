@@ -119,7 +119,6 @@ class TransactionBrokers:
         self._coordinator = self._leader = -1
         """Broker ids; -1: unknown."""
         self._topic_id, self._leader_epoch = "", -1
-        """As the leader reports them."""
         self._may_arrive_late = False
         """A repeated request's first copy may still reach a broker."""
 
@@ -277,7 +276,7 @@ class TransactionalProducer(TransactionBrokers):
         self._phase = _TransactionPhase.IDLE
 
     def take_over(self, timeout_s: float, number: int = 0) -> None:
-        """This number, or the next usable. Aborts the owner's open transaction and fences the owner."""
+        """This number, or the next usable. Aborts the owner's open transaction and fences it."""
         deadline = time.monotonic() + timeout_s
         self._end_hanging_transactions(min(deadline, time.monotonic() + _RESPONSE_TIMEOUT_S))
         while True:
@@ -292,7 +291,7 @@ class TransactionalProducer(TransactionBrokers):
                 number += 1
 
     def _end_hanging_transactions(self, deadline: float) -> None:
-        """Called before a takeover, after which the coordinator no longer knows how they ended.
+        """Before a takeover, after which the coordinator no longer knows how they ended.
 
         Does nothing without the rights or a leader.
         """
@@ -447,7 +446,6 @@ class TransactionalProducer(TransactionBrokers):
         self._call_coordinator("write", request, EndTxnResponse, extract_code, deadline)
 
     def _make_stuck_check(self) -> Callable[[ErrorCode], None]:
-        """Raises _TransactionStuck if the previous transaction hangs."""
         began_at = time.monotonic()
 
         def check(code: ErrorCode) -> None:
@@ -523,7 +521,7 @@ class TransactionalProducer(TransactionBrokers):
             raise TransactionalIdExhausted from None
 
     def _append(self, built_batches: Sequence[tuple[bytearray, int]], deadline: float) -> list[range]:
-        """To all in-sync replicas. Each batch's offsets."""
+        """To all in-sync replicas."""
         producer_id, epoch = self._producer_id_epoch
         appended = list[range]()
         batches = [(memoryview(batch), count) for batch, count in built_batches]

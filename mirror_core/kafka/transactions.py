@@ -1,6 +1,5 @@
-"""Open transactions according to their coordinators (KIP-664).
-
-Ends decided transactions whose markers a partition refuses or has lost, as their coordinators decided.
+"""Open transactions according to their coordinators (KIP-664), and the end of decided ones whose markers a partition
+refuses or has lost.
 
 A partition refuses a coordinator's marker after seeing a later coordinator or producer epoch, which holders of
 CLUSTER_ACTION can send. Then the coordinator retries for ever, and nothing behind is readable. A marker with the
@@ -165,7 +164,6 @@ class DecidedTransaction:
 def find_decided_transaction(
     client: ClusterClient, transactional_id: str, coordinator: int
 ) -> DecidedTransaction | None:
-    """Needs DESCRIBE on the transactional id."""
     request = DescribeTransactionsRequest(transactional_ids=(TransactionalId(transactional_id),))
     (row,) = client.call(request, DescribeTransactionsResponse, coordinator).transaction_states
     if row.error_code is not ErrorCode.none or row.transaction_state not in _IS_COMMIT_BY_STATE:
@@ -175,7 +173,6 @@ def find_decided_transaction(
 
 
 def list_decided_transactions(client: ClusterClient, partition: Partition) -> dict[str, DecidedTransaction]:
-    """By transactional id. Needs READ on the topic and DESCRIBE on the transactional ids."""
     open_ids = _list_open_producers(client, partition)
     transactions = dict[str, DecidedTransaction]()
     for broker in client.brokers() if open_ids else ():
@@ -192,8 +189,8 @@ def end_hanging_transactions(client: ClusterClient, partition: Partition) -> Non
     """Writes the markers that the partition lost, in an unclean leader election for example.
 
     Ends a transaction only if the log has it open before and after its coordinator says that it ended. Raises
-    CoordinatorMoving for one that no coordinator knows: a coordinator may be loading. Needs READ on the topic, DESCRIBE
-    on the transactional ids, and ALTER or CLUSTER_ACTION on the cluster.
+    CoordinatorMoving for one that no coordinator knows: a coordinator may be loading. Needs ALTER or CLUSTER_ACTION on
+    the cluster.
     """
     open_before = _list_open_producers(client, partition)
     if not open_before:
