@@ -32,8 +32,6 @@ class AuditEntryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditLine:
-    """As stored in the state topic."""
-
     run: str
     number: int
     line: str

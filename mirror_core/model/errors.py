@@ -17,7 +17,6 @@ class MirrorError(Exception):
     """The text says what, where, why, and what to do."""
 
     code: ClassVar[str] = "failed"
-    """For scripts; stable."""
     exit_code: ClassVar[int] = 1
     retryable: ClassVar[bool] = False
 

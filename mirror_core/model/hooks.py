@@ -70,7 +70,6 @@ def parse_hooks(location: str, raw: object) -> tuple[Hook, ...]:
 
 
 def parse_command_hook(location: str, name: str, raw: object) -> Hook:
-    """Such as `fence_command`."""
     fields = _check_mapping(location, raw, {"timeout_s", "retries", "command", "environment"})
     if "command" not in fields:
         raise BadRequest(f"{location}: needs a command: the program, then each argument")

@@ -133,7 +133,6 @@ def configure_logging(settings: LogSettings) -> None:
 
 
 def get_log_settings() -> LogSettings:
-    """For child processes."""
     return next((h.settings for h in logging.getLogger().handlers if isinstance(h, _StderrHandler)), LogSettings())
 
 

@@ -71,8 +71,6 @@ class PlanStep:
 
 
 class FactLifetime(StrEnum):
-    """How long an approved fact must hold."""
-
     UNTIL_BEGUN = "until the run begins"
     """The run changes or checks it itself."""
     WHILE_SOURCE_ANSWERS = "until promotion, while the source is seen"

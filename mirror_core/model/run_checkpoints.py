@@ -41,7 +41,6 @@ class RunHeartbeat:
     """See `supervisor.process_identity`."""
     at_ms: int
     released: bool = False
-    """Given up in an orderly way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

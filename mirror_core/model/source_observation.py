@@ -101,7 +101,6 @@ class SourceObservation:
         yield from rewritten.items()
 
     def get_rewritten(self) -> Iterator[tuple[Partition, int, Offset]]:
-        """Epoch under which the copy last agreed, and first offset of other records."""
         for topic in self.topics:
             for index, agreed_epoch, offset in topic.rewritten:
                 yield Partition(topic.topic, index), agreed_epoch, Offset(offset)
@@ -114,7 +113,6 @@ class SourceObservation:
         return {topic.topic: topic.id for topic in self.topics if topic.id}
 
     def get_reported_ends(self) -> Iterator[tuple[Partition, int]]:
-        """Next offset up to which tasks reported without a hole what they copied."""
         for topic in self.topics:
             if topic.reported is not None:
                 ends = dict(enumerate(topic.ends)) | dict(topic.reported)

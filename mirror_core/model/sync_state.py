@@ -189,7 +189,6 @@ class UncommittedGroupOffset:
 
     @property
     def has_reset_start(self) -> bool:
-        """The group starts where `auto.offset.reset` says."""
         return self.destination_offset is None and self.coverage is GroupCoverage.REFUSED
 
 
