@@ -130,7 +130,6 @@ def merge_tiny_batches(ready: list[ReadyBatch], producer_id: int) -> list[ReadyB
 
 
 def _read_tiny_header(item: ReadyBatch) -> BatchHeader | None:
-    """Returns None if it is not tiny, or cannot be merged."""
     sent, batch = item
     if sent.records > TINY_BATCH_RECORDS:
         return None

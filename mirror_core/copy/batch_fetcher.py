@@ -311,7 +311,7 @@ class BatchFetcher:
     def _handle_empty(
         self, replicator: PartitionReplicator, fetched: fetch.FetchedPartition, *, is_conclusive: bool
     ) -> None:
-        """An empty response is a gap up to the last stable offset, if that is certain."""
+        """A gap up to the last stable offset, if that is certain."""
         partition, position, end = replicator.partition, replicator.progress.position, fetched.last_stable_offset
         outcome = replicator.source.judge_empty_fetch(position, fetched, is_conclusive=is_conclusive)
         if outcome is EmptyFetch.MALFORMED:

@@ -1,9 +1,8 @@
 """Sends a task's progress to the driver, and trimmed ranges until the driver confirms that they are recorded.
 
-Hands the right to fill gaps from one epoch's task to the next one's, through the driver. Otherwise a new task must wait
-until a log end has not moved for a while (`copy.gap_filler`). The old task releases its claims once all its requests
-were answered. A claim is granted once: of two attempts of a task only one gets it. Lost datagrams cost that wait and
-nothing else; replayed ones are ignored.
+Hands the right to fill gaps from one epoch's task to the next one's, which must otherwise wait (`copy.gap_ownership`).
+The old task releases its claims once all its requests were answered. A claim is granted once: of two attempts of a task
+only one gets it. Lost datagrams cost that wait and nothing else; replayed ones are ignored.
 """
 
 from __future__ import annotations

@@ -4,10 +4,9 @@ requests and receives responses. Only connecting uses a thread.
 Others may write between any two requests. A round sends markers once, and ends when their outcome is known; the next
 round fills what is left.
 
-Markers have no sequence, so a task never relies on being the only writer. The owner of the newest marker goes on
-filling. Any other writer (the next epoch's task, a second process, this task after an unanswered request) waits until
-the log end has not moved for a while although a gap is due: then the owner is gone. Its first marker has a higher
-number, so the broker refuses markers of the old owner still on the way (`decide.gaps_and_resume`).
+The owner of the newest marker goes on filling. Any other writer (the next epoch's task, a second process, this task
+after an unanswered request) waits (`gap_ownership`), and begins with a higher number, so that the broker refuses
+markers of the old owner still on the way (`decide.gaps_and_resume`).
 """
 
 from __future__ import annotations
@@ -197,11 +196,9 @@ class GapRound:
     def _is_confirmed_by_response(
         self, state: GapFillState, markers: _SentMarkers, codes: Mapping[tuple[str, int], int]
     ) -> bool:
-        """Whether the response alone confirms the markers.
-
-        A single marker that the broker accepted is in the log once; anything after it the owner's data will meet as a
-        wrong offset. With several markers the response may hide that some were refused, and a newcomer does not know
-        what else was on the way: there the log end decides.
+        """A single marker that the broker accepted is in the log once; anything after it the owner's data will meet
+        as a wrong offset. With several markers the response may hide that some were refused, and a newcomer does
+        not know what else was on the way: there the log end decides.
         """
         partition, offset = state.partition, state.acknowledged
         code = codes.get((partition.topic, partition.index), ErrorCode.unknown_server_error.value)

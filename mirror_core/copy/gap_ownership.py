@@ -1,10 +1,10 @@
 """The right to fill a partition's gaps, and the state of its gap during a gap round.
 
-The writer of the newest marker owns it while all its markers are acknowledged. Any other task waits until the log has
-been quiet for a while, and then fences the last owner.
+The writer of the newest marker owns it while all its markers are acknowledged. Any other task waits until the log end
+has not moved for a while although a gap is due, and then fences the last owner.
 
-A round takes several turns of the task's loop. It works on copies, so the loop cannot change what the round relies on;
-the loop applies the result at the end (`PartitionReplicator.finish_gap_round`).
+A round takes several turns of the task's loop. It works on copies, so the loop cannot change what it relies on, and
+applies the result at the end (`PartitionReplicator.finish_gap_round`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Runs in a background thread on its own connections: a hung broker does not delay copying. Shares no state with the task.
 
-Checks in few requests whether the last batches of many logs are as they were sent: when a data plane starts nobody
-knows whether everything sent before was acknowledged, and one check per partition would take as long as copying.
+Checks many logs' last batches in few requests: when a data plane starts nobody knows whether everything sent before was
+acknowledged, and one check per partition would take as long as copying.
 """
 
 from __future__ import annotations

@@ -70,7 +70,6 @@ def _handle_duplicate(replicator: PartitionReplicator, sent: SentBatch, destinat
 def _handle_wrong_offset(
     replicator: PartitionReplicator, sent: SentBatch, appended_at: int, destination: ClusterSide
 ) -> None:
-    """This outweighs every other failure of the partition."""
     partition, cluster = replicator.partition, destination.name
     if replicator.gap_claim.has_markers and appended_at > sent.base_offset and replicator.state is not CopyState.FAILED:
         # A foreign record, or a marker too many.

@@ -63,7 +63,7 @@ CopyDecision = ResumeDecision | FailDecision | WaitDecision | None
 
 class LogInspector(Protocol):
     def find_first_foreign(self, partition: Partition, filled: int, bounds: BothLogBounds) -> int | None:
-        """Destination: the first batch near the end that this mirror did not write at its offset."""
+        """On the destination: see `log_inspection`."""
 
     def next_sequence_after_hole(self, partition: Partition, bounds: BothLogBounds) -> int | None:
         """Destination: the sequence after its last batch, if only our data follows a hole left by compaction."""
@@ -71,7 +71,7 @@ class LogInspector(Protocol):
     def find_foreign_after_own(
         self, partition: Partition, bounds: BothLogBounds, search_from: int | None
     ) -> int | None:
-        """Destination: the first batch from `search_from` on by another producer after one of ours."""
+        """On the destination: see `log_inspection`."""
 
     def read_last_record(self, partition: Partition, start: int, end: int) -> Record | None: ...
 
@@ -80,12 +80,12 @@ class LogInspector(Protocol):
     def find_first_divergence(
         self, partition: Partition, position: int, agreed_end: int | None, doubted_from: int | None
     ) -> Offset | None:
-        """First difference below `position`. Raises ComparisonUndecided."""
+        """See `log_inspection`. Raises ComparisonUndecided."""
 
     def has_broker_time(self, partition: Partition, offset: int) -> bool: ...
 
     def find_first_retimed(self, partition: Partition, start: int, bounds: BothLogBounds) -> int | None:
-        """Destination: our first batch from `start` on with the broker's time, or the first of a row before it."""
+        """On the destination: see `log_inspection`. Or the first of a row before `start`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,19 +135,16 @@ class ResumeDecider:
     def _check_retimed(self, replicator: PartitionReplicator, bounds: BothLogBounds) -> FailDecision | None:
         """Fails if the broker replaced the times of an unacknowledged batch.
 
-        Only the response would have shown it: offsets, sequences and leader epochs are right, and without later batches
-        there is no other response.
+        Only the response would have shown it: offsets, sequences and leader epochs are right.
         """
         start = _find_unanswered_start(replicator, bounds)
         first_offset = None if start is None else self.inspector.find_first_retimed(replicator.partition, start, bounds)
         return None if first_offset is None else self._fail_retimed(replicator, first_offset)
 
     def _restore_forgotten_markers(self, partition: Partition, bounds: BothLogBounds) -> BothLogBounds:
-        """Restores markers that the leader has forgotten.
-
-        A new or recovered replica knows only what its log shows, and compaction may have removed markers. Not the
-        newest ones: it leaves the last segment alone. So there is no marker after the data, and no half-filled gap. The
-        source's record at the same offset confirms that the data is ours.
+        """A new or recovered replica knows only what its log shows, and compaction may have removed markers. Not the
+        newest ones: it leaves the last segment alone. So there is no marker after the data, and no half-filled
+        gap. The source's record at the same offset confirms that the data is ours.
         """
         if bounds.producer is None or bounds.log_end > bounds.source_end:
             return bounds
@@ -210,7 +207,7 @@ class ResumeDecider:
         return FailDecision(text, offset, FailureKind.DIVERGED)
 
     def _compare_tail(self, partition: Partition, bounds: BothLogBounds) -> tuple[Record | None, bool]:
-        """The source's last record below the position; the destination has it (True without a record)."""
+        """The source's last record below the position, and whether the destination has it (True without a record)."""
         source_record = self.inspector.read_last_record(partition, bounds.source_start, bounds.log_end)
         return source_record, source_record is None or self.inspector.read_record(
             partition, source_record.offset
@@ -291,11 +288,11 @@ def _apply_resume(replicator: PartitionReplicator, decision: ResumeDecision, sou
 
 
 def _can_postpone_check(replicator: PartitionReplicator, bounds: BothLogBounds, resume: ResumePoint) -> bool:
-    """Whether the check of the log's end may wait until there is something to copy.
+    """Until there is something to copy: otherwise, after leaders lost producer state, many idle partitions would be
+    checked in every epoch.
 
-    Otherwise, after leaders lost producer state, many idle partitions would be checked in every epoch. Not for a
-    partition that ends here: both sides must have been compared. Not where a leader knows markers and no data before
-    them: it may have forgotten data, or a marker may stand in for a record.
+    Not for a partition that ends here: both sides must have been compared. Not where a leader knows markers and no data
+    before them: it may have forgotten data, or a marker may stand in for a record.
     """
     is_idle = resume.offset == bounds.source_end == max(resume.gap_end, resume.seed_end)
     has_markers = bounds.producer is not None and bounds.producer.coordinator_epoch != NO_MARKER

@@ -133,8 +133,8 @@ def _distrust_stale_broker(
 def _explain_dispute(side: VerifiedMetadata, partition: Partition, expected: str) -> str:
     """Why it is open whether the topic is gone; "" when that is certain.
 
-    Another broker may still know it: one of them is stale. A broker that does not respond may know it. And a broker
-    that misses only the partition is stale: topics never lose partitions while they keep their id.
+    A broker that does not respond, or any other one, may still know it. A broker that misses only the partition is
+    stale: topics never lose partitions while they keep their id.
     """
     if has_expected_topic(side.cluster, partition, expected):
         return ""
@@ -372,9 +372,8 @@ class ResumeFinder:
             self._resume_connected(now)
 
     def _resume_connected(self, now: float) -> None:
-        """Resumes all partitions at once whose leaders are connected; the others are tried again.
-
-        Connections are waited for here while nothing is copied.
+        """Waits for connections here while nothing is copied; partitions whose leaders are not connected are tried
+        again.
         """
         pending = self._release_pending()
         for replicator in self._filter_connected([replicator for replicator in pending if not replicator.is_ended]):

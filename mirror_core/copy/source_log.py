@@ -4,8 +4,8 @@ trimmed before they were copied.
 Such ranges are recorded before copying passes them: the gap that replaces one does not show that records were lost, and
 only the driver writes the state topic. So a task waits until the driver confirms. Without datagrams it goes on after a
 while, because it may be overtaken again; its final report names the range. If another leader still has the range, it is
-copied and not reported. A task without a driver (a run's drain) leaves the partition alone: the run records the report,
-and starts another task.
+copied and not reported. Without a driver (a run's drain) the task leaves the partition alone: the run records the
+report, and starts another task.
 """
 
 from __future__ import annotations

@@ -308,7 +308,6 @@ class CopyTask:
         return all(replicator.is_ended or replicator.trims.is_blocked for replicator in self.replicators)
 
     def _prepare(self) -> None:
-        """Before the epoch starts: connects, authenticates, finds leaders."""
         try:
             sources, destinations = self._resume_finder.find_leaders(
                 [replicator.partition for replicator in self.replicators]
@@ -354,7 +353,7 @@ class CopyTask:
     # -- gaps and seeds ------------------------------------------------------------------------------------------
 
     def _fill_and_send(self) -> bool:
-        """Gaps, what was queued after them, and seeds. True when something advanced."""
+        """True when something advanced."""
         waiting = self._sort_by_partition(candidate for candidate in self._active if candidate.queue.items)
         self._claim_client.exchange(self.replicators_by_partition)
         has_progress = self._gap_filler.fill(waiting, self.stop_s - _FILL_MARGIN_S)
