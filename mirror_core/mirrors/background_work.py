@@ -226,7 +226,6 @@ class BackgroundVerification(_BackgroundWork):
             raise _ComparisonStopped from error
 
     def _report_result(self, result: ParityResult) -> None:
-        """A finding once, and again when it changes."""
         self._counters.set_findings(len(result.findings) + len(result.damage_findings))
         if result.verdict is ParityVerdict.INDETERMINATE:
             self._counters.count_retry(RetriedWork.VERIFICATION)

@@ -93,7 +93,6 @@ def take_control(
 
 
 def _wait_for_turn(link: MirrorLink, verb: MirrorCommand, extra_checks: ExtraChecks) -> None:
-    """Raises Refused as soon as there is a reason."""
     is_reported = False
     while True:
         state, status = _observe(link)

@@ -493,7 +493,6 @@ def _make_waits_fact(lease: Lease | None, *, has_driver: bool, silent_source: st
 
 
 def _explain_unenforced(link: MirrorLink) -> str:
-    """Only where topics are kept closed: it costs a request."""
     try:
         with ClusterClient(link.destination, timeout_s=TIMEOUTS.describe_response_s) as client:
             return explain_unenforced(client)

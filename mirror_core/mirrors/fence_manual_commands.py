@@ -61,7 +61,6 @@ def _read_memory(cluster: ClusterConfig) -> RecordedMirrors | str:
 
 
 MAX_NAMES_PER_LINE: Final = 100
-"""A shell limits the length."""
 
 
 def format_fence_commands(
@@ -123,7 +122,6 @@ ACTIVE_TOPIC_TIMEOUT_S: Final = 5.0
 class LiftPreview:
     present_denials: frozenset[Acl]
     destination: State | None
-    """Its state, if it answers."""
     promotion: Finding | None
     """What says that applications write elsewhere. None: nothing known here."""
     warnings: tuple[str, ...]

@@ -1,7 +1,7 @@
 """Applies a pending fence to the old source, verifies it, and watches it.
 
-Several watchers may act at once, and each may sleep; ACLs know no owner. So a watcher writes to the state, acts, and
-writes again. A watcher that lost the mirror removes what is not in the new owner's ledger.
+Several watchers may act at once, and each may sleep; ACLs know no owner. Hence the room's rule: write to the state,
+act, write again.
 """
 
 from __future__ import annotations
@@ -229,7 +229,6 @@ def wait_for_answer(link: MirrorLink, stop: threading.Event, within_s: float = A
 
 
 def _apply_decision(link: MirrorLink, writer: StateWriter) -> FenceDecision:
-    """Decides as owner, by what the cluster shows now."""
     pending_fence = writer.state.pending_fences.get(link.mirror.name)
     try:
         if (
@@ -296,7 +295,6 @@ def _add_problem(decision: FenceDecision, cluster: ClusterName, error: MirrorErr
 
 
 def _apply_fence(link: MirrorLink, writer: StateWriter, pending_fence: PendingFence) -> FenceDecision | None:
-    """Returns None when there is no way to fence."""
     statuses = writer.state.partitions.get(link.mirror.name, {})
     target = _build_target(link, writer.state, pending_fence)
     with ClusterClient(link.source, timeout_s=TIMEOUTS.old_source_response_s) as source:

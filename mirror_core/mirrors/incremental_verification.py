@@ -1,7 +1,5 @@
-"""How far a mirror is verified, kept in the state topic.
-
-Comparisons may run at the same time, for hours. A difference found by another one stays until a later comparison finds
-its place equal.
+"""How far a mirror is verified, kept in the state topic. Several comparisons may run for hours: a difference found
+by another one stays until a later comparison finds its place equal.
 """
 
 from __future__ import annotations

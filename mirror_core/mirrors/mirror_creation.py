@@ -252,7 +252,6 @@ def ensure_state_topic(client: ClusterClient) -> None:
 
 
 def _check_first_acls(mirror: str, *clusters: ClusterConfig) -> list[str]:
-    """No client may lose access."""
     answers = {cluster.name: check_shut_out(cluster) for cluster in clusters}
     refused_answers = list_refused_answers(MirrorName(mirror))
     if reasons := [

@@ -144,7 +144,6 @@ class FleetMember:
         fence_watcher.watch_fence(link, self._stop, on_decision, watcher="mirrorbook replicate")
 
     def _report_stopped(self, error: Exception, text: str) -> None:
-        """Not at each attempt."""
         trouble = identify_trouble(error)
         if trouble not in self._reported_troubles:
             self._report(f"not copied now, tried again: {text}")

@@ -1,8 +1,7 @@
 """The old source's fence: observation, late writes, and denials while a run holds the mirror.
 
-Keeps the old source fenced while its failover is still open. Its run may stand for hours after the point of no return.
-Taking the control id would end a conductor at work, so nothing is written to the state here: a later step or watcher
-records what is seen.
+A run may stand for hours after the point of no return. Taking the control id would end a conductor at work, so nothing
+is written to the state here: a later step or watcher records what is seen.
 """
 
 from __future__ import annotations
@@ -353,8 +352,8 @@ def reapply_fence(link: MirrorLink, state: State, source: ClusterClient, pending
 def _confirm_wanted(link: MirrorLink, source: ClusterClient, created: frozenset[Acl]) -> bool:
     """Deletes those of our denials that are not wanted any more.
 
-    Whoever lifts a fence forgets the pending fence first. If that is there after we have created, the deletion is yet
-    to come and takes ours along.
+    Whoever lifts a fence forgets the pending fence first: if that is still there, the deletion is yet to come and takes
+    ours along.
     """
     removed = frozenset[Acl]()
     while (unwanted := created - _list_wanted(link, read_complete_state(link.destination))) != removed:
@@ -366,7 +365,6 @@ def _confirm_wanted(link: MirrorLink, source: ClusterClient, created: frozenset[
 
 
 def _list_wanted(link: MirrorLink, state: State) -> set[Acl]:
-    """By ledgers, for the source, without a fence being lifted."""
     name, run = link.mirror.name, state.active_run(link.mirror.name)
     is_applying = run is not None and run.plan.kind is RunKind.FAILOVER and run.state is RunState.RUNNING
     is_fence_wanted = is_applying or has_failed_over(state.pending_fences.get(name))

@@ -1,8 +1,7 @@
 """Carries out an approved plan for FAILED partitions.
 
-A recopy is recorded first: all partitions become FAILED, kind `recopying`, with the topic's id. So the data plane
-leaves them alone, and after a crash recover sees how far it came. Partition records go last; then the next plan copies
-the topic.
+A recopy first records all partitions as FAILED, kind `recopying`, with the topic's id. So the data plane leaves them
+alone, and after a crash recover sees how far it came. Partition records go last; then the next plan copies the topic.
 """
 
 from __future__ import annotations

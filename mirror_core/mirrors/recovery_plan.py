@@ -41,7 +41,6 @@ class RecoveryProposal:
     """Destination's log end."""
     action: RecoveryAction
     blockers: tuple[str, ...]
-    """Why it is not done now."""
 
     @property
     def partition(self) -> Partition:
