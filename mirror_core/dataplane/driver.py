@@ -329,10 +329,7 @@ class Replication:
         return True
 
     def _run_epoch(self, lease: HeldLease, end_s: float, lead_s: float) -> float:
-        """Renews the lease until it is time to plan; returns the epoch's end (steady clock).
-
-        While the state topic rejects writes, running tasks go on as long as was promised, and none starts.
-        """
+        """Renews the lease until it is time to plan; returns the epoch's end (steady clock)."""
         failures = self._failures_in_row
         while not self.stop.is_set() and read_steady_s() < end_s - lead_s:
             try:
@@ -386,7 +383,6 @@ class Replication:
         return work
 
     def _may_be_written(self, lease: HeldLease, partition: Partition) -> bool:
-        """By a task of ours, or of an owner before us."""
         until_s = max(lease.old_writers_end_s, self._written_until_s.get(partition, 0.0))
         return read_steady_s() <= until_s or any(partition in running.partitions for running in list(self._running))
 

@@ -264,7 +264,6 @@ class Planner:
         ]
 
     def _apply_hold(self, starts: Mapping[Partition, LogStarts]) -> Mapping[Partition, Offset]:
-        """Log starts to move now."""
         clock_ms = self.read_broker_clock_ms() if self.hold_ms and starts else None
         decisions = decide_holds(self.held_deletions, starts, now_ms=clock_ms, hold_ms=self.hold_ms)
         self.changed_holds = decisions.changed

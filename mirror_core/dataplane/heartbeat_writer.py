@@ -165,7 +165,6 @@ class HeartbeatWriter:
         return HeartbeatOutcome.ACKNOWLEDGED
 
     def _is_held(self, state_topic: _StateTopicTail) -> bool:
-        """By the state topic now."""
         end = state_topic.find_decided_end()
         for key in state_topic.read_keys(end if self._read_offset is None else self._read_offset, end):
             run_id = find_fencing_run(key, self._link.mirror.name)

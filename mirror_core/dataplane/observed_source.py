@@ -122,7 +122,7 @@ class ObservedSource:
     end_epochs: dict[Partition, tuple[int, Offset]] = field(default_factory=dict)
     """Leader epoch, and the newest end that was observed under it; of copies."""
     rewritten: dict[Partition, tuple[int, Offset]] = field(default_factory=dict)
-    """Leader epoch under which the copy last agreed, and the first offset at which the source has other records."""
+    """As `ObservedTopic.rewritten`."""
     listed_ms: int | None = None
     listed_by: NameFilters | None = None
     append_rate: AppendRate = field(default_factory=AppendRate)

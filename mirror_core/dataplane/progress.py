@@ -279,7 +279,6 @@ class ReportedEnds:
 
 
 def _merge_if_adjacent(earlier: tuple[int, int], later: tuple[int, int]) -> tuple[int, int]:
-    """The earlier one if there is a hole between them."""
     first, second = sorted((earlier, later))
     return (first[0], max(first[1], second[1])) if second[0] <= first[1] else first
 

@@ -1,7 +1,7 @@
 """Writes receipts in background threads: a full disk or a hung store costs evidence, not copying.
 
 The thread packs an epoch's receipts; the driver writes a head naming the file to the state topic; only then the thread
-stores it. So lost, altered or foreign files are detected.
+stores it.
 """
 
 from __future__ import annotations
