@@ -56,8 +56,6 @@ MAX_RECEIPT_AGE: Final = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True)
 class CertificateScope:
-    """What receipts cover of a mirror."""
-
     receipts: str
     """Folder or URL."""
     ends: Mapping[Partition, tuple[Offset, Offset]]
@@ -74,7 +72,6 @@ class CertificateScope:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """On the destination."""
     live_lease: Lease | None = None
-    """The running data plane's."""
 
 
 def read_certificate_scope(link: MirrorLink, state: State, folder: Folder) -> CertificateScope:

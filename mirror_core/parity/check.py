@@ -75,8 +75,6 @@ PROGRESS_TICK_S: Final = 1.0
 
 
 class LocalParity:
-    """In threads of this process."""
-
     def __init__(
         self,
         config_path: Path,

@@ -264,7 +264,6 @@ def _digest_side(
 
 
 def _add_count(side: _Side, header: BatchHeader, low: int, high: int) -> None:
-    """Only records in [low, high)."""
     if is_dense(header):
         side.count += high - low
     else:

@@ -142,7 +142,6 @@ def open_table_folder(table: str, open_folder: Callable[[str], Folder]) -> Folde
 
 
 def list_missing_spans(plan: ParityPlan, folder: Folder) -> list[ParitySpan]:
-    """Without a row in the table."""
     present = {row["span"] for row in _read_files(folder, _list_files(plan, folder), ["span"])}
     return [span for span in plan.spans if span.id not in present]
 

@@ -34,7 +34,6 @@ class RecordDifferences:
     findings: tuple[ParityFinding, ...]
     """The first ones by offset."""
     differing: int
-    """Number of all differences."""
     lone: LoneRecords
     """Keys of a compacted topic yet to be explained."""
 

@@ -1,7 +1,6 @@
 """Saves records to Parquet before their log is truncated.
 
-A salvage is written beside its place, counted against the log, synced to disk, and then moved into place. It is never
-overwritten: after a repeated step it may be the only copy.
+A salvage is written beside its place, counted against the log, synced to disk, and then moved into place.
 """
 
 from __future__ import annotations
@@ -185,7 +184,6 @@ class TailDigestScan:
 
     task: SalvageTask
     number: int
-    """Identifies the task in its salvage."""
     is_tail: bool
     start: Offset
     end: Offset

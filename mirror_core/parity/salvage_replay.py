@@ -167,8 +167,6 @@ class ReplayOutcome(StrEnum):
 
 
 class ReplayedPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """A task's report."""
-
     topic: str
     partition: int
     written: int
@@ -359,7 +357,6 @@ def _judge_partition(
 
 
 def check_writable_records(counts: Sequence[ReplayCount]) -> list[str]:
-    """Why records cannot be written."""
     unwritable = [f"{c.topic}-{c.partition} offset {c.unwritable:,}" for c in counts if c.unwritable is not None]
     if not unwritable:
         return []
