@@ -1,7 +1,7 @@
 """Which receipts cover a log, and what they add up to. Pure.
 
-A piece says what [first, next) of the destination held when it was acknowledged. After a recopy, or after the source
-lost records, several pieces may cover the same offsets: the newest counts.
+A piece says what [first, next) of the destination held when it was acknowledged. Where several cover the same offsets
+the newest counts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Great Expectations: judges tables by suites, including user expectations from a file, and publishes its Data Docs.
-
-Nothing leaves the machine: no analytics, and pages load nothing external. Names chosen by others are escaped.
+Nothing leaves the machine: no analytics.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Files hold only what tasks reported. A killed task attempt takes its receipt wit
 destination and the next attempt starts behind them. Such holes are found when receipts are read (`certificates`),
 because epochs overlap and may end in any order.
 
-Lost, altered and foreign files are known by the heads, and not read. A day's receipts merge into one file, without
-pieces that no longer cover a log.
+Reads only files that agree with their heads. A day's receipts merge into one file, without pieces that no longer cover
+a log.
 """
 
 from __future__ import annotations

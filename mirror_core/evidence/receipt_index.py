@@ -1,7 +1,5 @@
-"""Checks receipt files against their heads in the state topic, and computes the next heads. Pure.
-
-A head is written before its file. So a file without a head is not ours, and one that was never written is no loss.
-Paths are below the mirror's folder.
+"""Checks receipt files against their heads in the state topic, and computes the next heads. Pure. Paths are below
+the mirror's folder.
 """
 
 from __future__ import annotations

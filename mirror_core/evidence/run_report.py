@@ -133,8 +133,6 @@ _CUT_KEYS: Final = (
 
 
 class ReportQuestion(StrEnum):
-    """On the first page."""
-
     WHAT = "What"
     WHEN = "When"
     RTO = "RTO"

@@ -1,8 +1,7 @@
 """A run's evidence as a tamper-evident folder, and its offline verification with only a public key.
 
-`plan.json`: the approved plan. `entries.jsonl`: the audit log and a line per file, each with the hash of the line
-before. `head.json`: number of lines, last hash, verdict, and a signature over these (Ed25519, RFC 8032, PEM keys).
-Other files lie beside and are hashed.
+`plan.json`: the approved plan. `entries.jsonl`: the audit log and a line per file. `head.json`: number of lines, last
+hash, verdict, and a signature over these (Ed25519, RFC 8032, PEM keys). Other files lie beside and are hashed.
 
 openssl genpkey -algorithm ed25519 -out signing-key.pem
 
@@ -127,8 +126,6 @@ BUNDLE_ADVICE: Final = "make room and rights there, then `mirrorbook evidence wr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleHead:
-    """The signed document."""
-
     schema: str
     run: str
     entries: int

@@ -78,7 +78,6 @@ def format_ddl_type(arrow_type: Any) -> str:
 
 
 def format_table(table: Table) -> Iterator[str]:
-    """For the documentation."""
     yield "| column | type | what it holds |"
     yield "|---|---|---|"
     for column in table.columns + table.folders:

@@ -198,7 +198,6 @@ def _build_bar(attempt: _Attempt, scale: _TimeScale) -> TimelineBar:
 
 
 def _find_standstill(run: Run, attempts: Sequence[_Attempt]) -> tuple[int, int] | None:
-    """From the first attempt at the first of those steps to the last known end."""
     timed = list_standstill_steps(run.plan.kind, run.plan.mode)
     if not timed or not (begun := [a.begun_ms for a in attempts if a.step == timed[0]]):
         return None
