@@ -143,7 +143,6 @@ def _find_last_offset(data: PlainBytes, location: str) -> int:
 
 
 def _parse_message(data: PlainBytes, start: int, location: str) -> tuple[_Message, int]:
-    """Verified, and the position after it."""
     if start + LEGACY_HEADER.size > len(data):
         raise MalformedBatch(f"{location}: cut off")
     offset, size, crc, magic, attributes = LEGACY_HEADER.unpack_from(data, start)

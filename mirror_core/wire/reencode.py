@@ -4,8 +4,7 @@ Brokers append dense batches only (KIP-98: record count = last offset delta + 1)
 offsets. Keys, values, headers stay as bytes, timestamps as consumers see them: with LogAppendTime the batch's maximum,
 since the destination recomputes the header.
 
-Merges a partition's tiny uncompressed batches, whose deltas change without touching keys and values: each batch costs
-brokers as much as kilobytes of records.
+Merges a partition's tiny uncompressed batches, whose deltas change without touching keys and values.
 """
 
 from __future__ import annotations
