@@ -170,7 +170,7 @@ def _append(rows: DataFrame, table: str, folder: str) -> None:
 
 
 def _create_table(spark: SparkSession, name: str) -> None:
-    """In the catalog's own format, if there is none."""
+    """In the catalog's own format."""
     try:
         if not spark.catalog.tableExists(name):
             rows = spark.createDataFrame([], PARITY_ROWS.ddl)
@@ -201,7 +201,6 @@ def read_rows(spark: SparkSession, plan: ParityPlan, name: str) -> list[ParityRo
 
 
 def list_missing_spans(spark: SparkSession, plan: ParityPlan, table: str) -> list[ParitySpan]:
-    """Without a row in the table."""
     try:
         if is_table_name(table):
             rows = _read_table(spark, plan, table)

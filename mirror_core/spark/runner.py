@@ -1,7 +1,6 @@
-"""Copies on Spark: a job for each assignment, one group of jobs for each epoch. Two epochs may overlap.
+"""Copies on Spark: a job for each assignment, one group of jobs for each epoch.
 
-Spark restarts killed tasks. One that dies each time costs the epoch only its own receipts. The fence, not Spark,
-decides which task may write.
+Spark restarts killed tasks. One that dies each time costs the epoch only its own receipts.
 """
 
 from __future__ import annotations
@@ -59,10 +58,8 @@ class SparkGone(SparkFailed, RunnerGone):
 
 
 class SparkRunner:
-    """Construction takes seconds.
-
-    Raises SparkFailed without two task slots per slot, since epochs overlap. `number`: among runners that share one
-    Spark.
+    """Construction takes seconds. SparkFailed without two task slots per slot. `number`: among runners that share
+    one Spark.
     """
 
     def __init__(
