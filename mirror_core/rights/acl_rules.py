@@ -34,8 +34,6 @@ def covers(acl: Acl, name: str) -> bool:
 
 
 class SortedNames:
-    """For many `covers` look-ups."""
-
     def __init__(self, names: Iterable[str]) -> None:
         self._sorted = sorted(set(names))
         self._known = frozenset(self._sorted)
@@ -92,10 +90,7 @@ def build_offsetting_denials(acl: Acl, topics: SortedNames) -> set[Acl]:
 
 
 def find_undemotable_grants(destination: Set[Acl], topics: Collection[str], own_principals: Set[str]) -> frozenset[Acl]:
-    """Grants to everybody, which a person must replace.
-
-    Only a denial for everybody would offset one, and it would stop the mirror, too.
-    """
+    """Grants to everybody, which a person must replace: only a denial for everybody would offset one."""
     return frozenset(a for a in find_changing_grants(destination, topics, own_principals) if a.principal == EVERYBODY)
 
 

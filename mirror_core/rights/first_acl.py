@@ -54,8 +54,6 @@ REFUSED_EFFECTS: Final = (FirstAclEffect.YES, FirstAclEffect.LIKELY)
 
 
 class AllowEveryoneValue(StrEnum):
-    """One broker's value of `allow.everyone.if.no.acl.found`."""
-
     TRUE = "true"
     FALSE = "false"
     HIDDEN = "is set, with its value hidden"
@@ -106,7 +104,6 @@ class FirstAclAssessment:
 
 
 def find_types_without_acl(entries: Collection[Acl]) -> tuple[Resource, ...]:
-    """Types without an ACL on `*`."""
     return tuple(
         resource_type
         for resource_type in _RESOURCE_TEXTS

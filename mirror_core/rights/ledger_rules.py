@@ -1,8 +1,7 @@
-"""Checks ledger entries: others may write the state topic, and a forged entry would grant, or remove, what its author
-likes.
+"""Checks ledger entries: a forged one would grant, or remove, what its author likes.
 
-Finds denials of a demotion that must outlive the next promotion. A demotion denies what grants allow, and leaves the
-grants. Promotion lifts the denials, which would revive grants that the source has withdrawn meanwhile.
+Finds denials of a demotion that must outlive the next promotion, which lifts denials and so would revive grants that
+the source has withdrawn meanwhile.
 """
 
 from __future__ import annotations

@@ -237,7 +237,6 @@ def format_requests_table() -> Iterator[str]:
 
 
 def format_requests_diagram() -> Iterator[str]:
-    """As text: who sends what where."""
     for principal, component in _COMPONENTS.items():
         for role in ClusterRole:
             requests = sorted({r for key, names in REQUESTS.items() if key[:2] == (role, principal) for r in names})
