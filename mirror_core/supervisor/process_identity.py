@@ -1,6 +1,5 @@
-"""Tells a process from others that reused its pid: on another machine, in a container, after a boot.
-
-Only a process that is provably the recorded one is signalled; without /proc, none.
+"""Tells a process from others that reused its pid: on another machine, in a container, after a boot. Without /proc,
+nothing is signalled.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ _START_TICKS_FIELD: Final = 22
 
 @dataclass(frozen=True, slots=True)
 class MachineIdentity:
-    """Scope of process ids."""
-
     host: str
     boot: str
     """Kernel boot id and pid namespace, since containers have their own. Empty: unknown."""

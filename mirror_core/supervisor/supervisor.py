@@ -64,7 +64,6 @@ WATCH: Final = "watch"
 
 
 def compute_next_delay_s(exit_code: int, ran_s: float, last_delay_s: float) -> float:
-    """`last_delay_s`: before the child's start."""
     if exit_code in SLOW_RETRY_EXIT_CODES:
         return REFUSED_DELAY_S
     if ran_s >= HEALTHY_S:
