@@ -168,7 +168,6 @@ class _StepOrder:
 
 
 def find_broken_links(entries: Sequence[AuditEntry], lines: Sequence[str], run: str) -> Iterator[AuditFlaw]:
-    """Also lines that belong to another run."""
     previous_hash: str = FIRST_LINE_HASH
     for number, (entry, line) in enumerate(zip(entries, lines, strict=True)):
         location = f"entry {number}"

@@ -61,7 +61,7 @@ def list_canary_problems(availability: BrokerAvailability, trials: Sequence[Cana
 
 
 def is_untried(trials: Collection[CanaryTrial]) -> bool:
-    """All were denied to our principal: that is no canary."""
+    """That is no canary."""
     return all(trial.outcome is CanaryOutcome.DENIED for trial in trials)
 
 

@@ -144,7 +144,7 @@ class CopyMismatch(MirrorError):
 
 
 def check_as_copied(*runs: tuple[str, Iterable[StepRecord]]) -> None:
-    """Raises CopyMismatch if a run's report shows one: it must not count as success."""
+    """Raises CopyMismatch: such a run must not count as success."""
     evidence_by_run = {run: read_coverage_evidence(steps) for run, steps in runs}
     mismatching = {
         run: mismatches

@@ -499,7 +499,6 @@ class RecordedMirrors:
     """Empty: unknown."""
 
     def explain_forgotten_fence(self, mirror: Mirror) -> str:
-        """Empty: it has not."""
         if self.log_start_offset:
             return f"brokers deleted what its state topic held before offset {self.log_start_offset:,}"
         if not mirror.is_recorded_in(self.state_topic_id):

@@ -146,7 +146,6 @@ def _build_missing_row(
 
 
 def build_trimmed_row(parity_range: ParityRange, log_start: Offset) -> ParityRow:
-    """For [range start, log_start), which the source has deleted."""
     return ParityRow(
         partition=parity_range.partition,
         chunk=0,

@@ -185,7 +185,6 @@ def list_groups_left(steps: Iterable[StepRecord]) -> tuple[str, ...]:
 
 
 def find_saved(steps: Iterable[StepRecord]) -> tuple[int | None, str]:
-    """Records that a failback's salvage saved, and their folder."""
     salvage = next((s for s in steps if s.step == "salvage" and s.state is StepState.DONE), None)
     count = salvage.evidence.get("records") if salvage else None
     folder = salvage.evidence.get("folder") if salvage else None
@@ -226,7 +225,6 @@ def format_outage(outage: WriteOutage | None, mode: RunMode, source: str) -> str
 
 
 def format_rto(outage: WriteOutage) -> str:
-    """Empty: there was no limit."""
     if outage.rto is None or outage.rto_s is None:
         return ""
     health, recovered_s = outage.health, outage.recovered_s
