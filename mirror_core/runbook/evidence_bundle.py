@@ -40,7 +40,6 @@ def write_run_bundle(services: Services, config: Config, run: Run, state: State)
 
 
 def copy_run_bundle(services: Services, config: Config, head: BundleHead) -> str | None:
-    """Returns where; None if no copy is configured."""
     if config.evidence_copy is None:
         return None
     target_folder = services.open_copy_folder(config.evidence_copy)
@@ -99,7 +98,6 @@ def copy_page_or_report(services: Services, config: Config, page: Path, print_li
 def write_bundle_or_report(
     services: Services, config: Config, run: Run, state: State, print_line: Callable[[str], None]
 ) -> None:
-    """Reports failures instead of raising."""
     retry_advice = f"When that is mended: `mirrorbook evidence write {run.plan.mirror} --run {run.id}`"
     try:
         head = write_run_bundle(services, config, run, state)

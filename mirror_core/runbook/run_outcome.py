@@ -48,7 +48,7 @@ from mirror_core.state.watcher_heartbeat import observe_watcher
 
 
 def read_run_outcome(link: MirrorLink, run: Run) -> tuple[str, ...]:
-    """Never fails: unknown is reported."""
+    """Never fails."""
     try:
         state = read_state(link.destination, timeout_s=TIMEOUTS.plan_state_s)
     except MirrorError:

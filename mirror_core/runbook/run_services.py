@@ -139,7 +139,6 @@ class StepContext:
     print_line: Callable[[str], None] = lambda line: None
 
     def get_action(self, name: str) -> Callable[[], StepEvidence]:
-        """Each step is the method of its name."""
         method: Callable[[], StepEvidence] = getattr(self, name)
         return method
 
