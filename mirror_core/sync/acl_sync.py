@@ -257,7 +257,6 @@ def close_released_topics(link: MirrorLink, log: JournalLog, topics: Collection[
 def list_undemotable_rights(
     link: MirrorLink, config: ClusterConfig, cluster_acls: BrokerAcls | AuthorizerOff, topics: Collection[str]
 ) -> tuple[Finding, ...]:
-    """From ACLs already read."""
     if isinstance(cluster_acls, AuthorizerOff):
         return ()
     reasons = (

@@ -124,7 +124,6 @@ def _to_clamped_rows(
 
 
 def to_resume_offsets(rows: Iterable[DriftRow]) -> dict[str, dict[Partition, Offset]]:
-    """For groups that we could commit for."""
     resume_offsets = dict[str, dict[Partition, Offset]]()
     for row in rows:
         if (

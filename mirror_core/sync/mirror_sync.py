@@ -66,7 +66,6 @@ class SyncReport:
 
     @property
     def refused(self) -> tuple[DriftRow, ...]:
-        """Rows that need a person."""
         return tuple(row for row in self.rows if row.action is SyncAction.REFUSE)
 
     @property
@@ -80,7 +79,6 @@ class SyncReport:
 
 
 def preview_sync(link: MirrorLink, state: State, *, only: frozenset[SyncCategory] = ALL_PARTS) -> SyncReport:
-    """Changes nothing."""
     return _run_sync(link, state, None, only)
 
 

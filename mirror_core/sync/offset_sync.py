@@ -263,7 +263,6 @@ class _GroupDecisions:
         committed_offset: Offset | None = None,
         coverage: GroupCoverage = GroupCoverage.REFUSED,
     ) -> None:
-        """A person has to know."""
         subject = format_group_subject(group, partition)
         self.rows.append(to_group_row(subject, SyncAction.SKIP, source, committed_offset, reason, committed_offset))
         self._note_uncommitted(group, partition, reason, coverage, committed_offset)
