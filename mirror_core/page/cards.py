@@ -155,7 +155,6 @@ def _format_loss(loss: LossBound, missing: int) -> str:
 def make_time_card(
     assessment: MirrorAssessment | None, runs: Sequence[RunView], drill_lines: Sequence[str]
 ) -> AnswerCard:
-    """`drill_lines`: from `format_last_drills`."""
     predicted_s = assessment.decision.plan.predicted_s if assessment and assessment.decision else None
     last = next((f"last run: {r.kind} {r.id}, {r.state}; without writes: {r.standstill}" for r in runs), "no run yet")
     tone = "unknown" if predicted_s is None else "good"
@@ -202,7 +201,6 @@ def compute_group_sync_age(cluster: ClusterSnapshot, mirror: Mirror, now_ms: int
 
 
 def explain_incomplete_snapshot(cluster: ClusterSnapshot, snapshot: MirrorView | None) -> str:
-    """Empty: it was complete."""
     if cluster.unreachable_reason or snapshot is None:
         return cluster.unreachable_reason
     if snapshot.description is None:

@@ -100,7 +100,6 @@ class CopyLateness:
     """The mirror does not follow its source any more, and an age would say nothing."""
 
     def format_greatest(self, partitions: Iterable[str]) -> str:
-        """Unknown where one of them is unknown."""
         if self.stopped:
             return "stopped"
         greatest = find_oldest([self.seconds.get(partition) for partition in partitions])
@@ -289,7 +288,6 @@ def make_mirror_page(
 def select_valid(
     assessment: MirrorAssessment | None, cluster: ClusterSnapshot, mirror: Mirror, now_ms: int
 ) -> MirrorAssessment | None:
-    """Unless it is too old or the mirror changed since."""
     current_assessment = select_current(assessment, now_ms)
     return (
         None

@@ -185,7 +185,6 @@ class MirrorAssessment:
 
     @property
     def is_only_unplanned(self) -> bool:
-        """The source is unreachable, and an unplanned failover is possible."""
         is_source_silent = self.decision is not None and not self.decision.source_seen
         return is_source_silent and self.unplanned is not None and not self.unplanned.refused
 
