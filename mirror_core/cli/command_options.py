@@ -48,8 +48,6 @@ def complete_mirrors(ctx: Any, incomplete: str) -> list[str]:
 
 
 def complete_runs(ctx: Any, incomplete: str) -> list[str]:
-    """By cluster, newest first."""
-
     def list_run_ids(config: Config) -> list[str]:
         return [run.id for _, state in _read_states(config) for run in list_newest_first(state.runs.values())]
 
@@ -221,7 +219,6 @@ def print_facts(facts: Mapping[str, object]) -> None:
 
 
 def refuse_incomplete_list(noun: str, reasons: Sequence[str]) -> None:
-    """Raises Indeterminate if a printed list may be incomplete."""
     if reasons:
         raise Indeterminate(f"there may be more {noun} than were listed:{format_items(reasons)}")
 

@@ -52,7 +52,6 @@ def make_schema(name: str, command: Any) -> dict[str, Any]:
 
 
 def list_json_commands(*groups: str) -> Iterator[tuple[str, Any]]:
-    """By name (`failover plan`), of all or these groups."""
     commands = list_lazy_commands()
     for name in groups or commands:
         yield from list_in_group(name, load_command(name, commands[name]))

@@ -56,7 +56,6 @@ UNLIMITED_WIDTH: Final = sys.maxsize
 
 
 def get_terminal_width() -> int:
-    """A file or a pipe gets whole lines."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else UNLIMITED_WIDTH
 
 

@@ -240,7 +240,6 @@ def prove_and_confirm(conductor: Conductor[Any], run: Run, *, take_over: bool = 
 
 
 def print_proof(record: StepRecord, prefix: str = "", *, err: bool = False) -> None:
-    """What was compared, and what is left to compare while nobody can write."""
     print_line_or_continue(f"{prefix}{record.step}: {format_figures(record.evidence)}", err=err)
     if remaining := record.evidence.get("left_for_the_gate"):
         print_line_or_continue(f"{prefix}left to compare while nobody can write: {remaining}", err=err)
@@ -509,7 +508,6 @@ def print_set_outcome(
 
 @contextmanager
 def set_status_on_failure(conductor: SetConductor[Any], attempt: str) -> Iterator[None]:
-    """As `status_on_failure`, for each mirror."""
     try:
         yield
     except LostOwnership:
