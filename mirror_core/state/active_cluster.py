@@ -67,7 +67,6 @@ def read_active_cluster(config: ClusterConfig, mirror: MirrorName, timeout_s: fl
 
 
 def read_active_clusters(config: ClusterConfig, timeout_s: float) -> dict[MirrorName, ActiveCluster]:
-    """The newest of each mirror."""
     began_at = time.monotonic()
     with ClusterClient(config, timeout_s=timeout_s) as client:
         metadata = client.metadata([ACTIVE_TOPIC])

@@ -55,7 +55,6 @@ class Journal:
         return record is not None and record.state is StepState.DONE
 
     def is_begun(self, step: str) -> bool:
-        """Its intent was written."""
         return self.record(step) is not None
 
     def next_step(self) -> str | None:
@@ -150,7 +149,6 @@ def make_audit_entry(log: JournalLog, run: Run, kind: AuditEntryKind, body: obje
 
 
 def make_conductor_records(log: JournalLog, run: Run, conductor: str) -> tuple[StateRecord, ...]:
-    """Empty if it already conducts the run."""
     if run.ended_ms is not None or run.conducted_by == conductor:
         return ()
     run = replace(run, conducted_by=conductor)
@@ -199,7 +197,6 @@ def iter_checkpoints(
 
 
 def list_notes(state: State, run_id: str) -> tuple[RunNote, ...]:
-    """Oldest first."""
     notes = (note for _, note in iter_checkpoints(state, run_id, RunNote) if note.run == run_id)
     return tuple(sorted(notes, key=lambda note: note.at_ms))
 

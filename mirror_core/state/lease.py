@@ -111,7 +111,6 @@ _POLL_S: Final = 0.2
 
 
 def make_owner_name() -> str:
-    """Unique; names host and process id."""
     return f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
 
 

@@ -102,7 +102,6 @@ _ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
 
 
 def split_value(key: str, value: bytes, old_piece_count: int) -> Iterator[tuple[str, bytes | None]]:
-    """Pieces, value or head, and tombstones for leftover pieces."""
     starts = range(0, len(value), PIECE_BYTES) if len(value) > PIECE_BYTES else ()
     pieces = [value[start : start + PIECE_BYTES] for start in starts]
     for number, piece in enumerate(pieces):
@@ -147,7 +146,6 @@ def is_key_number(text: str) -> bool:
 
 
 def join_pieces(head: SplitValueHead, pieces: dict[int, bytes]) -> bytes | None:
-    """None while incomplete."""
     if not 0 < head.pieces <= len(pieces) or any(number not in pieces for number in range(head.pieces)):
         return None
     value = b"".join(pieces[number] for number in range(head.pieces))

@@ -196,7 +196,6 @@ class State:
             )
 
     def find_append_time_ms(self, record: StateRecord | None) -> int | None:
-        """See `append_times`."""
         return None if record is None else self.append_times.get(format_key(record))
 
     def list_leader_times_ms(self, mirror: MirrorName) -> list[int]:
