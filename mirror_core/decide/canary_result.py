@@ -2,7 +2,7 @@
 
 Every broker that answers must pass every kind that may be tried. A listed broker that does not answer fails the canary
 only if it leads mirror partitions: applications cannot write there until it answers or leadership moves. Otherwise it
-is only named, as are offline partitions: waiting for a broker that is gone for good would keep the run open for ever.
+is only named, as are offline partitions: a run must not wait for ever for a broker that is gone for good.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The commands on a mirror: what each does, and every reason why it may not act now.
 
-A writing command must first become the writer of the mirror's state, which fences the previous one, such as a run's
+A writing command first becomes the writer of the mirror's state, which fences the previous one, such as a run's
 conductor. So these rules are checked before, and again afterwards.
 """
 

@@ -1,7 +1,7 @@
 """Topics that belong together: up to when the destination has everything that the source had of all of them.
 
-Each partition's copy has an end, and the data plane's observations tell up to when it is complete; the earliest of
-these counts. So do partitions without a copy, and the last listing of topics: later topics may hold anything.
+The earliest time counts up to which any partition's copy is complete, by the data plane's observations. So do
+partitions without a copy, and the last listing of topics: later topics may hold anything.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 DeleteRecords and retention look alike from outside: a log start that has moved. So both are held, and so is the
 compaction of a topic that the source begins to compact.
 
-One record a partition: up to where the source had deleted when that was first noticed, and when. What it deletes
-meanwhile waits for the next record, so a deletion follows after one hold at least, and two at most.
+One record a partition: up to where the source had deleted when that was first noticed, and when. Later deletions wait
+for the next record, so a deletion follows after one hold at least, and two at most.
 """
 
 from __future__ import annotations

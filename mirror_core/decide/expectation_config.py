@@ -1,6 +1,6 @@
 """A user's expectations of mirrors: limits for tiers of topics, and own Great Expectations expectations.
 
-From `expectations` in mirrorbook.yaml, or the file named there. They add to Mirrorbook's own, and remove none.
+From `expectations` in mirrorbook.yaml, or the file named there. They remove none of Mirrorbook's own.
 """
 
 from __future__ import annotations

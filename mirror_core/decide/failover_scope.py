@@ -1,7 +1,7 @@
 """What a failover moves, fixed when its run begins; every later step checks that it covered it.
 
-Otherwise each step would list topics anew, and what one response happens to leave out would be promoted without being
-fenced, drained or compared.
+If each step listed topics anew, what one response happens to leave out would be promoted without being fenced, drained
+or compared.
 
 In a planned failover a person may leave offline partitions of the source behind, which can be neither drained nor
 compared. They are fenced with their topics and promoted as the destination has them; a failback finds and saves what

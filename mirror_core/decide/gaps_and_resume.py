@@ -1,23 +1,23 @@
 """Gaps (offsets without a record for a reader), where a copy resumes, and the count of deleted offsets.
 
-A gap [start, end) is filled with one transaction marker per offset. Markers have no sequence, so the broker does not
-refuse one too many. It does refuse one whose coordinator epoch is below the newest of its producer id
+A gap [start, end) is filled with one transaction marker per offset. Markers have no sequence, so brokers do not refuse
+one too many. They do refuse one whose coordinator epoch is below the newest of its producer id
 (TRANSACTION_COORDINATOR_FENCED). So each marker's coordinator epoch is
 
     (end - next data sequence) mod 2**28 << 3 | attempt
 
 The first part is the count of filled offsets once this gap is full. It grows with each gap, so the first marker of a
-newer gap fences those of older ones; a higher attempt does the same inside one gap. Partitions near the limit of that
-count are warned of; at the limit they become FAILED (gap-limit).
+newer gap fences those of older ones; a higher attempt does the same inside one gap. A partition near the limit of that
+count is warned of; at the limit it becomes FAILED (gap-limit).
 
 Every offset of a mirror partition was taken by a record of ours, which counts in the sequence, or by a marker of ours,
-which counts in the number it carries. So a healthy log ends at next sequence + offsets filled. One that ends before
-that has a half filled gap, one that ends behind it a foreign write. Without gaps sequences equal offsets, and the
-broker itself refuses a batch that would not land at its offset.
+which counts in its number. So a healthy log ends at next sequence + offsets filled. One that ends earlier has a half
+filled gap, one that ends later a foreign write. Without gaps sequences equal offsets, and the broker itself refuses a
+batch that would not land at its offset.
 
 A broker that forgets producers (producer.id.expiration.ms, counted from record times) forgets both numbers at once,
-even under a running copier, and then learns only the one that comes first. The sum is then less than the log, as if
-others had written: the logs themselves must be compared.
+even under a running copier, and then learns only the one that comes first. The sum is then too small, as if others had
+written: the logs themselves must be compared.
 
 A copy whose position fell behind the source's log start (retention, DeleteRecords) continues from that start. Both
 sides are then equal, and such offsets look like any other gap: no later comparison finds the loss. So it is counted

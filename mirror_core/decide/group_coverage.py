@@ -9,9 +9,9 @@ Rules, the weightiest first:
    reset on the source must not skip that work after a failover.
 4. Progress made on the destination is never undone. A mirror knows its own commits (`model.sync_state.OwnGroupOffsets`)
    whatever their leader epoch: commits by librdkafka, kafkajs and administrators carry none. Any other offset ahead of
-   the source's is somebody's progress: it stays, and people are told. Once the source reaches it, the commit counts as
-   the mirror's own. On a reverse mirror, so does everything committed before the failover, when its destination was
-   the primary.
+   the source's is somebody's progress: it stays, and people are told. Once the source reaches it, it counts as the
+   mirror's own. On a reverse mirror, so does everything committed before the failover, when its destination was the
+   primary.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What an unplanned failover would lose, from the last observation of the source; and that as text.
 
-Three measures, each a lower bound: offsets (the source's last observed ends minus the positions), the age of that
-observation, and the age of the newest heartbeat that arrived. So the bound is: at least so many offsets, plus what was
-acknowledged since the observation. It grows while the source is silent.
+Three lower bounds: offsets (the source's last observed ends minus the positions), the age of that observation, and the
+age of the newest heartbeat that arrived. So: at least so many offsets, plus what was acknowledged since the
+observation. The loss grows while the source is silent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What another choice of topics and groups means for a mirror: what starts, stops, and goes on.
 
 The data plane first drops a topic that leaves, and records where mirroring ended (LMO). Then it is released, or kept
-closed, and its partitions are the mirror's no longer. It may return if it still ends at that LMO.
+closed, and is the mirror's no longer. It may return if it still ends at that LMO.
 """
 
 from __future__ import annotations

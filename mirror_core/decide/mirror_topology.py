@@ -1,8 +1,8 @@
 """Circles of mirrors (a topic must not come back to its source), and what a failback does to sibling mirrors.
 
-A topic has the same name on every cluster, so mirrors form a circle only where one topic passes all their filters.
-Opposite mirrors are fine as long as no topic does. The search goes upstream from the mirror's source: only clusters
-that such a topic could come from are queried. Siblings mirror the old source to third clusters.
+A topic has the same name on every cluster, so mirrors form a circle only where one topic passes all their filters,
+opposite mirrors included. The search goes upstream from the mirror's source: only clusters that such a topic could come
+from are queried. Siblings mirror the old source to third clusters.
 """
 
 from __future__ import annotations

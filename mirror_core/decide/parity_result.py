@@ -1,7 +1,7 @@
 """Compared chunks in, parity result out. Lack of evidence never passes.
 
-A log may have 10^11 offsets and a chunk has 50,000, so equal neighbouring chunks are joined. Each row that differs or
-could not be compared stays, with the findings that are reported and its first one, which says how far it is equal.
+A log may have 10^11 offsets and a chunk has 50,000, so equal neighbouring chunks are joined. Rows that differ or could
+not be compared stay, with the findings that are reported and each row's first, which says how far it is equal.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Whether a process conducts a run, or watches the old source of a failover, by its newest heartbeat in the state
 topic.
 
-Watchers are needed while the fence is pending or applied: they apply it when the cluster answers again, and check that
-it holds.
+Watchers apply a pending fence when the cluster answers again, and check that an applied one holds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Client quotas: staged while mirrored, set at promotion, taken away when applications have gone home.
 
-What the ledger does not know belongs to others, and is never changed. Nothing is set before promotion: a quota limits
-whoever uses the cluster. Quotas without a user, or of all users, cross as they stand, and plans say so.
+Nothing is set before promotion: a quota limits every user of the cluster. Quotas without a user, or of all users, cross
+as they stand, and plans say so.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The status of a run: where applications may write, what is pending, and the next command.
 
-Made from the state topic only, never from what a conductor remembers: that process may have been paused. Detects a run
-that stands still where no application can write, and that no process conducts.
+From the state topic only, never from a conductor's memory: that process may have been paused. Detects a run that stands
+still where no application can write, and that no process conducts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A mirror topic's configuration while it is mirrored, and what it becomes at promotion.
 
-Until then the destination must not drop, rewrite or refuse a record that the source still has. So some configs are the
-mirror's for that time; the source's values are applied at promotion.
+Until then the destination must not drop, rewrite or refuse a record that the source still has: so some configs are the
+mirror's. At promotion the source's values apply.
 """
 
 from __future__ import annotations

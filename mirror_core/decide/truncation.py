@@ -2,8 +2,8 @@
 
 A log can be cut at a batch end with no open transaction. One that ends inside a transaction never gets its marker: its
 last stable offset stands still while the coordinator believes the transaction complete (a hanging transaction,
-KIP-890). Going back to the first record of every open transaction is not enough: others may be open there. So the walk
-remembers the last batch end where none was open.
+KIP-890). At the first record of every open transaction others may be open, so the walk remembers the last batch end
+where none was.
 """
 
 from __future__ import annotations
