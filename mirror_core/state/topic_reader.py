@@ -2,7 +2,7 @@
 replicas.
 
 Open transactions hide what follows. A commit is acknowledged before its marker is in the log (KIP-98), so the end is
-reached only at the leader's log end.
+the leader's log end.
 """
 
 from __future__ import annotations
