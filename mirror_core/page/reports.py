@@ -2,7 +2,7 @@
 from that folder.
 
 Reports of a mirror's hourly comparisons and checks have a folder of their own in that of the mirror. A store may hang:
-a thread per read, and requests wait for seconds only.
+each read has a thread, and requests wait for seconds only.
 """
 
 from __future__ import annotations
