@@ -1,7 +1,7 @@
 """Snapshots both clusters of a mirror for a plan, in parallel, within seconds, even if one is dead or hangs.
 
 Consumer groups are read as far as there is time. The unplanned snapshot is derived from a planned one, without another
-request. Also reads sibling mirrors to third clusters.
+request. Also finds sibling mirrors to third clusters.
 """
 
 from __future__ import annotations

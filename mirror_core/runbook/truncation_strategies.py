@@ -1,7 +1,7 @@
 """Truncation of the old source's logs at failback: strategies `offline`, `replica` and `handover`.
 
 `offline`: people cut log files of stopped brokers. A returning broker follows the others, so a cut replica would be
-filled again. Each partition is reduced to one replica first, cut there, and then given back its other replicas.
+filled again. So each partition is first reduced to one replica, and gets the others back after the cut.
 
 `replica` and `handover`: a new replica is parked below the point and leads; others truncate. `replica` has people stop
 the leader, then elects uncleanly. `handover` makes the leader add the short replica to the in-sync ones.
