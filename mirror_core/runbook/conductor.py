@@ -238,7 +238,7 @@ class Conductor(ABC, Generic[PlanChoice]):
             raise Refused(title, [reason], reason_code="run_conducted")
 
     def refuse_expired(self, run_id: str, agreed: Sequence[Approval]) -> None:
-        """Unless something irreversible was done."""
+        """Not once `has_disturbed`."""
         run, steps = self.read_status(run_id)
         reason = explain_expired_run(run, agreed, steps, read_broker_time_ms(self.link.destination))
         if reason and run.state is RunState.RUNNING and not self.has_disturbed(run):

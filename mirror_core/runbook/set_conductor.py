@@ -184,7 +184,11 @@ class SetConductor(ABC, Generic[AnyConductor]):
         )
 
     def find_active_attempt(self, started_by: str | None = None, plan_hash: str = "") -> str | None:
-        """Refused if its mirrors differ from the set's."""
+        """Or a done one of `started_by` with this plan hash.
+
+        Refused if a planned one has mirrors that the set lacks, or if mirrors of the set have no run and applications
+        may have noticed the others.
+        """
         for attempt, member_runs in self._group_by_attempt(started_by).items():
             open_runs = {name: member for name, member in member_runs.items() if member.run.ended_ms is None}
             if open_runs and self.mode is RunMode.PLANNED:
