@@ -121,7 +121,7 @@ class UnknownLogEnd(NamedTuple):
 class LogEndsResponse:
     requested_at: float
     agreed_ends: Mapping[Partition, int]
-    """Where the source's leader changed since both sides agreed (KIP-101)."""
+    """Offset up to which both sides agreed, where the source's leader changed since (KIP-101)."""
     bounds: Mapping[Partition, BothLogBounds]
     unknown: Mapping[Partition, UnknownLogEnd]
 

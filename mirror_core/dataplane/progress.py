@@ -236,7 +236,7 @@ class ReportedEnds:
             self.add(Partition(topic, index), datagram.epoch, known_from, end)
 
     def add(self, partition: Partition, epoch: int, known_from: int, end: int) -> None:
-        """[known_from, end). What is no range of offsets says nothing."""
+        """A task of this epoch knows [known_from, end). What is no range of offsets says nothing."""
         if not 0 <= known_from <= end <= _MAX_OFFSET:
             return
         with self._lock:

@@ -79,6 +79,7 @@ def probe_rights(client: ClusterClient, topics: Iterable[str] | None = None) -> 
 
 
 def probe_cluster_rights(client: ClusterClient) -> Operations | None:
+    """None without DESCRIBE."""
     return probe_topic_rights(client, ())[0]
 
 

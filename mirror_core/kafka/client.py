@@ -96,6 +96,7 @@ class ClusterClient:
         self.fail_fast = False
 
     def set_fail_fast(self, fail_fast: bool) -> None:
+        """Give up a slow broker early where others can answer."""
         self.fail_fast = fail_fast
 
     def clone(self) -> ClusterClient:

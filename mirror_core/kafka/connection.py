@@ -97,6 +97,7 @@ def exchange_scram(mechanism: str, user: str, password: str) -> Generator[bytes,
 
 CLIENT_ID = "mirrorbook"
 MAX_FRAME_BYTES = 128 << 20
+"""No request asks for as much."""
 
 _MAX_IN_FLIGHT_BYTES: Final = 128 << 10
 """Fits into socket buffers: a broker that waits for us to read must not block our writes."""

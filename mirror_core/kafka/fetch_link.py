@@ -290,6 +290,7 @@ class EmptyFetch(Enum):
     INCONCLUSIVE = "nothing"
     """Size used up or throttled."""
     MALFORMED = "torn"
+    """Bytes that are no batch."""
     RETRY = "once more"
     CHECK_LOCAL_START = "ask leader"
     """The leader's local log start decides (what is local now was local then)."""

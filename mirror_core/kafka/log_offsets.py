@@ -62,7 +62,7 @@ def list_offsets(client: ClusterClient, partitions: Iterable[Partition], point: 
 def list_offset_points(
     client: ClusterClient, partitions: Iterable[Partition], points: Sequence[OffsetPoint]
 ) -> dict[OffsetPoint, dict[Partition, Offset]]:
-    """One round trip to each leader.
+    """In this order, in one round trip to each leader.
 
     The limit restarts with each offset learned: a broker given a thousand partitions takes them up one by one and
     answers NOT_LEADER_OR_FOLLOWER for the rest.

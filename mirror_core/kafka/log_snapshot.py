@@ -52,6 +52,8 @@ class LogSnapshots:
 
 @dataclass(frozen=True, slots=True)
 class OffsetPairs:
+    """The second was requested after the first."""
+
     pairs: Mapping[Partition, tuple[Offset, Offset]]
     unknown: Mapping[Partition, RemoteFault]
 

@@ -65,6 +65,7 @@ class ReplayProgress:
     """In the saved log. Chosen records before it are written."""
     records: int
     digest: int
+    """Sum of the written records' digests."""
     first_written: Offset | None
     """In the target topic. Null: nothing is written yet."""
     last_written: Offset | None

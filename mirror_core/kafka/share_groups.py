@@ -55,7 +55,7 @@ _LAG_VERSION: Final = 1
 @dataclass(frozen=True, slots=True)
 class ShareStart:
     offset: Offset
-    """As the broker returns it."""
+    """As the broker returns it. All records before it are acknowledged."""
     acknowledged_ahead: int | None
     """Acknowledged records at or after `offset`. None: unknown."""
     acknowledged_until: Offset | None

@@ -92,6 +92,7 @@ class WrittenLog(NamedTuple):
 
     topic_id: str
     leader_epoch: int
+    """Under which the last batch was appended."""
     end: int
     """Offset after the last batch."""
 

@@ -98,6 +98,7 @@ def _make_closed_departure(mirror: MirrorName, topic: str, now_ms: int) -> Topic
 def _list_ended(
     statuses: Mapping[Partition, PartitionStatus], departure: TopicDeparture
 ) -> tuple[PartitionStatus, ...]:
+    """Empty: nothing was ever copied."""
     recorded = (s for p, s in sorted(statuses.items()) if p.topic == departure.topic and s.destination_topic_id)
     return tuple(recorded) or departure.statuses
 

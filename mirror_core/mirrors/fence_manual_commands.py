@@ -61,6 +61,7 @@ def _read_memory(cluster: ClusterConfig) -> RecordedMirrors | str:
 
 
 MAX_NAMES_PER_LINE: Final = 100
+"""A shell limits the length."""
 
 
 def format_fence_commands(

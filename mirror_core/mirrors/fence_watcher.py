@@ -295,6 +295,7 @@ def _add_problem(decision: FenceDecision, cluster: ClusterName, error: MirrorErr
 
 
 def _apply_fence(link: MirrorLink, writer: StateWriter, pending_fence: PendingFence) -> FenceDecision | None:
+    """Returns None when there is no way to fence."""
     statuses = writer.state.partitions.get(link.mirror.name, {})
     target = _build_target(link, writer.state, pending_fence)
     with ClusterClient(link.source, timeout_s=TIMEOUTS.old_source_response_s) as source:

@@ -365,6 +365,7 @@ def _confirm_wanted(link: MirrorLink, source: ClusterClient, created: frozenset[
 
 
 def _list_wanted(link: MirrorLink, state: State) -> set[Acl]:
+    """ACLs that ledgers want on the source, without a fence being lifted."""
     name, run = link.mirror.name, state.active_run(link.mirror.name)
     is_applying = run is not None and run.plan.kind is RunKind.FAILOVER and run.state is RunState.RUNNING
     is_fence_wanted = is_applying or has_failed_over(state.pending_fences.get(name))

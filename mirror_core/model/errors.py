@@ -17,6 +17,7 @@ class MirrorError(Exception):
     """The text says what, where, why, and what to do."""
 
     code: ClassVar[str] = "failed"
+    """A stable word for scripts."""
     exit_code: ClassVar[int] = 1
     retryable: ClassVar[bool] = False
 

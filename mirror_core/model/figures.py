@@ -132,6 +132,7 @@ class FigureKey(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> FigureKey:
+        """Keys of newer versions stay readable."""
         member = str.__new__(cls, str(value))
         member._name_, member._value_ = str(value).upper(), str(value)
         return member

@@ -69,7 +69,7 @@ class Finding:
 def identify_trouble(trouble: Finding | Exception) -> tuple[str, ...]:
     """Equal for one trouble whose figures have changed, so that it is reported once.
 
-    An operator's mistake counts by its text, without moving figures: the next mistake is news.
+    An operator's mistake counts by its text, which holds no moving figure: the next mistake is news.
     """
     if isinstance(trouble, Finding):
         return trouble.code, trouble.subject

@@ -108,7 +108,7 @@ class Mirror:
     gaps: GapFilling = GapFilling.MARKERS
     """Fixed at creation."""
     failback_run: str = ""
-    """That made this reverse mirror."""
+    """The failback run that made this reverse mirror."""
     is_preparing: bool = False
     """The failback has yet to read all that it needs."""
     state_topic_id: str = ""

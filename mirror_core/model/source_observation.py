@@ -29,7 +29,7 @@ class ObservedTopic:
     rewritten: tuple[tuple[int, int, int], ...] = ()
     """Leader epoch under which the copy last agreed, and the first offset at which the source has other records."""
     end_epochs: tuple[tuple[int, int], ...] = ()
-    """Leader epoch that told an end, where the copy last agreed under another."""
+    """Leader epoch under which an end was told, where the copy last agreed under another."""
     recovery_point_ages_ms: tuple[tuple[int, int], ...] = ()
     """Age of the last end that was completely copied, for lagging partitions. Not listed: never complete."""
     reported: tuple[tuple[int, int | None], ...] | None = None

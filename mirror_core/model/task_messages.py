@@ -33,7 +33,7 @@ class PartitionAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenAddress:
-    """For tasks' datagrams (UDP)."""
+    """Where a driver listens for datagrams (UDP) of its tasks."""
 
     bind: str = "127.0.0.1"
     host: str = "127.0.0.1"
@@ -42,7 +42,7 @@ class ListenAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverAddress:
-    """For datagrams (UDP)."""
+    """Where a task sends its datagrams (UDP)."""
 
     host: str
     port: int
@@ -79,7 +79,7 @@ class Assignment:
 
 
 PIECE_OFFSETS: Final = 50_000
-"""Where pieces end. Those between two multiples are stored as one."""
+"""The next multiple ends a piece. Pieces between the same multiples are stored as one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

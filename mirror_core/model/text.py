@@ -22,6 +22,7 @@ def escape_invisible(text: str) -> str:
 
 
 def escape_invisible_lines(text: str) -> str:
+    """Keeps line breaks."""
     return "\n".join(escape_invisible(line) for line in text.split("\n"))
 
 

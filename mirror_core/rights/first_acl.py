@@ -104,6 +104,7 @@ class FirstAclAssessment:
 
 
 def find_types_without_acl(entries: Collection[Acl]) -> tuple[Resource, ...]:
+    """Types without an ACL on `*`."""
     return tuple(
         resource_type
         for resource_type in _RESOURCE_TEXTS

@@ -58,8 +58,9 @@ class SparkGone(SparkFailed, RunnerGone):
 
 
 class SparkRunner:
-    """Construction takes seconds. SparkFailed without two task slots per slot. `number`: among runners that share
-    one Spark.
+    """A `dataplane.task_runner.Runner`. Construction takes seconds.
+
+    Raises SparkFailed without two task slots per slot. `number`: among runners that share one Spark.
     """
 
     def __init__(

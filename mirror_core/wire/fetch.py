@@ -74,7 +74,7 @@ def encode_request(
 
 
 def decode_response(frame: memoryview, partitions: Mapping[tuple[str, int], Partition]) -> Iterator[FetchedPartition]:
-    """After the correlation id. An error of the whole response is repeated for each partition."""
+    """`frame`: after the correlation id. An error of the whole response is repeated for each partition."""
     reader = ResponseReader(frame)
     _, error, _ = reader.unpack(_RESPONSE_HEAD)
     topics = reader.read_count(6)

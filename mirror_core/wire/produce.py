@@ -58,7 +58,7 @@ def encode_request(
 
 
 def decode_response(frame: memoryview) -> Iterator[ProducedPartition]:
-    """After the correlation id, in the broker's order."""
+    """`frame`: after the correlation id. Rows in the broker's order."""
     reader = ResponseReader(frame)
     for _ in range(reader.read_count(6)):
         topic = reader.read_string()

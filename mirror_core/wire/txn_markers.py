@@ -73,7 +73,7 @@ def _encode_entry(entry: MarkerEntry) -> bytes:
 
 
 def decode_response(frame: memoryview) -> Iterator[MarkerResult]:
-    """After the correlation id.
+    """`frame`: after the correlation id.
 
     Brokers merge repeated entries of a producer into one row per partition, which may hide an error: only the log end
     tells how many markers were appended.
