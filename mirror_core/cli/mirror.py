@@ -31,7 +31,7 @@ from mirror_core.cli.command_options import (
     to_patterns,
 )
 from mirror_core.cli.confirm import CommandOutput, MirrorCommandDocument, UndoableYesOption, confirm_command
-from mirror_core.cli.mirror_change import change
+from mirror_core.cli.mirror_change import change, split
 from mirror_core.cli.mirror_headline import list_headline
 from mirror_core.cli.mirror_list import list_command
 from mirror_core.cli.mirror_watch import fence, watch
@@ -293,6 +293,7 @@ mirror_app.command()(check)
 
 
 mirror_app.command()(change)
+mirror_app.command()(split)
 
 
 mirror_app.command("list")(list_command)

@@ -1,4 +1,4 @@
-"""`mirrorbook mirror change`: parse, call, print."""
+"""`mirrorbook mirror change`, `mirrorbook mirror split`: parse, call, print."""
 
 from __future__ import annotations
 
@@ -28,13 +28,27 @@ from mirror_core.cli.command_options import (
 from mirror_core.cli.output import print_line
 from mirror_core.cli.run_commands import HashOption
 from mirror_core.decide.command_rules import MirrorCommand
-from mirror_core.decide.mirror_change import ChangePlan, FilterChange, explain_wrong_hash, format_plan
+from mirror_core.decide.mirror_change import (
+    ChangePlan,
+    FilterChange,
+    SplitPlan,
+    explain_wrong_hash,
+    format_plan,
+    format_split,
+)
 from mirror_core.mirrors.control import preview_command
-from mirror_core.mirrors.mirror_change import change_mirror, finish_change, prepare_change
+from mirror_core.mirrors.mirror_change import (
+    change_mirror,
+    finish_change,
+    prepare_change,
+    prepare_split,
+    split_mirror,
+)
 from mirror_core.model.errors import BadRequest, Indeterminate, Refused
 from mirror_core.model.json_documents import prints_json
-from mirror_core.model.mirror import TopicAccess
+from mirror_core.model.mirror import DesiredState, TopicAccess
 from mirror_core.model.run import shorten_hash
+from mirror_core.model.text import format_count
 
 
 @prints_json(ChangePlan)
@@ -119,3 +133,45 @@ def _list_results(plan: ChangePlan) -> Iterator[str]:
         yield f"{topic}: starts at the data plane's next plan"
     for topic in plan.stops:
         yield f"{topic}: {'released' if topic in plan.released else 'kept closed'}"
+
+
+@prints_json(SplitPlan)
+def split(
+    name: NameArgument,
+    into: Annotated[str, typer.Option("--into", help="Name of the new mirror.")],
+    topics: TopicsOption = None,
+    plan_hash: HashOption = None,
+    config: ConfigOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Move topics of a paused or stopped mirror to a new one, which goes on at their offsets.
+
+    So they can fail over by themselves.
+    """
+    wanted = to_patterns(topics)
+    if not wanted:
+        raise BadRequest(f"mirror {name}: say which topics: --topics 'orders.*'")
+    link, state = find_mirror(config, name)
+    intent = preview_command(link, MirrorCommand.SPLIT)
+    intent.raise_refusal()
+    plan = prepare_split(link, state, into, wanted)
+    if as_json:
+        print_json(plan)
+    else:
+        print_line(intent.lines[0])
+        for line in format_split(plan, link.mirror):
+            print_line(f"  {line}")
+    if reasons := (*plan.refused, *explain_wrong_hash(plan, plan_hash)):
+        raise Refused(f"mirror {name}: split", reasons, reason_code="split_refused")
+    if dry_run:
+        return
+    require_confirmation(f"Split mirror {name} by plan {shorten_hash(plan.hash)}?", yes or plan_hash is not None)
+    split_mirror(link, into, wanted, plan.hash, partial(print_line, err=as_json))
+    if as_json:
+        return
+    verb = "resume" if link.mirror.desired is DesiredState.PAUSED else "start"
+    print_line(f"mirror {into}: {format_count(len(plan.moved), 'topic')}, {link.mirror.desired} as {name} is")
+    print_line(f"`mirrorbook mirror {verb} {name}` and `mirrorbook mirror {verb} {into}`: both may go on")
+    print_line(f"`mirrorbook replicate {into}` copies the new one")

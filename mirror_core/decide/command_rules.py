@@ -32,6 +32,7 @@ class MirrorCommand(StrEnum):
     RECOVER = "recover"
     WATCH = "watch"
     CHANGE = "change"
+    SPLIT = "split"
     DELETE = "delete"
 
 
@@ -88,6 +89,11 @@ COMMAND_RULES: Final[Mapping[MirrorCommand, CommandRule]] = MappingProxyType(
             " closed",
             "",
         ),
+        MirrorCommand.SPLIT: CommandRule(
+            "moves some of its topics to a new mirror, which copies nothing again",
+            "",
+            frozenset({DesiredState.PAUSED, DesiredState.STOPPED}),
+        ),
         MirrorCommand.DELETE: CommandRule("forgets the mirror; its topics stay", "", frozenset({DesiredState.STOPPED})),
     }
 )
@@ -126,7 +132,7 @@ def explain_refusals(command: MirrorCommand, context: CommandContext) -> Iterato
         yield Finding(
             "way_home_needed", mirror.name, failback_of=base_name, run=mirror.failback_run, source=mirror.source
         )
-    if command is MirrorCommand.CHANGE and mirror.failback_run:
+    if command in (MirrorCommand.CHANGE, MirrorCommand.SPLIT) and mirror.failback_run:
         yield Finding("filters_fixed_by_way_home", mirror.name, failback_of=base_name)
     if command is MirrorCommand.DELETE and context.copier:
         yield Finding("data_plane_runs", mirror.name, owner=context.copier)

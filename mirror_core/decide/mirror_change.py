@@ -2,6 +2,9 @@
 
 The data plane first drops a topic that leaves, and records where mirroring ended (LMO). Then it is released, or kept
 closed, and is the mirror's no longer. It may return if it still ends at that LMO.
+
+A split gives topics to a new mirror. Both share the producer id: a late task of the first is refused by the sequences
+of the second (ADR 0001).
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from mirror_core.decide.filters import build_group_filter, build_topic_filter
 from mirror_core.decide.mirror_snapshot import join_limited
@@ -25,7 +28,7 @@ from mirror_core.model.mirror import (
     TopicDeparture,
     has_listed_all,
 )
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, get_heartbeat_topic
 from mirror_core.model.run import shorten_hash
 from mirror_core.model.source_observation import SourceObservation
 from mirror_core.model.text import format_count
@@ -106,6 +109,25 @@ class ChangePlan(JsonDocument, frozen=True, kw_only=True):
     refused: tuple[str, ...]
 
 
+class SplitPlan(JsonDocument, frozen=True, kw_only=True):
+    """What `mirror split` would do."""
+
+    mirror: str
+    into: str
+    hash: str
+    topics: tuple[str, ...]
+    """Filters of the new mirror, as `exclude_topics`. This one excludes `topics` from then on."""
+    exclude_topics: tuple[str, ...]
+    moved: tuple[str, ...]
+    departed: tuple[str, ...]
+    """Topics that had left this mirror before, and may return to the new one only."""
+    kept: tuple[str, ...]
+    refused: tuple[str, ...]
+
+
+PlanT = TypeVar("PlanT", ChangePlan, SplitPlan)
+
+
 def list_leaving_topics(mirror: Mirror, statuses: Mapping[Partition, PartitionStatus]) -> frozenset[str]:
     """Recorded topics that the mirror no longer carries. A way home keeps what it was made for."""
     if mirror.failback_run:
@@ -158,9 +180,7 @@ def plan_change(change: FilterChange, inputs: ChangeInputs) -> ChangePlan:
     is_release = change.access is TopicAccess.RELEASED
     released = sorted({t for t in stops if t in copied} | set(reopened)) if is_release else []
     group_starts, group_stops = _compare_groups(mirror, changed, inputs.source_groups)
-    unfinished = sorted(
-        leaving_now | {topic for topic, departure in inputs.departures.items() if not departure.is_done}
-    )
+    unfinished = _list_unfinished(inputs)
     kept_closed = sorted((set(closed) | {t for t in stops if t in copied}) - set(released) - set(returns))
     plan = ChangePlan(
         mirror=mirror.name,
@@ -196,7 +216,7 @@ def _list_warnings(inputs: ChangeInputs, kept_closed: Collection[str]) -> Iterat
         )
 
 
-def replace_plan(plan: ChangePlan, **changes: object) -> ChangePlan:
+def replace_plan(plan: PlanT, **changes: object) -> PlanT:
     from msgspec import structs
 
     return structs.replace(plan, **changes)
@@ -235,11 +255,7 @@ def _list_refusals(change: FilterChange, changed: Mirror, inputs: ChangeInputs, 
         )
     if plan.unfinished:
         if changed != mirror or _has_other_access(change, inputs, plan):
-            yield (
-                f"an earlier change is not finished: {join_limited(plan.unfinished)} still"
-                f" {'leaves' if len(plan.unfinished) == 1 else 'leave'}. `mirrorbook mirror change {mirror.name}`,"
-                " without options, finishes it; then repeat this one"
-            )
+            yield _explain_unfinished(mirror, plan.unfinished)
         return
     if changed == mirror and not plan.released:
         yield "this changes nothing: the mirror has these filters already"
@@ -256,6 +272,18 @@ def _list_refusals(change: FilterChange, changed: Mirror, inputs: ChangeInputs, 
             inputs.departures[topic], inputs.destination_ids.get(topic), inputs.destination_ends, mirror.destination
         )
     yield from inputs.problems
+
+
+def _list_unfinished(inputs: ChangeInputs) -> list[str]:
+    leaving = list_leaving_topics(inputs.mirror, inputs.statuses)
+    return sorted(leaving | {topic for topic, departure in inputs.departures.items() if not departure.is_done})
+
+
+def _explain_unfinished(mirror: Mirror, topics: Collection[str]) -> str:
+    return (
+        f"an earlier change is not finished: {join_limited(topics)} still {'leaves' if len(topics) == 1 else 'leave'}."
+        f" `mirrorbook mirror change {mirror.name}`, without options, finishes it; then repeat this one"
+    )
 
 
 def _has_other_access(change: FilterChange, inputs: ChangeInputs, plan: ChangePlan) -> bool:
@@ -309,7 +337,7 @@ def explain_changed_copy(
             )
 
 
-def explain_wrong_hash(plan: ChangePlan, plan_hash: str | None) -> Iterator[str]:
+def explain_wrong_hash(plan: ChangePlan | SplitPlan, plan_hash: str | None) -> Iterator[str]:
     if plan_hash not in (None, plan.hash):
         yield (
             f"the plan {shorten_hash(plan_hash or '')} is out of date, the current one is {shorten_hash(plan.hash)}:"
@@ -345,6 +373,76 @@ def format_plan(plan: ChangePlan, mirror: Mirror) -> Iterator[str]:
         yield f"released means: the source's settings, and {rights}. Applications may write from the LMO on"
     yield from plan.warnings
     yield f"kept as {'it is' if len(plan.kept) == 1 else 'they are'}: {format_count(len(plan.kept), 'topic')}"
+    yield f"plan {plan.hash}"
+
+
+def split_filters(mirror: Mirror, into: MirrorName, topics: tuple[str, ...]) -> tuple[Mirror, Mirror]:
+    """What stays, and the new mirror. A topic passes the filters of one of them at most."""
+    excluded = tuple(dict.fromkeys((*mirror.exclude_topics, *topics)))
+    return replace(mirror, exclude_topics=excluded), replace(mirror, name=into, topics=topics)
+
+
+def plan_split(into: MirrorName, topics: tuple[str, ...], inputs: ChangeInputs) -> SplitPlan:
+    """`inputs.source_topics`: those that pass the new mirror's filters, at least."""
+    mirror = inputs.mirror
+    _, new = split_filters(mirror, into, topics)
+    carried, returnable = build_topic_filter(new), build_topic_filter(replace(new, exclude_topics=()))
+    recorded = {p.topic for p in inputs.statuses}
+    plan = SplitPlan(
+        mirror=mirror.name,
+        into=into,
+        hash="",
+        topics=topics,
+        exclude_topics=new.exclude_topics,
+        moved=tuple(sorted(topic for topic in recorded if topic in carried)),
+        departed=tuple(sorted(topic for topic in inputs.departures if topic in returnable)),
+        kept=tuple(sorted(topic for topic in recorded if topic not in carried)),
+        refused=(),
+    )
+    ids = sorted((str(p), s.source_topic_id, s.destination_topic_id) for p, s in inputs.statuses.items())
+    content = [
+        [mirror.name, mirror.source_id, mirror.destination_id, mirror.created_ms, into],
+        [[getattr(filters, name) for name in FILTER_NAMES] for filters in (mirror, new)],
+        [plan.moved, plan.departed, plan.kept, ids],
+    ]
+    digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    return replace_plan(plan, hash=digest, refused=tuple(_list_split_refusals(plan, inputs)))
+
+
+def _list_split_refusals(plan: SplitPlan, inputs: ChangeInputs) -> Iterator[str]:
+    mirror = inputs.mirror
+    if inputs.has_failed_over:
+        yield (
+            f"a failover has moved applications to cluster {mirror.destination}: it can be split after a failback; use"
+            f" `mirrorbook failback plan {mirror.name}`"
+        )
+    if unfinished := _list_unfinished(inputs):
+        yield _explain_unfinished(mirror, unfinished)
+    if not plan.moved:
+        yield f"{join_limited(plan.topics)}: the mirror carries no such topic"
+    elif not {*plan.kept} - {get_heartbeat_topic(mirror.name)}:
+        yield f"{join_limited(plan.topics)}: that is all that the mirror carries, and nothing would be left of it"
+    carried = build_topic_filter(mirror)
+    others = [t for t in inputs.source_topics if t not in carried and t != get_heartbeat_topic(MirrorName(plan.into))]
+    if others:
+        yield (
+            f"{join_limited(sorted(others))} on {mirror.source} would start, too, and the mirror does not carry"
+            f" {'it' if len(others) == 1 else 'them'}: give narrower --topics"
+        )
+    yield from inputs.problems
+
+
+def format_split(plan: SplitPlan, mirror: Mirror) -> Iterator[str]:
+    yield f"mirror {plan.into}: topics {' '.join(plan.topics)}, excluded {' '.join(plan.exclude_topics) or 'none'}"
+    yield f"groups and rights: both mirrors as now; {mirror.name} excludes {' '.join(plan.topics)} from then on"
+    rows = (
+        (f"move to {plan.into}, at their offsets", plan.moved),
+        (f"have left {mirror.name} before, and may return to {plan.into} only", plan.departed),
+        (f"stay with {mirror.name}", plan.kept),
+    )
+    for text, names in rows:
+        if names:
+            yield f"{text}: {format_count(len(names), 'topic')}: {join_limited(names)}"
     yield f"plan {plan.hash}"
 
 

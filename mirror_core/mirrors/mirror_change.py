@@ -3,12 +3,15 @@
 The new filters and what becomes of topics that leave are one transaction, whose record leads to the rest: the data
 plane drops the topics at its next plan, then they are released. A process that dies between two acts leaves the rest to
 the next `mirror change`, or the next sync.
+
+A split is one transaction. Before it, the source is told whose the denials of earlier ways home are; repeated after a
+crash, the split finds that done.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,10 +23,13 @@ from mirror_core.decide.mirror_change import (
     ChangeInputs,
     ChangePlan,
     FilterChange,
+    SplitPlan,
     build_departures,
     explain_changed_copy,
     explain_wrong_hash,
     plan_change,
+    plan_split,
+    split_filters,
 )
 from mirror_core.decide.mirror_topology import explain_circles
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
@@ -38,15 +44,25 @@ from mirror_core.mirrors.departures import (
     list_stopping_partitions,
     to_started,
 )
-from mirror_core.mirrors.mirror_creation import find_missing_literals
+from mirror_core.mirrors.mirror_creation import (
+    check_mirror_name,
+    check_name_is_free,
+    find_missing_literals,
+    refuse_if_exists,
+)
+from mirror_core.model.acl import AclPurpose, LedgerEntry
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus, TopicAccess, TopicDeparture
+from mirror_core.model.names import MirrorName, PartitionOffsets, format_reverse_name
+from mirror_core.model.pending_fence import PendingFence
+from mirror_core.model.sync_state import QuotaPurpose, TopicSettings
 from mirror_core.model.timing import CLOCK_TIMEOUT_S
 from mirror_core.state.lease import find_live_lease, make_owner_name, release_at_end, take_over_lease
 from mirror_core.state.mirror_link import MirrorLink, check_cluster_ids, is_source_alive
 from mirror_core.state.state_records import PartitionRecord, State, StateRecord, Tombstone
 from mirror_core.state.state_topic import read_complete_state
-from mirror_core.state.writer import StateWriter
+from mirror_core.state.writer import StateWriter, make_control_id
+from mirror_core.sync.acl_ledger import is_on_topics
 from mirror_core.sync.acl_sync import close_released_topics
 from mirror_core.sync.circle_search import search_circles
 from mirror_core.sync.mirror_topics import create_missing_topics, list_mirror_topics, sync_configs
@@ -275,3 +291,125 @@ def _stop_leaving(link: MirrorLink, report: Callable[[str], None], *, take_over:
                 stopped = stop_departed(client, stopping)
             # By the control id: a run that began while we waited must not find its partitions STOPPED.
             writer.put(*(PartitionRecord(name, status) for status in {**stopping, **stopped}.values()))
+
+
+def prepare_split(link: MirrorLink, state: State, into: str, topics: tuple[str, ...]) -> SplitPlan:
+    """Reads both clusters' states, and the source's topics; changes nothing."""
+    check_mirror_name(into)
+    mirror, pending_fence = state.mirrors[link.mirror.name], state.pending_fences.get(link.mirror.name)
+    _, new = split_filters(mirror, MirrorName(into), topics)
+    refuse_if_exists(new, state)
+    check_name_is_free(link.config, new)
+    is_failed_over, source_topics = has_failed_over(pending_fence), frozenset[str]()
+    if not is_failed_over:  # else it is refused, also without the source
+        with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
+            check_cluster_ids(link, source, destination)
+            source_topics = frozenset(list_mirror_topics(replace(link, mirror=new), source))
+    inputs = ChangeInputs(
+        mirror=mirror,
+        statuses=state.partitions.get(mirror.name, {}),
+        departures=state.departures.get(mirror.name, {}),
+        source_topics=source_topics,
+        destination_ids={},
+        destination_ends={},
+        has_failed_over=is_failed_over,
+        problems=tuple(_list_split_problems(link, pending_fence, into)),
+    )
+    return plan_split(MirrorName(into), topics, inputs)
+
+
+def _list_split_problems(link: MirrorLink, pending_fence: PendingFence | None, into: str) -> Iterator[str]:
+    name, config = link.mirror.name, link.config
+    if pending_fence is not None and not has_failed_over(pending_fence):
+        yield (
+            f"the fence of run {pending_fence.run} is yet to be lifted on {pending_fence.cluster}:"
+            f" `mirrorbook mirror watch {name} --once`"
+        )
+    if config.deletion_hold_ms(MirrorName(into)) < config.deletion_hold_ms(name):
+        yield (
+            f"`hold_deletions` is longer for {name} than for {into}, which would let go what {name} holds: set it for"
+            f" {into} in {config.path}, on every host"
+        )
+
+
+@retry_until_owned
+def split_mirror(
+    link: MirrorLink,
+    into: str,
+    topics: tuple[str, ...],
+    plan_hash: str,
+    report: Callable[[str], None] = lambda line: None,
+) -> SplitPlan:
+    """Takes the data plane's lease: what is still under way there can neither append to a topic that moves, nor record
+    it under this mirror's name.
+    """
+    name = link.mirror.name
+    with (
+        take_control(link, MirrorCommand.SPLIT) as writer,
+        release_at_end(take_over_lease(link.destination, name, make_owner_name())) as lease,
+    ):
+        lease.wait_for_old_writers(report)
+        plan = prepare_split(link, lease.state, into, topics)
+        if reasons := (*plan.refused, *explain_wrong_hash(plan, plan_hash)):
+            raise Refused(f"mirror {name}: split", reasons, reason_code="split_refused")
+        left, new = split_filters(lease.state.mirrors[name], MirrorName(into), topics)
+        new = replace(new, created_ms=writer.now_ms())
+        moved = {*plan.moved, *plan.departed}
+        _give_source_entries(link, new.name, moved)
+        # By the control id: a run that began while we waited must find its partitions.
+        writer.put(left, new, *_list_split_records(lease.state, name, new, moved))
+    return plan
+
+
+def _list_split_records(
+    state: State, name: MirrorName, new: Mirror, topics: Set[str]
+) -> Iterator[StateRecord | Tombstone]:
+    """What is about these topics moves. Rights and quotas that are wanted for others, too, are both mirrors' until the
+    next sync of each. Nothing that is dated by when it was recorded: it would seem to be of now.
+    """
+    statuses = state.partitions.get(name, {})
+    moved: list[PartitionRecord | TopicDeparture | TopicSettings] = [
+        *(PartitionRecord(name, s) for p, s in statuses.items() if p.topic in topics),
+        *(departure for topic, departure in state.departures.get(name, {}).items() if topic in topics),
+        *(settings for (mirror, topic), settings in state.topic_settings.items() if mirror == name and topic in topics),
+    ]
+    for record in moved:
+        yield Tombstone(record)
+        yield replace(record, mirror=new.name)
+    yield from _give_entries(state, name, new.name, topics)
+    for entry in state.ledger_entries(name):
+        if entry.purpose in (AclPurpose.COPIED, AclPurpose.STAGED) and not is_on_topics(entry.acl, topics):
+            yield replace(entry, mirror=new.name)
+    for quota in state.quotas.get(name, {}).values():
+        if quota.purpose is QuotaPurpose.STAGED:
+            yield replace(quota, mirror=new.name)
+    for group in state.group_offsets.get(name, {}).values():
+        offsets, clamped_from = (_select(found, topics) for found in (group.offsets, group.clamped_from))
+        if offsets.topics:
+            yield replace(group, mirror=new.name, offsets=offsets, clamped_from=clamped_from)
+    if proof := state.verifications.get(name):
+        yield proof.forget_partitions({p for p in statuses if p.topic in topics})
+        yield replace(proof.forget_partitions({p for p in statuses if p.topic not in topics}), mirror=new.name)
+
+
+def _give_source_entries(link: MirrorLink, new: MirrorName, topics: Set[str]) -> None:
+    """There they are by the name of the way home, and the next one would find denials that are not its own."""
+    name = link.mirror.name
+    if any(_give_entries(read_complete_state(link.source), name, new, topics)):
+        with StateWriter(link.source, make_control_id(format_reverse_name(name))) as writer:
+            writer.put(*_give_entries(writer.state, name, new, topics))
+
+
+def _give_entries(
+    state: State, name: MirrorName, new: MirrorName, topics: Set[str]
+) -> Iterator[LedgerEntry | Tombstone]:
+    """ACLs on these topics, of the mirror and of its way home."""
+    names = {name: new, format_reverse_name(name): format_reverse_name(new)}
+    for entry in state.ledger.values():
+        if entry.mirror in names and is_on_topics(entry.acl, topics):
+            yield Tombstone(entry)
+            yield replace(entry, mirror=names[entry.mirror])
+
+
+def _select(offsets: PartitionOffsets, topics: Set[str]) -> PartitionOffsets:
+    return PartitionOffsets(tuple(row for row in offsets.topics if row[0] in topics))

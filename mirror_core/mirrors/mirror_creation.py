@@ -172,13 +172,7 @@ def create_mirror(
 
     `gaps` None: markers where the data principal may write them.
     """
-    if not _MIRROR_NAME.fullmatch(name.removeprefix(DRILL_PREFIX)):  # a drill's prefix must not make a name too long
-        raise BadRequest(f"mirror name {name!r}: use letters, digits, dot, underscore and hyphen, 63 at most")
-    if is_reverse_mirror(name) and not name.startswith(DRILL_PREFIX):
-        raise BadRequest(
-            f"mirror name {name!r}: a failback of mirror {get_base_name(MirrorName(name))!r} makes one of this name,"
-            " and they would share heartbeats, hooks and runs; choose a name that does not end in '-back'"
-        )
+    check_mirror_name(name)
     if not topics:
         raise BadRequest(f"mirror {name}: say which topics: --topics 'orders.*'")
     source_config, destination_config = config.cluster(source), config.cluster(destination)
@@ -215,19 +209,29 @@ def create_mirror(
             raise Refused(f"mirror {name}", reasons)
         for doubt in circles.doubts:
             warn(str(doubt))
-        placement = _check_topics(link, _check_name_is_free(config, mirror), source_client, destination_client)
+        placement = _check_topics(link, check_name_is_free(config, mirror), source_client, destination_client)
         for line in warn_refused_settings(destination, placement.refused_settings):
             warn(line)
         if dry_run:
             return mirror
         ensure_state_topic(destination_client)
         _ensure_active_topic(source_client, destination_client)
-    _refuse_if_exists(mirror, read_complete_state(destination_config))
+    refuse_if_exists(mirror, read_complete_state(destination_config))
     with StateWriter(destination_config, make_control_id(mirror.name)) as writer:
-        _refuse_if_exists(mirror, writer.state)
+        refuse_if_exists(mirror, writer.state)
         mirror = replace(mirror, state_topic_id=writer.state.topic_id)
         writer.put(mirror)
     return mirror
+
+
+def check_mirror_name(name: str) -> None:
+    if not _MIRROR_NAME.fullmatch(name.removeprefix(DRILL_PREFIX)):  # a drill's prefix must not make a name too long
+        raise BadRequest(f"mirror name {name!r}: use letters, digits, dot, underscore and hyphen, 63 at most")
+    if is_reverse_mirror(name) and not name.startswith(DRILL_PREFIX):
+        raise BadRequest(
+            f"mirror name {name!r}: a failback of mirror {get_base_name(MirrorName(name))!r} makes one of this name,"
+            " and they would share heartbeats, hooks and runs; choose a name that does not end in '-back'"
+        )
 
 
 def generate_producer_id() -> int:
@@ -290,19 +294,19 @@ def find_missing_literals(mirror: Mirror, matching: Collection[str]) -> list[str
     return [t for t in mirror.topics if _LITERAL_TOPIC.fullmatch(t) and t not in matching]
 
 
-def _check_name_is_free(config: Config, mirror: Mirror) -> State:
+def check_name_is_free(config: Config, mirror: Mirror) -> State:
     """Free on every cluster that answers. Returns the destination's state."""
     destination_state = State()
     for cluster, state_or_error in read_states(config):
         if isinstance(state_or_error, MirrorError):
             continue  # a third cluster may be down
-        _refuse_if_exists(mirror, state_or_error)
+        refuse_if_exists(mirror, state_or_error)
         if cluster == mirror.destination:
             destination_state = state_or_error
     return destination_state
 
 
-def _refuse_if_exists(mirror: Mirror, state: State) -> None:
+def refuse_if_exists(mirror: Mirror, state: State) -> None:
     known = state.mirrors.get(mirror.name)
     if known is not None:
         raise Refused(f"mirror {mirror.name}", explain_existing(known, mirror), reason_code="mirror_exists")

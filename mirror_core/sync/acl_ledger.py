@@ -52,10 +52,10 @@ def list_demotions(
     """By this mirror or its reverse; those of other topics protect another mirror's copy."""
     wanted_topics, mirror_names = frozenset(topics), get_both_directions(mirror)
     entries = (e for e in state.ledger.values() if e.cluster == cluster and e.mirror in mirror_names)
-    return [e for e in entries if e.purpose is AclPurpose.DEMOTED and _is_on_topics(e.acl, wanted_topics)]
+    return [e for e in entries if e.purpose is AclPurpose.DEMOTED and is_on_topics(e.acl, wanted_topics)]
 
 
-def _is_on_topics(acl: Acl, topics: Set[str]) -> bool:
+def is_on_topics(acl: Acl, topics: Set[str]) -> bool:
     return acl.resource is Resource.TOPIC and acl.pattern is Pattern.LITERAL and acl.name in topics
 
 
@@ -88,7 +88,7 @@ def restage_grants(
     promoted = list_entries(log, mirror, client.name, AclPurpose.PROMOTED)
     if topics is not None:
         wanted_topics = frozenset(topics)
-        promoted = tuple(entry for entry in promoted if _is_on_topics(entry.acl, wanted_topics))
+        promoted = tuple(entry for entry in promoted if is_on_topics(entry.acl, wanted_topics))
     restaged = [entry for entry in promoted if not find_flaw(entry, own_principals)]
     delete_unshared_entries(log, client, restaged, _to_staged)
 

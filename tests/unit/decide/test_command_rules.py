@@ -209,6 +209,7 @@ def test_what_cannot_be_undone_is_never_done_unasked() -> None:
         MirrorCommand.STOP,
         MirrorCommand.RECOVER,
         MirrorCommand.CHANGE,
+        MirrorCommand.SPLIT,
         MirrorCommand.DELETE,
     }
     assert COMMAND_RULES.keys() == set(MirrorCommand)

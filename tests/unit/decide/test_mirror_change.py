@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirror_core.decide.filters import build_topic_filter
 from mirror_core.decide.mirror_change import (
     ChangeInputs,
     ChangePlan,
@@ -17,10 +18,13 @@ from mirror_core.decide.mirror_change import (
     explain_leaving_refusal,
     explain_wrong_hash,
     format_plan,
+    format_split,
     list_leaving_topics,
     list_releasable_topics,
     plan_change,
+    plan_split,
     select_staying,
+    split_filters,
 )
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, PartitionStatus, TopicAccess, TopicDeparture
@@ -236,3 +240,65 @@ def test_each_recorded_topic_is_kept_or_stops_and_nothing_is_two_things(
     assert set(plan.kept) <= wanted
     assert not wanted & set(plan.stops)
     assert sorted((*plan.released, *plan.kept_closed)) == sorted(plan.stops)
+
+
+NEW = MirrorName("n")
+
+
+def test_a_split_gives_its_topics_to_the_new_mirror_and_no_topic_passes_both_filters() -> None:
+    seen = inputs(status("a"), status("b"), departures=(departed("c", CLOSED),))
+    plan = plan_split(NEW, ("b", "c"), replace(seen, source_topics={"b"}))
+    assert (plan.moved, plan.kept, plan.departed, plan.refused) == (("b",), ("a",), ("c",), ())
+    left, new = split_filters(MIRROR, NEW, ("b",))
+    assert (left.exclude_topics, new.topics, new.exclude_topics) == (("b",), ("b",), ())
+    assert (new.name, new.groups, new.producer_id) == (NEW, MIRROR.groups, MIRROR.producer_id)
+    assert any("move to n, at their offsets: 1 topic: b" in line for line in format_split(plan, MIRROR))
+
+
+@given(
+    patterns=st.lists(st.sampled_from(["a", "b", "ab", "a.*", ".*b", ".*"]), min_size=1, max_size=3),
+    topics=st.lists(st.sampled_from(["a", "b", "ab", "ba", "c"]), min_size=1, max_size=4, unique=True),
+)
+def test_a_topic_is_of_exactly_one_mirror_after_a_split(patterns: list[str], topics: list[str]) -> None:
+    before = replace(MIRROR, topics=(".*",), exclude_topics=("c",))
+    left, new = split_filters(before, NEW, tuple(patterns))
+    carriers = {topic: [topic in build_topic_filter(mirror) for mirror in (left, new)] for topic in topics}
+    assert {topic: sum(found) for topic, found in carriers.items()} == {topic: int(topic != "c") for topic in topics}
+
+
+@pytest.mark.parametrize(
+    ("topics", "change", "reason"),
+    [
+        (("x",), {}, "x: the mirror carries no such topic"),
+        (("a", "b"), {}, "nothing would be left of it"),
+        (("b", "c"), {}, "c on east would start, too"),
+        (("b",), {"has_failed_over": True}, "it can be split after a failback"),
+        (("b",), {"problems": ("a fence",)}, "a fence"),
+        (("b",), {"departures": {"d": replace(departed("d", CLOSED), is_done=False)}}, "d still leaves"),
+    ],
+)
+def test_a_split_is_refused(topics: tuple[str, ...], change: dict[str, object], reason: str) -> None:
+    _, new = split_filters(MIRROR, NEW, topics)
+    seen = replace(BOTH, source_topics={t for t in BOTH.source_topics if t in build_topic_filter(new)}, **change)  # type: ignore[arg-type]
+    [refused] = plan_split(NEW, topics, seen).refused
+    assert reason in refused
+
+
+def test_the_heartbeats_of_the_mirror_are_nothing_that_would_be_left() -> None:
+    seen = inputs(status("a"), status("mirrorbook.heartbeats.m"))
+    plan = plan_split(NEW, ("a",), replace(seen, source_topics={"a", "mirrorbook.heartbeats.n"}))
+    assert len(plan.refused) == 1
+    assert "nothing would be left" in plan.refused[0]
+
+
+def test_a_split_plan_is_of_these_partitions_and_of_this_mirror() -> None:
+    hashes = {
+        plan_split(name, ("b",), seen).hash
+        for name, seen in [
+            (NEW, BOTH),
+            (MirrorName("o"), BOTH),
+            (NEW, replace(BOTH, mirror=replace(MIRROR, created_ms=1))),
+            (NEW, replace(BOTH, statuses={**BOTH.statuses, Partition("b", 1): status("b")})),
+        ]
+    }
+    assert len(hashes) == 4
