@@ -40,7 +40,7 @@ class ParityFindingDocument(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     offset: int | None
     kind: str
-    """missing, extra, reordered, key, value, headers, timestamp, log start, log end, altered, or `unreadable` and a cluster."""
+    """missing, extra, reordered, key, value, headers, timestamp, log start, log end, altered, unreadable on CLUSTER."""
     detail: str
 
 

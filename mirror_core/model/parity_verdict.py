@@ -50,7 +50,7 @@ class ParityFinding:
     partition: Partition
     offset: Offset | None
     kind: str
-    """missing, extra, reordered, key, value, headers, timestamp, log start, log end, altered, or `unreadable` and a cluster."""
+    """missing, extra, reordered, key, value, headers, timestamp, log start, log end, altered, unreadable on CLUSTER."""
     detail: str
 
 
